@@ -1,0 +1,55 @@
+# Every target does its own set-up from nothing: it creates .venv and installs under exact versions (constraints.txt).
+#   make demo     train five encodings, evaluate them at 16 times their training length, show the table (10 minutes)
+#   make check    format, lint and types        make test     fast tests (under 5 minutes)
+#   make slow     slow tests                    make gpu      tests that need a CUDA device
+#   make smoke    one encoding of every tier, end to end (under a minute)
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+CORE := $(VENV)/.core
+DEV := $(VENV)/.dev
+
+.PHONY: install demo smoke check format test slow gpu clean
+
+install: $(CORE)
+
+demo: $(CORE)
+	$(BIN)/poscli run suites/quick.toml
+
+smoke: $(CORE)
+	$(BIN)/poscli run suites/smoke.toml
+
+check: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(DEV)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: $(DEV)
+	$(BIN)/pytest
+
+slow: $(DEV)
+	$(BIN)/pytest -m slow
+
+gpu: $(DEV)
+	$(BIN)/pytest -m gpu
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+$(BIN)/pip:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "poscli needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(CORE): pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e .
+	touch $@
+
+$(DEV): $(CORE)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,110 @@
+"""Attention: how the equation of `encodings/base.py` is computed. `reference.py` says what is right.
+
+One engine is chosen for an encoding, the first of the table below that can run it; what was passed over, and why,
+goes onto every result row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from poscli.attention.blocks import blocks
+from poscli.attention.operands import Operands, Positions
+from poscli.attention.reference import reference
+from poscli.attention.sdpa import sdpa
+from poscli.encodings.base import TIERS, Encoding
+from poscli.errors import UsageError, near
+
+__all__ = ["ENGINES", "Choice", "Engine", "Positions", "attend", "choose"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to compute attention."""
+
+    name: str
+    run: Callable[[Operands], Tensor]
+    refuses: Callable[[Encoding], str]  # why it cannot run an encoding; '' if it can
+    summary: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine that runs an encoding, and why a faster one does not."""
+
+    engine: Engine
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return self.engine.name
+
+
+def _sdpa_refuses(encoding: Encoding) -> str:
+    acts = sorted(encoding.blanks & {*TIERS["row"], "relative_values"})
+    if acts:
+        return f"needs whole rows of scores ({', '.join(acts)})"
+    return _blocks_refuses(encoding)
+
+
+def _blocks_refuses(encoding: Encoding) -> str:
+    if "positions" in encoding.blanks and encoding.blanks & set(TIERS["relative"]):
+        return "relative vectors as views need evenly spaced positions"
+    return ""
+
+
+# Fastest first.
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Engine("sdpa", sdpa, _sdpa_refuses, "torch's fused attention, the bias a strided view"),
+        Engine("blocks", blocks, _blocks_refuses, "eager, block by block over the queries"),
+        Engine("reference", reference, lambda _: "", "eager and dense: the specification"),
+    )
+}
+
+
+def choose(encoding: Encoding, wanted: str | None = None) -> Choice:
+    """The fastest engine that can run an encoding, or the one asked for; UsageError if that one cannot."""
+    if wanted is not None:
+        if wanted not in ENGINES:
+            raise UsageError(f"there is no engine {wanted!r}: {near(wanted, ENGINES)}")
+        if reason := ENGINES[wanted].refuses(encoding):
+            raise UsageError(f"the engine {wanted} cannot run {encoding.name}: {reason}; {choose(encoding).name} can")
+        return Choice(ENGINES[wanted], "asked for")
+    passed: list[str] = []
+    for engine in ENGINES.values():
+        reason = engine.refuses(encoding)
+        if not reason:
+            return Choice(engine, "; ".join(passed))
+        passed.append(f"not {engine.name}: {reason}")
+    raise AssertionError("the reference runs everything")
+
+
+def attend(
+    engine: Engine,
+    encoding: Encoding,
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSE: Tensor,
+    positions: Positions,
+    features_BHSF: Tensor | None = None,
+) -> Tensor:
+    """Attention output `[B, H, T, E]` from what the projections gave. The queries are the last T of the S tokens."""
+    pos_T = positions.pos[k_BHSD.shape[2] - q_BHTD.shape[2] :]
+    operands = Operands(
+        encoding=encoding,
+        q_BHTD=encoding.query(q_BHTD, pos_T),
+        k_BHSD=encoding.key(k_BHSD, positions.pos),
+        v_BHSE=encoding.value(v_BHSE, positions.pos),
+        raw_q_BHTD=q_BHTD,
+        raw_k_BHSD=k_BHSD,
+        pos_S=positions.pos,
+        step=positions.step,
+        features_BHSF=features_BHSF,
+    )
+    return encoding.output(engine.run(operands), pos_T)

@@ -1,0 +1,29 @@
+"""The engine for most encodings: torch's fused attention with the bias as a view.
+
+Memory is O(heads x length) for a function of the distance and O(block x length) for other biases.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from poscli.attention.biases import BIASES, biased_blocks
+from poscli.attention.fused import biased_attention
+from poscli.attention.operands import Operands
+
+
+def sdpa(x: Operands) -> Tensor:
+    """Attention output `[B, H, T, E]` of any encoding that leaves whole rows and the values alone."""
+    scale = x.encoding.scale
+    if not x.encoding.blanks & BIASES and x.queries in (1, x.keys):
+        q, k, v = x.q_BHTD, x.k_BHSD, x.v_BHSE
+        return scaled_dot_product_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
+    return torch.cat(
+        [
+            biased_attention(block.q_BHTD.flip(2), block.k_BHSD, block.v_BHSE, bias, scale).flip(2)
+            for block, bias in biased_blocks(x, dense=False)
+        ],
+        dim=2,
+    )

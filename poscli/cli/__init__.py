@@ -1,0 +1,84 @@
+"""The command line: one file per command. torch is imported inside commands only, so that --help answers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import typer
+
+from poscli import __version__
+from poscli.cli import doctor, extrapolate, generate, ls, report, run, train
+from poscli.console import err
+from poscli.errors import FAILED, INTERRUPTED, USAGE, PoscliError
+
+app = typer.Typer(
+    name="poscli",
+    help="Which position encoding still works past the length it was trained on? Trains tiny language models with "
+    "each encoding on a short context and evaluates them at 2 to 16 times longer ones.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+app.command("train")(train.train)
+app.command("extrapolate")(extrapolate.extrapolate)
+app.command("report")(report.report)
+app.command("run")(run.run)
+app.command("generate")(generate.generate)
+app.add_typer(ls.app, name="ls")
+app.command("doctor")(doctor.doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"poscli {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="--debug, anywhere on the line, shows the traceback of an error; --quiet hides progress.")
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show it."),
+) -> None:
+    """Options before any command."""
+
+
+def main() -> None:
+    """Run a command; every error becomes one line on stderr and an exit code."""
+    arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--quiet")]
+    debug, quiet = "--debug" in sys.argv, "--quiet" in sys.argv
+    if quiet:
+        os.environ["POSCLI_QUIET"] = "1"
+    sys.exit(_run(arguments, debug))
+
+
+def _run(arguments: list[str], debug: bool) -> int:
+    try:
+        code = app(arguments or ["--help"], standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except PoscliError as error:
+        return _fail(arguments, str(error), error.exit_code, debug)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(arguments, "interrupted", INTERRUPTED, debug)
+    except BrokenPipeError:  # `poscli ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001 - the last line of defence: shown whole under --debug
+        if hasattr(error, "format_message"):  # typer's own: an unknown option, a value out of range
+            return _fail(arguments, error.format_message().rstrip("."), USAGE, debug)
+        cause = str(error).splitlines()[0] if str(error) else "no message"
+        return _fail(
+            arguments, f"{type(error).__name__}: {cause} (a bug of poscli; --debug shows where)", FAILED, debug
+        )
+
+
+def _fail(arguments: list[str], message: str, code: int, debug: bool) -> int:
+    """One line for people, and a document for programs if they asked for one."""
+    if debug:
+        err.print_exception()
+    err.print(f"error: {' '.join(message.split())}", markup=False, style="red", soft_wrap=True)
+    if "--json" in arguments:
+        sys.stdout.write(json.dumps({"error": message, "exit_code": code}) + "\n")
+    return code

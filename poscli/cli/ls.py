@@ -1,0 +1,82 @@
+"""`poscli ls`: what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from poscli.cli.options import Json, Out
+from poscli.console import emit, out
+
+app = typer.Typer(help="What there is: encodings, runs, corpora, suites.", no_args_is_help=True)
+
+
+@app.command()
+def encodings(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With the formula of each.")] = False,
+    json_: Json = False,
+) -> None:
+    """Every position encoding, with its options and their defaults."""
+    from poscli.catalogue import describe_encodings
+
+    rows = describe_encodings()
+    columns = ["name", "family", "tier", "engine", "options", "paper"] + (["formula"] if verbose else [])
+    emit(json_, rows, lambda: _table([row | {"options": _options(row)} for row in rows], columns))
+
+
+@app.command()
+def runs(out_: Out = Path("results"), json_: Json = False) -> None:
+    """Every run, how far it is and what it reached."""
+    from poscli import pipeline
+    from poscli.runs import list_runs
+
+    rows = [pipeline.run_summary(run) for run in list_runs(out_ / "runs")]
+    columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated"]
+    emit(json_, rows, lambda: _table(rows, columns, f"no runs in {out_ / 'runs'}; train one: poscli train --enc alibi"))
+
+
+@app.command()
+def corpora(json_: Json = False) -> None:
+    """What can be trained on."""
+    from poscli.data import CORPORA
+
+    rows = [{"corpus": k.grammar, "what": k.about, "unavailable": k.available()} for k in CORPORA.values()]
+    emit(json_, rows, lambda: _table(rows, ["corpus", "what", "unavailable"]))
+
+
+@app.command()
+def suites(
+    folder: Annotated[Path, typer.Option(help="Where suites are.")] = Path("suites"), json_: Json = False
+) -> None:
+    """Suites that `poscli run` takes."""
+    from poscli.suites import available
+
+    rows: list[dict[str, Any]] = [{"suite": str(entry.path), "title": entry.title} for entry in available(folder)]
+    emit(json_, rows, lambda: _table(rows, ["suite", "title"], f"no suites in {folder}; name a folder with --folder"))
+
+
+def _options(row: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in row["options"].items())
+
+
+def _table(rows: list[dict[str, Any]], columns: list[str], empty: str = "nothing") -> None:
+    if not rows:
+        out().print(empty, markup=False)
+        return
+    kept = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in kept:
+        numeric = all(isinstance(row.get(column), int | float | None) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=column in columns[:1])
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in kept))
+    out().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)

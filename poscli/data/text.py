@@ -1,0 +1,36 @@
+"""`text:PATH`: a file, a folder or a glob of UTF-8 text files; each file is one document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poscli.data.filesets import find, read, state
+from poscli.data.source import Document, Reading, Source
+from poscli.errors import DataError
+
+
+def source(argument: str) -> Source:
+    """The corpus `text:PATH`."""
+    path, files = find("text", argument)
+    return Source(f"text:{path}", state(files), lambda: Reading((Document(_text(file)) for file in files), {}))
+
+
+def _text(path: Path) -> bytes:
+    """The bytes of a text file. Nothing is converted or skipped: a file that is no text is an error."""
+    content = read(path)
+    if not content:
+        raise DataError(
+            f"{path} is empty; delete it, or name the files to read with a pattern like 'text:FOLDER/*.txt'"
+        )
+    if b"\0" in content:
+        raise DataError(
+            f"{path} is binary (byte 0x00 at offset {content.index(0)}); leave it out: text: takes UTF-8 text"
+        )
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 (byte 0x{content[error.start]:02x} at offset {error.start}); convert it, for "
+            f"example with iconv -f latin1 -t utf-8, or leave it out"
+        ) from error
+    return content

@@ -1,0 +1,30 @@
+"""Contextual position encoding (Golovneva et al., 2024)."""
+
+import torch
+from torch import Tensor, nn
+
+from poscli.encodings.base import Encoding, Shape
+from poscli.encodings.registry import register
+
+
+@register("cope", paper="arXiv:2405.18719", family="content")
+class CoPE(Encoding):
+    """s_ij += q_i . e[p_ij], p_ij = sum_{l=j..i} sigmoid(s_il): a key's position is how many gates lie between.
+
+    e is a learned table of `max_pos` vectors per layer, interpolated linearly between whole positions; positions
+    beyond it share its last row. Hidden keys must not count, so the mask comes before the gates.
+    """
+
+    def __init__(self, shape: Shape, *, max_pos: int = 64) -> None:
+        super().__init__(shape)
+        if max_pos < 2:
+            raise ValueError(f"max_pos must be at least 2, got {max_pos}")
+        self.e = nn.Parameter(torch.zeros(max_pos, shape.head_width))
+
+    def scores(self, s_BHTS: Tensor, q_BHTD: Tensor) -> Tensor:
+        gate = torch.sigmoid(s_BHTS)
+        p = gate.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.e) - 1)
+        floor = p.detach().floor().long()
+        z = q_BHTD @ self.e.T  # q_i . e[n] for every n: [B, H, T, max_pos]
+        low, high = z.gather(-1, floor), z.gather(-1, (floor + 1).clamp(max=len(self.e) - 1))
+        return s_BHTS + low + (p - floor) * (high - low)

@@ -1,0 +1,59 @@
+"""Rotary position embedding (Su et al., 2021)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from poscli.encodings.base import Encoding, Shape
+from poscli.encodings.registry import register
+
+
+@register("rope", paper="arXiv:2104.09864", family="rotary")
+class RoPE(Encoding):
+    """Pair m of q_i and k_j is rotated by i theta_m and j theta_m, theta_m = base^(-2m/D): scores see only i - j.
+
+    `layout`: pair m is channels (m, m + D/2) in `half` (Llama, GPT-NeoX), (2m, 2m + 1) in `interleaved` (the
+    paper, GPT-J); they are one permutation of the channels apart. `fraction` rotates the first fraction of
+    the channels only (GPT-NeoX: 0.25).
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        base: float = 10000.0,
+        layout: Literal["half", "interleaved"] = "half",
+        fraction: float = 1.0,
+    ) -> None:
+        super().__init__(shape)
+        if base <= 1:
+            raise ValueError(f"base must be above 1, got {base:g}")
+        if not 0 < fraction <= 1:
+            raise ValueError(f"fraction must be above 0 and at most 1, got {fraction:g}")
+        self.width = int(shape.head_width * fraction)
+        if self.width % 2 or self.width == 0:
+            raise ValueError(f"rotations need an even number of channels per head, got {self.width}")
+        self.base, self.layout = base, layout
+
+    def angles(self, pos: Tensor) -> Tensor:
+        """I theta_m, `[T, pairs]`, in float32 always: bfloat16 cannot hold whole numbers past 256."""
+        m = torch.arange(0, self.width, 2, device=pos.device, dtype=torch.float32) / self.width
+        return pos[:, None].float() * self.base**-m
+
+    def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
+        return self.rotate(q_BHTD, self.angles(pos))
+
+    def key(self, k_BHSD: Tensor, pos: Tensor) -> Tensor:
+        return self.rotate(k_BHSD, self.angles(pos))
+
+    def rotate(self, x: Tensor, angle: Tensor) -> Tensor:
+        """Rotate the pairs of `x [..., T, D]` by `angle [T, pairs]`; channels beyond the fraction pass."""
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        if self.layout == "half":
+            a, b = x[..., : self.width].chunk(2, dim=-1)
+            turned = [a * cos - b * sin, b * cos + a * sin]
+        else:
+            a, b = x[..., 0 : self.width : 2], x[..., 1 : self.width : 2]
+            turned = [torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)]
+        return torch.cat([*turned, x[..., self.width :]], dim=-1)

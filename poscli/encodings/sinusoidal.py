@@ -1,0 +1,47 @@
+"""Sinusoids on the embedding (Vaswani et al., 2017)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from poscli.encodings.base import Encoding, Shape
+from poscli.encodings.registry import register
+
+
+@register("sinusoidal", paper="arXiv:1706.03762", family="absolute")
+class Sinusoidal(Encoding):
+    """x_k + P_k with P[k, 2m] = sin(k / base^(2m/W)) and P[k, 2m+1] = cos of the same.
+
+    The paper scales token embeddings of variance 1/W by sqrt(W); the model's embeddings have unit variance, which
+    is the same. `combine`: `add` as in the paper, `multiply` (the Hadamard product), or `concat`, which widens
+    the embedding by P and projects it back to W.
+    """
+
+    shared = True
+
+    def __init__(
+        self, shape: Shape, *, base: float = 10000.0, combine: Literal["add", "multiply", "concat"] = "add"
+    ) -> None:
+        super().__init__(shape)
+        if base <= 1:
+            raise ValueError(f"base must be above 1, got {base:g}")
+        if shape.width % 2:
+            raise ValueError(f"sinusoids come in pairs, so the width must be even; got {shape.width}")
+        self.base, self.combine = base, combine
+        if combine == "concat":
+            self.project = nn.Linear(2 * shape.width, shape.width, bias=False)
+
+    def table(self, pos: Tensor) -> Tensor:
+        """P for positions `[T]`: `[T, W]`."""
+        m = torch.arange(0, self.shape.width, 2, device=pos.device) / self.shape.width
+        angle = pos[:, None] * self.base**-m
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+
+    def embed(self, x_BTW: Tensor, pos: Tensor) -> Tensor:
+        p_TW = self.table(pos)
+        if self.combine == "add":
+            return x_BTW + p_TW
+        if self.combine == "multiply":
+            return x_BTW * p_TW
+        return self.project(torch.cat([x_BTW, p_TW.expand_as(x_BTW)], dim=-1))

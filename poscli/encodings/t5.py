@@ -1,0 +1,38 @@
+"""T5's relative position buckets (Raffel et al., 2019)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from poscli.encodings.base import Encoding, Shape
+from poscli.encodings.registry import register
+
+
+@register("t5", paper="arXiv:1910.10683", family="bias")
+class T5(Encoding):
+    """s_ij += table[h, bucket(i - j)], one learned table for all layers.
+
+    Half of the buckets hold one distance each; the other half are spaced logarithmically up to `far`, and what
+    is beyond shares the last. This is the causal bucketing. T5 itself leaves out the factor 1/sqrt(D) on
+    q . k and starts from smaller weights instead; here it stays, as in every other encoding.
+    """
+
+    shared = True
+
+    def __init__(self, shape: Shape, *, buckets: int = 32, far: int = 128) -> None:
+        super().__init__(shape)
+        if buckets < 2 or far <= buckets // 2:
+            raise ValueError(f"needs buckets >= 2 and far > buckets / 2, got buckets={buckets}, far={far}")
+        self.buckets, self.far = buckets, far
+        self.table = nn.Parameter(torch.zeros(shape.heads, buckets))
+
+    def bucket(self, d: Tensor) -> Tensor:
+        """The bucket of each distance `[n]`: int64 `[n]` in [0, buckets)."""
+        exact = self.buckets // 2
+        octaves = torch.log(d.float().clamp(min=1) / exact) / math.log(self.far / exact)
+        logarithmic = exact + (octaves * (self.buckets - exact)).long()
+        return torch.where(d < exact, d.long(), logarithmic.clamp(max=self.buckets - 1))
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        return self.table[:, self.bucket(d)]

@@ -1,0 +1,256 @@
+"""The language model around an encoding: decoder-only, pre-norm, RMSNorm, no biases, SwiGLU.
+
+Every weight outside the encoding is drawn from the run's seed and its own name, so it starts equal for every encoding.
+
+Shapes: B batch, T tokens, H heads, D head width, W model width, V vocabulary, S all tokens so far.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from poscli.attention import Choice, Engine, Positions, attend, choose
+from poscli.config import ModelConfig, RunConfig
+from poscli.encodings import Encoding, build, parse
+from poscli.encodings.compose import Both
+from poscli.encodings.window import Window
+from poscli.errors import CorruptError
+from poscli.seeds import derive, generator
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Dtypes of the matrix products and of attention; weights, norms and the loss are float32 always."""
+
+    linear: torch.dtype = torch.float32
+    attention: torch.dtype = torch.float32
+
+
+@dataclass
+class LayerCache:
+    """Keys, values and features of one layer as the projections gave them, before any position touched them."""
+
+    k_BHSD: Tensor | None = None
+    v_BHSD: Tensor | None = None
+    features_BHSF: Tensor | None = None
+
+    def extend(self, k: Tensor, v: Tensor, features: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Append along the tokens; returns everything so far."""
+        self.k_BHSD = k if self.k_BHSD is None else torch.cat([self.k_BHSD, k], dim=2)
+        self.v_BHSD = v if self.v_BHSD is None else torch.cat([self.v_BHSD, v], dim=2)
+        if features is not None:
+            past = self.features_BHSF
+            self.features_BHSF = features if past is None else torch.cat([past, features], dim=2)
+        return self.k_BHSD, self.v_BHSD, self.features_BHSF
+
+
+@dataclass
+class Cache:
+    """What decoding one more token needs of the tokens before it."""
+
+    layers: list[LayerCache] = field(default_factory=list)
+    tokens: int = 0
+
+
+class Linear(nn.Module):
+    """x W^T in the precision of the matrix products, returned in the dtype asked for."""
+
+    def __init__(self, inputs: int, outputs: int, precision: Precision) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.precision = precision
+
+    def forward(self, x: Tensor, out: torch.dtype = torch.float32) -> Tensor:
+        dtype = self.precision.linear
+        return F.linear(x.to(dtype), self.weight.to(dtype)).to(out)
+
+
+class Attention(nn.Module):
+    """Multi-head attention; all that concerns positions is the encoding's."""
+
+    def __init__(self, config: ModelConfig, encoding: Encoding, precision: Precision) -> None:
+        super().__init__()
+        self.heads, self.precision = config.heads, precision
+        self.q, self.k, self.v, self.o = (Linear(config.width, config.width, precision) for _ in range(4))
+        self.encoding = encoding
+        self.engine: Engine = choose(encoding).engine
+
+    def forward(self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None) -> Tensor:
+        encoding = self.encoding
+        q, k, v = (self._heads(project(x_BTW, self.precision.attention)) for project in (self.q, self.k, self.v))
+        features = encoding.features(x_BTW) if "features" in encoding.blanks else None
+        if cache is not None:
+            k, v, features = cache.extend(k, v, features)
+        o_BHTD = attend(self.engine, encoding, q, k, v, positions, features)
+        return self.o(o_BHTD.transpose(1, 2).flatten(2))
+
+    def _heads(self, x_BTW: Tensor) -> Tensor:
+        return x_BTW.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class Layer(nn.Module):
+    """x + attention(norm x), then x + mlp(norm x)."""
+
+    def __init__(self, config: ModelConfig, encoding: Encoding, precision: Precision) -> None:
+        super().__init__()
+        self.norm_attention = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config, encoding, precision)
+        self.norm_mlp = nn.RMSNorm(config.width, eps=1e-6)
+        self.gate = Linear(config.width, config.mlp, precision)
+        self.up = Linear(config.width, config.mlp, precision)
+        self.down = Linear(config.mlp, config.width, precision)
+
+    def forward(self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None) -> Tensor:
+        x_BTW = x_BTW + self.attention(self.norm_attention(x_BTW), positions, cache)
+        return x_BTW + self._mlp(self.norm_mlp(x_BTW))
+
+    def _mlp(self, x_BTW: Tensor) -> Tensor:
+        dtype = self.up.precision.linear
+        return self.down(F.silu(self.gate(x_BTW, dtype)) * self.up(x_BTW, dtype))
+
+
+class Model(nn.Module):
+    """Token ids `[B, T]` to logits `[B, T, V]`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        encoding: str,
+        vocab: int,
+        length: int,
+        seed: int,
+        precision: Precision | None = None,
+    ) -> None:
+        super().__init__()
+        precision = precision or Precision()
+        self.config, self.vocab, self.length = config, vocab, length
+        self.embedding = nn.Parameter(torch.empty(vocab, config.width))
+        self.layers = nn.ModuleList(
+            Layer(config, layer_encoding, precision)
+            for layer_encoding in build(parse(encoding), config.shape(length), derive(seed, "encoding"))
+        )
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.head = Linear(config.width, vocab, precision)
+        self._draw(seed)
+
+    def forward(self, tokens_BT: Tensor, *, cache: Cache | None = None) -> Tensor:
+        """Logits of every token; with a cache, the tokens continue what it holds.
+
+        Raises Unsupported where the encoding has no such position.
+        """
+        past = 0 if cache is None else cache.tokens
+        seen = past + tokens_BT.shape[1]
+        if cache is not None:
+            cache.layers = cache.layers or [LayerCache() for _ in self.layers]
+            cache.tokens = seen
+        positions = self._positions(seen, tokens_BT.device)
+        first = self.encodings[0]
+        x_BTW = first.embed(F.embedding(tokens_BT, self.embedding), positions[id(first)].pos[past:])
+        for n, layer in enumerate(self.layers):
+            x_BTW = layer(x_BTW, positions[id(self.encodings[n])], None if cache is None else cache.layers[n])
+        return self.head(self.norm(x_BTW))
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """The encoding of each layer; layers may share one."""
+        return [attention.encoding for attention in self._attention()]
+
+    @property
+    def size(self) -> int:
+        """Parameters, the encoding's included."""
+        return sum(p.numel() for p in self.parameters())
+
+    @property
+    def choices(self) -> list[Choice]:
+        """The attention engine of each layer, and why no faster one."""
+        return [choose(encoding) for encoding in self.encodings]
+
+    @property
+    def engine(self) -> str:
+        """The engines that run, by name."""
+        return "+".join(dict.fromkeys(attention.engine.name for attention in self._attention()))
+
+    def window(self, width: int) -> Model:
+        """The same model, its weights shared, with every layer's attention masked to the last `width` tokens."""
+        copied = copy.deepcopy(self, {id(p): p for p in self.parameters()})
+        shape = self.config.shape(self.length)
+        cut = {id(encoding): Both([encoding, Window(shape, width=width)]) for encoding in copied.encodings}
+        for attention in copied._attention():
+            attention.encoding = cut[id(attention.encoding)]
+            attention.engine = choose(attention.encoding).engine
+        return copied
+
+    def use_engine(self, name: str) -> None:
+        """Run every layer on the engine of this name; UsageError if it cannot."""
+        for attention in self._attention():
+            attention.engine = choose(attention.encoding, name).engine
+
+    def encoding_parameters(self) -> list[nn.Parameter]:
+        """The learned numbers of the encoding, each once."""
+        return list({id(p): p for encoding in self.encodings for p in encoding.parameters()}.values())
+
+    def weights(self) -> dict[str, Tensor]:
+        """Everything learned, by name; what layers share appears once."""
+        distinct: dict[int, str] = {}
+        state = self.state_dict(keep_vars=True)
+        for name, tensor in state.items():
+            distinct.setdefault(id(tensor), name)
+        return {name: state[name].detach().contiguous() for name in distinct.values()}
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Take up what `weights` gave; CorruptError if the names or shapes are others."""
+        own = self.weights()
+        if {n: w.shape for n, w in own.items()} != {n: w.shape for n, w in weights.items()}:
+            raise CorruptError("the checkpoint is of another model than its configuration says; train it again")
+        self.load_state_dict(weights, strict=False)
+
+    def _attention(self) -> list[Attention]:
+        return [layer.attention for layer in self.layers]  # type: ignore[misc]
+
+    def _positions(self, tokens: int, device: torch.device) -> dict[int, Positions]:
+        distinct = {id(encoding): encoding for encoding in self.encodings}
+        return {key: Positions.of(encoding, tokens, device) for key, encoding in distinct.items()}
+
+    def _draw(self, seed: int) -> None:
+        """Matrices keep the scale of their input; what writes into the stream, and the head, starts at zero."""
+        own = {id(p) for p in self.encoding_parameters()}
+        for name, weight in self.named_parameters():
+            if id(weight) in own or weight.ndim < 2:
+                continue
+            if name.endswith(("attention.o.weight", "down.weight", "head.weight")):
+                nn.init.zeros_(weight)
+                continue
+            scale = 1.0 if name == "embedding" else weight.shape[1] ** -0.5
+            with torch.no_grad():
+                weight.copy_(scale * torch.randn(weight.shape, generator=generator(seed, "weights", name)))
+
+
+def model_of(config: RunConfig, vocab: int, device: torch.device) -> Model:
+    """The untrained model of a run, on a device."""
+    model = Model(
+        config.model,
+        encoding=config.encoding,
+        vocab=vocab,
+        length=config.length,
+        seed=config.seed,
+        precision=precision_of(config.precision, device),
+    )
+    return model.to(device)
+
+
+def precision_of(name: str, device: torch.device) -> Precision:
+    """What a precision means on a device.
+
+    The bfloat16 backward of torch's fused attention is 5 times slower than float32's on CPU, so there only the
+    matrix products are bfloat16; on CUDA everything but norms and loss is.
+    """
+    if name == "float32":
+        return Precision()
+    dtype = getattr(torch, name)
+    return Precision(linear=dtype, attention=dtype if device.type == "cuda" else torch.float32)

@@ -1,0 +1,195 @@
+"""What the commands and the suites do: turn a request into a run, train it, evaluate it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from poscli import encodings
+from poscli.config import RunConfig
+from poscli.console import note, warn_once
+from poscli.data import Corpus, check_trainable, load_corpus
+from poscli.environment import describe
+from poscli.errors import CorruptError, DataError, UsageError, near
+from poscli.evaluate import Evaluation, Subject
+from poscli.files import write_atomic
+from poscli.model import Model, model_of
+from poscli.protocols import Settings
+from poscli.requests import ExtrapolateRequest
+from poscli.results import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame, read_table, write_table
+from poscli.runs import OVER, Run, create, list_runs
+from poscli.scoring import eval_rows, failed_rows, position_rows
+from poscli.train import Trainer, load_trained
+
+SMOKE_SPANS = 4  # scored spans per length in a smoke evaluation
+
+
+def corpus_of(config: RunConfig) -> Corpus:
+    """The corpus of a run, long enough for its windows."""
+    corpus = load_corpus(config.corpus)
+    check_trainable(corpus, config.length)
+    return corpus
+
+
+def train(config: RunConfig, corpus: Corpus, runs: Path, device: torch.device) -> Run:
+    """Train a run, from where it stands; nothing is done if it is over."""
+    model = model_of(config, corpus.vocab, device)
+    _announce(model)
+    env = {"corpus": corpus.describe(), **describe(device), "engine": model.engine, "parameters": model.size}
+    run = create(runs, config, env)
+    with run.locked():
+        state = run.status()["state"]
+        if state in OVER:
+            note(f"{run.id} is {state} already: nothing to train")
+            return run
+        trainer = Trainer(run, model, corpus)
+        if trainer.step:
+            note(f"{run.id}: going on from step {trainer.step} of {config.steps}")
+        if trainer.train() == "diverged":
+            note(f"{run.id} diverged: {run.status()['message']}")
+    return run
+
+
+def _announce(model: Model) -> None:
+    """Say once per encoding why it does not run on the fastest engine."""
+    for encoding, choice in zip(model.encodings, model.choices, strict=True):
+        if choice.reason:
+            warn_once(f"{encoding.name} runs on the engine {choice.name} ({choice.reason})")
+
+
+def training_summary(run: Run) -> dict[str, Any]:
+    """How a run's training ended."""
+    rows = read_table(run.train_csv, TRAIN_COLUMNS)
+    last, status = rows.iloc[-1], run.status()
+    tail = rows["nll"].tail(max(1, len(rows) // 20)).mean()  # one row is a handful of batches: too noisy
+    return {
+        "run_id": run.id,
+        "encoding": run.config.encoding,
+        "seed": run.config.seed,
+        "status": status["state"],
+        "message": status["message"],
+        "steps": status["step"],
+        "tokens": int(last["tokens"]),
+        "bpb": float(tail / math.log(2)) if math.isfinite(tail) else None,
+        "seconds": float(last["seconds"]),
+        "tokens_per_s": float(last["tokens"] / max(last["seconds"], 1e-9)),
+        "parameters": run.env["parameters"],
+        "engine": run.env["engine"],
+        "folder": str(run.folder),
+    }
+
+
+def run_summary(run: Run) -> dict[str, Any]:
+    """One line on a run, for `poscli ls runs`."""
+    status, config = run.status(), run.config
+    trained = training_summary(run) if run.train_csv.exists() else None
+    return {
+        "run_id": run.id,
+        "encoding": config.encoding,
+        "seed": config.seed,
+        "corpus": config.corpus,
+        "fingerprint": run.fingerprint,
+        "length": config.length,
+        "state": status["state"],
+        "step": status["step"],
+        "steps": status["steps"],
+        "bpb": trained and trained["bpb"],
+        "evaluated": run.eval_csv.exists(),
+        "folder": str(run.folder),
+    }
+
+
+def select(runs: Path, names: list[str], specs: list[str]) -> list[Run]:
+    """Trained runs by id (or its beginning) and by encoding; all of them if neither is given."""
+    known = list_runs(runs)
+    if not known:
+        raise UsageError(f"there are no runs in {runs}; train one first: poscli train --enc alibi")
+    for name in names:
+        if not any(run.id.startswith(name) for run in known):
+            raise UsageError(f"there is no run {name!r} in {runs}: {near(name, [run.id for run in known])}")
+    canonical = [str(encodings.parse(spec)) for spec in specs]
+    for spec in canonical:
+        if all(run.config.encoding != spec for run in known):
+            raise UsageError(
+                f"no run in {runs} has the encoding {spec}: {near(spec, {run.config.encoding for run in known})}"
+            )
+    return [
+        run
+        for run in known
+        if (not names or any(run.id.startswith(name) for name in names))
+        and (not canonical or run.config.encoding in canonical)
+    ]
+
+
+def settings_of(run: Run, request: ExtrapolateRequest, smoke: bool = False) -> Settings:
+    """Settings for a run; by default 16 times its training length, and a stride of at most half of it."""
+    length = run.config.length
+    stride = min(128, length // 2) if request.stride is None else request.stride
+    return Settings(
+        train_length=length,
+        max_len=16 * length if request.max_len is None else request.max_len,
+        tokens=SMOKE_SPANS * stride if smoke else request.tokens,
+        stride=stride,
+    )
+
+
+def extrapolate(run: Run, corpus: Corpus, settings: Settings, device: torch.device) -> pd.DataFrame:
+    """Evaluate a run at every length; nothing is done if it was, under the same settings."""
+    if corpus.fingerprint != run.fingerprint:
+        raise DataError(
+            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
+            f"{corpus.fingerprint}: its files or the Python version changed; restore them, or train again"
+        )
+    with run.locked():
+        if (known := _evaluated(run, settings)) is not None:
+            note(f"{run.id} is evaluated already: nothing to do")
+            return known
+        rows, positions = _evaluate(Subject(run, corpus, settings, device))
+        write_table(run.position_csv, frame(positions, POSITION_COLUMNS))
+        table = frame(rows, EVAL_COLUMNS)
+        write_table(run.eval_csv, table)
+        write_atomic(run.folder / "eval.json", json.dumps(asdict(settings), indent=2) + "\n")
+        return table
+
+
+def _evaluate(subject: Subject) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of eval.csv and position.csv; a run without a model has rows that say why."""
+    run, status = subject.run, subject.run.status()
+    if status["state"] in ("diverged", "failed"):
+        return list(failed_rows(subject, status["state"], status["message"])), []
+    if status["state"] != "complete":
+        raise UsageError(f"{run.id} is {status['state']}, not complete; repeat the command that began it to finish it")
+    model = load_trained(run, subject.corpus.vocab, subject.device)
+    measured = Evaluation(subject, model).measure()
+    return list(eval_rows(subject, measured)), list(position_rows(subject, measured))
+
+
+def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
+    """Rows of several eval tables for JSON: what is not a number is null."""
+    rows = pd.concat(tables, ignore_index=True).astype(object)
+    return [{str(k): v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]
+
+
+def _evaluated(run: Run, settings: Settings) -> pd.DataFrame | None:
+    try:
+        known = json.loads((run.folder / "eval.json").read_text())
+    except FileNotFoundError:
+        return None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CorruptError(f"{run.folder / 'eval.json'} is not JSON ({error}); delete it to evaluate again") from error
+    if known != asdict(settings) or not run.eval_csv.exists():
+        return None
+    return read_table(run.eval_csv, EVAL_COLUMNS)
+
+
+def corpora() -> Callable[[str], Corpus]:
+    """Corpora by name, each loaded once."""
+    return cache(load_corpus)

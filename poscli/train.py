@@ -1,0 +1,166 @@
+"""Training one model. Resumed after any interruption it ends with the same bits, on the same machine.
+
+The batch of a step is a pure function of (seed, step), so a checkpoint is weights, optimizer state and one integer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from poscli import checkpoint
+from poscli.checkpoint import Checkpoint
+from poscli.data import Corpus
+from poscli.data.sampler import batch
+from poscli.model import Model, model_of
+from poscli.optim import Optimizer
+from poscli.progress import meter
+from poscli.results import TRAIN_COLUMNS, frame, write_table
+from poscli.runs import Run
+from poscli.signals import Interrupted, Stop, stoppable
+
+CHECKPOINT_SECONDS = 30.0
+ROWS = 200  # of train.csv, evenly over the run
+
+
+@dataclass
+class Log:
+    """What happened since the last row of train.csv, and the rows before."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
+
+    def add_row(self, trainer: Trainer, grad_norm: float, status: str = "ok") -> dict[str, Any]:
+        """Close a row at the trainer's step."""
+        now, tokens = time.monotonic(), len(self.losses) * trainer.tokens_per_step
+        spent = now - self.since
+        self.seconds += spent
+        nll = sum(self.losses) / max(1, len(self.losses))
+        row = {
+            "step": trainer.step,
+            "tokens": trainer.step * trainer.tokens_per_step,
+            "nll": nll,
+            "bpb": nll / math.log(2),
+            "grad_norm": grad_norm,
+            "lr_scale": trainer.optimizer.scale(trainer.step),
+            "tokens_per_s": tokens / max(spent, 1e-9),
+            "seconds": self.seconds,
+            "status": status,
+        }
+        self.rows.append(row)
+        self.losses, self.since = [], now
+        return row
+
+
+class Trainer:
+    """A run, its model and its optimizer, at some step."""
+
+    def __init__(self, run: Run, model: Model, corpus: Corpus) -> None:
+        self.run, self.model, self.corpus, self.config = run, model, corpus, run.config
+        self.device = model.embedding.device
+        self.optimizer = Optimizer(self.model, self.config.recipe, self.config.steps)
+        self.tokens_per_step = self.config.batch * self.config.length
+        self.step, self.log = 0, Log()
+        self._resume()
+
+    def train(self) -> str:
+        """Train to the end: `complete` or `diverged`. Raises Interrupted, with everything saved, on a signal."""
+        self.run.set_status("training", self.step)
+        try:
+            return self._train()
+        except Interrupted:
+            raise
+        except BaseException as error:
+            self.run.set_status("failed", self.step, f"{type(error).__name__}: {error}")
+            raise
+
+    def _train(self) -> str:
+        saved = time.monotonic()
+        with stoppable() as stop, meter(f"train {self.config.encoding}", self.config.steps, self.step) as progress:
+            while self.step < self.config.steps:
+                if not self._step():
+                    return self._diverged()
+                progress.advance(1, self._words())
+                if stop:
+                    self._interrupted(stop)
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self.save()
+                    saved = time.monotonic()
+        self.save()
+        self.run.set_status("complete", self.step)
+        return "complete"
+
+    def save(self) -> None:
+        """Write a checkpoint and the training log."""
+        log = {"rows": self.log.rows, "seconds": self.log.seconds, "losses": self.log.losses}
+        state = {"step": self.step, "log": log}
+        checkpoint.save(
+            self.run.checkpoints, self.step, Checkpoint(self.model.weights(), self.optimizer.tensors(), state)
+        )
+        write_table(self.run.train_csv, frame(self.log.rows, TRAIN_COLUMNS))
+
+    def _step(self) -> bool:
+        """One step; false, with nothing changed, if the loss or the gradient is not finite."""
+        loss = self._loss()
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = self.optimizer.clip()
+        self.log.losses.append(loss.item())
+        if not (math.isfinite(self.log.losses[-1]) and math.isfinite(norm)):
+            self.log.add_row(self, norm.item(), status="diverged")
+            return False
+        self.optimizer.step(self.step)
+        self.step += 1
+        if self.step % max(1, self.config.steps // ROWS) == 0 or self.step == self.config.steps:
+            self.log.add_row(self, norm.item())
+        return True
+
+    def _loss(self) -> Tensor:
+        """Mean nats per token of the step's batch."""
+        config = self.config
+        windows = batch(self.corpus.train, length=config.length, size=config.batch, seed=config.seed, step=self.step)
+        tokens = torch.from_numpy(windows).to(self.device)
+        logits = self.model(tokens[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+    def _words(self) -> str:
+        if not self.log.rows:
+            return ""
+        row = self.log.rows[-1]
+        return f"loss {row['nll']:.3f}  {row['bpb']:.3f} bits/byte  {row['tokens_per_s'] / 1000:.1f}k tokens/s"
+
+    def _diverged(self) -> str:
+        write_table(self.run.train_csv, frame(self.log.rows, TRAIN_COLUMNS))
+        self.run.set_status("diverged", self.step, f"the loss or its gradient was not finite at step {self.step}")
+        return "diverged"
+
+    def _interrupted(self, stop: Stop) -> None:
+        self.save()
+        self.run.set_status("interrupted", self.step)
+        raise Interrupted(
+            f"stopped at step {self.step} of {self.config.steps}; the same command goes on from there", stop.signum
+        )
+
+    def _resume(self) -> None:
+        saved = checkpoint.steps(self.run.checkpoints)
+        if not saved:
+            return
+        last = checkpoint.load(self.run.checkpoints, saved[-1])
+        self.model.load_weights(last.model)
+        self.optimizer.load(last.optim)
+        self.step, self.log = last.state["step"], Log(**last.state["log"])
+
+
+def load_trained(run: Run, vocab: int, device: torch.device) -> Model:
+    """The trained model of a complete run, ready for evaluation."""
+    model = model_of(run.config, vocab, device)
+    model.load_weights(checkpoint.load(run.checkpoints, run.config.steps).model)
+    return model.eval().requires_grad_(False)

@@ -1,0 +1,216 @@
+"""Shared by the tests of encodings, attention and the model: a small shape, seeded noise, and encodings to run.
+
+Toy encodings fill the blanks that no registered encoding fills yet, so that the engines' code for them is tested.
+Their specs are `conftest:Name`, as anybody's own file would be named.
+
+B batch, T queries, S keys, H heads, D head width, W model width, F features, n distances.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from poscli.config import ModelConfig
+from poscli.encodings import Encoding, Shape, build, names, parse
+from poscli.model import Model, Precision
+
+# Tensors here are tiny, and beside any other busy process a parallel region costs a tick of the scheduler (8 ms, where
+# one thread takes 20 microseconds): one thread is the steady choice.
+torch.set_num_threads(1)
+
+LENGTH = 16  # tokens of a training window
+HEADS, HEAD_WIDTH = 3, 8  # no power of two: ALiBi's slopes and broadcasting over heads are then not the easy case
+WIDTH = HEADS * HEAD_WIDTH
+VOCAB = 11
+
+COMPOSITES = [
+    "alibi(trainable=true)",
+    "rope(layout=interleaved, fraction=0.5)",
+    "sinusoidal(combine=concat)",
+    "sinusoidal(combine=multiply)",
+    "shaw(clip=4, values=false)",
+    "t5(buckets=6, far=11)",
+    "rope+window(9)",
+    "fire+window(9)",
+    "cope(max_pos=5)+window(9)",
+    "rope+shaw",
+    "rope+shaw(clip=4, values=false)+t5",
+    "rope+cope(max_pos=5)+alibi",
+    "kerple-log+fire+shaw",
+]
+ALTERNATING = ["rope|none", "alibi+window(9)|t5", "cope|shaw|fire"]
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def shape(length: int = LENGTH, *, heads: int = HEADS, width: int = WIDTH, layers: int = 2) -> Shape:
+    return Shape(width=width, heads=heads, layers=layers, length=length)
+
+
+def draw(*size: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal numbers that no other test can disturb."""
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def perturbed(module: ModuleT, seed: int = 0, size: float = 0.3) -> ModuleT:
+    """Add noise to every parameter: much of what a model learns starts at zero, and zeros hide mistakes."""
+    with torch.no_grad():
+        for n, parameter in enumerate(module.parameters()):
+            parameter += size * draw(*parameter.shape, seed=1000 * seed + n, dtype=parameter.dtype)
+    return module
+
+
+def make(spec: str, at: Shape | None = None, dtype: torch.dtype = torch.float32) -> Encoding:
+    """The encoding of a spec's first layer, its parameters perturbed."""
+    return perturbed(build(parse(spec), at or shape(), seed=1)[0]).to(dtype)
+
+
+def model(spec: str, *, seed: int = 0, length: int = LENGTH, precision: Precision | None = None) -> Model:
+    """A small model, as it is drawn."""
+    config = ModelConfig(layers=2, width=WIDTH, heads=HEADS, mlp=32)
+    return Model(config, encoding=spec, vocab=VOCAB, length=length, seed=seed, precision=precision)
+
+
+def tokens(batch: int, count: int, seed: int = 0) -> Tensor:
+    return torch.randint(VOCAB, (batch, count), generator=torch.Generator().manual_seed(seed))
+
+
+class Untied(Encoding):
+    """Transformer-XL: (q_i + u) . r[i-j] beside q_i . k_j."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.r = nn.Parameter(torch.zeros(1, 8, shape.head_width))
+        self.u = nn.Parameter(torch.zeros(shape.heads, 1, shape.head_width))
+
+    def relative_query(self, q_BHTD: Tensor) -> Tensor:
+        return q_BHTD + self.u
+
+    def relative_keys(self, d: Tensor) -> Tensor:
+        return self.r[:, d.clamp(max=7)]
+
+
+class Disentangled(Encoding):
+    """DeBERTa: q_i . a[i-j] and k_j . b[i-j], a vector per head, over sqrt(3D)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.a, self.b = (nn.Parameter(torch.zeros(shape.heads, 8, shape.head_width)) for _ in "ab")
+
+    @property
+    def scale(self) -> float:
+        return (3 * self.shape.head_width) ** -0.5
+
+    def relative_keys(self, d: Tensor) -> Tensor:
+        return self.a[:, d.clamp(max=7)]
+
+    def relative_queries(self, d: Tensor) -> Tensor:
+        return self.b[:, d.clamp(max=7)]
+
+
+class Forgetting(Encoding):
+    """FoX: sum_{l=j+1..i} log sigmoid(w . x_l), a bias per batch made of features."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.w = nn.Parameter(torch.zeros(shape.heads, shape.width))
+
+    def features(self, x_BTW: Tensor) -> Tensor:
+        return nn.functional.logsigmoid(x_BTW @ self.w.to(x_BTW.dtype).T).mT[..., None]
+
+    def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        c = f_j[..., 0].cumsum(-1)
+        return c[..., -len(i) :, None] - c[..., None, :]
+
+
+class Gated(Encoding):
+    """Sigmoid attention: `weights` in place of the softmax."""
+
+    def weights(self, s_BHTS: Tensor) -> Tensor:
+        return torch.sigmoid(s_BHTS)
+
+
+class Toeplitz(Encoding):
+    """URPE: weights times c[i-j] after the softmax."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.c = nn.Parameter(torch.ones(shape.heads, 8))
+
+    def mix(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
+        return p_BHTS * self.c.to(p_BHTS.dtype)[:, d_TS.clamp(max=7)]
+
+
+class Capped(Encoding):
+    """Scores softly capped at 3: the hidden ones leave as finite numbers, and must be hidden again."""
+
+    def scores(self, s_BHTS: Tensor, q_BHTD: Tensor) -> Tensor:
+        return 3 * torch.tanh(s_BHTS / 3)
+
+
+class Wide(Encoding):
+    """Queries and keys of 2 channels more than the values, one of them signed: (q, cos i, sin i)."""
+
+    def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
+        circle = torch.stack([pos.cos(), pos.sin()], dim=-1).to(q_BHTD.dtype)
+        return torch.cat([q_BHTD, circle.expand(*q_BHTD.shape[:-1], 2)], dim=-1)
+
+    key = query
+
+
+class Carried(Encoding):
+    """What a value carries depends on where it stands, and what a query gets on where that stands."""
+
+    def value(self, v_BHSD: Tensor, pos: Tensor) -> Tensor:
+        return v_BHSD * (1 + pos / 8)[:, None].to(v_BHSD.dtype)
+
+    def output(self, o_BHTD: Tensor, pos: Tensor) -> Tensor:
+        return o_BHTD / (2 + pos / 4)[:, None].to(o_BHTD.dtype)
+
+
+class Slope(Encoding):
+    """A learned penalty linear in the distance: the base of those with positions of their own."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.slope = nn.Parameter(torch.arange(1.0, shape.heads + 1) / 4)
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        return -self.slope[:, None] * d
+
+
+class Squares(Slope):
+    """Positions 0, 1, 4, 9, ...: no even spacing, so no table."""
+
+    def positions(self, index: Tensor) -> Tensor:
+        return index**2 // 4
+
+
+class Quarters(Slope):
+    """Positions 0, 1/4, 1/2, ...: an even spacing that is not 1."""
+
+    def positions(self, index: Tensor) -> Tensor:
+        return index / 4
+
+
+class StretchedVectors(Untied):
+    """Relative vectors at distances 0, 2, 4, ...: only the reference takes these."""
+
+    def positions(self, index: Tensor) -> Tensor:
+        return 2 * index
+
+
+TOYS = [
+    *(
+        f"conftest:{cls.__name__}"
+        for cls in (Untied, Disentangled, Forgetting, Gated, Toeplitz, Capped, Wide, Carried, Slope)
+    ),
+    *(f"conftest:{cls.__name__}" for cls in (Squares, Quarters, StretchedVectors)),
+    "conftest:Forgetting+window(9)+rope",
+    "conftest:Capped+alibi",
+    "conftest:Squares+fire",
+    "conftest:Quarters+window(2)",
+]

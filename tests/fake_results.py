@@ -1,0 +1,140 @@
+"""Synthetic results with the shapes that real encodings show, so that reports can be tested without training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from poscli.results import EVAL_COLUMNS, POSITION_COLUMNS, SCHEMA, frame
+
+LN2 = math.log(2)
+RATIOS = (1, 2, 4, 8, 16)
+
+# name -> (nll at the training length, gain in nats as a function of log2(l / L)); no gain: unsupported past L
+Shape = tuple[float, Callable[[float], float] | None]
+BEHAVIOUR: dict[str, Shape] = {
+    "alibi": (1.385, lambda octaves: 0.004 * octaves),
+    "learned": (1.44, None),
+    "none": (1.47, lambda octaves: -0.05 * octaves**1.6),
+    "rope": (1.36, lambda octaves: -0.16 * octaves**1.5),
+    "sinusoidal": (1.43, lambda octaves: -0.75 * octaves),
+    "t5(buckets=32)": (1.375, lambda octaves: 0.008 * octaves if octaves < 3 else -0.01 * octaves),
+}
+
+
+def many(count: int) -> dict[str, Shape]:
+    """`count` invented encodings, from gently gaining to badly broken, two of them without any number past L."""
+    random = np.random.default_rng(count)
+    shapes: dict[str, Shape] = {}
+    for index in range(count):
+        slope = 0.006 - 0.9 * (index / count) ** 4
+        base = 1.36 + 0.1 * float(random.random())
+        shapes[f"encoding{index:02d}"] = (base, None if index % 14 == 13 else _line(slope))
+    return shapes
+
+
+def _line(slope: float) -> Callable[[float], float]:
+    return lambda octaves: slope * octaves
+
+
+def results(
+    shapes: dict[str, Shape] | None = None,
+    *,
+    seeds: Sequence[int] = (0,),
+    train_length: int = 256,
+    lengths: Sequence[int] = (),
+    corpus: str = "stdlib",
+    fingerprint: str = "3f2a9c41d0e7",
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The eval and position tables of one run per encoding and seed."""
+    lengths = lengths or [train_length * ratio for ratio in RATIOS]
+    evals: list[dict] = []
+    positions: list[dict] = []
+    for name, shape in (shapes or BEHAVIOUR).items():
+        for seed in seeds:
+            run = {
+                "run_id": f"{name.split('(')[0]}-{fingerprint[:3]}{train_length}{seed}",
+                "encoding": name,
+                "seed": seed,
+                "fingerprint": fingerprint,
+                "train_length": train_length,
+            }
+            evals += _evals(shape, run | {"corpus": corpus}, lengths)
+            positions += _positions(shape, run, lengths)
+    return frame(evals, EVAL_COLUMNS), frame(positions, POSITION_COLUMNS)
+
+
+def _evals(shape: Shape, run: dict, lengths: Sequence[int]) -> list[dict]:
+    rows = []
+    for length in lengths:
+        for protocol in ("nonoverlapping", "sliding", "fixed"):
+            for variant in ("full", "crop", "window") if protocol != "nonoverlapping" else ("full",):
+                rows.append(_eval(shape, run, length, protocol, variant))
+    return rows
+
+
+def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> dict:
+    base, gain_of = shape
+    ratio = length / run["train_length"]
+    row = dict(run, length=length, ratio=ratio, protocol=protocol, variant=variant, **_made(protocol, ratio))
+    if gain_of is None and ratio > 1 and variant != "crop":
+        reason = f"learned table of {run['train_length']} positions has no row for position {length}"
+        return row | {"status": "unsupported", "reason": reason, "tokens": 0, "bytes": 0, "documents": 0}
+    gain = {"crop": 0.0, "window": (1.3 - base) * 0.3 * math.log2(ratio)}.get(variant)
+    gain = gain_of(math.log2(ratio)) if gain is None and gain_of else gain or 0.0
+    gain *= 1 + 0.06 * (run["seed"] - 1)
+    nll = base + {"nonoverlapping": 0.12 / ratio, "sliding": 0.0, "fixed": -0.02}[protocol] - gain
+    half = 0.002 + 0.08 * abs(gain) if ratio > 1 and variant != "crop" else 0.0
+    return row | {
+        "status": "ok",
+        "reason": "",
+        "tokens": 131072,
+        "bytes": 131072,
+        "documents": 21,
+        "nll": nll,
+        "bpb": nll / LN2,
+        "ppl": math.exp(nll),
+        "nll_low": nll - 0.03,
+        "nll_high": nll + 0.03,
+        "gain": gain,
+        "gain_low": gain - half,
+        "gain_high": gain + half,
+        "resampled": "documents",
+    }
+
+
+def _made(protocol: str, ratio: float) -> dict:
+    return {
+        "schema": SCHEMA,
+        "stride": 0 if protocol == "nonoverlapping" else 128,
+        "seconds": 0.4 * ratio,
+        "tokens_per_s": 150000.0,
+        "peak_mb": 620.0,
+        "parameters": 842000,
+        "engine": "sdpa",
+        "device": "cpu",
+        "dtype": "float32",
+        "poscli": "0.1.0",
+        "commit": "0123abc",
+    }
+
+
+def _positions(shape: Shape, run: dict, lengths: Sequence[int]) -> list[dict]:
+    base, gain_of = shape
+    rows = []
+    for length in lengths:
+        if gain_of is None and length > run["train_length"]:
+            continue
+        edges = np.unique(np.round(2 ** np.arange(0, math.log2(length) + 0.01, 0.5)).astype(int))
+        for first, last in zip(np.r_[1, edges[:-1] + 1], edges, strict=True):
+            past = max(0.0, math.log2(last / run["train_length"]))
+            gain = gain_of(past) if gain_of else 0.0
+            nll = base + 2.6 / math.sqrt(last) - gain + 0.012 * math.sin(7 * last + base * 100)
+            count = int(last - first + 1) * 64
+            rows.append(
+                dict(run, length=length, to=int(last), tokens=count, nll=nll, tail_slope=0.0) | {"from": int(first)}
+            )
+    return rows

@@ -1,0 +1,140 @@
+"""A hub of our own on localhost: enough of the HTTP API for `datasets` to list, download and stream repositories.
+
+with Hub({"org/set": {"README.md": b"...", "data/train-0.parquet": parquet(["one", "two"])}}) as hub:
+    ...  # a child process with HF_ENDPOINT=hub.url
+    assert hub.requested("train-1") == 0
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import TracebackType
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pyarrow
+from pyarrow import parquet as pq
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+Repositories = dict[str, dict[str, bytes]]
+
+
+def parquet(rows: list[str | None], column: str = "text") -> bytes:
+    """A parquet file of one column."""
+    file = io.BytesIO()
+    pq.write_table(pyarrow.table({column: rows}), file)
+    return file.getvalue()
+
+
+def card(configs: dict[str, list[str]]) -> bytes:
+    """A README that declares configurations and their splits; the files of a split are CONFIG/SPLIT-*."""
+    lines = ["---", "configs:"]
+    for config, splits in configs.items():
+        lines += [f"- config_name: {config}", "  data_files:"]
+        lines += [line for split in splits for line in (f"  - split: {split}", f"    path: {config}/{split}-*")]
+    return "\n".join([*lines, "---", ""]).encode()
+
+
+class Hub:
+    """The server; `log` holds (method, path, bytes of body) of every answer."""
+
+    def __init__(self, repositories: Repositories) -> None:
+        self.repositories = repositories
+        self.log: list[tuple[str, str, int]] = []
+        hub = self
+
+        class Handler(_Handler):
+            owner = hub
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> Hub:
+        self.thread = Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def requested(self, part: str) -> int:
+        """How many requests had `part` in their path."""
+        return sum(part in path for _, path, _ in self.log)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    owner: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        path = unquote(url.path)
+        if path == "/api/datasets":
+            found = [name for name in self.owner.repositories if query["search"].lower() in name.lower()]
+            self._json([{"id": name} for name in found])
+        elif match := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(/revision/[^/]+)?", path):
+            self._info(match[1])
+        elif match := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/tree/[^/]+/?(.*)", path):
+            self._json(_tree(self.owner.repositories[match[1]], match[2], query.get("recursive") == "True"))
+        elif match := re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
+            self._file(self.owner.repositories[match[1]].get(match[2]))
+        else:
+            self._answer(404)
+
+    def _info(self, repo: str) -> None:
+        if repo in self.owner.repositories:
+            files = [{"rfilename": name} for name in self.owner.repositories[repo]]
+            self._json({"id": repo, "sha": REVISION, "siblings": files, "tags": []})
+        else:
+            self._answer(404, headers={"X-Error-Code": "RepoNotFound"})
+
+    def _file(self, content: bytes | None) -> None:
+        if content is None:
+            return self._answer(404, headers={"X-Error-Code": "EntryNotFound"})
+        headers = {"ETag": f'"{hash(content) & 0xFFFFFFFF:x}"', "X-Repo-Commit": REVISION, "Accept-Ranges": "bytes"}
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if wanted is None or self.command == "HEAD":
+            return self._answer(200, content, headers)
+        first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
+        headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+        return self._answer(206, content[first : last + 1], headers)
+
+    def _json(self, value: object) -> None:
+        self._answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        sent = b"" if self.command == "HEAD" else body
+        self.owner.log.append((self.command, self.path, len(sent)))
+        self.wfile.write(sent)
+
+
+def _tree(files: dict[str, bytes], folder: str, recursive: bool) -> list[dict[str, object]]:
+    """What the hub lists below a folder: files and folders, all of them or the first level only."""
+    entries: dict[str, dict[str, object]] = {}
+    for name, content in files.items():
+        if not name.startswith(folder):
+            continue
+        parts = name.removeprefix(folder).strip("/").split("/")
+        for depth in range(1, len(parts) + 1 if recursive else 2):
+            path = "/".join([folder, *parts[:depth]]).strip("/")
+            kind = "file" if path == name else "directory"
+            entries[path] = {"type": kind, "path": path, "oid": "0", "size": len(content) if kind == "file" else 0}
+    return list(entries.values())

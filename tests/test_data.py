@@ -1,0 +1,366 @@
+"""Corpora, their cache, the split and the sampler. Hub corpora are in test_hub.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hub_stub import parquet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poscli.data import CORPORA, END, VOCAB, Corpus, Split, batch, check_evaluable, check_trainable, load_corpus
+from poscli.data import filesets as filesets_module
+from poscli.data import stdlib as stdlib_module
+from poscli.data.division import cut, hold_out
+from poscli.errors import DataError, UsageError
+
+
+def texts(split: Split) -> list[bytes]:
+    """The documents of a split; fails unless END opens each of them and appears nowhere else."""
+    assert split.tokens.dtype == np.uint16
+    assert split.starts.dtype == np.int64
+    assert np.array_equal(np.flatnonzero(split.tokens == END), split.starts[:-1])
+    assert split.starts[-1] == len(split.tokens)
+    bounds = zip(split.starts[:-1], split.starts[1:], strict=True)
+    return [bytes(split.tokens[start + 1 : end].astype(np.uint8)) for start, end in bounds]
+
+
+def notes(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said on stderr, whatever the width of the console."""
+    return " ".join(capsys.readouterr().err.split())
+
+
+def everything(corpus: Corpus) -> list[bytes]:
+    return sorted(texts(corpus.train) + texts(corpus.valid))
+
+
+def write(folder: Path, contents: dict[str, str | bytes]) -> Path:
+    """A folder of files."""
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    """Ten documents of 100 bytes."""
+    return write(tmp_path / "books", {f"{n}.txt": f"book {n} ".ljust(99, ".") + "\n" for n in range(10)})
+
+
+# --- the built-in corpus
+
+
+@pytest.fixture(scope="module")
+def stdlib(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return load_corpus("stdlib", cache=tmp_path_factory.mktemp("stdlib"))
+
+
+def test_stdlib_is_about_7_megabytes_of_modules(stdlib: Corpus) -> None:
+    total = stdlib.train.bytes + stdlib.valid.bytes
+    assert 100 <= stdlib.train.documents + stdlib.valid.documents <= 250
+    assert 4e6 < total < 12e6
+    assert 0.09 < stdlib.valid.bytes / total < 0.2
+    assert all(len(text) >= 16 * 1024 for text in everything(stdlib))
+    assert stdlib.describe()["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert stdlib.spec == "stdlib"
+    assert stdlib.vocab == VOCAB == 257
+
+
+def test_stdlib_holds_source_and_no_tables_or_tests(stdlib: Corpus) -> None:
+    library = Path(sysconfig.get_path("stdlib"))
+    documents = set(everything(stdlib))
+    assert (library / "inspect.py").read_bytes() in documents
+    for name in ("test/test_typing.py", "html/entities.py", "locale.py", "idlelib/editor.py", "encodings/cp037.py"):
+        if (library / name).exists():
+            assert (library / name).read_bytes() not in documents, name
+
+
+def test_python_without_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
+    monkeypatch.setattr(stdlib_module, "_library", lambda: tmp_path / "python311.zip")
+    with pytest.raises(DataError, match=r"no library source in .*python311\.zip.*text:FOLDER"):
+        load_corpus("stdlib", cache=cache)
+    assert "no library source" in CORPORA["stdlib"].available()
+
+
+# --- what is held out
+
+
+def test_documents_are_kept_whole_and_apart(books: Path, cache: Path) -> None:
+    corpus = load_corpus(f"text:{books}", cache=cache)
+    assert everything(corpus) == sorted(path.read_bytes() for path in books.iterdir())
+    assert corpus.valid.documents == 1
+    assert corpus.valid.bytes == corpus.valid.longest == 100
+    assert corpus.train.bytes == 900
+    assert corpus.spec == f"text:{books}"
+
+
+@given(sizes=st.lists(st.integers(1, 1000), min_size=2, max_size=30))
+def test_about_a_tenth_is_held_out(sizes: list[int]) -> None:
+    held = hold_out(sizes)
+    part = sum(sizes[n] for n in held)
+    assert 0 < len(held) < len(sizes)
+    fits = [n for n, size in enumerate(sizes) if 5 * size <= sum(sizes)]
+    assert 5 * part <= sum(sizes) if fits else part == min(sizes)
+    if fits and 10 * part < sum(sizes):  # too little: then nothing more would have fitted
+        assert all(5 * (part + sizes[n]) > sum(sizes) for n in set(range(len(sizes))) - held)
+
+
+def test_the_split_ignores_names_and_order(books: Path, tmp_path: Path, cache: Path) -> None:
+    renamed = write(tmp_path / "renamed", {f"{9 - n}.md": path.read_bytes() for n, path in enumerate(books.iterdir())})
+    here, there = (load_corpus(f"text:{folder}", cache=cache) for folder in (books, renamed))
+    assert here.fingerprint == there.fingerprint
+    assert np.array_equal(here.train.tokens, there.train.tokens)
+
+
+def test_copies_are_dropped(books: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = load_corpus(f"text:{books}", cache=cache)
+    write(books, {f"copy/{n}.txt": (books / f"{n}.txt").read_bytes() for n in range(10)})
+    copied = load_corpus(f"text:{books}", cache=cache)
+    assert everything(copied) == everything(plain)
+    assert copied.fingerprint == plain.fingerprint
+    assert "dropped 10 documents" in notes(capsys)
+
+
+def test_a_single_document_is_cut_at_a_line(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = "".join(f"línea {n}\n" for n in range(503)).encode()
+    book = write(tmp_path, {"book.txt": content}) / "book.txt"
+    corpus = load_corpus(f"text:{book}", cache=cache)
+    (train,), (valid,) = texts(corpus.train), texts(corpus.valid)
+    assert train + valid == content
+    assert train.endswith(b"\n")
+    assert 0.85 < len(train) / len(content) <= 0.9
+    assert "is one document" in notes(capsys)
+
+
+@settings(max_examples=50)
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), min_size=5))
+def test_a_cut_never_splits_a_character(text: str) -> None:
+    content = text.encode()
+    at = cut(content)
+    assert 0 < at < len(content)
+    assert content[:at].decode() + content[at:].decode() == text
+
+
+# --- the fingerprint and the cache
+
+
+def test_a_hit_reads_no_source(books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_corpus(f"text:{books}", cache=cache)
+    monkeypatch.setattr(filesets_module.Path, "read_bytes", lambda path: pytest.fail(f"read {path}"))
+    second = load_corpus(f"text:{books}", cache=cache)
+    assert second.describe() == first.describe()
+    assert isinstance(second.train.tokens, np.memmap)
+    assert np.array_equal(second.valid.tokens, first.valid.tokens)
+
+
+def test_an_edit_changes_the_fingerprint(books: Path, cache: Path) -> None:
+    before = load_corpus(f"text:{books}", cache=cache)
+    (books / "3.txt").write_text("something else\n")
+    after = load_corpus(f"text:{books}", cache=cache)
+    assert after.fingerprint != before.fingerprint
+    assert b"something else\n" in everything(after)
+
+
+@pytest.mark.parametrize("name", ["train.tokens.npy", "valid.starts.npy", "index.json"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
+def test_a_damaged_cache_is_built_again(
+    books: Path, cache: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound = load_corpus(f"text:{books}", cache=cache)
+    (path,) = cache.glob(f"*/{name}")
+    content = path.read_bytes()
+    capsys.readouterr()
+    if damage == "delete":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-3] if damage == "truncate" else bytes([content[0] ^ 1]) + content[1:])
+    again = load_corpus(f"text:{books}", cache=cache)
+    assert "is damaged" in notes(capsys)
+    assert again.describe() == sound.describe()
+    assert path.read_bytes() == content
+
+
+def test_what_a_killed_process_left_is_no_hindrance(books: Path, cache: Path) -> None:
+    load_corpus(f"text:{books}", cache=cache)
+    (folder,) = cache.glob("text*")
+    folder.rename(folder.with_name(f".{folder.name}.partial"))  # as if it had died before the rename
+    assert load_corpus(f"text:{books}", cache=cache).train.documents == 9
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == [folder.name]
+
+
+def test_simultaneous_loads_build_once(
+    books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        corpora = list(pool.map(lambda _: load_corpus(f"text:{books}", cache=cache), range(8)))
+    assert len({corpus.fingerprint for corpus in corpora}) == 1
+    assert notes(capsys).count("preparing the corpus") == 1
+
+
+def test_the_cache_of_the_environment(books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSCLI_CACHE", str(cache))
+    load_corpus(f"text:{books}")
+    assert list(cache.glob("text-*/index.json"))
+
+
+def test_a_cache_that_cannot_be_written(books: Path, cache: Path) -> None:
+    cache.write_text("a file, where a folder is wanted")
+    with pytest.raises(DataError, match=r"cannot write the corpus cache .*POSCLI_CACHE"):
+        load_corpus(f"text:{books}", cache=cache)
+
+
+# --- kinds and what they refuse
+
+
+def test_jsonl_and_parquet_rows_are_documents(tmp_path: Path, cache: Path) -> None:
+    rows = [f"row {n}\n" for n in range(10)]
+    lines = "\n".join(json.dumps({"id": n, "text": row}) for n, row in enumerate(rows)) + "\n\n"
+    write(tmp_path, {"a.jsonl": lines, "b.parquet": parquet([*rows, None], column="body")})
+    for spec in (f"jsonl:{tmp_path}/a.jsonl", f"parquet:{tmp_path}/b.parquet#body"):
+        corpus = load_corpus(spec, cache=cache)
+        assert everything(corpus) == [row.encode() for row in rows]
+        assert corpus.spec == spec
+
+
+def test_hidden_files_are_passed_over_and_patterns_choose(tmp_path: Path, cache: Path) -> None:
+    write(tmp_path / "in", {"a.txt": "aaa\n", "sub/b.txt": "bb\n", "c.md": "c\n", ".git/x": b"\0", ".hidden": b"\xff"})
+    assert everything(load_corpus(f"text:{tmp_path}/in", cache=cache)) == [b"aaa\n", b"bb\n", b"c\n"]
+    assert everything(load_corpus(f"text:{tmp_path}/in/**/*.txt", cache=cache)) == [b"aaa\n", b"bb\n"]
+
+
+BAD = {  # spec -> what its error says; PATH is a folder that holds FILES
+    "text:PATH/empty": ["empty/e.txt is empty", "delete it"],
+    "text:PATH/binary": ["binary/b.bin", "0x00 at offset 4", "leave it out"],
+    "text:PATH/latin": ["latin/l.txt is not UTF-8", "0xe9 at offset 3", "iconv"],
+    "text:PATH/absent": ["absent is no file", "check the path"],
+    "text:PATH/*.nothing": ["no pattern that matches", "check the path"],
+    "text:PATH/tiny": ["1 bytes in all", "add text"],
+    "jsonl:PATH/broken.jsonl": ["broken.jsonl line 2 is not JSON", "one JSON object per line"],
+    "jsonl:PATH/list.jsonl": ["list.jsonl line 1 is a JSON list", "one JSON object per line"],
+    "jsonl:PATH/rows.jsonl#texts": ["rows.jsonl line 1 has no field 'texts'", "did you mean text?"],
+    "jsonl:PATH/rows.jsonl#id": ["line 1: field 'id' holds int", "#FIELD"],
+    "jsonl:PATH/surrogate.jsonl": ["line 1: character 2", "surrogate"],
+    "jsonl:PATH/nulls.jsonl": ["holds no text", "check"],
+    "jsonl:PATH/latin": ["holds no file named *.jsonl", "check the path"],
+    "parquet:PATH/fake.parquet": ["fake.parquet is not a parquet file", "check the path"],
+    "parquet:PATH/rows.parquet": ["has no field 'text'", "there are: body"],
+}
+FILES: dict[str, str | bytes] = {
+    "empty/e.txt": "",
+    "binary/b.bin": b"\x7fELF\0\1",
+    "latin/l.txt": "café\n".encode("latin-1"),
+    "tiny/t.txt": "x",
+    "broken.jsonl": '{"text": "fine"}\n{"text": \n',
+    "list.jsonl": "[1]\n",
+    "rows.jsonl": '{"id": 1, "text": "a"}\n',
+    "surrogate.jsonl": '{"text": "ab\\ud800"}\n',
+    "nulls.jsonl": '{"text": null}\n{"text": ""}\n',
+    "fake.parquet": "not parquet",
+    "rows.parquet": parquet(["a", "b"], column="body"),
+}
+
+
+@pytest.mark.parametrize("spec", BAD)
+def test_bad_data_is_named(spec: str, tmp_path: Path, cache: Path) -> None:
+    write(tmp_path / "in", FILES)
+    with pytest.raises(DataError) as caught:
+        load_corpus(spec.replace("PATH", str(tmp_path / "in")), cache=cache)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(part in message for part in BAD[spec]), message
+    assert not list(cache.glob("*/index.json"))  # nothing half-built is kept
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("txt:book", "did you mean text"),
+        ("wikitext", "did you mean hf:wikitext"),
+        ("nonsense", "there are: hf, hf:pg19, hf:wikitext, jsonl, parquet, stdlib, text"),
+        ("text:", "is not of the form text:PATH"),
+        ("stdlib:3.11", "is not of the form stdlib"),
+        (__file__, f"write text:{__file__}"),
+    ],
+)
+def test_what_is_no_spec(spec: str, says: str, cache: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_corpus(spec, cache=cache)
+    assert says in str(caught.value)
+
+
+def test_every_kind_says_how_it_is_spelt() -> None:
+    for name, kind in CORPORA.items():
+        assert kind.grammar.partition(":")[0] == name
+        assert kind.about
+        assert kind.available() == ""
+
+
+def test_importing_the_package_is_light() -> None:
+    heavy = "{'torch', 'datasets', 'pandas', 'pyarrow'}"
+    code = f"import sys, poscli.data; print(sorted({heavy} & set(sys.modules)))"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert child.stdout.strip() == "[]", child.stderr
+
+
+# --- batches
+
+
+def test_a_batch_is_a_function_of_seed_and_step(stdlib: Corpus) -> None:
+    def draw(seed: int, step: int) -> np.ndarray:
+        return batch(stdlib.train, length=64, size=4, seed=seed, step=step)
+
+    assert draw(0, 7).dtype == np.int64
+    assert draw(0, 7).shape == (4, 65)
+    assert np.array_equal(draw(0, 7), draw(0, 7))
+    drawn = {draw(seed, step).tobytes() for seed in range(5) for step in range(20)}
+    assert len(drawn) == 100
+
+
+def test_the_stream_is_the_same_on_every_machine_and_in_every_numpy() -> None:
+    split = Split(np.arange(1000, dtype=np.uint16), np.array([0, 1000]))
+    first = batch(split, length=1, size=4, seed=3, step=5)[:, 0]
+    assert first.tolist() == [637, 777, 34, 444]
+
+
+def test_windows_are_consecutive_uniform_and_reach_both_ends() -> None:
+    split = Split(np.arange(20, dtype=np.uint16), np.array([0, 20]))
+    windows = np.concatenate([batch(split, length=3, size=64, seed=0, step=step) for step in range(100)])
+    assert (np.diff(windows, axis=1) == 1).all()
+    counts = np.bincount(windows[:, 0], minlength=20)
+    assert (counts[:17] > 0).all()
+    assert (counts[17:] == 0).all()
+    expected = len(windows) / 17
+    assert ((counts[:17] - expected) ** 2 / expected).sum() < 45  # chi-square, 16 degrees of freedom: p = 1e-4
+
+
+@pytest.mark.parametrize("length", [908, 909])
+def test_the_longest_training_window(books: Path, cache: Path, length: int) -> None:
+    corpus = load_corpus(f"text:{books}", cache=cache)  # 9 training documents: 900 bytes, 909 tokens
+    if length == 908:
+        check_trainable(corpus, length)
+        assert batch(corpus.train, length=length, size=2, seed=0, step=0).shape == (2, 909)
+    else:
+        with pytest.raises(DataError, match=r"900 bytes for training.*--length that fits is 908"):
+            check_trainable(corpus, length)
+
+
+@pytest.mark.parametrize(("max_len", "fits"), [(512, 64), (100, 50)])
+def test_the_longest_evaluation(books: Path, cache: Path, max_len: int, fits: int) -> None:
+    corpus = load_corpus(f"text:{books}", cache=cache)  # one held-out document of 100 bytes
+    check_evaluable(corpus, 99)
+    with pytest.raises(DataError, match=rf"has 100 bytes.*needs at least {max_len + 1} .*use --max-len {fits},"):
+        check_evaluable(corpus, max_len)

@@ -1,0 +1,212 @@
+"""Hub corpora against a hub of our own. `datasets` reads HF_ENDPOINT when it is imported: loads run in children."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_stub import REVISION, Hub, card, parquet
+
+from poscli.data import hub as hub_module
+from poscli.data import load_corpus
+from poscli.data.hubspec import HubSpec
+from poscli.errors import DataError, UsageError
+
+CHILD = """
+import json, sys, time
+from poscli.data import load_corpus
+from poscli.errors import PoscliError
+for spec in sys.argv[1:]:
+    begin = time.monotonic()
+    try:
+        corpus = load_corpus(spec)
+        texts = {name: bytes(split.tokens[split.tokens < 256].astype("uint8")).decode()
+                 for name, split in (("train", corpus.train), ("valid", corpus.valid))}
+        result = {"describe": corpus.describe(), "texts": texts}
+    except PoscliError as error:
+        result = {"error": str(error), "exit_code": error.exit_code}
+    print(json.dumps(result | {"seconds": time.monotonic() - begin}))
+"""
+
+
+def prose(documents: int, size: int, seed: int) -> list[str | None]:
+    """Texts of `size` bytes that do not compress to nothing."""
+    rng = random.Random(seed)
+    return ["".join(rng.choices("etaoin shrdlu", k=size - 1)) + "\n" for _ in range(documents)]
+
+
+ARTICLES = [
+    [f" = Article {n} = \n", "", f" Text of {n} . \n", "", " = = Part = = \n", "", " End . \n"] for n in range(20)
+]
+REPOSITORIES = {
+    "org/parts": {
+        "README.md": card({"one": ["train", "validation"], "two": ["train"]}),
+        "one/train-0.parquet": parquet(["first\n", "both\n", "", None, "third\n"]),
+        "one/validation-0.parquet": parquet(["held\n", "both\n"]),
+        "two/train-0.parquet": parquet(prose(20, 100, 0), column="content"),
+    },
+    "org/shards": {
+        "README.md": card({"default": ["train"]}),
+        **{f"default/train-{n}.parquet": parquet(prose(20, 1000, n)) for n in range(6)},
+    },
+    "Salesforce/wikitext": {
+        "README.md": card({"wikitext-103-raw-v1": ["train"]}),
+        "wikitext-103-raw-v1/train-0.parquet": parquet(["", *(row for rows in ARTICLES for row in [*rows, ""])]),
+    },
+}
+ONLINE = {
+    "parts": "hf:org/parts:one",
+    "column": "hf:org/parts:two#content",
+    "stream": "hf:org/shards?bytes=30K",
+    "wikitext": "hf:wikitext",
+    "no repository": "hf:org/part",
+    "no such name": "hf:a/b/c",
+    "no configuration": "hf:org/parts",
+    "wrong configuration": "hf:org/parts:onee",
+    "wrong split": "hf:org/parts:one@trian",
+    "wrong column": "hf:org/parts:two",
+    "wrong column, streamed": "hf:org/shards#body?bytes=10K",
+}
+
+
+def load(specs: list[str], home: Path, **environment: str) -> list[dict[str, Any]]:
+    """What a fresh process makes of each spec. `home` holds its caches."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    caches = {"HF_HOME": str(home / "hf"), "POSCLI_CACHE": str(home / "poscli"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", CHILD, *specs]
+    child = subprocess.run(command, env={**inherited, **caches, **environment}, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr  # also: no abort by threads of half-read parquet files
+    return [json.loads(line) for line in child.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with Hub(REPOSITORIES) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def online(hub: Hub, home: Path) -> dict[str, dict[str, Any]]:
+    return dict(zip(ONLINE, load(list(ONLINE.values()), home, HF_ENDPOINT=hub.url), strict=True))
+
+
+@pytest.fixture(scope="module")
+def unreachable() -> str:
+    """An endpoint that refuses connections."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_own_validation_split(online: dict[str, dict[str, Any]]) -> None:
+    described, texts = online["parts"]["describe"], online["parts"]["texts"]
+    assert described["spec"] == "hf:org/parts:one"
+    assert described["revision"] == REVISION
+    assert sorted(texts["train"].split()) == ["first", "third"]  # 'both' is held out, so not trained on; empty rows go
+    assert sorted(texts["valid"].split()) == ["both", "held"]
+
+
+def test_a_column_and_a_split_of_ours(online: dict[str, dict[str, Any]]) -> None:
+    described = online["column"]["describe"]
+    assert described["train"] == {"documents": 18, "bytes": 1800}
+    assert described["valid"] == {"documents": 2, "bytes": 200}
+
+
+def test_streaming_stops_at_the_budget(online: dict[str, dict[str, Any]], hub: Hub) -> None:
+    described = online["stream"]["describe"]
+    assert described["train"]["bytes"] + described["valid"]["bytes"] == 30_000
+    assert hub.requested("train-1.parquet") > 0
+    assert hub.requested("train-2.parquet") == 0
+
+
+def test_wikitext_documents_are_articles(online: dict[str, dict[str, Any]]) -> None:
+    described, texts = online["wikitext"]["describe"], online["wikitext"]["texts"]
+    assert described["spec"] == "hf:Salesforce/wikitext:wikitext-103-raw-v1"
+    assert described["train"]["documents"] + described["valid"]["documents"] == len(ARTICLES)
+    assert texts["train"].count(" = = Part = = \n") == described["train"]["documents"]
+    assert "".join(row or "\n" for row in ARTICLES[0]) in texts["train"] + texts["valid"]
+
+
+@pytest.mark.parametrize(
+    ("case", "parts"),
+    [
+        ("no repository", ["no data set 'org/part'", "did you mean org/parts?"]),
+        ("no such name", ["'a/b/c'", "hf:OWNER/NAME"]),
+        ("no configuration", ["several configurations", "there are: one, two"]),
+        ("wrong configuration", ["'onee'", "did you mean one?"]),
+        ("wrong split", ["'trian'", "did you mean train?", "@TRAIN"]),
+        ("wrong column, streamed", ["row 1", "'body'", "there are: text"]),
+        ("wrong column", ["row 1", "'text'", "there are: content", "#FIELD"]),
+    ],
+)
+def test_errors_name_what_is_near(online: dict[str, dict[str, Any]], case: str, parts: list[str]) -> None:
+    result = online[case]
+    assert result["exit_code"] == 4
+    assert "\n" not in result["error"]
+    assert all(part in result["error"] for part in parts), result["error"]
+
+
+@pytest.mark.usefixtures("online")
+def test_without_network(home: Path, unreachable: str, online: dict[str, dict[str, Any]]) -> None:
+    cached, absent = load(["hf:wikitext", "hf:org/other"], home, HF_ENDPOINT=unreachable)
+    assert cached["describe"] == online["wikitext"]["describe"]
+    assert cached["seconds"] < 1
+    assert absent["exit_code"] == 4
+    assert "cannot reach the hub" in absent["error"]
+    assert "Connection refused" in absent["error"]
+    assert absent["seconds"] < 10  # most of it the import; `datasets` alone retries for 23
+
+
+def test_offline_mode_uses_what_datasets_has(home: Path, online: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    environment = {"HF_HUB_OFFLINE": "1", "POSCLI_CACHE": str(tmp_path)}
+    again, absent = load(["hf:org/parts:one", "hf:org/other"], home, **environment)
+    assert again["describe"]["fingerprint"] == online["parts"]["describe"]["fingerprint"]
+    assert absent["exit_code"] == 4
+    assert "hf:org/other" in absent["error"]
+
+
+def test_datasets_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(hub_module.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(DataError, match="pip install datasets"):
+        load_corpus("hf:wikitext", cache=tmp_path)
+
+
+def test_a_folder_of_the_same_name_is_not_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "org" / "parts").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="hides the hub's org/parts"):
+        load_corpus("hf:org/parts", cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("wikitext", "hf:Salesforce/wikitext:wikitext-103-raw-v1"),
+        ("wikitext:wikitext-2-raw-v1", "hf:Salesforce/wikitext:wikitext-2-raw-v1"),
+        ("pg19?bytes=50M", "hf:emozilla/pg19?bytes=50000000"),
+        ("org/set:a@train,test#body?bytes=7", "hf:org/set:a@train,test#body?bytes=7"),
+        ("org/set#text", "hf:org/set"),
+    ],
+)
+def test_specs_have_one_spelling(text: str, canonical: str) -> None:
+    assert str(HubSpec.parse(text)) == canonical
+    assert HubSpec.parse(canonical.removeprefix("hf:")) == HubSpec.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "org/set?bytes=0", "org/set?bytes=5T", "org/set?byte=5M", "org/set@a,b,c", ":x"])
+def test_specs_outside_the_grammar(text: str) -> None:
+    with pytest.raises(UsageError, match="is not of the form hf:REPO"):
+        HubSpec.parse(text)

@@ -1,0 +1,133 @@
+"""Protocols against a brute-force reading of their definitions, and intervals against known cases."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from poscli.errors import DataError, UsageError
+from poscli.protocols import Losses, Plan, Settings, position_curve, tail_slope
+from poscli.stats import ratio_interval
+
+SIZES = np.array([5000, 900, 3100, 1500, 260])
+
+
+def settings(**changes):
+    return Settings(**{"train_length": 64, "max_len": 512, "tokens": 2048, "stride": 32} | changes)
+
+
+@pytest.fixture
+def plan():
+    return Plan(SIZES, settings())
+
+
+def test_lengths_double_up_to_max_len():
+    assert settings().lengths == [64, 128, 256, 512]
+    assert settings(max_len=511).lengths == [64, 128, 256]
+    assert settings(max_len=64).lengths == [64]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"max_len": 63}, "below the training length"), ({"stride": 65}, "--stride"), ({"tokens": 31}, "--tokens")],
+)
+def test_impossible_settings_say_what_is_wrong(changes, words):
+    with pytest.raises(UsageError, match=words):
+        settings(**changes)
+
+
+@pytest.mark.parametrize("length", [64, 128, 256, 512])
+@pytest.mark.parametrize("protocol", ["nonoverlapping", "sliding", "fixed"])
+def test_every_window_lies_inside_its_document(plan, protocol, length):
+    spans = plan.spans(protocol, length)
+    assert len(spans) > 0
+    assert (spans[:, 1] >= length).all()
+    assert (spans[:, 1] <= SIZES[spans[:, 0]]).all()
+    assert len(np.unique(spans, axis=0)) == len(spans)
+
+
+def test_nonoverlapping_windows_tile_documents(plan):
+    for length in (64, 512):
+        assert (plan.spans("nonoverlapping", length)[:, 1] % length == 0).all()
+
+
+def test_fixed_scores_the_same_tokens_at_every_length_all_beyond_the_longest(plan):
+    first = plan.spans("fixed", 64)
+    for length in (128, 256, 512):
+        np.testing.assert_array_equal(plan.spans("fixed", length), first)
+    assert (first[:, 1] - 32 >= 512).all()
+
+
+def test_budget_is_met_where_documents_allow(plan):
+    for length in (64, 128, 256, 512):
+        assert len(plan.spans("sliding", length)) == 2048 // 32
+    assert len(plan.spans("nonoverlapping", 64)) == 2048 // 64
+    assert len(plan.spans("nonoverlapping", 512)) == 4
+
+
+def test_a_larger_budget_keeps_the_tokens_of_a_smaller_one():
+    few, many = (Plan(SIZES, settings(tokens=tokens)).spans("sliding", 128) for tokens in (512, 2048))
+    assert {tuple(s) for s in few} < {tuple(s) for s in many}
+
+
+def test_windows_hold_what_every_protocol_and_the_crop_baseline_need(plan):
+    for length in (64, 128, 256, 512):
+        windows = {tuple(s) for s in plan.windows(length, "full")}
+        for protocol in ("nonoverlapping", "sliding", "fixed"):
+            assert {tuple(s) for s in plan.spans(protocol, length)} <= windows
+    shortest = {tuple(s) for s in plan.windows(64, "full")}
+    for longer in (128, 256, 512):
+        assert {tuple(s) for s in plan.spans("sliding", longer)} <= shortest
+
+
+def test_documents_too_short_for_the_longest_window_are_refused():
+    with pytest.raises(DataError, match=r"needs a held-out document of 544 bytes, and the longest has 500"):
+        Plan(np.array([500, 300]), settings())
+
+
+def test_losses_are_looked_up_by_document_and_end():
+    spans = np.array([[0, 8], [0, 12], [3, 4]])
+    nll = np.arange(12, dtype=np.float32).reshape(3, 4)
+    losses = Losses(spans, nll)
+    np.testing.assert_array_equal(losses.at(spans[[2, 0]], 2), [[10, 11], [2, 3]])
+    with pytest.raises(AssertionError):
+        losses.at(np.array([[1, 8]]), 2)
+
+
+def test_position_curve_averages_by_position():
+    nll = np.tile(np.log2(np.arange(1, 65)), (3, 1)).astype(np.float32)  # the loss at position p is log2 p
+    bins = position_curve(Losses(np.array([[0, 64], [0, 128], [1, 64]]), nll))
+    assert (bins[0].start, bins[0].stop) == (1, 1)
+    assert bins[-1].stop == 64
+    assert sum(b.tokens for b in bins) == 3 * 64
+    for left, right in itertools.pairwise(bins):
+        assert right.start == left.stop + 1
+    for b in bins:
+        expected = np.mean(np.log2(np.arange(b.start, b.stop + 1)))
+        assert b.nll == pytest.approx(expected, abs=1e-6)
+
+
+def test_tail_slope_is_per_octave():
+    nll = (5 - 0.25 * np.log2(np.arange(1, 257)))[None].astype(np.float32)
+    assert tail_slope(Losses(np.array([[0, 256]]), nll)) == pytest.approx(-0.25, abs=1e-5)
+
+
+def test_interval_of_a_mean_agrees_with_the_normal_one():
+    rng = np.random.default_rng(0)
+    counts = np.full(200, 50)
+    means = rng.normal(2.0, 0.5, 200)
+    low, high = ratio_interval(means * counts, counts)
+    half = 1.96 * means.std(ddof=1) / math.sqrt(200)
+    assert low == pytest.approx(means.mean() - half, abs=0.1 * half)
+    assert high == pytest.approx(means.mean() + half, abs=0.1 * half)
+
+
+def test_interval_weighs_units_by_their_tokens():
+    low, high = ratio_interval(np.array([10.0, 10.0, 9000.0]), np.array([10, 10, 3000]))
+    assert 1 <= low < 9020 / 3020 <= high + 1e-9
+
+
+def test_interval_of_a_constant_is_the_constant_and_of_one_unit_unknown():
+    assert ratio_interval(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3])) == (2.0, 2.0)
+    assert all(math.isnan(x) for x in ratio_interval(np.array([2.0]), np.array([1])))
