@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 
-.PHONY: install demo smoke check format test slow gpu clean
+.PHONY: install demo smoke check format table test slow gpu clean
 
 install: $(CORE)
 
@@ -29,6 +29,9 @@ check: $(DEV)
 format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+table: $(CORE)
+	$(BIN)/python -c "from pathlib import Path; from poscli.catalogue import with_table; p = Path('README.md'); p.write_text(with_table(p.read_text()))"
 
 test: $(DEV)
 	$(BIN)/pytest

@@ -40,5 +40,23 @@ def formula(cls: type[Encoding]) -> str:
     return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
 
 
+MARKS = ("<!-- encodings: written by `make table`, checked by the tests -->", "<!-- end -->")
+
+
+def markdown_table() -> str:
+    """The table of encodings in the README, between its marks."""
+    lines = ["| encoding | options | tier | engine | paper |", "| --- | --- | --- | --- | --- |"]
+    for row in describe_encodings():
+        options = ", ".join(f"`{key}={value}`" for key, value in row["options"].items())
+        lines.append(f"| `{row['name']}` | {options} | {row['tier']} | {row['engine']} | {row['paper']} |")
+    return "\n".join([MARKS[0], *lines, MARKS[1]])
+
+
+def with_table(document: str) -> str:
+    """A document with the table between its marks renewed."""
+    start, end = document.index(MARKS[0]), document.index(MARKS[1]) + len(MARKS[1])
+    return document[:start] + markdown_table() + document[end:]
+
+
 def _plain(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value

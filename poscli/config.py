@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Frozen(BaseModel):
     """Keyword-only, immutable, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 
 class ModelConfig(Frozen):
@@ -68,12 +68,12 @@ class Recipe(Frozen):
     matrix_lr: float = Field(0.01, gt=0, description="peak learning rate of Muon, for the matrices of the layers")
     embedding_lr: float = Field(0.1, gt=0, description="of AdamW, for the token embedding")
     head_lr: float = Field(0.01, gt=0, description="of AdamW, for the output matrix and the norms")
-    encoding_lr: float = Field(0.02, gt=0, description="of AdamW, for what the encoding learns")
-    momentum: float = Field(0.95, ge=0, lt=1, description="of Muon")
+    encoding_lr: float = Field(0.05, gt=0, description="of AdamW, for what the encoding learns")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of Muon")
     beta2: float = Field(0.95, ge=0, lt=1, description="of AdamW")
     weight_decay: float = Field(0.01, ge=0, description="of Muon")
     warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps over which the rate rises")
-    decay: float = Field(0.7, gt=0, le=1, description="share of the steps, the last ones, over which it falls to 0")
+    decay: float = Field(0.9, gt=0, le=1, description="share of the steps, the last ones, over which it falls to 0")
     clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
 
 
@@ -107,7 +107,7 @@ def slug(text: str) -> str:
     """A spec as a part of a file name.
 
     >>> slug("rope(base=500000.0)+window(width=128)|none")
-    'rope-base-500000.0+window-width-128-none'
+    'rope-base-500000.0-+window-width-128-none'
     """
     return re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-")
 
@@ -147,7 +147,9 @@ def _fields(cls: type[BaseModel], path: list[str]) -> list[str]:
 
 def dump_toml(values: dict[str, Any]) -> str:
     """A TOML document of plain values and one level of tables."""
-    flat = [f"{key} = {json.dumps(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    # JSON in ASCII writes an emoji as two surrogates, which TOML does not take.
+    plain = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items() if not isinstance(value, dict)}
+    flat = [f"{key} = {value}" for key, value in plain.items()]
     tables = [f"\n[{key}]\n{dump_toml(value)}" for key, value in values.items() if isinstance(value, dict)]
     return "\n".join([*flat, *tables]) + ("" if tables else "\n")
 

@@ -7,20 +7,28 @@ Library code says things through `note` and `warn`; only commands print data, th
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 
-err = Console(stderr=True, highlight=False)
 _said: set[str] = set()
+
+
+def _console(**options: Any) -> Console:
+    """A console; under NO_COLOR without bold and dim too, which Rich would keep."""
+    return Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto", **options)
+
+
+err = _console(stderr=True)
 
 
 def out() -> Console:
     """The console on stdout; wide enough in a pipe that no table is cut."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=max(console.width, 140))
+    console = _console()
+    return console if console.is_terminal else _console(width=max(console.width, 140))
 
 
 def note(message: str) -> None:

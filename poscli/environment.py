@@ -115,3 +115,8 @@ def peak_memory_mb(device: torch.device) -> float:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Did torch fail to get memory? On CPU it says so in words only."""
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)

@@ -6,6 +6,7 @@ interrupted goes on where it stopped.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -20,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from poscli.console import note
 from poscli.data import Corpus
 from poscli.encodings import Unsupported
-from poscli.environment import device_name, peak_memory_mb
+from poscli.environment import device_name, is_out_of_memory, peak_memory_mb
 from poscli.files import write_atomic
 from poscli.model import Model
 from poscli.progress import Meter, meter
@@ -121,7 +123,7 @@ class Evaluation:
             except Unsupported as error:
                 return Measured(None, "unsupported", str(error), engine=model.engine)
             except RuntimeError as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 reason = f"{job.length} tokens do not fit the memory of {device_name(self.subject.device)}"
                 return Measured(None, "oom", reason, engine=model.engine)
@@ -149,10 +151,6 @@ class Evaluation:
         return losses.view(len(spans), length).cpu().numpy()
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
-
-
 def write_losses(path: Path, measured: Measured, key: str) -> None:
     """One row per token: document, end of the window, position in it, nats. What they cost goes into the metadata."""
     losses = measured.losses
@@ -166,18 +164,30 @@ def write_losses(path: Path, measured: Measured, key: str) -> None:
             "nll": losses.nll.ravel(),
         }
     )
-    cost = {"seconds": measured.seconds, "peak_mb": measured.peak_mb, "engine": measured.engine}
-    pq.write_table(table.replace_schema_metadata({"key": key, "cost": json.dumps(cost)}), path, compression="zstd")
+    cost = json.dumps({"seconds": measured.seconds, "peak_mb": measured.peak_mb, "engine": measured.engine})
+    metadata = {"key": key, "cost": cost, "sum": _sum(cost, losses.nll)}
+    pq.write_table(table.replace_schema_metadata(metadata), path, compression="zstd")
 
 
 def read_losses(path: Path, key: str, job: Job) -> Measured | None:
     """What `write_losses` wrote under the same key, or None: there is nothing, or it is of other settings."""
     try:
-        table = pq.read_table(path)
-    except (FileNotFoundError, pa.ArrowInvalid):
+        table = pq.read_table(path, columns=["nll"])
+        metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    except FileNotFoundError:
         return None
-    metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        note(f"{path} cannot be read ({type(error).__name__}): measuring it again")
+        return None
     if metadata.get("key") != key or table.num_rows != len(job.spans) * job.length:
         return None
-    nll = table["nll"].to_numpy().reshape(len(job.spans), job.length)
-    return Measured(Losses(job.spans, nll), **json.loads(metadata["cost"]))
+    nll = table["nll"].to_numpy()
+    if metadata.get("sum") != _sum(metadata.get("cost", ""), nll):
+        note(f"{path} is not what was written: measuring it again")
+        return None
+    return Measured(Losses(job.spans, nll.reshape(len(job.spans), job.length)), **json.loads(metadata["cost"]))
+
+
+def _sum(cost: str, nll: NDArray[np.float32]) -> str:
+    """Parquet has no checksum of its own: a flipped bit loads silently."""
+    return hashlib.sha256(cost.encode() + nll.tobytes()).hexdigest()

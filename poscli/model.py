@@ -176,6 +176,11 @@ class Model(nn.Module):
         """The engines that run, by name."""
         return "+".join(dict.fromkeys(attention.engine.name for attention in self._attention()))
 
+    @property
+    def engine_reason(self) -> str:
+        """Why no faster engine runs; empty where the fastest does."""
+        return "; ".join(dict.fromkeys(choice.reason for choice in self.choices if choice.reason))
+
     def window(self, width: int) -> Model:
         """The same model, its weights shared, with every layer's attention masked to the last `width` tokens."""
         copied = copy.deepcopy(self, {id(p): p for p in self.parameters()})

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -22,7 +23,7 @@ from poscli.errors import CorruptError, DataError, UsageError, near
 from poscli.evaluate import Evaluation, Subject
 from poscli.files import write_atomic
 from poscli.model import Model, model_of
-from poscli.protocols import Settings
+from poscli.protocols import Plan, Settings
 from poscli.requests import ExtrapolateRequest
 from poscli.results import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame, read_table, write_table
 from poscli.runs import OVER, Run, create, list_runs
@@ -43,7 +44,8 @@ def train(config: RunConfig, corpus: Corpus, runs: Path, device: torch.device) -
     """Train a run, from where it stands; nothing is done if it is over."""
     model = model_of(config, corpus.vocab, device)
     _announce(model)
-    env = {"corpus": corpus.describe(), **describe(device), "engine": model.engine, "parameters": model.size}
+    made_of = {"parameters": model.size, "engine": model.engine, "engine_reason": model.engine_reason}
+    env = {"corpus": corpus.describe(), **describe(device), **made_of}
     run = create(runs, config, env)
     with run.locked():
         state = run.status()["state"]
@@ -67,9 +69,7 @@ def _announce(model: Model) -> None:
 
 def training_summary(run: Run) -> dict[str, Any]:
     """How a run's training ended."""
-    rows = read_table(run.train_csv, TRAIN_COLUMNS)
-    last, status = rows.iloc[-1], run.status()
-    tail = rows["nll"].tail(max(1, len(rows) // 20)).mean()  # one row is a handful of batches: too noisy
+    last, status = read_table(run.train_csv, TRAIN_COLUMNS).iloc[-1], run.status()
     return {
         "run_id": run.id,
         "encoding": run.config.encoding,
@@ -78,7 +78,7 @@ def training_summary(run: Run) -> dict[str, Any]:
         "message": status["message"],
         "steps": status["step"],
         "tokens": int(last["tokens"]),
-        "bpb": float(tail / math.log(2)) if math.isfinite(tail) else None,
+        "bpb": _training_bpb(run),
         "seconds": float(last["seconds"]),
         "tokens_per_s": float(last["tokens"] / max(last["seconds"], 1e-9)),
         "parameters": run.env["parameters"],
@@ -87,10 +87,18 @@ def training_summary(run: Run) -> dict[str, Any]:
     }
 
 
+def _training_bpb(run: Run) -> float | None:
+    """Bits per byte at the end of the training log; None if nothing finite is logged, or nothing yet."""
+    if not run.train_csv.exists():
+        return None
+    nll = read_table(run.train_csv, TRAIN_COLUMNS)["nll"]
+    mean = nll.tail(max(1, len(nll) // 20)).mean()  # one row is a handful of batches: too noisy
+    return float(mean / math.log(2)) if math.isfinite(mean) else None
+
+
 def run_summary(run: Run) -> dict[str, Any]:
     """One line on a run, for `poscli ls runs`."""
     status, config = run.status(), run.config
-    trained = training_summary(run) if run.train_csv.exists() else None
     return {
         "run_id": run.id,
         "encoding": config.encoding,
@@ -101,7 +109,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "state": status["state"],
         "step": status["step"],
         "steps": status["steps"],
-        "bpb": trained and trained["bpb"],
+        "bpb": _training_bpb(run),
         "evaluated": run.eval_csv.exists(),
         "folder": str(run.folder),
     }
@@ -129,9 +137,19 @@ def select(runs: Path, names: list[str], specs: list[str]) -> list[Run]:
     ]
 
 
-def settings_of(run: Run, request: ExtrapolateRequest, smoke: bool = False) -> Settings:
+def trained(runs: list[Run]) -> list[Run]:
+    """Those whose training is over; the others are named."""
+    waiting = [run for run in runs if run.status()["state"] in ("planned", "training", "interrupted")]
+    for run in waiting:
+        note(f"{run.id} is {run.status()['state']} and left out; repeat the command that began it to finish it")
+    if len(waiting) == len(runs):
+        raise UsageError("no run is trained to its end; repeat the command that began one to finish it")
+    return [run for run in runs if run not in waiting]
+
+
+def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = False) -> Settings:
     """Settings for a run; by default 16 times its training length, and a stride of at most half of it."""
-    length = run.config.length
+    length = config.length
     stride = min(128, length // 2) if request.stride is None else request.stride
     return Settings(
         train_length=length,
@@ -139,6 +157,11 @@ def settings_of(run: Run, request: ExtrapolateRequest, smoke: bool = False) -> S
         tokens=SMOKE_SPANS * stride if smoke else request.tokens,
         stride=stride,
     )
+
+
+def check_evaluable(corpus: Corpus, settings: Settings) -> None:
+    """Refuse settings for which the corpus holds out no document that is long enough."""
+    Plan(np.diff(corpus.valid.starts) - 1, settings)
 
 
 def extrapolate(run: Run, corpus: Corpus, settings: Settings, device: torch.device) -> pd.DataFrame:

@@ -54,7 +54,7 @@ def _row(subject: Subject, measured: Measurements, length: int, protocol: str, v
     scored = settings.scored(protocol, length)
     row = _provenance(subject, source, length) | {"protocol": protocol, "variant": variant, "stride": scored}
     crop = measured[shortest, "full"].losses
-    if source.losses is None or crop is None:
+    if source.losses is None:
         return row | {"tokens": 0, "bytes": 0, "documents": 0}
     spans = subject.plan.spans(protocol, length)
     paired = None if protocol == "nonoverlapping" else crop

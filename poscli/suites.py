@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from poscli.config import Frozen, explain
-from poscli.errors import UsageError
+from poscli.errors import UsageError, near
 from poscli.requests import ExtrapolateRequest, TrainRequest
 
 
@@ -43,7 +43,9 @@ class Entry:
 def load(path: Path) -> Suite:
     """Read a suite; UsageError says which key is wrong."""
     if not path.is_file():
-        raise UsageError(f"there is no suite {str(path)!r}; poscli ls suites shows what there is")
+        folder = Path("suites") if path.parent == Path() else path.parent
+        known = near(path.name, [other.name for other in folder.glob("*.toml")])
+        raise UsageError(f"there is no suite {str(path)!r}: {known} (in the folder {folder})")
     try:
         return Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -18,6 +18,8 @@ from poscli import checkpoint
 from poscli.checkpoint import Checkpoint
 from poscli.data import Corpus
 from poscli.data.sampler import batch
+from poscli.environment import device_name, is_out_of_memory
+from poscli.errors import PoscliError
 from poscli.model import Model, model_of
 from poscli.optim import Optimizer
 from poscli.progress import meter
@@ -80,6 +82,11 @@ class Trainer:
             raise
         except BaseException as error:
             self.run.set_status("failed", self.step, f"{type(error).__name__}: {error}")
+            if is_out_of_memory(error):
+                fix = "give a smaller --batch, --length or --preset"
+                raise PoscliError(
+                    f"{self.run.id} does not fit the memory of {device_name(self.device)}; {fix}"
+                ) from error
             raise
 
     def _train(self) -> str:

@@ -8,13 +8,14 @@ B batch, T queries, S keys, H heads, D head width, W model width, F features, n 
 
 from __future__ import annotations
 
+import copy
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from poscli.config import ModelConfig
-from poscli.encodings import Encoding, Shape, build, names, parse
+from poscli.encodings import Encoding, Shape, build, parse
 from poscli.model import Model, Precision
 
 # Tensors here are tiny, and beside any other busy process a parallel region costs a tick of the scheduler (8 ms, where
@@ -61,6 +62,22 @@ def perturbed(module: ModuleT, seed: int = 0, size: float = 0.3) -> ModuleT:
         for n, parameter in enumerate(module.parameters()):
             parameter += size * draw(*parameter.shape, seed=1000 * seed + n, dtype=parameter.dtype)
     return module
+
+
+@torch.no_grad()
+def rounding(trained: Model, text: Tensor, unit: float = 2**-23) -> float:
+    """How far logits may move between two right ways to compute them: four times what a rounding of the weights does.
+
+    Arithmetic in another order gives the exact result for weights that are off by a few units of rounding. So every
+    number is moved by one unit, up or down at random, and the largest change of three draws is taken.
+    """
+    logits, moved = trained(text), []
+    for n in range(3):
+        other = copy.deepcopy(trained)
+        for m, parameter in enumerate(other.parameters()):
+            parameter *= 1 + unit * draw(*parameter.shape, seed=1000 * n + m).sign()
+        moved.append(float((other(text) - logits).abs().max()))
+    return 4 * max(moved)
 
 
 def make(spec: str, at: Shape | None = None, dtype: torch.dtype = torch.float32) -> Encoding:
@@ -124,6 +141,20 @@ class Forgetting(Encoding):
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         c = f_j[..., 0].cumsum(-1)
         return c[..., -len(i) :, None] - c[..., None, :]
+
+
+class Paced(Encoding):
+    """ALiBi with slopes that the query chooses: a bias of the query's own features."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.w = nn.Parameter(torch.zeros(shape.heads, shape.width))
+
+    def features(self, x_BTW: Tensor) -> Tensor:
+        return nn.functional.softplus(x_BTW @ self.w.to(x_BTW.dtype).T).mT[..., None]
+
+    def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return -f_i * (i[:, None] - j) / 4
 
 
 class Gated(Encoding):
@@ -206,10 +237,11 @@ class StretchedVectors(Untied):
 TOYS = [
     *(
         f"conftest:{cls.__name__}"
-        for cls in (Untied, Disentangled, Forgetting, Gated, Toeplitz, Capped, Wide, Carried, Slope)
+        for cls in (Untied, Disentangled, Forgetting, Paced, Gated, Toeplitz, Capped, Wide, Carried, Slope)
     ),
     *(f"conftest:{cls.__name__}" for cls in (Squares, Quarters, StretchedVectors)),
     "conftest:Forgetting+window(9)+rope",
+    "conftest:Disentangled+rope",
     "conftest:Capped+alibi",
     "conftest:Squares+fire",
     "conftest:Quarters+window(2)",

@@ -187,9 +187,9 @@ def test_the_schedule_rises_stays_and_falls_to_zero():
     optimizer = Optimizer(model, config().recipe, steps=100)
     scales = [optimizer.scale(step) for step in range(101)]
     assert scales[0] == pytest.approx(1 / 5)  # 5 % of the steps
-    assert scales[4:31] == [1.0] * 27
-    assert scales[100] == 0  # over the last 70 %
-    assert all(b < a for a, b in itertools.pairwise(scales[30:]))
+    assert scales[4:11] == [1.0] * 7
+    assert scales[100] == 0  # over the last 90 %
+    assert all(b < a for a, b in itertools.pairwise(scales[10:]))
 
 
 def test_every_parameter_is_trained_by_exactly_one_group():

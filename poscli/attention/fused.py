@@ -6,10 +6,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn import functional as F
 
 # Entries of a score matrix that the backward pass holds at once: 2 MiB of float32, about a core's cache.
 CHUNK = 2**19
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    """Torch's fused attention for heads whose queries and keys may be wider than the values, or narrower.
+
+    Unequal widths would fall to the kernel that materialises all scores, so the narrower ones are padded with zeros.
+    """
+    width = max(q.shape[-1], v.shape[-1])
+    q, k, padded = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, padded, **how)[..., : v.shape[-1]]
 
 
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
@@ -22,7 +32,7 @@ def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
         return _LearnedBias.apply(q, k, v, bias, scale)
     if q.device.type != "cpu":
         bias = bias.contiguous()  # CUDA's kernels want aligned rows; CPU's take any strides
-    return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    return fused_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
 class _LearnedBias(torch.autograd.Function):
@@ -34,7 +44,7 @@ class _LearnedBias(torch.autograd.Function):
         ctx.scale = scale
         mask = bias.detach()  # or torch, seeing that it requires a gradient, would materialise everything after all
         mask = mask if q.device.type == "cpu" else mask.contiguous()
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        return fused_attention(q, k, v, attn_mask=mask, scale=scale)
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:

@@ -15,7 +15,7 @@ def reference(x: Operands) -> Tensor:
     p_BHTS = weights(x, scores(x))
     o_BHTE = p_BHTS @ x.v_BHSE
     if "relative_values" in x.encoding.blanks:
-        c_HTSE = x.at_distances(x.encoding.relative_values)
+        c_HTSE = x.at_distances(x.encoding.relative_values).to(p_BHTS.dtype)
         o_BHTE = o_BHTE + (p_BHTS[..., None, :] @ c_HTSE).squeeze(-2)
     return o_BHTE
 
@@ -25,10 +25,11 @@ def scores(x: Operands) -> Tensor:
     encoding = x.encoding
     s_BHTS = x.q_BHTD @ x.k_BHSD.mT
     if "relative_keys" in encoding.blanks:
-        a_HTSD = x.at_distances(encoding.relative_keys)
-        s_BHTS = s_BHTS + (a_HTSD @ encoding.relative_query(x.raw_q_BHTD)[..., None]).squeeze(-1)
+        a_HTSD = x.at_distances(encoding.relative_keys).to(s_BHTS.dtype)
+        q_BHTD = encoding.relative_query(x.raw_q_BHTD).to(s_BHTS.dtype)
+        s_BHTS = s_BHTS + (a_HTSD @ q_BHTD[..., None]).squeeze(-1)
     if "relative_queries" in encoding.blanks:
-        b_HTSD = x.at_distances(encoding.relative_queries)
+        b_HTSD = x.at_distances(encoding.relative_queries).to(s_BHTS.dtype)
         s_BHTS = s_BHTS + (b_HTSD * x.raw_k_BHSD[:, :, None]).sum(-1)
     s_BHTS = s_BHTS * encoding.scale
     if "distance_bias" in encoding.blanks:
@@ -49,7 +50,8 @@ def weights(x: Operands, s_BHTS: Tensor) -> Tensor:
     """Attention weights from scores: the softmax and whatever the encoding does before, instead and after."""
     encoding = x.encoding
     if "scores" in encoding.blanks:
-        s_BHTS = encoding.scores(s_BHTS, x.q_BHTD).masked_fill(~x.visible(), -math.inf)
+        hidden = s_BHTS == -math.inf  # the future, and what a window hides
+        s_BHTS = encoding.scores(s_BHTS, x.q_BHTD).masked_fill(hidden, -math.inf)
     p_BHTS = encoding.weights(s_BHTS)
     if "mix" in encoding.blanks:
         p_BHTS = encoding.mix(p_BHTS, x.distances())

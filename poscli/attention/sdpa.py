@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from poscli.attention.biases import BIASES, biased_blocks
-from poscli.attention.fused import biased_attention
+from poscli.attention.fused import biased_attention, fused_attention
 from poscli.attention.operands import Operands
 
 
@@ -19,7 +18,7 @@ def sdpa(x: Operands) -> Tensor:
     scale = x.encoding.scale
     if not x.encoding.blanks & BIASES and x.queries in (1, x.keys):
         q, k, v = x.q_BHTD, x.k_BHSD, x.v_BHSE
-        return scaled_dot_product_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
+        return fused_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
     return torch.cat(
         [
             biased_attention(block.q_BHTD.flip(2), block.k_BHSD, block.v_BHSE, bias, scale).flip(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -56,7 +57,7 @@ def main() -> None:
 
 def _run(arguments: list[str], debug: bool) -> int:
     try:
-        code = app(arguments or ["--help"], standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except PoscliError as error:
         return _fail(arguments, str(error), error.exit_code, debug)
@@ -67,11 +68,17 @@ def _run(arguments: list[str], debug: bool) -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - the last line of defence: shown whole under --debug
         if hasattr(error, "format_message"):  # typer's own: an unknown option, a value out of range
-            return _fail(arguments, error.format_message().rstrip("."), USAGE, debug)
+            return _fail(arguments, _usage(error), USAGE, debug)
         cause = str(error).splitlines()[0] if str(error) else "no message"
         return _fail(
             arguments, f"{type(error).__name__}: {cause} (a bug of poscli; --debug shows where)", FAILED, debug
         )
+
+
+def _usage(error: Any) -> str:
+    """Typer's complaint, and where the person finds what is allowed."""
+    help_ = f"; {error.ctx.command_path} --help shows what there is" if getattr(error, "ctx", None) else ""
+    return error.format_message().rstrip(".") + help_
 
 
 def _fail(arguments: list[str], message: str, code: int, debug: bool) -> int:

@@ -35,11 +35,12 @@ def extrapolate(
     where = device_of(device)
     values = {"max_len": max_len, "tokens": count(tokens, "--tokens"), "stride": stride}
     request = validated(ExtrapolateRequest, values, "extrapolate")
-    runs = pipeline.select(out_ / "runs", run or [], enc or [])
-    settings = {r.id: pipeline.settings_of(r, request, smoke) for r in runs}
+    selected = pipeline.select(out_ / "runs", run or [], enc or [])
+    runs = selected if run else pipeline.trained(selected)
+    settings = {r.id: pipeline.settings_of(r.config, request, smoke) for r in runs}
     corpus_of = pipeline.corpora()
     tables = [pipeline.extrapolate(r, corpus_of(r.config.corpus), settings[r.id], where) for r in runs]
     emit(json_, pipeline.eval_records(tables), lambda: out().print(terminal.lengths_table(tables)))
     note("next: poscli report")
-    if all((table["status"] != "ok").all() for table in tables):
+    if any((table["status"] != "ok").all() for table in tables):
         raise typer.Exit(PARTIAL)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from poscli.cli.options import Json, Out
 from poscli.console import emit, out
 
-app = typer.Typer(help="What there is: encodings, runs, corpora, suites.", no_args_is_help=True)
+app = typer.Typer(help="What there is: encodings, runs, corpora, suites.")
 
 
 @app.command()
@@ -72,7 +73,7 @@ def _table(rows: list[dict[str, Any]], columns: list[str], empty: str = "nothing
         numeric = all(isinstance(row.get(column), int | float | None) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=column in columns[:1])
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in kept))
+        table.add_row(*(escape(_cell(row.get(column))) for column in kept))  # [#FIELD] is no markup
     out().print(table)
 
 

@@ -51,17 +51,21 @@ def _jobs(suite: Suite, device: str, out_: Path) -> tuple[list[Any], list[dict[s
     where = device_of(device)
     jobs = [suite.train.resolve(encoding, seed, where) for encoding, seed in suite.jobs()]
     corpus = pipeline.corpus_of(jobs[0])
+    jobs = list(dict.fromkeys(job.model_copy(update={"corpus": corpus.spec}) for job in jobs))
+    settings = pipeline.settings_of(jobs[0], suite.extrapolate)
+    pipeline.check_evaluable(corpus, settings)
     done, failures = [], []
     for n, config in enumerate(jobs, 1):
         note(f"[{n}/{len(jobs)}] {config.encoding}, seed {config.seed}")
         try:
             run = pipeline.train(config, corpus, out_ / "runs", where)
-            pipeline.extrapolate(run, corpus, pipeline.settings_of(run, suite.extrapolate), where)
+            pipeline.extrapolate(run, corpus, settings, where)
             done.append(run)
         except Interrupted:
             raise
         except Exception as error:  # noqa: BLE001 - the others go on; the cause is shown here and in the result
-            cause = " ".join(str(error).split()) or type(error).__name__
+            kind = "" if isinstance(error, PoscliError) else f"{type(error).__name__}: "
+            cause = " ".join(f"{kind}{error}".split())
             err.print(
                 f"error: {config.encoding}, seed {config.seed}: {cause}", markup=False, style="red", soft_wrap=True
             )

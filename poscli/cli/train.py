@@ -9,6 +9,7 @@ import typer
 
 from poscli.cli.options import Device, Json, Out, assignments, count
 from poscli.console import emit, note, out
+from poscli.errors import PARTIAL
 
 
 def train(
@@ -45,6 +46,8 @@ def train(
     }
     results = _train(enc, seed, values, device, out_)
     emit(json_, results, lambda: _show(results))
+    if any(row["status"] == "diverged" for row in results):
+        raise typer.Exit(PARTIAL)
 
 
 def _train(specs: list[str], seed: int, values: dict[str, Any], device_name: str, out_: Path) -> list[dict[str, Any]]:
@@ -66,8 +69,9 @@ def _train(specs: list[str], seed: int, values: dict[str, Any], device_name: str
 
 def _show(results: list[dict[str, Any]]) -> None:
     for row in results:
+        loss = "no finite loss" if row["bpb"] is None else f"{row['bpb']:.3f} bits per byte"
         out().print(
-            f"{row['run_id']}: {row['status']}, {row['bpb']:.3f} bits per byte in training "
+            f"{row['run_id']}: {row['status']}, {loss} in training "
             f"after {row['tokens']:,} tokens, {row['seconds']:.0f} s, {row['tokens_per_s']:,.0f} tokens/s",
             markup=False,
             soft_wrap=True,

@@ -15,7 +15,7 @@ def slopes(heads: int) -> list[float]:
     A power of two H has 2^(-8/H), 2^(-16/H), ..., 2^-8. Any other takes the sequence of the power of two below
     it, then every other slope of the power of two above it.
 
-    >>> [math.log2(m) for m in slopes(12)]
+    >>> [round(math.log2(m), 6) for m in slopes(12)]
     [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0, -0.5, -1.5, -2.5, -3.5]
     """
     below = 2 ** math.floor(math.log2(heads))

@@ -139,7 +139,7 @@ class Encoding(nn.Module):
         return torch.softmax(s_BHTS, dim=-1)
 
     def mix(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
-        """Attention weights after the softmax, with the distances they stand at (negative ones are hidden)."""
+        """Attention weights after the softmax, with the distances they stand at (0 for hidden keys)."""
         return p_BHTS
 
     # what follows from the above

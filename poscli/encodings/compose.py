@@ -17,11 +17,12 @@ EXCLUSIVE = {"weights": "what replaces the softmax", "features": "features per t
 class Both(Encoding):
     """Encodings that act together: maps are applied in order, terms of the scores are added."""
 
-    name, paper, family = "+", "", "composition"
+    paper, family = "", "composition"
 
     def __init__(self, parts: Sequence[Encoding]) -> None:
         super().__init__(parts[0].shape)
         self.parts = nn.ModuleList(parts)
+        self.name = "+".join(part.name for part in parts)  # type: ignore[misc]
         self.blanks = frozenset().union(*(part.blanks for part in parts))
         self.rescales = any(part.rescales for part in parts)  # type: ignore[misc]
         for blank, phrase in EXCLUSIVE.items():
@@ -73,10 +74,13 @@ class Both(Encoding):
         return self._sum("distance_bias", d)
 
     def relative_query(self, q_BHTD: Tensor) -> Tensor:
-        return reduce(lambda q, part: part.relative_query(q), self._with("relative_keys"), q_BHTD)
+        """Each part's vectors meet its own query: queries and vectors stand side by side in one wider head."""
+        return torch.cat([part.relative_query(q_BHTD) for part in self._with("relative_keys")], dim=-1)
 
     def relative_keys(self, d: Tensor) -> Tensor:
-        return self._sum("relative_keys", d)
+        parts = [part.relative_keys(d) for part in self._with("relative_keys")]
+        heads = max(len(a_HND) for a_HND in parts)
+        return torch.cat([a_HND.expand(heads, -1, -1) for a_HND in parts], dim=-1)
 
     def relative_queries(self, d: Tensor) -> Tensor:
         return self._sum("relative_queries", d)

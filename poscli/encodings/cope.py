@@ -25,6 +25,6 @@ class CoPE(Encoding):
         gate = torch.sigmoid(s_BHTS)
         p = gate.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.e) - 1)
         floor = p.detach().floor().long()
-        z = q_BHTD @ self.e.T  # q_i . e[n] for every n: [B, H, T, max_pos]
+        z = q_BHTD @ self.e.T.to(q_BHTD.dtype)  # q_i . e[n] for every n: [B, H, T, max_pos]
         low, high = z.gather(-1, floor), z.gather(-1, (floor + 1).clamp(max=len(self.e) - 1))
         return s_BHTS + low + (p - floor) * (high - low)

@@ -63,10 +63,12 @@ def _outside(path: str) -> type[Encoding]:
         sys.path.insert(0, here)  # a file beside the person, as `python -m` would find it
     try:
         cls = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise UsageError(f"cannot load the encoding {path!r}: {error}; expected package.module:Class") from error
     if not (isinstance(cls, type) and issubclass(cls, Encoding)):
         raise UsageError(f"{path!r} is no encoding: it must be a subclass of poscli.encodings.Encoding")
+    if "name" in vars(cls):  # it registered itself
+        return cls
     cls.name = path
     cls.paper, cls.family = getattr(cls, "paper", ""), getattr(cls, "family", "external")
     return cls

@@ -101,10 +101,10 @@ def _layer(leaves: tuple[Leaf, ...], shape: Shape, shared: dict[Leaf, Encoding])
 
 
 def _refuse_alternating_input(layers: list[Encoding]) -> None:
-    for layer in layers:
-        if "embed" in layer.blanks:
+    for part in (part for layer in layers for part in layer.modules()):
+        if isinstance(part, Encoding) and not isinstance(part, Both) and "embed" in part.blanks:
             raise UsageError(
-                f"{layer.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
+                f"{part.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
                 f"join it with + instead of |"
             )
 
@@ -195,7 +195,7 @@ def _canonical(cls: type[Encoding], name: str, given: dict[str, str]) -> tuple[t
 
 
 def _value(name: str, key: str, text: str, kind: Any) -> Value:
-    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
     if type(None) in kinds and text.lower() == "none":
         return None
     if typing.get_origin(kind) is typing.Literal:

@@ -1,0 +1,37 @@
+"""Generated parts of the documents are up to date, and examples in them work."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from poscli import encodings
+from poscli.catalogue import with_table
+from poscli.encodings import registry
+from poscli.encodings.base import Shape
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_table_of_encodings_is_up_to_date():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert with_table(readme) == readme, "run `make table`"
+
+
+def test_the_readme_is_short_and_its_tree_names_files_that_exist():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 150
+    named = set(re.findall(r"[a-z_]+\.py", readme))
+    present = {path.name for path in (ROOT / "poscli").rglob("*.py")}
+    assert len(named) > 15
+    assert named <= present
+
+
+def test_the_example_of_the_guide_is_an_encoding(monkeypatch):
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
+    exec(compile(source, "root.py", "exec"), {})
+    shape = Shape(width=32, heads=4, layers=1, length=16)
+    (encoding,) = encodings.build(encodings.parse("root(start=0.5)"), shape, seed=0)
+    torch.testing.assert_close(encoding.distance_bias(torch.tensor([0, 4]))[0], torch.tensor([0.0, -1.0]))

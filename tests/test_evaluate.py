@@ -1,0 +1,545 @@
+"""Evaluation end to end, against its definitions: every window of a small corpus is scored, and every sum redone.
+
+Here a document of n bytes has windows ending at bytes 1..n; S is the stride, L the training length, l a window's.
+"""
+
+import itertools
+import json
+import math
+import random
+import shutil
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from cli_runner import LENGTH, NANO, cli
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+import poscli
+from poscli import pipeline
+from poscli.data import END, VOCAB, load_corpus
+from poscli.evaluate import Evaluation
+from poscli.model import Model, model_of
+from poscli.results import EVAL_COLUMNS, POSITION_COLUMNS, read_table
+from poscli.runs import list_runs
+
+CPU = torch.device("cpu")
+STRIDE = 16
+LENGTHS = (LENGTH, 2 * LENGTH, 4 * LENGTH)
+LONGEST = LENGTHS[-1]
+ALL = ("--max-len", LONGEST, "--stride", STRIDE, "--tokens", "1M")  # more than there is
+VARIANTS = {"nonoverlapping": ["full"], "sliding": ["full", "crop", "window"], "fixed": ["full", "crop", "window"]}
+ROWS = [(length, p, v) for length in LENGTHS for p, variants in VARIANTS.items() for v in variants]
+NUMBERS = ["nll", "bpb", "ppl", "nll_low", "nll_high", "gain", "gain_low", "gain_high"]
+COST = ["seconds", "tokens_per_s", "peak_mb"]
+
+
+def write_books(folder):
+    """60 documents of about 400 bytes: words from a small vocabulary."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("aeioulmnrst", k=draw.randint(2, 7))) for _ in range(40)]
+    folder.mkdir()
+    for n in range(60):
+        text = " ".join(draw.choices(words, k=draw.randint(70, 90)))
+        (folder / f"{n}.txt").write_text(f"{n} {text}\n")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSCLI_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory):
+    return write_books(tmp_path_factory.mktemp("corpus") / "books")
+
+
+@pytest.fixture(scope="module")
+def results(books, tmp_path_factory):
+    """Three evaluated runs; not to be changed."""
+    out = tmp_path_factory.mktemp("results")
+    encodings = [word for name in ("alibi", "learned", "sinusoidal") for word in ("--enc", name)]
+    for command in (("train", *encodings, *NANO, "--corpus", f"text:{books}"), ("extrapolate", *ALL)):
+        result = cli(*command, "--out", out)
+        assert result.code == 0, result.err
+    return out
+
+
+@pytest.fixture
+def copied(results, tmp_path):
+    """The same, to be changed, with alibi only."""
+    for run in (results / "runs").glob("alibi-*"):
+        shutil.copytree(run, tmp_path / "runs" / run.name)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def sizes(books):
+    """Bytes of each held-out document."""
+    return (np.diff(load_corpus(f"text:{books}").valid.starts) - 1).tolist()
+
+
+def run_of(out, encoding):
+    (run,) = [run for run in list_runs(out / "runs") if run.config.encoding == encoding]
+    return run
+
+
+def table_of(run):
+    return read_table(run.eval_csv, EVAL_COLUMNS)
+
+
+def row_of(run, length, protocol, variant):
+    table = table_of(run)
+    where = (table["length"] == length) & (table["protocol"] == protocol) & (table["variant"] == variant)
+    (row,) = table[where].to_dict("records")
+    return row
+
+
+def assert_honest(table):
+    """A row is ok and has its numbers, or says why it has none."""
+    assert set(table["status"]) <= {"ok", "unsupported", "diverged", "oom", "nonfinite", "failed"}
+    good = table["status"] == "ok"
+    ok, bad = table[good], table[~good]
+    assert np.isfinite(ok[["nll", "bpb", "ppl"]]).all(axis=None)
+    assert (ok["tokens"] > 0).all()
+    assert (ok["reason"] == "").all()
+    assert bad[NUMBERS].isna().all(axis=None)
+    assert (bad[["tokens", "bytes", "documents"]] == 0).all(axis=None)
+    assert (bad["reason"] != "").all()
+
+
+def windows(sizes, protocol, length):
+    """Every window (document, end) of a protocol, by its definition."""
+    ends = {
+        "nonoverlapping": lambda n: range(length, n + 1, length),
+        "sliding": lambda n: [e for e in range(STRIDE, n + 1, STRIDE) if e >= length],
+        "fixed": lambda n: [e for e in range(STRIDE, n + 1, STRIDE) if e - STRIDE >= LONGEST],
+    }[protocol]
+    return pd.DataFrame([(d, e) for d, n in enumerate(sizes) for e in ends(n)], columns=["document", "end"])
+
+
+def scored(run, sizes, length, protocol, variant):
+    """(document, byte, nll) of every token that a row of eval.csv stands for, from the tables of losses."""
+    own = LENGTH if variant == "crop" else length
+    suffix = "-window" if variant == "window" and length > LENGTH else ""
+    losses = pd.read_parquet(run.folder / "nll" / f"{own}{suffix}.parquet")
+    rows = windows(sizes, protocol, length).merge(losses, on=["document", "end"])
+    rows = rows[rows["position"] > own - (length if protocol == "nonoverlapping" else STRIDE)]
+    return pd.DataFrame(
+        {"document": rows["document"], "byte": rows["end"] - own + rows["position"], "nll": rows["nll"].astype(float)}
+    )
+
+
+def test_the_table_has_exactly_the_schema(results):
+    path = run_of(results, "alibi").eval_csv
+    raw = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    assert list(raw.columns) == list(EVAL_COLUMNS)
+    for name, (kind, _) in EVAL_COLUMNS.items():
+        if kind != "str" and raw[name].notna().any():
+            assert raw[name].dtype == kind, name
+    for name, kind in table_of(run_of(results, "learned")).dtypes.items():
+        assert kind == pd.Series([], dtype=EVAL_COLUMNS[name][0]).dtype, name
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "learned", "sinusoidal"])
+def test_one_row_for_each_length_protocol_and_variant(results, encoding):
+    table = table_of(run_of(results, encoding))
+    assert list(zip(table["length"], table["protocol"], table["variant"], strict=True)) == ROWS
+    assert_honest(table)
+
+
+def test_every_row_says_how_it_was_made(results, books):
+    run = run_of(results, "sinusoidal")
+    row = row_of(run, 2 * LENGTH, "sliding", "full")
+    size = sum(weight.numel() for weight in load_file(checkpoint_of(run)).values())
+    expected = {
+        "run_id": run.folder.name,
+        "encoding": "sinusoidal",
+        "seed": 0,
+        "corpus": f"text:{books}",
+        "fingerprint": load_corpus(f"text:{books}").fingerprint,
+        "train_length": LENGTH,
+        "ratio": 2.0,
+        "stride": STRIDE,
+        "parameters": size,
+        "engine": "sdpa",
+        "device": "cpu",
+        "dtype": "float32",
+        "poscli": poscli.__version__,
+    }
+    assert {name: row[name] for name in expected} == expected
+    assert row["seconds"] > 0
+    assert row["peak_mb"] > 100  # torch alone takes more
+
+
+def checkpoint_of(run):
+    return run.checkpoints / f"step-{run.config.steps}" / "model.safetensors"
+
+
+@pytest.mark.parametrize(("length", "protocol", "variant"), ROWS)
+def test_losses_are_sums_over_the_tokens_of_the_definition(results, sizes, length, protocol, variant):
+    run = run_of(results, "sinusoidal")
+    row, tokens = row_of(run, length, protocol, variant), scored(run, sizes, length, protocol, variant)
+    stride = length if protocol == "nonoverlapping" else STRIDE
+    assert row["tokens"] == len(tokens) == len(windows(sizes, protocol, length)) * stride
+    assert row["bytes"] == row["tokens"]
+    assert not tokens.duplicated(["document", "byte"]).any()
+    assert row["documents"] == tokens["document"].nunique()
+    nll = math.fsum(tokens["nll"]) / len(tokens)
+    assert row["nll"] == pytest.approx(nll, rel=1e-12)
+    assert row["bpb"] == pytest.approx(nll / math.log(2), rel=1e-12)
+    assert row["ppl"] == pytest.approx(math.exp(nll), rel=1e-12)
+    assert row["nll_low"] < row["nll"] < row["nll_high"]
+
+
+@pytest.mark.parametrize(("length", "protocol", "variant"), [r for r in ROWS if r[1] != "nonoverlapping"])
+@pytest.mark.parametrize("encoding", ["alibi", "sinusoidal"])
+def test_gain_is_crop_minus_this_row_on_identical_tokens(results, sizes, encoding, length, protocol, variant):
+    run = run_of(results, encoding)
+    crop, this = (scored(run, sizes, length, protocol, v) for v in ("crop", variant))
+    pairs = crop.merge(this, on=["document", "byte"], suffixes=("_crop", "_this"))
+    assert len(pairs) == len(crop) == len(this)
+    gain = math.fsum(pairs["nll_crop"] - pairs["nll_this"]) / len(pairs)
+    row = row_of(run, length, protocol, variant)
+    assert row["gain"] == pytest.approx(gain, abs=1e-12)
+    assert row["gain_low"] <= row["gain"] <= row["gain_high"]
+    if variant == "crop" or length == LENGTH:
+        assert row["gain"] == 0
+    elif encoding == "sinusoidal":
+        assert abs(row["gain"]) > 1e-3  # else there is nothing to tell apart here
+
+
+def test_nonoverlapping_rows_have_no_gain(results):
+    table = table_of(run_of(results, "alibi"))
+    assert table[table["protocol"] == "nonoverlapping"][["gain", "gain_low", "gain_high"]].isna().all(axis=None)
+
+
+def test_the_fixed_protocol_scores_the_same_tokens_at_every_length(results, sizes):
+    run = run_of(results, "alibi")
+    sets = []
+    for length, variant in itertools.product(LENGTHS, VARIANTS["fixed"]):
+        tokens = scored(run, sizes, length, "fixed", variant)
+        sets.append(set(zip(tokens["document"], tokens["byte"], strict=True)))
+    assert all(other == sets[0] for other in sets)
+    assert min(byte for _, byte in sets[0]) > LONGEST
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "learned", "sinusoidal"])
+def test_at_the_training_length_crop_and_window_are_the_model_itself(results, encoding):
+    run = run_of(results, encoding)
+    for protocol in ("sliding", "fixed"):
+        full, crop, window = (row_of(run, LENGTH, protocol, variant) for variant in VARIANTS[protocol])
+        pd.testing.assert_series_equal(pd.Series(crop | {"variant": "full"}), pd.Series(full))
+        pd.testing.assert_series_equal(pd.Series(window | {"variant": "full"}), pd.Series(full))
+
+
+def test_learned_positions_are_unsupported_beyond_their_length_while_the_crop_has_numbers(results):
+    table = table_of(run_of(results, "learned"))
+    beyond = table[table["length"] > LENGTH]
+    own = beyond[beyond["variant"] != "crop"]
+    assert (own["status"] == "unsupported").all()
+    assert own["reason"].str.contains(f"{LENGTH} positions").all()
+    assert (beyond[beyond["variant"] == "crop"]["status"] == "ok").all()
+    assert (table[table["length"] == LENGTH]["status"] == "ok").all()
+    positions = read_table(run_of(results, "learned").position_csv, POSITION_COLUMNS)
+    assert set(positions["length"]) == {LENGTH}
+
+
+def losses(run, model, books, length, spans):
+    """Nats of each token of some windows, one window at a time, from the documents themselves."""
+    corpus = load_corpus(f"text:{books}")
+    contents = {path.read_bytes() for path in books.iterdir()}
+    rows = []
+    for document, end in spans:
+        content = corpus.valid.tokens[corpus.valid.starts[document] + 1 : corpus.valid.starts[document + 1]]
+        assert bytes(content.astype(np.uint8)) in contents
+        tokens = torch.tensor([END, *content.tolist()])
+        with torch.no_grad():
+            logits = model(tokens[None, end - length : end])[0]
+        rows.append(F.cross_entropy(logits, tokens[end - length + 1 : end + 1], reduction="none").numpy())
+    return np.stack(rows)
+
+
+def saved(run, name):
+    """(spans, losses `[spans, length]`) as evaluation wrote them."""
+    table = pd.read_parquet(run.folder / "nll" / f"{name}.parquet")
+    spans = table[["document", "end"]].drop_duplicates().to_numpy()
+    return spans, table["nll"].to_numpy().reshape(len(spans), -1)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("encoding", ["alibi", "sinusoidal"])
+def test_the_losses_are_the_models(results, books, encoding, length):
+    run = run_of(results, encoding)
+    model = model_of(run.config, VOCAB, CPU)
+    model.load_weights(load_file(checkpoint_of(run)))
+    spans, nll = saved(run, str(length))
+    some = [0, len(spans) // 2, len(spans) - 1]
+    # float32 logits of a few units: a batch sums them in another order than a single window
+    np.testing.assert_allclose(nll[some], losses(run, model, books, length, spans[some]), atol=5e-5)
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "sinusoidal"])
+def test_the_window_variant_is_the_encoding_joined_with_a_window(results, books, encoding):
+    run = run_of(results, encoding)
+    joined = Model(run.config.model, encoding=f"{encoding}+window({LENGTH})", vocab=VOCAB, length=LENGTH, seed=1)
+    joined.load_weights(load_file(checkpoint_of(run)))
+    spans, nll = saved(run, f"{LONGEST}-window")
+    some = [0, len(spans) // 2, len(spans) - 1]
+    np.testing.assert_allclose(nll[some], losses(run, joined, books, LONGEST, spans[some]), atol=5e-5)
+    window, full = (row_of(run, LONGEST, "fixed", variant)["nll"] for variant in ("window", "full"))
+    assert abs(window - full) > 1e-4  # else the mask is not seen to do anything
+
+
+def test_loss_by_position_is_the_mean_of_the_table(results):
+    run = run_of(results, "alibi")
+    positions = read_table(run.position_csv, POSITION_COLUMNS)
+    assert set(positions["length"]) == set(LENGTHS)
+    for length in LENGTHS:
+        _, nll = saved(run, str(length))
+        for row in positions[positions["length"] == length].to_dict("records"):
+            inside = nll[:, row["from"] - 1 : row["to"]].astype(float)
+            assert row["tokens"] == inside.size
+            assert row["nll"] == pytest.approx(inside.mean(), rel=1e-6)
+
+
+@pytest.fixture
+def forwards(monkeypatch):
+    """The lengths that go through a model, in order."""
+    seen = []
+    original = Evaluation._forward
+
+    def counted(self, model, length, spans):
+        seen.append((length, model is not self.models["full"]))
+        return original(self, model, length, spans)
+
+    monkeypatch.setattr(Evaluation, "_forward", counted)
+    return seen
+
+
+def forget(run):
+    """Remove the finished tables, as if the evaluation had been cut off before them."""
+    run.eval_csv.unlink()
+    run.position_csv.unlink()
+    (run.folder / "eval.json").unlink()
+
+
+def test_an_evaluation_goes_on_from_the_lengths_it_has(copied, forwards):
+    run = run_of(copied, "alibi")
+    before = table_of(run)
+    forget(run)
+    (run.folder / "nll" / f"{2 * LENGTH}.parquet").unlink()
+    assert cli("extrapolate", *ALL, "--out", copied).code == 0
+    assert set(forwards) == {(2 * LENGTH, False)}
+    after = table_of(run)
+    pd.testing.assert_frame_equal(after.drop(columns=COST), before.drop(columns=COST))
+    known = before["length"] != 2 * LENGTH
+    pd.testing.assert_frame_equal(after[known], before[known])
+
+
+def test_other_settings_are_measured_anew(copied, forwards):
+    run = run_of(copied, "alibi")
+    assert cli("extrapolate", "--max-len", 64, "--stride", 8, "--tokens", "1M", "--out", copied).code == 0
+    assert {length for length, _ in forwards} == {32, 64}
+    assert set(table_of(run)["stride"]) == {32, 64, 8}
+
+
+def test_smoke_scores_four_strides(copied):
+    assert cli("extrapolate", "--smoke", "--max-len", 64, "--stride", 16, "--out", copied).code == 0
+    table = table_of(run_of(copied, "alibi"))
+    assert set(table[table["protocol"] != "nonoverlapping"]["tokens"]) == {4 * 16}
+
+
+def test_an_interrupted_evaluation_keeps_what_is_done(copied, monkeypatch, forwards):
+    run = run_of(copied, "alibi")
+    before = table_of(run)
+    forget(run)
+    shutil.rmtree(run.folder / "nll")
+    counted = Evaluation._forward
+
+    def interrupted(self, model, length, spans):
+        if length == 2 * LENGTH:
+            signal.raise_signal(signal.SIGINT)
+        return counted(self, model, length, spans)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluation, "_forward", interrupted)
+        result = cli("extrapolate", *ALL, "--out", copied)
+    assert result.code == 130
+    assert "error: stopped at 64 tokens" in result.err
+    assert not run.eval_csv.exists()
+    forwards.clear()
+    assert cli("extrapolate", *ALL, "--out", copied).code == 0
+    assert {length for length, _ in forwards} == {64, 128}
+    pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
+
+
+def _flip(at):
+    def damage(content):
+        position = int(at * len(content))
+        return content[:position] + bytes([content[position] ^ 8]) + content[position + 1 :]
+
+    return damage
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "text": lambda content: b"nll\n1.0\n" * 100,
+    "grown": lambda content: content + b"\0" * 64,
+} | {f"bit at {at:.2f}": _flip(at) for at in np.linspace(0.01, 0.99, 12)}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_table_of_losses_is_never_used(copied, damage):
+    run = run_of(copied, "alibi")
+    short = ("extrapolate", "--max-len", LENGTH, "--stride", STRIDE, "--tokens", 256, "--out", copied)
+    assert cli(*short).code == 0
+    before = table_of(run)
+    forget(run)
+    path = run.folder / "nll" / f"{LENGTH}.parquet"
+    path.write_bytes(damage(path.read_bytes()))
+    result = cli(*short)
+    if result.code:
+        assert result.code == 5
+        assert str(path) in result.err
+    else:
+        pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
+
+
+def test_the_losses_of_another_run_or_length_are_not_taken(copied, results, forwards):
+    run, other = run_of(copied, "alibi"), run_of(results, "sinusoidal")
+    before = table_of(run)
+    forget(run)
+    nll = run.folder / "nll"
+    shutil.copy(other.folder / "nll" / "32.parquet", nll / "32.parquet")
+    shutil.copy(nll / "128-window.parquet", nll / "64-window.parquet")
+    assert cli("extrapolate", *ALL, "--out", copied).code == 0
+    assert set(forwards) == {(32, False), (64, True)}
+    pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
+
+
+def test_a_diverged_run_has_rows_that_say_so(books, tmp_path):
+    train = ("train", "--enc", "alibi", *NANO, "--corpus", f"text:{books}", "--set", "matrix_lr=1e30")
+    assert cli(*train, "--out", tmp_path).code == 3
+    result = cli("extrapolate", *ALL, "--out", tmp_path, "--json")
+    assert result.code == 3
+    assert len(result.json) == len(ROWS)
+    table = table_of(run_of(tmp_path, "alibi"))
+    assert_honest(table)
+    assert (table["status"] == "diverged").all()
+    assert table["reason"].str.contains("not finite at step").all()
+
+
+def failing(monkeypatch, length, fail):
+    """Let every forward pass at one length fail."""
+    original = Evaluation._forward
+
+    def forward(self, model, wanted, spans):
+        nll = original(self, model, wanted, spans)
+        return fail(nll) if wanted == length else nll
+
+    monkeypatch.setattr(Evaluation, "_forward", forward)
+
+
+def raising(error):
+    def fail(nll):
+        raise error
+
+    return fail
+
+
+def poisoned(value):
+    def fail(nll):
+        nll[-1, -1] = value
+        return nll
+
+    return fail
+
+
+FAULTS = {
+    "cuda memory": ("oom", raising(torch.OutOfMemoryError("CUDA out of memory"))),
+    "cpu memory": ("oom", raising(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"))),
+    "nan": ("nonfinite", poisoned(math.nan)),
+    "inf": ("nonfinite", poisoned(math.inf)),
+}
+
+
+@pytest.mark.parametrize(("status", "fail"), FAULTS.values(), ids=FAULTS)
+def test_a_length_that_fails_is_rows_and_the_others_go_on(copied, monkeypatch, status, fail):
+    run = run_of(copied, "alibi")
+    before = table_of(run)
+    forget(run)
+    shutil.rmtree(run.folder / "nll")
+    failing(monkeypatch, 2 * LENGTH, fail)
+    result = cli("extrapolate", *ALL, "--out", copied, "--json")
+    assert result.code == 0, result.err
+    table = table_of(run)
+    assert_honest(table)
+    hit = (table["length"] == 2 * LENGTH) & (table["variant"] != "crop")
+    assert (table["status"] == np.where(hit, status, "ok")).all()
+    pd.testing.assert_frame_equal(table[~hit].drop(columns=COST), before[~hit].drop(columns=COST))
+    assert not (run.folder / "nll" / "64.parquet").exists()
+    assert set(read_table(run.position_csv, POSITION_COLUMNS)["length"]) == {32, 128}
+
+
+def test_where_the_training_length_itself_fails_longer_ones_keep_their_losses(copied, monkeypatch):
+    run = run_of(copied, "alibi")
+    before = table_of(run)
+    forget(run)
+    shutil.rmtree(run.folder / "nll")
+    failing(monkeypatch, LENGTH, raising(torch.OutOfMemoryError("CUDA out of memory")))
+    assert cli("extrapolate", *ALL, "--out", copied).code == 0
+    table = table_of(run)
+    assert_honest(table)
+    hit = (table["length"] == LENGTH) | (table["variant"] == "crop")
+    assert (table["status"] == np.where(hit, "oom", "ok")).all()
+    assert table["gain"].isna().all()  # there is nothing to compare with
+    assert table[~hit]["nll"].tolist() == before[~hit]["nll"].tolist()
+
+
+def test_an_error_that_is_no_lack_of_memory_is_not_hidden(copied, monkeypatch):
+    run = run_of(copied, "alibi")
+    forget(run)
+    shutil.rmtree(run.folder / "nll")
+    failing(monkeypatch, 2 * LENGTH, raising(RuntimeError("shapes do not match")))
+    result = cli("extrapolate", *ALL, "--out", copied)
+    assert result.code == 1
+    assert "shapes do not match" in result.err
+    assert not run.eval_csv.exists()
+
+
+def test_a_corpus_that_changed_since_training_is_refused(tmp_path):
+    books = write_books(tmp_path / "books")
+    assert cli("train", "--enc", "none", *NANO, "--corpus", f"text:{books}", "--out", tmp_path).code == 0
+    (books / "0.txt").write_text("another text\n")
+    result = cli("extrapolate", *ALL, "--out", tmp_path)
+    assert result.code == 4
+    assert "fingerprint" in result.err
+    assert not run_of(tmp_path, "none").eval_csv.exists()
+
+
+def test_json_is_the_table(results):
+    run = run_of(results, "learned")
+    rows = cli("extrapolate", *ALL, "--enc", "learned", "--out", results, "--json").json
+    table = table_of(run)
+    assert [list(row) for row in rows] == [list(EVAL_COLUMNS)] * len(table)
+    for row, record in zip(rows, json.loads(table.to_json(orient="records", double_precision=15)), strict=True):
+        expected = {k: pytest.approx(v) if isinstance(v, float) else v for k, v in record.items()}
+        assert row == expected
+
+
+def test_the_settings_of_a_run_follow_its_length():
+    from poscli.requests import ExtrapolateRequest, TrainRequest
+
+    for length, stride in ((64, 32), (512, 128)):
+        config = TrainRequest(preset="nano", length=length).resolve("none", 0, CPU)
+        settings = pipeline.settings_of(config, ExtrapolateRequest())
+        assert (settings.train_length, settings.max_len, settings.stride) == (length, 16 * length, stride)
+        assert settings.tokens == 4096

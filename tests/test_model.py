@@ -1,0 +1,199 @@
+"""The model around an encoding: cached decoding, equal weights, windows, sizes, precisions, checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import ALTERNATING, COMPOSITES, LENGTH, TOYS, VOCAB, model, perturbed, rounding, tokens
+from torch import Tensor
+
+from poscli.config import PRESETS
+from poscli.encodings import names
+from poscli.errors import CorruptError
+from poscli.model import Cache, Model, Precision, precision_of
+
+EVERYWHERE = [*names(), *COMPOSITES, *ALTERNATING, *TOYS]
+
+
+def assert_rounded(found: Tensor, expected: Tensor, limit: float) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("spec", EVERYWHERE)
+@torch.no_grad()
+def test_cached_decoding_equals_the_full_forward(spec: str) -> None:
+    trained = perturbed(model(spec, length=24))
+    if any(encoding.rescales for encoding in trained.encodings):
+        pytest.skip("its output changes with the total length, by definition")
+    text = tokens(2, 24)
+    full, limit = trained(text), rounding(trained, text)
+    for steps in ([1] * 24, [5] + [1] * 19, [11, 1, 1, 7, 1, 3], [23, 1]):
+        cache = Cache()
+        parts = [trained(part, cache=cache) for part in text.split(steps, dim=1)]
+        assert cache.tokens == 24
+        assert_rounded(torch.cat(parts, dim=1), full, limit)
+
+
+@pytest.mark.parametrize("spec", [*names(), *ALTERNATING])
+def test_weights_outside_the_encoding_do_not_depend_on_it(spec: str) -> None:
+    plain, other = model("none", seed=3), model(spec, seed=3)
+    own = {id(p) for p in other.encoding_parameters()}
+    rest = {name: p for name, p in other.named_parameters() if id(p) not in own}
+    expected = dict(plain.named_parameters())
+    assert rest.keys() == expected.keys()
+    assert all(torch.equal(rest[name], expected[name]) for name in expected)
+
+
+def test_weights_are_drawn_from_the_seed() -> None:
+    first, again, other = (model("learned", seed=seed).weights() for seed in (3, 3, 4))
+    drawn = [name for name, p in first.items() if p.std() > 0 and p.ndim > 1]
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in drawn)
+    assert any("encoding" in name for name in drawn)
+    assert len({float(first[name].flatten()[0]) for name in drawn}) == len(drawn)  # each from a stream of its own
+
+
+def test_a_fresh_model_predicts_nothing() -> None:
+    """The head and what writes into the stream start at zero; other matrices keep the scale of their input."""
+    fresh = model("rope").requires_grad_(False)
+    assert torch.equal(fresh(tokens(2, 9)), torch.zeros(2, 9, VOCAB))
+    weights = dict(fresh.named_parameters())
+    zero = {name for name, p in weights.items() if not p.any()}
+    written = [f"layers.{n}.{part}.weight" for n in range(2) for part in ("attention.o", "down")]
+    assert zero == {"head.weight", *written}
+    for name, p in weights.items():
+        if p.ndim == 2 and name not in zero:
+            scale = 1 if name == "embedding" else p.shape[1] ** -0.5
+            assert abs(float(p.std()) / scale - 1) < 5 / (2 * p.numel()) ** 0.5, name  # five standard errors
+
+
+@pytest.mark.parametrize("width", [1, 5, 9])
+@pytest.mark.parametrize("spec", [*names(), "rope+shaw", "cope|shaw|fire", "conftest:Forgetting", "conftest:Carried"])
+@torch.no_grad()
+def test_a_window_is_the_masked_model(spec: str, width: int) -> None:
+    trained = perturbed(model(spec))
+    cut = trained.window(width)
+    built = model("|".join(f"{layer}+window({width})" for layer in spec.split("|")))
+    for theirs, ours in zip(built.parameters(), trained.parameters(), strict=True):
+        theirs.copy_(ours)
+    text = tokens(2, LENGTH)
+    full, limit = trained(text), rounding(trained, text)
+    assert_rounded(cut(text), built(text), rounding(built, text))
+    assert_rounded(cut(text)[:, :width], full[:, :width], limit)
+    assert float((cut(text) - full)[:, width:].abs().max()) > 1e-3
+    assert torch.equal(trained(text), full)  # the model itself is not changed
+
+
+def test_a_window_shares_the_weights() -> None:
+    trained = perturbed(model("rope+t5"))
+    cut = trained.window(4)
+    assert {id(p) for p in cut.parameters()} == {id(p) for p in trained.parameters()}
+    assert cut.size == trained.size
+    with torch.no_grad():
+        before = cut(tokens(1, 9))
+        perturbed(trained, seed=5)
+        assert not torch.equal(cut(tokens(1, 9)), before)
+
+
+@torch.no_grad()
+def test_a_window_bounds_what_is_seen() -> None:
+    """Through two layers, a token w - 1 further back each; nothing beyond."""
+    trained, width, last = perturbed(model("rope")).window(4), 4, LENGTH - 1
+    text = tokens(1, LENGTH)
+    for changed in range(LENGTH):
+        other = text.clone()
+        other[0, changed] = (other[0, changed] + 1) % VOCAB
+        seen = not torch.equal(trained(text)[0, last], trained(other)[0, last])
+        assert seen == (changed >= last - 2 * (width - 1))
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("tiny", 0.85), ("base", 124)])
+def test_presets_have_the_size_they_claim(preset: str, millions: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "_draw", lambda self, seed: None)
+    with torch.device("meta"):  # no memory
+        empty = Model(PRESETS[preset], encoding="none", vocab=257, length=512, seed=0)
+    assert empty.size == pytest.approx(millions * 1e6, rel=0.03)
+
+
+def test_the_size_counts_each_number_once() -> None:
+    plain = model("none").size
+    assert model("t5").size == plain + 3 * 32  # one table for both layers
+    assert model("shaw(clip=4)").size == plain + 2 * 2 * 5 * 8  # two layers, keys and values
+    assert model("t5|none").size == plain + 3 * 32
+
+
+@pytest.mark.parametrize("attention", [torch.float32, torch.bfloat16])  # on CPU; on CUDA
+@pytest.mark.parametrize("spec", EVERYWHERE)
+def test_bfloat16_stays_close(spec: str, attention: torch.dtype) -> None:
+    exact, text = perturbed(model(spec)), tokens(2, LENGTH)
+    rounded = perturbed(model(spec, precision=Precision(linear=torch.bfloat16, attention=attention)))
+    logits, found = exact(text), rounded(text)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, logits)
+    assert_rounded(found, logits, rounding(exact, text, 2**-8))
+    found.sum().backward()
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in rounded.parameters())
+
+
+@pytest.mark.parametrize("spec", EVERYWHERE)
+@torch.no_grad()
+def test_every_engine_gives_the_same_logits_in_bfloat16(spec: str) -> None:
+    """The reference takes any dtype, as the specification must."""
+    precision = Precision(linear=torch.bfloat16, attention=torch.bfloat16)
+    chosen, dense = (perturbed(model(spec, precision=precision)) for _ in range(2))
+    dense.use_engine("reference")
+    text = tokens(2, LENGTH)
+    assert_rounded(dense(text), chosen(text), rounding(perturbed(model(spec)), text, 2**-8))
+
+
+def test_precisions() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert precision_of("float32", cuda) == Precision(torch.float32, torch.float32)
+    assert precision_of("bfloat16", cpu) == Precision(torch.bfloat16, torch.float32)
+    assert precision_of("bfloat16", cuda) == Precision(torch.bfloat16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("spec", EVERYWHERE)
+@torch.no_grad()
+def test_saved_weights_give_back_the_model(spec: str) -> None:
+    trained, other = perturbed(model(spec)), model(spec, seed=1)
+    weights = trained.weights()
+    assert sum(weight.numel() for weight in weights.values()) == trained.size  # what layers share appears once
+    other.load_weights(safetensors.torch.load(safetensors.torch.save(weights)))
+    text = tokens(2, LENGTH)
+    assert trained(text).any()
+    assert torch.equal(other(text), trained(text))
+
+
+def test_weights_of_another_model_are_refused() -> None:
+    for theirs in (model("none").weights(), model("t5(buckets=6)").weights()):
+        with pytest.raises(CorruptError, match="another model"):
+            model("t5").load_weights(theirs)
+
+
+@pytest.mark.parametrize("spec", EVERYWHERE)
+@torch.no_grad()
+def test_a_row_does_not_depend_on_its_batch(spec: str) -> None:
+    trained, text = perturbed(model(spec)), tokens(4, LENGTH)
+    whole, limit = trained(text), rounding(trained, text)
+    assert_rounded(torch.cat([trained(row[None]) for row in text]), whole, limit)
+    assert_rounded(trained(text.flip(0)), whole.flip(0), limit)
+
+
+@torch.no_grad()
+def test_engines_by_name() -> None:
+    trained = perturbed(model("rope|cope"))
+    assert trained.engine == "sdpa+blocks"
+    assert [choice.name for choice in trained.choices] == ["sdpa", "blocks"]
+    text = tokens(2, LENGTH)
+    expected, limit = trained(text), rounding(trained, text)
+    trained.use_engine("reference")
+    assert trained.engine == "reference"
+    assert_rounded(trained(text), expected, limit)
+
+
+def test_parameters_of_the_encoding_are_each_named_once() -> None:
+    assert len(model("t5").encoding_parameters()) == 1
+    assert len(model("shaw").encoding_parameters()) == 4
+    assert len(model("t5+fire|t5").encoding_parameters()) == 1 + 6

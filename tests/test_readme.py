@@ -1,0 +1,119 @@
+"""Every command in the README's code blocks works, in its order; trainings are shrunk to seconds."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+from cli_runner import NANO, ROOT, SHORT, cli
+
+from poscli.data import CORPORA
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z][\w-]*):", MAKEFILE, re.MULTILINE))
+SHELLS = {"sh", "bash", "shell", "console", "zsh"}
+KNOWN = {"poscli", "make", "git", "cd", "pip", "python", "python3", "source", "."}  # what a shell block may begin with
+SHRINK = {"train": (*NANO, "--device", "cpu"), "extrapolate": (*SHORT, "--device", "cpu"), "generate": ("--tokens", 8)}
+ANSWERS = {"--help", "--version"}
+
+
+def blocks():
+    """(language, lines) of each fenced block, lines ended by a backslash joined."""
+    for language, text in re.findall(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", README, re.MULTILINE | re.DOTALL):
+        yield language, [line.strip().removeprefix("$ ") for line in text.replace("\\\n", " ").splitlines()]
+
+
+def commands():
+    """Every command of a shell block, and every line of the others that begins like one."""
+    for language, lines in blocks():
+        for line in lines:
+            words = (
+                shlex.split(line, comments=True) if language in SHELLS or line.startswith(("poscli ", "make ")) else []
+            )
+            if words and (language in SHELLS or words[0] in ("poscli", "make")):
+                yield words
+
+
+COMMANDS = list(commands())
+POSCLI = [words[1:] for words in COMMANDS if words[0] == "poscli"]
+
+
+def test_there_is_something_to_test():
+    assert len(POSCLI) >= 3
+    assert {"train", "extrapolate", "report"} <= {words[0] for words in POSCLI}
+
+
+def test_shell_blocks_hold_commands_that_can_be_copied():
+    for words in COMMANDS:
+        line = " ".join(words)
+        assert words[0] in KNOWN, f"{line!r}: say how to test it"
+        assert "..." not in line, line
+        assert not re.search(r"<\w[^>]*>", line), line
+        assert not {"|", "||", "&", "&&", ";", ">"} & set(words), f"{line!r}: one command a line"
+
+
+def test_make_targets_exist():
+    named = {word for words in COMMANDS if words[0] == "make" for word in words[1:] if "=" not in word}
+    named |= set(re.findall(r"`make ([\w-]+)`", README))
+    assert named
+    assert named <= TARGETS
+
+
+def shrunk(words):
+    """The same command on the smallest model; later options override earlier ones."""
+    if "--corpus" in words and words[words.index("--corpus") + 1].partition(":")[0] != "stdlib":
+        kind = words[words.index("--corpus") + 1].partition(":")[0]
+        assert kind in CORPORA, kind
+        words = [*words, "--corpus", "stdlib"]  # no network here, and none of the reader's files
+    return words if ANSWERS & set(words) else [*words, *SHRINK.get(words[0], ())]
+
+
+def write_suites(folder):
+    """Every suite under its own name, on the smallest model."""
+    for path in (ROOT / "suites").glob("*.toml"):
+        suite = tomllib.loads(path.read_text())
+        (folder / "suites").mkdir(exist_ok=True)
+        (folder / "suites" / path.name).write_text(
+            f"title = {suite['title']!r}\nencodings = {suite['encodings'][:3]!r}\n"
+            "[train]\npreset = 'nano'\nlength = 32\nbatch = 4\ntokens = 1280\n"
+            "[extrapolate]\nmax_len = 64\ntokens = 64\nstride = 16\n"
+        )
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Every command's result, run one after the other in one folder, as a reader would."""
+    folder = tmp_path_factory.mktemp("readme")
+    write_suites(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("POSCLI_QUIET", "")
+        results = {" ".join(words): cli(*shrunk(words)) for words in POSCLI}
+    return folder, results
+
+
+@pytest.mark.parametrize("line", [" ".join(words) for words in POSCLI])
+def test_every_command_works(done, line):
+    _, results = done
+    assert results[line].code == 0, results[line].err
+    assert results[line].out
+
+
+def test_the_commands_leave_the_files_that_the_readme_promises(done):
+    folder, _ = done
+    assert list((folder / "results" / "runs").glob("*/eval.csv"))
+    assert (folder / "results" / "report" / "report.md").exists()
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)\)", README))))
+def test_links_lead_to_files(target):
+    assert (ROOT / Path(target)).exists(), f"{target} is linked and not there"
+
+
+def test_makefile_runs_only_suites_that_exist():
+    named = re.findall(r"poscli run (\S+)", MAKEFILE)
+    assert named
+    for path in named:
+        assert (ROOT / path).is_file()

@@ -1,0 +1,383 @@
+"""The grammar of specs, its errors, and how encodings are found and built."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import sys
+import types
+import typing
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import HEAD_WIDTH, make, shape
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poscli.encodings import Encoding, build, check, get, names, parse, registry
+from poscli.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("rope", "rope"),
+        ("rope()", "rope"),
+        ("rope(base=500000)", "rope(base=500000.0)"),
+        ("rope(500000)", "rope(base=500000.0)"),
+        ("rope(5e5)", "rope(base=500000.0)"),
+        ("rope(base=1e-2)", "rope(base=0.01)"),
+        ("rope(base=+7.5)", "rope(base=7.5)"),
+        ("rope(base=-7.5)", "rope(base=-7.5)"),  # its constructor refuses
+        ("rope(base=1E+20)", "rope(base=1e+20)"),
+        ("rope(base=10000)", "rope"),
+        ("rope(10000, interleaved, 0.5)", "rope(layout=interleaved, fraction=0.5)"),
+        ("rope(fraction=0.5, layout=interleaved)", "rope(layout=interleaved, fraction=0.5)"),
+        ("rope(7, fraction=0.5)", "rope(base=7.0, fraction=0.5)"),
+        ("rope(layout=half)", "rope"),
+        ("alibi(TRUE)", "alibi(trainable=true)"),
+        ("alibi(trainable=False)", "alibi"),
+        ("window", "window"),
+        ("window(none)", "window"),
+        ("window(128)", "window(width=128)"),
+        ("window(width=None)", "window"),
+        ("kerple-log", "kerple-log"),
+        ("rope + window(128) | none", "rope+window(width=128)|none"),
+        ("  rope\t(\n base = 7 ,)+t5 ", "rope(base=7.0)+t5"),
+        ("rope|rope", "rope|rope"),
+        ("t5+t5", "t5+t5"),
+        ("shaw(4,values=false)|none|t5(8, 20)", "shaw(clip=4, values=false)|none|t5(buckets=8, far=20)"),
+    ],
+)
+def test_canonical_forms(text: str, canonical: str) -> None:
+    assert str(parse(text)) == canonical
+    assert parse(canonical) == parse(text)
+    assert hash(parse(canonical)) == hash(parse(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected the name of an encoding at its end"),
+        (" \n", "expected the name of an encoding at its end"),
+        ("alibbi", r"there is no encoding 'alibbi': did you mean alibi\?"),
+        ("zzz", "there is no encoding 'zzz': there are: alibi, cope,"),
+        ("Rope", "there is no encoding 'Rope': did you mean rope"),
+        ("rope(bse=3)", r"rope has no option 'bse': did you mean base\?"),
+        ("rope(zzz=3)", "rope has no option 'zzz': there are: base, fraction, layout"),
+        ("none(x=1)", "none has no option 'x': it takes none"),
+        ("none(1)", "none takes 0 options"),
+        ("alibi(true, false)", "alibi takes 1 option;"),
+        ("rope(base=abc)", "rope: base must be a number, got 'abc'"),
+        ("rope(base=1.2.3)", "rope: base must be a number, got '1.2.3'"),
+        ("rope(base=inf)", "rope: base must be finite, got 'inf'"),
+        ("rope(base=nan)", "rope: base must be finite, got 'nan'"),
+        ("window(1.5)", "window: width must be a whole number, got '1.5'"),
+        ("shaw(clip=none)", "shaw: clip must be a whole number, got 'none'"),
+        ("alibi(trainable=maybe)", "alibi: trainable must be true or false, got 'maybe'"),
+        ("alibi(1)", "alibi: trainable must be true or false, got '1'"),
+        ("rope(layout=halv)", "rope: layout is one of half, interleaved; got 'halv'"),
+        ("rope(base=1, base=2)", "the option base is given twice"),
+        ("rope(5, base=6)", "the option base is given twice"),
+        ("rope alibi", "unexpected 'alibi'"),
+        ("rope)", r"unexpected '\)'"),
+        ("rope(base=5))", r"unexpected '\)'"),
+        ("rope(", "expected an option at its end"),
+        ("rope(base", r"expected , or \)"),
+        ("rope(base=", "expected a value for base at its end"),
+        ("rope(base=)", r"expected a value for base before '\)'"),
+        ("rope(base=5", r"expected , or \)"),
+        ("rope(base=5 6)", r"expected , or \)"),
+        ("rope(=3)", "expected an option before '='"),
+        ("rope(,)", "expected an option before ','"),
+        ("(rope)", r"expected the name of an encoding before '\('"),
+        ("rope|", "expected the name of an encoding at its end"),
+        ("|rope", r"expected the name of an encoding before '\|'"),
+        ("rope++alibi", r"expected the name of an encoding before '\+'"),
+        ("rope+|alibi", r"expected the name of an encoding before '\|'"),
+        ("rope, alibi", "unexpected ','"),
+        ("rope$", r"cannot read '\$'"),
+        ("rope(base='5')", "cannot read \"'5'\\)\""),
+    ],
+)
+def test_errors_of_the_grammar(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rope(base=1)", "base must be above 1, got 1"),
+        ("rope(base=-5)", "base must be above 1, got -5"),
+        ("rope(fraction=0)", "fraction must be above 0 and at most 1, got 0"),
+        ("rope(fraction=1.5)", "fraction must be above 0 and at most 1, got 1.5"),
+        ("rope(fraction=0.125)", "even number of channels per head, got 1"),
+        ("rope(fraction=0.1)", "even number of channels per head, got 0"),
+        ("sinusoidal(base=0.5)", "base must be above 1, got 0.5"),
+        ("cope(max_pos=1)", "max_pos must be at least 2, got 1"),
+        ("fire(hidden=0)", "hidden must be at least 1, got 0"),
+        ("shaw(clip=0)", "clip must be at least 1, got 0"),
+        ("t5(buckets=1)", "buckets >= 2 and far > buckets / 2, got buckets=1, far=128"),
+        ("t5(far=16)", "buckets >= 2 and far > buckets / 2, got buckets=32, far=16"),
+        ("window(0)", "width must be at least 1, got 0"),
+        ("rope+none|alibi+window(-3)", "width must be at least 1, got -3"),
+        ("sinusoidal|none", "sinusoidal acts on the embedding, before any layer, so it cannot alternate by layer"),
+        ("none|learned", "learned acts on the embedding"),
+        ("conftest:Disentangled+conftest:Tripled", "state different scales of q . k; keep one"),
+        ("conftest:Gated+conftest:Gated", "conftest:Gated and conftest:Gated both define what replaces the softmax"),
+        ("conftest:Forgetting+rope+conftest:Forgetting", "both define features per token"),
+    ],
+)
+def test_errors_of_the_constructors(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tripled(Encoding):
+        scale = 3.0
+
+    monkeypatch.setattr(sys.modules["conftest"], "Tripled", Tripled, raising=False)
+    with pytest.raises(UsageError, match=message):
+        check(text, shape())
+
+
+def test_who_cannot_alternate_is_named_also_beside_others() -> None:
+    with pytest.raises(UsageError, match="sinusoidal acts on the embedding"):
+        check("rope+sinusoidal|none", shape())
+
+
+def test_sinusoids_need_an_even_width() -> None:
+    with pytest.raises(UsageError, match="the width must be even; got 9"):
+        check("sinusoidal", shape(width=9, heads=3))
+
+
+# round trip over everything that can be written
+
+
+def _values(kind: object) -> st.SearchStrategy[tuple[str, object]]:
+    """Texts of an option and the values that they stand for."""
+    if typing.get_origin(kind) is typing.Literal:
+        return st.sampled_from([(choice, choice) for choice in typing.get_args(kind)])
+    if isinstance(kind, types.UnionType):
+        of, none = (k for k in typing.get_args(kind))
+        assert none is type(None)
+        return st.one_of(_values(of), st.sampled_from([("none", None), ("None", None)]))
+    floats = st.floats(allow_nan=False, allow_infinity=False)
+    return {
+        bool: st.sampled_from([("true", True), ("True", True), ("false", False), ("FALSE", False)]),
+        int: st.integers(-(10**9), 10**9).map(lambda n: (str(n), n)),
+        float: st.one_of(floats.map(lambda x: (repr(x), x)), st.integers(0, 10**6).map(lambda n: (str(n), float(n)))),
+    }[kind]
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, float) else str(value).lower()
+
+
+@st.composite
+def leaves(draw: st.DrawFn) -> tuple[str, str]:
+    """An encoding as somebody may write it, and its canonical form."""
+    name, space = draw(st.sampled_from(names())), draw(st.sampled_from(["", " ", "\t "]))
+    cls = get(name)
+    options, kinds = list(cls.options().values()), typing.get_type_hints(cls.__init__)
+    values = [draw(_values(kinds[option.name])) for option in options]
+    positional = draw(st.integers(0, len(options)))
+    by_name = draw(st.permutations(range(positional, len(options))))[: draw(st.integers(0, len(options)))]
+    given = [values[n][0] for n in range(positional)]
+    given += [f"{options[n].name}{space}={space}{values[n][0]}" for n in by_name]
+    kept = [
+        f"{options[n].name}={_shown(values[n][1])}"
+        for n in sorted([*range(positional), *by_name])
+        if values[n][1] != options[n].default
+    ]
+    brackets = f"{space}({space}{f',{space}'.join(given)}{space})" if given or draw(st.booleans()) else ""
+    return name + brackets + space, name + (f"({', '.join(kept)})" if kept else "")
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.lists(st.lists(leaves(), min_size=1, max_size=3), min_size=1, max_size=3), st.sampled_from(["", " ", "\n"]))
+def test_round_trip(layers: list[list[tuple[str, str]]], space: str) -> None:
+    written = f"{space}|{space}".join(f"{space}+{space}".join(text for text, _ in leaves) for leaves in layers)
+    canonical = "|".join("+".join(form for _, form in leaves) for leaves in layers)
+    assert str(parse(written)) == canonical
+    assert str(parse(canonical)) == canonical
+    assert parse(canonical) == parse(written)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ropealibit5(),=|+ 0.1e-_:$\n", max_size=20))
+def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        spec = parse(text)
+        assert parse(str(spec)) == spec
+
+
+# build
+
+
+def test_layers_alternate() -> None:
+    built = build(parse("rope|none|alibi"), shape(layers=7), seed=0)
+    assert [layer.name for layer in built] == ["rope", "none", "alibi", "rope", "none", "alibi", "rope"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_layers_share_an_instance_where_the_encoding_says_so(name: str) -> None:
+    first, second = build(parse(name), shape(layers=2), seed=0)
+    assert (first is second) == get(name).shared
+
+
+def test_parts_are_shared_too() -> None:
+    a, b, c, d = build(parse("rope+t5|t5+shaw"), shape(layers=4), seed=0)
+    assert a.parts[1] is b.parts[0] is c.parts[1] is d.parts[0]
+    assert a.parts[0] is not c.parts[0]  # nothing to share, and rope does not say so
+    assert b.parts[1] is not d.parts[1]
+    other, plain = build(parse("t5(buckets=8)|t5"), shape(layers=2), seed=0)
+    assert other is not plain
+    twice = build(parse("t5+t5"), shape(layers=1), seed=0)[0]
+    assert twice.parts[0] is twice.parts[1]
+
+
+def test_a_scale_other_than_the_usual_wins() -> None:
+    usual = make("rope+alibi").scale
+    assert usual == pytest.approx(HEAD_WIDTH**-0.5)
+    assert make("rope+conftest:Disentangled").scale == pytest.approx(usual / 3**0.5)
+    assert make("conftest:Disentangled+rope+t5").scale == pytest.approx(usual / 3**0.5)
+
+
+@pytest.mark.parametrize("spec", [*names(), "fire+shaw|t5", "learned+fire"])
+def test_weights_come_from_the_seed_alone(spec: str) -> None:
+    def weights(seed: int) -> list[torch.Tensor]:
+        return [p for layer in build(parse(spec), shape(), seed) for p in layer.parameters()]
+
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    first = weights(5)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(12)
+    assert all(torch.equal(a, b) for a, b in zip(first, weights(5), strict=True))
+    if "learned" in spec or "fire" in spec:  # those that draw
+        assert not all(torch.equal(a, b) for a, b in zip(first, weights(6), strict=True))
+
+
+def test_a_refused_spec_leaves_the_random_state_alone() -> None:
+    state = torch.get_rng_state()
+    with pytest.raises(UsageError):
+        check("learned+window(0)", shape())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", names())
+def test_options_are_keyword_only_with_defaults_and_types(name: str) -> None:
+    cls, signature = get(name), inspect.signature(get(name).__init__)
+    assert [p for p in signature.parameters if p not in cls.options()] == ["self", "shape"]
+    kinds = typing.get_type_hints(cls.__init__)
+    for key, option in cls.options().items():
+        assert option.default is not inspect.Parameter.empty
+        assert key in kinds
+        # the default, written out, is dropped again
+        assert str(parse(f"{name}({key}={option.default})")) == name
+
+
+# from outside
+
+OUTSIDE = """
+from typing import Literal, Optional, Union
+from torch import Tensor
+from poscli.encodings import Encoding, Shape
+
+class Slope(Encoding):
+    def __init__(self, shape: Shape, *, gain: float = 2.0, kind: Literal["a", "b"] = "a"):
+        super().__init__(shape)
+        if gain <= 0:
+            raise ValueError(f"gain must be above 0, got {gain:g}")
+        self.gain = gain
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        return -self.gain * d[None]
+
+class Older(Encoding):
+    def __init__(self, shape: Shape, *, width: Optional[int] = None, either: Union[int, None] = 3):
+        super().__init__(shape)
+        self.width = width
+
+def helper(): ...
+class Plain: ...
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module in the current folder, which is not on the path; its name."""
+    name = "encodings_of_somebody"
+    (tmp_path / f"{name}.py").write_text(OUTSIDE)
+    (tmp_path / f"{name}_broken.py").write_text("import there_is_no_such_module\n")
+    (tmp_path / f"{name}_unreadable.py").write_text("def f(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return name
+
+
+def test_an_encoding_from_outside(outside: str) -> None:
+    text = f"{outside}:Slope(3)+window(4) | rope"
+    spec = parse(text)
+    assert str(spec) == f"{outside}:Slope(gain=3.0)+window(width=4)|rope"
+    first, second = build(spec, shape(), seed=0)
+    assert first.parts[0].gain == 3
+    assert first.parts[0].name == f"{outside}:Slope"
+    assert (first.parts[0].paper, first.parts[0].family) == ("", "external")
+    assert first.distance_bias(torch.arange(5)).tolist() == [[0, -3, -6, -9, -math.inf]]
+    assert second.name == "rope"
+    assert f"{outside}:Slope" not in names()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{0}:Slope(gian=3)", r"Slope has no option 'gian': did you mean gain\?"),
+        ("{0}:Slope(kind=c)", "kind is one of a, b; got 'c'"),
+        ("{0}:Slope(gain=0)", "gain must be above 0, got 0"),
+        ("{0}:Missing", "cannot load the encoding '{0}:Missing': .*has no attribute 'Missing'"),
+        ("{0}:helper", "'{0}:helper' is no encoding: it must be a subclass"),
+        ("{0}:Plain", "'{0}:Plain' is no encoding: it must be a subclass"),
+        ("{0}_absent:Slope", "cannot load the encoding '{0}_absent:Slope': No module named '{0}_absent'"),
+        ("{0}_broken:Slope", "cannot load the encoding .*: No module named 'there_is_no_such_module'"),
+        ("{0}_unreadable:Slope", "cannot load the encoding .*: invalid syntax"),
+        ("{0}:", "cannot load the encoding '{0}:'"),
+    ],
+)
+def test_errors_from_outside(text: str, message: str, outside: str) -> None:
+    with pytest.raises(UsageError, match=message.format(outside)):
+        check(text.format(outside), shape())
+
+
+def test_types_may_be_written_the_older_way(outside: str) -> None:
+    """`Optional[int]` is `int | None`."""
+    assert str(parse(f"{outside}:Older(width=5)")) == f"{outside}:Older(width=5)"
+    assert str(parse(f"{outside}:Older(width=none, either=none)")) == f"{outside}:Older(either=none)"
+
+
+def test_a_registered_class_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names it by its path gets the same class; errors and reports must still call it `rope`."""
+    cls = get("rope")
+    for key in ("name", "paper", "family"):
+        monkeypatch.setattr(cls, key, getattr(cls, key))  # put back what the next line may change
+    assert get("poscli.encodings.rope:RoPE") is cls
+    assert cls.name == "rope"
+
+
+def test_entry_points_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fresh(Encoding): ...
+
+    class Point:
+        name = "slope"
+
+        def load(self) -> type[Encoding]:
+            return Fresh
+
+    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point()] if group == "poscli.encodings" else [])
+    registry._discover.__wrapped__()
+    assert "slope" in names()
+    assert get("slope") is Fresh
+    assert (Fresh.name, Fresh.family) == ("slope", "external")
+    assert str(parse("slope|rope")) == "slope|rope"

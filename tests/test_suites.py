@@ -1,0 +1,259 @@
+"""Suites: those that come with poscli can run, and one runs end to end whatever happens to single runs."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from cli_runner import ROOT, cli, snapshot
+
+from poscli import pipeline, suites
+from poscli.data import load_corpus
+from poscli.evaluate import Evaluation
+from poscli.protocols import Plan
+from poscli.runs import list_runs
+from poscli.scoring import FEW_DOCUMENTS
+from poscli.train import Trainer
+
+CPU = torch.device("cpu")
+SUITE = """
+title = "Tiny"
+encodings = ["none", "rope"]
+seeds = [0, 1]
+[train]
+preset = "nano"
+length = 32
+batch = 4
+tokens = 2_560
+[extrapolate]
+max_len = 64
+tokens = 128
+stride = 16
+"""
+NAMES = {"report.md", "summary.csv", "perplexity.png", "gain.png", "position.png"}
+JOBS = [("none", 0), ("rope", 0), ("none", 1), ("rope", 1)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """What the suite leaves behind, and what it printed; not to be changed."""
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "tiny.toml").write_text(SUITE)
+    return folder / "results", cli("run", folder / "tiny.toml", "--out", folder / "results", "--json")
+
+
+def jobs_of(out):
+    return [(run.config.encoding, run.config.seed) for run in list_runs(out / "runs")]
+
+
+def states_of(out):
+    return {(run.config.encoding, run.config.seed): run.status()["state"] for run in list_runs(out / "runs")}
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Let the training of one encoding fail, by a function of the step."""
+
+    def install(encoding, fail):
+        original = Trainer._step
+
+        def step(self):
+            if self.config.encoding == encoding:
+                fail(self.step)
+            return original(self)
+
+        monkeypatch.setattr(Trainer, "_step", step)
+
+    return install
+
+
+def exploding(step):
+    if step == 3:
+        raise RuntimeError("the disk is on fire\nthe second line")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "suites").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_suite_can_run(path):
+    suite = suites.load(path)
+    assert suite.title
+    assert suite.description
+    configs = [suite.train.resolve(encoding, seed, CPU) for encoding, seed in suite.jobs()]
+    assert len(set(configs)) == len(configs) == len(suite.encodings) * len(suite.seeds)
+    if suite.train.corpus == "stdlib":
+        settings = pipeline.settings_of(configs[0], suite.extrapolate)
+        pipeline.check_evaluable(load_corpus("stdlib"), settings)
+        assert settings.lengths[-1] == settings.max_len  # nothing is asked for in vain
+
+
+def test_suites_are_found_where_they_are():
+    assert {entry.name for entry in suites.available(ROOT / "suites")} >= {"quick", "smoke"}
+
+
+def test_a_suite_trains_evaluates_and_reports_every_job(finished):
+    out, result = finished
+    assert result.code == 0, result.err
+    assert jobs_of(out) == JOBS  # seed by seed
+    assert set(states_of(out).values()) == {"complete"}
+    assert all(run.eval_csv.exists() for run in list_runs(out / "runs"))
+    assert [line for line in result.err.splitlines() if line.startswith("[")] == [
+        f"[{n}/4] {encoding}, seed {seed}" for n, (encoding, seed) in enumerate(JOBS, 1)
+    ]
+    made = result.json
+    assert made["failures"] == []
+    assert {(row["encoding"], row["seeds"]) for row in made["summary"]} == {("none", 2), ("rope", 2)}
+    assert {Path(name) for name in made["files"]} == {out / "tiny" / name for name in NAMES}
+
+
+def test_the_report_of_a_suite_is_whole(finished):
+    out, _ = finished
+    assert {path.name for path in (out / "tiny").iterdir()} == NAMES
+    for path in (out / "tiny").glob("*.png"):
+        assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert {"none", "rope"} <= set(pd.read_csv(out / "tiny" / "summary.csv", keep_default_na=False)["encoding"])
+    text = (out / "tiny" / "report.md").read_text()
+    for name in ("none", "rope", "perplexity.png"):
+        assert name in text
+
+
+def test_a_suite_run_again_trains_and_evaluates_nothing(finished, folder, monkeypatch):
+    out, first = finished
+    shutil.copytree(out, folder / "results")
+    before = snapshot(folder / "results" / "runs")
+    monkeypatch.setattr(Trainer, "_step", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr(Evaluation, "_forward", lambda self, *rest: pytest.fail("evaluated again"))
+    again = cli("run", "tiny.toml", "--json")
+    assert again.code == 0, again.err
+    assert again.json["summary"] == first.json["summary"]
+    assert again.err.count("nothing to train") == again.err.count("nothing to do") == 4
+    assert snapshot(folder / "results" / "runs") == before
+
+
+def test_what_a_suite_trained_the_command_finds(finished, folder, monkeypatch):
+    out, _ = finished
+    monkeypatch.setattr(Trainer, "_step", lambda self: pytest.fail("trained again"))
+    train = ("train", "--enc", "rope", "--preset", "nano", "--length", 32, "--batch", 4, "--tokens", 2560, "--seed", 1)
+    result = cli(*train, "--out", out)
+    assert result.code == 0
+    assert "nothing to train" in result.err
+
+
+def test_only_the_suites_own_runs_are_reported(finished, folder):
+    out, _ = finished
+    shutil.copytree(out, folder / "results")
+    (folder / "one.toml").write_text(SUITE.replace('"none", "rope"', '"rope"').replace("[0, 1]", "[1]"))
+    made = cli("run", "one.toml", "--to", "elsewhere", "--json").json
+    assert [(row["encoding"], row["seeds"]) for row in made["summary"]] == [("rope", 1)]
+    assert {path.name for path in (folder / "elsewhere").iterdir()} == NAMES
+
+
+def test_one_failing_run_does_not_stop_the_others(folder, broken, monkeypatch):
+    (folder / "tiny.toml").write_text(SUITE.replace("[0, 1]", "[1]"))
+    broken("none", exploding)
+    result = cli("run", "tiny.toml", "--json")
+    assert result.code == 3
+    cause = "RuntimeError: the disk is on fire the second line"
+    assert result.json["failures"] == [{"encoding": "none", "seed": "1", "error": cause}]
+    errors = [line for line in result.err.splitlines() if line.startswith("error:")]
+    assert errors == [f"error: none, seed 1: {cause}"]
+    assert [row["encoding"] for row in result.json["summary"]] == ["rope"]
+    assert {path.name for path in (folder / "results" / "tiny").iterdir()} == NAMES
+    assert states_of(folder / "results") == {("none", 1): "failed", ("rope", 1): "complete"}
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    result = cli("run", "tiny.toml", "--json")  # what made it fail has passed: the missing run is made up
+    assert result.code == 0
+    assert {row["encoding"] for row in result.json["summary"]} == {"none", "rope"}
+    assert set(states_of(folder / "results").values()) == {"complete"}
+
+
+def test_if_every_run_fails_there_is_no_report(folder, broken):
+    (folder / "one.toml").write_text(SUITE.replace('"none", "rope"', '"none"'))
+    broken("none", exploding)
+    result = cli("run", "one.toml", "--json")
+    assert result.code == 1
+    assert "every run of one.toml failed; the first: RuntimeError: the disk is on fire" in result.json["error"]
+    assert not (folder / "results" / "one").exists()
+
+
+def test_a_diverged_run_is_a_row_and_an_exit_code(folder, monkeypatch):
+    (folder / "tiny.toml").write_text(SUITE.replace("[0, 1]", "[0]"))
+
+    def poisoned(self):
+        loss = original(self)
+        return loss * float("nan") if self.config.encoding == "none" and self.step == 2 else loss
+
+    original = Trainer._loss
+    monkeypatch.setattr(Trainer, "_loss", poisoned)
+    result = cli("run", "tiny.toml", "--json")
+    assert result.code == 3
+    assert result.json["failures"] == []
+    verdicts = {row["encoding"]: row["verdict"] for row in result.json["summary"]}
+    assert verdicts["none"] == "diverged"
+    assert verdicts["rope"] != "diverged"
+    assert "diverged" in (folder / "results" / "tiny" / "report.md").read_text()
+
+
+def test_a_signal_stops_the_suite_and_the_same_command_goes_on(folder, monkeypatch, finished):
+    def stopped(self):
+        if (self.config.encoding, self.config.seed, self.step) == ("rope", 0, 7):
+            signal.raise_signal(signal.SIGTERM)
+        return original(self)
+
+    original = Trainer._step
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", stopped)
+        result = cli("run", "tiny.toml")
+    assert result.code == 143
+    assert "error: stopped at step 8 of 20; the same command goes on from there" in result.err
+    assert states_of(folder / "results") == {("none", 0): "complete", ("rope", 0): "interrupted"}
+    result = cli("run", "tiny.toml", "--json")
+    assert result.code == 0
+    assert "going on from step 8 of 20" in result.err
+    assert result.json["summary"] == finished[1].json["summary"]  # to the last bit
+
+
+def test_the_same_job_under_two_names_is_one(folder):
+    (folder / "twice.toml").write_text(
+        SUITE.replace('"none", "rope"', '"rope", "rope(base=10000)"').replace("[0, 1]", "[0, 0]")
+    )
+    result = cli("run", "twice.toml", "--json")
+    assert result.code == 0
+    assert jobs_of(folder / "results") == [("rope", 0)]
+    assert [row["seeds"] for row in result.json["summary"]] == [1]
+    assert result.err.count("rope, seed 0") == 1
+
+
+def test_a_corpus_by_a_relative_path_is_the_same_for_suites_and_commands(folder, monkeypatch):
+    monkeypatch.setenv("POSCLI_CACHE", str(folder / "cache"))
+    (folder / "text.txt").write_text("\n".join(f"{n} bottles of beer on the wall" for n in range(400)))
+    train = 'seeds = [0]\n[train]\ncorpus = "text:text.txt"'
+    (folder / "one.toml").write_text(
+        SUITE.replace("seeds = [0, 1]\n[train]", train).replace('"none", "rope"', '"none"')
+    )
+    assert cli("run", "one.toml").code == 0
+    (run,) = list_runs(folder / "results" / "runs")
+    assert run.config.corpus == f"text:{folder / 'text.txt'}"
+    nano = ("--preset", "nano", "--length", 32, "--batch", 4, "--tokens", 2560)
+    result = cli("train", "--enc", "none", *nano, "--corpus", "text:text.txt", "--json")
+    assert result.json[0]["run_id"] == run.id
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")  # where text.txt is not
+    assert cli("extrapolate", "--max-len", 32, "--tokens", 64, "--out", folder / "results").code == 0
+
+
+def test_the_demo_holds_out_enough_documents_at_its_longest_length():
+    """Its intervals come from resampling documents, so there must be some."""
+    suite = suites.load(ROOT / "suites" / "quick.toml")
+    settings = pipeline.settings_of(suite.train.resolve("none", 0, CPU), suite.extrapolate)
+    spans = Plan(np.diff(load_corpus("stdlib").valid.starts) - 1, settings).spans("fixed", settings.max_len)
+    assert len(set(spans[:, 0])) >= FEW_DOCUMENTS
