@@ -6,8 +6,10 @@
                      their document. Only here are lengths comparable token by token.
 
 A document is END, byte 1, ..., byte n. A window is named by its document and the byte it ends at, e: it reads the l
-tokens before byte e and predicts bytes e - l + 1 to e. Budgets are met by taking windows in an order drawn once, so
-that every run, encoding and seed scores the same tokens, and every length does where it can.
+tokens before byte e and predicts bytes e - l + 1 to e. Budgets are met by taking windows in an order drawn once, those
+first that every length can take: every run, encoding and seed scores the same tokens, and so does every length until
+a budget exceeds what documents offer beyond the longest length. Drawn apart, 3072 tokens would let a perplexity differ
+by 8 % between two lengths for the text alone.
 """
 
 from __future__ import annotations
@@ -59,7 +61,10 @@ class Plan:
         self.sizes, self.settings = sizes, settings
         self.longest = settings.lengths[-1]
         anchors = _grid(sizes, settings.stride)
-        self.anchors = anchors[np.random.default_rng(0).permutation(len(anchors))]
+        anchors = anchors[np.random.default_rng(0).permutation(len(anchors))]
+        self.common = anchors[:, 1] - settings.stride >= self.longest
+        order = np.argsort(~self.common, kind="stable")
+        self.anchors, self.common = anchors[order], self.common[order]
         if len(self.spans("fixed", self.longest)) == 0:
             raise DataError(
                 f"length {self.longest} with stride {settings.stride} needs a held-out document of "
@@ -70,11 +75,10 @@ class Plan:
     def spans(self, protocol: str, length: int) -> Spans:
         """The windows of a protocol at a length, sorted."""
         count = self.settings.tokens // self.settings.stride
-        ends = self.anchors[:, 1]
         if protocol == "fixed":
-            chosen = self.anchors[ends - self.settings.stride >= self.longest][:count]
+            chosen = self.anchors[self.common][:count]
         elif protocol == "sliding":
-            chosen = self.anchors[ends >= length][:count]
+            chosen = self.anchors[self.anchors[:, 1] >= length][:count]
         else:
             windows = _grid(self.sizes, length)
             order = np.random.default_rng(1).permutation(len(windows))

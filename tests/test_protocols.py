@@ -66,6 +66,15 @@ def test_budget_is_met_where_documents_allow(plan):
     assert len(plan.spans("nonoverlapping", 512)) == 4
 
 
+def test_sliding_scores_the_same_tokens_at_every_length_while_the_budget_allows():
+    small = Plan(SIZES, settings(tokens=1024))
+    for length in (64, 128, 256, 512):
+        np.testing.assert_array_equal(small.spans("sliding", length), small.spans("fixed", length))
+    everything = Plan(SIZES, settings(tokens=10**6))
+    assert len(everything.spans("sliding", 64)) == sum(size // 32 - 1 for size in SIZES)
+    assert len(everything.spans("fixed", 64)) == sum(max(0, size // 32 - 16) for size in SIZES)
+
+
 def test_a_larger_budget_keeps_the_tokens_of_a_smaller_one():
     few, many = (Plan(SIZES, settings(tokens=tokens)).spans("sliding", 128) for tokens in (512, 2048))
     assert {tuple(s) for s in few} < {tuple(s) for s in many}
