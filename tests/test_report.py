@@ -22,7 +22,7 @@ from poscli.report.canvas import Page, spread
 from poscli.report.sections import split
 from poscli.report.series import pool
 from poscli.report.style import MOST, styles_for
-from poscli.report.summary import BREAKS, HOLDS, UNCLEAR, UNTESTED, USES, verdict
+from poscli.report.summary import BREAKS, FADES, HOLDS, UNCLEAR, UNTESTED, USES, verdict
 from poscli.results import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame, write_table
 
 REASON = "learned table of 256 positions has no row for position 4096"
@@ -100,27 +100,30 @@ def test_bits_are_per_byte_where_tokens_are_longer(rows: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "word"),
+    ("gain", "low", "high", "word"),
     [
-        (1e-9, 0.1, USES),
-        (0.0, 0.1, HOLDS),
-        (-0.1, 0.0, HOLDS),
-        (-0.1, 0.1, HOLDS),
-        (-0.0012, -0.0003, HOLDS),  # significant, and of no consequence
-        (-0.2, -0.0099, HOLDS),
-        (-0.2, -0.01, BREAKS),
-        (math.nan, math.nan, UNCLEAR),
-        (0.1, math.nan, UNCLEAR),
+        (0.05, 1e-9, 0.1, USES),
+        (0.05, 0.0, 0.1, HOLDS),
+        (-0.05, -0.1, 0.0, HOLDS),
+        (0.0, -0.1, 0.1, HOLDS),
+        (-0.0008, -0.0012, -0.0003, HOLDS),  # significant, and of no consequence
+        (-0.1, -0.2, -0.0099, HOLDS),
+        (-0.5, -1.0, -0.0099, HOLDS),  # it may be nothing
+        (-0.1, -0.2, -0.01, FADES),
+        (-0.299, -0.5, -0.2, FADES),
+        (-0.3, -0.5, -0.2, BREAKS),
+        (0.0, math.nan, math.nan, UNCLEAR),
+        (0.1, 0.1, math.nan, UNCLEAR),
     ],
 )
-def test_verdict_at_the_edges_of_the_interval(low: float, high: float, word: str) -> None:
-    assert verdict(low, high) == word
+def test_verdict_at_the_edges_of_the_interval(gain: float, low: float, high: float, word: str) -> None:
+    assert verdict(gain, low, high) == word
 
 
 def test_best_at_the_longest_length_first_and_failures_last(rows: pd.DataFrame) -> None:
     summary = summarize(rows)
     assert list(summary["encoding"]) == ["alibi", "t5(buckets=32)", "none", "rope", "sinusoidal", "learned"]
-    assert list(summary["verdict"]) == [USES, BREAKS, BREAKS, BREAKS, BREAKS, "unsupported"]
+    assert list(summary["verdict"]) == [USES, FADES, BREAKS, BREAKS, BREAKS, "unsupported"]
     assert summary["reason"].iloc[-1] == REASON
     assert math.isnan(summary["ppl_16x"].iloc[-1])
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pandas as pd
 
-from poscli.report.summary import BREAKS, HOLDS, UNCLEAR, UNTESTED, USES, is_failure, ratio_name, verdict
+from poscli.report.summary import BREAKS, FADES, HOLDS, UNCLEAR, UNTESTED, USES, is_failure, ratio_name, verdict
 from poscli.report.words import names, number
 
-EFFECTS = {USES: "helps", HOLDS: "makes no difference to", BREAKS: "harms"}
+EFFECTS = {USES: "helps", HOLDS: "makes no difference to", FADES: "harms", BREAKS: "breaks"}
 PHRASES = {
     USES: "Better than with the context cut to {length}, so the longer context is used",
     HOLDS: "No worse than with the context cut to {length}",
-    BREAKS: "Worse than with the context cut to {length}",
+    FADES: "Worse than with the context cut to {length}",
+    BREAKS: "Broken there",
     UNCLEAR: "Too few documents to tell",
     UNTESTED: "No verdict",
 }
@@ -38,7 +39,7 @@ def gain_finding(points: pd.DataFrame) -> str:
     end = points[points["length"] == last].dropna(subset=["gain"]).sort_values("gain", ascending=False)
     if points["ratio"].max() <= 1:
         return "Only the training length was evaluated."
-    words = [verdict(low, high) for low, high in zip(end["gain_low"], end["gain_high"], strict=True)]
+    words = [verdict(*gain) for gain in end[["gain", "gain_low", "gain_high"]].itertuples(index=False)]
     groups = {key: [name for name, word in zip(end["encoding"], words, strict=True) if word == key] for key in EFFECTS}
     told = "; ".join(f"{EFFECTS[key]} {names(who, 4)}" for key, who in groups.items() if who)
     return f"At {ratio_name(points['ratio'].max())} it {told or 'cannot be told'}. {_lost(points)}".strip()

@@ -11,20 +11,22 @@ import pandas as pd
 from poscli.errors import UsageError
 from poscli.report.series import pool, the_train_length
 
-USES, HOLDS, BREAKS = "uses context", "extrapolates", "breaks"
+USES, HOLDS, FADES, BREAKS = "uses context", "extrapolates", "degrades", "breaks"
 UNCLEAR, UNTESTED = "unclear", "not tested"
 
 HEAD = ["corpus", "fingerprint", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # eval.csv has gains too, in nats per token
 TAIL = ["growth", *GAIN, "verdict", "reason"]
-# Many tokens make a loss of 0.0003 bits per byte significant, and nobody would call that broken: an encoding breaks
-# where even the upper end of its interval is worse than this (0.7 % in perplexity per byte).
-MARGIN = 0.01
+# Many tokens make a loss of 0.0003 bits per byte significant, and nobody would mind it: an encoding degrades where even
+# the upper end of its interval is worse than MARGIN (0.7 % in perplexity per byte), and breaks where the loss itself is
+# above RUIN (23 %).
+MARGIN, RUIN = 0.01, 0.3
 MEANING = {
     USES: "better than the same model with its context cut to L: it reads beyond L and gains from it",
     HOLDS: f"not worse than with its context cut to L by {MARGIN} bits per byte; flat without gain, it is a sliding "
     "window in disguise",
-    BREAKS: f"worse than with its context cut to L, by {MARGIN} bits per byte or more: the longer context does harm",
+    FADES: f"worse than with its context cut to L by {MARGIN} bits per byte or more: the longer context does harm",
+    BREAKS: f"worse than with its context cut to L by {RUIN} bits per byte or more: of no use at this length",
     UNCLEAR: "no interval for the gain: too few documents are long enough",
     UNTESTED: "not evaluated at the longest length, or at the training length only",
 }
@@ -93,13 +95,15 @@ def is_failure(verdict: str) -> bool:
     return verdict not in MEANING
 
 
-def verdict(gain_low: float, gain_high: float) -> str:
-    """What the 95 % interval of the context gain, in bits per byte, says."""
+def verdict(gain: float, gain_low: float, gain_high: float) -> str:
+    """What the context gain and its 95 % interval, in bits per byte, say."""
     if math.isnan(gain_low) or math.isnan(gain_high):
         return UNCLEAR
     if gain_low > 0:
         return USES
-    return HOLDS if gain_high > -MARGIN else BREAKS
+    if gain_high > -MARGIN:
+        return HOLDS
+    return FADES if gain > -RUIN else BREAKS
 
 
 def _line(
@@ -133,7 +137,7 @@ def _judge(sliding: pd.DataFrame, long: pd.DataFrame, last: float) -> tuple[str,
         return UNTESTED, reason
     if last <= 1:
         return UNTESTED, "evaluated at its training length only"
-    return verdict(long["gain_low"].iloc[0], long["gain_high"].iloc[0]), ""
+    return verdict(*(long[name].iloc[0] for name in ("gain", "gain_low", "gain_high"))), ""
 
 
 def _sorted(table: pd.DataFrame) -> pd.DataFrame:

@@ -14,11 +14,11 @@ from rich.text import Text
 from poscli.report.findings import answer
 from poscli.report.sections import Report, Section
 from poscli.report.series import LN2
-from poscli.report.summary import BREAKS, HOLDS, UNCLEAR, UNTESTED, USES, ratio_name
+from poscli.report.summary import BREAKS, FADES, HOLDS, UNCLEAR, UNTESTED, USES, ratio_name
 from poscli.report.table import Column, failures, gain_text, legend, summary_columns
 from poscli.report.words import amount, number
 
-COLORS = {USES: "green", HOLDS: "cyan", BREAKS: "red", UNCLEAR: "yellow", UNTESTED: "dim"}
+COLORS = {USES: "green", HOLDS: "cyan", FADES: "yellow", BREAKS: "red", UNCLEAR: "yellow", UNTESTED: "dim"}
 FAILED = "magenta"
 EASED = ("params", "bpb", "growth")  # columns that a narrow terminal does without, in this order
 
