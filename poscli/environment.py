@@ -39,8 +39,8 @@ def device_name(device: torch.device) -> str:
 
 
 # Matrix products of bfloat16 pay on CPU from some width on, given cores with bfloat16 dot products: a training step
-# ran 1.46 times faster at width 384, 1.39 at 256 and 1.21 at 128 (docs/RECIPE.md). At 128, where encodings are compared,
-# the 20 % are given up for numbers without a rounding of their own.
+# ran 1.46 times faster at width 384, 1.39 at 256 and 1.21 at 128 (docs/RECIPE.md). At 128, where encodings are
+# compared, the 20 % are given up for numbers without a rounding of their own.
 BFLOAT16_WIDTH = 256
 
 
