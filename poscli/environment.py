@@ -120,4 +120,4 @@ def peak_memory_mb(device: torch.device) -> float:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Did torch fail to get memory? On CPU it says so in words only."""
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)

@@ -42,7 +42,13 @@ class TrainRequest(Frozen):
             "model": model,
             "recipe": validated(Recipe, dict(self.recipe), "recipe"),
         }
-        return validated(RunConfig, values, "train")
+        config = validated(RunConfig, values, "train")
+        if config.tokens < (step := config.batch * config.length):
+            raise UsageError(
+                f"--tokens {config.tokens} is less than one step of {step} tokens ({config.batch} windows of "
+                f"{config.length}); give at least {step}, or a smaller --batch or --length"
+            )
+        return config
 
     def _model(self) -> dict[str, int]:
         """Overridden fields; the MLP follows the width unless it is given too."""

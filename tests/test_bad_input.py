@@ -74,6 +74,8 @@ def assert_refused(arguments, code, words, notes=0):
 USAGE = [
     # encodings
     (("train", *NANO), "--enc"),
+    ((*TRAIN, "--enc", "rope|none|alibi"), ("alternates 3 encodings", "has 2 layers")),
+    ((*ALIBI, "--tokens", "5"), ("--tokens 5 is less than one step", "give at least")),
     ((*TRAIN, "--enc", "alibbi"), ("'alibbi'", "did you mean alibi?")),
     ((*TRAIN, "--enc", "ALIBI"), ("'ALIBI'", "alibi", "rope")),
     ((*TRAIN, "--enc", "rope(bsae=500)"), ("'bsae'", "did you mean base?")),

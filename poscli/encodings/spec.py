@@ -81,6 +81,8 @@ def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
 def check(text: str, shape: Shape) -> Spec:
     """Parse a spec and build it once: what it says is known to be possible before anything is trained."""
     spec = parse(text)
+    if len(spec.layers) > shape.layers:
+        raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {shape.layers} layers")
     build(spec, shape, seed=0)
     return spec
 
