@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from poscli.attention import ENGINES, choose
+from poscli.attention import Place, able, choose
 from poscli.config import PRESETS
 from poscli.encodings import Encoding, get, names
 from poscli.encodings.registry import missing
@@ -43,7 +43,7 @@ def _describe(cls: type[Encoding]) -> dict[str, Any]:
         "parameters": parameters(cls),
         "options": {key: _plain(option.default) for key, option in cls.options().items()},
         "engine": choice.name,
-        "engines": [name for name, engine in ENGINES.items() if not engine.refuses(encoding)],
+        "engines": [engine.name for engine in able(encoding, Place(gradient=False))],
         "reason": choice.reason,
         "after": list(cls.after),
         "facts": list(cls.facts),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poscli.attention import Choice, Engine, Positions, attend, choose
+from poscli.attention import Choice, Place, Positions, attend, choose
 from poscli.cache import Cache, LayerCache, Memory
 from poscli.config import ModelConfig, RunConfig
 from poscli.encodings import Encoding
@@ -54,7 +54,7 @@ class Attention(nn.Module):
         self.heads, self.precision = config.heads, precision
         self.q, self.k, self.v, self.o = (Linear(config.width, config.width, precision) for _ in range(4))
         self.encoding = encoding
-        self.engine: Engine = choose(encoding).engine
+        self.wanted: str | None = None  # the engine asked for, if any
 
     def forward(
         self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None, before_BSW: Tensor | None
@@ -66,8 +66,16 @@ class Attention(nn.Module):
         features = encoding.features(seen_BSW) if "features" in encoding.blanks else None
         if cache is not None:
             k, v, features = cache.extend(k, v, features)
-        o_BHTD = attend(self.engine, encoding, q, k, v, positions, features)
+        o_BHTD = attend(self.choice.engine, encoding, q, k, v, positions, features)
         return self.o(o_BHTD.transpose(1, 2).flatten(2))
+
+    @property
+    def choice(self) -> Choice:
+        """The engine that runs, where the weights are now."""
+        weight = self.o.weight
+        gradient = torch.is_grad_enabled() and weight.requires_grad
+        place = Place(weight.device.type, self.precision.attention, weight.shape[1] // self.heads, gradient)
+        return choose(self.encoding, self.wanted, place)
 
     def _heads(self, x_BTW: Tensor) -> Tensor:
         return x_BTW.unflatten(2, (self.heads, -1)).transpose(1, 2)
@@ -172,12 +180,12 @@ class Model(nn.Module):
     @property
     def choices(self) -> list[Choice]:
         """The attention engine of each layer, and why no faster one."""
-        return [choose(encoding) for encoding in self.encodings]
+        return [attention.choice for attention in self._attention()]
 
     @property
     def engine(self) -> str:
         """The engines that run, by name."""
-        return "+".join(dict.fromkeys(attention.engine.name for attention in self._attention()))
+        return "+".join(dict.fromkeys(choice.name for choice in self.choices))
 
     @property
     def engine_reason(self) -> str:
@@ -191,7 +199,6 @@ class Model(nn.Module):
         cut = {id(encoding): Both([encoding, Window(shape, width=width)]) for encoding in copied.encodings}
         for attention in copied._attention():
             attention.encoding = cut[id(attention.encoding)]
-            attention.engine = choose(attention.encoding).engine
         return copied
 
     def stand_in(self, target: str, trained: str) -> Model:
@@ -204,7 +211,6 @@ class Model(nn.Module):
             for i, j in standin.pairs(known[n % len(known)], wanted[n % len(wanted)]):
                 after[j].load_state_dict(before[i].state_dict())
             attention.encoding = other.to(self.embedding.device)
-            attention.engine = choose(other).engine
         return copied
 
     def begin_step(self, progress: float, draw: torch.Generator) -> None:
@@ -216,7 +222,8 @@ class Model(nn.Module):
     def use_engine(self, name: str) -> None:
         """Run every layer on the engine of this name; UsageError if it cannot."""
         for attention in self._attention():
-            attention.engine = choose(attention.encoding, name).engine
+            attention.wanted = name
+        assert self.choices  # raises for an engine that cannot
 
     def encoding_parameters(self) -> list[nn.Parameter]:
         """The learned numbers of the encoding, each once."""

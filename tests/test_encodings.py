@@ -37,7 +37,7 @@ FAR = 16 * LENGTH
 # What each paper touches.
 TOUCHES = {
     "alibi": ("distance", {"distance_bias"}),
-    "cable": ("pair", {"features", "bias"}),
+    "cable": ("pair", {"features", "potential"}),
     "clipped": ("distance", {"distance_bias"}),
     "complex": ("token", {"embed"}),
     "convolution": ("distance", {"distance_bias"}),
@@ -50,7 +50,7 @@ TOUCHES = {
     "floater": ("token", {"embed"}),
     "fope": ("token", {"query", "key"}),
     "fourier": ("distance", {"distance_bias"}),
-    "fox": ("pair", {"features", "bias"}),
+    "fox": ("pair", {"features", "potential"}),
     "gaussian": ("distance", {"distance_bias"}),
     "grape": ("token", {"query", "key"}),
     "grape-additive": ("pair", {"features", "bias"}),

@@ -168,7 +168,7 @@ def test_every_row_says_how_it_was_made(results, books):
         "ratio": 2.0,
         "stride": STRIDE,
         "parameters": size,
-        "engine": "sdpa",
+        "engine": "tiles",
         "device": "cpu",
         "dtype": "float32",
         "poscli": poscli.__version__,

@@ -7,11 +7,11 @@ import torch
 from conftest import HEAD_WIDTH, HEADS, LENGTH, draw, make
 from torch import Tensor
 
-from poscli.attention import ENGINES, Engine, Positions, attend
+from poscli.attention import Engine, Positions, able, attend
 from poscli.encodings import Encoding
 
 TOKENS = 2 * LENGTH  # half of the queries are beyond the last row of U
-TAKING = [engine for engine in ENGINES.values() if not engine.refuses(make("query-bias"))]
+TAKING = able(make("query-bias"))
 
 
 def content(dtype: torch.dtype) -> list[Tensor]:

@@ -12,14 +12,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poscli.attention.blocks import blocks
+from poscli.attention import blocks, reference, sdpa, tiles
+from poscli.attention.biases import BIASES
 from poscli.attention.operands import Operands, Positions
-from poscli.attention.reference import reference
-from poscli.attention.sdpa import sdpa
 from poscli.encodings import TIERS, Encoding
 from poscli.errors import UsageError, near
 
-__all__ = ["ENGINES", "Choice", "Engine", "Positions", "attend", "choose"]
+__all__ = ["ENGINES", "Choice", "Engine", "Place", "Positions", "able", "attend", "choose"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where attention is to run."""
+
+    device: str = "cpu"  # torch's type of device
+    dtype: torch.dtype = torch.float32
+    width: int = 16  # D, numbers per head of the model
+    gradient: bool = True  # is one needed?
 
 
 @dataclass(frozen=True)
@@ -28,8 +37,11 @@ class Engine:
 
     name: str
     run: Callable[[Operands], Tensor]
-    refuses: Callable[[Encoding], str]  # why it cannot run an encoding; '' if it can
+    refuses: Callable[[Encoding, Place], str]  # why it cannot run an encoding there; '' if it can
     summary: str
+    devices: tuple[str, ...] = ("cpu", "cuda")  # where it is worth a try
+    gradient: bool = True  # is it of any use in training?
+    automatic: bool = True  # or only where asked for
 
 
 @dataclass(frozen=True)
@@ -45,37 +57,59 @@ class Choice:
         return self.engine.name
 
 
-def _sdpa_refuses(encoding: Encoding) -> str:
+def _sdpa_refuses(encoding: Encoding, _: Place) -> str:
     acts = sorted(encoding.blanks & {*TIERS["row"], "relative_values"})
     return f"needs whole rows of scores ({', '.join(acts)})" if acts else ""
+
+
+def _tiles_refuse(encoding: Encoding, place: Place) -> str:
+    if place.device != "cpu" or place.gradient:
+        return "it is for evaluation on CPU"
+    if acts := sorted(encoding.blanks & {*TIERS["row"], "bias"}):
+        return f"needs whole rows of scores ({', '.join(acts)})"
+    if "temperature" in encoding.blanks and encoding.blanks & BIASES:
+        return "a temperature multiplies what depends on the distance"
+    if "positions" in encoding.blanks and encoding.blanks & BIASES:
+        return "distances may be uneven"
+    return ""
 
 
 # Fastest first.
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Engine("sdpa", sdpa, _sdpa_refuses, "torch's fused attention, the bias a strided view"),
-        Engine("blocks", blocks, lambda _: "", "eager, block by block over the queries"),
-        Engine("reference", reference, lambda _: "", "eager and dense: the specification"),
+        Engine("tiles", tiles.tiles, _tiles_refuse, "torch's fused attention, tile by tile", ("cpu",), gradient=False),
+        Engine("sdpa", sdpa.sdpa, _sdpa_refuses, "torch's fused attention, the bias a strided view"),
+        Engine("blocks", blocks.blocks, lambda *_: "", "eager, block by block over the queries"),
+        Engine("reference", reference.reference, lambda *_: "", "eager and dense: the specification"),
     )
 }
 
 
-def choose(encoding: Encoding, wanted: str | None = None) -> Choice:
-    """The fastest engine that can run an encoding, or the one asked for; UsageError if that one cannot."""
+def choose(encoding: Encoding, wanted: str | None = None, place: Place | None = None) -> Choice:
+    """The fastest engine that can run an encoding in a place, or the one asked for; UsageError if that one cannot."""
+    place = place or Place()
     if wanted is not None:
         if wanted not in ENGINES:
             raise UsageError(f"there is no engine {wanted!r}: {near(wanted, ENGINES)}")
-        if reason := ENGINES[wanted].refuses(encoding):
-            raise UsageError(f"the engine {wanted} cannot run {encoding.name}: {reason}; {choose(encoding).name} can")
+        if reason := ENGINES[wanted].refuses(encoding, place):
+            instead = choose(encoding, place=place).name
+            raise UsageError(f"the engine {wanted} cannot run {encoding.name}: {reason}; {instead} can")
         return Choice(ENGINES[wanted], "asked for")
     passed: list[str] = []
     for engine in ENGINES.values():
-        reason = engine.refuses(encoding)
+        if not engine.automatic or place.device not in engine.devices or (place.gradient and not engine.gradient):
+            continue
+        reason = engine.refuses(encoding, place)
         if not reason:
             return Choice(engine, "; ".join(passed))
         passed.append(f"not {engine.name}: {reason}")
     raise AssertionError("the reference runs everything")
+
+
+def able(encoding: Encoding, place: Place | None = None) -> list[Engine]:
+    """The engines that can run an encoding in a place, fastest first."""
+    return [engine for engine in ENGINES.values() if not engine.refuses(encoding, place or Place())]
 
 
 def attend(

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from poscli.attention.operands import Operands, snapped
 from poscli.attention.reference import TERMS
 from poscli.attention.skew import descending, skew, skew_keys
+from poscli.encodings.blanks import TIERS
 
 BIASES = {*TERMS, "reach"}  # blanks that add to the scores; what is out of reach is -inf
 # Queries of a block whose bias is a view. torch's CPU kernel works through 256 queries at a time if it is given 768
@@ -32,12 +33,14 @@ def biased_blocks(x: Operands, dense: bool) -> Iterator[tuple[Operands, Tensor]]
     `dense`: the caller materialises scores `[B, H, T, S]`, so blocks must be smaller.
     """
     rows = _rows(x, dense)
-    table = _table(x, rows)
+    table, vectors = _table(x, rows), _vectors(x, rows)
     reach = x.encoding.reach or x.keys
     for start in range(0, x.queries, rows):
         first_key = max(0, x.keys - x.queries + start - reach + 1)
         block = x.block(start, min(start + rows, x.queries), first_key)
-        yield block, _tempered(_bias(block, table[..., x.keys - block.keys :]), block)
+        unseen = x.keys - block.keys
+        own = {blank: v_HND[:, unseen:] for blank, v_HND in vectors.items()}
+        yield block, _tempered(_bias(block, table[..., unseen:], own), block)
 
 
 def _rows(x: Operands, dense: bool) -> int:
@@ -48,7 +51,7 @@ def _rows(x: Operands, dense: bool) -> int:
         per_pair = x.q_BHTD.shape[0] * x.q_BHTD.shape[1]
     if "bias" in blanks or (x.step is None and blanks & set(TERMS)):
         per_pair = max(per_pair, PER_PAIR)
-    if "bias" in blanks and "features" in blanks:  # one for each text and head, in float64
+    if blanks & set(TIERS["pair"]) and "features" in blanks:  # one for each text and head, in float64
         per_pair = max(per_pair, 2 * x.q_BHTD.shape[0] * x.q_BHTD.shape[1])
     if "temperature" in blanks and blanks & BIASES:
         per_pair = max(per_pair, x.q_BHTD.shape[1])
@@ -69,6 +72,14 @@ def _table(x: Operands, rows: int) -> Tensor:
     return descending(by_distance, rows, fill=-math.inf)[None, :, None]
 
 
+def _vectors(x: Operands, rows: int) -> dict[str, Tensor]:
+    """Relative vectors by blank, descending: `[H or 1, keys + rows - 1, D]`, 0 for the future."""
+    if x.step is None:
+        return {}
+    blanks = [blank for blank in ("relative_keys", "relative_queries") if blank in x.encoding.blanks]
+    return {blank: descending(getattr(x.encoding, blank)(distances(x)), rows, fill=0) for blank in blanks}
+
+
 def distances(x: Operands) -> Tensor:
     """The distances of evenly spaced positions, ascending from 0: `[keys]`."""
     assert x.step is not None
@@ -76,20 +87,21 @@ def distances(x: Operands) -> Tensor:
     return count if x.step == 1 else snapped((count.double() * x.step).to(x.pos_S.dtype))
 
 
-def _bias(x: Operands, table: Tensor) -> Tensor:
+def _bias(x: Operands, table: Tensor, vectors: dict[str, Tensor]) -> Tensor:
     encoding, rows, keys = x.encoding, x.queries, x.keys
     bias = skew(table, rows, keys)
     if x.step is None:  # no views: every pair for itself
         return sum((term(x).flip(-2) for blank, term in TERMS.items() if blank in encoding.blanks), bias)
-    if "relative_keys" in encoding.blanks:
-        a_HND = descending(encoding.relative_keys(distances(x)), rows, fill=0)
+    if "relative_keys" in vectors:
+        a_HND = vectors["relative_keys"]
         q = (encoding.relative_query(x.raw_q_BHTD).flip(2) * encoding.scale).to(bias.dtype)
         bias = bias + skew(q @ a_HND.to(q.dtype).mT, rows, keys)
-    if "relative_queries" in encoding.blanks:
-        b_HND = descending(encoding.relative_queries(distances(x)), rows, fill=0)
-        bias = bias + _met_by_keys((x.raw_k_BHSD * encoding.scale).to(bias.dtype), b_HND, rows)
-    if "bias" in encoding.blanks:
-        bias = bias + TERMS["bias"](x).flip(-2)
+    if "relative_queries" in vectors:
+        k = (x.raw_k_BHSD * encoding.scale).to(bias.dtype)
+        bias = bias + _met_by_keys(k, vectors["relative_queries"], rows)
+    for blank in TIERS["pair"]:
+        if blank in encoding.blanks:
+            bias = bias + TERMS[blank](x).flip(-2)
     return bias
 
 

@@ -22,6 +22,22 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     return F.scaled_dot_product_attention(q, k, padded, **how)[..., : v.shape[-1]]
 
 
+def flash(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, bias: Tensor | None = None, causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The same on CPU, without gradient, and the log-sum-exp of the scores `[B, H, T]`, which joins parts of the keys.
+
+    A bias `[B or 1, H or 1, T or 1, S]` may have any strides; beside it, `causal` hides key j from query i < j.
+    """
+    width = max(q.shape[-1], v.shape[-1])
+    if bias is not None:
+        bias = bias.expand(len(bias), -1, q.shape[2], -1)
+    q, k, padded = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, lse = kernel(q, k, padded, 0.0, causal, attn_mask=bias, scale=scale)
+    return out[..., : v.shape[-1]], lse
+
+
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
     """softmax(q k^T scale + bias) v for `[B, H, T, D]` tensors and a bias `[B or 1, H or 1, T, S]` of any strides.
 

@@ -58,6 +58,13 @@ def relative_values(x: Operands, p_BHTS: Tensor) -> Tensor:
     return (p_BHTS[..., None, :] @ c_HTSE).squeeze(-2)
 
 
+def potential(x: Operands) -> Tensor:
+    """C_i - c_j, `[B, H, T, S]` in the dtype of the queries; a difference of float64, or long texts would lose it."""
+    assert x.features_BHSF is not None
+    c_BHS = x.encoding.potential(x.features_BHSF)
+    return (c_BHS[..., x.keys - x.queries :, None] - c_BHS[..., None, :]).to(x.q_BHTD.dtype)
+
+
 def pair_bias(x: Operands) -> Tensor:
     """The pair term `[H, T, S]` or `[B, H, T, S]` in the dtype of the queries."""
     f_j = x.features_BHSF
@@ -83,5 +90,6 @@ TERMS: dict[str, Callable[[Operands], Tensor]] = {
     "relative_keys": met_by_queries,
     "relative_queries": met_by_keys,
     "distance_bias": distance_bias,
+    "potential": potential,
     "bias": pair_bias,
 }

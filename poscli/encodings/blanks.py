@@ -2,7 +2,8 @@
 
     x_i  = embed(x_i, i)
     q_i  = query(q_i, i)      k_j = key(k_j, j)      v_j = value(v_j, j)
-    s_ij = ((q_i . k_j + q_i . a[i-j] + k_j . b[i-j]) * scale + distance_bias[h, i-j] + bias(i, j)) * temperature(n_i)
+    s_ij = ((q_i . k_j + q_i . a[i-j] + k_j . b[i-j]) * scale + t_ij) * temperature(n_i)
+    t_ij = distance_bias[h, i-j] + potential_i - potential_j + bias(i, j)
     o_i  = output( sum_j weights(scores(s))_ij (v_j + c[i-j]), i )
 
 B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width, W model width, F
@@ -25,7 +26,7 @@ TIERS: dict[str, tuple[str, ...]] = {
     "token": ("positions", "embed", "content_query", "query", "key", "value", "output", "features", "temperature"),
     "distance": ("distance_bias", "reach"),
     "relative": ("relative_keys", "relative_queries", "relative_values"),
-    "pair": ("bias",),
+    "pair": ("potential", "bias"),
     "row": ("similarity", "scores", "weights", "mix"),
 }
 BLANKS = tuple(blank for blanks in TIERS.values() for blank in blanks)
@@ -98,6 +99,10 @@ class Blanks(nn.Module):
         raise NotImplementedError
 
     # pair tier: two tokens
+    def potential(self, f_BHSF: Tensor) -> Tensor:
+        """A number c `[B, H, S]` in float64 of each token, from the features: its scores are added c_i - c_j."""
+        raise NotImplementedError
+
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         """A term of the scores `[H, T, S]` or `[B, H, T, S]` for positions `[T]`, `[S]` and their features."""
         raise NotImplementedError

@@ -91,6 +91,10 @@ class Both(Encoding):
         heads = max(len(a_HND) for a_HND in parts)
         return torch.cat([a_HND.expand(heads, -1, -1) for a_HND in parts], dim=-1)
 
+    def potential(self, f_BHSF: Tensor) -> Tensor:
+        own = self._features_of(f_BHSF)
+        return reduce(torch.add, (part.potential(_given(own[part])) for part in self._with("potential")))
+
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         of_i, of_j = self._features_of(f_i), self._features_of(f_j)
         return reduce(torch.add, (part.bias(i, j, of_i[part], of_j[part]) for part in self._with("bias")))
@@ -110,3 +114,8 @@ class Both(Encoding):
         for owner in self._with("weights"):
             return owner.weights(s_BHTS)
         return super().weights(s_BHTS)
+
+
+def _given(f: Tensor | None) -> Tensor:
+    assert f is not None, "a potential is made of features"
+    return f

@@ -31,7 +31,5 @@ class FoX(Encoding):
         """Log f of what the projection gives."""
         return logsigmoid(y)
 
-    def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
-        assert f_j is not None
-        c_BHS = f_j[..., 0].double().cumsum(-1)
-        return c_BHS[..., -len(i) :, None] - c_BHS[..., None, :]
+    def potential(self, f_BHSF: Tensor) -> Tensor:
+        return f_BHSF[..., 0].double().cumsum(-1)

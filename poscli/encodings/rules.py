@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poscli.encodings.base import Encoding
+from poscli.encodings.blanks import TIERS
 
 # blanks of which a layer can have only one, and what to call them
 EXCLUSIVE = {
@@ -39,4 +40,4 @@ def entangled(parts: Sequence[Encoding]) -> bool:
     """
     blanks = frozenset().union(*(part.blanks for part in parts))
     turning = sum(bool(part.blanks & TURNS) for part in parts)
-    return turning > 1 or ("bias" in blanks and bool(blanks & {"scores", "weights"}))
+    return turning > 1 or (bool(blanks & set(TIERS["pair"])) and bool(blanks & {"scores", "weights"}))

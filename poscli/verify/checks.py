@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poscli.attention import ENGINES, Positions, attend
+from poscli.attention import Place, Positions, able, attend
 from poscli.cache import Cache
 from poscli.encodings import Encoding, Unsupported
 from poscli.verify.noise import FLOAT32, draw, tolerances
@@ -95,9 +95,8 @@ def engines(subject: Subject) -> str:
             exact = subject.attention(encoding, REFERENCE, torch.float64, queries, keys)
             moved = [subject.attention(encoding, REFERENCE, torch.float64, queries, keys, off) for off in (100, 200)]
             limits = tolerances(exact, moved, WIDTH // HEADS, keys)
-            for name, engine in ENGINES.items():
-                if engine.refuses(encoding):
-                    continue
+            for engine in able(encoding, Place(gradient=False)):
+                name = engine.name
                 values = subject.attention(encoding, engine, torch.float32, queries, keys)
                 for what, value in values.items():
                     error = float((value - exact[what]).abs().max())

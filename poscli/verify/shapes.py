@@ -67,6 +67,9 @@ def _returned(encoding: Encoding, given: dict[str, Tensor], pos: Tensor, subject
     if "relative_keys" in has:
         width = encoding.relative_query(given["q"]).shape[-1]
         calls.append(("relative_keys", encoding.relative_keys(d), [(heads, LENGTH, width) for heads in (1, HEADS)]))
+    if "potential" in has:
+        per_token: Shapes = [(like_v[0], HEADS, LENGTH)]
+        calls.append(("potential", encoding.potential(encoding.features(given["x"])).to(given["x"].dtype), per_token))
     if "bias" in has:
         f = encoding.features(given["x"]) if "features" in has else None
         pairs: Shapes = [(HEADS, LENGTH, LENGTH), (like_v[0], HEADS, LENGTH, LENGTH)]

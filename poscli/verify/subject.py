@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from poscli.attention import ENGINES, Engine, Positions, attend, biases
+from poscli.attention import ENGINES, Engine, Positions, attend, biases, tiles
 from poscli.config import ModelConfig
 from poscli.encodings import Encoding, Shape, Unsupported
 from poscli.model import Model
@@ -90,7 +90,7 @@ class Subject:
     def attention(
         self, encoding: Encoding, engine: Engine, dtype: torch.dtype, queries: int, keys: int, off: int | None = None
     ) -> dict[str, Tensor]:
-        """Output and gradients of everything under a random loss, as float64."""
+        """Output and, from engines that have them, gradients of everything under a random loss, as float64."""
         encoding = copy.deepcopy(encoding).to(dtype).requires_grad_(True)
         if off is not None:
             with torch.no_grad():
@@ -99,8 +99,10 @@ class Subject:
         given = {name: x.requires_grad_() for name, x in self.inputs(queries, keys, dtype, off).items()}
         features = encoding.features(given["x"]) if "features" in encoding.blanks else None
         positions = Positions.of(encoding, keys, torch.device("cpu"))
-        with blocks_of(5):
+        with blocks_of(5), torch.set_grad_enabled(engine.gradient):
             out = attend(engine, encoding, given["q"], given["k"], given["v"], positions, features)
+        if not engine.gradient:
+            return {"output": out.double()}
         (out * draw(*out.shape, seed=self.seed + 9, dtype=dtype)).sum().backward()
         learned = given | dict(encoding.named_parameters())
         grads = {f"d{name}": torch.zeros(()) if p.grad is None else p.grad for name, p in learned.items()}
@@ -110,11 +112,15 @@ class Subject:
 @contextmanager
 def blocks_of(rows: int) -> Iterator[None]:
     """Engines work through so few queries at a time: a small input then meets every seam between blocks."""
-    kept, biases.BLOCK = biases.BLOCK, rows
+    sizes = [(biases, "BLOCK", rows), (tiles, "ROWS", rows), (tiles, "KEYS", rows - 1), (tiles, "STEP", 2)]
+    kept = [(module, name, getattr(module, name)) for module, name, _ in sizes]
     try:
+        for module, name, size in sizes:
+            setattr(module, name, size)
         yield
     finally:
-        biases.BLOCK = kept
+        for module, name, size in kept:
+            setattr(module, name, size)
 
 
 def jolted(x: Tensor, seed: int) -> Tensor:

@@ -10,7 +10,7 @@ from conftest import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, tokens
 from torch import Tensor
 
 from oracles import Content, Oracle, attention
-from poscli.attention import ENGINES, Positions, attend
+from poscli.attention import ENGINES, Place, Positions, able, attend
 from poscli.encodings import Encoding, Unsupported
 
 BATCH = 2
@@ -45,7 +45,7 @@ def expected(oracle: Oracle, stride: int, off: int | None = None) -> dict[str, T
 
 
 def found(oracle: Oracle, stride: int, engine: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What poscli computes."""
+    """What poscli computes, with gradients where the engine has them."""
     encoding, c = copy.deepcopy(make(oracle.spec)).to(dtype), content(stride, dtype)
     assert make(oracle.spec).blanks == encoding.blanks
     index = c.pos.long()
@@ -54,8 +54,9 @@ def found(oracle: Oracle, stride: int, engine: str, dtype: torch.dtype) -> dict[
         return with_gradients(encoding.embed(c.x, pos, c.ids), encoding, c)
     features = encoding.features(c.x) if "features" in encoding.blanks else None
     step = float(stride) if torch.equal(pos, index) else None
-    out = attend(ENGINES[engine], encoding, c.q, c.k, c.v, Positions(pos=pos, step=step), features)
-    return with_gradients(out, encoding, c)
+    with torch.set_grad_enabled(ENGINES[engine].gradient):
+        out = attend(ENGINES[engine], encoding, c.q, c.k, c.v, Positions(pos=pos, step=step), features)
+    return with_gradients(out, encoding, c) if out.requires_grad else {"result": out.double()}
 
 
 def limits(oracle: Oracle, stride: int, exact: dict[str, Tensor]) -> dict[str, float]:
@@ -89,4 +90,4 @@ def largest(oracle: Oracle) -> tuple[float, float]:
 
 def engines_for(oracle: Oracle) -> list[str]:
     encoding = make(oracle.spec)
-    return ["-"] if oracle.gives == "embedding" else [n for n, e in ENGINES.items() if not e.refuses(encoding)]
+    return ["-"] if oracle.gives == "embedding" else [e.name for e in able(encoding, Place(gradient=False))]

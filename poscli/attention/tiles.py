@@ -1,0 +1,246 @@
+"""The engine for evaluation on CPU: torch's fused kernel over tiles of queries and keys, joined by their log-sum-exp.
+
+What is added to the scores of a block of queries is seldom a full matrix. From some distance on most encodings say the
+same of every key (T5's last bucket, a clipped vector, nothing at all): those keys take the kernel without a bias, and
+one number per query is added to their log-sum-exp. Nearer keys get a view of a table, or a bias made tile by tile, no
+larger than the cache. Keys to which a decaying bias leaves no weight that float32 could hold are not visited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from poscli.attention.biases import distances
+from poscli.attention.fused import flash
+from poscli.attention.operands import Operands
+from poscli.attention.reference import tempered
+from poscli.attention.skew import skew, skew_keys, unskew
+
+Part = tuple[Tensor, Tensor]  # output [B, H, R, E] over some of the keys, and the log-sum-exp [B, H, R] of their scores
+
+ROWS = 1024  # queries of a block; torch's kernel takes 256 at a time if it is given 768 or more, 64 or 32 otherwise
+KEYS = 1024  # keys of a tile whose bias is no view, for one head: with its distances 8 MiB of float32
+ALIGNED = 16  # columns of a product, in multiples: 0.50 ms against 0.64 for 1024 by 17 by 2048 and by 2047
+STEP = 256  # keys are left out in so many: heads that agree share a tile
+NOTHING = -104.0  # exp of it is 0 in float32, denormal numbers included
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """All that makes the scores, one entry per head; R rows are queries from `start` on, distances n ascend from 0."""
+
+    scale: float
+    first: int  # the token that is the first query
+    reach: int
+    q_BHTD: Tensor
+    k_BHSD: Tensor
+    v_BHSE: Tensor
+    table_HN: Tensor
+    a_HND: Tensor | None = None  # vectors that relative queries meet
+    b_HND: Tensor | None = None  # and relative keys
+    c_HNE: Tensor | None = None  # and what is added to the values
+    relative_q_BHTD: Tensor | None = None
+    relative_k_BHSD: Tensor | None = None
+    potential_BHS: Tensor | None = None
+
+    @staticmethod
+    def of(x: Operands) -> Terms:
+        """The terms of a call, relative queries and keys scaled."""
+        encoding, dtype, heads = x.encoding, x.q_BHTD.dtype, x.q_BHTD.shape[1]
+        reach = min(encoding.reach or x.keys, x.keys)
+
+        def by_distance(blank: str) -> Tensor | None:
+            if blank not in encoding.blanks:
+                return None
+            found: Tensor = getattr(encoding, blank)(distances(x)).to(dtype)
+            return found.expand(heads, *found.shape[1:])
+
+        table = by_distance("distance_bias")
+        table = x.q_BHTD.new_zeros(heads, x.keys) if table is None else table
+        a, b = by_distance("relative_keys"), by_distance("relative_queries")
+        potential = None
+        if "potential" in encoding.blanks:
+            assert x.features_BHSF is not None
+            potential = encoding.potential(x.features_BHSF)
+        return Terms(
+            scale=encoding.scale,
+            first=x.keys - x.queries,
+            reach=reach,
+            q_BHTD=tempered(x, x.q_BHTD),
+            k_BHSD=x.k_BHSD,
+            v_BHSE=x.v_BHSE,
+            table_HN=F.pad(table[:, :reach], (0, x.keys - reach), value=hidden(dtype)),
+            a_HND=a,
+            b_HND=b,
+            c_HNE=by_distance("relative_values"),
+            relative_q_BHTD=None if a is None else (encoding.relative_query(x.raw_q_BHTD) * encoding.scale).to(dtype),
+            relative_k_BHSD=None if b is None else (x.raw_k_BHSD * encoding.scale).to(dtype),
+            potential_BHS=potential,
+        )
+
+    def only(self, heads: list[int]) -> Terms:
+        """Some of the heads."""
+        if len(heads) == self.q_BHTD.shape[1]:
+            return self
+        row = heads == list(range(heads[0], heads[0] + len(heads)))  # then no copy is needed
+        pick = slice(heads[0], heads[-1] + 1) if row else heads
+        own: dict[str, Any] = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **{name: x[:, pick] if "_B" in name else x[pick] for name, x in own.items()})
+
+    @cached_property
+    def constant_from(self) -> int:
+        """The distance from which on all that depends on it is the same."""
+        of_distance = (self.table_HN, self.a_HND, self.b_HND, self.c_HNE)
+        return max(_constant_from(x_HN) for x_HN in of_distance if x_HN is not None)
+
+    def content(self, rows: slice, keys: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of a tile."""
+        return self.q_BHTD[:, :, rows], self.k_BHSD[:, :, keys], self.v_BHSE[:, :, keys]
+
+    def of_keys(self, rows: slice, keys: slice) -> Tensor | None:
+        """Minus the potential of each key `[B, H, 1, C]`, seen from the first query so that float32 can hold it."""
+        if self.potential_BHS is None:
+            return None
+        query = self.potential_BHS[:, :, self.first + rows.start, None]
+        return (query - self.potential_BHS[:, :, keys])[:, :, None].to(self.q_BHTD.dtype)
+
+    @property
+    def is_view(self) -> bool:
+        """Is the bias a function of the distance alone?"""
+        return all(x is None for x in (self.a_HND, self.b_HND, self.c_HNE, self.potential_BHS))
+
+
+def tiles(x: Operands) -> Tensor:
+    """Attention output `[B, H, T, E]` of an encoding that leaves rows of scores alone; no gradient."""
+    terms = Terms.of(x)
+    weight = Weight.of(terms)
+    out = x.v_BHSE.new_empty(*x.q_BHTD.shape[:3], x.v_BHSE.shape[-1])
+    for start in range(0, x.queries, ROWS):
+        rows = slice(start, min(start + ROWS, x.queries))
+        for first_key, heads in weight.begins(rows):
+            out[:, heads, rows] = joined(list(parts(terms.only(heads), rows, first_key)))
+    return out
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Where keys begin to have a weight: a softmax in float32 gives 0 to scores 104 below the largest."""
+
+    terms: Terms
+    excess_HN: Tensor | None  # by how much the bias may exceed a query's bias to itself, at a distance or any further
+    spread_H: Tensor | None  # by how much content may
+
+    @staticmethod
+    def of(t: Terms) -> Weight:
+        """Bounds for all queries; relative vectors have none."""
+        if t.a_HND is not None or t.b_HND is not None:
+            return Weight(t, None, None)
+        furthest_first = t.table_HN.flip(1).cummax(1).values
+        q, k = (x.norm(dim=-1).amax((0, 2)) for x in (t.q_BHTD, t.k_BHSD))
+        return Weight(t, furthest_first.flip(1) - t.table_HN[:, :1], 2 * abs(t.scale) * q * k)
+
+    def begins(self, rows: slice) -> list[tuple[int, list[int]]]:
+        """The first key with any weight for these queries, and the heads of which that is true."""
+        t = self.terms
+        query, heads = t.first + rows.start, t.q_BHTD.shape[1]
+        if self.excess_HN is None or self.spread_H is None:
+            return [(max(0, query - t.reach + 1), list(range(heads)))]
+        most_HS = self.excess_HN[:, : query + 1].flip(1) + self.spread_H[:, None]
+        if t.potential_BHS is not None:
+            own_BH = t.potential_BHS[:, :, query : t.first + rows.stop].amax(-1, keepdim=True)
+            most_HS = most_HS + (own_BH - t.potential_BHS[:, :, : query + 1]).amax(0)
+        firsts = ((most_HS >= NOTHING).int().argmax(1) // STEP * STEP).tolist()
+        return [(first, [h for h in range(heads) if firsts[h] == first]) for first in sorted(set(firsts))]
+
+
+def parts(t: Terms, rows: slice, first_key: int) -> Iterator[Part]:
+    """Attention of these queries to the keys from `first_key` on, in groups that the kernel takes at once."""
+    query, end, constant_from = t.first + rows.start, t.first + rows.stop, t.constant_from
+    near = query if constant_from <= 1 else max(first_key, query - constant_from + 1)
+    if near - first_key < STEP:
+        near = first_key
+    if near > first_key:
+        yield far(t, rows, slice(first_key, near))
+    if constant_from == 0 and near == query:
+        yield far(t, rows, slice(query, end), causal=True)
+    elif t.is_view:
+        yield tile(t, rows, slice(near, end))
+    else:
+        for start in range(near, end, KEYS):
+            keys = slice(start, min(start + KEYS, end))
+            heads = [tile(t.only([h]), rows, keys) for h in range(t.q_BHTD.shape[1])]
+            yield torch.cat([o for o, _ in heads], dim=1), torch.cat([lse for _, lse in heads], dim=1)
+
+
+def far(t: Terms, rows: slice, keys: slice, causal: bool = False) -> Part:
+    """Keys at distances from which on nothing changes: one number per query, and perhaps one per key."""
+    of_keys = t.of_keys(rows, keys)
+    if t.b_HND is not None and t.relative_k_BHSD is not None:
+        met = (t.relative_k_BHSD[:, :, keys] @ t.b_HND[:, -1, :, None]).mT
+        of_keys = met if of_keys is None else of_keys + met
+    o_BHRE, lse_BHR = flash(*t.content(rows, keys), scale=t.scale, bias=of_keys, causal=causal)
+    lse_BHR = lse_BHR + t.table_HN[:, -1:]
+    if t.a_HND is not None and t.relative_q_BHTD is not None:
+        lse_BHR = lse_BHR + (t.relative_q_BHTD[:, :, rows] @ t.a_HND[:, -1, :, None])[..., 0]
+    return (o_BHRE if t.c_HNE is None else o_BHRE + t.c_HNE[:, -1:]), lse_BHR
+
+
+def tile(t: Terms, rows: slice, keys: slice) -> Part:
+    """Keys whose bias depends on the distance: a skewed view (see skew.py), the queries in reverse."""
+    count, columns = rows.stop - rows.start, keys.stop - keys.start
+    furthest, distances = t.first + rows.stop - 1 - keys.start, -(-(count + columns - 1) // ALIGNED) * ALIGNED
+    q, k, v = t.content(rows, keys)
+    q = q.flip(2)
+    table_HN = band(t.table_HN, furthest, distances, fill=hidden(q.dtype))
+    if t.a_HND is not None and t.relative_q_BHTD is not None:  # the table beside the vectors: one product for both
+        a_HND = torch.cat([band(t.a_HND, furthest, distances), table_HN[..., None]], dim=-1)
+        bias = skew(F.pad(t.relative_q_BHTD[:, :, rows].flip(2), (0, 1), value=1) @ a_HND.mT, count, columns)
+    else:
+        bias = skew(table_HN[None, :, None], count, columns)
+    if t.b_HND is not None and t.relative_k_BHSD is not None:
+        b_HND = band(t.b_HND, furthest, distances)
+        bias = bias + skew_keys(t.relative_k_BHSD[:, :, keys] @ b_HND.mT, count)
+    if (of_keys := t.of_keys(rows, keys)) is not None:
+        bias = bias + of_keys
+    if t.c_HNE is None:
+        o_BHRE, lse_BHR = flash(q, k, v, scale=t.scale, bias=bias)
+        return o_BHRE.flip(2), lse_BHR.flip(2)
+    s_BHRC = (q @ k.mT).mul_(t.scale).add_(bias)
+    lse_BHR = s_BHRC.logsumexp(-1)
+    p_BHRC = s_BHRC.sub_(lse_BHR[..., None]).exp_()
+    o_BHRE = p_BHRC @ v + unskew(p_BHRC, distances) @ band(t.c_HNE, furthest, distances)
+    return o_BHRE.flip(2), lse_BHR.flip(2)
+
+
+def band(x_HN: Tensor, furthest: int, count: int, fill: float = 0) -> Tensor:
+    """Entries `[H, count, ...]` for the distances from `furthest` down, `fill` for negative ones."""
+    nearest = furthest - count + 1
+    inside = x_HN[:, max(0, nearest) : furthest + 1].flip(1)
+    return F.pad(inside, (*[0, 0] * (x_HN.ndim - 2), 0, max(0, -nearest)), value=fill)
+
+
+def joined(parts: list[Part]) -> Tensor:
+    """The output over all keys of the parts."""
+    if len(parts) == 1:
+        return parts[0][0]
+    outs, lses = zip(*parts, strict=True)
+    shares = torch.softmax(torch.stack(lses), dim=0).to(outs[0].dtype)
+    return (torch.stack(outs) * shares[..., None]).sum(0)
+
+
+def hidden(dtype: torch.dtype) -> float:
+    """What hides a key in a bias: -inf without its NaN, should a query see nothing of a tile."""
+    return max(-1e30, torch.finfo(dtype).min / 2)
+
+
+def _constant_from(x_HN: Tensor) -> int:
+    """The distance from which on all entries are those of the last."""
+    differs = (x_HN != x_HN[:, -1:]).movedim(1, 0).flatten(1).any(1).nonzero()
+    return int(differs[-1]) + 1 if len(differs) else 0
