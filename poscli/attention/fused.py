@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 # Entries of a score matrix that the backward pass holds at once: 2 MiB of float32, about a core's cache.
 CHUNK = 2**19
+ROWS = 128  # queries whose gradient is computed at once where attention is causal: keys after them are left out
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
@@ -51,38 +53,53 @@ def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
     return fused_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
+def potential_attention(q: Tensor, k: Tensor, v: Tensor, of_keys: Tensor, scale: float) -> Tensor:
+    """Causal attention of T queries to as many keys on CPU, a learned number `[B, H, 1, T]` added for each key."""
+    return _LearnedBias.apply(q, k, v, of_keys, scale, True)
+
+
 class _LearnedBias(torch.autograd.Function):
     """Fused forward; the backward recomputes the weights chunk by chunk and returns dS for the bias, summed."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, causal: bool = False) -> Tensor:
         ctx.save_for_backward(q, k, v, bias)
-        ctx.scale = scale
+        ctx.scale, ctx.causal = scale, causal
         mask = bias.detach()  # or torch, seeing that it requires a gradient, would materialise everything after all
-        mask = mask if q.device.type == "cpu" else mask.contiguous()
-        return fused_attention(q, k, v, attn_mask=mask, scale=scale)
+        if q.device.type == "cpu":
+            return flash(q, k, v, scale=scale, bias=mask, causal=causal)[0]
+        assert not causal
+        return fused_attention(q, k, v, attn_mask=mask.contiguous(), scale=scale)
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias = ctx.saved_tensors
-        grads = [torch.empty_like(x) for x in (q, k, v)]
+        grads = [torch.zeros_like(x) for x in (q, k, v)]
         grad_bias = torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
-        step = max(1, CHUNK // (q.shape[1] * q.shape[2] * k.shape[2]))
-        for start in range(0, len(q), step):
-            part = slice(start, start + step)
-            b = part if len(bias) > 1 else slice(None)
-            *parts, ds = _backward(q[part], k[part], v[part], bias[b], grad_o[part], ctx.scale)
-            for grad, value in zip(grads, parts, strict=True):
-                grad[part] = value
-            grad_bias[b] += ds.sum_to_size(grad_bias[b].shape)
-        return *grads, grad_bias, None
+        rows = min(ROWS, q.shape[2]) if ctx.causal else q.shape[2]
+        for start in range(0, q.shape[2], rows):
+            keys = slice(0, start + rows) if ctx.causal else slice(None)
+            step = max(1, CHUNK // (q.shape[1] * rows * k[:, :, keys].shape[2]))
+            for first in range(0, len(q), step):
+                at = (slice(first, first + step), slice(None), slice(start, start + rows))
+                to = (*at[:2], keys)
+                own = (at[0] if len(bias) > 1 else slice(None), slice(None), slice(None), keys)
+                dq, dk, dv, ds = _backward(q[at], k[to], v[to], bias[own], grad_o[at], ctx.scale, ctx.causal)
+                for grad, where, value in zip(grads, (at, to, to), (dq, dk, dv), strict=True):
+                    grad[where] += value
+                grad_bias[own] += ds.sum_to_size(grad_bias[own].shape)
+        return *grads, grad_bias, None, None
 
 
 def _backward(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, grad_o: Tensor, scale: float
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, grad_o: Tensor, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v and of the scores."""
-    p = torch.softmax(torch.matmul(q * scale, k.mT).add_(bias), dim=-1)
+    """Gradients of q, k, v and of the scores; where it is causal, the queries are the last of the tokens."""
+    s = torch.matmul(q * scale, k.mT).add_(bias)
+    if causal:
+        future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
+        s[..., -q.shape[2] :].masked_fill_(future, -math.inf)
+    p = torch.softmax(s, dim=-1)
     grad_v = p.mT @ grad_o
     ds = torch._softmax_backward_data(grad_o @ v.mT, p, -1, p.dtype)
     return (ds @ k).mul_(scale), (ds.mT @ q).mul_(scale), grad_v, ds

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from poscli.attention.biases import BIASES, biased_blocks
-from poscli.attention.fused import biased_attention, fused_attention
+from poscli.attention.fused import biased_attention, fused_attention, potential_attention
 from poscli.attention.operands import Operands
 from poscli.attention.reference import tempered
+
+LONG = 1024  # tokens over which potentials may drift before float32 holds too little of their differences
 
 
 def sdpa(x: Operands) -> Tensor:
@@ -22,6 +24,11 @@ def sdpa(x: Operands) -> Tensor:
     if not x.encoding.blanks & BIASES and x.queries in (1, x.keys):
         q, k, v = x.q_BHTD, x.k_BHSD, x.v_BHSE
         return fused_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
+    if x.encoding.blanks & BIASES == {"potential"} and x.q_BHTD.device.type == "cpu" and x.queries == x.keys <= LONG:
+        assert x.features_BHSF is not None
+        c_BHS = x.encoding.potential(x.features_BHSF)
+        of_keys = (c_BHS[..., :1] - c_BHS)[:, :, None].to(x.q_BHTD.dtype)
+        return potential_attention(x.q_BHTD, x.k_BHSD, x.v_BHSE, of_keys, scale)
     return torch.cat(
         [
             biased_attention(block.q_BHTD.flip(2), block.k_BHSD, block.v_BHSE, bias, scale).flip(2)
