@@ -3,6 +3,7 @@
 #   make check    format, lint and types        make test     fast tests (under 5 minutes)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
 #   make smoke    one encoding of every tier, end to end (under a minute)
+#   make bench    what every encoding costs on this machine, beside none and beside x-transformers (an hour or two)
 
 PYTHON ?= python3
 PIP_FLAGS ?=
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 
-.PHONY: install demo smoke check format table test slow gpu clean
+.PHONY: install demo smoke check format table test slow gpu bench clean
 
 install: $(CORE)
 
@@ -40,7 +41,10 @@ slow: $(DEV)
 	$(BIN)/pytest -m slow
 
 gpu: $(DEV)
-	$(BIN)/pytest -m gpu
+	$(BIN)/pytest -s -m gpu tests/test_gpu.py
+
+bench: $(DEV)
+	$(BIN)/poscli bench --against x-transformers --resume
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poscli.attention import blocks, reference, sdpa, tiles
+from poscli.attention import blocks, flex, reference, sdpa, tiles, triton
 from poscli.attention.biases import BIASES
 from poscli.attention.operands import Operands, Positions
 from poscli.encodings import TIERS, Encoding
@@ -62,11 +62,11 @@ def _sdpa_refuses(encoding: Encoding, _: Place) -> str:
     return f"needs whole rows of scores ({', '.join(acts)})" if acts else ""
 
 
-def _tiles_refuse(encoding: Encoding, place: Place) -> str:
-    if place.device != "cpu" or place.gradient:
-        return "it is for evaluation on CPU"
-    if acts := sorted(encoding.blanks & {*TIERS["row"], "bias"}):
+def _tiles_refuse(encoding: Encoding, _: Place) -> str:
+    if acts := sorted(encoding.blanks & set(TIERS["row"])):
         return f"needs whole rows of scores ({', '.join(acts)})"
+    if "bias" in encoding.blanks:
+        return "the bias of a pair is no function of its distance"
     if "temperature" in encoding.blanks and encoding.blanks & BIASES:
         return "a temperature multiplies what depends on the distance"
     if "positions" in encoding.blanks and encoding.blanks & BIASES:
@@ -78,8 +78,10 @@ def _tiles_refuse(encoding: Encoding, place: Place) -> str:
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
+        Engine("triton", triton.run, triton.refuses, "Triton kernels that read a number per distance", ("cuda",)),
         Engine("tiles", tiles.tiles, _tiles_refuse, "torch's fused attention, tile by tile", ("cpu",), gradient=False),
         Engine("sdpa", sdpa.sdpa, _sdpa_refuses, "torch's fused attention, the bias a strided view"),
+        Engine("flex", flex.run, flex.refuses, "torch's FlexAttention, a yardstick", ("cuda",), automatic=False),
         Engine("blocks", blocks.blocks, lambda *_: "", "eager, block by block over the queries"),
         Engine("reference", reference.reference, lambda *_: "", "eager and dense: the specification"),
     )
@@ -92,24 +94,37 @@ def choose(encoding: Encoding, wanted: str | None = None, place: Place | None = 
     if wanted is not None:
         if wanted not in ENGINES:
             raise UsageError(f"there is no engine {wanted!r}: {near(wanted, ENGINES)}")
-        if reason := ENGINES[wanted].refuses(encoding, place):
+        if reason := refusal(ENGINES[wanted], encoding, place):
             instead = choose(encoding, place=place).name
             raise UsageError(f"the engine {wanted} cannot run {encoding.name}: {reason}; {instead} can")
         return Choice(ENGINES[wanted], "asked for")
     passed: list[str] = []
     for engine in ENGINES.values():
-        if not engine.automatic or place.device not in engine.devices or (place.gradient and not engine.gradient):
+        if not engine.automatic or misplaced(engine, place):
             continue
         reason = engine.refuses(encoding, place)
         if not reason:
             return Choice(engine, "; ".join(passed))
-        passed.append(f"not {engine.name}: {reason}")
+        if encoding.tier != "token":  # without anything to add to the scores, no engine is faster than torch's kernel
+            passed.append(f"not {engine.name}: {reason}")
     raise AssertionError("the reference runs everything")
 
 
 def able(encoding: Encoding, place: Place | None = None) -> list[Engine]:
     """The engines that can run an encoding in a place, fastest first."""
-    return [engine for engine in ENGINES.values() if not engine.refuses(encoding, place or Place())]
+    return [engine for engine in ENGINES.values() if not refusal(engine, encoding, place or Place())]
+
+
+def refusal(engine: Engine, encoding: Encoding, place: Place) -> str:
+    """Why an engine cannot run an encoding in a place; '' if it can."""
+    return misplaced(engine, place) or engine.refuses(encoding, place)
+
+
+def misplaced(engine: Engine, place: Place) -> str:
+    """Why an engine runs nothing in a place; '' if it may."""
+    if place.device not in engine.devices:
+        return f"it runs on {' and '.join(engine.devices)}, and this is {place.device}"
+    return "it has no backward pass" if place.gradient and not engine.gradient else ""
 
 
 def attend(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
@@ -14,9 +14,12 @@ from poscli.cli.options import Json, Out
 from poscli.console import emit, out
 from poscli.errors import FAILED
 
+if TYPE_CHECKING:
+    from poscli.attention import Engine
+
 OPTIONAL = {
     "datasets": "corpora jsonl:, parquet: and hf:",
-    "triton": "GPU kernels, which nothing needs yet",
+    "triton": "the engine triton and the rotation of q and k in one kernel, on CUDA",
     "transformers": "oracles of the tests",
 }
 
@@ -44,7 +47,7 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         _check("torch", "ok", f"{facts['torch']}, {facts['threads']} threads on {facts['cores']} cores"),
         _check("cpu bfloat16", "ok" if cpu_has_bfloat16() else "missing", _bfloat16(cpu_has_bfloat16())),
         _cuda(torch.cuda.is_available(), torch.version.cuda, lambda: device_name(torch.device("cuda"))),
-        _check("engines", "ok", "; ".join(f"{e.name}: {e.summary}" for e in ENGINES.values())),
+        *(_engine(engine) for engine in ENGINES.values()),
         _check("encodings", "ok", _encodings([name for name in names() if not missing(name)])),
     ]
     checks += [_check(f"encoding {name}", "missing", why) for name in names() if (why := missing(name))]
@@ -62,6 +65,13 @@ def _encodings(usable: list[str]) -> str:
 
 def _bfloat16(native: bool) -> str:
     return "native products: used from width 256 on" if native else "no native products: float32 is used throughout"
+
+
+def _engine(engine: Engine) -> dict[str, str]:
+    import torch
+
+    here = "cpu" in engine.devices or torch.cuda.is_available()
+    return _check(f"engine {engine.name}", "ok" if here else "missing", engine.summary + (not here) * "; needs CUDA")
 
 
 def _cuda(available: bool, build: str | None, name: Any) -> dict[str, str]:

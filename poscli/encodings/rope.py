@@ -1,5 +1,7 @@
 """Rotary position embedding (Su et al., 2021)."""
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -55,7 +57,12 @@ class RoPE(Encoding):
 
     def rotate(self, x: Tensor, angle: Tensor, amplitude: Tensor | float = 1.0) -> Tensor:
         """Rotate the pairs of `x [..., T, D]` by `angle [T, pairs]`; channels beyond the fraction pass."""
-        cos, sin = (amplitude * angle.cos()).to(x.dtype), (amplitude * angle.sin()).to(x.dtype)
+        cos, sin = amplitude * angle.cos(), amplitude * angle.sin()
+        if _in_one_kernel(x, cos):
+            from poscli.attention.kernels.rotary import rotate
+
+            return rotate(x, cos.float(), sin.float(), self.layout)
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         if self.layout == "half":
             a, b = x[..., : self.width].chunk(2, dim=-1)
             turned = [a * cos - b * sin, b * cos + a * sin]
@@ -63,3 +70,14 @@ class RoPE(Encoding):
             a, b = x[..., 0 : self.width : 2], x[..., 1 : self.width : 2]
             turned = [torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)]
         return torch.cat([*turned, x[..., self.width :]], dim=-1)
+
+
+def _in_one_kernel(x: Tensor, cos: Tensor) -> bool:
+    """Does the fused kernel take this? It learns no angles."""
+    fits = x.is_cuda and x.ndim == 4 and cos.ndim == 2 and x.dtype != torch.float64
+    return fits and not cos.requires_grad and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
