@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import doctor, extrapolate, generate, ls, report, run, train, verify
+from poscli.cli import bench, doctor, extrapolate, generate, ls, report, run, train, verify
 from poscli.console import err
 from poscli.errors import FAILED, INTERRUPTED, USAGE, PoscliError
 
@@ -30,6 +30,7 @@ app.command("report")(report.report)
 app.command("run")(run.run)
 app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)
+app.command("bench")(bench.bench)
 app.add_typer(ls.app, name="ls")
 app.command("doctor")(doctor.doctor)
 
