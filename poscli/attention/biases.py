@@ -27,12 +27,12 @@ ENTRIES = 2**21  # numbers that a block may materialise where it is not: 8 MiB o
 PER_PAIR = 64  # numbers that a bias made pair by pair may need on the way (a hidden layer of 32, and its input)
 
 
-def biased_blocks(x: Operands, dense: bool) -> Iterator[tuple[Operands, Tensor]]:
+def biased_blocks(x: Operands, dense: bool, most: int | None = None) -> Iterator[tuple[Operands, Tensor]]:
     """Blocks of queries in order, each with its bias `[B or 1, H or 1, T, S]`, rows reversed.
 
-    `dense`: the caller materialises scores `[B, H, T, S]`, so blocks must be smaller.
+    `dense`: the caller materialises scores `[B, H, T, S]`, so blocks must be smaller. `most`: the most queries of one.
     """
-    rows = _rows(x, dense)
+    rows = min(_rows(x, dense), most or x.queries)
     table, vectors = _table(x, rows), _vectors(x, rows)
     reach = x.encoding.reach or x.keys
     for start in range(0, x.queries, rows):
@@ -99,10 +99,21 @@ def _bias(x: Operands, table: Tensor, vectors: dict[str, Tensor]) -> Tensor:
     if "relative_queries" in vectors:
         k = (x.raw_k_BHSD * encoding.scale).to(bias.dtype)
         bias = bias + _met_by_keys(k, vectors["relative_queries"], rows)
-    for blank in TIERS["pair"]:
-        if blank in encoding.blanks:
-            bias = bias + TERMS[blank](x).flip(-2)
+    if "potential" in encoding.blanks:
+        bias = bias + (TERMS["potential"](x).flip(-2) if encoding.blanks & set(TIERS["row"]) else _of_keys(x))
+    if "bias" in encoding.blanks:
+        bias = bias + TERMS["bias"](x).flip(-2)
     return bias
+
+
+def _of_keys(x: Operands) -> Tensor:
+    """Minus the potential of each key, `[B, H, 1, S]`: c_i is the same for all of a row, and a softmax takes no notice.
+
+    Seen from the block's first query, so that float32 holds the differences that matter.
+    """
+    assert x.features_BHSF is not None
+    c_BHS = x.encoding.potential(x.features_BHSF)
+    return (c_BHS[..., x.keys - x.queries, None] - c_BHS)[:, :, None].to(x.q_BHTD.dtype)
 
 
 def _tempered(bias: Tensor, x: Operands) -> Tensor:

@@ -74,7 +74,7 @@ class _LearnedBias(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias = ctx.saved_tensors
-        grads = [torch.zeros_like(x) for x in (q, k, v)]
+        grads = [torch.zeros_like(x) if ctx.causal else torch.empty_like(x) for x in (q, k, v)]
         grad_bias = torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
         rows = min(ROWS, q.shape[2]) if ctx.causal else q.shape[2]
         for start in range(0, q.shape[2], rows):
@@ -86,7 +86,10 @@ class _LearnedBias(torch.autograd.Function):
                 own = (at[0] if len(bias) > 1 else slice(None), slice(None), slice(None), keys)
                 dq, dk, dv, ds = _backward(q[at], k[to], v[to], bias[own], grad_o[at], ctx.scale, ctx.causal)
                 for grad, where, value in zip(grads, (at, to, to), (dq, dk, dv), strict=True):
-                    grad[where] += value
+                    if ctx.causal:
+                        grad[where] += value
+                    else:  # the only ones
+                        grad[where] = value
                 grad_bias[own] += ds.sum_to_size(grad_bias[own].shape)
         return *grads, grad_bias, None, None
 
