@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,16 @@ from poscli.attention.fused import flash
 from poscli.attention.operands import Operands
 from poscli.attention.reference import tempered
 from poscli.attention.skew import skew, skew_keys, unskew
+
+
+class Bands(NamedTuple):
+    """Rows of descending distances, of those that a tile needs."""
+
+    table_HN: Tensor
+    a_HND: Tensor | None
+    b_HND: Tensor | None
+    c_HNE: Tensor | None
+
 
 Part = tuple[Tensor, Tensor]  # output [B, H, R, E] over some of the keys, and the log-sum-exp [B, H, R] of their scores
 
@@ -43,12 +53,13 @@ class Terms:
     k_BHSD: Tensor
     v_BHSE: Tensor
     table_HN: Tensor
-    a_HND: Tensor | None = None  # vectors that relative queries meet
+    a_HND: Tensor | None = None  # vectors that relative queries meet, and beside them the table, which meets a 1
     b_HND: Tensor | None = None  # and relative keys
     c_HNE: Tensor | None = None  # and what is added to the values
     relative_q_BHTD: Tensor | None = None
     relative_k_BHSD: Tensor | None = None
     potential_BHS: Tensor | None = None
+    scratch: Tensor  # see `product`
 
     @staticmethod
     def of(x: Operands) -> Terms:
@@ -64,7 +75,11 @@ class Terms:
 
         table = by_distance("distance_bias")
         table = x.q_BHTD.new_zeros(heads, x.keys) if table is None else table
-        a, b = by_distance("relative_keys"), by_distance("relative_queries")
+        table = F.pad(table[:, :reach], (0, x.keys - reach), value=hidden(dtype))
+        a, b, relative_q = by_distance("relative_keys"), by_distance("relative_queries"), None
+        if a is not None:
+            a = torch.cat([a, table[..., None]], dim=-1)
+            relative_q = F.pad((encoding.relative_query(x.raw_q_BHTD) * encoding.scale).to(dtype), (0, 1), value=1)
         potential = None
         if "potential" in encoding.blanks:
             assert x.features_BHSF is not None
@@ -76,13 +91,14 @@ class Terms:
             q_BHTD=tempered(x, x.q_BHTD),
             k_BHSD=x.k_BHSD,
             v_BHSE=x.v_BHSE,
-            table_HN=F.pad(table[:, :reach], (0, x.keys - reach), value=hidden(dtype)),
+            table_HN=table,
             a_HND=a,
             b_HND=b,
             c_HNE=by_distance("relative_values"),
-            relative_q_BHTD=None if a is None else (encoding.relative_query(x.raw_q_BHTD) * encoding.scale).to(dtype),
+            relative_q_BHTD=relative_q,
             relative_k_BHSD=None if b is None else (x.raw_k_BHSD * encoding.scale).to(dtype),
             potential_BHS=potential,
+            scratch=x.q_BHTD.new_empty(0),
         )
 
     def only(self, heads: list[int]) -> Terms:
@@ -91,8 +107,27 @@ class Terms:
             return self
         row = heads == list(range(heads[0], heads[0] + len(heads)))  # then no copy is needed
         pick = slice(heads[0], heads[-1] + 1) if row else heads
-        own: dict[str, Any] = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
+        own: dict[str, Any] = {name: x for name, x in vars(self).items() if isinstance(x, Tensor) and "_" in name}
         return replace(self, **{name: x[:, pick] if "_B" in name else x[pick] for name, x in own.items()})
+
+    def bands(self, furthest: int, count: int) -> Bands:
+        """What depends on the distance, from `furthest` down; negative distances are hidden."""
+        future = slice(min(furthest + 1, count), None)
+        table_HN = band(self.table_HN, furthest, count, fill=hidden(self.q_BHTD.dtype))
+        a, b, c = (None if x is None else band(x, furthest, count) for x in (self.a_HND, self.b_HND, self.c_HNE))
+        if a is not None:
+            a[:, future, -1] = table_HN[:, future]
+        return Bands(table_HN, a, b, c)
+
+    def product(self, x_BHRD: Tensor, y_HND: Tensor) -> Tensor:
+        """X y^T `[B, H, R, N]`, in memory that the next product will use again: new pages would cost as much as it."""
+        batch, heads, rows, _ = x_BHRD.shape
+        size = batch * heads * rows * y_HND.shape[1]
+        if len(self.scratch) < size:
+            self.scratch.resize_(size)
+        out = self.scratch[:size].view(batch * heads, rows, -1)
+        torch.bmm(x_BHRD.flatten(0, 1), y_HND.repeat(batch, 1, 1).mT, out=out)
+        return out.view(batch, heads, rows, -1)
 
     @cached_property
     def constant_from(self) -> int:
@@ -175,8 +210,7 @@ def parts(t: Terms, rows: slice, first_key: int) -> Iterator[Part]:
     else:
         for start in range(near, end, KEYS):
             keys = slice(start, min(start + KEYS, end))
-            heads = [tile(t.only([h]), rows, keys) for h in range(t.q_BHTD.shape[1])]
-            yield torch.cat([o for o, _ in heads], dim=1), torch.cat([lse for _, lse in heads], dim=1)
+            yield tile(t, rows, keys)
 
 
 def far(t: Terms, rows: slice, keys: slice, causal: bool = False) -> Part:
@@ -186,9 +220,10 @@ def far(t: Terms, rows: slice, keys: slice, causal: bool = False) -> Part:
         met = (t.relative_k_BHSD[:, :, keys] @ t.b_HND[:, -1, :, None]).mT
         of_keys = met if of_keys is None else of_keys + met
     o_BHRE, lse_BHR = flash(*t.content(rows, keys), scale=t.scale, bias=of_keys, causal=causal)
-    lse_BHR = lse_BHR + t.table_HN[:, -1:]
     if t.a_HND is not None and t.relative_q_BHTD is not None:
         lse_BHR = lse_BHR + (t.relative_q_BHTD[:, :, rows] @ t.a_HND[:, -1, :, None])[..., 0]
+    else:
+        lse_BHR = lse_BHR + t.table_HN[:, -1:]
     return (o_BHRE if t.c_HNE is None else o_BHRE + t.c_HNE[:, -1:]), lse_BHR
 
 
@@ -196,27 +231,39 @@ def tile(t: Terms, rows: slice, keys: slice) -> Part:
     """Keys whose bias depends on the distance: a skewed view (see skew.py), the queries in reverse."""
     count, columns = rows.stop - rows.start, keys.stop - keys.start
     furthest, distances = t.first + rows.stop - 1 - keys.start, -(-(count + columns - 1) // ALIGNED) * ALIGNED
-    q, k, v = t.content(rows, keys)
-    q = q.flip(2)
-    table_HN = band(t.table_HN, furthest, distances, fill=hidden(q.dtype))
-    if t.a_HND is not None and t.relative_q_BHTD is not None:  # the table beside the vectors: one product for both
-        a_HND = torch.cat([band(t.a_HND, furthest, distances), table_HN[..., None]], dim=-1)
-        bias = skew(F.pad(t.relative_q_BHTD[:, :, rows].flip(2), (0, 1), value=1) @ a_HND.mT, count, columns)
-    else:
-        bias = skew(table_HN[None, :, None], count, columns)
-    if t.b_HND is not None and t.relative_k_BHSD is not None:
-        b_HND = band(t.b_HND, furthest, distances)
-        bias = bias + skew_keys(t.relative_k_BHSD[:, :, keys] @ b_HND.mT, count)
-    if (of_keys := t.of_keys(rows, keys)) is not None:
-        bias = bias + of_keys
-    if t.c_HNE is None:
-        o_BHRE, lse_BHR = flash(q, k, v, scale=t.scale, bias=bias)
+    bands = t.bands(furthest, distances)
+    q, relative_q, of_keys = t.q_BHTD[:, :, rows].flip(2), t.relative_q_BHTD, t.of_keys(rows, keys)
+    relative_q = None if relative_q is None else relative_q[:, :, rows].flip(2)
+    if t.is_view:
+        bias = skew(bands.table_HN[None, :, None], count, columns)
+        o_BHRE, lse_BHR = flash(q, t.k_BHSD[:, :, keys], t.v_BHSE[:, :, keys], scale=t.scale, bias=bias)
         return o_BHRE.flip(2), lse_BHR.flip(2)
-    s_BHRC = (q @ k.mT).mul_(t.scale).add_(bias)
+    o_BHRE = q.new_empty(*q.shape[:3], t.v_BHSE.shape[-1])
+    lse_BHR = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
+    for head in range(q.shape[1]):
+        h = slice(head, head + 1)
+        if relative_q is not None and bands.a_HND is not None:
+            bias = skew(t.product(relative_q[:, h], bands.a_HND[h]), count, columns)
+        else:
+            bias = skew(bands.table_HN[None, h, None], count, columns)
+        if bands.b_HND is not None and t.relative_k_BHSD is not None:
+            bias = bias + skew_keys(t.relative_k_BHSD[:, h, keys] @ bands.b_HND[h].mT, count)
+        if of_keys is not None:
+            bias = bias + of_keys[:, h]
+        k, v = t.k_BHSD[:, h, keys], t.v_BHSE[:, h, keys]
+        if bands.c_HNE is None:
+            o_BHRE[:, h], lse_BHR[:, h] = flash(q[:, h], k, v, scale=t.scale, bias=bias)
+        else:
+            o_BHRE[:, h], lse_BHR[:, h] = with_values(q[:, h] * t.scale, k, v, bias, bands.c_HNE[h])
+    return o_BHRE.flip(2), lse_BHR.flip(2)
+
+
+def with_values(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, c_HNE: Tensor) -> Part:
+    """The same where vectors of the distance are added to the values: the weights themselves are needed."""
+    s_BHRC = (q @ k.mT).add_(bias)
     lse_BHR = s_BHRC.logsumexp(-1)
     p_BHRC = s_BHRC.sub_(lse_BHR[..., None]).exp_()
-    o_BHRE = p_BHRC @ v + unskew(p_BHRC, distances) @ band(t.c_HNE, furthest, distances)
-    return o_BHRE.flip(2), lse_BHR.flip(2)
+    return p_BHRC @ v + unskew(p_BHRC, c_HNE.shape[1]) @ c_HNE, lse_BHR
 
 
 def band(x_HN: Tensor, furthest: int, count: int, fill: float = 0) -> Tensor:
