@@ -21,6 +21,7 @@ from poscli.encodings import Encoding
 from poscli.encodings.compose import Both
 from poscli.encodings.window import Window
 from poscli.errors import CorruptError
+from poscli.loss import vocabulary_loss
 from poscli.seeds import derive, generator
 from poscli.spec import build, parse, standin
 
@@ -98,11 +99,12 @@ class Layer(nn.Module):
     ) -> Tensor:
         before_BSW = None if before_BSW is None else self.norm_attention(before_BSW)
         x_BTW = x_BTW + self.attention(self.norm_attention(x_BTW), positions, cache, before_BSW)
-        return x_BTW + self._mlp(self.norm_mlp(x_BTW))
+        return self.feed_forward(x_BTW)
 
-    def _mlp(self, x_BTW: Tensor) -> Tensor:
-        dtype = self.up.precision.linear
-        return self.down(F.silu(self.gate(x_BTW, dtype)) * self.up(x_BTW, dtype))
+    def feed_forward(self, x_BTW: Tensor) -> Tensor:
+        """What no encoding touches: x + mlp(norm x)."""
+        normed_BTW, dtype = self.norm_mlp(x_BTW), self.up.precision.linear
+        return x_BTW + self.down(F.silu(self.gate(normed_BTW, dtype)) * self.up(normed_BTW, dtype))
 
 
 class Model(nn.Module):
@@ -138,7 +140,12 @@ class Model(nn.Module):
         """
         if self.config.memory and memory is None:
             return self._by_segments(tokens_BT, Cache() if cache is None else cache)
-        return self._forward(tokens_BT, cache, memory)
+        return self.head(self._states(tokens_BT, cache, memory))
+
+    def loss(self, tokens_BT: Tensor, targets_BT: Tensor, memory: Memory | None = None) -> Tensor:
+        """Mean nats per token of a training step; logits are never all in memory where they are many."""
+        x_NW = self._states(tokens_BT, None, memory).flatten(0, 1)
+        return vocabulary_loss(x_NW, self.head.weight, targets_BT.flatten(), self.precision.linear)
 
     def _by_segments(self, tokens_BT: Tensor, cache: Cache) -> Tensor:
         """Without gradients, keys and values of a segment are as good a memory as the states they are made of."""
@@ -147,11 +154,11 @@ class Model(nn.Module):
             room = self.length - cache.tokens % self.length
             if room == self.length and cache.tokens:
                 cache.keep(self.config.memory)
-            parts.append(self._forward(tokens_BT[:, :room], cache, None))
+            parts.append(self.head(self._states(tokens_BT[:, :room], cache, None)))
             tokens_BT = tokens_BT[:, room:]
         return torch.cat(parts, dim=1)
 
-    def _forward(self, tokens_BT: Tensor, cache: Cache | None, memory: Memory | None) -> Tensor:
+    def _states(self, tokens_BT: Tensor, cache: Cache | None, memory: Memory | None) -> Tensor:
         past = cache.held if cache else memory.held if memory else 0
         if cache is not None:
             cache.layers = cache.layers or [LayerCache() for _ in self.layers]
@@ -165,7 +172,7 @@ class Model(nn.Module):
                 memory.keep(n, x_BTW)
             at = positions[id(self.encodings[n])]
             x_BTW = layer(x_BTW, at, cache.layers[n] if cache else None, before_BSW)
-        return self.head(self.norm(x_BTW))
+        return self.norm(x_BTW)
 
     @property
     def encodings(self) -> list[Encoding]:

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from poscli import spec
+from poscli.compiled import wanted
 from poscli.config import RunConfig
 from poscli.console import note, warn_once
 from poscli.data import Corpus, check_trainable, load_corpus
@@ -45,7 +46,12 @@ def train(config: RunConfig, corpus: Corpus, runs: Path, device: torch.device) -
     """Train a run, from where it stands; nothing is done if it is over."""
     model = model_of(config, corpus.vocab, device)
     _announce(model)
-    made_of = {"parameters": model.size, "engine": model.engine, "engine_reason": model.engine_reason}
+    made_of = {
+        "parameters": model.size,
+        "engine": model.engine,
+        "engine_reason": model.engine_reason,
+        "compiled": wanted(device),
+    }
     env = {"schema": SCHEMA, "corpus": corpus.describe(), **describe(device), **made_of}
     run = create(runs, config, env)
     with run.locked():

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from poscli import checkpoint
 from poscli.cache import Memory
 from poscli.checkpoint import Checkpoint
+from poscli.compiled import compile_layers, wanted
 from poscli.data import Corpus
 from poscli.data.sampler import batch
 from poscli.environment import device_name, is_out_of_memory
@@ -72,6 +72,8 @@ class Trainer:
     def __init__(self, run: Run, model: Model, corpus: Corpus) -> None:
         self.run, self.model, self.corpus, self.config = run, model, corpus, run.config
         self.device = model.embedding.device
+        if wanted(self.device):
+            compile_layers(model, torch.zeros(self.config.batch, self.config.length, model.config.width))
         self.optimizer = Optimizer(self.model, self.config.recipe, self.config.steps)
         self.tokens_per_step = self.config.batch * self.config.length
         self.memory = Memory(self.config.model.memory)
@@ -127,27 +129,29 @@ class Trainer:
         loss = self._loss()
         self.optimizer.zero_grad()
         loss.backward()
-        norm = self.optimizer.clip()
-        self.log.losses.append(loss.item())
-        if not (math.isfinite(self.log.losses[-1]) and math.isfinite(norm)):
-            self.log.add_row(self, norm.item(), status="diverged")
+        # The device is waited for once a step, here: whether there is a step decides this.
+        nats, norm = torch.stack([loss.detach(), self.optimizer.clip()]).tolist()
+        self.log.losses.append(nats)
+        if not (math.isfinite(nats) and math.isfinite(norm)):
+            self.log.add_row(self, norm, status="diverged")
             return False
         self.optimizer.step(self.step)
         self.step += 1
         if self.step % max(1, self.config.steps // ROWS) == 0 or self.step == self.config.steps:
-            self.log.add_row(self, norm.item())
+            self.log.add_row(self, norm)
         return True
 
     def _loss(self) -> Tensor:
         """Mean nats per token of the step's batch."""
         config = self.config
         order = {"seed": config.seed, "step": self.step, "segments": self.segments}
-        windows = batch(self.corpus.train, length=config.length, size=config.batch, **order)
-        tokens = torch.from_numpy(windows).to(self.device)
+        tokens = torch.from_numpy(batch(self.corpus.train, length=config.length, size=config.batch, **order))
+        if self.device.type == "cuda":
+            tokens = tokens.pin_memory()  # or the copy would wait for the device
+        tokens = tokens.to(self.device, non_blocking=True)
         if self.step % self.segments == 0:
             self.memory.states.clear()
-        logits = self.model(tokens[:, :-1], memory=self.memory if self.memory.tokens else None)
-        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return self.model.loss(tokens[:, :-1], tokens[:, 1:], self.memory if self.memory.tokens else None)
 
     def _words(self) -> str:
         if not self.log.rows:
