@@ -38,9 +38,9 @@ def device_name(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{torch.cuda.get_device_name(device)}"
 
 
-# Matrix products of bfloat16 pay on CPU, given cores with bfloat16 dot products: a training step ran 1.65 times faster at
-# width 768, 1.57 at 384, 1.45 at 256, 1.28 at 128 and 1.12 at 64 (docs/BENCH.md). At 128 and below, where encodings are
-# compared, that is given up for numbers without a rounding of their own.
+# Matrix products of bfloat16 pay on CPU, given cores with bfloat16 dot products: a training step ran 1.65 times faster
+# at width 768, 1.57 at 384, 1.45 at 256, 1.28 at 128 and 1.12 at 64 (docs/BENCH.md). At 128 and below, where encodings
+# are compared, that is given up for numbers without a rounding of their own.
 BFLOAT16_WIDTH = 256
 
 

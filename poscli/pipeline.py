@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from poscli import spec
-from poscli.compiled import wanted
+from poscli import compiled, spec
 from poscli.config import RunConfig
 from poscli.console import note, warn_once
 from poscli.data import Corpus, check_trainable, load_corpus
@@ -50,7 +49,7 @@ def train(config: RunConfig, corpus: Corpus, runs: Path, device: torch.device) -
         "parameters": model.size,
         "engine": model.engine,
         "engine_reason": model.engine_reason,
-        "compiled": wanted(device),
+        "compiled": compiled.wanted(device),
     }
     env = {"schema": SCHEMA, "corpus": corpus.describe(), **describe(device), **made_of}
     run = create(runs, config, env)

@@ -24,7 +24,7 @@ BIASES = {*TERMS, "reach"}  # blanks that add to the scores; what is out of reac
 # of 16.
 BLOCK = 256
 ENTRIES = 2**21  # numbers that a block may materialise where it is not: 8 MiB of float32; 2**23 is no faster
-PER_PAIR = 64  # numbers that a bias made pair by pair may need on the way (a hidden layer of 32, and its input)
+PER_PAIR = 16  # numbers that a bias made pair by pair may need on the way; who needs more takes the pairs in parts
 
 
 def biased_blocks(x: Operands, dense: bool, most: int | None = None) -> Iterator[tuple[Operands, Tensor]]:
@@ -102,7 +102,10 @@ def _bias(x: Operands, table: Tensor, vectors: dict[str, Tensor]) -> Tensor:
     if "potential" in encoding.blanks:
         bias = bias + (TERMS["potential"](x).flip(-2) if encoding.blanks & set(TIERS["row"]) else _of_keys(x))
     if "bias" in encoding.blanks:
-        bias = bias + TERMS["bias"](x).flip(-2)
+        term = TERMS["bias"](x).flip(-2)
+        term = term if term.ndim == 4 else term[None]
+        # a sum that began with the view would be laid out like one, and copied afterwards
+        bias = term.add_(bias) if len(term) >= len(bias) else term + bias
     return bias
 
 

@@ -13,6 +13,8 @@ from poscli.encodings.registry import register
 if TYPE_CHECKING:
     from poscli.attention.operands import Operands
 
+KEYS = 128  # whose gates are summed at once
+
 
 @register("cope", paper="arXiv:2405.18719", family="content")
 class CoPE(Encoding):
@@ -31,10 +33,16 @@ class CoPE(Encoding):
     def scores(self, s_BHTS: Tensor, x: Operands) -> Tensor:
         last, exact = len(self.e) - 1, torch.promote_types(s_BHTS.dtype, torch.float32)  # bfloat16 has 63, not 63.1
         z = (x.raw_q_BHTD @ self.e.T.to(x.raw_q_BHTD.dtype)).to(exact)  # q_i . e[n] for every n: [B, H, T, max_pos]
-        p = torch.sigmoid(s_BHTS.to(exact)).flip(-1).cumsum(-1).flip(-1)
-        far = int((p.amin(dim=(0, 1, 2)) >= last).sum())  # keys that stand at the last position for every query
-        p = p[..., far:].clamp(max=last)
-        floor = p.long()
-        near = torch.lerp(z.gather(-1, floor), z.gather(-1, (floor + 1).clamp(max=last)), p.frac())
-        term = torch.cat([z[..., -1:].expand(*near.shape[:-1], far), near], dim=-1)
-        return s_BHTS + term.to(s_BHTS.dtype)
+        rise = z.diff(append=z[..., -1:])
+        parts: list[Tensor] = []
+        passed = z.new_zeros(*s_BHTS.shape[:-1], 1)
+        for s in reversed(s_BHTS.split(KEYS, dim=-1)):
+            if parts and passed.amin() >= last:  # every key before stands at the last position, for every query
+                break
+            p = torch.sigmoid(s.to(exact)).flip(-1).cumsum(-1).flip(-1) + passed
+            passed, p = p[..., :1], p.clamp(max=last)
+            floor = p.long()
+            term = torch.addcmul(z.gather(-1, floor), rise.gather(-1, floor), p.frac())
+            parts.append(s + term.to(s.dtype))
+        far = s_BHTS[..., : s_BHTS.shape[-1] - sum(s.shape[-1] for s in parts)]
+        return torch.cat([far + z[..., -1:].to(far.dtype), *parts[::-1]], dim=-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
     from poscli.attention.operands import Operands
 
 BIAS = ("distance_bias", "potential", "bias")  # blanks that b may come from
-PAIRS = 2**14  # whose hidden numbers are held at once: 2 MiB of float32 for 32 of them
+PAIRS = 2**16  # whose hidden numbers are held at once: 8 MiB of float32 for 32 of them
+LEAST = -1e18  # far below any score; its products are finite still
 SLOPE = 0.01  # of a leaky ReLU below 0
 
 
@@ -52,10 +52,11 @@ class DAPE(Over):
         return self.parts[0]  # type: ignore[return-value]
 
     def scores(self, s_BHTS: Tensor, x: Operands) -> Tensor:
-        b_BHTS = tempered(x, self.bias_of_base(x)).expand_as(s_BHTS)
-        c_BHTS = (s_BHTS - b_BHTS).masked_fill(s_BHTS == -math.inf, 0)
-        u, bias, v = (w.to(s_BHTS.dtype) for w in (self.inner.weight, self.inner.bias, self.outer.weight))
-        return s_BHTS + _Network.apply(c_BHTS, b_BHTS, u, bias, v)
+        exact = torch.promote_types(s_BHTS.dtype, torch.float32)
+        b_BHTS = tempered(x, self.bias_of_base(x)).to(exact)
+        u, v = torch.cat([self.inner.weight, self.inner.bias[:, None]], dim=1), self.outer.weight
+        heads = b_BHTS.expand(-1, s_BHTS.shape[1], -1, -1)
+        return _Bent.apply(s_BHTS.to(exact), heads, u.to(exact), v.to(exact)).to(s_BHTS.dtype)
 
     def bias_of_base(self, x: Operands) -> Tensor:
         """The terms of the scores that are b, `[B or 1, H or 1, T, S]`."""
@@ -64,47 +65,58 @@ class DAPE(Over):
             table = descending(self.base.distance_bias(distances(x)).to(x.q_BHTD.dtype), x.queries, fill=0)
             return skew(table[None, :, None], x.queries, x.keys).flip(-2)
         terms = [TERMS[blank](alone) for blank in BIAS if blank in blanks]
-        return sum(terms[1:], terms[0])
+        total = sum(terms[1:], terms[0])
+        return total if total.ndim == 4 else total[None]
 
 
-class _Network(torch.autograd.Function):
-    """v leaky_relu(u [c; b] + bias) at every pair: the hidden numbers of PAIRS at a time, made anew in the backward.
+class _Bent(torch.autograd.Function):
+    """s + v leaky_relu(u [s - b; b; 1]): the hidden numbers of PAIRS at a time, made anew in the backward.
 
     Pairs are columns outside and rows inside: the layout in which products of so few numbers are quickest.
     """
 
     @staticmethod
-    def forward(ctx: Any, c: Tensor, b: Tensor, u: Tensor, bias: Tensor, v: Tensor) -> Tensor:
-        ctx.save_for_backward(c, b, u, bias, v)
-        out = torch.empty_like(c)
-        for part in _parts(c):
-            hidden = leaky_relu(torch.addmm(bias, _pairs(c, b, part).T, u.T), inplace=True)
-            out[part] = (v @ hidden.T).view_as(c[part])
+    def forward(ctx: Any, s: Tensor, b: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(s, b, u, v)
+        out = torch.empty_like(s)
+        for at, shared in _parts(s, b):
+            hidden = leaky_relu(_pairs(s[at], b[shared]).T @ u.T, SLOPE, inplace=True)
+            torch.add(s[at], (v @ hidden.T).view_as(s[at]), out=out[at])
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        c, b, u, bias, v = ctx.saved_tensors
-        grad_c, grad_b = torch.empty_like(c), torch.empty_like(c)
-        grad_u, grad_bias, grad_v = (torch.zeros_like(w) for w in (u, bias, v))
-        for part in _parts(c):
-            pairs, g = _pairs(c, b, part), grad[part].flatten(1)
-            before = torch.addmm(bias, pairs.T, u.T)
-            grad_v += g @ leaky_relu(before)
+        s, b, u, v = ctx.saved_tensors
+        grad_s = torch.empty_like(s)
+        grad_b, grad_u, grad_v = (x.new_zeros(x.shape) for x in (b, u, v))
+        for at, shared in _parts(s, b):
+            pairs, g = _pairs(s[at], b[shared]), grad[at].flatten(1)
+            before = pairs.T @ u.T
+            grad_v += g @ leaky_relu(before, SLOPE)
             grad_before = torch.ops.aten.leaky_relu_backward(g.T @ v, before, SLOPE, False)
             grad_u += grad_before.T @ pairs.T
-            grad_bias += grad_before.sum(0)
-            grad_c[part], grad_b[part] = (u.T @ grad_before.T).view(2, *c[part].shape)
-        return grad_c, grad_b, grad_u, grad_bias, grad_v
+            of_c, of_b = (u.T[:-1] @ grad_before.T).view(2, *s[at].shape)
+            torch.add(grad[at], of_c, out=grad_s[at])
+            grad_b[shared] += of_b - of_c
+        return grad_s, grad_b, grad_u, grad_v
 
 
-def _parts(c_BHTS: Tensor) -> Iterator[tuple[int, slice, slice]]:
-    rows = max(1, PAIRS // c_BHTS.shape[3])
-    for n in range(len(c_BHTS)):
-        for start in range(0, c_BHTS.shape[2], rows):
-            yield n, slice(None), slice(start, start + rows)
+Part = tuple[int, slice, slice]  # a text, all heads, some queries
 
 
-def _pairs(c_BHTS: Tensor, b_BHTS: Tensor, part: tuple[int, slice, slice]) -> Tensor:
-    """[c; b], a column of 2H numbers per pair of tokens."""
-    return torch.cat([c_BHTS[part], b_BHTS[part]]).flatten(1)
+def _parts(s_BHTS: Tensor, b_BHTS: Tensor) -> Iterator[tuple[Part, Part]]:
+    """Where to find PAIRS at a time in s, and in b, which texts may share."""
+    rows = max(1, PAIRS // s_BHTS.shape[3])
+    for start in range(0, s_BHTS.shape[2], rows):
+        queries = slice(start, start + rows)
+        for n in range(len(s_BHTS)):
+            yield (n, slice(None), queries), (n % len(b_BHTS), slice(None), queries)
+
+
+def _pairs(s_HTS: Tensor, b_HTS: Tensor) -> Tensor:
+    """[s - b; b; 1], a column of 2H + 1 numbers per pair of tokens; hidden keys have a finite number for -inf."""
+    heads = len(s_HTS)
+    pairs = s_HTS.new_ones(2 * heads + 1, *s_HTS.shape[1:])
+    torch.sub(s_HTS, b_HTS, out=pairs[:heads]).clamp_(min=LEAST)
+    pairs[heads:-1] = b_HTS
+    return pairs.flatten(1)

@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, logsigmoid, rms_norm
+from torch.nn.functional import linear, rms_norm, softplus
 
 from poscli.encodings.alibi import slopes
 from poscli.encodings.base import Encoding, Shape
@@ -73,10 +73,11 @@ class GrapeAdditive(Encoding):
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         assert f_i is not None
         assert f_j is not None
-        similarity = f_i @ self.turned(f_j, j).mT / self.probe
-        psi_BHTS = self.slope[:, None, None].to(f_i.dtype) * logsigmoid(similarity)
-        psi_BHTS = psi_BHTS.tril(len(j) - len(i))  # edges after the query are on no path to it
-        return psi_BHTS.flip(-1).cumsum(-1).flip(-1) - psi_BHTS
+        # m_h log sigmoid(y) = -m_h softplus(-y), from 40 on -y itself in float64 too
+        edges_BHTS = softplus((f_i / -self.probe) @ self.turned(f_j, j).mT, threshold=40)
+        edges_BHTS = edges_BHTS.tril(len(j) - len(i))  # edges after the query are on no path to it
+        path_BHTS = edges_BHTS.flip(-1).cumsum(-1).flip(-1) - edges_BHTS
+        return path_BHTS * -self.slope[:, None, None].to(f_i.dtype)
 
     def turned(self, p: Tensor, pos: Tensor) -> Tensor:
         """R_l p_l: a pair is channels (m, m + P/2), as in the authors' code."""

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, pad
 
+from poscli.attention.blocks import Remembering
 from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
 
 if TYPE_CHECKING:
     from poscli.attention.operands import Operands
 
-CHUNK = 32  # keys whose transformations are solved for at once
+CHUNK = 64  # tokens whose transformations are solved for at once
 
 
 @register("path", paper="arXiv:2505.16381", family="content")
@@ -45,28 +46,56 @@ class PaTH(Encoding):
         return torch.cat([normalize(w_BTHD, dim=-1), beta_BTH[..., None]], dim=-1).transpose(1, 2)
 
     def similarity(self, x: Operands) -> Tensor:
+        """Chunk after chunk of queries; what the keys before it look like from there is carried from block to block."""
         assert x.features_BHSF is not None
         exact = torch.promote_types(x.q_BHTD.dtype, torch.float32)
-        ends = [self.shape.head_width]  # what others have put beside the channels of the head is left as it is
+        ends, older = [self.shape.head_width], x.keys - x.queries
         (q, rest_q), (k, rest_k) = (y.to(exact).tensor_split(ends, dim=-1) for y in (x.q_BHTD, x.k_BHSD))
-        w, beta = x.features_BHSF.to(exact).tensor_split(ends, dim=-1)
-        return (self.reflected(q, k, w, beta, x.visible()) + rest_q @ rest_k.mT).to(x.q_BHTD.dtype)
-
-    def reflected(self, q: Tensor, k: Tensor, w: Tensor, beta: Tensor, visible: Tensor) -> Tensor:
-        """K_j . H_{j+1} ... H_i q_i `[B, H, T, S]`: queries walk back through the keys, a chunk at a time.
-
-        A query that leaves a chunk as q - sum_t z_t w_t has z_t = beta_t w_t . (q - sum_{l>t} z_l w_l): triangular
-        equations, solved for all queries by one matrix, where keys after a query count nothing.
-        """
-        gap = -k.shape[2] % CHUNK
-        k, w, beta = (pad(y, (0, 0, gap, 0)).unflatten(2, (-1, CHUNK)) for y in (k, w, beta))
-        seen = pad(visible, (gap, 0)).unflatten(1, (-1, CHUNK))
-        later = beta * (w @ w.mT).triu(1)
-        solve = torch.linalg.solve_triangular(later, beta.squeeze(-1).diag_embed(), upper=True, unitriangular=True)
-        met = (k @ w.mT).triu(1)
+        tokens = (k, *x.features_BHSF.to(exact).tensor_split(ends, dim=-1))
+        before = tuple(y[:, :, :older] for y in tokens)
+        memo = x.memo if isinstance(x, Remembering) else {}
+        seen = memo[self] if self in memo else approached(*before)
+        seen = seen[:, :, seen.shape[2] - older :]  # a window hides the others
         parts = []
-        for n in reversed(range(k.shape[2])):
-            z = (q @ w[:, :, n].mT * seen[:, n]) @ solve[:, :, n].mT
-            parts.append(q @ k[:, :, n].mT - z @ met[:, :, n].mT)
-            q = q - z @ w[:, :, n]
-        return torch.cat(parts[::-1], dim=-1)[..., gap:]
+        for start in range(0, x.queries, CHUNK):
+            own = tuple(y[:, :, older + start : older + start + CHUNK] for y in tokens)
+            s, away = among(q[:, :, start : start + CHUNK], *own)
+            parts.append(pad(torch.cat([away @ seen.mT, s], dim=-1), (0, x.queries - start - s.shape[-1])))
+            keys, turn = passed(*own)
+            seen = torch.cat([seen @ turn.mT, keys], dim=2)
+        memo[self] = seen
+        # what others have put beside the channels of the head is left as it is
+        s_BHTS = torch.cat(parts, dim=2)
+        return (s_BHTS + rest_q @ rest_k.mT if rest_q.shape[-1] else s_BHTS).to(x.q_BHTD.dtype)
+
+
+# Of a chunk of C tokens t: a query q that passes them all leaves as q - sum_t z_t w_t, z_t = beta_t w_t . (q -
+# sum_{l>t} z_l w_l). These are triangular equations, with one matrix A for all queries: z = A^-1 diag(beta) W q.
+
+
+def among(q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries of the chunk itself: k_j . H_{j+1} ... H_i q_i `[.., C, C]`, and what they leave as, `[.., C, D]`."""
+    z = (q @ w.mT).tril() @ solved(w, beta, torch.diag_embed(beta.squeeze(-1))).mT
+    return q @ k.mT - z @ (k @ w.mT).triu(1).mT, q - z @ w
+
+
+def passed(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys `[.., C, D]` as later queries meet them, and `[.., D, D]`: those leave as q @ turn."""
+    y = solved(w, beta, beta * w)
+    return k - (k @ w.mT).triu(1) @ y, torch.eye(w.shape[-1], dtype=w.dtype, device=w.device) - y.mT @ w
+
+
+def solved(w: Tensor, beta: Tensor, right: Tensor) -> Tensor:
+    """A^-1 times what is on the right."""
+    return torch.linalg.solve_triangular(beta * (w @ w.mT).triu(1), right, upper=True, unitriangular=True)
+
+
+def approached(k: Tensor, w: Tensor, beta: Tensor) -> Tensor:
+    """All keys `[B, H, S, D]` as queries meet them that have passed their tokens, chunk by chunk."""
+    gap = -k.shape[2] % CHUNK
+    keys, turns = passed(*(pad(y, (0, 0, gap, 0)).unflatten(2, (-1, CHUNK)) for y in (k, w, beta)))
+    turn, parts = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device), [k[:, :, :0]]
+    for n in reversed(range(keys.shape[2])):
+        parts.append(keys[:, :, n] @ turn.mT)
+        turn = turn @ turns[:, :, n]
+    return torch.cat(parts[::-1], dim=2)[:, :, gap:]

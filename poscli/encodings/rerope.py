@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from poscli.attention.operands import snapped
 from poscli.encodings.base import Shape
 from poscli.encodings.registry import register
 from poscli.encodings.rope import Layout, RoPE
@@ -61,7 +62,19 @@ class ReRoPE(RoPE):
         return torch.cat([self.rotate(own, self.angles(near)), self.rotate(own, self.angles(far)), rest], dim=-1)
 
     def similarity(self, x: Operands) -> Tensor:
+        """Both products only where a window begins for some query of a block: keys before are far, those after near."""
         ends = [self.shape.head_width, 2 * self.shape.head_width]
-        pieces = (y.tensor_split(ends, dim=-1) for y in (x.q_BHTD, x.k_BHSD))
-        near, far, rest = (q @ k.mT for q, k in zip(*pieces, strict=True))
-        return torch.where(x.distances() < self.window, near, far) + rest
+        (near_q, far_q, rest_q), (near_k, far_k, rest_k) = (y.tensor_split(ends, dim=-1) for y in (x.q_BHTD, x.k_BHSD))
+        near = torch.cat([near_q, rest_q], dim=-1), torch.cat([near_k, rest_k], dim=-1).mT
+        far = torch.cat([far_q, rest_q], dim=-1), torch.cat([far_k, rest_k], dim=-1).mT
+        outside = leading(snapped(x.pos_T.amin() - x.pos_S) >= self.window)
+        inside = x.keys - leading((snapped(x.pos_T.amax() - x.pos_S) < self.window).flip(0))
+        d = snapped(x.pos_T[:, None] - x.pos_S[outside:inside])
+        near_s, far_s = (q @ k[..., outside:inside] for q, k in (near, far))
+        met = torch.where(d < self.window, near_s, far_s)
+        return torch.cat([far[0] @ far[1][..., :outside], met, near[0] @ near[1][..., inside:]], dim=-1)
+
+
+def leading(true: Tensor) -> int:
+    """How many of the first entries are true, up to one that is not."""
+    return int(true.long().cumprod(0).sum())

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.over import Over
 from poscli.encodings.registry import register
+from poscli.encodings.rerope import leading
 
 
 class Toeplitz(Encoding):
@@ -19,7 +20,11 @@ class Toeplitz(Encoding):
         self.c = nn.Parameter(torch.ones(shape.heads, shape.length))
 
     def mix(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
-        return p_BHTS * self.c.to(p_BHTS.dtype)[:, d_TS.clamp(max=self.c.shape[1] - 1).long()]
+        c, last = self.c.to(p_BHTS.dtype), self.c.shape[1] - 1
+        far = leading((d_TS >= last).all(dim=0))  # keys at which all queries share the last entry
+        d = d_TS[:, far:].clamp(max=last).long().expand(len(c), -1, -1)
+        near = p_BHTS[..., far:] * c[:, None].expand(-1, d.shape[1], -1).gather(2, d)
+        return torch.cat([p_BHTS[..., :far] * c[:, -1:, None], near], dim=-1) if far else near
 
 
 @register("urpe", paper="arXiv:2205.13401", family="relative")
