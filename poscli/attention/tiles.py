@@ -38,6 +38,8 @@ Part = tuple[Tensor, Tensor]  # output [B, H, R, E] over some of the keys, and t
 ROWS = 1024  # queries of a block; torch's kernel takes 256 at a time if it is given 768 or more, 64 or 32 otherwise
 KEYS = 1024  # keys of a tile whose bias is no view, for one head: with its distances 8 MiB of float32
 ALIGNED = 16  # columns of a product, in multiples: 0.50 ms against 0.64 for 1024 by 17 by 2048 and by 2047
+FEW = 128  # queries of a block whose weights are needed themselves
+ENTRIES = 2**21  # of biases that are made at once: of one head, or of several where a tile is small
 STEP = 256  # keys are left out in so many: heads that agree share a tile
 NOTHING = -104.0  # exp of it is 0 in float32, denormal numbers included
 
@@ -160,7 +162,7 @@ def tiles(x: Operands) -> Tensor:
     for start in range(0, x.queries, ROWS):
         rows = slice(start, min(start + ROWS, x.queries))
         for first_key, heads in weight.begins(rows):
-            out[:, heads, rows] = joined(list(parts(terms.only(heads), rows, first_key)))
+            out[:, heads, rows] = joined(list(parts(terms.only(heads), rows, first_key)))[0]
     return out
 
 
@@ -192,6 +194,8 @@ class Weight:
             own_BH = t.potential_BHS[:, :, query : t.first + rows.stop].amax(-1, keepdim=True)
             most_HS = most_HS + (own_BH - t.potential_BHS[:, :, : query + 1]).amax(0)
         firsts = ((most_HS >= NOTHING).int().argmax(1) // STEP * STEP).tolist()
+        if rows.stop - rows.start < STEP:  # too little work to divide
+            return [(min(firsts), list(range(heads)))]
         return [(first, [h for h in range(heads) if firsts[h] == first]) for first in sorted(set(firsts))]
 
 
@@ -199,7 +203,7 @@ def parts(t: Terms, rows: slice, first_key: int) -> Iterator[Part]:
     """Attention of these queries to the keys from `first_key` on, in groups that the kernel takes at once."""
     query, end, constant_from = t.first + rows.start, t.first + rows.stop, t.constant_from
     near = query if constant_from <= 1 else max(first_key, query - constant_from + 1)
-    if near - first_key < STEP:
+    if near - first_key < (STEP if t.c_HNE is None else 1):
         near = first_key
     if near > first_key:
         yield far(t, rows, slice(first_key, near))
@@ -207,6 +211,10 @@ def parts(t: Terms, rows: slice, first_key: int) -> Iterator[Part]:
         yield far(t, rows, slice(query, end), causal=True)
     elif t.is_view:
         yield tile(t, rows, slice(near, end))
+    elif t.c_HNE is not None and rows.stop - rows.start > FEW:  # weights are made here: of as few pairs as may be
+        few = [slice(start, min(start + FEW, rows.stop)) for start in range(rows.start, rows.stop, FEW)]
+        outs, lses = zip(*(joined(list(parts(t, some, near))) for some in few), strict=True)
+        yield torch.cat(outs, dim=2), torch.cat(lses, dim=2)
     else:
         for start in range(near, end, KEYS):
             keys = slice(start, min(start + KEYS, end))
@@ -240,8 +248,9 @@ def tile(t: Terms, rows: slice, keys: slice) -> Part:
         return o_BHRE.flip(2), lse_BHR.flip(2)
     o_BHRE = q.new_empty(*q.shape[:3], t.v_BHSE.shape[-1])
     lse_BHR = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
-    for head in range(q.shape[1]):
-        h = slice(head, head + 1)
+    heads = max(1, ENTRIES // (len(q) * count * distances))
+    for head in range(0, q.shape[1], heads):
+        h = slice(head, head + heads)
         if relative_q is not None and bands.a_HND is not None:
             bias = skew(t.product(relative_q[:, h], bands.a_HND[h]), count, columns)
         else:
@@ -273,13 +282,13 @@ def band(x_HN: Tensor, furthest: int, count: int, fill: float = 0) -> Tensor:
     return F.pad(inside, (*[0, 0] * (x_HN.ndim - 2), 0, max(0, -nearest)), value=fill)
 
 
-def joined(parts: list[Part]) -> Tensor:
-    """The output over all keys of the parts."""
+def joined(parts: list[Part]) -> Part:
+    """Attention to the keys of all parts."""
     if len(parts) == 1:
-        return parts[0][0]
-    outs, lses = zip(*parts, strict=True)
-    shares = torch.softmax(torch.stack(lses), dim=0).to(outs[0].dtype)
-    return (torch.stack(outs) * shares[..., None]).sum(0)
+        return parts[0]
+    outs, lses = (torch.stack(each) for each in zip(*parts, strict=True))
+    shares = torch.softmax(lses, dim=0).to(outs.dtype)
+    return (outs * shares[..., None]).sum(0), lses.logsumexp(0)
 
 
 def hidden(dtype: torch.dtype) -> float:

@@ -112,7 +112,13 @@ class Subject:
 @contextmanager
 def blocks_of(rows: int) -> Iterator[None]:
     """Engines work through so few queries at a time: a small input then meets every seam between blocks."""
-    sizes = [(biases, "BLOCK", rows), (tiles, "ROWS", rows), (tiles, "KEYS", rows - 1), (tiles, "STEP", 2)]
+    sizes = [
+        (biases, "BLOCK", rows),
+        (tiles, "ROWS", rows),
+        (tiles, "KEYS", rows - 1),
+        (tiles, "STEP", 2),
+        (tiles, "FEW", 3),
+    ]
     kept = [(module, name, getattr(module, name)) for module, name, _ in sizes]
     try:
         for module, name, size in sizes:
