@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import torch
 
 from poscli.attention import Place, choose
@@ -99,6 +101,13 @@ class Bench:
             Table(folder / name, resume=resume) for name in ("bench.csv", "machine.csv", "against.csv")
         )
         self.stop = Stop()
+
+    def own(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a table that are of this bench's model; with --resume those of others may be there too."""
+        config = self.yardstick.config
+        shape = {"dtype": config.precision, "train_length": config.length, **config.model.model_dump()}
+        kept = [table[name] == value for name, value in shape.items() if name in table.columns]
+        return table[np.logical_and.reduce(kept)]
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted, with every row so far on disk, on a signal."""

@@ -94,7 +94,7 @@ def _bench(
     session.run()
     tables = [table.frame() for table in (session.rows, session.limits, session.against)]
     files = [table.path for table in (session.rows, session.limits, session.against) if table.rows]
-    files += pictures.draw(tables[0], tables[2], folder)
+    files += pictures.draw(session.own(tables[0]), session.own(tables[2]), folder)
     named = zip(("rows", "limits", "against"), map(records, tables), strict=True)
     payload = {"environment": describe(where), **dict(named), "files": [str(path) for path in files]}
     emit(json_, payload, lambda: terminal.show(tables[0], tables[1], tables[2], out()))

@@ -17,11 +17,12 @@ HEAD = """# Encodings
 
 Written by `make table` from the classes and from the oracles in `tests/oracles/`; the tests check it.
 
-**Proof.** Every encoding is computed on every engine that takes it and compared, with all gradients, with an oracle:
-the paper's formula written again in float64 without poscli's code, or another library. `error` is the largest
-difference of an output of attention (or of the embedding) in float32, over all engines and oracles, at positions up to
-the training length and up to 16 times it; `limit` is what was allowed there: eight times what one unit of rounding in
-every input does to the oracle itself. In float64 it is 2^29 times smaller, unless the oracle computes in float32.
+**Proof.** Every encoding is computed on every engine that takes it and compared, with all its gradients (`tiles` is
+for evaluation and has none), with an oracle: the paper's formula written again in float64 without poscli's code, or
+another library. `error` is the largest difference of an output of attention (or of the embedding) in float32, over all
+engines and oracles, at positions up to the training length and up to 16 times it; `limit` is what was allowed there:
+eight times what one unit of rounding in every input does to the oracle itself. In float64 it is 2^29 times smaller,
+unless the oracle computes in float32.
 `parameters` are those of a `tiny` model (4 layers, width 128, 8 heads, L = 512) in all its layers.
 
 """
