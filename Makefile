@@ -2,8 +2,10 @@
 #   make demo     train five encodings, evaluate them at 16 times their training length, show the table (10 minutes)
 #   make check    format, lint and types        make test     fast tests (under 5 minutes)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
+#   make numerical   the fast tests that compare numbers; .ci/run runs them with the kernels of other CPUs
+#   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
-#   make bench    what every encoding costs on this machine, beside none and beside x-transformers (an hour or two)
+#   make bench    what every encoding costs on this machine, compared with none and with x-transformers (an hour or two)
 
 PYTHON ?= python3
 PIP_FLAGS ?=
@@ -11,8 +13,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
+# Test files that `make numerical` leaves out: they do not depend on how a CPU rounds, or are too slow to repeat.
+NOT_NUMERICAL := bad_files bad_input bench bench_against bench_timing cli_options cli_processes contributing data docs every_encoding_trains hub jobs kernels readme report rooms spec suites system_memory
 
-.PHONY: install demo smoke check format table test slow gpu bench clean
+.PHONY: install demo smoke check format table golden test numerical slow gpu bench clean
 
 install: $(CORE)
 
@@ -34,8 +38,14 @@ format: $(DEV)
 table: $(DEV)
 	PYTHONPATH=tests $(BIN)/python tests/oracles/table.py
 
+golden: $(DEV)
+	PYTHONPATH=tests $(BIN)/python tests/golden.py
+
 test: $(DEV)
 	$(BIN)/pytest -n auto
+
+numerical: $(DEV)
+	$(BIN)/pytest -n auto tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py)
 
 slow: $(DEV)
 	$(BIN)/pytest -m slow

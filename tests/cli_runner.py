@@ -1,4 +1,4 @@
-"""Runs poscli's command line, mostly inside the test's process: importing torch once per command costs seconds each."""
+"""Runs poscli's command line, mostly inside the test's process, because importing torch takes seconds per process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from typing import Any
 from unittest import mock
 
 from poscli.cli import main
+from poscli.runs.run import Run, list_runs
 
 ROOT = Path(__file__).parent.parent
-LENGTH = 32
+COMMANDS = ["train", "extrapolate", "report", "run", "generate", "verify", "bench", "ls", "doctor"]
+LS = ["encodings", "tasks", "corpora", "tokenizers", "protocols", "baselines", "runs", "suites"]
+LENGTH = 32  # tokens of a training window
 NANO = ("--preset", "nano", "--length", LENGTH, "--batch", 4, "--tokens", "4k")  # 31 steps: attention has an effect
+ALIBI = ("train", "--enc", "alibi", *NANO)
 SHORT = ("--max-len", 4 * LENGTH, "--tokens", 256, "--stride", 16)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a shell sees of a command."""
+    """The exit code of a command and the text of its two streams."""
 
     code: int
     out: str
@@ -31,12 +35,12 @@ class Result:
 
     @property
     def json(self) -> Any:
-        """The one document on stdout, read strictly: anything beside it, NaN and Infinity are failures."""
+        """The document on stdout. Text beside it, NaN and Infinity are errors."""
         return json.loads(self.out, parse_constant=_refuse)
 
 
 def cli(*arguments: object) -> Result:
-    """`poscli ARGUMENTS` in this process."""
+    """Run `poscli ARGUMENTS` in this process."""
     out, err = io.StringIO(), io.StringIO()
     argv = ["poscli", *map(str, arguments)]
     with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -48,14 +52,14 @@ def cli(*arguments: object) -> Result:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Of a subprocess: one thread, since the tests share the cores, and nothing that changes the output's looks."""
+    """The environment of a subprocess: one thread, and no variable that changes how the output looks."""
     looks = ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "POSCLI_QUIET", "COLUMNS")
     kept = {name: value for name, value in os.environ.items() if name not in looks}
     return kept | {"OMP_NUM_THREADS": "1"} | changes
 
 
 def shell(*arguments: object, **changes: str) -> Result:
-    """`poscli ARGUMENTS` in a process of its own."""
+    """Run `poscli ARGUMENTS` in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "poscli", *map(str, arguments)],
         capture_output=True,
@@ -66,8 +70,55 @@ def shell(*arguments: object, **changes: str) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def document(*arguments: object) -> Any:
+    """Run a command with --json: it must succeed and print one document, without colours."""
+    result = cli(*arguments, "--json")
+    assert result.code == 0, result.err
+    assert result.out.endswith("\n")
+    assert_plain(result)
+    return result.json
+
+
+def assert_plain(result: Result) -> None:
+    """Fail if a stream holds an escape sequence."""
+    assert "\x1b" not in result.out + result.err
+
+
+def run_of(out: Path | str, encoding: str) -> Run:
+    """The only run of an encoding in a results folder."""
+    (run,) = [run for run in list_runs(Path(out) / "runs") if run.config.encoding == encoding]
+    return run
+
+
+def errors(result: Result) -> list[str]:
+    """The lines of stderr that report an error."""
+    return [line for line in result.err.splitlines() if line.startswith("error: ")]
+
+
+def assert_refused(arguments: tuple[object, ...], code: int, words: str | tuple[str, ...], notes: int = 0) -> None:
+    """A command must fail with one error on stderr, the same error in a document under --json, and write nothing."""
+    before = snapshot(Path.cwd())
+    result = cli(*arguments)
+    assert result.code == code, result.err
+    (line,) = errors(result)
+    assert len(result.err.splitlines()) <= 1 + notes, result.err
+    assert result.err.endswith(line + "\n")
+    assert "Traceback" not in result.err
+    assert "a bug of poscli" not in result.err
+    for word in words if isinstance(words, tuple) else (words,):
+        assert word in line
+    assert result.out == ""
+    first = len(arguments) if arguments[0] == "ls" else 1
+    document = cli(*arguments[:first], "--json", *arguments[first:])
+    assert document.code == code
+    assert set(document.json) == {"error", "exit_code"}
+    assert document.json["exit_code"] == code
+    assert f"error: {' '.join(document.json['error'].split())}" == errors(document)[0] == line
+    assert snapshot(Path.cwd()) == before
+
+
 def trained(base: Path) -> Path:
-    """A results folder with three runs, trained and evaluated once per test session; not to be changed."""
+    """A results folder with three runs, trained and evaluated once per test session. Tests must not change it."""
     out = base / "trained"
     if not out.exists():
         encodings = [word for name in ("alibi", "learned", "sinusoidal") for word in ("--enc", name)]
@@ -78,7 +129,7 @@ def trained(base: Path) -> Path:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every path under a folder with its size and time."""
+    """Every path under a folder with its size and time of change, lock files aside."""
     stats = {str(path.relative_to(folder)): path.stat() for path in folder.rglob("*")}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if not name.endswith(".lock")}
 

@@ -1,4 +1,4 @@
-"""Synthetic results with the shapes that real encodings show, so that reports can be tested without training."""
+"""Synthetic results that behave as real encodings do, so that reports can be tested without training."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from poscli.results import EVAL_COLUMNS, POSITION_COLUMNS, SCHEMA, frame
+from poscli.config.run import SCHEMA
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 
 LN2 = math.log(2)
 RATIOS = (1, 2, 4, 8, 16)
 
-# name -> (nll at the training length, gain in nats as a function of log2(l / L)); no gain: unsupported past L
+# (nll at the training length, gain in nats as a function of log2(l / L)); None: unsupported beyond L
 Shape = tuple[float, Callable[[float], float] | None]
 BEHAVIOUR: dict[str, Shape] = {
     "alibi": (1.385, lambda octaves: 0.004 * octaves),
@@ -26,7 +27,7 @@ BEHAVIOUR: dict[str, Shape] = {
 
 
 def many(count: int) -> dict[str, Shape]:
-    """`count` invented encodings, from gently gaining to badly broken, two of them without any number past L."""
+    """`count` invented encodings, from a small gain to a collapse; every fourteenth has no number beyond L."""
     random = np.random.default_rng(count)
     shapes: dict[str, Shape] = {}
     for index in range(count):
@@ -79,7 +80,7 @@ def _evals(shape: Shape, run: dict, lengths: Sequence[int]) -> list[dict]:
 def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> dict:
     base, gain_of = shape
     ratio = length / run["train_length"]
-    row = dict(run, length=length, ratio=ratio, protocol=protocol, variant=variant, **_made(protocol, ratio))
+    row = dict(run, length=length, ratio=ratio, protocol=protocol, variant=variant, **_made(protocol, length, ratio))
     if gain_of is None and ratio > 1 and variant != "crop":
         reason = f"learned table of {run['train_length']} positions has no row for position {length}"
         return row | {"status": "unsupported", "reason": reason, "tokens": 0, "bytes": 0, "documents": 0}
@@ -88,6 +89,7 @@ def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> 
     gain *= 1 + 0.06 * (run["seed"] - 1)
     nll = base + {"nonoverlapping": 0.12 / ratio, "sliding": 0.0, "fixed": -0.02}[protocol] - gain
     half = 0.002 + 0.08 * abs(gain) if ratio > 1 and variant != "crop" else 0.0
+    told = math.nan if protocol == "nonoverlapping" else gain
     return row | {
         "status": "ok",
         "reason": "",
@@ -99,17 +101,17 @@ def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> 
         "ppl": math.exp(nll),
         "nll_low": nll - 0.03,
         "nll_high": nll + 0.03,
-        "gain": gain,
-        "gain_low": gain - half,
-        "gain_high": gain + half,
+        "gain": told,
+        "gain_low": told - half,
+        "gain_high": told + half,
         "resampled": "documents",
     }
 
 
-def _made(protocol: str, ratio: float) -> dict:
+def _made(protocol: str, length: int, ratio: float) -> dict:
     return {
         "schema": SCHEMA,
-        "stride": 0 if protocol == "nonoverlapping" else 128,
+        "stride": length if protocol == "nonoverlapping" else 128,
         "seconds": 0.4 * ratio,
         "tokens_per_s": 150000.0,
         "peak_mb": 620.0,

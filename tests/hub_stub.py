@@ -1,4 +1,4 @@
-"""A hub of our own on localhost: enough of the HTTP API for `datasets` to list, download and stream repositories.
+"""A stand-in for the hub on localhost: the part of its HTTP API that `datasets` needs to list, download and stream.
 
 with Hub({"org/set": {"README.md": b"...", "data/train-0.parquet": parquet(["one", "two"])}}) as hub:
     ...  # a child process with HF_ENDPOINT=hub.url
@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _tree(files: dict[str, bytes], folder: str, recursive: bool) -> list[dict[str, object]]:
-    """What the hub lists below a folder: files and folders, all of them or the first level only."""
+    """The hub's listing of a folder: files and folders, of all levels or of the first level only."""
     entries: dict[str, dict[str, object]] = {}
     for name, content in files.items():
         if not name.startswith(folder):

@@ -1,8 +1,8 @@
-"""How the Triton kernels are tested, on any device: dense formulas in float64, gradients, and tolerances.
+"""Tests of the Triton kernels on any device: dense formulas in float64, gradients, and tolerances.
 
-What an input of a dtype can be off by is a unit of its rounding, so every number is moved by one unit, up or down at
-random; a kernel may be off by four times what that does, as `poscli.verify.noise.rounding` allows a model. Tables and
-potentials are float32 and float64 whatever the dtype of attention is, and are moved by a unit of that.
+The tolerance is four times the change that one unit of rounding in every input causes: each number is moved by one
+unit of its dtype, up or down at random, as `poscli.verify.noise.rounding` does for a model. Tables are float32 and
+potentials float64 for any dtype of attention, and are moved by a unit of their own dtype.
 
 B batch, T queries, S keys, H heads, D and E widths of queries and values, A width of the vectors that queries meet.
 """
@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from conftest import draw, make, shape
 from torch import Tensor
+from toys import draw, make, shape
 
-from poscli.attention import ENGINES, Engine, Positions, attend, flex, triton
+from poscli.attention import ENGINES, Engine, attend, flex, triton
 from poscli.encodings import Encoding
 
 TRITON = Engine("triton", triton.run, triton.refuses, "")
 FLEX = Engine("flex", flex.run, flex.refuses, "")
-WIDE = {"table": torch.float32, "potential": torch.float64}  # whose dtype is not that of attention
+# Inputs whose dtype is not that of attention.
+WIDE = {"table": torch.float32, "potential": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Case:
         found = {name: draw(*size, seed=m, dtype=torch.float64) for m, (name, size) in enumerate(sizes.items())}
         if "p" in self.terms:
             found["potential"] = draw(self.batch, self.heads, self.keys, seed=9, dtype=torch.float64).cumsum(-1)
-            found["potential"] += 30000  # far into a text: one float32 would be off by 0.001
+            found["potential"] += 30000  # late in a long text: a single float32 would round it by 0.001
         return found
 
 
@@ -90,7 +91,7 @@ def dense(
     k_met: Tensor | None = None,
     potential: Tensor | None = None,
 ) -> Tensor:
-    """The formula of `poscli.attention.kernels.flash`, every pair for itself."""
+    """The formula of `poscli.attention.kernels.flash` over all pairs."""
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     j = torch.arange(keys, device=q.device)
     apart = j[keys - queries :, None] - j
@@ -112,7 +113,7 @@ def dense(
 def outcome(
     attention: Callable[..., Tensor], inputs: dict[str, Tensor], case: Case, gradient: bool = True
 ) -> dict[str, Tensor]:
-    """Output, and the gradient of everything under a random loss, in float64 on the CPU."""
+    """Output, and the gradients of a random loss, in float64 on the CPU."""
     x = {name: value.detach().requires_grad_(gradient) for name, value in inputs.items()}
     q, k, v, *rest = x.values()
     given = dict(zip(list(x)[3:], rest, strict=True))
@@ -126,17 +127,18 @@ def outcome(
 
 
 def moved(x: Tensor, unit: float, seed: int) -> Tensor:
-    """Every number up or down by one unit of rounding."""
+    """The tensor with every number moved by one unit of rounding, up or down."""
     return x * (1 + unit * draw(*x.shape, seed=seed, dtype=torch.float64).sign().to(x.device))
 
 
 def assert_near(
     found: dict[str, Tensor], exact: dict[str, Tensor], off: list[dict[str, Tensor]], unit: float, keys: int = 1
 ) -> None:
-    """Within four times what a unit of rounding in every input does, or in the result itself.
+    """Assert errors within four times the effect of a unit of rounding in every input or in the result.
 
-    Where a gradient cancels, four units of float32 in a sum of 16 products of order 1 are left whatever the input; and
-    for the parameters of an encoding as much of a row of `keys` such sums, as in `poscli.verify.noise.tolerances`.
+    Where a gradient cancels, the rounding of a sum of 16 products of order 1 remains: at least four units of float32
+    of it are allowed, and for parameters of an encoding as much for each of `keys` such sums, as in
+    `poscli.verify.noise.tolerances`.
     """
     assert found.keys() == exact.keys()
     for name, x in exact.items():
@@ -156,7 +158,7 @@ def check(attention: Callable[..., Tensor], case: Case, dtype: torch.dtype, devi
         {name: moved(x, units[name], seed=100 * n + m) for m, (name, x) in enumerate(exact_inputs.items())}
         for n in (1, 2)
     ]
-    # gradients that reach the kernel are of the dtype too
+    # The gradient that reaches the kernel has the narrow dtype, so the exact one is rounded too.
     exact, *away = (outcome(_rounding_gradients(dense, dtype), x, case, gradient) for x in (exact_inputs, *off))
     given = {name: x.to(device) for name, x in narrow.items()}
     assert_near(outcome(attention, given, case, gradient), exact, away, unit)
@@ -178,10 +180,10 @@ def _rounding_gradients(attention: Callable[..., Tensor], dtype: torch.dtype) ->
 def encoded(
     engine: Engine, encoding: Encoding, size: tuple[int, int, int], dtype: torch.dtype, device: str, seed: int = 0
 ) -> dict[str, Tensor]:
-    """Output of an engine for random input, and the gradient of everything; `seed` > 0 moves all that goes in.
+    """Output of an engine for random input, and all gradients; `seed` > 0 moves every input by a unit of rounding.
 
-    In float64 the encoding is too; otherwise its parameters are float32, as a model holds them. Numbers are those of
-    `dtype` in both, so that the results differ by the arithmetic alone.
+    The reference runs in float64 with a float64 encoding; other engines have float32 parameters, as in a model. The
+    inputs are rounded to `dtype` for both, so that results differ by the arithmetic alone.
     """
     exact, unit = engine.name == "reference", torch.finfo(dtype).eps
     batch, queries, keys = size
@@ -199,7 +201,7 @@ def encoded(
                 parameter.copy_(moved(parameter, 2**-23, seed=100 * seed + 50 + m))
     inputs = {name: x.to(device).requires_grad_() for name, x in inputs.items()}
     features = encoding.features(x_BSW) if "features" in encoding.blanks else None
-    out = attend(engine, encoding, *inputs.values(), Positions.of(encoding, keys, torch.device(device)), features)
+    out = attend(engine, encoding, *inputs.values(), encoding.locate(keys, torch.device(device)), features)
     assert out.shape == (batch, at.heads, queries, at.head_width)
     g = draw(*out.shape, seed=20).to(dtype).to(device).to(out.dtype)
     out.backward(g)
@@ -209,7 +211,7 @@ def encoded(
 
 
 def check_encoding(spec: str, size: tuple[int, int, int], width: int, dtype: torch.dtype, device: str) -> None:
-    """The engine of the kernels against the reference, for an encoding of two heads."""
+    """The engine `triton` against the reference, for an encoding with two heads."""
     encoding = make(spec, shape(size[2], heads=2, width=2 * width))
     reference = ENGINES["reference"]
     exact, *away = (encoded(reference, encoding, size, dtype, "cpu", seed) for seed in (0, 1, 2))

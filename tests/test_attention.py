@@ -1,4 +1,4 @@
-"""Attention: the reference against the equation by hand, every engine against the reference, the views, the memory."""
+"""Attention: the reference against the equation by hand, and every engine against the reference."""
 
 from __future__ import annotations
 
@@ -9,48 +9,56 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import COMPOSITES, ENDS, HEAD_WIDTH, HEADS, LENGTH, TOYS, WIDTH, draw, make, perturbed, shape
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from toys import COMPOSITES, ENDS, HEAD_WIDTH, HEADS, TOYS, WIDTH, draw, make, perturbed, shape
 
-from poscli.attention import ENGINES, Engine, Place, Positions, able, attend, biases, choose, fused
-from poscli.attention import tiles as tiling
-from poscli.attention.operands import Operands, snapped
-from poscli.attention.skew import descending, skew, skew_keys, unskew
-from poscli.encodings import TIERS, Encoding, Shape, Unsupported, names
-from poscli.errors import UsageError
+from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose, engines_for
+from poscli.attention.call import operands
+from poscli.attention.tile_inputs import ScoreBounds, TileInputs
+from poscli.encodings import Encoding, names
+from poscli.equation.composed import Composed
+from poscli.equation.operands import Operands, snapped
+from poscli.equation.reference import scores
 from poscli.verify.noise import tolerances
 
 SPECS = [*names(), *COMPOSITES, *TOYS]
-# of which none says all that a tile may be made of
+# Sums of terms that no single encoding gives to a tile.
 TILED = ["t5+fox", "fox+alibi", "window(7)+shaw(clip=3)", "deberta+alibi", "transformer-xl+fox", "alibi+window(5)"]
 
-UNIT = 2**-23  # of rounding, in float32
+UNIT = 2**-23  # the unit of rounding of float32
 
-CASES = {  # batch, queries, keys, BLOCK, ENTRIES: with ENTRIES of 1 a block that materialises has 16 rows
-    "one block": (3, 41, 41, 512, 2**23),
-    "several blocks": (1, 41, 41, 7, 1),
-    "a block of one row": (2, 33, 33, 16, 1),
-    "a longer past": (2, 20, 41, 6, 1),
-    "one token": (3, 1, 41, 512, 2**23),
-    "the first token": (1, 1, 1, 512, 2**23),
-    "two tokens": (1, 2, 2, 1, 1),
+Case = tuple[tuple[int, int, int], BlockSizes]  # (batch, queries, keys), and the block sizes
+# A chunk of the backward pass holds one text. With block_entries=1 a block that materialises has at most 16 queries.
+WHOLE = BlockSizes(block_queries=512, backward_entries=1)
+CASES: dict[str, Case] = {
+    "one block": ((3, 41, 41), WHOLE),
+    "several blocks": (
+        (1, 41, 41),
+        BlockSizes(block_queries=7, block_entries=1, backward_entries=1, backward_queries=8),
+    ),
+    "a block of one row": ((2, 33, 33), BlockSizes(block_queries=16, training_tokens=32, backward_entries=1)),
+    "a longer past": ((2, 20, 41), BlockSizes(block_queries=6, block_entries=1, backward_entries=1)),
+    "one token": ((3, 1, 41), WHOLE),
+    "the first token": ((1, 1, 1), WHOLE),
+    "two tokens": ((1, 2, 2), BlockSizes(block_queries=1, block_entries=1, backward_entries=1)),
 }
+# `poscli verify` compares the engines on every registered encoding, for 16 tokens in several blocks.
+BEYOND_VERIFY = ["a block of one row", "the first token", "two tokens"]
 
 
 def run(
-    engine: Engine, encoding: Encoding, size: Sequence[int], dtype: torch.dtype, off: int | None = None
+    engine: Engine, encoding: Encoding, case: Case, dtype: torch.dtype, off: int | None = None
 ) -> dict[str, Tensor]:
-    """Attention output on random input, and the gradient of everything under a random loss, in float64.
+    """Attention output on random input, and every gradient of a random loss, in float64.
 
-    `off`: the seed by which every number is moved by one unit of rounding of float32, up or down.
+    `off` is a seed by which every number is moved by one unit of rounding of float32, up or down.
     """
-    batch, queries, keys = size
-    encoding, inputs, x_BSW = given(encoding, size, dtype, off)
+    (batch, queries, keys), sizes = case
+    encoding, inputs, x_BSW = given(encoding, case[0], dtype, off)
     learned = inputs | dict(encoding.named_parameters())
     features = encoding.features(x_BSW) if "features" in encoding.blanks else None
-    at = Positions.of(encoding, keys, torch.device("cpu"))
-    out = attend(engine, encoding, *(x.requires_grad_() for x in inputs.values()), at, features)
+    at = encoding.locate(keys, torch.device("cpu"))
+    out = attend(engine, encoding, *(x.requires_grad_() for x in inputs.values()), at, features, sizes)
     assert out.dtype == dtype
     assert out.shape == (batch, HEADS, queries, HEAD_WIDTH)
     (out * draw(*out.shape, seed=4, dtype=dtype)).sum().backward()
@@ -74,92 +82,84 @@ def given(
     return encoding, inputs, x_BSW
 
 
-def make_for(spec: str, tokens: int, at: Shape | None = None) -> Encoding:
-    """An encoding of a model as small as ever, or as long as the input where it ends at the training length."""
-    at = at or shape()
+def make_for(spec: str, tokens: int) -> Encoding:
+    """The encoding of a small model, whose training length is `tokens` if the encoding is undefined beyond it."""
+    at = shape()
     return make(spec, replace(at, length=tokens) if ENDS & set(spec.split("+")) else at)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize(
-    ("spec", "engine"),
-    [(s, e) for s in SPECS for e in able(make(s)) if e.name != "reference"],
-    ids=lambda x: x.name if isinstance(x, Engine) else x,
+    ("spec", "engine", "case"),
+    [
+        pytest.param(spec, engine, CASES[case], id=f"{spec}-{engine.name}-{case}")
+        for spec in SPECS
+        for case in (BEYOND_VERIFY if spec in names() else CASES)
+        for engine in engines_for(make(spec))
+        if engine.name != "reference"
+    ],
 )
-def test_engines_equal_the_reference(
-    spec: str, engine: Engine, case: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    *size, block, entries = case
-    monkeypatch.setattr(biases, "BLOCK", block)
-    monkeypatch.setattr(biases, "ENTRIES", entries)
-    monkeypatch.setattr(fused, "CHUNK", 1)  # a chunk of the backward pass per row of the batch
-    encoding, reference = make_for(spec, size[2]), ENGINES["reference"]
-    exact = run(reference, encoding, size, torch.float64)
-    moved = [run(reference, encoding, size, torch.float64, off) for off in (1, 2)]
-    limits = tolerances(exact, moved, HEAD_WIDTH, size[2])
-    for dtype in (torch.float32, torch.float64):
-        for name, found in run(engine, encoding, size, dtype).items():
+def test_engines_equal_the_reference(spec: str, engine: Engine, case: Case) -> None:
+    encoding, reference, keys = make_for(spec, case[0][2]), ENGINES["reference"], case[0][2]
+    exact = run(reference, encoding, case, torch.float64)
+    moved = [run(reference, encoding, case, torch.float64, off) for off in (1, 2)]
+    limits = tolerances(exact, moved, HEAD_WIDTH, keys)
+    for dtype, roundings in ((torch.float32, 1), (torch.float64, 2)):  # in float64 the reference rounds as well
+        for name, found in run(engine, encoding, case, dtype).items():
             error = float((found - exact[name]).abs().max())
-            assert error <= limits[name] * torch.finfo(dtype).eps / UNIT, (name, dtype)
+            assert error <= roundings * limits[name] * torch.finfo(dtype).eps / UNIT, (name, dtype)
 
 
-TILINGS = {  # batch, queries, keys, ROWS, KEYS, STEP
-    "one tile": (2, 41, 41, 1024, 1024, 256),
-    "several tiles": (2, 41, 41, 8, 8, 4),
-    "keys by the few": (1, 41, 41, 16, 4, 1),
-    "a longer past": (2, 20, 41, 16, 4, 2),
-    "one token": (2, 1, 41, 16, 4, 2),
-    "the first token": (1, 1, 1, 16, 4, 2),
+def tiled(queries: int, keys: int, multiple: int) -> BlockSizes:
+    return BlockSizes(tile_queries=queries, tile_keys=keys, skip_multiple=multiple, weighted_queries=5)
+
+
+TILINGS: dict[str, Case] = {
+    "one tile": ((2, 41, 41), BlockSizes()),
+    "several tiles": ((2, 41, 41), tiled(8, 8, 4)),
+    "more queries than keys": ((1, 41, 41), tiled(16, 4, 1)),
+    "a longer past": ((2, 20, 41), tiled(16, 4, 2)),
+    "one token": ((2, 1, 41), tiled(16, 4, 2)),
+    "the first token": ((1, 1, 1), tiled(16, 4, 2)),
 }
 EVALUATION = Place(gradient=False)
 
 
 @pytest.mark.parametrize("case", TILINGS.values(), ids=TILINGS.keys())
-@pytest.mark.parametrize("spec", [s for s in (*SPECS, *TILED) if ENGINES["tiles"] in able(make(s), EVALUATION)])
+@pytest.mark.parametrize("spec", [s for s in (*SPECS, *TILED) if ENGINES["tiles"] in engines_for(make(s), EVALUATION)])
 @torch.no_grad()
-def test_tiles_equal_the_reference(spec: str, case: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    *size, rows, keys, step = case
-    for name, value in {"ROWS": rows, "KEYS": keys, "STEP": step, "FEW": 5}.items():
-        monkeypatch.setattr(tiling, name, value)
-    encoding = make_for(spec, size[2])
-    exact = output(ENGINES["reference"], encoding, size, torch.float64)
-    moved = [{"output": output(ENGINES["reference"], encoding, size, torch.float64, off)} for off in (1, 2)]
-    limit = tolerances({"output": exact}, moved, HEAD_WIDTH, size[2])["output"]
-    for dtype in (torch.float32, torch.float64):
-        error = float((output(ENGINES["tiles"], encoding, size, dtype) - exact).abs().max())
-        # what 104 below the largest score weighs is left out: nothing in float32, e^-104 in float64
-        assert error <= max(limit * torch.finfo(dtype).eps / UNIT, 1e-44), dtype
+def test_tiles_equal_the_reference(spec: str, case: Case) -> None:
+    encoding, reference = make_for(spec, case[0][2]), ENGINES["reference"]
+    exact = output(reference, encoding, case, torch.float64)
+    moved = [{"output": output(reference, encoding, case, torch.float64, off)} for off in (1, 2)]
+    limit = tolerances({"output": exact}, moved, HEAD_WIDTH, case[0][2])["output"]
+    for dtype, roundings in ((torch.float32, 1), (torch.float64, 2)):  # in float64 the reference rounds as well
+        error = float((output(ENGINES["tiles"], encoding, case, dtype) - exact).abs().max())
+        # Scores 104 below the largest are skipped; their weight is 0 in float32 and up to e^-104 in float64.
+        assert error <= max(roundings * limit * torch.finfo(dtype).eps / UNIT, 1e-44), dtype
 
 
-def output(
-    engine: Engine, encoding: Encoding, size: Sequence[int], dtype: torch.dtype, off: int | None = None
-) -> Tensor:
-    """Attention output on random input in float64, everything moved by a unit of rounding by the seed `off`."""
-    encoding, inputs, x_BSW = given(encoding, size, dtype, off)
+def output(engine: Engine, encoding: Encoding, case: Case, dtype: torch.dtype, off: int | None = None) -> Tensor:
+    """Attention output on random input, in float64; `off` as in `run`."""
+    encoding, inputs, x_BSW = given(encoding, case[0], dtype, off)
     features = encoding.features(x_BSW) if "features" in encoding.blanks else None
-    at = Positions.of(encoding, size[2], torch.device("cpu"))
-    out = attend(engine, encoding, *inputs.values(), at, features)
+    at = encoding.locate(case[0][2], torch.device("cpu"))
+    out = attend(engine, encoding, *inputs.values(), at, features, case[1])
     assert out.dtype == dtype
     return out.double()
 
 
 @torch.no_grad()
-def test_tiles_leave_out_what_has_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ALiBi's steepest head has forgotten the first token after a few hundred; its gentlest has not."""
-    seen: list[tuple[int, list[int]]] = []
-    whole = tiling.Weight.begins
-
-    def begins(self: tiling.Weight, rows: slice) -> list[tuple[int, list[int]]]:
-        seen[:] = whole(self, rows)
-        return list(seen)
-
-    monkeypatch.setattr(tiling.Weight, "begins", begins)
-    size = (1, 2048, 2048)
-    encoding = make("alibi")
-    exact = output(ENGINES["reference"], encoding, size, torch.float32)
-    found = output(ENGINES["tiles"], encoding, size, torch.float32)
-    assert seen[0][0] == 0
-    assert seen[-1][0] >= 256
+def test_tiles_skip_keys_without_weight() -> None:
+    """The steepest slope of ALiBi leaves the first tokens no weight after a few hundred; the gentlest one does."""
+    case: Case = ((1, 2048, 2048), BlockSizes())
+    encoding, inputs, _ = given(make("alibi"), case[0], torch.float32, None)
+    x = operands(encoding, *inputs.values(), encoding.locate(2048, torch.device("cpu")))
+    first_keys = ScoreBounds.of(TileInputs.of(encoding, x)).first_keys(slice(1024, 2048), case[1].skip_multiple)
+    assert first_keys[0][0] == 0
+    assert first_keys[-1][0] >= 256
+    assert sorted(head for _, heads in first_keys for head in heads) == list(range(HEADS))
+    exact, found = (output(ENGINES[name], encoding, case, torch.float32) for name in ("reference", "tiles"))
+    # Both outputs round weights that sum to 1 and scores of the order of 10.
     assert float((found - exact).abs().max()) <= 64 * UNIT * float(exact.abs().max())
 
 
@@ -170,15 +170,15 @@ def test_the_reference_is_the_equation(spec: str, queries: int) -> None:
     q, k, v = (draw(2, HEADS, t, HEAD_WIDTH, seed=n, dtype=torch.float64) for n, t in enumerate((queries, keys, keys)))
     x_BSW = draw(2, keys, WIDTH, seed=3, dtype=torch.float64)
     features = encoding.features(x_BSW) if "features" in encoding.blanks else None
-    positions = Positions.of(encoding, keys, torch.device("cpu"))
+    positions = encoding.locate(keys, torch.device("cpu"))
     found = attend(ENGINES["reference"], encoding, q, k, v, positions, features)
     expected = by_hand(encoding, q, k, v, positions.pos, features)
-    # sums of D, then of S terms of order 1: their count times the unit of rounding, and as much again for the softmax
+    # Sums of D and of S terms of order 1: one unit of rounding per term, and as much again for the softmax.
     torch.testing.assert_close(found, expected, rtol=0, atol=2 * (keys + HEAD_WIDTH) * 2**-52 * float(v.abs().max()))
 
 
 def by_hand(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, features: Tensor | None) -> Tensor:
-    """The equation in the docstring of `encodings/blanks.py`, a query at a time; what is hidden is not there at all."""
+    """The equation of poscli/equation/blanks.py, query by query, over tensors that hold the visible past only."""
     has, queries, keys = encoding.blanks, q.shape[2], k.shape[2]
     pos_T = pos[keys - queries :]
     rotated, values = encoding.query(encoding.content_query(q), pos_T), encoding.value(v, pos)
@@ -192,9 +192,7 @@ def by_hand(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, fe
             s = s + torch.einsum("bhtd,hjd->bhtj", relative_q[:, :, i], _per_head(encoding.relative_keys(d)))
         if "relative_queries" in has:
             s = s + torch.einsum("bhjd,hjd->bhj", k[:, :, :seen], _per_head(encoding.relative_queries(d)))[:, :, None]
-        x = at_query(
-            encoding, rotated[:, :, i], rotated_k[:, :, :seen], q[:, :, i], k[:, :, :seen], pos[:seen], features
-        )
+        x = at_query(rotated[:, :, i], rotated_k[:, :, :seen], q[:, :, i], k[:, :, :seen], pos[:seen], features)
         if "similarity" in has:
             s = encoding.similarity(x) + s - torch.einsum("bhtd,bhjd->bhtj", x.q_BHTD, x.k_BHSD)
         s = s * encoding.scale
@@ -208,14 +206,15 @@ def by_hand(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, fe
             f_j = None if features is None else features[:, :, :seen]
             s = s + encoding.bias(pos_T[i], pos[:seen], None if f_j is None else f_j[:, :, -1:], f_j)
         if "temperature" in has:
-            s = s * encoding.temperature(torch.tensor([min(seen, encoding.reach or seen)]))[..., None]
+            visible = torch.tensor([min(seen, (encoding.reach or seen) + encoding.sinks)])
+            s = s * encoding.temperature(visible)[..., None]
         if encoding.reach is not None:
-            s[..., : max(0, seen - encoding.reach)] = -math.inf
+            s[..., encoding.sinks : max(encoding.sinks, seen - encoding.reach)] = -math.inf
         if "scores" in has:
             s = encoding.scores(s, x).masked_fill(s == -math.inf, -math.inf)
         p = encoding.weights(s)
-        if "mix" in has:
-            p = encoding.mix(p, d[None])
+        if "reweight" in has:
+            p = encoding.reweight(p, d[None])
         o = torch.einsum("bhtj,bhje->bhte", p, values[:, :, :seen])
         if "relative_values" in has:
             o = o + torch.einsum("bhtj,hje->bhte", p, _per_head(encoding.relative_values(d)))
@@ -223,13 +222,11 @@ def by_hand(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, fe
     return encoding.output(torch.cat(rows, dim=2), pos_T)
 
 
-def at_query(
-    encoding: Encoding, q: Tensor, k: Tensor, raw_q: Tensor, raw_k: Tensor, pos: Tensor, features: Tensor | None
-) -> Operands:
-    """What a query sees, for the blanks that are given it."""
+def at_query(q: Tensor, k: Tensor, raw_q: Tensor, raw_k: Tensor, pos: Tensor, features: Tensor | None) -> Operands:
+    """The operands of one query, for the blanks that take operands."""
     f = None if features is None else features[:, :, : len(pos)]
     shared = {"raw_q_BHTD": raw_q, "raw_k_BHSD": raw_k, "pos_S": pos, "features_BHSF": f}
-    return Operands(encoding=encoding, q_BHTD=q, k_BHSD=k, v_BHSE=raw_k, step=None, **shared)
+    return Operands(q_BHTD=q, k_BHSD=k, v_BHSE=raw_k, step=None, **shared)
 
 
 def _per_head(x_HND: Tensor) -> Tensor:
@@ -237,209 +234,60 @@ def _per_head(x_HND: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("blank", ["scores", "weights"])
-def test_what_a_window_hides_stays_hidden(blank: str) -> None:
-    """A window on an encoding that remakes the scores: keys that it hides must have no weight."""
-    encoding = make({"scores": "conftest:Capped", "weights": "conftest:Gated"}[blank] + "+window(3)")
+def test_keys_beyond_a_window_stay_hidden(blank: str) -> None:
+    """Keys beyond a window have no weight, even where an encoding replaces scores or softmax."""
+    encoding = make({"scores": "toys:Capped", "weights": "toys:Gated"}[blank] + "+window(3)")
     q, k, v = (draw(1, HEADS, 20, HEAD_WIDTH, seed=n) for n in range(3))
     for engine in (ENGINES["reference"], choose(encoding).engine):
-        positions = Positions.of(encoding, 20, torch.device("cpu"))
+        positions = encoding.locate(20, torch.device("cpu"))
         v_far = torch.cat([v[:, :, :17] + 100, v[:, :, 17:]], dim=2)
         before, after = (attend(engine, encoding, q, k, x, positions)[:, :, -1] for x in (v, v_far))
-        torch.testing.assert_close(before, after, rtol=0, atol=0)
+        assert torch.equal(before, after)  # one computation, in which the changed values have the weight 0
 
 
 def test_terms_of_the_scores_are_added() -> None:
-    """`a+b`: the scores of a and of b, each as it is alone, the content counted once."""
+    """The scores of `a+b` are q . k, plus the terms of a, plus the terms of b."""
     q, k, v = (draw(1, HEADS, 9, HEAD_WIDTH, seed=n, dtype=torch.float64) for n in range(3))
-    parts = ["conftest:Untied", "shaw(clip=4, values=false)", "alibi"]
+    parts = ["toys:Untied", "shaw(clip=4, values=false)", "alibi"]
     assert_scores_add_up(parts, q, k, v)
 
 
 def test_every_relative_query_meets_its_own_keys() -> None:
-    """Two encodings with relative vectors and a query of their own, as Transformer-XL has one."""
+    """Two encodings with relative vectors, each with a relative query of its own as in Transformer-XL."""
     q, k, v = (draw(1, HEADS, 9, HEAD_WIDTH, seed=n, dtype=torch.float64) for n in range(3))
-    assert_scores_add_up(["conftest:Untied", "conftest:Untied"], q, k, v)
+    assert_scores_add_up(["toys:Untied", "toys:Untied"], q, k, v)
 
 
 def assert_scores_add_up(parts: list[str], q: Tensor, k: Tensor, v: Tensor) -> None:
-    from poscli.attention.reference import scores
-    from poscli.encodings.compose import Both
-
     def of(encoding: Encoding) -> Tensor:
         pos = torch.arange(q.shape[2])
-        return scores(
-            Operands(encoding=encoding, q_BHTD=q, k_BHSD=k, v_BHSE=v, raw_q_BHTD=q, raw_k_BHSD=k, pos_S=pos, step=1)
-        ).nan_to_num(neginf=0)
+        x = Operands(q_BHTD=q, k_BHSD=k, v_BHSE=v, raw_q_BHTD=q, raw_k_BHSD=k, pos_S=pos, step=1)
+        return scores(encoding, x).nan_to_num(neginf=0)
 
     alone = [perturbed(make(part, dtype=torch.float64), seed=n) for n, part in enumerate(parts)]
     content = of(make("none", dtype=torch.float64))
     expected = content + sum(of(encoding) - content for encoding in alone)
-    torch.testing.assert_close(of(Both(alone)), expected, rtol=0, atol=64 * 2**-52)  # a few numbers of order 1
+    # Sums of a few dozen numbers of order 1.
+    torch.testing.assert_close(of(Composed(alone)), expected, rtol=0, atol=64 * 2**-52)
 
 
-# views
+# sinks
 
 
-@pytest.mark.parametrize(("rows", "keys"), [(1, 1), (1, 5), (4, 4), (3, 7), (7, 3)])
-@pytest.mark.parametrize("table", [True, False])
-def test_skew_and_unskew_by_index(rows: int, keys: int, table: bool) -> None:
-    columns = rows + keys + 1  # one more than is needed
-    g = draw(2, HEADS, 1 if table else rows, columns)
-    skewed = skew(g, rows, keys)
-    spread = unskew(draw(2, HEADS, rows, keys, seed=1), columns)
-    p = draw(2, HEADS, rows, keys, seed=1)
-    assert skewed.data_ptr() == g.data_ptr()  # a view
-    for r in range(rows):
-        for j in range(keys):
-            assert torch.equal(skewed[..., r, j], g[..., 0 if table else r, r + j])
-        for c in range(columns):
-            expected = p[..., r, c - r] if 0 <= c - r < keys else torch.zeros(2, HEADS)
-            assert torch.equal(spread[..., r, c], expected)
+def test_sinks_stay_visible_beyond_the_reach() -> None:
+    """With sinks 2 and reach 5, query 9 sees the tokens 0, 1 and 5 to 9, also within a block."""
+    q, k, v = (draw(1, HEADS, t, HEAD_WIDTH, seed=n) for n, t in enumerate((4, 10, 10)))
+    encoding = make("sink(2)+window(5)")
+    x = operands(encoding, q, k, v, encoding.locate(10, torch.device("cpu")))
+    assert x.visible()[-1].nonzero().flatten().tolist() == [0, 1, 5, 6, 7, 8, 9]
+    assert torch.equal(x.block(1, 3).visible(), x.visible()[1:3, :9])
 
 
-def test_skew_keys_by_index() -> None:
-    rows, keys = 4, 6
-    g = draw(2, HEADS, keys, rows + keys)
-    skewed = skew_keys(g, rows)
-    for r in range(rows):
-        for j in range(keys):
-            assert torch.equal(skewed[..., r, j], g[..., j, r + j])
-
-
-@pytest.mark.parametrize("start", [0, 3])
-def test_a_skewed_table_holds_the_bias_of_each_distance(start: int) -> None:
-    """Rows are queries in reverse; column j is key j; what lies in the future is filled."""
-    by_distance, rows = draw(2, 9), 4
-    keys = 9
-    view = skew(descending(by_distance, rows, fill=-math.inf)[None, :, None], rows, keys)
-    for r in range(rows):
-        for j in range(keys):
-            d = (keys - 1 - r) - j
-            expected = by_distance[:, d] if d >= 0 else torch.full((2,), -math.inf)
-            assert torch.equal(view[0, :, r, j], expected)
-
-
-@pytest.mark.parametrize("table", [True, False])
-def test_gradients_of_the_views(table: bool) -> None:
-    g = draw(2, 1 if table else 3, 8, dtype=torch.float64).requires_grad_()
-    p = draw(2, 3, 5, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: skew(x, 3, 5) * draw(2, 3, 5, seed=2).double(), g)
-    assert torch.autograd.gradcheck(lambda x: unskew(x, 8) * draw(2, 3, 8, seed=2).double(), p)
-    if not table:
-        keyed = draw(2, 5, 8, dtype=torch.float64).requires_grad_()
-        assert torch.autograd.gradcheck(lambda x: skew_keys(x, 3) * draw(2, 3, 5, seed=2).double(), keyed)
-
-
-@pytest.mark.parametrize("chunk", [1, 2**19])
-@pytest.mark.parametrize("batch_heads", [(1, 1), (1, 2), (3, 1), (3, 2)])
-def test_gradients_of_attention_with_a_learned_bias(
-    batch_heads: tuple[int, int], chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fused, "CHUNK", chunk)
-    q, k, v = (draw(3, 2, t, 4, seed=n, dtype=torch.float64).requires_grad_() for n, t in enumerate((3, 5, 5)))
-    bias = draw(*batch_heads, 3, 5, seed=5, dtype=torch.float64).requires_grad_()
-    future = torch.ones(3, 5, dtype=torch.bool).triu(3)
-
-    def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-        return fused.biased_attention(q, k, v, bias.masked_fill(future, -math.inf), 0.3)
-
-    assert torch.autograd.gradcheck(attention, (q, k, v, bias))
-
-
-@pytest.mark.parametrize("heads", [1, 2])
-def test_gradients_of_a_learned_table_through_its_view(heads: int) -> None:
-    """A table of distances, skewed into the bias of a block, as engines use it."""
-    q, k, v = (draw(2, 2, t, 4, seed=n, dtype=torch.float64).requires_grad_() for n, t in enumerate((4, 6, 6)))
-    table = draw(heads, 6, seed=5, dtype=torch.float64).requires_grad_()
-
-    def attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
-        bias = skew(descending(table, 4, fill=-math.inf)[None, :, None], 4, 6)
-        return fused.biased_attention(q.flip(2), k, v, bias, 0.3)
-
-    assert torch.autograd.gradcheck(attention, (q, k, v, table))
-
-
-# memory
-
-
-class Largest(TorchDispatchMode):
-    """The most numbers that any tensor holds in memory (a view counts as what it looks at)."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, Tensor):
-                self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.element_size())
-        return out
-
-
-def largest(engine: Engine, encoding: Encoding, tokens: int) -> int:
-    q, k, v = (draw(1, 1, tokens, 8, seed=n) for n in range(3))
-    x = draw(1, tokens, 8, seed=3)
-    with torch.no_grad(), Largest() as watch:  # inference mode would hide what composite operators are made of
-        features = encoding.features(x) if "features" in encoding.blanks else None
-        positions = Positions.of(encoding, tokens, torch.device("cpu"))
-        assert attend(engine, encoding, q, k, v, positions, features).isfinite().all()
-    return watch.numbers
-
-
-@pytest.mark.parametrize("spec", [*names(), "rope+window(9)", "rope+shaw(clip=4, values=false)", *TOYS])
-def test_no_engine_makes_a_matrix_of_all_pairs(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions of the distance hold O(L) numbers; whatever must be made per pair, a block of at most ENTRIES."""
-    encoding = make_for(spec, 8192, shape(512, heads=1, width=8))
-    engine = choose(encoding).engine
-    per_pair = encoding.blanks & {*TIERS["row"], *TIERS["relative"], *TIERS["pair"]}
-    per_pair |= {"temperature"} & encoding.blanks if encoding.blanks & biases.BIASES else set()
-    uneven = "distance_bias" in encoding.blanks and Positions.of(encoding, 9, torch.device("cpu")).step is None
-    tokens, entries = (4096, 2**20) if per_pair or uneven else (8192, 2**20)
-    monkeypatch.setattr(biases, "ENTRIES", entries)
-    vector = 8 * tokens * 8  # a few vectors of width D per token
-    block = max(entries, 16 * tokens * 32) if per_pair or uneven else 0  # 16 rows of 32 hidden numbers, at the least
-    assert largest(engine, encoding, tokens) <= max(vector, block)
-    assert max(vector, block) <= tokens**2 / 4
-
-
-def test_the_meter_sees_a_matrix_of_all_pairs() -> None:
-    assert largest(ENGINES["reference"], make("none", shape(heads=1, width=8)), 512) >= 512**2
-
-
-# the choice
-
-
-def test_the_fastest_engine_that_can_is_chosen() -> None:
-    for name in names():
-        encoding = make(name)
-        rows = encoding.blanks & {*TIERS["row"], "relative_values"}
-        choice = choose(encoding)
-        assert choice.name == ("blocks" if rows else "sdpa")
-        assert all(blank in choice.reason for blank in rows)
-        assert ("not sdpa: needs whole rows of scores" in choice.reason) == bool(rows)
-        assert choice.reason or choice.name == "sdpa"
-
-
-def test_an_engine_may_be_asked_for() -> None:
-    assert choose(make("rope"), "blocks").name == "blocks"
-    assert choose(make("rope"), "reference").reason == "asked for"
-    with pytest.raises(UsageError, match=r"there is no engine 'sdpaa': did you mean sdpa\?"):
-        choose(make("rope"), "sdpaa")
-    with pytest.raises(UsageError, match=r"the engine sdpa cannot run cope: .*\(scores\); blocks can"):
-        choose(make("cope"), "sdpa")
-
-
-def test_positions_are_measured() -> None:
-    def step(spec: str, tokens: int = 9) -> float | None:
-        return Positions.of(make(spec), tokens, torch.device("cpu")).step
-
-    assert step("rope") == 1
-    assert step("conftest:Quarters") == 0.25
-    assert step("conftest:Squares") is None
-    assert step("conftest:SquaredVectors") is None
-
-
-def test_unsupported_is_no_accident() -> None:
-    encoding = make("learned")
-    x = draw(1, LENGTH + 1, WIDTH)
-    with pytest.raises(Unsupported, match=f"learned has {LENGTH} positions; position {LENGTH} "):
-        encoding.embed(x, torch.arange(LENGTH + 1), torch.zeros(1, LENGTH + 1, dtype=torch.long))
+def test_a_temperature_counts_the_sinks() -> None:
+    """`temperature` is given the number of visible tokens: all up to reach + sinks."""
+    q, k, v = (draw(1, HEADS, 12, HEAD_WIDTH, seed=n) for n in range(3))
+    encoding = make("sink(2)+window(5)+toys:Sharper")
+    x = operands(encoding, q, k, v, encoding.locate(12, torch.device("cpu")))
+    expected = encoding.temperature(x.visible().sum(-1))
+    assert x.temperature_HT is not None
+    assert torch.equal(x.temperature_HT, expected)

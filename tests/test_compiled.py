@@ -1,26 +1,22 @@
-"""Compiled layers compute what they computed; where nothing can be compiled, training goes on and says why."""
+"""Compiled layers compute what eager layers do; where nothing can be compiled, training goes on and says why."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from conftest import LENGTH, WIDTH, model, perturbed, tokens
+from toys import LENGTH, WIDTH, model, perturbed, tokens
 
-from poscli import console
-from poscli.compiled import compile_layers
-
-
-def broken(*_: object) -> None:
-    raise RuntimeError("no C compiler here")
+from poscli.model.compiled import compile_layers
+from poscli.model.weights import weights_of
 
 
 @pytest.mark.parametrize("spec", ["rope|cope", "learned"])
 def test_compiled_layers_are_the_layers(spec: str) -> None:
-    """Through torch's tracing of both passes, which leaves its operations alone; only code generation is left out."""
+    """The backend traces both passes and runs torch's own operations: everything but code generation is tested."""
     plain, fast = (perturbed(model(spec)) for _ in range(2))
     compile_layers(fast, torch.zeros(2, LENGTH, WIDTH), backend="aot_eager")
     assert all("feed_forward" in vars(layer) for layer in fast.layers)
-    assert fast.weights().keys() == plain.weights().keys()
+    assert weights_of(fast).keys() == weights_of(plain).keys()
     text, targets = tokens(2, LENGTH), tokens(2, LENGTH, seed=1)
     losses = [trained.loss(text, targets) for trained in (plain, fast)]
     assert float(losses[0].detach()) == pytest.approx(float(losses[1].detach()), rel=2**-20)
@@ -29,11 +25,11 @@ def test_compiled_layers_are_the_layers(spec: str) -> None:
     for theirs, ours in zip(plain.parameters(), fast.parameters(), strict=True):
         assert theirs.grad is not None
         largest = float(theirs.grad.abs().max())
-        # sums of a few hundred float32 products, ordered otherwise
+        # sums of a few hundred float32 products, added in another order
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=2**-16 * largest)
 
 
-def test_one_code_serves_all_layers() -> None:
+def test_one_compilation_serves_all_layers() -> None:
     counted: list[int] = []
 
     def counting(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
@@ -47,8 +43,10 @@ def test_one_code_serves_all_layers() -> None:
     assert len(counted) == 1
 
 
-def test_without_a_compiler_the_cause_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    console._said.clear()
+def test_without_a_compiler_the_cause_is_stated_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no C compiler here")
+
     torch.compiler.reset()
     plain, other = (perturbed(model("rope")) for _ in range(2))
     for _ in range(2):

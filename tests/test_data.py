@@ -1,11 +1,15 @@
-"""Corpora, their cache, the split and the sampler. Hub corpora are in test_hub.py."""
+"""Corpora, tokenizers, the cache, the split and the sampler. test_hub.py tests corpora of the hub."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,15 +19,16 @@ from hub_stub import parquet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poscli.data import CORPORA, END, VOCAB, Corpus, Split, batch, check_trainable, load_corpus
-from poscli.data import filesets as filesets_module
-from poscli.data import stdlib as stdlib_module
-from poscli.data.division import cut, hold_out
-from poscli.errors import DataError, UsageError
+from poscli.data import CORPORA, TOKENIZERS, Corpus, Split, Tokenizer, batch, check_trainable, load_corpus
+from poscli.data.corpora import stdlib as stdlib_kind
+from poscli.data.splitting import cut_point, hold_out
+from poscli.data.tokenizers import tokenizer
+from poscli.data.tokenizers.bytes import END
+from poscli.system.errors import DataError, UsageError
 
 
 def texts(split: Split) -> list[bytes]:
-    """The documents of a split; fails unless END opens each of them and appears nowhere else."""
+    """The documents of a split of bytes; fails unless END opens each of them and appears nowhere else."""
     assert split.tokens.dtype == np.uint16
     assert split.starts.dtype == np.int64
     assert np.array_equal(np.flatnonzero(split.tokens == END), split.starts[:-1])
@@ -33,7 +38,7 @@ def texts(split: Split) -> list[bytes]:
 
 
 def notes(capsys: pytest.CaptureFixture[str]) -> str:
-    """What was said on stderr, whatever the width of the console."""
+    """The notes on stderr, without the line breaks of the console."""
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -77,7 +82,7 @@ def test_stdlib_is_about_7_megabytes_of_modules(stdlib: Corpus) -> None:
     assert all(len(text) >= 16 * 1024 for text in everything(stdlib))
     assert stdlib.describe()["python"] == ".".join(map(str, sys.version_info[:3]))
     assert stdlib.spec == "stdlib"
-    assert stdlib.vocab == VOCAB == 257
+    assert stdlib.vocab == 257
 
 
 def test_stdlib_holds_source_and_no_tables_or_tests(stdlib: Corpus) -> None:
@@ -89,11 +94,11 @@ def test_stdlib_holds_source_and_no_tables_or_tests(stdlib: Corpus) -> None:
             assert (library / name).read_bytes() not in documents, name
 
 
-def test_python_without_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
-    monkeypatch.setattr(stdlib_module, "_library", lambda: tmp_path / "python311.zip")
+def test_a_python_without_library_source_is_refused(tmp_path: Path) -> None:
+    zipped = tmp_path / "python311.zip"
     with pytest.raises(DataError, match=r"no library source in .*python311\.zip.*text:FOLDER"):
-        load_corpus("stdlib", cache=cache)
-    assert "no library source" in CORPORA["stdlib"].available()
+        stdlib_kind.source(library=zipped)
+    assert "no library source" in stdlib_kind.available(zipped)
 
 
 # --- what is held out
@@ -103,7 +108,7 @@ def test_documents_are_kept_whole_and_apart(books: Path, cache: Path) -> None:
     corpus = load_corpus(f"text:{books}", cache=cache)
     assert everything(corpus) == sorted(path.read_bytes() for path in books.iterdir())
     assert corpus.valid.documents == 1
-    assert corpus.valid.bytes == corpus.valid.longest == 100
+    assert corpus.valid.bytes == 100
     assert corpus.train.bytes == 900
     assert corpus.spec == f"text:{books}"
 
@@ -115,7 +120,7 @@ def test_about_a_tenth_is_held_out(sizes: list[int]) -> None:
     assert 0 < len(held) < len(sizes)
     fits = [n for n, size in enumerate(sizes) if 5 * size <= sum(sizes)]
     assert 5 * part <= sum(sizes) if fits else part == min(sizes)
-    if fits and 10 * part < sum(sizes):  # too little: then nothing more would have fitted
+    if fits and 10 * part < sum(sizes):  # less than a tenth: then no further document would have fitted
         assert all(5 * (part + sizes[n]) > sum(sizes) for n in set(range(len(sizes))) - held)
 
 
@@ -150,7 +155,7 @@ def test_a_single_document_is_cut_at_a_line(tmp_path: Path, cache: Path, capsys:
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), min_size=5))
 def test_a_cut_never_splits_a_character(text: str) -> None:
     content = text.encode()
-    at = cut(content)
+    at = cut_point(content)
     assert 0 < at < len(content)
     assert content[:at].decode() + content[at:].decode() == text
 
@@ -158,9 +163,12 @@ def test_a_cut_never_splits_a_character(text: str) -> None:
 # --- the fingerprint and the cache
 
 
-def test_a_hit_reads_no_source(books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_corpus_loads_without_reading_its_source(books: Path, cache: Path) -> None:
     first = load_corpus(f"text:{books}", cache=cache)
-    monkeypatch.setattr(filesets_module.Path, "read_bytes", lambda path: pytest.fail(f"read {path}"))
+    for path in books.iterdir():  # binary contents, which would be refused, in files of unchanged size and time
+        times = path.stat()
+        path.write_bytes(bytes(times.st_size))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     second = load_corpus(f"text:{books}", cache=cache)
     assert second.describe() == first.describe()
     assert isinstance(second.train.tokens, np.memmap)
@@ -194,7 +202,7 @@ def test_a_damaged_cache_is_built_again(
     assert path.read_bytes() == content
 
 
-def test_what_a_killed_process_left_is_no_hindrance(books: Path, cache: Path) -> None:
+def test_the_remains_of_a_killed_process_are_replaced(books: Path, cache: Path) -> None:
     load_corpus(f"text:{books}", cache=cache)
     (folder,) = cache.glob("text*")
     folder.rename(folder.with_name(f".{folder.name}.partial"))  # as if it had died before the rename
@@ -202,22 +210,20 @@ def test_what_a_killed_process_left_is_no_hindrance(books: Path, cache: Path) ->
     assert [path.name for path in cache.iterdir() if path.is_dir()] == [folder.name]
 
 
-def test_simultaneous_loads_build_once(
-    books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simultaneous_loads_build_once(books: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ThreadPoolExecutor(8) as pool:
         corpora = list(pool.map(lambda _: load_corpus(f"text:{books}", cache=cache), range(8)))
     assert len({corpus.fingerprint for corpus in corpora}) == 1
     assert notes(capsys).count("preparing the corpus") == 1
 
 
-def test_the_cache_of_the_environment(books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_cache(books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSCLI_CACHE", str(cache))
     load_corpus(f"text:{books}")
     assert list(cache.glob("text-*/index.json"))
 
 
-def test_a_cache_that_cannot_be_written(books: Path, cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_an_error(books: Path, cache: Path) -> None:
     cache.write_text("a file, where a folder is wanted")
     with pytest.raises(DataError, match=r"cannot write the corpus cache .*POSCLI_CACHE"):
         load_corpus(f"text:{books}", cache=cache)
@@ -275,7 +281,7 @@ FILES: dict[str, str | bytes] = {
 
 
 @pytest.mark.parametrize("spec", BAD)
-def test_bad_data_is_named(spec: str, tmp_path: Path, cache: Path) -> None:
+def test_bad_data_is_an_error_of_one_line_that_names_it(spec: str, tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "in", FILES)
     with pytest.raises(DataError) as caught:
         load_corpus(spec.replace("PATH", str(tmp_path / "in")), cache=cache)
@@ -296,17 +302,18 @@ def test_bad_data_is_named(spec: str, tmp_path: Path, cache: Path) -> None:
         (__file__, f"write text:{__file__}"),
     ],
 )
-def test_what_is_no_spec(spec: str, says: str, cache: Path) -> None:
+def test_an_unknown_spec_gets_a_suggestion(spec: str, says: str, cache: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_corpus(spec, cache=cache)
     assert says in str(caught.value)
 
 
-def test_every_kind_says_how_it_is_spelt() -> None:
-    for name, kind in CORPORA.items():
-        assert kind.grammar.partition(":")[0] == name
-        assert kind.about
-        assert kind.available() == ""
+@pytest.mark.parametrize("name", CORPORA.names())
+def test_every_kind_of_corpus_has_a_grammar_and_a_description(name: str) -> None:
+    kind = CORPORA.get(name)
+    assert kind.grammar.partition(":")[0] == name
+    assert kind.about
+    assert kind.available() == ""
 
 
 def test_importing_the_package_is_light() -> None:
@@ -314,6 +321,189 @@ def test_importing_the_package_is_light() -> None:
     code = f"import sys, poscli.data; print(sorted({heavy} & set(sys.modules)))"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert child.stdout.strip() == "[]", child.stderr
+
+
+# --- tokenizers
+
+
+class Words(Tokenizer):
+    """A word of WORDS, with the white space after it, is one token; of any other text, each byte is a token."""
+
+    summary = "whitespace-separated words"
+    WORDS = (b"alpha ", b"beta ", b"gamma\n")
+    end = 256 + len(WORDS)
+    fingerprint = "words-1"
+    token_bytes = np.array([1] * 256 + [len(word) for word in WORDS] + [0])
+
+    def encode(self, content: bytes) -> np.ndarray:
+        ids: list[int] = []
+        for word in re.findall(rb"\S+\s*|\s+", content):
+            ids += [256 + self.WORDS.index(word)] if word in self.WORDS else word
+        return np.array(ids, dtype=np.int64)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> bytes:
+        table = [*(bytes([n]) for n in range(256)), *self.WORDS, b""]
+        return b"".join(table[n] for n in ids)
+
+
+class Lossy(Words):
+    """Drops every byte that is no word."""
+
+    def encode(self, content: bytes) -> np.ndarray:
+        ids = super().encode(content)
+        return ids[ids >= 256]
+
+
+class Many(Words):
+    """A vocabulary that uint16 cannot hold."""
+
+    fingerprint = "many"
+    end = 70_000
+    token_bytes = np.array([1] * 70_000 + [0])
+
+    def encode(self, content: bytes) -> np.ndarray:
+        return np.frombuffer(content, np.uint8).astype(np.int64) + 60_000
+
+
+WORDS = "test_data:Words"
+
+
+@pytest.mark.parametrize("spec", [*(n for n in TOKENIZERS.names() if not TOKENIZERS.get(n).argument), WORDS])
+@given(content=st.one_of(st.binary(), st.lists(st.sampled_from([*Words.WORDS, b"delta "])).map(b"".join)))
+def test_a_tokenizer_is_lossless(spec: str, content: bytes) -> None:
+    made = tokenizer(spec)
+    ids = made.encode(content)
+    assert made.decode(ids) == made.decode([made.end, *ids]) == content
+    assert made.token_bytes[ids].sum() == len(content)
+    assert made.vocab == len(made.token_bytes) > max([made.end, *ids])
+    assert made.token_bytes[made.end] == 0
+    assert made.summary
+    assert tokenizer(made.name).fingerprint == made.fingerprint
+
+
+@pytest.fixture
+def poems(tmp_path: Path) -> Path:
+    """Ten documents of 24 bytes and 5 words, four of which are tokens of `Words`."""
+    return write(tmp_path / "poems", {f"{n}.txt": f"alpha beta {n} beta gamma\n" for n in range(10)})
+
+
+def test_a_corpus_of_words(poems: Path, cache: Path) -> None:
+    plain, words = (load_corpus(f"text:{poems}", tokenizer=name, cache=cache) for name in ("bytes", WORDS))
+    for before, after in ((plain.train, words.train), (plain.valid, words.valid)):
+        documents = zip(after.starts[:-1], after.starts[1:], strict=True)
+        assert [words.tokenizer.decode(after.tokens[a + 1 : b]) for a, b in documents] == texts(before)
+        assert after.bytes == before.bytes == words.tokenizer.token_bytes[after.tokens].sum() == 24 * after.documents
+        assert len(after.tokens) == (1 + 6) * after.documents  # `end`, four words, the digit and the space after it
+        assert after.tokens.dtype == np.uint16
+    assert words.fingerprint != plain.fingerprint
+    assert words.vocab == 260
+    assert words.describe() == {
+        **plain.describe(),
+        "fingerprint": words.fingerprint,
+        "vocab": 260,
+        "tokenizer": WORDS,
+    }
+    again = load_corpus(f"text:{poems}", tokenizer=WORDS, cache=cache)
+    assert again.describe() == words.describe()
+    assert len(list(cache.glob("text*"))) == 2  # one folder per tokenizer
+
+
+def test_fingerprint_and_cache_key_of_bytes_stay_as_published(cache: Path, books: Path) -> None:
+    corpus = load_corpus(f"text:{books}", cache=cache)
+    assert corpus.fingerprint == "ecea5bd63b5003ef"  # results and caches from before tokenizers existed remain valid
+    assert "tokenizer" not in corpus.describe()
+    (folder,) = cache.glob("text*")
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(books.iterdir())]
+    key = hashlib.sha256(json.dumps(["split rule 1", corpus.spec, files]).encode()).hexdigest()[:16]
+    assert folder.name.endswith(f"-{key}")
+    index = json.loads((folder / "index.json").read_text())
+    del index["bytes"]  # an index from before tokenizers existed
+    (folder / "index.json").write_text(json.dumps(index))
+    assert load_corpus(f"text:{books}", cache=cache).describe() == corpus.describe()
+
+
+def test_a_vocabulary_beyond_16_bits_is_stored_in_32(poems: Path, cache: Path) -> None:
+    corpus = load_corpus(f"text:{poems}", tokenizer="test_data:Many", cache=cache)
+    assert corpus.train.tokens.dtype == np.uint32
+    assert corpus.train.tokens.max() == 70_000
+
+
+def test_a_tokenizer_that_loses_bytes_is_refused(poems: Path, cache: Path) -> None:
+    with pytest.raises(UsageError, match=r"Lossy is not lossless: .* 24 bytes into tokens that stand for 22"):
+        load_corpus(f"text:{poems}", tokenizer="test_data:Lossy", cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("byte", "no tokenizer 'byte': did you mean bytes?"),
+        ("bytes:8", "'bytes:8' is not of the form bytes"),
+        ("test_data:Wrods", "cannot load the tokenizer 'test_data:Wrods'"),
+        ("test_data:Split", "'test_data:Split' is no tokenizer"),
+    ],
+)
+def test_an_unknown_tokenizer_is_refused(spec: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        tokenizer(spec)
+    assert says in str(caught.value)
+
+
+# --- kinds and tokenizers of other packages
+
+PLUGIN = """
+import numpy as np
+from poscli.data import Kind, Tokenizer
+from poscli.data.source import Document, Reading, Source
+
+def count(argument):
+    documents = (Document(b"%d\\n" % n) for n in range(int(argument)))
+    return Source(f"count:{argument}", None, lambda: Reading(documents, {}))
+
+COUNT = Kind("count:N", "the numbers below N; one document per number", count)
+
+class Flipped(Tokenizer):
+    argument, end, token_bytes = "MASK", 256, np.array([1] * 256 + [0])
+
+    def __init__(self, argument):
+        self.mask, self.fingerprint = int(argument), f"flipped {argument}"
+
+    def encode(self, content):
+        return np.frombuffer(content, np.uint8) ^ self.mask
+
+    def decode(self, ids):
+        return bytes(n ^ self.mask for n in ids if n < 256)
+"""
+ENTRY_POINTS = """
+[poscli.data.corpora]
+count = plugin:COUNT
+broken = plugin_that_is_not_there:KIND
+[poscli.data.tokenizers]
+flipped = plugin:Flipped
+"""
+PLUGGED = """
+import json
+from poscli.data import load_corpus
+from poscli.data.corpora import describe_corpora
+corpus = load_corpus("count:100", tokenizer="flipped:128")
+print(json.dumps([corpus.describe(), describe_corpora()]))
+"""
+
+
+def test_an_installed_package_adds_a_kind_and_a_tokenizer(tmp_path: Path) -> None:
+    package = "plugin-1.0.dist-info"
+    contents = {"plugin.py": PLUGIN, f"{package}/METADATA": "Name: plugin\nVersion: 1.0\n"}
+    write(tmp_path, {**contents, f"{package}/entry_points.txt": ENTRY_POINTS})
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "POSCLI_CACHE": str(tmp_path / "cache")}
+    child = subprocess.run([sys.executable, "-c", PLUGGED], env=environment, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    corpus, kinds = json.loads(child.stdout)
+    assert (corpus["spec"], corpus["tokenizer"], corpus["vocab"]) == ("count:100", "flipped:128", 257)
+    assert corpus["train"]["documents"] + corpus["valid"]["documents"] == 100
+    assert corpus["train"]["bytes"] + corpus["valid"]["bytes"] == 10 * 2 + 90 * 3
+    rows = {row["corpus"]: row["unavailable"] for row in kinds}
+    assert rows["count:N"] == ""
+    assert "plugin_that_is_not_there" in rows["broken"]
 
 
 # --- batches
@@ -348,7 +538,7 @@ def test_windows_are_consecutive_uniform_and_reach_both_ends() -> None:
 
 
 @pytest.mark.parametrize("length", [908, 909])
-def test_the_longest_training_window(books: Path, cache: Path, length: int) -> None:
+def test_a_window_longer_than_the_corpus_is_refused(books: Path, cache: Path, length: int) -> None:
     corpus = load_corpus(f"text:{books}", cache=cache)  # 9 training documents: 900 bytes, 909 tokens
     if length == 908:
         check_trainable(corpus, length)

@@ -19,12 +19,14 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import poscli
-from poscli import pipeline
-from poscli.data import END, VOCAB, load_corpus
-from poscli.evaluate import Evaluation
-from poscli.model import Model, model_of
-from poscli.results import EVAL_COLUMNS, POSITION_COLUMNS, read_table
-from poscli.runs import list_runs
+from poscli.data import load_corpus
+from poscli.data.tokenizers.bytes import END, VOCAB
+from poscli.evaluation import extrapolate as extrapolation
+from poscli.evaluation.measure import Evaluation
+from poscli.model.initialise import build_model, fresh_model
+from poscli.model.weights import load_weights
+from poscli.runs.run import list_runs
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, read_table
 
 CPU = torch.device("cpu")
 STRIDE = 16
@@ -62,7 +64,7 @@ def books(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(books, tmp_path_factory):
-    """Three evaluated runs; not to be changed."""
+    """Three evaluated runs. Tests must not change them."""
     out = tmp_path_factory.mktemp("results")
     encodings = [word for name in ("alibi", "learned", "sinusoidal") for word in ("--enc", name)]
     for command in (("train", *encodings, *NANO, "--corpus", f"text:{books}"), ("extrapolate", *ALL)):
@@ -73,7 +75,7 @@ def results(books, tmp_path_factory):
 
 @pytest.fixture
 def copied(results, tmp_path):
-    """The same, to be changed, with alibi only."""
+    """A copy with the run of alibi only, which a test may change."""
     for run in (results / "runs").glob("alibi-*"):
         shutil.copytree(run, tmp_path / "runs" / run.name)
     return tmp_path
@@ -275,10 +277,10 @@ def saved(run, name):
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("encoding", ["alibi", "sinusoidal"])
-def test_the_losses_are_the_models(results, books, encoding, length):
+def test_the_saved_losses_are_those_of_the_model(results, books, encoding, length):
     run = run_of(results, encoding)
-    model = model_of(run.config, VOCAB, CPU)
-    model.load_weights(load_file(checkpoint_of(run)))
+    model = fresh_model(run.config, VOCAB, CPU)
+    load_weights(model, load_file(checkpoint_of(run)))
     spans, nll = saved(run, str(length))
     some = [0, len(spans) // 2, len(spans) - 1]
     # float32 logits of a few units: a batch sums them in another order than a single window
@@ -288,8 +290,8 @@ def test_the_losses_are_the_models(results, books, encoding, length):
 @pytest.mark.parametrize("encoding", ["alibi", "sinusoidal"])
 def test_the_window_variant_is_the_encoding_joined_with_a_window(results, books, encoding):
     run = run_of(results, encoding)
-    joined = Model(run.config.model, encoding=f"{encoding}+window({LENGTH})", vocab=VOCAB, length=LENGTH, seed=1)
-    joined.load_weights(load_file(checkpoint_of(run)))
+    joined = build_model(run.config.model, f"{encoding}+window({LENGTH})", vocab=VOCAB, length=LENGTH, seed=1)
+    load_weights(joined, load_file(checkpoint_of(run)))
     spans, nll = saved(run, f"{LONGEST}-window")
     some = [0, len(spans) // 2, len(spans) - 1]
     np.testing.assert_allclose(nll[some], losses(run, joined, books, LONGEST, spans[some]), atol=5e-5)
@@ -315,9 +317,9 @@ def forwards(monkeypatch):
     seen = []
     original = Evaluation._forward
 
-    def counted(self, model, length, spans):
-        seen.append((length, model is not self.models["full"]))
-        return original(self, model, length, spans)
+    def counted(self, model, source, spans):
+        seen.append((source.window, model is not self.models["full"]))
+        return original(self, model, source, spans)
 
     monkeypatch.setattr(Evaluation, "_forward", counted)
     return seen
@@ -363,10 +365,10 @@ def test_an_interrupted_evaluation_keeps_what_is_done(copied, monkeypatch, forwa
     shutil.rmtree(run.folder / "nll")
     counted = Evaluation._forward
 
-    def interrupted(self, model, length, spans):
-        if length == 2 * LENGTH:
+    def interrupted(self, model, source, spans):
+        if source.window == 2 * LENGTH:
             signal.raise_signal(signal.SIGINT)
-        return counted(self, model, length, spans)
+        return counted(self, model, source, spans)
 
     with monkeypatch.context() as patch:
         patch.setattr(Evaluation, "_forward", interrupted)
@@ -441,9 +443,9 @@ def failing(monkeypatch, length, fail):
     """Let every forward pass at one length fail."""
     original = Evaluation._forward
 
-    def forward(self, model, wanted, spans):
-        nll = original(self, model, wanted, spans)
-        return fail(nll) if wanted == length else nll
+    def forward(self, model, source, spans):
+        found = original(self, model, source, spans)
+        return {"nll": fail(found["nll"].copy())} if source.window == length else found
 
     monkeypatch.setattr(Evaluation, "_forward", forward)
 
@@ -472,7 +474,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("status", "fail"), FAULTS.values(), ids=FAULTS)
-def test_a_length_that_fails_is_rows_and_the_others_go_on(copied, monkeypatch, status, fail):
+def test_a_failed_length_gets_rows_with_its_status_and_others_go_on(copied, monkeypatch, status, fail):
     run = run_of(copied, "alibi")
     before = table_of(run)
     forget(run)
@@ -489,7 +491,7 @@ def test_a_length_that_fails_is_rows_and_the_others_go_on(copied, monkeypatch, s
     assert set(read_table(run.position_csv, POSITION_COLUMNS)["length"]) == {32, 128}
 
 
-def test_where_the_training_length_itself_fails_longer_ones_keep_their_losses(copied, monkeypatch):
+def test_if_the_training_length_fails_longer_ones_keep_their_losses(copied, monkeypatch):
     run = run_of(copied, "alibi")
     before = table_of(run)
     forget(run)
@@ -504,7 +506,7 @@ def test_where_the_training_length_itself_fails_longer_ones_keep_their_losses(co
     assert table[~hit]["nll"].tolist() == before[~hit]["nll"].tolist()
 
 
-def test_an_error_that_is_no_lack_of_memory_is_not_hidden(copied, monkeypatch):
+def test_errors_other_than_lack_of_memory_end_the_command(copied, monkeypatch):
     run = run_of(copied, "alibi")
     forget(run)
     shutil.rmtree(run.folder / "nll")
@@ -536,10 +538,11 @@ def test_json_is_the_table(results):
 
 
 def test_the_settings_of_a_run_follow_its_length():
-    from poscli.requests import ExtrapolateRequest, TrainRequest
+    from poscli.config.request import ExtrapolateRequest, TrainRequest
+    from poscli.config.resolve import resolve
 
     for length, stride in ((64, 32), (512, 128)):
-        config = TrainRequest(preset="nano", length=length).resolve("none", 0, CPU)
-        settings = pipeline.settings_of(config, ExtrapolateRequest())
+        config = resolve(TrainRequest(preset="nano", length=length), "none", 0, CPU)
+        settings = extrapolation.settings_of(config, ExtrapolateRequest())
         assert (settings.train_length, settings.max_len, settings.stride) == (length, 16 * length, stride)
         assert settings.tokens == 4096

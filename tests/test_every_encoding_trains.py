@@ -1,16 +1,19 @@
-"""Every encoding, from the corpus to the rows: it trains for 20 steps, loses loss, and is evaluated at 4 times L."""
+"""Every encoding, from corpus to rows: its loss falls in 20 steps of training, and it is evaluated at 4 times L."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 import torch
-from conftest import ENDS
+from toys import ENDS
 
-from poscli import pipeline
+from poscli.config.request import TrainRequest
+from poscli.config.resolve import resolve
 from poscli.encodings import names
-from poscli.protocols import Settings
-from poscli.requests import TrainRequest
+from poscli.evaluation import extrapolate as extrapolation
+from poscli.evaluation.protocol import EvaluationSettings
+from poscli.tasks import open_task
+from poscli.training.train import train as train_run
 
 CPU = torch.device("cpu")
 LENGTH, STEPS = 64, 20
@@ -18,24 +21,24 @@ LENGTH, STEPS = 64, 20
 
 def config(name: str):
     tokens = STEPS * 8 * LENGTH
-    return TrainRequest(preset="nano", length=LENGTH, batch=8, tokens=tokens).resolve(name, seed=0, device=CPU)
+    return resolve(TrainRequest(preset="nano", length=LENGTH, batch=8, tokens=tokens), name, seed=0, device=CPU)
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return pipeline.corpus_of(config("none"))
+    return open_task("language", "stdlib", "bytes")
 
 
 @pytest.mark.parametrize("name", names())
-def test_it_trains_and_extrapolates(name: str, corpus, tmp_path) -> None:
-    run = pipeline.train(config(name), corpus, tmp_path, CPU)
+def test_every_encoding_trains_and_extrapolates(name: str, corpus, tmp_path) -> None:
+    run = train_run(config(name), corpus, tmp_path, CPU)
     assert run.status()["state"] == "complete", run.status()["message"]
     log = pd.read_csv(run.train_csv)
     first, last = log["nll"].iloc[0], log["nll"].iloc[-1]
     assert first == pytest.approx(5.549, abs=0.01)  # ln 257: a fresh model knows nothing
     assert last < 0.75 * first
-    settings = Settings(train_length=LENGTH, max_len=4 * LENGTH, tokens=256, stride=32)
-    rows = pipeline.extrapolate(run, corpus, settings, CPU)
+    settings = EvaluationSettings(train_length=LENGTH, max_len=4 * LENGTH, tokens=256, stride=32)
+    rows = extrapolation.extrapolate(run, corpus, settings, CPU)
     at = rows[(rows["protocol"] == "sliding") & (rows["variant"] == "full")].set_index("length")
     assert list(at.index) == [LENGTH, 2 * LENGTH, 4 * LENGTH]
     assert at["status"][LENGTH] == "ok"

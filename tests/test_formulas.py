@@ -1,4 +1,4 @@
-"""Parts of formulas over their whole range, beside the oracles: slopes, buckets, thresholds, starts."""
+"""Parts of formulas over their whole range, which the oracles sample only: slopes, buckets, thresholds, starts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, model, perturbed, rounding, shape, tokens
 from torch import Tensor
+from toys import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, model, perturbed, rounding, shape, tokens
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from poscli.attention import ENGINES, Place, Positions, able, attend
+from poscli.attention import ENGINES, Place, attend, engines_for
 from poscli.encodings import Encoding, get
+from poscli.equation import Positions
+from poscli.model.weights import weights_of
 
 TOKENS = 23
 FAR = 16 * 512  # sixteen times a usual training length
@@ -45,17 +47,17 @@ def plain_scores() -> Pairs:
 
 
 def assert_attention(encoding: Encoding, scores: Pairs, angle: float = 0) -> None:
-    """Attention with these scores on every engine that takes the encoding; `angle`: how far off a rotation may be."""
+    """Compare attention with these scores on every engine; `angle` is the error to allow in a rotation."""
     expected = softmax_of(scores) @ content()[2]
-    # sums of D and of T terms of order 1; weights move by at most half as much as scores, those by |q||k|/sqrt(D)
+    # Sums have D and T terms of order 1; weights change by at most half as much as scores, scores by |q||k|/sqrt(D).
     limit = 4 * (HEAD_WIDTH + TOKENS) * 2**-52 + angle * HEAD_WIDTH**0.5 * 10
-    for engine in able(encoding, Place(gradient=False)):
+    for engine in engines_for(encoding, Place(gradient=False)):
         name = engine.name
         np.testing.assert_allclose(attention(encoding, name), expected, rtol=0, atol=limit, err_msg=name)
 
 
 def biased(term: object) -> Pairs:
-    """Scores plus a term(h, i, j) of every visible pair."""
+    """The scores plus term(h, i, j) for every visible pair."""
     s = plain_scores()
     for h in range(HEADS):
         for i in range(TOKENS):
@@ -76,7 +78,7 @@ def softplus(x: np.ndarray) -> np.ndarray:
 
 
 def get_slopes(n: int) -> list[float]:
-    """The authors' recursion: a geometric sequence for powers of two, else the next power of two fills the gap."""
+    """The authors' recursion: geometric for powers of two, else filled up with slopes of the next power of two."""
     if math.log2(n).is_integer():
         start = 2 ** (-(2 ** -(math.log2(n) - 3)))
         return [start * start**i for i in range(n)]
@@ -115,7 +117,7 @@ def test_t5_buckets(buckets: int, far: int) -> None:
 # kerple, window, fire
 
 
-def test_kerple_starts_in_its_authors_ranges() -> None:
+def test_kerple_starts_in_the_ranges_of_its_authors() -> None:
     fresh = get("kerple-log")(shape(heads=4, width=8))
     np.testing.assert_allclose(softplus(numbers(fresh.r1)), [0.25, 0.75, 1.25, 1.75], rtol=1e-6)
     np.testing.assert_allclose(sorted(softplus(numbers(fresh.r2))), [0.125, 0.375, 0.625, 0.875], rtol=1e-6)
@@ -124,7 +126,7 @@ def test_kerple_starts_in_its_authors_ranges() -> None:
 @pytest.mark.parametrize("engine", ["sdpa", "blocks", "reference"])
 @pytest.mark.parametrize("width", [1, 2, 9, None])
 def test_a_window_sees_its_last_tokens_and_no_other(width: int | None, engine: str) -> None:
-    """Values that are the unit vectors show the weights."""
+    """With unit vectors as values, the output is the weights."""
     encoding = get("window")(shape(), width=width)
     q, k = (draw(1, HEADS, TOKENS, HEAD_WIDTH, seed=n) for n in range(2))
     eye = torch.eye(TOKENS).expand(1, HEADS, -1, -1)
@@ -170,8 +172,8 @@ POSITIONS = torch.tensor([0, 1, 2, 100, 511, 512, 5000, FAR - 1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rope_turns_by_float32_angles_in_any_dtype(dtype: torch.dtype) -> None:
-    """Whole numbers past 256 are not bfloat16s: an angle made of them would be off by radians."""
+def test_rope_is_accurate_at_large_positions_in_any_dtype(dtype: torch.dtype) -> None:
+    """bfloat16 holds no odd numbers past 256: angles computed in it would be off by radians."""
     x = draw(1, 2, len(POSITIONS), 32, dtype=dtype)
     exact, found = rotated("rope", x.double(), POSITIONS), rotated("rope", x, POSITIONS)
     assert found.dtype == dtype
@@ -182,7 +184,7 @@ def test_rope_turns_by_float32_angles_in_any_dtype(dtype: torch.dtype) -> None:
 
 
 def test_sinusoids_have_the_same_power_as_the_embedding_they_join() -> None:
-    """The paper scales embeddings by sqrt(W); here they are drawn with unit variance instead."""
+    """The paper multiplies embeddings by sqrt(W); here they are drawn with variance 1 instead."""
     assert float(model("sinusoidal").embedding.detach().std()) == pytest.approx(1, abs=0.15)
 
 
@@ -190,10 +192,10 @@ def test_sinusoids_have_the_same_power_as_the_embedding_they_join() -> None:
 
 
 @pytest.mark.parametrize("spec", ["none", "alibi"])
-def test_the_model_is_the_one_described(spec: str) -> None:
-    """Pre-norm, RMSNorm, a gated MLP (SwiGLU), no biases, written again in numpy."""
+def test_the_model_written_again_in_numpy(spec: str) -> None:
+    """Pre-norm, RMSNorm, a gated MLP (SwiGLU), no biases."""
     trained = perturbed(model(spec))
-    w = {name: numbers(weight) for name, weight in trained.weights().items()}
+    w = {name: numbers(weight) for name, weight in weights_of(trained).items()}
     slopes = get_slopes(HEADS) if spec == "alibi" else [0] * HEADS
     text, mask = tokens(1, TOKENS), np.tril(np.ones((TOKENS, TOKENS)))
 

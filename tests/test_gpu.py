@@ -1,23 +1,19 @@
-"""The Triton kernels and the engines on a CUDA device: what `test_kernels.py` compares, and what only a GPU shows."""
+"""The Triton kernels and engines on a CUDA device: the comparisons of test_kernels.py, determinism and memory."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
-
 import pytest
 import torch
-from conftest import VOCAB, draw, make, shape, tokens
 from kernel_checks import FLEX, SPECS, TRITON, Case, assert_near, check, check_encoding, encoded
 from test_kernels import DECODE, FLASH, NARROW, ROPES, check_rotation
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from toys import VOCAB, draw, make, shape, tokens
 
 from poscli.attention import ENGINES, Place
-from poscli.config import ModelConfig
+from poscli.config.run import ModelConfig
 from poscli.encodings.rope import RoPE
-from poscli.model import Model, Precision
+from poscli.model.initialise import build_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,7 +30,7 @@ LARGE = [
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", [*FLASH, *(case for case, _ in NARROW), *LARGE], ids=str)
-def test_flash(case: Case, dtype: torch.dtype) -> None:
+def test_flash_equals_the_dense_formula(case: Case, dtype: torch.dtype) -> None:
     from poscli.attention.kernels.flash import flash
 
     check(flash, case, dtype, "cuda")
@@ -44,7 +40,7 @@ def test_flash(case: Case, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "case", [*DECODE, Case("tabp", 2, 3, 1, 20000, 64, 64, 64), Case("tW", 1, 2, 1, 5000)], ids=str
 )
-def test_decode(case: Case, dtype: torch.dtype) -> None:
+def test_decode_equals_the_dense_formula(case: Case, dtype: torch.dtype) -> None:
     from poscli.attention.kernels.decode import decode
 
     check(decode, case, dtype, "cuda", gradient=False)
@@ -52,7 +48,7 @@ def test_decode(case: Case, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("spec", ROPES)
-def test_rotation(spec: str, dtype: torch.dtype) -> None:
+def test_the_rotation_kernel_equals_the_encoding(spec: str, dtype: torch.dtype) -> None:
     rope = make(spec, shape(heads=3, width=72))
     assert isinstance(rope, RoPE)
     check_rotation(rope, dtype, "cuda")
@@ -69,14 +65,14 @@ def test_the_engine_equals_the_reference(spec: str, size: tuple[int, int, int], 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("spec", [s for s in SPECS if not FLEX.refuses(make(s), Place("cuda", width=64))])
 def test_flex_equals_the_reference(spec: str, dtype: torch.dtype) -> None:
-    torch.compiler.reset()  # or the limit on recompilations is met, and what runs is eager
+    torch.compiler.reset()  # otherwise the limit on recompilations is reached, and it runs eagerly
     encoding, size = make(spec, shape(256, heads=2, width=128)), (2, 256, 256)
     exact, *away = (encoded(ENGINES["reference"], encoding, size, dtype, "cpu", seed) for seed in (0, 1, 2))
     assert_near(encoded(FLEX, encoding, size, dtype, "cuda"), exact, away, torch.finfo(dtype).eps, size[2])
 
 
 @pytest.mark.parametrize("terms", ["t", "tabpW"])
-def test_gradients_are_the_same_in_every_run(terms: str) -> None:
+def test_gradients_are_deterministic(terms: str) -> None:
     from poscli.attention.kernels.flash import flash
 
     case = Case(terms, 4, 4, 1000, 1000, 64, 64, 64, shared=True)
@@ -99,7 +95,7 @@ def test_gradients_are_the_same_in_every_run(terms: str) -> None:
 
 
 def test_memory_grows_with_the_length_not_its_square() -> None:
-    """Forward and backward with a learned table, at 8192 and twice that."""
+    """Forward and backward with a learned table need at most 2.5 times the memory at 16384 tokens as at 8192."""
     from poscli.attention.kernels.flash import flash
 
     def peak(length: int) -> int:
@@ -115,10 +111,10 @@ def test_memory_grows_with_the_length_not_its_square() -> None:
 
 
 @pytest.mark.parametrize("spec", ["t5", "alibi", "fox", "rope+clipped", "deberta", "window(40)"])
-def test_a_training_step(spec: str) -> None:
-    """Loss, and the gradient of every weight, of a model on the kernels and on the reference, in float32."""
+def test_gradients_of_a_model_equal_those_of_the_reference(spec: str) -> None:
+    """The loss and all gradients of a model in float32, by the kernels against the reference."""
     config = ModelConfig(layers=2, width=64, heads=4, mlp=128)
-    model = Model(config, encoding=spec, vocab=VOCAB, length=96, seed=0, precision=Precision()).cuda()
+    model = build_model(config, spec, vocab=VOCAB, length=96, seed=0).cuda()
     with torch.no_grad():
         for n, parameter in enumerate(model.parameters()):
             parameter.add_(0.1 * draw(*parameter.shape, seed=n).cuda())
@@ -130,64 +126,6 @@ def test_a_training_step(spec: str) -> None:
         return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
 
     for found, expected in zip(step("triton"), step("reference"), strict=True):
-        # sums of some hundred products, their errors relative to the largest of a tensor
+        # Sums of some hundred products; errors are relative to the largest number of a tensor.
         limit = 512 * 2**-23 * max(float(expected.abs().max()), 1e-3)
         torch.testing.assert_close(found, expected, rtol=0, atol=limit)
-
-
-def test_times(capsys: pytest.CaptureFixture[str]) -> None:
-    """Forward and backward at B=4, H=16, D=64, L=16384 in bfloat16: printed, and no test of anything."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    from poscli.attention.kernels.flash import flash
-
-    batch, heads, length, width = 4, 16, 16384, 64
-    q, k, v, g = (torch.randn(batch, heads, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(4))
-    table = torch.randn(heads, length, device="cuda")
-    for x in (q, k, v, table):
-        x.requires_grad_()
-    torch.compiler.reset()
-    compiled = torch.compile(flex_attention)
-    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cuda")
-
-    def unbiased() -> Tensor:
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    def flexible() -> Tensor:
-        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return s + table[h, (i - j).clamp(min=0)]
-
-        return compiled(q, k, v, score_mod=score, block_mask=mask, scale=width**-0.5)
-
-    ways: dict[str, Callable[[], Tensor]] = {
-        "flash SDPA, no bias": unbiased,
-        "kernels, no bias": lambda: flash(q, k, v, scale=width**-0.5),
-        "kernels, fixed table": lambda: flash(q, k, v, table=table.detach(), scale=width**-0.5),
-        "kernels, learned table": lambda: flash(q, k, v, table=table, scale=width**-0.5),
-        "FlexAttention, learned table": flexible,
-    }
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for repeat in range(8):  # interleaved; the first three to compile and warm up
-        for name, way in ways.items():
-            both = _timed(way, g)
-            if repeat >= 3:
-                times[name].append(both)
-    base = sum(statistics.median(t) for t in zip(*times["flash SDPA, no bias"], strict=True))
-    with capsys.disabled():
-        print(f"\n{torch.cuda.get_device_name()}, medians of 5, ms\n{'':30} forward backward  ratio")
-        for name, found in times.items():
-            forward, backward = (statistics.median(t) for t in zip(*found, strict=True))
-            print(f"{name:30} {forward:7.2f} {backward:8.2f} {(forward + backward) / base:6.2f}")
-
-
-def _timed(way: Callable[[], Tensor], g: Tensor) -> tuple[float, float]:
-    """Milliseconds of a forward and a backward pass."""
-    start, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-    start.record()
-    out = way()
-    middle.record()
-    out.backward(g)
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(middle), middle.elapsed_time(end)

@@ -1,4 +1,7 @@
-"""Hub corpora against a hub of our own. `datasets` reads HF_ENDPOINT when it is imported: loads run in children."""
+"""Corpora of the hub, served by hub_stub.py.
+
+`datasets` reads HF_ENDPOINT when it is imported, so every load runs in a child process.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,14 @@ from typing import Any
 import pytest
 from hub_stub import REVISION, Hub, card, parquet
 
-from poscli.data import hub as hub_module
 from poscli.data import load_corpus
 from poscli.data.hubspec import HubSpec
-from poscli.errors import DataError, UsageError
+from poscli.system.errors import DataError, UsageError
 
 CHILD = """
 import json, sys, time
 from poscli.data import load_corpus
-from poscli.errors import PoscliError
+from poscli.system.errors import PoscliError
 for spec in sys.argv[1:]:
     begin = time.monotonic()
     try:
@@ -38,7 +40,7 @@ for spec in sys.argv[1:]:
 
 
 def prose(documents: int, size: int, seed: int) -> list[str | None]:
-    """Texts of `size` bytes that do not compress to nothing."""
+    """Random texts of `size` bytes, which compression cannot shrink much."""
     rng = random.Random(seed)
     return ["".join(rng.choices("etaoin shrdlu", k=size - 1)) + "\n" for _ in range(documents)]
 
@@ -78,12 +80,12 @@ ONLINE = {
 
 
 def load(specs: list[str], home: Path, **environment: str) -> list[dict[str, Any]]:
-    """What a fresh process makes of each spec. `home` holds its caches."""
+    """Load each spec in one fresh process whose caches are in `home`; return what the process reports for each."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     caches = {"HF_HOME": str(home / "hf"), "POSCLI_CACHE": str(home / "poscli"), "HF_HUB_DISABLE_TELEMETRY": "1"}
     command = [sys.executable, "-c", CHILD, *specs]
     child = subprocess.run(command, env={**inherited, **caches, **environment}, capture_output=True, text=True)
-    assert child.returncode == 0, child.stderr  # also: no abort by threads of half-read parquet files
+    assert child.returncode == 0, child.stderr  # fails too if threads of half-read parquet files abort the child
     return [json.loads(line) for line in child.stdout.splitlines()]
 
 
@@ -111,15 +113,16 @@ def unreachable() -> str:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_own_validation_split(online: dict[str, dict[str, Any]]) -> None:
+def test_the_validation_split_of_a_data_set_is_held_out(online: dict[str, dict[str, Any]]) -> None:
     described, texts = online["parts"]["describe"], online["parts"]["texts"]
     assert described["spec"] == "hf:org/parts:one"
     assert described["revision"] == REVISION
-    assert sorted(texts["train"].split()) == ["first", "third"]  # 'both' is held out, so not trained on; empty rows go
+    # "both" is a row of both splits: it must not be trained on. Empty rows are dropped.
+    assert sorted(texts["train"].split()) == ["first", "third"]
     assert sorted(texts["valid"].split()) == ["both", "held"]
 
 
-def test_a_column_and_a_split_of_ours(online: dict[str, dict[str, Any]]) -> None:
+def test_documents_come_from_the_named_column_and_a_tenth_is_held_out(online: dict[str, dict[str, Any]]) -> None:
     described = online["column"]["describe"]
     assert described["train"] == {"documents": 18, "bytes": 1800}
     assert described["valid"] == {"documents": 2, "bytes": 200}
@@ -152,7 +155,9 @@ def test_wikitext_documents_are_articles(online: dict[str, dict[str, Any]]) -> N
         ("wrong column", ["row 1", "'text'", "there are: content", "#FIELD"]),
     ],
 )
-def test_errors_name_what_is_near(online: dict[str, dict[str, Any]], case: str, parts: list[str]) -> None:
+def test_an_error_is_one_line_with_the_value_and_a_suggestion(
+    online: dict[str, dict[str, Any]], case: str, parts: list[str]
+) -> None:
     result = online[case]
     assert result["exit_code"] == 4
     assert "\n" not in result["error"]
@@ -160,17 +165,21 @@ def test_errors_name_what_is_near(online: dict[str, dict[str, Any]], case: str, 
 
 
 @pytest.mark.usefixtures("online")
-def test_without_network(home: Path, unreachable: str, online: dict[str, dict[str, Any]]) -> None:
+def test_without_a_network_cached_corpora_load_and_others_fail_fast(
+    home: Path, unreachable: str, online: dict[str, dict[str, Any]]
+) -> None:
     cached, absent = load(["hf:wikitext", "hf:org/other"], home, HF_ENDPOINT=unreachable)
     assert cached["describe"] == online["wikitext"]["describe"]
     assert cached["seconds"] < 1
     assert absent["exit_code"] == 4
     assert "cannot reach the hub" in absent["error"]
     assert "Connection refused" in absent["error"]
-    assert absent["seconds"] < 10  # most of it the import; `datasets` alone retries for 23
+    assert absent["seconds"] < 10  # mostly the import of datasets, which on its own would retry for 23 s
 
 
-def test_offline_mode_uses_what_datasets_has(home: Path, online: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_offline_mode_uses_what_datasets_has_downloaded(
+    home: Path, online: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
     environment = {"HF_HUB_OFFLINE": "1", "POSCLI_CACHE": str(tmp_path)}
     again, absent = load(["hf:org/parts:one", "hf:org/other"], home, **environment)
     assert again["describe"]["fingerprint"] == online["parts"]["describe"]["fingerprint"]
@@ -178,13 +187,15 @@ def test_offline_mode_uses_what_datasets_has(home: Path, online: dict[str, dict[
     assert "hf:org/other" in absent["error"]
 
 
-def test_datasets_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(hub_module.importlib.util, "find_spec", lambda _: None)
+def test_without_datasets_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
     with pytest.raises(DataError, match="pip install datasets"):
         load_corpus("hf:wikitext", cache=tmp_path)
 
 
-def test_a_folder_of_the_same_name_is_not_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_local_folder_that_datasets_would_read_instead_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "org" / "parts").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="hides the hub's org/parts"):
@@ -201,12 +212,12 @@ def test_a_folder_of_the_same_name_is_not_the_hub(monkeypatch: pytest.MonkeyPatc
         ("org/set#text", "hf:org/set"),
     ],
 )
-def test_specs_have_one_spelling(text: str, canonical: str) -> None:
+def test_specs_have_one_canonical_form(text: str, canonical: str) -> None:
     assert str(HubSpec.parse(text)) == canonical
     assert HubSpec.parse(canonical.removeprefix("hf:")) == HubSpec.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "org/set?bytes=0", "org/set?bytes=5T", "org/set?byte=5M", "org/set@a,b,c", ":x"])
-def test_specs_outside_the_grammar(text: str) -> None:
+def test_specs_outside_the_grammar_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not of the form hf:REPO"):
         HubSpec.parse(text)

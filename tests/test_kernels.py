@@ -1,8 +1,8 @@
-"""The Triton kernels on CPU, under Triton's interpreter, and compiled for a GPU that need not be there.
+"""The Triton kernels on CPU: run by Triton's interpreter, and compiled for a GPU that need not be present.
 
-Whether kernels are interpreted is decided when triton is first imported, and other tests of the same process import
-it for their own ends. So the cases run in a child process of their own, with TRITON_INTERPRET=1: this same file, in
-which the child finds other tests than the parent does.
+Triton decides whether to interpret kernels when it is first imported, and other tests of this process import it. So
+these tests run in a child process with TRITON_INTERPRET=1. The child runs this file too: classes with
+`__test__ = CHILD` are tests in the child only.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import draw, make, shape
 from kernel_checks import FLEX, SPECS, TRITON, Case, check, check_encoding
 from torch import Tensor
+from toys import draw, make, shape
 
-from poscli.attention import ENGINES, Place, Positions, attend
+from poscli.attention import ENGINES, Place, attend
 from poscli.encodings.rope import RoPE
 
 CHILD = os.environ.get("POSCLI_KERNELS_CHILD") == "1"
@@ -46,7 +46,7 @@ class TestParent:
 
 
 def in_child(tests: str, interpret: str) -> None:
-    """Run tests of this file in a process of their own."""
+    """Run the tests of this file that match an expression in a child process."""
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "", "-k", tests]
     env = os.environ | {"TRITON_INTERPRET": interpret, "POSCLI_KERNELS_CHILD": "1"}
     env = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
@@ -55,7 +55,7 @@ def in_child(tests: str, interpret: str) -> None:
 
 
 class TestRefusals:
-    """What the engines say of a place or an encoding that they cannot run."""
+    """The reasons why engines refuse a place or an encoding."""
 
     __test__ = not CHILD
 
@@ -84,9 +84,10 @@ class TestRefusals:
             ("none", "there is nothing to add to the scores, and torch's own kernel is as fast then"),
             ("cope", "needs whole rows of scores (scores)"),
             ("shaw", "needs whole rows of scores (relative_values)"),
-            ("conftest:Paced", "the bias of a pair is no function of its distance"),
+            ("toys:Paced", "the bias of a pair is no function of its distance"),
             ("alibi+ssmax", "a temperature multiplies what is added to the scores"),
-            ("conftest:Squares", "distances may be uneven"),
+            ("toys:Squares", "distances may be uneven"),
+            ("sink(2)+window(5)+alibi", "the first tokens stay visible beyond the reach (sinks)"),
             ("rope+logn(5)+window(9)", ""),
             *((spec, "") for spec in SPECS),
         ],
@@ -107,7 +108,7 @@ class TestRefusals:
 class TestFlex:
     __test__ = not CHILD
 
-    @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # nor is it, on CPU
+    @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # on CPU it is not compiled
     @pytest.mark.parametrize("queries", [1, 21, 37])
     @pytest.mark.parametrize("spec", [s for s in SPECS if not FLEX.refuses(make(s), Place(gradient=False))])
     @torch.no_grad()
@@ -115,16 +116,16 @@ class TestFlex:
         encoding = make(spec, shape(37, heads=2, width=32))
         q, k, v = (draw(2, 2, t, 16, seed=n) for n, t in enumerate((queries, 37, 37)))
         features = encoding.features(draw(2, 37, 32, seed=3)) if "features" in encoding.blanks else None
-        positions = Positions.of(encoding, 37, torch.device("cpu"))
+        positions = encoding.locate(37, torch.device("cpu"))
         expected, found = (attend(e, encoding, q, k, v, positions, features) for e in (ENGINES["reference"], FLEX))
-        # scores of the order of 10, off by a few units of float32, move weights by as much
+        # Errors of a few units of float32 in scores of the order of 10 change the weights by as much.
         torch.testing.assert_close(found, expected, rtol=0, atol=64 * 2**-23 * float(v.abs().max()))
 
 
 FLASH = [
     Case(),
     *(Case(terms) for terms in ("t", "a", "b", "tab", "p", "w", "tw", "W", "tW", "abW", "tp")),
-    Case("t", batch=1, queries=64, keys=64),  # exactly the tiles
+    Case("t", batch=1, queries=64, keys=64),  # a whole number of tiles
     Case("tabp", batch=1, heads=1, queries=1, keys=1),
     Case("tabp", batch=1, queries=1, keys=5, width=24, values=24),
     Case("tabpw", batch=1, heads=2, queries=33, keys=64, width=24, values=16, met=40, shared=True, more=16),
@@ -154,8 +155,8 @@ class TestFlash:
 
         check(flash, case, dtype, "cpu")
 
-    def test_strides_are_taken_as_they_come(self) -> None:
-        """Heads split off a projection stand side by side, and a gradient may be one number expanded."""
+    def test_any_strides_give_equal_results(self) -> None:
+        """The heads of a token may be contiguous, and a gradient may be one expanded number."""
         from poscli.attention.kernels.flash import flash
 
         q, k, v = (draw(2, 19, 2, 16, seed=n).transpose(1, 2).requires_grad_() for n in range(3))
@@ -167,9 +168,9 @@ class TestFlash:
 
     @pytest.mark.parametrize("heads", [False, True], ids=["one reach", "a reach per head"])
     def test_tiles_out_of_reach_are_skipped(self, heads: bool) -> None:
-        """A weight of 0 does not hide a value that is no number: what is beyond the reach must not be read at all.
+        """Tiles beyond the reach are not read: a weight of 0 would turn a NaN into NaN.
 
-        The queries are tokens 64 to 127, the first of which sees tokens from 32 on; tiles are of 32.
+        The queries are tokens 64 to 127. The first of them sees tokens from 32 on, and tiles have 32 keys.
         """
         from poscli.attention.kernels.flash import flash
 
@@ -181,7 +182,7 @@ class TestFlash:
         assert out.isfinite().all()
         assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v, table)))
 
-    @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # for the queries that do see such numbers
+    @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # from the queries that do see NaN
     def test_tiles_in_the_future_are_skipped(self) -> None:
         from poscli.attention.kernels.flash import flash
 
@@ -226,7 +227,7 @@ class TestDecode:
 
 
 def check_rotation(rope: RoPE, dtype: torch.dtype, device: str) -> None:
-    """The rotation of the encoding, in float64, and its gradient; the kernel rounds once."""
+    """The kernel, which rounds once, and its gradient against the rotation of the encoding in float64."""
     from poscli.attention.kernels.rotary import rotate
 
     x = draw(2, 37, 3, rope.shape.head_width).transpose(1, 2).to(dtype)
@@ -240,7 +241,7 @@ def check_rotation(rope: RoPE, dtype: torch.dtype, device: str) -> None:
     expected = both(exact, rope.rotate(exact, angle, 1.5))
     cos, sin = ((1.5 * f).float().to(device) for f in (angle.cos(), angle.sin()))
     for found, right in zip(both(here, rotate(here, cos, sin, rope.layout)), expected, strict=True):
-        # two products of numbers of float32 and the rounding of the result: less than two units of what is largest
+        # Two products in float32 and the rounding of the result: less than two units of the largest number.
         limit = 2 * torch.finfo(dtype).eps * float(right.abs().max())
         torch.testing.assert_close(found, right, rtol=0, atol=limit)
 
@@ -253,7 +254,7 @@ class TestRotary:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
     @pytest.mark.parametrize("spec", ROPES)
-    def test_rotation(self, spec: str, dtype: torch.dtype) -> None:
+    def test_the_rotation_kernel_equals_the_encoding(self, spec: str, dtype: torch.dtype) -> None:
         rope = make(spec, shape(heads=3, width=72))
         assert isinstance(rope, RoPE)
         check_rotation(rope, dtype, "cpu")
@@ -277,13 +278,13 @@ class TestEngine:
         encoding = make(spec, shape(37, heads=2, width=32))
         q, k, v = (draw(2, 2, t, 16, seed=n) for n, t in enumerate((1, 37, 37)))
         features = encoding.features(draw(2, 37, 32, seed=3)) if "features" in encoding.blanks else None
-        positions = Positions.of(encoding, 37, torch.device("cpu"))
+        positions = encoding.locate(37, torch.device("cpu"))
         expected, found = (attend(e, encoding, q, k, v, positions, features) for e in (ENGINES["reference"], TRITON))
         torch.testing.assert_close(found, expected, rtol=0, atol=64 * 2**-23 * float(v.abs().max()))
 
 
 class TestCompiled:
-    """Types, layouts and shared memory, which the interpreter knows nothing of."""
+    """Types, layouts and shared memory, which the interpreter does not check."""
 
     __test__ = CHILD
 
@@ -308,7 +309,7 @@ class TestCompiled:
 
 
 def compiled_kernels(run: Callable[[], None]) -> dict[str, int]:
-    """Bytes of shared memory of every kernel that a function launches, compiled for sm_90 and not run."""
+    """Bytes of shared memory of every kernel that a function launches; kernels are compiled for sm_90, not run."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
     from triton.runtime.jit import JITFunction
@@ -319,7 +320,7 @@ def compiled_kernels(run: Callable[[], None]) -> dict[str, int]:
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         options = {name: named.pop(name) for name in ("num_warps", "num_stages") if name in named}
         special = {p.name for p in self.params if p.is_constexpr}
-        special |= {name for name, x in named.items() if type(x) is int and x == 1}  # compiled in, as at a launch
+        special |= {name for name, x in named.items() if type(x) is int and x == 1}  # specialised, as at a launch
         constants = {name: named[name] for name in self.arg_names if name in special}
         signature = {name: "constexpr" if name in constants else kind(named[name]) for name in self.arg_names}
         aligned = {
@@ -334,13 +335,13 @@ def compiled_kernels(run: Callable[[], None]) -> dict[str, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JITFunction, "run", launch)
-        with contextlib.suppress(AssertionError):  # nothing was computed, so the comparison cannot hold
+        with contextlib.suppress(AssertionError):  # no kernel ran, so the comparison fails
             run()
     return needed
 
 
 def kind(x: object) -> str:
-    """The type of a kernel's argument in triton's words."""
+    """The type of a kernel's argument as triton spells it."""
     if isinstance(x, Tensor):
         names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32"}
         return f"*{names[x.dtype]}"

@@ -1,4 +1,4 @@
-"""The search for LongRoPE's factors: on a loss with a known optimum, and on a model."""
+"""LongRoPE's search for its factors, on a loss with a known optimum and on a model."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 
 import pytest
 import torch
-from conftest import HEAD_WIDTH, LENGTH, make, model, perturbed, shape, tokens
 from torch import Tensor
 from torch.nn import functional as F
+from toys import HEAD_WIDTH, LENGTH, make, model, perturbed, rounding, shape, tokens
 
 from poscli.encodings.longrope import LongRoPE
 from poscli.encodings.rope import RoPE
-from poscli.errors import UsageError
+from poscli.system.errors import UsageError
 
 FACTOR = 8.0
-BEST = torch.tensor([1.3, 1.7, 6.5, 9.5], dtype=torch.float64)  # far from every seed; the last beyond 8
+BEST = torch.tensor([1.3, 1.7, 6.5, 9.5], dtype=torch.float64)  # far from every seed; the last is above FACTOR
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -23,15 +23,15 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 class Toy:
-    """A loss that is 0 at BEST, and what was asked of it."""
+    """A loss that is 0 at BEST, with a record of the factors that it was measured for."""
 
     def __init__(self, encoding: LongRoPE) -> None:
         self.encoding = encoding
-        self.asked: list[Tensor] = []
+        self.measured: list[Tensor] = []
 
     def __call__(self) -> float:
         assert self.encoding.factors is not None
-        self.asked.append(self.encoding.factors.clone())
+        self.measured.append(self.encoding.factors.clone())
         return self.at(self.encoding.factors)
 
     @staticmethod
@@ -48,51 +48,51 @@ def searched(evaluations: int, spec: str = f"longrope(factor={FACTOR})", seed: i
 
 def test_the_search_finds_the_optimum() -> None:
     encoding, loss, best = searched(2000)
-    assert best == Toy.at(encoding.factors) == min(map(Toy.at, loss.asked))
-    assert best < 0.05 * min(map(Toy.at, loss.asked[:3]))  # the seeds
+    assert best == Toy.at(encoding.factors) == min(map(Toy.at, loss.measured))
+    assert best < 0.05 * min(map(Toy.at, loss.measured[:3]))  # the seeds
     torch.testing.assert_close(encoding.factors, BEST, rtol=0.1, atol=0)
 
 
 def test_it_starts_from_yarn_ntk_and_interpolation() -> None:
     _, loss, _ = searched(3)
-    assert 1 < LENGTH / (2 * math.pi) < 10  # only the first pair turns once within L, so it alone is kept
+    assert 1 < LENGTH / (2 * math.pi) < 10  # only the first pair turns once within L
     gamma = torch.tensor([1, 0, 0, 0], dtype=torch.float64)
     ntk = FACTOR ** (torch.arange(4, dtype=torch.float64) / 3)
     expected = [1 / (gamma + (1 - gamma) / FACTOR), ntk, torch.full((4,), FACTOR, dtype=torch.float64)]
-    torch.testing.assert_close(loss.asked, expected)
+    torch.testing.assert_close(loss.measured, expected)
     _, loss, _ = searched(1, f"longrope(factor={FACTOR}, start=pi)")
-    torch.testing.assert_close(loss.asked, expected[2:])
+    torch.testing.assert_close(loss.measured, expected[2:])
 
 
 @pytest.mark.parametrize("evaluations", [1, 2, 7, 8, 9, 40, 203])
-def test_it_keeps_to_the_rules(evaluations: int) -> None:
+def test_factors_stay_within_the_papers_bounds(evaluations: int) -> None:
     _, loss, _ = searched(evaluations)
-    assert len(loss.asked) == evaluations
-    for factors in loss.asked:
+    assert len(loss.measured) == evaluations
+    for factors in loss.measured:
         assert factors.shape == (HEAD_WIDTH // 2,)
         assert (factors.diff() >= 0).all()
         assert factors[0] >= 1 - 1e-12
         assert factors[-1] <= 1.25 * FACTOR
 
 
-def test_the_draws_decide() -> None:
+def test_the_generator_decides_the_result() -> None:
     (one, _, _), (again, _, _), (other, _, _) = searched(60), searched(60), searched(60, seed=1)
     assert torch.equal(one.factors, again.factors)
     assert not torch.equal(one.factors, other.factors)
 
 
-def test_a_loss_that_is_no_number_is_the_worst() -> None:
+def test_a_loss_that_is_not_finite_is_the_worst() -> None:
     encoding = make(f"longrope(factor={FACTOR})")
     values = iter([math.nan, 3.0, math.inf, 2.0, 5.0, math.nan])
     assert encoding.search(lambda: next(values), 6, generator()) == 2.0
 
 
 @pytest.mark.parametrize("spec", ["longrope", f"longrope(factor={FACTOR})"])
-def test_what_was_found_is_used(spec: str) -> None:
+def test_the_factors_found_are_used(spec: str) -> None:
     encoding, _, _ = searched(50, spec)
     plain = RoPE(shape()).theta(torch.arange(1))
     for length in (LENGTH, 3 * LENGTH, int(FACTOR) * LENGTH):
-        # between lengths, lambda - 1 grows as s - 1 does
+        # lambda - 1 is proportional to s - 1
         share = 1 if encoding.factor else (length / LENGTH - 1) / (FACTOR - 1)
         theta = encoding.theta(torch.arange(length))
         torch.testing.assert_close(theta, plain / (1 + share * (encoding.factors - 1)))
@@ -107,7 +107,7 @@ def test_a_search_needs_a_longer_text_and_a_budget() -> None:
 
 
 def test_a_model_has_one_set_of_factors() -> None:
-    """Searching on the first layer's encoding changes what all layers do, and lowers the loss of the model."""
+    """A search on the first layer's encoding changes all layers and lowers the loss of the model."""
     trained = perturbed(model("longrope(start=pi, search=30)")).requires_grad_(False)
     assert len({id(encoding) for encoding in trained.encodings}) == 1
     encoding, text = trained.encodings[0], tokens(2, 4 * LENGTH)
@@ -116,8 +116,9 @@ def test_a_model_has_one_set_of_factors() -> None:
     def loss() -> float:
         return float(F.cross_entropy(trained(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()))
 
-    before, short = loss(), trained(text[:, :LENGTH])
+    before, short, limit = loss(), trained(text[:, :LENGTH]), rounding(trained, text[:, :LENGTH])
     found = encoding.search(loss, encoding.evaluations, generator(), 4.0)
     assert found == loss() < before
-    assert torch.equal(trained(text[:, :LENGTH]), short)  # within the training length it stays rope
+    # within the training length it stays rope
+    torch.testing.assert_close(trained(text[:, :LENGTH]), short, rtol=0, atol=limit)
     assert "factors" not in trained.state_dict()

@@ -1,4 +1,4 @@
-"""The loss in chunks is the loss, and so are its gradients."""
+"""The loss computed in chunks, and its gradients, equal those of all logits at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from poscli.loss import vocabulary_loss
+from poscli.model.loss import vocabulary_loss
 
 N, V, W = 37, 29, 8
 
@@ -18,7 +18,7 @@ def operands(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Te
 
 
 @pytest.mark.parametrize("rows", [1, 5, 36, 37])
-def test_in_chunks_it_is_cross_entropy(rows: int) -> None:
+def test_the_loss_in_chunks_is_cross_entropy(rows: int) -> None:
     x, weight, targets = operands(torch.float32)
     exact_x, exact_weight = (p.detach().double().requires_grad_() for p in (x, weight))
     found = vocabulary_loss(x, weight, targets, torch.float32, limit=rows * V)
@@ -31,7 +31,7 @@ def test_in_chunks_it_is_cross_entropy(rows: int) -> None:
         torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=(V + N) * 2**-24 * float(theirs.abs().max()))
 
 
-def test_in_bfloat16_the_products_alone_are_rounded() -> None:
+def test_in_bfloat16_only_the_products_are_rounded() -> None:
     x, weight, targets = operands(torch.float32)
     whole, chunked = (vocabulary_loss(x, weight, targets, torch.bfloat16, limit=n * V) for n in (N, 5))
     assert whole.dtype == chunked.dtype == torch.float32
@@ -44,7 +44,7 @@ def test_in_bfloat16_the_products_alone_are_rounded() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=2 * 2**-8 * float(theirs.abs().max()))
 
 
-def test_logits_are_never_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logits_of_all_tokens_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, targets = operands(torch.float32)
     largest: list[int] = []
     logsumexp = torch.Tensor.logsumexp

@@ -8,24 +8,26 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import NANO, cli
-from conftest import HEADS, LENGTH, VOCAB, WIDTH, perturbed, rounding, tokens
 from torch import Tensor
+from toys import HEADS, LENGTH, VOCAB, WIDTH, perturbed, rounding, tokens
 
-from poscli.cache import Cache, Memory
-from poscli.config import ModelConfig
+from poscli.config.request import TrainRequest
+from poscli.config.resolve import resolve
+from poscli.config.run import ModelConfig
 from poscli.data import Split, batch
 from poscli.encodings import get, names
-from poscli.errors import UsageError
-from poscli.model import Model
-from poscli.requests import TrainRequest
+from poscli.model.cache import Cache, Memory
+from poscli.model.initialise import build_model
+from poscli.model.transformer import Model
+from poscli.system.errors import UsageError
 
 KEPT = 10  # tokens of memory: neither a segment nor a part of one
-RELATIVE = ["none", "alibi", "rope", "shaw", "cope", "rope+window(9)", "conftest:Forgetting", "conftest:Untied"]
+RELATIVE = ["none", "alibi", "rope", "shaw", "cope", "rope+window(9)", "toys:Forgetting", "toys:Untied"]
 
 
 def remembering(spec: str, layers: int = 2, kept: int = KEPT) -> Model:
     config = ModelConfig(layers=layers, width=WIDTH, heads=HEADS, mlp=32, memory=kept)
-    return perturbed(Model(config, encoding=spec, vocab=VOCAB, length=LENGTH, seed=0))
+    return perturbed(build_model(config, spec, vocab=VOCAB, length=LENGTH, seed=0))
 
 
 def by_segments(trained: Model, text: Tensor) -> Tensor:
@@ -36,7 +38,7 @@ def by_segments(trained: Model, text: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("spec", RELATIVE)
 @torch.no_grad()
-def test_training_evaluation_and_decoding_see_the_same(spec: str) -> None:
+def test_training_evaluation_and_decoding_give_equal_logits(spec: str) -> None:
     trained, text = remembering(spec), tokens(2, 3 * LENGTH + 5)
     full, limit = trained(text), rounding(trained, text)
     torch.testing.assert_close(by_segments(trained, text), full, rtol=0, atol=limit)
@@ -49,7 +51,7 @@ def test_training_evaluation_and_decoding_see_the_same(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["none", "alibi", "rope"])
 @torch.no_grad()
 def test_one_layer_sees_its_segment_and_the_memory(spec: str) -> None:
-    """In one layer the states are the embeddings: a model without memory on just those tokens says what must come."""
+    """In one layer the states are the embeddings, so a model without memory that reads only these tokens agrees."""
     trained, plain = remembering(spec, layers=1), remembering(spec, layers=1, kept=0)
     text = tokens(1, 3 * LENGTH)
     full = trained(text)
@@ -61,7 +63,7 @@ def test_one_layer_sees_its_segment_and_the_memory(spec: str) -> None:
 @torch.no_grad()
 def test_memory_reaches_further_with_every_layer() -> None:
     trained, text, last = remembering("alibi"), tokens(1, 3 * LENGTH), 3 * LENGTH - 1
-    full = trained(text)
+    full, limit = trained(text), rounding(trained, text)
     for changed, seen in (
         (2 * LENGTH, True),
         (2 * LENGTH - KEPT, True),
@@ -70,7 +72,7 @@ def test_memory_reaches_further_with_every_layer() -> None:
     ):
         other = text.clone()
         other[0, changed] = (other[0, changed] + 1) % VOCAB
-        assert torch.equal(trained(other)[0, last], full[0, last]) != seen
+        assert (float((trained(other) - full)[0, last].abs().max()) > limit) == seen
 
 
 def test_the_gradient_stops_at_the_segment() -> None:
@@ -109,12 +111,12 @@ def test_segments_follow_each_other() -> None:
 @pytest.mark.parametrize("name", names())
 def test_relative_encodings_take_a_memory_and_others_say_why_not(name: str) -> None:
     request = TrainRequest(preset="nano", length=32, model={"memory": 16})
-    encoding = get(name)(request.resolve("none", 0, torch.device("cpu")).model.shape(32))
-    if encoding.relative and not encoding.rescales:
-        assert request.resolve(name, 0, torch.device("cpu")).model.memory == 16
+    encoding = get(name)(resolve(request, "none", 0, torch.device("cpu")).model.shape(32))
+    if encoding.relative and not encoding.rescales and not encoding.sinks:
+        assert resolve(request, name, 0, torch.device("cpu")).model.memory == 16
         return
     with pytest.raises(UsageError, match=f"{name} cannot be trained with a memory: it depends on"):
-        request.resolve(name, 0, torch.device("cpu"))
+        resolve(request, name, 0, torch.device("cpu"))
 
 
 def test_a_run_with_a_memory_end_to_end(tmp_path) -> None:

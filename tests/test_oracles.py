@@ -1,4 +1,4 @@
-"""Every encoding against its oracles: values and gradients, on every engine, in float64 and in float32."""
+"""Every encoding equals its oracles: values and gradients, on every engine, in float64 and in float32."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import math
 
 import pytest
 import torch
-from oracles import Oracle, every
-from oracles.measure import STRIDES, UNIT, engines_for, expected, found, limits
+from oracles import FLOAT32, Oracle, every
+from oracles.measure import STRIDES, engines_of, expected, found, limits
 
-from poscli.encodings import Unsupported, names
-from poscli.spec import parse
+from poscli.encodings import names
+from poscli.equation import Unsupported
+from poscli.specs import parse
 
 
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("oracle", every(), ids=str)
-def test_formula(oracle: Oracle, stride: int) -> None:
+def test_every_engine_equals_the_oracle(oracle: Oracle, stride: int) -> None:
     try:
         exact = expected(oracle, stride)
         limit = limits(oracle, stride, exact)
     except Unsupported:
         with pytest.raises(Unsupported):
-            found(oracle, stride, engines_for(oracle)[0], torch.float64)
+            found(oracle, stride, engines_of(oracle)[0], torch.float64)
         assert stride > 1
         return
-    for engine in engines_for(oracle):
-        for dtype, unit in ((torch.float64, oracle.unit), (torch.float32, UNIT)):
+    for engine in engines_of(oracle):
+        for dtype, unit in ((torch.float64, oracle.unit), (torch.float32, FLOAT32)):
             for name, value in found(oracle, stride, engine, dtype).items():
                 error = float((value - exact[name]).abs().max())
-                assert error <= limit[name] * max(unit, torch.finfo(dtype).eps) / UNIT, (engine, dtype, name)
+                assert error <= limit[name] * max(unit, torch.finfo(dtype).eps) / FLOAT32, (engine, dtype, name)
 
 
 def test_every_encoding_has_an_oracle() -> None:
@@ -36,8 +37,8 @@ def test_every_encoding_has_an_oracle() -> None:
     assert proven >= set(names())
 
 
-def test_oracles_can_tell() -> None:
-    """An oracle with a slope that is off by one part in a thousand is refused."""
+def test_an_oracle_refuses_a_wrong_formula() -> None:
+    """A slope that is off by one part in a thousand is more than the limit allows."""
     import oracles.biases as biases
 
     wrong = Oracle("alibi", "", "scores", lambda e, c: biases.alibi(e, c) * 1.001)

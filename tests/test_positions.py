@@ -1,4 +1,4 @@
-"""What encodings on the embedding and wrappers promise beside their formulas: draws, starts, exact equalities."""
+"""Properties of position embeddings and wrappers beside their formulas: random draws, initial values, equalities."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import time
 
 import pytest
 import torch
-from conftest import HEADS, LENGTH, VOCAB, WIDTH, draw, make, model, shape, tokens
+from toys import HEADS, LENGTH, WIDTH, draw, make, model, shape
 
-from poscli.attention import ENGINES, Positions, attend
-from poscli.encodings import Shape, Unsupported, get
+from poscli.attention import ENGINES, attend
+from poscli.encodings import Shape, get
 from poscli.encodings.learned import noise
-from poscli.errors import UsageError
-from poscli.spec import check
+from poscli.equation import Positions, Unsupported
+from poscli.specs import check
+from poscli.system.errors import UsageError
 
 FAR = 16 * LENGTH
 
 
 def added(spec: str, pos: torch.Tensor) -> torch.Tensor:
-    """What an encoding adds to an embedding of zeros."""
+    """The term `[T, W]` that an encoding adds to the embeddings."""
     return make(spec).embed(torch.zeros(1, len(pos), WIDTH), pos, torch.zeros(1, len(pos), dtype=torch.long))[0]
 
 
@@ -26,7 +27,8 @@ def added(spec: str, pos: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("spec", ["hierarchical", "learned(beyond=hierarchical)", "learned(beyond=random)", "learned"])
-def test_on_the_positions_of_training_it_is_the_table(spec: str) -> None:
+def test_positions_seen_in_training_have_the_learned_rows(spec: str) -> None:
+    """Exactly, as the formula adds only zeros to the row there."""
     assert torch.equal(added(spec, torch.arange(LENGTH)), make("learned").table)
 
 
@@ -37,7 +39,7 @@ def test_every_position_has_a_row_of_its_own(spec: str) -> None:
     assert apart.min() > 1e-2
 
 
-def test_what_a_hierarchy_cannot_tell_apart_is_refused() -> None:
+def test_positions_beyond_a_hierarchy_are_refused() -> None:
     with pytest.raises(Unsupported, match=f"{LENGTH} rows reach {FAR} positions, not position {FAR}"):
         added("hierarchical", torch.arange(FAR + 1))
     for alpha in (0, 0.5, 1, -0.2, 1.4):
@@ -46,12 +48,12 @@ def test_what_a_hierarchy_cannot_tell_apart_is_refused() -> None:
 
 
 @pytest.mark.parametrize("beyond", ["refuse", "interpolate", "random", "hierarchical"])
-def test_between_whole_positions_rows_are_mixed(beyond: str) -> None:
+def test_rows_are_interpolated_between_whole_positions(beyond: str) -> None:
     low, quarter, high = added(f"learned(beyond={beyond})", torch.tensor([3, 3.25, 4], dtype=torch.float64))
     torch.testing.assert_close(quarter, 0.75 * low + 0.25 * high)
 
 
-def test_rows_that_nothing_learned_belong_to_their_positions() -> None:
+def test_random_rows_depend_on_their_positions_only() -> None:
     many = noise(torch.arange(3000), 64)
     alone = torch.cat([noise(torch.tensor([k]), 64) for k in (0, 255, 256, 2999)])
     assert torch.equal(many[[0, 255, 256, 2999]], alone)
@@ -63,26 +65,19 @@ def test_rows_that_nothing_learned_belong_to_their_positions() -> None:
 # floater, complex
 
 
-def test_a_path_is_the_same_however_far_it_is_followed() -> None:
+def test_a_position_of_floater_does_not_depend_on_the_others() -> None:
     whole = added("floater(step=3)", torch.arange(40))
     for pos in (torch.tensor([39]), torch.arange(20), torch.arange(38, 40), torch.tensor([0])):
         torch.testing.assert_close(added("floater(step=3)", pos), whole[pos], rtol=0, atol=8 * 2**-23)
 
 
 def test_floater_is_not_absurdly_slow() -> None:
-    """0.3 s on two quiet cores; the test is there for a mistake that makes it a hundred times that."""
+    """It takes 0.3 s on two idle cores; the limit catches only a slowdown by a factor of a hundred."""
     encoding = get("floater")(Shape(width=128, heads=4, layers=4, length=512))
     start = time.monotonic()
     with torch.inference_mode():
         assert encoding.path(torch.arange(8192)).isfinite().all()
     assert time.monotonic() - start < 60
-
-
-def test_without_frequencies_complex_is_a_plain_embedding() -> None:
-    encoding, x = get("complex")(shape()), draw(2, LENGTH, WIDTH)
-    with torch.no_grad():
-        encoding.omega.zero_()
-    assert torch.equal(encoding.embed(x, torch.arange(LENGTH), tokens(2, LENGTH) % VOCAB), x)
 
 
 # randomized, interpolated
@@ -111,14 +106,14 @@ def test_evaluation_draws_from_a_fixed_seed() -> None:
     trained.begin_step(0.5, torch.Generator().manual_seed(7))
     encoding = trained.encodings[0]
     assert not torch.equal(encoding.positions(index), fixed)
-    assert len(encoding.positions(torch.arange(9))) == 9  # of another length than the step's
+    assert len(encoding.positions(torch.arange(9))) == 9  # a length other than that of the step
     trained.eval()
     assert torch.equal(encoding.positions(index), fixed)
     with pytest.raises(Unsupported, match="41 tokens need as many positions, and randomized has 40"):
         encoding.positions(torch.arange(41))
 
 
-def test_every_position_is_drawn_sooner_or_later() -> None:
+def test_every_position_is_drawn() -> None:
     encoding, stream = make("randomized"), torch.Generator().manual_seed(7)
     drawn = torch.cat([encoding.subset(LENGTH, stream) for _ in range(200)])
     counts = torch.bincount(drawn, minlength=FAR)
@@ -133,7 +128,7 @@ def test_values_out_of_range(spec: str) -> None:
         check(spec, shape())
 
 
-def test_positions_stay_within_those_of_training() -> None:
+def test_interpolated_positions_stay_within_the_training_length() -> None:
     encoding = make("interpolated")
     for count in (1, LENGTH, LENGTH + 1, FAR):
         pos = encoding.positions(torch.arange(count))
@@ -144,8 +139,8 @@ def test_positions_stay_within_those_of_training() -> None:
 # ssmax, logn
 
 
-def test_ssmax_starts_where_scores_stay_as_they_are() -> None:
-    """For a query that sees as many tokens as in training."""
+def test_ssmax_starts_at_one_for_a_full_training_window() -> None:
+    """The initial temperature is log(n) / log(L)."""
     fresh = get("ssmax")(shape())
     n = torch.tensor([1, LENGTH, LENGTH**2])
     torch.testing.assert_close(fresh.temperature(n), torch.tensor([[0.0, 1.0, 2.0]]).double().expand(HEADS, -1))
@@ -155,5 +150,6 @@ def test_logn_changes_nothing_up_to_the_training_length() -> None:
     q, k, v = (draw(1, HEADS, 2 * LENGTH, WIDTH // HEADS, seed=n, dtype=torch.float64) for n in range(3))
     at = Positions(pos=torch.arange(2 * LENGTH))
     plain, scaled = (attend(ENGINES["reference"], make(spec), q, k, v, at) for spec in ("none", "logn"))
-    assert torch.equal(plain[:, :, :LENGTH], scaled[:, :, :LENGTH])
+    # Weights of scores of order 10, and sums of D products, in float64.
+    torch.testing.assert_close(scaled[:, :, :LENGTH], plain[:, :, :LENGTH], rtol=0, atol=64 * 2**-52)
     assert (plain - scaled)[:, :, LENGTH:].abs().amax((0, 1, 3)).min() > 1e-4

@@ -6,20 +6,32 @@ import math
 import numpy as np
 import pytest
 
-from poscli.errors import DataError, UsageError
-from poscli.protocols import Losses, Plan, Settings, position_curve, tail_slope
-from poscli.stats import ratio_interval
+from poscli.data import Corpus, Split
+from poscli.data.tokenizers.bytes import Bytes
+from poscli.evaluation.intervals import ratio_interval
+from poscli.evaluation.losses import Losses, position_curve, tail_slope
+from poscli.evaluation.plan import Plan
+from poscli.evaluation.protocol import EvaluationSettings
+from poscli.system.errors import DataError, UsageError
+from poscli.tasks.language import Language
 
 SIZES = np.array([5000, 900, 3100, 1500, 260])
 
 
+def documents(sizes):
+    """A corpus whose held-out documents have so many bytes each."""
+    starts = np.cumsum([0, *(1 + size for size in sizes)])
+    split = Split(np.zeros(starts[-1], dtype=np.uint16), starts)
+    return Language(Corpus("sizes", "", Bytes(), split, split))
+
+
 def settings(**changes):
-    return Settings(**{"train_length": 64, "max_len": 512, "tokens": 2048, "stride": 32} | changes)
+    return EvaluationSettings(**{"train_length": 64, "max_len": 512, "tokens": 2048, "stride": 32} | changes)
 
 
 @pytest.fixture
 def plan():
-    return Plan(SIZES, settings())
+    return Plan(documents(SIZES), settings())
 
 
 def test_lengths_double_up_to_max_len():
@@ -67,38 +79,38 @@ def test_budget_is_met_where_documents_allow(plan):
 
 
 def test_sliding_scores_the_same_tokens_at_every_length_while_the_budget_allows():
-    small = Plan(SIZES, settings(tokens=1024))
+    small = Plan(documents(SIZES), settings(tokens=1024))
     for length in (64, 128, 256, 512):
         np.testing.assert_array_equal(small.spans("sliding", length), small.spans("fixed", length))
-    everything = Plan(SIZES, settings(tokens=10**6))
+    everything = Plan(documents(SIZES), settings(tokens=10**6))
     assert len(everything.spans("sliding", 64)) == sum(size // 32 - 1 for size in SIZES)
     assert len(everything.spans("fixed", 64)) == sum(max(0, size // 32 - 16) for size in SIZES)
 
 
 def test_a_larger_budget_keeps_the_tokens_of_a_smaller_one():
-    few, many = (Plan(SIZES, settings(tokens=tokens)).spans("sliding", 128) for tokens in (512, 2048))
+    few, many = (Plan(documents(SIZES), settings(tokens=tokens)).spans("sliding", 128) for tokens in (512, 2048))
     assert {tuple(s) for s in few} < {tuple(s) for s in many}
 
 
 def test_windows_hold_what_every_protocol_and_the_crop_baseline_need(plan):
+    measured = {one: {tuple(s) for s in spans} for one, spans in plan.measurements().items()}
     for length in (64, 128, 256, 512):
-        windows = {tuple(s) for s in plan.windows(length, "full")}
         for protocol in ("nonoverlapping", "sliding", "fixed"):
-            assert {tuple(s) for s in plan.spans(protocol, length)} <= windows
-    shortest = {tuple(s) for s in plan.windows(64, "full")}
-    for longer in (128, 256, 512):
-        assert {tuple(s) for s in plan.spans("sliding", longer)} <= shortest
+            for variant in plan.variants(protocol):
+                assert {tuple(s) for s in plan.spans(protocol, length)} <= measured[plan.measurement(length, variant)]
+    assert plan.measurement(512, "crop") == plan.measurement(64, "full")
+    assert [one.file for one in measured if one.window == 128] == ["128.parquet", "128-window.parquet"]
 
 
 def test_documents_too_short_for_the_longest_window_are_refused():
-    with pytest.raises(DataError, match=r"needs a held-out document of 544 bytes, and the longest has 500"):
-        Plan(np.array([500, 300]), settings())
+    with pytest.raises(DataError, match=r"needs a held-out document of 544 tokens, and the longest has 500"):
+        Plan(documents(np.array([500, 300])), settings())
 
 
 def test_losses_are_looked_up_by_document_and_end():
     spans = np.array([[0, 8], [0, 12], [3, 4]])
     nll = np.arange(12, dtype=np.float32).reshape(3, 4)
-    losses = Losses(spans, nll)
+    losses = Losses(spans, {"nll": nll})
     np.testing.assert_array_equal(losses.at(spans[[2, 0]], 2), [[10, 11], [2, 3]])
     with pytest.raises(AssertionError):
         losses.at(np.array([[1, 8]]), 2)
@@ -106,7 +118,7 @@ def test_losses_are_looked_up_by_document_and_end():
 
 def test_position_curve_averages_by_position():
     nll = np.tile(np.log2(np.arange(1, 65)), (3, 1)).astype(np.float32)  # the loss at position p is log2 p
-    bins = position_curve(Losses(np.array([[0, 64], [0, 128], [1, 64]]), nll))
+    bins = position_curve(Losses(np.array([[0, 64], [0, 128], [1, 64]]), {"nll": nll}))
     assert (bins[0].start, bins[0].stop) == (1, 1)
     assert bins[-1].stop == 64
     assert sum(b.tokens for b in bins) == 3 * 64
@@ -119,7 +131,7 @@ def test_position_curve_averages_by_position():
 
 def test_tail_slope_is_per_octave():
     nll = (5 - 0.25 * np.log2(np.arange(1, 257)))[None].astype(np.float32)
-    assert tail_slope(Losses(np.array([[0, 256]]), nll)) == pytest.approx(-0.25, abs=1e-5)
+    assert tail_slope(Losses(np.array([[0, 256]]), {"nll": nll})) == pytest.approx(-0.25, abs=1e-5)
 
 
 def test_interval_of_a_mean_agrees_with_the_normal_one():

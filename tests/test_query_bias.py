@@ -1,17 +1,18 @@
-"""U_q + R_{q-k}: what depends on the query alone is cancelled by the softmax, in values and in gradients."""
+"""query-bias, U_i + R_{i-j}: the softmax cancels U, in values and in gradients."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from conftest import HEAD_WIDTH, HEADS, LENGTH, draw, make
 from torch import Tensor
+from toys import HEAD_WIDTH, HEADS, LENGTH, draw, make
 
-from poscli.attention import Engine, Positions, able, attend
+from poscli.attention import Engine, attend, engines_for
 from poscli.encodings import Encoding
+from poscli.equation import Positions
 
-TOKENS = 2 * LENGTH  # half of the queries are beyond the last row of U
-TAKING = able(make("query-bias"))
+TOKENS = 2 * LENGTH  # half of the queries are beyond the last column of U
+ENGINES = engines_for(make("query-bias"))
 
 
 def content(dtype: torch.dtype) -> list[Tensor]:
@@ -30,17 +31,18 @@ def with_u(u: Tensor) -> Encoding:
 
 
 def limit(encoding: Encoding, qkv: list[Tensor]) -> float:
-    """A score s + U is rounded by at most half a unit of its size, so a weight p is off by a share 2 max |error|.
+    """The largest change of an output that rounding explains.
 
-    An output, a mean of values, is then off by that share of the largest value; once for either U, and again for
-    the softmax and the sum over the keys themselves, which add one half unit for each of these.
+    A score s + U is rounded by at most half a unit of its size, so the relative error of a weight is at most twice
+    that, and an output, a mean of values, is off by that share of the largest value. This happens once for either U;
+    the softmax and the sum over the keys add half a unit for each key.
     """
     q, k, v, r, u = (float(x.detach().abs().max()) for x in (*qkv, encoding.table, encoding.u))
     size = q * k * HEAD_WIDTH**0.5 + r + u
     return 2 * torch.finfo(encoding.u.dtype).eps * (size + TOKENS) * v
 
 
-@pytest.mark.parametrize("engine", TAKING, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("size", [1.0, 30.0])
 def test_u_changes_no_output(engine: Engine, dtype: torch.dtype, size: float) -> None:
@@ -51,7 +53,7 @@ def test_u_changes_no_output(engine: Engine, dtype: torch.dtype, size: float) ->
     assert moved <= limit(encoding, qkv)
 
 
-@pytest.mark.parametrize("engine", TAKING, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_without_u_it_is_clipped(engine: Engine) -> None:
     qkv, encoding, clipped = content(torch.float64), make("query-bias"), make("clipped")
     with torch.no_grad():
@@ -61,9 +63,9 @@ def test_without_u_it_is_clipped(engine: Engine) -> None:
     assert apart <= limit(encoding, qkv)
 
 
-@pytest.mark.parametrize("engine", TAKING, ids=lambda engine: engine.name)
-def test_u_never_learns(engine: Engine) -> None:
-    """sum_j dLoss/ds_ij = 0: what a softmax's gradient gives to one key it takes from the others."""
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_u_gets_no_gradient(engine: Engine) -> None:
+    """The gradients of a softmax sum to 0 over the keys: sum_j dLoss/ds_ij = 0."""
     encoding, qkv = make("query-bias", dtype=torch.float64), content(torch.float64)
     out = attention(engine, encoding, qkv)
     (out * draw(*out.shape, seed=4, dtype=torch.float64)).sum().backward()
@@ -73,8 +75,8 @@ def test_u_never_learns(engine: Engine) -> None:
     assert encoding.table.grad.abs().max() > 0.1
 
 
-def test_u_is_in_the_scores_all_the_same() -> None:
-    """What cancels is there before the softmax: a row of U per position up to L, and the last one beyond."""
+def test_u_is_a_term_of_the_scores() -> None:
+    """Each position up to L has a column of U; positions beyond share the last."""
     encoding = make("query-bias")
     pos = torch.arange(TOKENS)
     bias = encoding.bias(pos, pos, None, None)

@@ -1,4 +1,4 @@
-"""Every command in the README's code blocks works, in its order; trainings are shrunk to seconds."""
+"""Every command in the README's code blocks works, in the README's order, on models that train in seconds."""
 
 import re
 import shlex
@@ -26,13 +26,13 @@ ANSWERS = {"--help", "--version"}
 
 
 def blocks():
-    """(language, lines) of each fenced block, lines ended by a backslash joined."""
+    """Language and lines of each fenced block; a line that ends with a backslash is joined with the next."""
     for language, text in re.findall(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", README, re.MULTILINE | re.DOTALL):
         yield language, [line.strip().removeprefix("$ ") for line in text.replace("\\\n", " ").splitlines()]
 
 
 def commands():
-    """Every command of a shell block, and every line of the others that begins like one."""
+    """Every line of a shell block, and lines of other blocks that begin with poscli or make."""
     for language, lines in blocks():
         for line in lines:
             words = (
@@ -46,7 +46,7 @@ COMMANDS = list(commands())
 POSCLI = [words[1:] for words in COMMANDS if words[0] == "poscli"]
 
 
-def test_there_is_something_to_test():
+def test_the_readme_has_commands():
     assert len(POSCLI) >= 3
     assert {"train", "extrapolate", "report"} <= {words[0] for words in POSCLI}
 
@@ -68,16 +68,16 @@ def test_make_targets_exist():
 
 
 def shrunk(words):
-    """The same command on the smallest model; later options override earlier ones."""
+    """A command with options appended that make it fast; later options override earlier ones."""
     if "--corpus" in words and words[words.index("--corpus") + 1].partition(":")[0] != "stdlib":
         kind = words[words.index("--corpus") + 1].partition(":")[0]
-        assert kind in CORPORA, kind
-        words = [*words, "--corpus", "stdlib"]  # no network here, and none of the reader's files
+        assert kind in CORPORA.names(), kind
+        words = [*words, "--corpus", "stdlib"]  # tests have neither a network nor the files of the README's reader
     return words if ANSWERS & set(words) else [*words, *SHRINK.get(words[0], ())]
 
 
 def write_suites(folder):
-    """Every suite under its own name, on the smallest model."""
+    """Write a small suite in the place of every suite."""
     for path in (ROOT / "suites").glob("*.toml"):
         suite = tomllib.loads(path.read_text())
         (folder / "suites").mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def write_suites(folder):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """Every command's result, run one after the other in one folder, as a reader would."""
+    """The folder in which all commands were run one after the other, and the result of each."""
     folder = tmp_path_factory.mktemp("readme")
     write_suites(folder)
     with pytest.MonkeyPatch.context() as patch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -15,15 +16,17 @@ from matplotlib.text import Annotation
 from PIL import Image
 from rich.console import Console
 
-from poscli import plots
-from poscli.errors import PoscliError, UsageError
-from poscli.report import build_report, collect, records, summarize, terminal, trained_tokens
-from poscli.report.canvas import Page, spread
+from poscli.drawing.page import place_labels
+from poscli.drawing.style import MAX_COLORED_LINES, styles_for
+from poscli.report import Report, build_report, collect, records, summarize, terminal, trained_tokens
+from poscli.report.caveats import caveats
+from poscli.report.figures import Drawing, context_gain_by_length, loss_by_position, perplexity_by_length
+from poscli.report.markdown import Markdown, escape
+from poscli.report.pooling import NothingToPlot, headline, pool
 from poscli.report.sections import split
-from poscli.report.series import pool
-from poscli.report.style import MOST, styles_for
-from poscli.report.summary import BREAKS, FADES, HOLDS, UNCLEAR, UNTESTED, USES, verdict
-from poscli.results import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame, write_table
+from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, UNCLEAR, USES_CONTEXT, verdict
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame, write_table
+from poscli.system.errors import PoscliError, UsageError
 
 REASON = "learned table of 256 positions has no row for position 4096"
 
@@ -38,19 +41,19 @@ def positions() -> pd.DataFrame:
     return results()[1]
 
 
-@pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> list[Page]:
-    """The pages drawn in a test, instead of files."""
-    pages: list[Page] = []
-    monkeypatch.setattr(Page, "save", lambda self, path: (self.canvas.draw(), pages.append(self)))
-    return pages
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory, rows: pd.DataFrame, positions: pd.DataFrame) -> Report:
+    """The report of the six fake encodings, written to disk."""
+    folder = tmp_path_factory.mktemp("report")
+    return build_report(rows, positions, folder, trained={rows["run_id"].iloc[0]: 2_100_000})
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures that cost nothing, for tests of what is around them."""
-    for name in ("perplexity_by_length", "context_gain_by_length", "loss_by_position"):
-        monkeypatch.setattr(plots, name, lambda data, path, **_: (path.touch(), "What? That.")[1])
+def text_of(report: Report) -> str:
+    return report.files[0].read_text(encoding="utf-8")
+
+
+def printed(width: int) -> Console:
+    return Console(width=width, file=io.StringIO(), no_color=True)
 
 
 def change(rows: pd.DataFrame, where: pd.Series, **values: object) -> pd.DataFrame:
@@ -102,15 +105,15 @@ def test_bits_are_per_byte_where_tokens_are_longer(rows: pd.DataFrame) -> None:
 @pytest.mark.parametrize(
     ("gain", "low", "high", "word"),
     [
-        (0.05, 1e-9, 0.1, USES),
-        (0.05, 0.0, 0.1, HOLDS),
-        (-0.05, -0.1, 0.0, HOLDS),
-        (0.0, -0.1, 0.1, HOLDS),
-        (-0.0008, -0.0012, -0.0003, HOLDS),  # significant, and of no consequence
-        (-0.1, -0.2, -0.0099, HOLDS),
-        (-0.5, -1.0, -0.0099, HOLDS),  # it may be nothing
-        (-0.1, -0.2, -0.01, FADES),
-        (-0.299, -0.5, -0.2, FADES),
+        (0.05, 1e-9, 0.1, USES_CONTEXT),
+        (0.05, 0.0, 0.1, EXTRAPOLATES),
+        (-0.05, -0.1, 0.0, EXTRAPOLATES),
+        (0.0, -0.1, 0.1, EXTRAPOLATES),
+        (-0.0008, -0.0012, -0.0003, EXTRAPOLATES),  # significant but of no consequence
+        (-0.1, -0.2, -0.0099, EXTRAPOLATES),
+        (-0.5, -1.0, -0.0099, EXTRAPOLATES),  # the interval includes a loss of no consequence
+        (-0.1, -0.2, -0.01, DEGRADES),
+        (-0.299, -0.5, -0.2, DEGRADES),
         (-0.3, -0.5, -0.2, BREAKS),
         (0.0, math.nan, math.nan, UNCLEAR),
         (0.1, 0.1, math.nan, UNCLEAR),
@@ -120,15 +123,15 @@ def test_verdict_at_the_edges_of_the_interval(gain: float, low: float, high: flo
     assert verdict(gain, low, high) == word
 
 
-def test_best_at_the_longest_length_first_and_failures_last(rows: pd.DataFrame) -> None:
+def test_summary_is_sorted_by_the_longest_length_with_failures_last(rows: pd.DataFrame) -> None:
     summary = summarize(rows)
     assert list(summary["encoding"]) == ["alibi", "t5(buckets=32)", "none", "rope", "sinusoidal", "learned"]
-    assert list(summary["verdict"]) == [USES, FADES, BREAKS, BREAKS, BREAKS, "unsupported"]
+    assert list(summary["verdict"]) == [USES_CONTEXT, DEGRADES, BREAKS, BREAKS, BREAKS, "unsupported"]
     assert summary["reason"].iloc[-1] == REASON
     assert math.isnan(summary["ppl_16x"].iloc[-1])
 
 
-def test_one_failed_seed_is_a_failure_with_the_numbers_of_the_others() -> None:
+def test_one_failed_seed_makes_a_failure_that_keeps_the_numbers_of_the_others() -> None:
     rows, _ = results(seeds=(0, 1, 2))
     bad = (rows["encoding"] == "alibi") & (rows["seed"] == 1) & (rows["length"] == 4096)
     rows = change(rows, bad, status="nonfinite", reason="the loss is not a number", nll=math.nan, gain=math.nan)
@@ -140,13 +143,13 @@ def test_one_failed_seed_is_a_failure_with_the_numbers_of_the_others() -> None:
     assert line["ppl_16x"] == pytest.approx(math.exp(1.385 - 0.016))
 
 
-def test_a_shorter_evaluation_is_not_a_verdict(rows: pd.DataFrame) -> None:
+def test_an_evaluation_that_stops_early_gets_no_verdict(rows: pd.DataFrame) -> None:
     short = rows[(rows["encoding"] != "alibi") | (rows["length"] <= 1024)]
     line = by_name(summarize(short)).loc["alibi"]
-    assert (line["verdict"], line["max_length"]) == (UNTESTED, 4096)
+    assert (line["verdict"], line["max_length"]) == (NOT_TESTED, 4096)
     assert line["ppl_4x"] > 0
     assert math.isnan(line["ppl_16x"])
-    assert set(summarize(rows[rows["length"] == 256])["verdict"]) == {UNTESTED}
+    assert set(summarize(rows[rows["length"] == 256])["verdict"]) == {NOT_TESTED}
 
 
 def test_rows_that_cannot_be_compared_are_refused() -> None:
@@ -164,26 +167,25 @@ def test_records_are_json(rows: pd.DataFrame) -> None:
     told = json.loads(json.dumps(records(summarize(rows)), allow_nan=False))
     assert told[-1]["ppl_16x"] is None
     assert told[0]["seeds"] == 1
-    assert told[0]["verdict"] == USES
+    assert told[0]["verdict"] == USES_CONTEXT
 
 
 # ---- groups
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_each_corpus_and_length_is_its_own_section(tmp_path: Path) -> None:
     small = {name: BEHAVIOUR[name] for name in ("alibi", "rope")}
-    parts = [results(), results(small, train_length=512), results(small, fingerprint="beef00112233", seeds=(7,))]
-    rows, positions = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
-    report = build_report(rows, positions, tmp_path)
+    short = {"lengths": (256, 1024)}
+    parts = [results(**short), results(small, train_length=512), results(small, fingerprint="beef00112233", **short)]
+    rows = pd.concat([evals for evals, _ in parts], ignore_index=True)
+    report = build_report(rows, parts[1][1], tmp_path)
     assert [len(section.summary) for section in report.sections] == [6, 2, 2]
     names = {path.name for path in report.files}
-    assert {"perplexity-stdlib-L512.png", "gain-stdlib-L256-3f2a9c41.png", "position-stdlib-L256-beef0011.png"} <= names
+    assert {"perplexity-stdlib-L512.png", "gain-stdlib-L256-beef0011.png", "position-stdlib-L512.png"} <= names
     assert all(path.exists() for path in report.files)
     assert report.summary.groupby(["fingerprint", "train_length"]).ngroups == 3
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert text.count("### How this was made") == 3
-    assert "cannot be compared" in text
+    assert text_of(report).count("### How this was made") == 3
+    assert "cannot be compared" in text_of(report)
 
 
 def test_mix_joins_corpora_and_tells_them_apart() -> None:
@@ -195,7 +197,7 @@ def test_mix_joins_corpora_and_tells_them_apart() -> None:
     assert "alibi" in group.notes[0]
 
 
-def test_runs_of_one_encoding_that_differ_are_never_averaged(rows: pd.DataFrame, positions: pd.DataFrame) -> None:
+def test_runs_that_differ_in_more_than_the_seed_are_never_averaged(rows: pd.DataFrame, positions: pd.DataFrame) -> None:
     again = rows.assign(run_id=rows["run_id"] + "x", nll=rows["nll"] + 1)
     (group,) = split(pd.concat([rows, again], ignore_index=True), positions)
     assert {"rope [3f22560]", "rope [3f22560x]"} <= set(group.rows["encoding"])
@@ -229,22 +231,39 @@ def test_nothing_to_report_says_what_to_run(tmp_path: Path) -> None:
         build_report(frame([], EVAL_COLUMNS), frame([], POSITION_COLUMNS), tmp_path)
 
 
-def test_report_says_everything(tmp_path: Path, rows: pd.DataFrame, positions: pd.DataFrame) -> None:
-    bar = rows["encoding"].replace("none", "rope|none")
-    report = build_report(rows.assign(encoding=bar), positions, tmp_path, trained={rows["run_id"].iloc[0]: 2_100_000})
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    for name in BEHAVIOUR:
-        assert name in text
-    assert "rope\\|none" in text
-    for word in (REASON, "3f2a9c41d0e7", "2.1M tokens", "0123abc", "sdpa", "One seed each"):
+def test_report_holds_every_encoding_number_picture_and_origin(report: Report) -> None:
+    text = text_of(report)
+    words = (REASON, "3f2a9c41d0e7", "2.1M tokens", "0123abc", "sdpa", "One seed per encoding")
+    for word in (*BEHAVIOUR, *words, "**3.94**", "Tokens scored per window (sliding, fixed): 128"):
         assert word in text
+    assert len(report.sections[0].pictures) == 3
     for picture in report.sections[0].pictures:
         assert picture.path.exists()
         assert f"]({picture.path.name})" in text
-    tables = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {line.replace("\\|", "").count("|") for line in tables} == {12, 8}  # no cell was cut by a bar
-    back = pd.read_csv(tmp_path / "summary.csv")
+    back = pd.read_csv(report.files[1])
     assert back["gain_bpb"].to_numpy() == pytest.approx(report.summary["gain_bpb"].to_numpy(), nan_ok=True)
+
+
+def test_names_and_reasons_are_escaped_in_markdown(tmp_path: Path) -> None:
+    rows, _ = results()
+    hostile = "a|b\n| c | [x](y) <b> `d` *e* _f_ \\"
+    rows = rows.assign(corpus=hostile, encoding=rows["encoding"].replace("none", hostile))
+    rows["reason"] = rows["reason"].where(rows["reason"] == "", hostile)
+    build_report(rows, frame([], POSITION_COLUMNS), tmp_path, explained=["**kept** as | Markdown"])
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "- **kept** as | Markdown" in text
+    ours = text.replace("![", "").replace("**kept** as | Markdown", "")
+    assert text.count(escape(hostile)) >= 6  # title, answer, both tables, a failure, the corpus
+    bare = re.sub(r"\\.", "", ours)  # without what is escaped, only the template's own marks are left
+    assert not re.search(r"[<>`]|_f_|\*e\*|\[x\]", bare)
+    tables = re.findall(r"(?:^\|.*\n)+", bare, re.MULTILINE)
+    assert [len({line.count("|") for line in table.splitlines()}) for table in tables] == [1, 1]
+
+
+def test_markdown_is_escaped_once() -> None:
+    assert escape("a|b_c") == "a\\|b\\_c"
+    assert escape(escape("a|b_c")) == escape("a|b_c")
+    assert escape(Markdown("**bold**")) == "**bold**"
 
 
 def test_runs_that_all_failed_are_still_a_report(tmp_path: Path, rows: pd.DataFrame) -> None:
@@ -256,35 +275,102 @@ def test_runs_that_all_failed_are_still_a_report(tmp_path: Path, rows: pd.DataFr
     assert "the loss rose to 9.1" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("no_pictures")
-def test_caveats_speak_up(rows: pd.DataFrame, positions: pd.DataFrame, tmp_path: Path) -> None:
+def test_doubts_about_the_numbers_are_caveats(rows: pd.DataFrame) -> None:
     doubtful = rows.assign(resampled="spans", gain_low=-0.4, gain_high=0.4)
     doubtful.loc[doubtful["encoding"] == "rope", ["parameters", "stride"]] = [9_000_000, 64]
-    notes = " ".join(build_report(doubtful, positions, tmp_path).notes)
+    notes = " ".join(caveats(doubtful, summarize(doubtful)))
     for word in ("spans of text", "too wide to rule out harm", "842k to 9M parameters", "strides of 64 to 128"):
         assert word in notes
+
+
+def test_ordinary_results_have_one_caveat(rows: pd.DataFrame) -> None:
+    (note,) = caveats(rows, summarize(rows))
+    assert "One seed" in note
+
+
+# ---- protocols, baselines and tasks that the report does not know
+
+
+@pytest.fixture(scope="module")
+def answers() -> pd.DataFrame:
+    """Results of a task with one protocol of its own, a baseline of its own, an accuracy, and no gain."""
+    rows = results({name: BEHAVIOUR[name] for name in ("alibi", "rope")}, seeds=(0, 1))[0]
+    rows = rows[(rows["protocol"] == "sliding") & (rows["variant"] != "crop")]
+    rows = rows.assign(
+        protocol="answer",
+        variant=rows["variant"].replace("window", "sink(4)+window"),
+        accuracy=0.5 / rows["ratio"] + 0.25 * rows["seed"],
+    )
+    return rows.assign(gain=math.nan, gain_low=math.nan, gain_high=math.nan)
+
+
+def test_quoted_protocols_are_those_in_the_rows(rows: pd.DataFrame, answers: pd.DataFrame) -> None:
+    assert headline(rows) == ("sliding", "fixed")
+    assert headline(rows[rows["protocol"] != "fixed"]) == ("sliding", "sliding")
+    assert headline(rows[rows["protocol"] == "nonoverlapping"]).perplexity == "nonoverlapping"
+    assert headline(answers) == ("answer", "")
+
+
+def test_measures_of_a_task_are_pooled_and_reported(tmp_path: Path, answers: pd.DataFrame) -> None:
+    report = build_report(answers, frame([], POSITION_COLUMNS), tmp_path)
+    line = by_name(report.summary).loc["alibi"]
+    assert line["accuracy_1x"] == pytest.approx(0.625)
+    assert line["accuracy_16x"] == pytest.approx(0.5 / 16 + 0.125)
+    assert (line["verdict"], line["reason"]) == (NOT_TESTED, "no protocol measured a gain")
+    assert [picture.path.name for picture in report.sections[0].pictures] == ["perplexity.png"]
+    text = text_of(report)
+    assert "| accuracy 16x |" in text
+    assert "| encoding | answer | answer, sink(4)+window |" in text
+    assert "(sliding)" not in text
+    console = printed(100)
+    terminal.show(report, console)
+    terminal.show_fresh([part for _, part in answers.groupby("run_id")], console, summed=False)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "accuracy 16x" in shown
+    assert "gain" not in shown.split("accuracy")[-1]  # the table of lengths has no column for it
+
+
+def test_a_measure_that_one_section_lacks_is_empty_there(tmp_path: Path, answers: pd.DataFrame) -> None:
+    other = results({"alibi": BEHAVIOUR["alibi"]}, fingerprint="beef00112233")[0]
+    report = build_report(pd.concat([answers, other], ignore_index=True), frame([], POSITION_COLUMNS), tmp_path)
+    assert report.summary["accuracy_16x"].notna().tolist() == [True, True, False]
+    assert text_of(report).count("| accuracy 16x |") == 1
+
+
+def test_declared_measures_are_read_where_a_file_has_them(tmp_path: Path, rows: pd.DataFrame) -> None:
+    write_table(tmp_path / "a" / "eval.csv", rows.assign(run_id="a", accuracy=0.5, unknown=1.0))
+    write_table(tmp_path / "b" / "eval.csv", rows.assign(run_id="b"))
+    table, _ = collect(tmp_path, {"accuracy": ("float64", "share of correct answers")})
+    assert table.groupby("run_id")["accuracy"].mean().to_dict() == pytest.approx({"a": 0.5, "b": math.nan}, nan_ok=True)
+    assert "unknown" not in table
+    assert "accuracy" not in collect(tmp_path)[0]
+
+
+def test_a_new_baseline_is_drawn_and_named(rows: pd.DataFrame) -> None:
+    sinks = rows[rows["variant"] == "window"].assign(variant="sink(4)+window")
+    drawing = context_gain_by_length(pd.concat([rows, sinks], ignore_index=True))
+    notes = " ".join(text.get_text() for text in drawing.page.figure.texts).replace("\n", " ")
+    assert "dotted lines: the same models under the baseline window." in notes
+    assert "dash-dotted lines: the same models under the baseline sink(4)+window." in notes
+    assert "crop" not in notes  # its gain is zero by definition
 
 
 # ---- the terminal
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("width", [100, 140])
-def test_terminal_table_fits_and_needs_no_colour(
-    tmp_path: Path, rows: pd.DataFrame, positions: pd.DataFrame, width: int
-) -> None:
-    report = build_report(rows, positions, tmp_path)
-    console = Console(width=width, file=io.StringIO(), no_color=True)
+def test_terminal_table_fits_and_needs_no_colour(report: Report, width: int) -> None:
+    console = printed(width)
     terminal.show(report, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= width
-    for word in (*BEHAVIOUR, USES, BREAKS, "unsupported", REASON, "3.94", "16x"):
+    for word in (*BEHAVIOUR, USES_CONTEXT, BREAKS, "unsupported", REASON, "3.94", "16x"):
         assert word in text
 
 
-def test_rows_of_a_run_as_a_table(rows: pd.DataFrame) -> None:
-    console = Console(width=240, file=io.StringIO())
-    console.print(terminal.lengths_table([part for _, part in rows.groupby("run_id")]))
+def test_the_table_of_lengths_gives_a_reason_once(rows: pd.DataFrame) -> None:
+    console = printed(240)
+    terminal.show_fresh([part for _, part in rows.groupby("run_id")], console, summed=False)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("unsupported") == 4
     assert text.count("no row for position") == 1
@@ -293,66 +379,69 @@ def test_rows_of_a_run_as_a_table(rows: pd.DataFrame) -> None:
 # ---- the pictures
 
 
-def test_pictures_have_their_size_and_follow_the_data(
-    tmp_path: Path, rows: pd.DataFrame, positions: pd.DataFrame
-) -> None:
-    for name, draw, data in (
-        ("ppl", plots.perplexity_by_length, rows),
-        ("gain", plots.context_gain_by_length, rows),
-        ("position", plots.loss_by_position, positions),
-    ):
-        draw(data, tmp_path / f"{name}.png")
-        other = change(data, data["encoding"] == "rope", nll=data["nll"] * 1.1, ppl=9.0, gain=-0.5)
-        draw(other[list(data.columns)], tmp_path / "other.png")
-        with Image.open(tmp_path / f"{name}.png") as picture, Image.open(tmp_path / "other.png") as changed:
-            assert picture.width == 1280
-            assert 780 <= picture.height <= 860
-            assert picture.info["dpi"] == pytest.approx((160, 160), abs=0.1)
-            assert picture.tobytes() != changed.tobytes()
+def drawings(rows: pd.DataFrame, positions: pd.DataFrame) -> list[Drawing]:
+    made = [perplexity_by_length(rows), context_gain_by_length(rows), loss_by_position(positions)]
+    for drawing in made:
+        drawing.page.canvas.draw()
+    return made
+
+
+def test_pictures_have_the_size_of_a_page(report: Report) -> None:
+    for picture in report.sections[0].pictures:
+        with Image.open(picture.path) as image:
+            assert image.width == 1280
+            assert 780 <= image.height <= 860
+            assert image.info["dpi"] == pytest.approx((160, 160), abs=0.1)
+
+
+def test_lines_are_drawn_at_the_numbers_of_the_summary(rows: pd.DataFrame) -> None:
+    summary = by_name(summarize(rows))
+    drawn = [list(line.get_ydata()) for line in perplexity_by_length(rows).page.axes.get_lines()]
+    for name in ("alibi", "rope"):
+        numbers = [summary.loc[name, f"ppl_{ratio}x"] for ratio in (1, 2, 4, 8, 16)]
+        assert any(len(line) == 5 and line == pytest.approx(numbers) for line in drawn)
 
 
 @pytest.mark.parametrize("shapes", [{"alibi": BEHAVIOUR["alibi"]}, BEHAVIOUR, many(30)], ids=["1", "6", "30"])
-def test_labels_stay_on_the_page_and_apart(page: list[Page], shapes: dict) -> None:
+def test_labels_stay_on_the_page_and_apart(shapes: dict) -> None:
     rows, positions = results(shapes)
-    said = [
-        plots.perplexity_by_length(rows, Path("a.png")),
-        plots.context_gain_by_length(rows, Path("b.png")),
-        plots.loss_by_position(positions, Path("c.png")),
-    ]
-    assert all(text.count("?") == 1 for text in said)
-    for drawn in page:
-        renderer, extent = drawn.canvas.get_renderer(), drawn.figure.bbox
-        texts = [text for text in drawn.figure.findobj(Annotation) if text.get_text()]
-        boxes = [text.get_window_extent(renderer) for text in [*texts, *drawn.figure.texts]]
+    alive = {name for name, (_, gain) in shapes.items() if gain is not None}
+    for page, alt in drawings(rows, positions):
+        assert alt.count("?") == 1
+        renderer, extent = page.canvas.get_renderer(), page.figure.bbox
+        texts = [text for text in page.figure.findobj(Annotation) if text.get_text()]
+        boxes = [text.get_window_extent(renderer) for text in [*texts, *page.figure.texts]]
         assert all(box.x1 <= extent.x1 and box.y0 >= 0 and box.y1 <= extent.y1 for box in boxes)
         named = [text for text in texts if text.get_text().split()[0] in shapes]
-        assert {text.get_text().split()[0] for text in named} >= set(rows.loc[rows["ratio"] == 16, "encoding"]) - {
-            name for name, (_, gain) in shapes.items() if gain is None
-        }
-        at_right = [b for t in named if (b := t.get_window_extent(renderer)).x0 > drawn.axes.bbox.x1]
+        assert {text.get_text().split()[0] for text in named} >= alive
+        at_right = [b for t in named if (b := t.get_window_extent(renderer)).x0 > page.axes.bbox.x1]
         assert not any(one.overlaps(other) for one, other in combinations(at_right, 2))
 
 
-def test_failures_are_marks_at_their_lengths(page: list[Page], rows: pd.DataFrame) -> None:
-    plots.perplexity_by_length(rows, Path("a.png"))
-    assert page[0].strip is not None
-    (marks,) = page[0].strip.get_lines()
+def test_failures_are_marks_at_their_lengths(rows: pd.DataFrame) -> None:
+    strip = perplexity_by_length(rows).page.strip
+    assert strip is not None
+    (marks,) = strip.get_lines()
     assert list(marks.get_xdata()) == [512, 1024, 2048, 4096]
     assert marks.get_marker() == "x"
-    assert any("learned: unsupported from 2x" in text.get_text() for text in page[0].strip.texts)
+    assert any("learned: unsupported from 2x" in text.get_text() for text in strip.texts)
 
 
-def test_a_small_gain_is_visible_beside_a_collapse(page: list[Page], rows: pd.DataFrame) -> None:
-    plots.context_gain_by_length(rows, Path("a.png"))
-    axes = page[0].axes
+def test_a_small_gain_is_visible_beside_a_collapse(rows: pd.DataFrame) -> None:
+    axes = context_gain_by_length(rows).page.axes
     zero, low, high = (axes.transData.transform((1, value))[1] for value in (0, 0.017, 0.026))
     assert low - zero > 25  # pixels, of 800
     assert high - low > 12
-    assert axes.get_ylim()[0] < -4.4  # and the collapse is inside
+    assert axes.get_ylim()[0] < -4.4  # the interval of the collapse is inside
+
+
+def test_a_picture_without_numbers_says_why(rows: pd.DataFrame) -> None:
+    with pytest.raises(NothingToPlot, match="no protocol measured a gain"):
+        context_gain_by_length(rows[rows["protocol"] == "nonoverlapping"])
 
 
 def test_styles_differ_without_colour() -> None:
-    names = [f"e{index}" for index in range(MOST)]
+    names = [f"e{index}" for index in range(MAX_COLORED_LINES)]
     looks = styles_for(names).values()
     for one, other in combinations(looks, 2):
         assert (one.dash, one.marker, one.filled) != (other.dash, other.marker, other.filled)
@@ -366,13 +455,13 @@ def test_an_encoding_keeps_its_look_when_the_ranking_changes() -> None:
 
 
 def test_labels_move_as_little_as_possible() -> None:
-    assert spread([1.0, 5.0], 1.0, 0, 10) == [1.0, 5.0]
-    assert spread([5.0, 5.0, 5.0], 1.0, 0, 10) == pytest.approx([4.0, 5.0, 6.0])
-    assert spread([9.9, 9.8], 1.0, 0, 10) == pytest.approx([10.0, 9.0])
-    assert spread([], 1.0, 0, 10) == []
+    assert place_labels([1.0, 5.0], 1.0, 0, 10) == pytest.approx([1.0, 5.0])
+    assert place_labels([5.0, 5.0, 5.0], 1.0, 0, 10) == pytest.approx([4.0, 5.0, 6.0])
+    assert place_labels([9.9, 9.8], 1.0, 0, 10) == pytest.approx([10.0, 9.0])
+    assert place_labels([], 1.0, 0, 10) == []
 
 
-def test_failed_rows_with_a_number_missing_are_nonfinite(rows: pd.DataFrame) -> None:
+def test_an_ok_row_without_a_finite_loss_is_nonfinite(rows: pd.DataFrame) -> None:
     broken = change(rows, (rows["encoding"] == "rope") & (rows["length"] == 4096), nll=math.inf)
     points = pool(broken, "sliding").set_index(["encoding", "length"])
     assert points.loc[("rope", 4096), "status"] == "nonfinite"

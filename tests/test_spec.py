@@ -1,4 +1,4 @@
-"""The grammar of specs, its errors, and how encodings are found and built."""
+"""The grammar of specs, its errors, and how encodings are found by name and built."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import HEAD_WIDTH, make, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import HEAD_WIDTH, make, shape
 
-from poscli.encodings import Encoding, get, names, registry
-from poscli.errors import UsageError
-from poscli.spec import build, check, parse
+from poscli.encodings import Encoding, get, names
+from poscli.specs import build, check, parse
+from poscli.system.errors import UsageError
+from poscli.system.registry import Registry
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_canonical_forms(text: str, canonical: str) -> None:
         ("", "expected the name of an encoding at its end"),
         (" \n", "expected the name of an encoding at its end"),
         ("alibbi", r"there is no encoding 'alibbi': did you mean alibi\?"),
-        ("zzz", "there is no encoding 'zzz': nothing among the "),
+        ("zzz", "there is no encoding 'zzz': none of the "),
         ("Rope", "there is no encoding 'Rope': did you mean rope"),
         ("rope(bse=3)", r"rope has no option 'bse': did you mean base\?"),
         ("rope(zzz=3)", "rope has no option 'zzz': there are: base, fraction, layout"),
@@ -126,23 +127,23 @@ def test_errors_of_the_grammar(text: str, message: str) -> None:
         ("rope+none|alibi+window(-3)", "width must be at least 1, got -3"),
         ("sinusoidal|none", "sinusoidal acts on the embedding, before any layer, so it cannot alternate by layer"),
         ("none|learned", "learned acts on the embedding"),
-        ("conftest:Disentangled+conftest:Tripled", "state different scales of q . k; keep one"),
-        ("conftest:Gated+conftest:Gated", "conftest:Gated and conftest:Gated both define what replaces the softmax"),
+        ("toys:Disentangled+toys:Tripled", "state different scales of q . k; keep one"),
+        ("toys:Gated+toys:Gated", "toys:Gated and toys:Gated both define what replaces the softmax"),
         ("path+rope", "path replaces q . k and rope turns q and k"),
         ("randomized+interpolated(2)", "both define the positions"),
-        ("conftest:Bilinear+rope+conftest:Bilinear", "both define what replaces q . k"),
+        ("toys:Bilinear+rope+toys:Bilinear", "both define what replaces q . k"),
     ],
 )
 def test_errors_of_the_constructors(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Tripled(Encoding):
         scale = 3.0
 
-    monkeypatch.setattr(sys.modules["conftest"], "Tripled", Tripled, raising=False)
+    monkeypatch.setattr(sys.modules["toys"], "Tripled", Tripled, raising=False)
     with pytest.raises(UsageError, match=message):
         check(text, shape())
 
 
-def test_who_cannot_alternate_is_named_also_beside_others() -> None:
+def test_an_encoding_that_cannot_alternate_is_named_among_others() -> None:
     with pytest.raises(UsageError, match="sinusoidal acts on the embedding"):
         check("rope+sinusoidal|none", shape())
 
@@ -152,11 +153,11 @@ def test_sinusoids_need_an_even_width() -> None:
         check("sinusoidal", shape(width=9, heads=3))
 
 
-# round trip over everything that can be written
+# every spec that can be written
 
 
 def _values(kind: object) -> st.SearchStrategy[tuple[str, object]]:
-    """Texts of an option and the values that they stand for."""
+    """Texts of an option, each with its value."""
     if typing.get_origin(kind) is typing.Literal:
         return st.sampled_from([(choice, choice) for choice in typing.get_args(kind)])
     if isinstance(kind, types.UnionType):
@@ -179,17 +180,17 @@ def _shown(value: object) -> str:
 
 @st.composite
 def leaves(draw: st.DrawFn) -> tuple[str, str]:
-    """An encoding as somebody may write it, and its canonical form."""
+    """A leaf as a user may write it, and its canonical form."""
     name, space = draw(st.sampled_from(names())), draw(st.sampled_from(["", " ", "\t "]))
     cls = get(name)
-    options, kinds = list(cls.options().values()), typing.get_type_hints(cls.__init__)
-    values = [draw(_values(kinds[option.name])) for option in options]
+    keys, options = list(cls.options()), list(cls.options().values())
+    values = [draw(_values(option.kind)) for option in options]
     positional = draw(st.integers(0, len(options)))
     by_name = draw(st.permutations(range(positional, len(options))))[: draw(st.integers(0, len(options)))]
     given = [values[n][0] for n in range(positional)]
-    given += [f"{options[n].name}{space}={space}{values[n][0]}" for n in by_name]
+    given += [f"{keys[n]}{space}={space}{values[n][0]}" for n in by_name]
     kept = [
-        f"{options[n].name}={_shown(values[n][1])}"
+        f"{keys[n]}={_shown(values[n][1])}"
         for n in sorted([*range(positional), *by_name])
         if values[n][1] != options[n].default
     ]
@@ -209,7 +210,7 @@ def test_round_trip(layers: list[list[tuple[str, str]]], space: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet="ropealibit5(),=|+ 0.1e-_:$\n", max_size=20))
-def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
         spec = parse(text)
         assert parse(str(spec)) == spec
@@ -224,7 +225,7 @@ def test_layers_alternate() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_layers_share_an_instance_where_the_encoding_says_so(name: str) -> None:
+def test_layers_share_an_instance_if_the_class_says_so(name: str) -> None:
     first, second = build(parse(name), shape(layers=2), seed=0)
     assert (first is second) == get(name).shared
 
@@ -232,7 +233,7 @@ def test_layers_share_an_instance_where_the_encoding_says_so(name: str) -> None:
 def test_parts_are_shared_too() -> None:
     a, b, c, d = build(parse("rope+t5|t5+shaw"), shape(layers=4), seed=0)
     assert a.parts[1] is b.parts[0] is c.parts[1] is d.parts[0]
-    assert a.parts[0] is not c.parts[0]  # nothing to share, and rope does not say so
+    assert a.parts[0] is not c.parts[0]  # rope is not shared
     assert b.parts[1] is not d.parts[1]
     other, plain = build(parse("t5(buckets=8)|t5"), shape(layers=2), seed=0)
     assert other is not plain
@@ -243,8 +244,8 @@ def test_parts_are_shared_too() -> None:
 def test_a_scale_other_than_the_usual_wins() -> None:
     usual = make("rope+alibi").scale
     assert usual == pytest.approx(HEAD_WIDTH**-0.5)
-    assert make("rope+conftest:Disentangled").scale == pytest.approx(usual / 3**0.5)
-    assert make("conftest:Disentangled+rope+t5").scale == pytest.approx(usual / 3**0.5)
+    assert make("rope+toys:Disentangled").scale == pytest.approx(usual / 3**0.5)
+    assert make("toys:Disentangled+rope+t5").scale == pytest.approx(usual / 3**0.5)
 
 
 @pytest.mark.parametrize("spec", [*names(), "fire+shaw|t5", "learned+fire"])
@@ -262,7 +263,7 @@ def test_weights_come_from_the_seed_alone(spec: str) -> None:
         assert not all(torch.equal(a, b) for a, b in zip(first, weights(6), strict=True))
 
 
-def test_what_lacks_the_positions_of_a_training_window_is_refused() -> None:
+def test_an_encoding_without_positions_for_a_training_window_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"learned\+randomized cannot be trained on windows of 16 tokens: learned has 16"
     ):
@@ -276,12 +277,12 @@ def test_what_lacks_the_positions_of_a_training_window_is_refused() -> None:
         ("rope+alibi", True),
         ("rope+transformer-xl", True),
         ("rope+sinusoidal", False),
-        ("rope+pope", False),  # one turns what the other has turned
-        ("query-bias+stick-breaking", False),  # no softmax removes what a row has in common
+        ("rope+pope", False),  # pope rotates what rope has rotated
+        ("query-bias+stick-breaking", False),  # no softmax cancels what all scores of a row have in common
         ("fox+rope", True),
     ],
 )
-def test_what_is_known_of_positions_that_act_together(spec: str, relative: bool) -> None:
+def test_when_composed_encodings_are_relative(spec: str, relative: bool) -> None:
     assert build(parse(spec), shape(), seed=0)[0].relative is relative
 
 
@@ -293,15 +294,21 @@ def test_a_refused_spec_leaves_the_random_state_alone() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_options_are_keyword_only_with_defaults_and_types(name: str) -> None:
-    cls, signature = get(name), inspect.signature(get(name).__init__)
-    assert [p for p in signature.parameters if p not in cls.options()] == ["self", "shape"]
-    kinds = typing.get_type_hints(cls.__init__)
+def test_options_have_types_and_defaults_that_a_spec_drops(name: str) -> None:
+    cls = get(name)
+    positional = [p for p in inspect.signature(cls).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [p.name for p in positional] == ["shape"]
     for key, option in cls.options().items():
         assert option.default is not inspect.Parameter.empty
-        assert key in kinds
-        # the default, written out, is dropped again
+        assert option.kind is not inspect.Parameter.empty
         assert str(parse(f"{name}({key}={option.default})")) == name
+
+
+def test_options_that_are_passed_on_come_after_a_class_own() -> None:
+    assert list(get("yarn").options()) == ["factor", "beta_fast", "beta_slow", "ramp", "base", "layout", "fraction"]
+    assert list(get("rope-dynamic").options()) == ["factor", "base", "layout", "fraction"]
+    assert get("rope-dynamic").options()["factor"].default == 2
+    assert list(get("fope").options()) == ["sigma", "learned", "base", "layout"]  # without rope's fraction
 
 
 # from outside
@@ -333,7 +340,7 @@ class Plain: ...
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module in the current folder, which is not on the path; its name."""
+    """The name of a module in the current folder, which is not on sys.path."""
     name = "encodings_of_somebody"
     (tmp_path / f"{name}.py").write_text(OUTSIDE)
     (tmp_path / f"{name}_broken.py").write_text("import there_is_no_such_module\n")
@@ -379,33 +386,45 @@ def test_errors_from_outside(text: str, message: str, outside: str) -> None:
 
 
 def test_types_may_be_written_the_older_way(outside: str) -> None:
-    """`Optional[int]` is `int | None`."""
+    """`Optional[int]` is read like `int | None`."""
     assert str(parse(f"{outside}:Older(width=5)")) == f"{outside}:Older(width=5)"
     assert str(parse(f"{outside}:Older(width=none, either=none)")) == f"{outside}:Older(either=none)"
 
 
-def test_a_registered_class_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever names it by its path gets the same class; errors and reports must still call it `rope`."""
-    cls = get("rope")
-    for key in ("name", "paper", "family"):
-        monkeypatch.setattr(cls, key, getattr(cls, key))  # put back what the next line may change
-    assert get("poscli.encodings.rope:RoPE") is cls
-    assert cls.name == "rope"
+def test_a_registered_class_keeps_its_name() -> None:
+    """Naming a class by its path does not rename it; errors and reports still call it `rope`."""
+    assert get("poscli.encodings.rope:RoPE") is get("rope")
+    assert get("rope").name == "rope"
 
 
-def test_entry_points_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Fresh(Encoding): ...
+def of_tests(**needs: tuple[str, str]) -> Registry[type[Encoding]]:
+    """A registry of its own, with an encoding for each keyword."""
+    found: Registry[type[Encoding]] = Registry("encoding", "poscli.encodings", lambda thing: thing is Encoding)
+    for name, need in needs.items():
+        found.add(name, Encoding, need)
+    return found
 
-    class Point:
-        name = "slope"
 
-        def load(self) -> type[Encoding]:
-            return Fresh
+def test_entry_points_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another package is installed, one of whose two encodings cannot be imported."""
+    package = tmp_path / "somebody-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: somebody\nVersion: 1.0\n")
+    points = "[poscli.encodings]\nfine = poscli.equation:Encoding\nbroken = there_is_no_such_module:Encoding\n"
+    (package / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = of_tests()
+    assert {"fine", "broken"} <= set(registry.names())
+    assert registry.get("fine") is Encoding
+    assert registry.missing("fine") == ""
+    assert "cannot be imported from there_is_no_such_module:Encoding: No module named" in registry.missing("broken")
+    with pytest.raises(UsageError, match="broken cannot be imported from"):
+        registry.get("broken")
 
-    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Point()] if group == "poscli.encodings" else [])
-    registry._discover.__wrapped__()
-    assert "slope" in names()
-    assert get("slope") is Fresh
-    assert (Fresh.name, Fresh.family) == ("slope", "external")
-    assert str(parse("slope|rope")) == "slope|rope"
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    registry = of_tests(needy=("no_such_module", "extra"), fine=("torch", "extra"))
+    assert registry.missing("needy") == "needs no_such_module: pip install 'poscli[extra]'"
+    assert registry.missing("fine") == ""
+    with pytest.raises(UsageError, match=r"needy needs no_such_module: pip install 'poscli\[extra\]'"):
+        registry.get("needy")

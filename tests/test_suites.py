@@ -4,19 +4,20 @@ import shutil
 import signal
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from cli_runner import ROOT, cli, snapshot
 
-from poscli import pipeline, suites
-from poscli.data import load_corpus
-from poscli.evaluate import Evaluation
-from poscli.protocols import Plan
-from poscli.runs import list_runs
-from poscli.scoring import FEW_DOCUMENTS
-from poscli.train import Trainer
+from poscli.config import suite as suites
+from poscli.config.resolve import resolve
+from poscli.evaluation import extrapolate as extrapolation
+from poscli.evaluation.measure import Evaluation
+from poscli.evaluation.plan import Plan
+from poscli.evaluation.scoring import FEWEST_DOCUMENTS
+from poscli.runs.run import list_runs
+from poscli.tasks import open_task
+from poscli.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 SUITE = """
@@ -46,7 +47,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """What the suite leaves behind, and what it printed; not to be changed."""
+    """(results folder, output) of the suite. Tests must not change the folder."""
     folder = tmp_path_factory.mktemp("suite")
     (folder / "tiny.toml").write_text(SUITE)
     return folder / "results", cli("run", folder / "tiny.toml", "--out", folder / "results", "--json")
@@ -87,16 +88,16 @@ def test_every_suite_can_run(path):
     suite = suites.load(path)
     assert suite.title
     assert suite.description
-    configs = [suite.train.resolve(encoding, seed, CPU) for encoding, seed in suite.jobs()]
+    configs = [resolve(suite.train, encoding, seed, CPU) for encoding, seed in suite.pairs()]
     assert len(set(configs)) == len(configs) == len(suite.encodings) * len(suite.seeds)
     if suite.train.corpus == "stdlib":
-        settings = pipeline.settings_of(configs[0], suite.extrapolate)
-        pipeline.check_evaluable(load_corpus("stdlib"), settings)
+        settings = extrapolation.settings_of(configs[0], suite.extrapolate)
+        Plan(open_task("language", "stdlib", "bytes"), settings)
         assert settings.lengths[-1] == settings.max_len  # nothing is asked for in vain
 
 
 def test_suites_are_found_where_they_are():
-    assert {entry.name for entry in suites.available(ROOT / "suites")} >= {"quick", "smoke"}
+    assert {path.stem for path in suites.available(ROOT / "suites")} >= {"quick", "smoke"}
 
 
 def test_a_suite_trains_evaluates_and_reports_every_job(finished):
@@ -138,7 +139,7 @@ def test_a_suite_run_again_trains_and_evaluates_nothing(finished, folder, monkey
     assert snapshot(folder / "results" / "runs") == before
 
 
-def test_what_a_suite_trained_the_command_finds(finished, folder, monkeypatch):
+def test_poscli_train_finds_the_runs_of_a_suite(finished, folder, monkeypatch):
     out, _ = finished
     monkeypatch.setattr(Trainer, "_step", lambda self: pytest.fail("trained again"))
     train = ("train", "--enc", "rope", "--preset", "nano", "--length", 32, "--batch", 4, "--tokens", 2560, "--seed", 1)
@@ -254,6 +255,6 @@ def test_a_corpus_by_a_relative_path_is_the_same_for_suites_and_commands(folder,
 def test_the_demo_holds_out_enough_documents_at_its_longest_length():
     """Its intervals come from resampling documents, so there must be some."""
     suite = suites.load(ROOT / "suites" / "quick.toml")
-    settings = pipeline.settings_of(suite.train.resolve("none", 0, CPU), suite.extrapolate)
-    spans = Plan(np.diff(load_corpus("stdlib").valid.starts) - 1, settings).spans("fixed", settings.max_len)
-    assert len(set(spans[:, 0])) >= FEW_DOCUMENTS
+    settings = extrapolation.settings_of(resolve(suite.train, "none", 0, CPU), suite.extrapolate)
+    spans = Plan(open_task("language", "stdlib", "bytes"), settings).spans("fixed", settings.max_len)
+    assert len(set(spans[:, 0])) >= FEWEST_DOCUMENTS

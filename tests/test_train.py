@@ -1,23 +1,25 @@
-"""Training: resumed runs end with the same bits, damage is noticed, divergence stops before the step."""
+"""Training: resumed runs end with the same bits, divergence stops before the step, the optimizer and its schedule."""
 
 import itertools
-import json
 import math
 import signal
 
 import pytest
 import torch
 
-from poscli import checkpoint, pipeline, train
-from poscli.config import RunConfig
-from poscli.errors import CorruptError, LockedError
-from poscli.model import Model, model_of
-from poscli.muon import Muon, orthogonal
-from poscli.optim import Optimizer
-from poscli.requests import TrainRequest
-from poscli.results import TRAIN_COLUMNS, read_table
-from poscli.runs import list_runs, open_run
-from poscli.signals import Interrupted
+from poscli.config.request import TrainRequest
+from poscli.config.resolve import resolve
+from poscli.config.run import RunConfig
+from poscli.model.initialise import build_model, fresh_model
+from poscli.runs import checkpoint
+from poscli.runs.run import list_runs
+from poscli.runs.schema import TRAIN_COLUMNS, read_table
+from poscli.system.signals import Interrupted
+from poscli.tasks import open_task
+from poscli.training import trainer as train
+from poscli.training.muon import Muon, orthogonal
+from poscli.training.optimizer import Optimizer
+from poscli.training.train import train as train_run
 
 CPU = torch.device("cpu")
 
@@ -26,12 +28,12 @@ def config(encoding="rope", **changes) -> RunConfig:
     if encoding.endswith(" with memory"):
         encoding, changes = encoding.removesuffix(" with memory"), changes | {"model": {"memory": 24}}
     values = {"preset": "nano", "length": 32, "batch": 4, "tokens": 32 * 4 * 12} | changes
-    return TrainRequest(**values).resolve(encoding, seed=0, device=CPU)
+    return resolve(TrainRequest(**values), encoding, seed=0, device=CPU)
 
 
 @pytest.fixture(scope="module")
-def corpus():
-    return pipeline.corpus_of(config())
+def task():
+    return open_task("language", "stdlib", "bytes")
 
 
 def weights(run):
@@ -39,8 +41,8 @@ def weights(run):
 
 
 @pytest.mark.parametrize("encoding", ["rope", "t5", "shaw", "cope", "alibi with memory"])
-def test_an_interrupted_run_ends_with_the_same_bits(encoding, corpus, tmp_path, monkeypatch):
-    straight = pipeline.train(config(encoding), corpus, tmp_path / "a", CPU)
+def test_an_interrupted_run_ends_with_the_same_bits(encoding, task, tmp_path, monkeypatch):
+    straight = train_run(config(encoding), task, tmp_path / "a", CPU)
 
     def raise_at_step_5(self):
         if self.step == 5:
@@ -50,14 +52,14 @@ def test_an_interrupted_run_ends_with_the_same_bits(encoding, corpus, tmp_path, 
     original = train.Trainer._step
     monkeypatch.setattr(train.Trainer, "_step", raise_at_step_5)
     with pytest.raises(Interrupted) as interrupted:
-        pipeline.train(config(encoding), corpus, tmp_path / "b", CPU)
+        train_run(config(encoding), task, tmp_path / "b", CPU)
     assert interrupted.value.exit_code == 130
     (stopped,) = list_runs(tmp_path / "b")
     assert stopped.status()["state"] == "interrupted"
     assert stopped.status()["step"] == 6
 
     monkeypatch.undo()
-    resumed = pipeline.train(config(encoding), corpus, tmp_path / "b", CPU)
+    resumed = train_run(config(encoding), task, tmp_path / "b", CPU)
     assert resumed.status()["state"] == "complete"
     a, b = weights(straight), weights(resumed)
     assert a.keys() == b.keys()
@@ -68,8 +70,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(encoding, corpus, tmp_path, 
     assert log_a["step"].tolist() == log_b["step"].tolist()
 
 
-def test_the_loss_falls_and_the_log_is_whole(corpus, tmp_path):
-    run = pipeline.train(config(tokens=32 * 4 * 60), corpus, tmp_path, CPU)
+def test_the_loss_falls_and_the_log_is_whole(task, tmp_path):
+    run = train_run(config(tokens=32 * 4 * 60), task, tmp_path, CPU)
     log = read_table(run.train_csv, TRAIN_COLUMNS)
     assert log["step"].iloc[-1] == 60
     assert log["tokens"].iloc[-1] == 60 * 128
@@ -78,25 +80,13 @@ def test_the_loss_falls_and_the_log_is_whole(corpus, tmp_path):
     assert (log["status"] == "ok").all()
 
 
-def test_the_same_command_again_trains_nothing(corpus, tmp_path, capsys, monkeypatch):
-    first = pipeline.train(config(), corpus, tmp_path, CPU)
-    before = {
-        path: path.stat().st_mtime_ns for path in first.folder.rglob("*") if path.is_file() and path.name != ".lock"
-    }
-    monkeypatch.setattr(train.Trainer, "_step", lambda self: pytest.fail("trained again"))
-    second = pipeline.train(config(), corpus, tmp_path, CPU)
-    assert second.folder == first.folder
-    assert "nothing to train" in capsys.readouterr().err
-    assert before == {path: path.stat().st_mtime_ns for path in before}
-
-
 @pytest.mark.parametrize("change", [{"seed": 1}, {"length": 64}, {"encoding": "alibi"}, {"tokens": 128}])
 def test_whatever_decides_the_result_is_in_the_name(change):
     assert config().model_copy(update=change).run_id("f") != config().run_id("f")
     assert config().run_id("f") != config().run_id("g")
 
 
-def test_divergence_stops_before_the_optimizer_step(corpus, tmp_path, monkeypatch):
+def test_divergence_stops_before_the_optimizer_step(task, tmp_path, monkeypatch):
     def poisoned(self):
         loss = original(self)
         return loss * math.inf if self.step == 3 else loss
@@ -105,57 +95,16 @@ def test_divergence_stops_before_the_optimizer_step(corpus, tmp_path, monkeypatc
     monkeypatch.setattr(train.Trainer, "_loss", poisoned)
     steps = []
     monkeypatch.setattr(Optimizer, "step", lambda self, step: steps.append(step))
-    run = pipeline.train(config(), corpus, tmp_path, CPU)
+    run = train_run(config(), task, tmp_path, CPU)
     assert run.status()["state"] == "diverged"
     assert "step 3" in run.status()["message"]
     assert steps == [0, 1, 2]
     assert read_table(run.train_csv, TRAIN_COLUMNS)["status"].iloc[-1] == "diverged"
 
 
-def test_only_one_process_works_on_a_run(corpus, tmp_path):
-    run = pipeline.train(config(), corpus, tmp_path, CPU)
-    with run.locked(), pytest.raises(LockedError, match="another process"), run.locked():
-        pass
-
-
-def test_a_flipped_bit_in_a_checkpoint_is_noticed(corpus, tmp_path):
-    run = pipeline.train(config(), corpus, tmp_path, CPU)
-    path = run.checkpoints / f"step-{run.config.steps}" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 4
-    path.write_bytes(content)
-    with pytest.raises(CorruptError, match=r"model.safetensors.*SHA-256"):
-        train.load_trained(run, corpus.vocab, CPU)
-
-
-@pytest.mark.parametrize(
-    ("file", "edit"),
-    [
-        ("config.toml", lambda text: text.replace("seed = 0", "seed = 7")),
-        ("config.toml", lambda text: text.replace("length = 32", "lenght = 32")),
-        ("config.toml", lambda text: text[: len(text) // 2] + "="),
-        ("env.json", lambda text: text.replace('"fingerprint": "', '"fingerprint": "0')),
-        ("env.json", lambda text: text[:-5]),
-    ],
-)
-def test_a_run_edited_by_hand_is_refused(file, edit, corpus, tmp_path):
-    run = pipeline.train(config(), corpus, tmp_path, CPU)
-    path = run.folder / file
-    path.write_text(edit(path.read_text()))
-    with pytest.raises(CorruptError):
-        open_run(run.folder)
-
-
-def test_a_status_that_is_no_status_is_refused(corpus, tmp_path):
-    run = pipeline.train(config(), corpus, tmp_path, CPU)
-    (run.folder / "status.json").write_text(json.dumps({"state": "finished"}))
-    with pytest.raises(CorruptError, match="no known state"):
-        run.status()
-
-
-def test_only_the_last_checkpoint_is_kept(corpus, tmp_path, monkeypatch):
+def test_only_the_last_checkpoint_is_kept(task, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0)
-    run = pipeline.train(config(), corpus, tmp_path, CPU)
+    run = train_run(config(), task, tmp_path, CPU)
     assert checkpoint.steps(run.checkpoints) == [run.config.steps]
 
 
@@ -185,7 +134,7 @@ def test_orthogonal_brings_singular_values_near_one():
 
 
 def test_the_schedule_rises_stays_and_falls_to_zero():
-    model = Model(config().model, encoding="none", vocab=257, length=32, seed=0)
+    model = build_model(config().model, "none", vocab=257, length=32, seed=0)
     optimizer = Optimizer(model, config().recipe, steps=100)
     scales = [optimizer.scale(step) for step in range(101)]
     assert scales[0] == pytest.approx(1 / 5)  # 5 % of the steps
@@ -196,7 +145,7 @@ def test_the_schedule_rises_stays_and_falls_to_zero():
 
 def test_every_parameter_is_trained_by_exactly_one_group():
     for encoding in ("alibi(trainable=true)", "t5", "shaw", "fire", "cope", "learned", "kerple-log"):
-        model = model_of(config(encoding), 257, CPU)
+        model = fresh_model(config(encoding), 257, CPU)
         optimizer = Optimizer(model, config().recipe, steps=10)
         owned = [id(p) for o in optimizer.optimizers.values() for g in o.param_groups for p in g["params"]]
         assert sorted(owned) == sorted(id(p) for p in model.parameters())

@@ -1,24 +1,22 @@
-"""The engine of torch's FlexAttention (Dong et al., 2024, arXiv:2412.05496): a yardstick, run where it is asked for.
+"""The engine `flex`, torch's FlexAttention (Dong et al., 2024, arXiv:2412.05496): for comparison, run only on request.
 
-Its gradient for the table that a score function captures is summed with atomics, so two runs differ in the last bits.
+The gradient of a table that the score function captures is summed with atomics, so two runs differ in the last bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from poscli.attention.operands import Operands
-from poscli.attention.reference import tempered
-from poscli.attention.triton import ADDED, added
-from poscli.encodings import TIERS, Encoding
-
-if TYPE_CHECKING:
-    from poscli.attention import Place
+from poscli.attention.place import SINKS_REFUSED, Place
+from poscli.attention.sizes import BlockSizes
+from poscli.attention.triton import ADDED, score_terms
+from poscli.equation import TIERS, Encoding, Operands
+from poscli.equation.reference import tempered
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -37,26 +35,26 @@ def refuses(encoding: Encoding, place: Place) -> str:
         return "a temperature multiplies what is added to the scores"
     if "positions" in encoding.blanks and "distance_bias" in encoding.blanks:
         return "distances may be uneven"
-    return ""
+    return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
 
 
-def run(x: Operands) -> Tensor:
-    """Attention output `[B, H, T, E]` of an encoding that is not refused; compiled on CUDA, eager and dense on CPU."""
+def run(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
+    """Attention output `[B, H, T, E]` of an encoding that is not refused; eager and dense on CPU, for tests."""
     attention = _compiled() if x.q_BHTD.is_cuda else _flex().flex_attention
     q, k, v = tempered(x, x.q_BHTD), x.k_BHSD, x.v_BHSE
-    mask = _block_mask(x.queries, x.keys, x.encoding.reach or x.keys, q.device)
-    out: Tensor = attention(q, k, v, score_mod=_score(x), block_mask=mask, scale=x.encoding.scale)
+    mask = _block_mask(x.queries, x.keys, x.reach or x.keys, q.device)
+    out: Tensor = attention(q, k, v, score_mod=_score(encoding, x), block_mask=mask, scale=encoding.scale)
     return out
 
 
-def _score(x: Operands) -> Score | None:
-    """The function of a pair's score that adds what depends on the distance, and c_i - c_j."""
-    terms, before = added(x), x.keys - x.queries
+def _score(encoding: Encoding, x: Operands) -> Score | None:
+    """The function that adds a pair's distance bias and c_i - c_j to its score; None if there is nothing to add."""
+    terms, before = score_terms(encoding, x), x.keys - x.queries
     if not terms:
         return None
     table, potential = terms.get("table"), terms.get("potential")
     table = None if table is None else table.float().expand(x.q_BHTD.shape[1], -1)
-    if potential is not None:  # in two parts, as float32 would lose the difference of two sums from the start
+    if potential is not None:  # in two parts: one float32 would lose the small difference of two long sums
         high = potential.float()
         low = (potential - high).float()
 
@@ -72,7 +70,7 @@ def _score(x: Operands) -> Score | None:
 
 
 def _block_mask(queries: int, keys: int, reach: int, device: torch.device) -> Any:
-    """What is hidden, by blocks: those that no query sees are skipped."""
+    """The mask of visible pairs, by blocks; FlexAttention skips a block in which no pair is visible."""
 
     def seen(b: Tensor, h: Tensor, t: Tensor, j: Tensor) -> Tensor:
         apart = t + (keys - queries) - j
@@ -87,6 +85,6 @@ def _compiled() -> Any:
 
 
 def _flex() -> Any:
-    from torch.nn.attention import flex_attention  # imports the compiler: seconds
+    from torch.nn.attention import flex_attention  # takes seconds: it imports the compiler
 
     return flex_attention

@@ -1,9 +1,9 @@
-"""Functions of the distance as views: a relative bias is a vector per row, not a matrix.
+"""Functions of the distance as strided views: a relative bias is one vector per row, not a matrix.
 
-Number a block's queries backwards: row r is query i = last - r. With distances laid out in descending order,
-column c of a row of G is distance n - 1 - c, and pair (r, j) is at distance n - 1 - (r + j): bias[r, j] = G[r, r + j].
-That is a strided view of G, without a copy: moving down one row steps one row and one column further.
-Columns past the n distances are for keys after the query.
+Number a block's queries backwards: row r is query i = last - r. With distances in descending order, column c of a
+matrix G stands for distance n - 1 - c, and pair (r, j) is at distance n - 1 - (r + j), so bias[r, j] = G[r, r + j].
+That is a strided view of G without a copy: the next row starts one row and one column further.
+Columns past the n distances stand for keys after the query.
 
 A table (one row for all queries) then costs O(keys) memory at any length, and q . a[i-j] is one matrix product.
 """
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 
 def descending(by_distance: Tensor, rows: int, fill: float) -> Tensor:
-    """Entries `[H, n, ...]` for distances 0..n-1 in the order a skewed view needs: `[H, n + rows - 1, ...]`."""
+    """Entries `[H, n, ...]` for distances 0..n-1, reversed and padded for `skew`: `[H, n + rows - 1, ...]`."""
     trailing = [0, 0] * (by_distance.ndim - 2)
     return F.pad(by_distance.flip(1), (*trailing, 0, rows - 1), value=fill).contiguous()
 
@@ -29,17 +29,17 @@ def skew(g: Tensor, rows: int, keys: int) -> Tensor:
 
 
 def skew_keys(g: Tensor, rows: int) -> Tensor:
-    """`[.., keys, N]` -> `[.., rows, keys]` with out[r, j] = g[j, r + j]: the same seen from the keys."""
+    """`[.., keys, N]` -> `[.., rows, keys]` with out[r, j] = g[j, r + j], as a view; here each key has a row of g."""
     return _Skew.apply(g, g.shape[-2], rows).mT
 
 
 def unskew(p: Tensor, columns: int) -> Tensor:
-    """`[.., rows, keys]` -> `[.., rows, columns]` with out[r, r + j] = p[r, j], zero elsewhere: the inverse, a copy."""
+    """`[.., rows, keys]` -> `[.., rows, columns]` with out[r, r + j] = p[r, j] and 0 elsewhere, as a copy."""
     return _Unskew.apply(p, columns)
 
 
 class _Skew(torch.autograd.Function):
-    """The view is not one that autograd knows how to undo well: entries of a table are read many times."""
+    """`skew` with its own backward: autograd's backward of a view that reads entries many times is slow."""
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, rows: int, keys: int) -> Tensor:
@@ -53,6 +53,8 @@ class _Skew(torch.autograd.Function):
 
 
 class _Unskew(torch.autograd.Function):
+    """`unskew`, whose backward is the view."""
+
     @staticmethod
     def forward(ctx: Any, p: Tensor, columns: int) -> Tensor:
         ctx.rows, ctx.keys = p.shape[-2:]

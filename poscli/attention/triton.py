@@ -1,4 +1,4 @@
-"""The engine of the Triton kernels: flash attention that reads a number or a vector per distance, on CUDA.
+"""The engine `triton`: flash attention that reads a number or a vector per distance, on CUDA.
 
 Triton is imported when a kernel first runs. With TRITON_INTERPRET=1 in the environment the same kernels run on CPU,
 thousands of times slower, to be tested there.
@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from poscli.attention.biases import distances
-from poscli.attention.operands import Operands
-from poscli.attention.reference import tempered
-from poscli.encodings import TIERS, Encoding
+from poscli.attention.biases import even_distances
+from poscli.attention.place import SINKS_REFUSED, Place
+from poscli.attention.sizes import BlockSizes
+from poscli.equation import TIERS, Encoding, Operands
+from poscli.equation.reference import tempered
 
-if TYPE_CHECKING:
-    from poscli.attention import Place
-
-ADDED = {"distance_bias", "relative_keys", "relative_queries", "potential"}  # blanks that the kernels add to the scores
+# Blanks whose terms the kernels add to the scores.
+ADDED = {"distance_bias", "relative_keys", "relative_queries", "potential"}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDTHS = range(16, 129)  # of a head of the model; encodings may widen q and k
+WIDTHS = range(16, 129)  # head widths of the model; an encoding may widen queries and keys further
 
 
 def refuses(encoding: Encoding, place: Place) -> str:
@@ -54,32 +53,32 @@ def _encoding_refused(encoding: Encoding) -> str:
         return "a temperature multiplies what is added to the scores"
     if "positions" in encoding.blanks and encoding.blanks & {"distance_bias", "relative_keys", "relative_queries"}:
         return "distances may be uneven"
-    return ""
+    return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
 
 
-def run(x: Operands) -> Tensor:
-    """Attention output `[B, H, T, E]` of an encoding that is not refused."""
+def run(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
+    """Attention output `[B, H, T, E]` of an encoding that is not refused. The kernels choose their own tiles."""
     from poscli.attention.kernels.decode import decode
     from poscli.attention.kernels.flash import flash
 
-    q, terms = tempered(x, x.q_BHTD), added(x)
+    q, terms = tempered(x, x.q_BHTD), score_terms(encoding, x)
     tensors = [y for y in (q, x.k_BHSD, x.v_BHSE, *terms.values()) if isinstance(y, Tensor)]
     learns = torch.is_grad_enabled() and any(y.requires_grad for y in tensors)
     attention = decode if x.queries == 1 and not learns else flash
-    return attention(q, x.k_BHSD, x.v_BHSE, scale=x.encoding.scale, reach=x.encoding.reach, **terms)
+    return attention(q, x.k_BHSD, x.v_BHSE, scale=encoding.scale, reach=x.reach, **terms)
 
 
-def added(x: Operands) -> dict[str, Any]:
-    """What stands beside q . k, by the names of `flash`."""
-    encoding, blanks = x.encoding, x.encoding.blanks
+def score_terms(encoding: Encoding, x: Operands) -> dict[str, Any]:
+    """The inputs of all terms that are added to q . k, under the parameter names of `flash`."""
+    blanks = encoding.blanks
     terms: dict[str, Any] = {}
     if "distance_bias" in blanks:
-        terms["table"] = encoding.distance_bias(distances(x))
+        terms["table"] = encoding.distance_bias(even_distances(x))
     if "relative_keys" in blanks:
-        terms["a"] = encoding.relative_keys(distances(x))
+        terms["a"] = encoding.relative_keys(even_distances(x))
         terms["q_met"] = encoding.relative_query(x.raw_q_BHTD)
     if "relative_queries" in blanks:
-        terms["b"], terms["k_met"] = encoding.relative_queries(distances(x)), x.raw_k_BHSD
+        terms["b"], terms["k_met"] = encoding.relative_queries(even_distances(x)), x.raw_k_BHSD
     if "potential" in blanks:
         assert x.features_BHSF is not None
         terms["potential"] = encoding.potential(x.features_BHSF)

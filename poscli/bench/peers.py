@@ -1,9 +1,9 @@
-"""The same model in another library, timed in the same turns.
+"""poscli's model rebuilt in another library: x-transformers.
 
-Layers, widths, heads, vocabulary, RMSNorm before each block, SwiGLU and no biases where the library lets one. Both
-train with poscli's optimizer (Muon for the matrices of the layers, AdamW for the rest), so that a step differs by the
-library's forward and backward passes alone; those are timed by themselves as well. Under bfloat16 the library runs in
-torch's autocast, as its users would.
+Layers, widths, heads, vocabulary, RMSNorm before each block and SwiGLU are equal; biases are off where the library
+has an option for that. Both models train with poscli's optimizer (Muon for the matrices of the layers, AdamW for the
+rest), so that training steps differ only by the forward and backward passes of the libraries. For bfloat16 the library
+runs in torch's autocast.
 """
 
 from __future__ import annotations
@@ -22,56 +22,62 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poscli.bench.measure import Work
-from poscli.bench.memory import Needs
-from poscli.bench.work import synthetic_tokens
-from poscli.config import Recipe, RunConfig
-from poscli.data import VOCAB
-from poscli.errors import UsageError, near
-from poscli.muon import Muon
+from poscli.bench.conditions import Row
+from poscli.bench.needs import Needs
+from poscli.bench.synthetic import VOCAB, synthetic_tokens
+from poscli.bench.timing import Work
+from poscli.config.run import Recipe, RunConfig
+from poscli.system.errors import UsageError, near
+from poscli.training.muon import Muon
 
-PEERS = {"x-transformers": "x_transformers"}  # name for pip -> module
-FORWARD_BACKWARD = "forward+backward"
+X_TRANSFORMERS = "x-transformers"
+PEERS = {X_TRANSFORMERS: "x_transformers"}  # name for pip -> module
+FORWARD_BACKWARD = "forward+backward"  # workload: a training step without its optimizer
 
 
 @dataclass(frozen=True)
 class Peer:
-    """An encoding in the other library."""
+    """The model of one encoding in another library."""
 
+    library: str  # with its version
     model: nn.Module
     attention: str  # fused or eager
-    differs: str
+    differs: str  # how the library's version of the encoding differs; "" if it does not
     needs: Needs
 
     @property
     def size(self) -> int:
-        """Parameters."""
+        """Number of parameters."""
         return sum(p.numel() for p in self.model.parameters())
+
+    def columns(self) -> Row:
+        """The columns that describe the model."""
+        return {
+            "peer": self.library,
+            "peer_attention": self.attention,
+            "peer_differs": self.differs,
+            "peer_parameters": self.size,
+        }
 
 
 def check_peer(name: str) -> str:
-    """The library with its version; UsageError if it is unknown or not installed."""
+    """The name of a library with its version; UsageError if it is unknown or not installed."""
     if name not in PEERS:
-        raise UsageError(f"there is nothing to compare with named {name!r}: {near(name, PEERS)}")
+        raise UsageError(f"--against {name!r} is no library to compare with: {near(name, PEERS)}")
     if importlib.util.find_spec(PEERS[name]) is None:
         raise UsageError(f"--against {name}: it is not installed; pip install {name}")
     return f"{name} {version(name)}"
 
 
 def encodings() -> list[str]:
-    """Canonical specs of what the other library has too."""
-    return list(_table())
-
-
-def has(encoding: str) -> bool:
-    """Is it one of those?"""
-    return encoding in _table()
+    """Canonical specs of the encodings that x-transformers has too."""
+    return list(_constructor_arguments())
 
 
 def build(config: RunConfig, device: torch.device) -> Peer:
-    """The model of a run's shape and encoding in x-transformers."""
-    library = importlib.import_module(PEERS["x-transformers"])
-    shape, entry = config.model, _table()[config.encoding]
+    """The model of a run in x-transformers."""
+    library = importlib.import_module(PEERS[X_TRANSFORMERS])
+    shape, entry = config.model, _constructor_arguments()[config.encoding]
     numbers = {"D": shape.width // shape.heads, "L": config.length}
     fused = entry.get("fused", True)
     layers = library.Decoder(
@@ -92,6 +98,7 @@ def build(config: RunConfig, device: torch.device) -> Peer:
     model = library.TransformerWrapper(num_tokens=VOCAB, attn_layers=layers, **wrapper).to(device)
     scores = entry.get("scores", 0)
     return Peer(
+        f"{X_TRANSFORMERS} {version(X_TRANSFORMERS)}",
         _Cast(model, config.precision, device),
         attention="fused" if fused else "eager",
         differs=entry.get("differs", ""),
@@ -100,7 +107,7 @@ def build(config: RunConfig, device: torch.device) -> Peer:
 
 
 def forward_backward(model: Callable[[Tensor], Tensor], parameters: list[nn.Parameter], tokens: Tensor) -> Work:
-    """Loss and gradients of a batch `[B, T + 1]`, for either library."""
+    """Loss and gradients of a batch `[B, T + 1]`, for a model of either library."""
 
     def work() -> None:
         for parameter in parameters:
@@ -112,12 +119,15 @@ def forward_backward(model: Callable[[Tensor], Tensor], parameters: list[nn.Para
 
 
 def batch_of(config: RunConfig, device: torch.device) -> Tensor:
-    """A training batch `[B, T + 1]`."""
+    """A training batch of a run, `[B, T + 1]`."""
     return synthetic_tokens(config.batch, config.length + 1).to(device)
 
 
 class PeerStep:
-    """Training steps of the other library's model, in the same order as the trainer's."""
+    """Calling it takes the next training step of the other library's model.
+
+    The order is that of poscli's trainer: gradients, clipping, optimizer.
+    """
 
     def __init__(self, model: nn.Module, config: RunConfig, device: torch.device) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -126,7 +136,6 @@ class PeerStep:
         self.optimizers = _optimizers(model, config.recipe)
 
     def __call__(self) -> None:
-        """Take the next step."""
         self.gradients()
         nn.utils.clip_grad_norm_(self.parameters, self.clip).item()
         for optimizer in self.optimizers:
@@ -134,7 +143,7 @@ class PeerStep:
 
 
 def _optimizers(model: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer, ...]:
-    """Muon for the matrices of the layers, AdamW for everything else, as poscli divides them."""
+    """Muon for the matrices of the layers, AdamW for everything else, as in poscli's own optimizer."""
     used = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = {name for name, p in used if p.ndim == 2 and ".layers." in name and name.endswith(".weight")}
     muon = Muon([p for name, p in used if name in matrices], lr=recipe.matrix_lr, momentum=recipe.momentum)
@@ -143,7 +152,7 @@ def _optimizers(model: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer
 
 
 class _Cast(nn.Module):
-    """Logits in the precision of the run."""
+    """The model in the precision of the run."""
 
     def __init__(self, model: nn.Module, precision: str, device: torch.device) -> None:
         super().__init__()
@@ -156,10 +165,11 @@ class _Cast(nn.Module):
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
+def _constructor_arguments() -> dict[str, dict[str, Any]]:
+    """The content of x_transformers.toml, by encoding."""
     return tomllib.loads((Path(__file__).parent / "x_transformers.toml").read_text(encoding="utf-8"))
 
 
 def _filled(arguments: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
-    """Arguments with the numbers that letters stand for."""
+    """Arguments with the letters D and L replaced by their numbers."""
     return {name: numbers.get(value, value) if isinstance(value, str) else value for name, value in arguments.items()}

@@ -1,4 +1,4 @@
-"""The pictures of a bench: what training costs, what long inputs cost, and another library beside it."""
+"""The pictures of a bench: cost of training, time and memory by length, comparison with another library."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ from pathlib import Path
 
 import pandas as pd
 
-from poscli.bench.bars import Bar, BarPage
-from poscli.bench.settings import YARDSTICK
-from poscli.bench.work import AUTO
-from poscli.evaluate import BATCH_TOKENS
-from poscli.report.axes import draw as draw_line
-from poscli.report.axes import length_axis, log_ticks, name_axes
-from poscli.report.canvas import LONGEST, End, Failure, Page
-from poscli.report.style import FAINT, INK, PALETTE, Style, styles_for
-from poscli.report.words import amount, names, number, span
+from poscli.bench.settings import AUTO, YARDSTICK
+from poscli.drawing.axes import LENGTH_AXIS, length_axis, log_ticks, name_axes
+from poscli.drawing.axes import draw as draw_line
+from poscli.drawing.bars import Bar, BarPage
+from poscli.drawing.page import End, Failure, Page, failure_rows
+from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
+from poscli.drawing.text import amount, low_to_high, number
+from poscli.evaluation.measure import PASS_TOKENS
 
-LABELLED = 8  # lines of their own: the most costly ones; the others share a band
-WORTH = 1.25  # times `none`: what stays below belongs to the band
-BAND, LOWER = "#e3edf4", "#bcd4e5"
-ABOUT = "length of the window that the model reads, and as a multiple of its training length"
+MOST_LINES = 8  # the most costly encodings get a line each; the others share a band
+CHEAP = 1.25  # cost as a multiple of `none`: cheaper encodings are drawn in the band, and in blue as bars
+BAND, LOWER_HALF = "#e3edf4", "#bcd4e5"
 TRAINING, EVALUATION = PALETTE[0], PALETTE[1]
 
 
-def draw(rows: pd.DataFrame, against: pd.DataFrame, folder: Path) -> list[Path]:
-    """Every picture that these tables have numbers for."""
-    rows = rows.assign(label=_labels(rows))
+def draw(costs: pd.DataFrame, against: pd.DataFrame, folder: Path) -> list[Path]:
+    """Draw every picture for which the tables of costs and of comparisons have numbers; returns the files."""
+    rows = costs.assign(label=_labels(costs))
     wanted: list[tuple[str, pd.DataFrame, Callable[[pd.DataFrame, Path], None]]] = [
         ("training.png", rows[(rows["what"] == "train") & (rows["status"] == "ok")], training_cost),
         ("time.png", _evaluations(rows), time_by_length),
         ("memory.png", _evaluations(rows), memory_by_length),
-        ("against.png", against.dropna(subset=["speedup"]), beside_another),
+        ("against.png", against.dropna(subset=["speedup"]), speed_beside_peer),
     ]
     made = []
     for name, table, picture in wanted:
@@ -42,7 +40,7 @@ def draw(rows: pd.DataFrame, against: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def training_cost(rows: pd.DataFrame, path: Path) -> None:
-    """Bars: the time of a training step over that of `none`."""
+    """Bars: time of a training step as a multiple of that of `none`."""
     rows = rows.sort_values("ratio")
     page = BarPage([_cost_bar(row) for _, row in rows.iterrows()])
     page.name_axis(f"time of a training step, as a multiple of that of {YARDSTICK}, which has no position encoding")
@@ -51,31 +49,31 @@ def training_cost(rows: pd.DataFrame, path: Path) -> None:
         f"{_made(rows)} A whole step on {rows['batch'].max()} windows of {rows['length'].max()} tokens, in turns with "
         f"{YARDSTICK}. Bars: medians; thin lines: from the least turn to the most. {_noise(rows)}"
     )
-    page.say("What does a position encoding cost in training?", finding, "", footnote)
+    page.write("What does a position encoding cost in training?", finding, "", footnote)
     page.save(path)
 
 
 def time_by_length(rows: pd.DataFrame, path: Path) -> None:
-    """Lines: the time of a forward pass over that of `none`, by length."""
+    """Lines: time of a forward pass as a multiple of that of `none`, by length."""
     rows = rows.assign(value=rows["ratio"], cost=rows["ratio"])
     page = _by_length(rows, f"times as long as {YARDSTICK}", lambda value: f"{number(value)}x")
     last = _last(rows)
     finding = _finding(last, 1.15, "take", "as long", lambda row: f"{number(row['ratio'])}x")
-    _say(page, rows, "What does a position encoding cost on long inputs?", finding)
+    _write(page, rows, "What does a position encoding cost on long inputs?", finding)
     page.save(path)
 
 
 def memory_by_length(rows: pd.DataFrame, path: Path) -> None:
-    """Lines: the peak memory of a forward pass, by length."""
+    """Lines: peak memory of a forward pass in MiB, by length."""
     rows = rows.assign(value=rows["peak_mb"], cost=rows["peak_mb"] / rows["none_peak_mb"])
     page = _by_length(rows, "peak memory of a forward pass, MiB", lambda value: f"{amount(value)} MiB")
     finding = _finding(_last(rows), 1.2, "take", "as much", lambda row: f"{amount(row['peak_mb'])} MiB")
-    _say(page, rows, "How much memory do long inputs take?", finding)
+    _write(page, rows, "How much memory do long inputs take?", finding)
     page.save(path)
 
 
-def beside_another(against: pd.DataFrame, path: Path) -> None:
-    """Bars: how many times faster than the other library, in training and at the longest evaluation of each."""
+def speed_beside_peer(against: pd.DataFrame, path: Path) -> None:
+    """Bars: speedup over the other library, in training and in the longest evaluation of each encoding."""
     library = against["peer"].iloc[0]
     peer = library.split()[0]
     groups = sorted(against.groupby("encoding"), key=lambda item: -item[1]["speedup"].max())
@@ -88,18 +86,18 @@ def beside_another(against: pd.DataFrame, path: Path) -> None:
         f"its time over poscli's, medians; thin lines: from the least turn to the most. Blue: a training step; orange: "
         f"the longest evaluation of both; MiB: peak memory. Eager: {peer} has no fused attention for this encoding."
     )
-    page.say(f"The same models in poscli and in {peer}", finding, f"poscli : {peer}", footnote)
+    page.write(f"The same models in poscli and in {peer}", finding, f"poscli : {peer}", footnote)
     page.save(path)
 
 
 def _cost_bar(row: pd.Series) -> Bar:
-    color = FAINT if row["encoding"] == YARDSTICK else PALETTE[0 if row["ratio"] <= WORTH else 1]
+    color = FAINT if row["encoding"] == YARDSTICK else PALETTE[0 if row["ratio"] <= CHEAP else 1]
     text = f"{row['ratio']:.2f}x   {amount(row['tokens_per_s'])} tokens/s"
     return Bar(row["label"], row["ratio"], row["ratio_low"], row["ratio_high"], text, color)
 
 
 def _speedups(part: pd.DataFrame) -> Iterator[Bar]:
-    """One encoding: a training step, then the longest evaluation."""
+    """The bars of one encoding: a training step, then the longest evaluation."""
     shown = [part[part["what"] == "train"], part[part["what"] == "eval"].sort_values("length").tail(1)]
     for n, (_, row) in enumerate(pd.concat(shown).iterrows()):
         trained = row["what"] == "train"
@@ -113,8 +111,12 @@ def _speedups(part: pd.DataFrame) -> Iterator[Bar]:
         yield Bar("" if n else row["encoding"], row["speedup"], *spread, text, color)
 
 
-def _by_length(rows: pd.DataFrame, up: str, say: Callable[[float], str]) -> Page:
-    """A line for `none` and for each of the costly encodings, a band for the others."""
+def _by_length(rows: pd.DataFrame, axis_name: str, text_of: Callable[[float], str]) -> Page:
+    """A page with a line for `none` and for each costly encoding, and a band for the others.
+
+    Rows have a `label`, a `value` to draw, and a `cost`, the multiple of `none` by which they are ranked. `text_of`
+    formats a value, and `axis_name` names the vertical axis.
+    """
     good = rows[rows["status"] == "ok"].sort_values("length")
     lines, others = _divided(good)
     lengths = sorted(set(rows["length"]))
@@ -124,82 +126,76 @@ def _by_length(rows: pd.DataFrame, up: str, say: Callable[[float], str]) -> Page
     for name, line in lines.items():
         draw_line(page.axes, line["length"], line["value"], styles[name])
     length_axis(page.axes, lengths, int(rows["train_length"].iloc[0]))
-    band = _band(page, others, say)
+    band = _band(page, others, text_of)
     log_ticks(page.axes)
-    name_axes(page.axes, ABOUT, f"{up}, log scale")
-    ends = [_end(name, line, lengths[-1], styles[name], say) for name, line in lines.items()]
+    name_axes(page.axes, LENGTH_AXIS, f"{axis_name}, log scale")
+    ends = [_end(name, line, lengths[-1], styles[name], text_of) for name, line in lines.items()]
     page.label_ends([*ends, *band], failures)
     return page
 
 
-def _say(page: Page, rows: pd.DataFrame, title: str, finding: str) -> None:
-    """The words around a figure over lengths."""
+def _write(page: Page, rows: pd.DataFrame, title: str, finding: str) -> None:
+    """Write title, finding and footnote of a figure over lengths."""
     _, others = _divided(rows[rows["status"] == "ok"])
     inside = " Band: all others, from the least to the most; its darker part: the lower half." if len(others) else ""
-    together = f" Windows are read together, {BATCH_TOKENS} tokens in all, or one by one where they are longer."
-    page.say(title, finding, f"at {rows['length'].max()} tokens", _made(rows) + together + inside)
+    together = f" Windows are read together, {PASS_TOKENS} tokens in all, or one by one where they are longer."
+    page.write(title, finding, f"at {rows['length'].max()} tokens", _made(rows) + together + inside)
 
 
 def _divided(good: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
-    """The lines, the most costly first, and the rows of the band."""
+    """The rows of each line by label, the most costly first, and the rows of the band."""
     named = [*_costly(good), YARDSTICK]
     lines = {name: good[good["label"] == name] for name in named if (good["label"] == name).any()}
     return lines, good[~good["label"].isin(lines)]
 
 
 def _costly(good: pd.DataFrame) -> list[str]:
-    """Labels of the encodings that get a line, the most costly first; all of them where there are few."""
+    """Labels of the encodings that get a line, the most costly first; all encodings where there are few."""
     last = good.groupby("label").tail(1).sort_values("cost", ascending=False)
     last = last[last["label"] != YARDSTICK]
-    if len(last) > LABELLED:
-        last = last[last["cost"] > WORTH].head(LABELLED)
+    if len(last) > MOST_LINES:
+        last = last[last["cost"] > CHEAP].head(MOST_LINES)
     return list(last["label"])
 
 
-def _band(page: Page, others: pd.DataFrame, say: Callable[[float], str]) -> list[End]:
-    """From the least to the most of all others, their lower half darker, and its label."""
+def _band(page: Page, others: pd.DataFrame, text_of: Callable[[float], str]) -> list[End]:
+    """Draw a band from the smallest to the largest value, darker up to the median; returns its label."""
     if others.empty:
         return []
     reach = others.groupby("length")["value"].agg(["min", "median", "max"])
     page.axes.fill_between(reach.index, reach["min"], reach["max"], color=BAND, linewidth=0, zorder=1)
-    page.axes.fill_between(reach.index, reach["min"], reach["median"], color=LOWER, linewidth=0, zorder=1)
+    page.axes.fill_between(reach.index, reach["min"], reach["median"], color=LOWER_HALF, linewidth=0, zorder=1)
     low, middle, _ = reach.iloc[-1]
-    text = f"{others['label'].nunique()} others, half below {say(middle)}"
+    text = f"{others['label'].nunique()} others, half below {text_of(middle)}"
     return [End(float(reach.index[-1]), (low * middle) ** 0.5, text, Style(PALETTE[0], "-", ""))]
 
 
-def _end(name: str, line: pd.DataFrame, right: int, style: Style, say: Callable[[float], str]) -> End:
-    """The label of a line; the number only where it reaches the last length."""
+def _end(name: str, line: pd.DataFrame, right: int, style: Style, text_of: Callable[[float], str]) -> End:
+    """The label at the end of a line, with its value if the line reaches the last length."""
     last = line.iloc[-1]
-    text = f"{name} {say(last['value'])}" if last["length"] == right else name
+    text = f"{name} {text_of(last['value'])}" if last["length"] == right else name
     return End(last["length"], last["value"], text, style)
 
 
 def _failures(rows: pd.DataFrame, styles: dict[str, Style]) -> list[Failure]:
-    """Encodings that give no number at the same lengths for the same cause share a row of the strip."""
+    """The rows of the strip of failures."""
     alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for name, part in rows[rows["status"] != "ok"].groupby(["label", "status"]):
         alike.setdefault((str(name[1]), tuple(sorted(part["length"]))), []).append(str(name[0]))
-    plain = Style(INK, "-", "x")
-    return [
-        Failure(lengths, _failed(who, status), styles.get(who[0], plain) if len(who) == 1 else plain)
-        for (status, lengths), who in alike.items()
-    ]
-
-
-def _failed(who: list[str], status: str) -> str:
-    text = f"{names(who)}: {status}"
-    return text if len(text) <= LONGEST or len(who) == 1 else f"{len(who)} encodings: {status}"
+    return failure_rows(alike, styles)
 
 
 def _last(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows at the longest length that gave a number."""
+    """The rows with a number at the longest length that has any."""
     good = rows[rows["status"] == "ok"]
     return good[good["length"] == good["length"].max()]
 
 
-def _finding(rows: pd.DataFrame, cheap: float, verb: str, much: str, say: Callable[[pd.Series], str]) -> str:
-    """How many encodings cost little, and which costs most; of rows of one length with their `cost`."""
+def _finding(rows: pd.DataFrame, cheap: float, verb: str, much: str, text_of: Callable[[pd.Series], str]) -> str:
+    """One sentence: how many encodings cost at most `cheap` times `none`, and which one costs most.
+
+    The rows are of one length and have a `cost`. `much` is "as long" or "as much"; `text_of` formats the largest cost.
+    """
     others = rows[rows["label"] != YARDSTICK].sort_values("cost")
     if others.empty:
         return f"{YARDSTICK} by itself."
@@ -207,34 +203,34 @@ def _finding(rows: pd.DataFrame, cheap: float, verb: str, much: str, say: Callab
     finding = (
         f"At {worst['length']} tokens {few} of {len(others)} encodings {verb} at most {cheap:g} times {much} as none"
     )
-    return f"{finding}; the most: {worst['label']}, {say(worst)}." if worst["cost"] > cheap else f"{finding}."
+    return f"{finding}; the most: {worst['label']}, {text_of(worst)}." if worst["cost"] > cheap else f"{finding}."
 
 
 def _evaluations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the evaluation, if there are several lengths to draw a line through."""
+    """The rows of evaluations; no rows if fewer than two lengths have a number."""
     found = rows[rows["what"] == "eval"]
     return found if found.loc[found["status"] == "ok", "length"].nunique() > 1 else found.iloc[:0]
 
 
 def _labels(rows: pd.DataFrame) -> pd.Series:
-    """The encoding, and the engine where one was asked for."""
+    """The name of each row's line: its encoding, with the engine if one was asked for."""
     asked = rows["asked"].where(rows["asked"] != AUTO, "")
     return rows["encoding"].where(asked == "", rows["encoding"] + " on " + asked)
 
 
 def _made(rows: pd.DataFrame) -> str:
-    """On what, with which model, how often."""
+    """How the numbers were measured, for a footnote: machine, model, turns."""
     good = rows[rows["status"] == "ok"]
     row = good.iloc[-1]
     on = row["device"] if row["device"] != "cpu" else f"{row['machine']}, {row['threads']} threads"
-    turns = span(good["repeats"])
+    turns = low_to_high(good["repeats"])
     model = f"{row['layers']} layers of width {row['width']}, {row['heads']} heads, {row['dtype']}"
     return f"{on}; torch {row['torch']}; {model}; {turns} turns."
 
 
 def _noise(rows: pd.DataFrame) -> str:
-    """How far a ratio of equals strays."""
-    none = rows[(rows["label"] == YARDSTICK)]
+    """The spread of the ratio of `none` to itself, for a footnote; empty without such a row."""
+    none = rows[rows["label"] == YARDSTICK]
     if none.empty:
         return ""
     low, high = none["ratio_low"].iloc[0], none["ratio_high"].iloc[0]

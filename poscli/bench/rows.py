@@ -1,21 +1,24 @@
-"""From timings to rows."""
+"""The values of rows: what identifies a case, and what follows from its timings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poscli.bench.machine import Limit
-from poscli.bench.measure import Timing, ratio
-from poscli.bench.settings import Case
-from poscli.bench.table import Row
-from poscli.config import RunConfig
-from poscli.data import VOCAB
-from poscli.flops import evaluation_flops, training_flops
+import torch
+
+from poscli.bench.cases import BenchCase
+from poscli.bench.conditions import Row
+from poscli.bench.limits import MachineLimit
+from poscli.bench.synthetic import VOCAB
+from poscli.bench.timing import Timing, ratio
+from poscli.config.run import RunConfig
+from poscli.equation import TIERS
+from poscli.model.flops import evaluation_flops, training_flops
+from poscli.model.transformer import Model
 
 
-def case_row(config: RunConfig, case: Case) -> Row:
-    """The columns that name a case of a model."""
-    shape = config.model
+def case_values(config: RunConfig, case: BenchCase) -> Row:
+    """The columns that identify a case of a model."""
     return {
         "what": case.what,
         "encoding": config.encoding,
@@ -23,68 +26,72 @@ def case_row(config: RunConfig, case: Case) -> Row:
         "batch": case.batch,
         "tokens": case.tokens,
         "train_length": config.length,
-        "layers": shape.layers,
-        "width": shape.width,
-        "heads": shape.heads,
-        "mlp": shape.mlp,
         "dtype": config.precision,
+        **config.model.model_dump(include={"layers", "width", "heads", "mlp"}),
     }
 
 
-def bench_numbers(config: RunConfig, case: Case, own: Timing, none: Timing) -> Row:
-    """What was measured of a case, beside `none` in the same turns."""
+def model_values(model: Model, case: BenchCase) -> Row:
+    """The columns that say how the model computes attention in a case."""
+    with torch.set_grad_enabled(case.training):
+        return {
+            "tier": max((encoding.tier for encoding in model.encodings), key=list(TIERS).index),
+            "engine": model.engine,
+            "engine_reason": model.engine_reason,
+            "parameters": model.size,
+        }
+
+
+def bench_values(config: RunConfig, case: BenchCase, own: Timing, none: Timing) -> Row:
+    """The measured columns of a case; `none` is the timing of the same case without a position encoding."""
     compared = ratio(own, none)
-    numbers = _times(own) | {
-        "tokens_per_s": case.tokens / own.median,
+    values = _case_measurements(case, own) | {
         "none_seconds": none.median,
         "ratio": compared.median,
         "ratio_low": compared.low,
         "ratio_high": compared.high,
-        "peak_mb": own.peak_mb,
         "none_peak_mb": none.peak_mb,
-        "memory_of": own.memory_of,
     }
     if case.what == "decode":
-        return numbers
+        return values
     flops = training_flops if case.what == "train" else evaluation_flops
-    return numbers | {"flops": flops(config.model, VOCAB, case.length)}
+    return values | {"flops": flops(config.model, VOCAB, case.length)}
 
 
-def utilisation(numbers: Row, product: Timing, limit: Limit) -> Row:
-    """Model FLOPs of a training step per second, over those of a matrix product in the same turns."""
+def utilisation(values: Row, product: Timing, limit: MachineLimit) -> Row:
+    """Model FLOP/s of a training step over the FLOP/s of a matrix product that was timed in turns with it."""
     rate = limit.amount / product.median
-    return {"product_gflops": rate / 1e9, "mfu": numbers["tokens_per_s"] * numbers["flops"] / rate}
+    return {"product_gflops": rate / 1e9, "mfu": values["tokens_per_s"] * values["flops"] / rate}
 
 
-def against_numbers(case: Case, own: Timing, peer: Timing | None) -> Row:
-    """What was measured of a pair; of poscli alone where the other library gives no number."""
-    numbers = _times(own) | {
-        "tokens_per_s": case.tokens / own.median,
-        "peak_mb": own.peak_mb,
-        "memory_of": own.memory_of,
-    }
+def against_values(case: BenchCase, own: Timing, peer: Timing | None) -> Row:
+    """The measured columns of a comparison; those of poscli alone where the other library was not timed."""
+    values = _case_measurements(case, own)
     if peer is None:
-        return numbers
-    faster = ratio(peer, own)
-    others = {f"peer_{name}": value for name, value in _times(peer).items() if name.startswith("seconds")}
-    return numbers | others | {
-        "peer_tokens_per_s": case.tokens / peer.median,
+        return values
+    faster, measured = ratio(peer, own), _case_measurements(case, peer)
+    names = ("seconds", "seconds_min", "seconds_max", "tokens_per_s", "peak_mb")
+    return values | {f"peer_{name}": measured[name] for name in names} | {
         "speedup": faster.median,
         "speedup_low": faster.low,
         "speedup_high": faster.high,
-        "peer_peak_mb": peer.peak_mb,
     }  # fmt: skip
 
 
-def limit_numbers(limit: Limit, timing: Timing) -> Row:
-    """What was measured of a limit."""
+def limit_values(limit: MachineLimit, timing: Timing) -> Row:
+    """The measured columns of a limit of the machine."""
     return _times(timing) | {"rate": limit.amount / timing.median / 1e9}
 
 
-def repeated(timings: Sequence[Timing], seconds: float) -> str:
-    """What a row says where there is one run only."""
+def once_message(timings: Sequence[Timing], seconds: float) -> str:
+    """The message of a row whose first run took longer than `seconds` and was not repeated; else empty."""
     once = len(timings[0].seconds) == 1 and timings[0].median > seconds
     return f"one run, not repeated: it took longer than --seconds {seconds:g}" if once else ""
+
+
+def _case_measurements(case: BenchCase, timing: Timing) -> Row:
+    memory = {"peak_mb": timing.peak_mb, "memory_of": timing.memory_of}
+    return _times(timing) | memory | {"tokens_per_s": case.tokens / timing.median}
 
 
 def _times(timing: Timing) -> Row:

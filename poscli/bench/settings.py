@@ -1,111 +1,87 @@
-"""What a bench measures, and how long it may take."""
+"""What a bench measures. Nothing in this file imports torch, so that a wrong command line fails at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import torch
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from poscli.attention import ENGINES
-from poscli.bench.measure import Pace
-from poscli.bench.work import AUTO, eval_batch
-from poscli.config import Frozen, RunConfig
-from poscli.encodings import names
-from poscli.encodings.registry import missing
-from poscli.errors import UsageError, near
-from poscli.requests import TrainRequest
+from poscli.config.count import TokenCount
+from poscli.config.validate import Frozen
 
-What = Literal["machine", "train", "eval", "decode"]
-WHATS: tuple[What, ...] = ("machine", "train", "eval", "decode")
-YARDSTICK = "none"  # what everything is compared with
-STEPS = 1_000_000  # of the schedule that training is timed under: no bench reaches its end
+AUTO = "auto"  # stands for the fastest engine that can run an encoding
+YARDSTICK = "none"  # the encoding that every other one is compared with
+
+Workload = Literal["machine", "train", "eval", "decode"]
+WORKLOADS: tuple[Workload, ...] = ("machine", "train", "eval", "decode")
+QUICK = {"repeats": 3, "seconds": 2.0, "limit": 20.0}  # defaults under --quick
 
 
-@dataclass(frozen=True)
-class Case:
-    """One row to be: a kind of work at a length."""
+class BenchSettings(Frozen):
+    """What to measure, and how long it may take. Every field is an option of `poscli bench`."""
 
-    what: str
-    length: int
-    batch: int
+    encodings: tuple[str, ...] = Field(
+        (), description="Encoding spec; repeatable. By default every registered encoding."
+    )
+    engines: tuple[str, ...] = Field(
+        (AUTO,), description="Attention engine, such as blocks, or auto for the fastest one (default); repeatable."
+    )
+    what: tuple[Workload, ...] = Field(
+        WORKLOADS, description="What to measure: machine, train, eval or decode; repeatable. By default all of them."
+    )
+    preset: str = Field("tiny", description="Shape of the model: nano, tiny, small or base.")
+    train_length: int = Field(512, ge=8, description="Tokens in a training window.")
+    batch: int | None = Field(
+        None, ge=1, description="Windows per training step; by default as many as make 2048 tokens."
+    )
+    quick: bool = Field(
+        False, description="Lengths of 512 and 2048 tokens only, three repetitions, two seconds per case."
+    )
+    max_len: int = Field(32768, ge=1, description="Longest evaluation, in tokens.")
+    lengths: tuple[TokenCount, ...] = Field(
+        (),
+        validate_default=True,
+        description="Lengths to evaluate, such as 512,4096; by default 512, 1024, ... up to --max-len.",
+    )
+    past: tuple[TokenCount, ...] = Field(
+        (), validate_default=True, description="Tokens in the cache when decoding; by default 512,4096."
+    )
+    repeats: int = Field(5, ge=1, description="Repetitions of every case.")
+    seconds: float = Field(
+        10.0,
+        gt=0,
+        description="No repetition of a case begins after so many seconds; its first run always ends.",
+    )
+    limit: float = Field(60.0, gt=0, description="Skip runs that are expected to take longer than so many seconds.")
+    precision: str = Field("auto", description="Number format: auto, float32, bfloat16 or float16.")
 
-    @property
-    def training(self) -> bool:
-        """Does it need gradients?"""
-        return self.what not in ("eval", "decode")
+    @model_validator(mode="before")
+    @classmethod
+    def _quick(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return QUICK | values if values.get("quick") else values
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of one run."""
-        return self.batch if self.what == "decode" else self.batch * self.length
+    @field_validator("lengths", "past")
+    @classmethod
+    def _up_to_the_longest(cls, asked: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        """The lengths asked for, or default ones, up to --max-len."""
+        longest = info.data.get("max_len", 0)
+        if not asked:
+            return _default_lengths(str(info.field_name), longest, quick=info.data.get("quick", False))
+        kept = tuple(length for length in asked if length <= longest)
+        if not kept:
+            raise ValueError(f"all above --max-len {longest}; raise that, or give shorter ones")
+        return kept
 
-    @property
-    def scores(self) -> int:
-        """Entries of a head's score matrices: what the time of attention grows with at worst."""
-        return self.batch * self.length**2
 
+def _default_lengths(field: str, longest: int, *, quick: bool) -> tuple[int, ...]:
+    """The lengths to measure unless others are asked for.
 
-class Settings(Frozen):
-    """Everything that a person may say about a bench but where its files go."""
-
-    encodings: tuple[str, ...] = ()  # all there are
-    engines: tuple[str, ...] = (AUTO,)
-    what: tuple[What, ...] = WHATS
-    preset: str = "tiny"
-    train_length: int = Field(512, ge=8)
-    batch: int | None = Field(None, ge=1)
-    lengths: tuple[int, ...]
-    past: tuple[int, ...]
-    repeats: int = Field(5, ge=1)
-    seconds: float = Field(10.0, gt=0)
-    limit: float = Field(60.0, gt=0)
-    precision: str = "auto"
-
-    @model_validator(mode="after")
-    def _known(self) -> Settings:
-        for engine in self.engines:
-            if engine not in (AUTO, *ENGINES):
-                raise ValueError(f"there is no engine {engine!r}: {near(engine, [AUTO, *ENGINES])}")
-        if bad := [length for length in (*self.lengths, *self.past) if length < 1]:
-            raise ValueError(f"a length of {bad[0]} tokens: it must be at least 1")
-        return self
-
-    @property
-    def pace(self) -> Pace:
-        """Of every case."""
-        return Pace(self.repeats, self.seconds)
-
-    def config(self, encoding: str, device: torch.device) -> RunConfig:
-        """The run whose model is timed; UsageError for a spec that cannot be."""
-        request = TrainRequest(
-            preset=self.preset, length=self.train_length, batch=self.batch, precision=self.precision, tokens=2**62
-        )
-        config = request.resolve(encoding, 0, device)
-        return config.model_copy(update={"tokens": STEPS * config.batch * config.length})
-
-    def configs(self, device: torch.device) -> dict[str, RunConfig | str]:
-        """The run of every encoding by its canonical spec, or why a registered one that was not named has none."""
-        if self.encodings:
-            configs = [self.config(encoding, device) for encoding in self.encodings]
-            return {config.encoding: config for config in configs}
-        return {name: self._config_of_all(name, device) for name in names()}
-
-    def cases(self, batch: int) -> Iterator[Case]:
-        """What is measured of every encoding, in this order: lengths ascending, so that each foretells the next."""
-        if "train" in self.what:
-            yield Case("train", self.train_length, batch)
-        if "eval" in self.what:
-            yield from (Case("eval", length, eval_batch(length)) for length in sorted(set(self.lengths)))
-        if "decode" in self.what:
-            yield from (Case("decode", past, 1) for past in sorted(set(self.past)))
-
-    def _config_of_all(self, name: str, device: torch.device) -> RunConfig | str:
-        if why := missing(name):
-            return why
-        try:
-            return self.config(name, device)
-        except UsageError as error:  # such as one that ends before the training length
-            return str(error)
+    >>> _default_lengths("lengths", 3000, quick=False), _default_lengths("past", 3000, quick=False)
+    ((512, 1024, 2048), (512,))
+    >>> _default_lengths("lengths", 100, quick=False)
+    (100,)
+    """
+    if quick:
+        return (512,) if field == "past" else (512, 2048)
+    usual = (512, 4096) if field == "past" else tuple(512 << n for n in range((longest // 512).bit_length()))
+    return tuple(length for length in usual if length <= longest) or (longest,)

@@ -1,4 +1,7 @@
-"""The command line: one file per command. torch is imported inside commands only, so that --help answers at once."""
+"""The command line, one file per command.
+
+torch and other heavy packages are imported inside the functions that use them, so that --help answers at once.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ import typer
 
 from poscli import __version__
 from poscli.cli import bench, doctor, extrapolate, generate, ls, report, run, train, verify
-from poscli.console import err
-from poscli.errors import FAILED, INTERRUPTED, USAGE, PoscliError
+from poscli.system.console import err
+from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError
 
 app = typer.Typer(
     name="poscli",
     help="Which position encoding still works past the length it was trained on? Trains tiny language models with "
-    "each encoding on a short context and evaluates them at 2 to 16 times longer ones.",
+    "each encoding on short contexts and evaluates them on contexts 2 to 16 times as long.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -41,11 +44,11 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="--debug, anywhere on the line, shows the traceback of an error; --quiet hides progress.")
+@app.callback(epilog="Every command takes --debug, to show the traceback of an error, and --quiet, to hide progress.")
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show it."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Options before any command."""
+    """Options that stand before the command."""
 
 
 def main() -> None:
@@ -65,11 +68,11 @@ def _run(arguments: list[str], debug: bool) -> int:
         return _fail(arguments, str(error), error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
         return _fail(arguments, "interrupted", INTERRUPTED, debug)
-    except BrokenPipeError:  # `poscli ... | head`: nobody reads on
+    except BrokenPipeError:  # the reader of stdout has closed it, as in `poscli ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # noqa: BLE001 - the last line of defence: shown whole under --debug
-        if hasattr(error, "format_message"):  # typer's own: an unknown option, a value out of range
+    except Exception as error:  # noqa: BLE001 - a bug becomes one line, too; --debug shows its traceback
+        if hasattr(error, "format_message"):  # raised by typer: an unknown option, a value out of range
             return _fail(arguments, _usage(error), USAGE, debug)
         cause = str(error).splitlines()[0] if str(error) else "no message"
         return _fail(
@@ -78,13 +81,13 @@ def _run(arguments: list[str], debug: bool) -> int:
 
 
 def _usage(error: Any) -> str:
-    """Typer's complaint, and where the person finds what is allowed."""
+    """The message of an error of typer, and the command that shows what is allowed."""
     help_ = f"; {error.ctx.command_path} --help shows what there is" if getattr(error, "ctx", None) else ""
     return error.format_message().rstrip(".") + help_
 
 
 def _fail(arguments: list[str], message: str, code: int, debug: bool) -> int:
-    """One line for people, and a document for programs if they asked for one."""
+    """Print one line on stderr, and under --json a document on stdout. Returns the exit code."""
     if debug:
         err.print_exception()
     err.print(f"error: {' '.join(message.split())}", markup=False, style="red", soft_wrap=True)

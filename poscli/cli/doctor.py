@@ -1,31 +1,31 @@
-"""`poscli doctor`: what this machine can do, and why not what it cannot."""
+"""`poscli doctor`: what works on this machine, and why the rest does not."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
 from poscli.cli.options import Json, Out
-from poscli.console import emit, out
-from poscli.errors import FAILED
+from poscli.system.console import emit, out
+from poscli.system.errors import FAILED
 
 if TYPE_CHECKING:
     from poscli.attention import Engine
 
 OPTIONAL = {
-    "datasets": "corpora jsonl:, parquet: and hf:",
-    "triton": "the engine triton and the rotation of q and k in one kernel, on CUDA",
-    "transformers": "oracles of the tests",
+    "datasets": "corpora of the kind hf:",
+    "triton": "the engine triton and the fused rotation of queries and keys, on CUDA",
+    "transformers": "tests that compare with other implementations",
 }
 
 
 def doctor(out_: Out = Path("results"), json_: Json = False) -> None:
-    """Check the torch build, devices, engines, corpora and the results folder."""
+    """Check the torch build, the devices, engines, encodings and corpora, and the results folder."""
     checks = _checks(out_)
     emit(json_, checks, lambda: _show(checks))
     if any(check["state"] == "broken" for check in checks):
@@ -38,17 +38,19 @@ def _checks(out_: Path) -> list[dict[str, str]]:
     from poscli.attention import ENGINES
     from poscli.encodings import names
     from poscli.encodings.registry import missing
-    from poscli.environment import cpu_has_bfloat16, describe, device_name
+    from poscli.system.device import cpu_has_bfloat16
+    from poscli.system.provenance import describe
 
     facts = describe(torch.device("cpu"))
+    usable = [name for name in names() if not missing(name)]
     checks = [
         _check("poscli", "ok", f"{facts['poscli']} {facts['commit']}".strip()),
         _check("python", "ok", f"{facts['python']} on {facts['platform']}"),
         _check("torch", "ok", f"{facts['torch']}, {facts['threads']} threads on {facts['cores']} cores"),
         _check("cpu bfloat16", "ok" if cpu_has_bfloat16() else "missing", _bfloat16(cpu_has_bfloat16())),
-        _cuda(torch.cuda.is_available(), torch.version.cuda, lambda: device_name(torch.device("cuda"))),
+        _cuda(),
         *(_engine(engine) for engine in ENGINES.values()),
-        _check("encodings", "ok", _encodings([name for name in names() if not missing(name)])),
+        _check("encodings", "ok", f"{len(usable)}: {', '.join(usable)}"),
     ]
     checks += [_check(f"encoding {name}", "missing", why) for name in names() if (why := missing(name))]
     checks += [_package(name, use) for name, use in OPTIONAL.items()]
@@ -59,25 +61,27 @@ def _check(name: str, state: str, detail: str) -> dict[str, str]:
     return {"check": name, "state": state, "detail": detail}
 
 
-def _encodings(usable: list[str]) -> str:
-    return f"{len(usable)}: {', '.join(usable)}"
-
-
 def _bfloat16(native: bool) -> str:
-    return "native products: used from width 256 on" if native else "no native products: float32 is used throughout"
+    return "native, used from model width 256 on" if native else "not native, so float32 is used at every width"
 
 
 def _engine(engine: Engine) -> dict[str, str]:
     import torch
 
-    here = "cpu" in engine.devices or torch.cuda.is_available()
-    return _check(f"engine {engine.name}", "ok" if here else "missing", engine.summary + (not here) * "; needs CUDA")
+    if "cpu" in engine.devices or torch.cuda.is_available():
+        return _check(f"engine {engine.name}", "ok", engine.summary)
+    return _check(f"engine {engine.name}", "missing", f"{engine.summary}; needs CUDA")
 
 
-def _cuda(available: bool, build: str | None, name: Any) -> dict[str, str]:
-    if available:
-        return _check("cuda", "ok", f"{name()} with CUDA {build}")
-    why = "this torch is a CPU build" if build is None else f"torch has CUDA {build}, but finds no device or driver"
+def _cuda() -> dict[str, str]:
+    import torch
+
+    from poscli.system.device import device_name
+
+    build = torch.version.cuda
+    if torch.cuda.is_available():
+        return _check("cuda", "ok", f"{device_name(torch.device('cuda'))} with CUDA {build}")
+    why = "this torch is a CPU build" if build is None else f"torch has CUDA {build} but finds no device or driver"
     return _check("cuda", "missing", f"{why}; everything runs on the CPU")
 
 
@@ -87,13 +91,14 @@ def _package(name: str, use: str) -> dict[str, str]:
 
 
 def _corpora() -> list[dict[str, str]]:
-    from poscli.data import CORPORA, load_corpus
-    from poscli.errors import PoscliError
+    from poscli.data import load_corpus
+    from poscli.data.corpora import describe_corpora
+    from poscli.system.errors import PoscliError
 
     checks = []
-    for name, kind in CORPORA.items():
-        reason = kind.available()
-        checks.append(_check(f"corpus {name}", "missing" if reason else "ok", reason or kind.about))
+    for kind in describe_corpora():
+        name, reason = kind["corpus"].partition(":")[0], kind["unavailable"]
+        checks.append(_check(f"corpus {name}", "missing" if reason else "ok", reason or kind["what"]))
     try:
         corpus = load_corpus("stdlib")
         detail = f"{corpus.train.bytes:,} bytes to train on, {corpus.valid.bytes:,} held out, {corpus.fingerprint}"

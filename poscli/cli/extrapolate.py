@@ -3,51 +3,63 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poscli.cli.options import Budget, Device, Json, MaxLen, Out, Smoke, Stride, count
-from poscli.console import emit, note, out
-from poscli.errors import PARTIAL
+from poscli.cli.from_model import from_model
+from poscli.cli.options import Device, Json, Out
+from poscli.config.request import ExtrapolateRequest
+from poscli.system.console import emit, note, out
+from poscli.system.errors import PARTIAL
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
+@from_model({"baselines": ("--baseline",), "protocols": ("--protocol",)})
 def extrapolate(
-    max_len: MaxLen = None,
-    enc: Annotated[list[str] | None, typer.Option("--enc", "-e", help="Only runs of this encoding.")] = None,
+    request: ExtrapolateRequest,
+    enc: Annotated[
+        list[str] | None, typer.Option("--enc", "-e", help="Evaluate only runs of this encoding; repeatable.")
+    ] = None,
     run: Annotated[
-        list[str] | None, typer.Option("--run", help="Only the run of this id, or of this beginning.")
-    ] = None,
-    as_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--as", help="Evaluate under another encoding as well, without training: 'yarn', 'rope+logn', all."
-        ),
+        typer.Option("--run", help="Evaluate only the run whose id is, or begins with, this; repeatable."),
     ] = None,
-    tokens: Budget = "4096",
-    stride: Stride = None,
-    smoke: Smoke = False,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Score only a few hundred tokens, to see whether everything runs.")
+    ] = False,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
     """Evaluate every trained run at 1, 2, 4, ... times its training length, up to --max-len."""
-    from poscli import pipeline
-    from poscli.config import validated
-    from poscli.environment import device_of
+    from poscli.evaluation.extrapolate import eval_records
     from poscli.report import terminal
-    from poscli.requests import ExtrapolateRequest
 
-    where = device_of(device)
-    values = {"max_len": max_len, "tokens": count(tokens, "--tokens"), "stride": stride}
-    request = validated(ExtrapolateRequest, values, "extrapolate")
-    selected = pipeline.select(out_ / "runs", run or [], enc or [])
-    trained = selected if run else pipeline.trained(selected)
-    runs = pipeline.with_stand_ins(trained, as_ or [], strict=bool(run or enc))
-    settings = {r.id: pipeline.settings_of(r.config, request, smoke) for r in runs}
-    corpus_of = pipeline.corpora()
-    tables = [pipeline.extrapolate(r, corpus_of(r.config.corpus), settings[r.id], where) for r in runs]
-    emit(json_, pipeline.eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(as_)))
+    tables = _extrapolate(request, run or [], enc or [], smoke, device, out_)
+    emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
     note("next: poscli report")
     if any((table["status"] != "ok").all() for table in tables):
         raise typer.Exit(PARTIAL)
+
+
+def _extrapolate(
+    request: ExtrapolateRequest, ids: list[str], encodings: list[str], smoke: bool, device_name: str, out_: Path
+) -> list[pd.DataFrame]:
+    """The evaluation of every selected run, and of its weights under the encodings of --as."""
+    from functools import cache
+
+    from poscli.evaluation.extrapolate import extrapolate, settings_of
+    from poscli.evaluation.posthoc import runs_as
+    from poscli.runs.select import select, trained
+    from poscli.system.device import device_of
+    from poscli.tasks import open_task
+
+    device, opened = device_of(device_name), cache(open_task)
+    selected = select(out_ / "runs", ids, encodings)
+    runs = runs_as(selected if ids else trained(selected), request.as_, strict=bool(ids or encodings))
+    settings = [settings_of(run.config, request, smoke) for run in runs]
+    tasks = [opened(run.config.task, run.config.corpus, run.config.tokenizer) for run in runs]
+    return [extrapolate(*each, device) for each in zip(runs, tasks, settings, strict=True)]

@@ -1,7 +1,8 @@
-"""`poscli ls`: what there is."""
+"""`poscli ls`: what can be trained, on what, and what has been trained."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,66 +13,114 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Json, Out
-from poscli.console import emit, out
+from poscli.system.console import emit, out
+from poscli.system.registry import Registry
 
-app = typer.Typer(help="What there is: encodings, runs, corpora, suites.")
+app = typer.Typer(help="List encodings, tasks, corpora, tokenizers, protocols, baselines, runs or suites.")
 
 
 @app.command()
 def encodings(
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="With formulas, papers and what equals what.")
+        bool, typer.Option("--verbose", "-v", help="Show formulas, papers and known equalities too.")
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Every position encoding, with its options and their defaults."""
-    from poscli.catalogue import describe_encodings
+    """List every position encoding with its options and their defaults."""
+    from poscli.report.catalogue import describe_encodings
 
     rows = describe_encodings()
-    emit(json_, rows, lambda: _encodings_at_length(rows) if verbose else _encodings(rows))
+    emit(json_, rows, lambda: _encodings_verbose(rows) if verbose else _encodings(rows))
 
 
 @app.command()
 def runs(out_: Out = Path("results"), json_: Json = False) -> None:
-    """Every run, how far it is and what it reached."""
-    from poscli import pipeline
-    from poscli.runs import list_runs
+    """List every run with its state and its loss."""
+    from poscli.runs.run import list_runs
+    from poscli.runs.summary import run_summary
 
-    rows = [pipeline.run_summary(run) for run in list_runs(out_ / "runs")]
+    rows = [run_summary(run) for run in list_runs(out_ / "runs")]
     columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated"]
     emit(json_, rows, lambda: _table(rows, columns, f"no runs in {out_ / 'runs'}; train one: poscli train --enc alibi"))
 
 
 @app.command()
 def corpora(json_: Json = False) -> None:
-    """What can be trained on."""
-    from poscli.data import CORPORA
+    """List the kinds of text that a model can be trained on."""
+    from poscli.data.corpora import describe_corpora
 
-    rows = [{"corpus": k.grammar, "what": k.about, "unavailable": k.available()} for k in CORPORA.values()]
+    rows = describe_corpora()
     emit(json_, rows, lambda: _table(rows, ["corpus", "what", "unavailable"]))
 
 
 @app.command()
-def suites(
-    folder: Annotated[Path, typer.Option(help="Where suites are.")] = Path("suites"), json_: Json = False
-) -> None:
-    """Suites that `poscli run` takes."""
-    from poscli.suites import available
+def tasks(json_: Json = False) -> None:
+    """List what a model can be asked to do."""
+    from poscli.tasks import TASKS
 
-    rows: list[dict[str, Any]] = [{"suite": str(entry.path), "title": entry.title} for entry in available(folder)]
+    _registered("task", TASKS, json_)
+
+
+@app.command()
+def tokenizers(json_: Json = False) -> None:
+    """List the ways to turn text into tokens."""
+    from poscli.data.tokenizers import TOKENIZERS
+
+    _registered("tokenizer", TOKENIZERS, json_)
+
+
+@app.command()
+def protocols(json_: Json = False) -> None:
+    """List the evaluation protocols: which windows are read and which tokens count."""
+    from poscli.evaluation.protocol import PROTOCOLS
+
+    _registered("protocol", PROTOCOLS, json_)
+
+
+@app.command()
+def baselines(json_: Json = False) -> None:
+    """List what a model is compared with, beside specs of wrappers such as window or sink(4)+window."""
+    from poscli.evaluation.baseline import BASELINES, Masked
+
+    _registered("baseline", BASELINES, json_, {"baseline": "window, sink(4)+window, ...", "what": _summary(Masked)})
+
+
+@app.command()
+def suites(
+    folder: Annotated[Path, typer.Option(help="Folder of the suites.")] = Path("suites"), json_: Json = False
+) -> None:
+    """List the suites of a folder, for `poscli run`."""
+    from poscli.config.suite import available
+
+    rows: list[dict[str, Any]] = [{"suite": str(path), "title": title} for path, title in available(folder).items()]
     emit(json_, rows, lambda: _table(rows, ["suite", "title"], f"no suites in {folder}; name a folder with --folder"))
 
 
+def _registered(kind: str, registry: Registry[Any], json_: bool, *further: dict[str, str]) -> None:
+    """List a registry: each name with a line about it, or why it cannot be used here."""
+    rows = []
+    for name in registry.names():
+        why = registry.missing(name)
+        rows.append({kind: name, "what": "" if why else _summary(registry.get(name)), "unavailable": why})
+    rows += [row | {"unavailable": ""} for row in further]
+    emit(json_, rows, lambda: _table(rows, [kind, "what", "unavailable"]))
+
+
+def _summary(thing: Any) -> str:
+    """One line about a registered class: its summary, or the first line of its docstring."""
+    return getattr(thing, "summary", "") or (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
 def _encodings(rows: list[dict[str, Any]]) -> None:
-    from poscli.catalogue import options_text
+    from poscli.report.catalogue import options_text
 
     columns = ["name", "family", "tier", "engine", "options"]
     _table([row | {"options": row["unavailable"] or options_text(row)} for row in rows], columns)
 
 
-def _encodings_at_length(rows: list[dict[str, Any]]) -> None:
-    """A paragraph for each: formula, options, what it equals, paper."""
-    from poscli.catalogue import options_text
+def _encodings_verbose(rows: list[dict[str, Any]]) -> None:
+    """Print a paragraph per encoding: formula, facts, options, paper."""
+    from poscli.report.catalogue import options_text
 
     for row in rows:
         out().print(Text(row["name"], style="bold"), Text(f"{row['family']}, tier {row['tier']}", style="dim"))
@@ -96,7 +145,7 @@ def _table(rows: list[dict[str, Any]], columns: list[str], empty: str = "nothing
         numeric = all(isinstance(row.get(column), int | float | None) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=column in columns[:1])
     for row in rows:
-        table.add_row(*(escape(_cell(row.get(column))) for column in kept))  # [#FIELD] is no markup
+        table.add_row(*(escape(_cell(row.get(column))) for column in kept))  # Rich would take [#FIELD] for markup
     out().print(table)
 
 

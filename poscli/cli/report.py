@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from poscli.cli.options import Json, Out
-from poscli.console import emit, note, out
+from poscli.system.console import emit, note, out
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def report(
-    to: Annotated[Path | None, typer.Option("--to", help="Folder of the report. [OUT/report]")] = None,
-    mix: Annotated[bool, typer.Option("--mix", help="Compare runs across different corpora in one table.")] = False,
+    to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/report.")] = None,
+    mix: Annotated[bool, typer.Option("--mix", help="Compare runs on different corpora in one table.")] = False,
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
     """Write summary.csv, report.md and the plots, and print the table."""
-    from poscli.report import build_report, collect, records, terminal, trained_tokens
+    from poscli.report import collect
+    from poscli.tasks import task_columns
 
-    rows, positions = collect(out_ / "runs")
-    made = build_report(rows, positions, to or out_ / "report", mix=mix, trained=trained_tokens(out_ / "runs"))
-    emit(
-        json_,
-        {"summary": records(made.summary), "files": [str(p) for p in made.files]},
-        lambda: terminal.show(made, out()),
-    )
+    rows, positions = collect(out_ / "runs", task_columns())
+    present(rows, positions, to or out_ / "report", out_ / "runs", json_, mix=mix)
+
+
+def present(
+    rows: pd.DataFrame, positions: pd.DataFrame, to: Path, runs: Path, json_: bool, *, mix: bool = False, **more: Any
+) -> None:
+    """Write a report to the folder `to` and print its table; a JSON document has the values of `more`, too."""
+    from poscli.evaluation.explain import explanations
+    from poscli.report import build_report, records, terminal, trained_tokens
+
+    trained, explained = trained_tokens(runs), explanations(rows)
+    made = build_report(rows, positions, to, mix=mix, trained=trained, explained=explained)
+    payload = {"summary": records(made.summary), "files": [str(path) for path in made.files], **more}
+    emit(json_, payload, lambda: terminal.show(made, out()))
     for path in made.files:
         note(f"wrote {path}")

@@ -7,66 +7,50 @@ from typing import Annotated, Any
 
 import typer
 
-from poscli.cli.options import Device, Json, Out, assignments, count
-from poscli.console import emit, note, out
-from poscli.errors import PARTIAL
+from poscli.cli.from_model import Part, from_model
+from poscli.cli.options import Device, Json, Out
+from poscli.config.request import TrainRequest
+from poscli.config.run import ModelConfig
+from poscli.system.console import emit, note, out
+from poscli.system.errors import PARTIAL
 
 
+@from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": Part(ModelConfig, "the preset's")})
 def train(
     enc: Annotated[
-        list[str], typer.Option("--enc", "-e", help="Encoding spec, e.g. alibi, 'rope(base=500000)', 'rope|none'.")
+        list[str],
+        typer.Option("--enc", "-e", help="Encoding spec, e.g. alibi, 'rope(base=500000)', 'rope|none'; repeatable."),
     ],
-    corpus: Annotated[str, typer.Option(help="What to train on; see poscli ls corpora.")] = "stdlib",
-    length: Annotated[int, typer.Option("--length", "-L", help="Tokens in a training window.", min=8)] = 512,
-    tokens: Annotated[str, typer.Option(help="Tokens to train on; 500k and 2M are understood.")] = "2M",
-    batch: Annotated[int | None, typer.Option(help="Windows per step. [2048 tokens' worth]", min=1)] = None,
+    request: TrainRequest,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the data.", min=0)] = 0,
-    preset: Annotated[str, typer.Option(help="Shape of the model: nano, tiny, small or base.")] = "tiny",
-    layers: Annotated[int | None, typer.Option(help="Layers, instead of the preset's.")] = None,
-    width: Annotated[int | None, typer.Option(help="Model width, instead of the preset's.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention heads, instead of the preset's.")] = None,
-    mlp: Annotated[int | None, typer.Option(help="Hidden width of the MLP. [8/3 x width]")] = None,
-    memory: Annotated[
-        int | None, typer.Option(help="Tokens of earlier segments to attend to, as Transformer-XL does. [0]")
-    ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A field of the recipe, e.g. matrix_lr=0.02.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Train a tiny language model with each encoding given; resumes what was interrupted, repeats nothing."""
-    shape = {"layers": layers, "width": width, "heads": heads, "mlp": mlp, "memory": memory}
-    values = {
-        "corpus": corpus,
-        "length": length,
-        "tokens": count(tokens, "--tokens"),
-        "batch": batch,
-        "precision": precision,
-        "preset": preset,
-        "model": {key: value for key, value in shape.items() if value is not None},
-        "recipe": assignments(set_ or [], "--set"),
-    }
-    results = _train(enc, seed, values, device, out_)
+    """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
+    results = _train(enc, seed, request, device, out_)
     emit(json_, results, lambda: _show(results))
     if any(row["status"] == "diverged" for row in results):
         raise typer.Exit(PARTIAL)
 
 
-def _train(specs: list[str], seed: int, values: dict[str, Any], device_name: str, out_: Path) -> list[dict[str, Any]]:
-    from poscli import pipeline
-    from poscli.config import validated
-    from poscli.environment import device_of
-    from poscli.requests import TrainRequest
+def _train(
+    encodings: list[str], seed: int, request: TrainRequest, device_name: str, out_: Path
+) -> list[dict[str, Any]]:
+    from poscli.config.resolve import resolve
+    from poscli.runs.summary import training_summary
+    from poscli.system.device import device_of
+    from poscli.tasks import open_task
+    from poscli.training.train import train as train_run
 
     device = device_of(device_name)
-    request = validated(TrainRequest, values, "train")
-    configs = [request.resolve(spec, seed, device) for spec in specs]
-    corpus = pipeline.corpus_of(configs[0])
+    configs = [resolve(request, encoding, seed, device) for encoding in encodings]
+    task = open_task(request.task, request.corpus, request.tokenizer)
+    task.check(request.length)
     results = []
     for config in configs:
-        run = pipeline.train(config.model_copy(update={"corpus": corpus.spec}), corpus, out_ / "runs", device)
-        results.append(pipeline.training_summary(run))
+        run = train_run(config.model_copy(update={"corpus": task.corpus}), task, out_ / "runs", device)
+        results.append(training_summary(run))
     return results
 
 

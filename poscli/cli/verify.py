@@ -1,4 +1,4 @@
-"""`poscli verify`: does an encoding do what an encoding must?"""
+"""`poscli verify`: check that an encoding does what every encoding must do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Json
-from poscli.console import emit, note, out
-from poscli.errors import FAILED, UsageError
+from poscli.system.console import emit, note, out
+from poscli.system.errors import FAILED, UsageError
 
 if TYPE_CHECKING:
     from poscli.verify import Verdict
@@ -20,9 +20,10 @@ STYLES = {"passed": "green", "failed": "red", "skipped": "dim", "unavailable": "
 
 def verify(
     enc: Annotated[
-        list[str] | None, typer.Argument(help="Specs: alibi, 'rope+window(128)', or your own package.module:Class.")
+        list[str] | None,
+        typer.Argument(help="Encoding specs: alibi, 'rope+window(128)', or your own package.module:Class."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every encoding that `poscli ls encodings` shows.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Verify all that `poscli ls encodings` shows.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the input and of the weights.", min=0)] = 0,
     json_: Json = False,
 ) -> None:
@@ -30,15 +31,15 @@ def verify(
     import torch
 
     from poscli.encodings import names
-    from poscli.progress import meter
+    from poscli.system.progress import Meter
     from poscli.verify import verify as run
 
     if bool(enc) == all_:
         raise UsageError("name encodings to verify, or give --all: poscli verify alibi")
-    torch.set_num_threads(1)  # the tensors are tiny: beside a busy process a second thread costs more than it brings
+    torch.set_num_threads(1)  # the tensors are too small for a second thread to pay
     specs = names() if all_ else enc or []
     verdicts = []
-    with meter("verify", len(specs)) as progress:
+    with Meter("verify", len(specs)) as progress:
         for spec in specs:
             verdicts.append(run(spec, seed))
             progress.advance(1, spec)
@@ -50,7 +51,7 @@ def verify(
 
 
 def _show(verdicts: list[Verdict]) -> None:
-    """One encoding: a line per check. Several: a line per encoding, then what failed."""
+    """Print a line per check for one encoding; for several, a line per encoding and then the checks that failed."""
     if len(verdicts) == 1:
         out().print(_findings(verdicts[0]))
         return
@@ -81,14 +82,14 @@ def _overview(verdicts: list[Verdict]) -> Table:
     table.add_column("does not apply")
     table.add_column("s", justify="right")
     for verdict in verdicts:
-        of = {status: [f.check for f in verdict.findings if f.status == status] for status in STYLES}
-        words = f"{len(of['passed'])} checks hold"
+        checks = {status: [f.check for f in verdict.findings if f.status == status] for status in STYLES}
+        result = f"{len(checks['passed'])} checks hold"
         if verdict.status != "passed":
-            words = f"{verdict.status}: {', '.join(of[verdict.status])}"
+            result = f"{verdict.status}: {', '.join(checks[verdict.status])}"
         table.add_row(
             verdict.encoding,
-            Text(words, style=STYLES[verdict.status]),
-            Text(", ".join(of["skipped"]), style="dim"),
+            Text(result, style=STYLES[verdict.status]),
+            Text(", ".join(checks["skipped"]), style="dim"),
             f"{verdict.seconds:.1f}",
         )
     return table

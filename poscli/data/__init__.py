@@ -1,40 +1,42 @@
-"""Corpora: bytes of documents, split by document, as memory-mapped token arrays.
+"""Corpora: documents, split into training and held-out ones, as memory-mapped arrays of tokens.
 
-    stdlib                       the running Python's own library source (the default)
-    text:PATH                    a file, a folder or a glob of UTF-8 text files; each file is one document
-    jsonl:PATH[#FIELD]           one JSON object per line; the field is `text` unless named
-    parquet:PATH[#COLUMN]        one document per row
-    hf:REPO[:CONFIG][@TRAIN[,VALID]][#COLUMN][?bytes=50M]      see hubspec.py
+A corpus is named by a spec such as `stdlib`, `text:PATH` or `hf:REPO`; each kind is one file in corpora/. A tokenizer
+turns documents into tokens; each is one file in tokenizers/.
 
-Read in this order: corpus.py (what comes out), kinds.py (the table of kinds), one kind, such as text.py,
-division.py (what is held out), build.py, cache.py, sampler.py (training batches).
+Read in this order: corpus.py (the result), source.py (what a kind provides), corpora/__init__.py (registry of kinds),
+one kind such as corpora/text.py, tokenizers/__init__.py, splitting.py (which documents are held out), build.py
+(documents into arrays), disk_cache.py (where the arrays are kept), sampler.py (training batches).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from poscli.data.cache import fetch
-from poscli.data.corpus import END, VOCAB, Corpus, Split, check_trainable
-from poscli.data.kinds import CORPORA, Kind, named
+from poscli.data import tokenizers
+from poscli.data.corpora import CORPORA, Kind, source_of
+from poscli.data.corpus import Corpus, Split, check_trainable
+from poscli.data.disk_cache import load_or_build
 from poscli.data.sampler import batch
+from poscli.data.tokenizers import TOKENIZERS, Tokenizer
 
 __all__ = [
     "CORPORA",
-    "END",
-    "VOCAB",
+    "TOKENIZERS",
     "Corpus",
     "Kind",
     "Split",
+    "Tokenizer",
     "batch",
     "check_trainable",
     "load_corpus",
 ]
 
 
-def load_corpus(spec: str, *, cache: Path | None = None) -> Corpus:
-    """The corpus that `spec` names; after the first time from `cache` ($POSCLI_CACHE, or the user's cache folder).
+def load_corpus(spec: str, *, tokenizer: str = "bytes", cache: Path | None = None) -> Corpus:
+    """Load the corpus `spec` as tokens of the tokenizer `tokenizer`; the first use builds it.
 
-    UsageError if it is no spec; DataError if the data is missing, unreadable, too short or out of reach.
+    Built corpora are kept in the folder `cache`: by default $POSCLI_CACHE, or the user's cache folder. Raises
+    UsageError if a spec cannot be understood, and DataError if the data is missing, unreadable, too short or cannot
+    be downloaded.
     """
-    return fetch(named(spec), cache)
+    return load_or_build(source_of(spec), tokenizers.tokenizer(tokenizer), cache)

@@ -1,84 +1,121 @@
-"""Documents into arrays: spool them to disk, divide them, write the tokens. Memory holds one document at a time."""
+"""Documents into arrays: spool the documents to disk, split them, write their tokens.
+
+One document at a time is held in memory.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from poscli.console import note
-from poscli.data.corpus import END
-from poscli.data.division import Piece, cut, divide, fingerprint
 from poscli.data.source import Document
-from poscli.errors import DataError
+from poscli.data.splitting import StoredDocument, cut_point, fingerprint, split_documents
+from poscli.data.tokenizers import Tokenizer
+from poscli.system.console import note
+from poscli.system.errors import DataError, UsageError
 
 
-def build(spec: str, documents: Iterable[Document], folder: Path) -> str:
-    """Write {train,valid}.{tokens,starts}.npy into an empty folder; return the corpus' fingerprint.
+class Built(NamedTuple):
+    """Properties of a built corpus that cannot be read off its arrays."""
 
-    Documents without a byte are dropped: they hold nothing to score. OSError where the disk fails.
+    fingerprint: str
+    bytes: dict[str, int]  # bytes of all documents, by split
+
+
+def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer, folder: Path) -> Built:
+    """Write {train,valid}.{tokens,starts}.npy into an empty folder.
+
+    Empty documents are dropped. Raises DataError if a split would be empty, and OSError if the disk fails.
     """
     path = folder / "documents.bin"
     with path.open("w+b") as spool:
-        pieces = _collect(documents, spool)
-        if not pieces:
+        stored = _store(documents, spool)
+        if not stored:
             raise DataError(f"{spec} holds no text; check what it names")
-        alone = len(pieces) == 1 and pieces[0].part is None
-        train, valid = _halves(spec, pieces[0], spool) if alone else divide(pieces)
+        alone = len(stored) == 1 and stored[0].part is None
+        train, valid = _cut_in_two(spec, stored[0], spool) if alone else split_documents(stored)
         for name, part in (("train", train), ("valid", valid)):
             if not part:
                 raise DataError(f"{spec} holds no text for the {name} split; name splits that do as @TRAIN[,VALID]")
-            _write(folder / f"{name}.tokens.npy", part, spool)
-            starts = np.cumsum([0, *(1 + piece.size for piece in part)], dtype=np.int64)
-            np.save(folder / f"{name}.starts.npy", starts)
+            lengths = _write_tokens(folder / f"{name}.tokens.npy", part, spool, tokenizer)
+            np.save(folder / f"{name}.starts.npy", np.cumsum([0, *lengths], dtype=np.int64))
     path.unlink()
-    return fingerprint(train, valid)
+    sizes = {"train": sum(document.size for document in train), "valid": sum(document.size for document in valid)}
+    return Built(fingerprint(train, valid, tokenizer.fingerprint), sizes)
 
 
-def _collect(documents: Iterable[Document], spool: BinaryIO) -> list[Piece]:
-    """Append every document to the spool once; a copy is dropped, the held-out one of two is kept."""
-    pieces: dict[bytes, Piece] = {}
+def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocument]:
+    """Append every distinct document to the spool file. Of copies, one is kept: the held-out one, if there is one."""
+    stored: dict[bytes, StoredDocument] = {}
     copies = 0
     for content, part in documents:
         digest = hashlib.sha256(content).digest()
-        known = pieces.get(digest)
+        known = stored.get(digest)
         if known:
             copies += 1
-            pieces[digest] = Piece(digest, known.offset, known.size, "valid" if part == "valid" else known.part)
+            stored[digest] = StoredDocument(
+                digest, known.offset, known.size, "valid" if part == "valid" else known.part
+            )
         elif content:
-            pieces[digest] = Piece(digest, spool.tell(), len(content), part)
+            stored[digest] = StoredDocument(digest, spool.tell(), len(content), part)
             spool.write(content)
     if copies:
         note(f"dropped {copies} documents that are exact copies of another")
-    return list(pieces.values())
+    return list(stored.values())
 
 
-def _halves(spec: str, piece: Piece, spool: BinaryIO) -> tuple[list[Piece], list[Piece]]:
-    """The only document of a corpus, cut in two."""
-    content = _content(piece, spool)
-    at = cut(content)
+def _cut_in_two(
+    spec: str, document: StoredDocument, spool: BinaryIO
+) -> tuple[list[StoredDocument], list[StoredDocument]]:
+    """Training and held-out part of a corpus that is a single document."""
+    content, size = _read(document, spool), document.size
+    at = cut_point(content)
     if at == 0:
-        raise DataError(f"{spec} holds {piece.size} bytes in all, too few to hold any out; add text to it")
-    note(f"{spec} is one document: its first {at} bytes are for training, its last {piece.size - at} are held out")
+        raise DataError(f"{spec} holds {size} bytes in all, too few to hold any out; add text to it")
+    note(f"{spec} is one document: its first {at} bytes are for training, its last {size - at} are held out")
     digests = [hashlib.sha256(half).digest() for half in (content[:at], content[at:])]
-    return [Piece(digests[0], piece.offset, at)], [Piece(digests[1], piece.offset + at, piece.size - at)]
+    train = StoredDocument(digests[0], document.offset, at)
+    return [train], [StoredDocument(digests[1], document.offset + at, size - at)]
 
 
-def _write(path: Path, pieces: list[Piece], spool: BinaryIO) -> None:
-    """A .npy file of END, byte, byte, ... Not through a memory map: on a full disk that is a SIGBUS, not an OSError."""
-    tokens = sum(1 + piece.size for piece in pieces)
-    end = np.array([END], dtype="<u2").tobytes()
+def _write_tokens(path: Path, documents: list[StoredDocument], spool: BinaryIO, tokenizer: Tokenizer) -> list[int]:
+    """Write the tokens of all documents as one .npy file; return the number of tokens of each, `end` included.
+
+    The file is not written through a memory map, where a full disk would be a SIGBUS instead of an OSError.
+    """
+    kind = "<u2" if tokenizer.vocab <= 2**16 else "<u4"
+    lengths = []
     with path.open("wb") as file:
-        header = {"descr": "<u2", "fortran_order": False, "shape": (tokens,)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for piece in pieces:
-            file.write(end)
-            file.write(np.frombuffer(_content(piece, spool), np.uint8).astype("<u2").tobytes())
+        _write_header(file, kind, 0)
+        for document in documents:
+            ids = _encode(tokenizer, _read(document, spool))
+            file.write(np.array([tokenizer.end], kind).tobytes())
+            file.write(ids.astype(kind).tobytes())
+            lengths.append(1 + len(ids))
+        file.seek(0)
+        _write_header(file, kind, sum(lengths))  # numpy pads headers, so that a count never changes their size
+    return lengths
 
 
-def _content(piece: Piece, spool: BinaryIO) -> bytes:
-    spool.seek(piece.offset)
-    return spool.read(piece.size)
+def _write_header(file: BinaryIO, kind: str, tokens: int) -> None:
+    np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": (tokens,)})
+
+
+def _encode(tokenizer: Tokenizer, content: bytes) -> np.ndarray:
+    ids = tokenizer.encode(content)
+    total = int(tokenizer.token_bytes[ids].sum())
+    if total != len(content):
+        raise UsageError(
+            f"the tokenizer {tokenizer.name} is not lossless: it turns a document of {len(content)} bytes into tokens "
+            f"that stand for {total}; correct its encode or its token_bytes"
+        )
+    return ids
+
+
+def _read(document: StoredDocument, spool: BinaryIO) -> bytes:
+    spool.seek(document.offset)
+    return spool.read(document.size)

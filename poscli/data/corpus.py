@@ -1,4 +1,4 @@
-"""A corpus in memory: two memory-mapped token arrays and where their documents begin."""
+"""A built corpus: for each split, a memory-mapped array of tokens and where its documents begin."""
 
 from __future__ import annotations
 
@@ -8,58 +8,54 @@ from typing import Any
 
 import numpy as np
 
-from poscli.errors import DataError
-
-END = 256  # the one token that is no byte: it opens every document
-VOCAB = 257
+from poscli.data.tokenizers import Tokenizer
+from poscli.system.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Documents end to end, each stored as END, byte, byte, ...: what follows END is exactly the document."""
+    """Documents end to end. Each is stored as the tokenizer's `end` token followed by the document's own tokens."""
 
-    tokens: np.ndarray  # uint16 [tokens], memory-mapped
+    tokens: np.ndarray  # uint16 or uint32 [tokens], memory-mapped
     starts: np.ndarray  # int64 [documents + 1]: document n is tokens[starts[n]:starts[n + 1]]
+    bytes: int = 0  # of all documents; 0 for tokens that stand for no text
 
     @property
     def documents(self) -> int:
         """Number of documents."""
         return len(self.starts) - 1
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all documents: the tokens without one END per document."""
-        return len(self.tokens) - self.documents
-
-    @property
-    def longest(self) -> int:
-        """Bytes of the longest document."""
-        return int(np.diff(self.starts).max()) - 1
-
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Training and validation documents. Equal fingerprints mean equal arrays, token for token."""
 
-    spec: str  # canonical: the same corpus is always spelt the same
-    fingerprint: str  # 16 hex digits of SHA-256 over the split rule, the documents' SHA-256s and the split
-    vocab: int
+    spec: str  # canonical: equal corpora have equal specs
+    fingerprint: str  # 16 hex digits of a SHA-256 over the documents, their split and the tokenizer
+    tokenizer: Tokenizer
     train: Split
     valid: Split
-    origin: Mapping[str, str] = field(default_factory=dict)  # what else names the version: python, revision
+    origin: Mapping[str, str] = field(default_factory=dict)  # what identifies the version: python, revision
+
+    @property
+    def vocab(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return self.tokenizer.vocab
 
     def describe(self) -> dict[str, Any]:
-        """What env.json and `--json` say about the corpus."""
+        """The corpus in env.json and in `--json`; only a tokenizer with a fingerprint is named, so not `bytes`."""
+        tokenizer = {"tokenizer": self.tokenizer.name} if self.tokenizer.fingerprint else {}
         splits = {"train": self.train, "valid": self.valid}
         sizes = {name: {"documents": split.documents, "bytes": split.bytes} for name, split in splits.items()}
-        return {"spec": self.spec, "fingerprint": self.fingerprint, "vocab": self.vocab, **sizes, **self.origin}
+        named = {"spec": self.spec, "fingerprint": self.fingerprint, **tokenizer, "vocab": self.vocab}
+        return {**named, **sizes, **self.origin}
 
 
 def check_trainable(corpus: Corpus, length: int) -> None:
-    """Refuse a training window of `length` tokens, and the target after it, that the corpus cannot fill."""
+    """Raise DataError if the training split cannot fill one window of `length` tokens and the target after it."""
     tokens = len(corpus.train.tokens)
     if tokens < length + 1:
         raise DataError(
-            f"the corpus {corpus.spec} has {corpus.train.bytes} bytes for training and a window of {length} needs "
-            f"{length + 1} tokens: the largest --length that fits is {tokens - 1}"
+            f"the corpus {corpus.spec} has {corpus.train.bytes} bytes for training ({tokens} tokens), and a window of "
+            f"{length} needs {length + 1} tokens: the largest --length that fits is {tokens - 1}"
         )

@@ -1,4 +1,4 @@
-"""The files that a path in a spec stands for, their state, and reading them with errors that name them."""
+"""The files that a path in a spec stands for, and reading them with errors that name the file."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from poscli.errors import DataError
+from poscli.system.errors import DataError
 
 
-def find(kind: str, argument: str, suffix: str = "") -> tuple[str, list[Path]]:
-    """The absolute form of a file, folder or glob, and its files: those of a folder are found recursively.
+def find_files(kind: str, argument: str, suffix: str = "") -> tuple[str, list[Path]]:
+    """(absolute path, sorted files) of a path in a spec: a file, a folder or a glob pattern.
 
-    In a folder, files and folders whose name begins with a dot are passed over, as are files without `suffix`.
+    A folder stands for all files below it that end in `suffix`, except for hidden files and those in hidden folders
+    (their names begin with a dot). Raises DataError if there is no file.
     """
     path = Path(argument).expanduser().resolve()
     with readable(path):
         if path.is_file():
             return str(path), [path]
         if path.is_dir():
-            files = [file for file in path.rglob(f"*{suffix}") if file.is_file() and _shown(file.relative_to(path))]
+            files = [f for f in path.rglob(f"*{suffix}") if f.is_file() and not _hidden(f.relative_to(path))]
             fault = f"the folder {path} holds no file named *{suffix}"
         else:
             names = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
@@ -31,21 +32,21 @@ def find(kind: str, argument: str, suffix: str = "") -> tuple[str, list[Path]]:
     return str(path), sorted(files)
 
 
-def state(files: list[Path]) -> list[tuple[str, int, int]]:
-    """Path, size and time of every file: what changes when one is edited."""
+def stamps(files: list[Path]) -> list[tuple[str, int, int]]:
+    """Path, size and modification time (ns) of each file: the stamp of a source that reads these files."""
     stats = [(path, path.stat()) for path in files]
     return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
 
 
-def read(path: Path) -> bytes:
-    """A file's bytes; DataError if the system refuses them."""
+def read_file(path: Path) -> bytes:
+    """The bytes of a file; DataError if it cannot be read."""
     with readable(path):
         return path.read_bytes()
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while `path` is read into a DataError that names it."""
+    """Turn an OSError raised in the block into a DataError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -53,5 +54,5 @@ def readable(path: Path) -> Iterator[None]:
         raise DataError(f"cannot read {path}: {reason}; make it readable or leave it out of the corpus") from error
 
 
-def _shown(path: Path) -> bool:
-    return not any(part.startswith(".") for part in path.parts)
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)

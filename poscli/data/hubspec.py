@@ -2,15 +2,15 @@
 
     hf:REPO[:CONFIG][@TRAIN[,VALID]][#COLUMN][?bytes=50M]
 
-    hf:wikitext                        Salesforce/wikitext, wikitext-103-raw-v1, and its own validation split
-    hf:wikitext:wikitext-2-raw-v1      the small one
-    hf:pg19?bytes=50M                  the first 50 MB of emozilla/pg19, streamed: nothing else is downloaded
+    hf:wikitext                        Salesforce/wikitext, wikitext-103-raw-v1, with its own validation split
+    hf:wikitext:wikitext-2-raw-v1      another configuration of it
+    hf:pg19?bytes=50M                  the first 50 MB of emozilla/pg19, streamed: the rest is not downloaded
     hf:org/set@train                   held-out documents are taken from the split `train`
     hf:org/set@train,test#content      held-out documents are the split `test`; the text is in the column `content`
 
-Without @, `train` is the training split and `validation`, if there is one, is held out. COLUMN is `text`. BYTES is
-a number with K, M or G (powers of 1000): nine tenths are read from the training split, a tenth from VALID, each to
-the end of the document that reaches it.
+Without @, the split `train` is for training and the split `validation`, if there is one, is held out. COLUMN is `text`
+by default. `bytes` takes a number with K, M or G (powers of 1000): nine tenths are read from TRAIN and one tenth from
+VALID, each up to the end of the document that reaches its share.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from poscli.data.rows import TEXT
-from poscli.errors import UsageError
+from poscli.data.fields import DEFAULT_FIELD
+from poscli.system.errors import UsageError
 
 GRAMMAR = "hf:REPO[:CONFIG][@TRAIN[,VALID]][#COLUMN][?bytes=50M]"
 ALIASES = {"wikitext": "Salesforce/wikitext", "pg19": "emozilla/pg19"}
-CONFIGS = {"Salesforce/wikitext": "wikitext-103-raw-v1"}  # what is meant where none is named
+CONFIGS = {"Salesforce/wikitext": "wikitext-103-raw-v1"}  # the default
 
 _SPEC = re.compile(
     r"(?P<repo>[^:@#?]+)(:(?P<config>[^@#?]+))?(@(?P<splits>[^,#?]+(,[^,#?]+)?))?(#(?P<column>[^?]+))?"
@@ -44,7 +44,7 @@ class HubSpec:
     repo: str
     config: str | None = None  # None: the only one there is
     splits: tuple[str, ...] = ()  # (train,) or (train, valid); () for the usual ones
-    column: str = TEXT
+    column: str = DEFAULT_FIELD
     budget: int | None = None  # bytes to stream; None: download all of it
 
     @classmethod
@@ -58,7 +58,7 @@ class HubSpec:
             repo,
             match["config"] or CONFIGS.get(repo),
             tuple(match["splits"].split(",")) if match["splits"] else (),
-            match["column"] or TEXT,
+            match["column"] or DEFAULT_FIELD,
             int(match["number"]) * _UNITS[match["unit"]] if match["number"] else None,
         )
 
@@ -67,6 +67,6 @@ class HubSpec:
             f"hf:{self.repo}"
             + (f":{self.config}" if self.config else "")
             + (f"@{','.join(self.splits)}" if self.splits else "")
-            + (f"#{self.column}" if self.column != TEXT else "")
+            + (f"#{self.column}" if self.column != DEFAULT_FIELD else "")
             + (f"?bytes={self.budget}" if self.budget else "")
         )

@@ -1,4 +1,4 @@
-"""What a kind of corpus provides: a name, a state that changes with its contents, and its documents."""
+"""What a kind of corpus provides: a canonical name, a stamp that changes with the contents, and documents."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Part = Literal["train", "valid"]
 
 
 class Document(NamedTuple):
-    """One document: its bytes, and the part it belongs to where the source has a split of its own."""
+    """The bytes of one document, and the split it belongs to if the source says so."""
 
     content: bytes
     part: Part | None = None
 
 
 class Reading(NamedTuple):
-    """Documents about to be read, and what names their version."""
+    """The documents of a source, read one by one, and what identifies the version that is being read."""
 
     documents: Iterator[Document]
-    origin: Mapping[str, str]
+    origin: Mapping[str, str]  # such as {"revision": "0123abc"}; copied into the corpus
 
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus that has been named and not yet read."""
+    """A corpus whose documents have not been read yet."""
 
-    spec: str  # canonical
-    state: Any  # JSON: differs whenever the contents may differ; found without reading them
-    read: Callable[[], Reading]  # raises DataError, also while the documents are read
+    spec: str  # canonical: equal corpora have equal specs
+    stamp: Any  # a JSON value that differs whenever the contents may differ, found without reading them
+    read: Callable[[], Reading]  # raises DataError; so does iterating over the documents

@@ -1,4 +1,4 @@
-"""WikiText on the hub has one row per line of the original files; its documents are articles."""
+"""WikiText: the hub has one row per line of the original files, and the documents are articles."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 REPO = "Salesforce/wikitext"
-_TITLE = re.compile(rb" = (?!= ).* = \n")  # ' = Title = '; sections are ' = = Section = = ', and deeper
+_TITLE = re.compile(rb" = (?!= ).* = \n")  # ' = Title = '; headings of sections have more signs: ' = = Section = = '
 
 
 def articles(rows: Iterable[bytes]) -> Iterator[bytes]:
-    r"""Articles of the original files, from their lines: each begins at a top-level heading after a blank line.
+    r"""Join lines to articles. An article begins at a top-level heading that follows a blank line.
 
     >>> rows = [b"", b" = A = \n", b"", b" text \n", b"", b" = = B = = \n", b"", b" = C = \n", b""]
     >>> list(articles(rows))
@@ -23,7 +23,7 @@ def articles(rows: Iterable[bytes]) -> Iterator[bytes]:
         if blank and lines and _TITLE.fullmatch(line):
             yield b"".join(lines)
             lines = []
-        if lines or line.strip():  # no blank line before the first title
+        if lines or line.strip():  # skip blank lines before the first title
             lines.append(line)
         blank = not line.strip()
     if lines:

@@ -1,7 +1,6 @@
-"""Position encodings: one paper, one file. `blanks.py` is the equation they fill in, `registry.py` finds them."""
+"""Position encodings: one paper, one file. registry.py finds them; see poscli/equation/blanks.py."""
 
-from poscli.encodings.base import Encoding, Shape, Unsupported
-from poscli.encodings.blanks import BLANKS, TIERS
-from poscli.encodings.registry import get, names, register
+from poscli.encodings.registry import get, missing, names, register
+from poscli.equation import Encoding, Operands, Shape, Unsupported
 
-__all__ = ["BLANKS", "TIERS", "Encoding", "Shape", "Unsupported", "get", "names", "register"]
+__all__ = ["Encoding", "Operands", "Shape", "Unsupported", "get", "missing", "names", "register"]

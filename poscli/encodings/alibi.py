@@ -5,15 +5,15 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 def slopes(heads: int) -> list[float]:
-    """m_h as the authors' code has them, for any number of heads.
+    """Slopes m_h for any number of heads H, as in the authors' code.
 
-    A power of two H has 2^(-8/H), 2^(-16/H), ..., 2^-8. Any other takes the sequence of the power of two below
-    it, then every other slope of the power of two above it.
+    If H is a power of two, the slopes are 2^(-8/H), 2^(-16/H), ..., 2^-8. Otherwise they are those of the next smaller
+    power of two, followed by every second slope of the next larger one.
 
     >>> [round(math.log2(m), 6) for m in slopes(12)]
     [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0, -0.5, -1.5, -2.5, -3.5]

@@ -3,17 +3,18 @@
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from poscli.encodings.base import Shape
 from poscli.encodings.fox import FoX
 from poscli.encodings.registry import register
+from poscli.equation import Shape
 
 
 @register("cable", paper="arXiv:2503.08067", family="content")
 class CABLE(FoX):
-    """s_ij -= sum_{l=j+1..i} softplus(w . x_l + b) per head: every token moves the past away by a distance of its own.
+    """s_ij -= sum_{l=j+1..i} softplus(w . x_l + b) per head: each token sets the distance to everything before it.
 
-    As -softplus(y) = log sigmoid(-y), this is the forget gate with w and b of the other sign. What remains of the paper
-    is where b starts: at 0, a distance of log 2 per token. Its code leaves out 1/sqrt(D), which stays here.
+    Because -softplus(y) = log sigmoid(-y), this is the gate of `fox` with w and b of opposite sign. The two differ at
+    the start, where b is 0 here, a distance of log 2 per token. The paper's code has no factor 1/sqrt(D) on q . k; the
+    factor stays here, as in every other encoding.
     """
 
     facts = ("cable is fox with the signs of w and b flipped: cable(start=-5) starts as fox does",)

@@ -3,16 +3,16 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("clipped", paper="arXiv:2103.14030", family="bias")
 class Clipped(Encoding):
     """s_ij += table[h, min(i - j, clip)]: one learned number per head for each of the nearest distances.
 
-    All that is farther shares the last. Swin's windows are so small that it has a row for every distance and
-    nothing to clip.
+    Distances beyond `clip` share the last number. Swin's windows are so small that it needs no clipping. The table
+    starts at zero; Swin starts it at random, with a standard deviation of 0.02.
     """
 
     def __init__(self, shape: Shape, *, clip: int = 16) -> None:

@@ -3,18 +3,18 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("complex", paper="arXiv:1912.12333", family="absolute")
 class Complex(Encoding):
     """f(token, k) = r e^{i (theta + omega k)} in place of x_k, with r, theta and omega learned per token and pair.
 
-    Real and imaginary parts are the features: channels 2m and 2m + 1 of the token embedding hold r cos theta and
-    r sin theta, so r and theta are learned there, and omega `[vocab, W/2]` here. The layers after it are real, where
-    the paper's are complex. omega starts as the sinusoids' frequencies 10000^(-2m/W) for every token, which the
-    authors' code does too.
+    Channels 2m and 2m + 1 of the token embedding hold r cos theta and r sin theta, so r and theta are learned there,
+    and omega `[vocab, W/2]` here. The layers are real, where the paper's are complex. Every token's omega starts at the
+    frequencies of the sinusoids, 10000^(-2m/W), and positions start at 0. The authors' translation model differs: its
+    frequencies are frozen, neighbouring channels share one, and positions start at 1.
     """
 
     shared = True

@@ -1,18 +1,18 @@
-"""A convolution kernel as a bias: something for each of the last distances, nothing beyond."""
+"""A convolution kernel as a bias: one number for each of the smallest distances, 0 beyond."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
-@register("convolution", paper="a bias by hand, of no one paper", family="bias")
+@register("convolution", paper="no paper, a bias designed by hand", family="bias")
 class Convolution(Encoding):
     """s_ij += kernel[h, i - j] for i - j < width, 0 beyond: a causal kernel per head, learned.
 
-    It starts at zero. Inputs longer than in training meet nothing new: what is beyond the kernel is 0 already.
+    The kernel starts at zero. Inputs longer than the training windows get no new bias, since it is 0 beyond the kernel.
     """
 
     facts = ("clipped(clip=width) less its last number, a constant per head that the softmax cancels",)

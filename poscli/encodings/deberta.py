@@ -5,18 +5,19 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("deberta", paper="arXiv:2006.03654", family="relative")
 class DeBERTa(Encoding):
     """s_ij = (q_i . k_j + q_i . K_r[delta(i,j)] + k_j . Q_r[delta(j,i)]) / sqrt(3D), delta(i,j) = clip(i-j+k, 0, 2k-1).
 
-    K_r = P W_k and Q_r = P W_q per layer and head, P [2k, W] for all layers; k is `span` (L). Attention is causal, so
-    K_r is read at rows k to 2k-1, Q_r at k to 0: row 0, of distances from k on, is met in training only if k < L. The
-    authors' code reads Q_r at delta(i,j) too; here as in the paper. `buckets`: as in DeBERTa-v2, distances above half
-    of it are spaced logarithmically up to `span`, and it takes the place of k.
+    K_r = P W_k and Q_r = P W_q per layer and head, with one P [2k, W] for all layers; k is `span` (L). Attention is
+    causal, so only rows k to 2k-1 of K_r and rows k to 0 of Q_r are used. Row 0, for distances from k on, is trained
+    only if k < L. The paper has Q_r at delta(j,i), and so has this class; the authors' code has it at delta(i,j).
+    `buckets` replaces k, as in DeBERTa-v2: distances are clamped to `span` - 1, and those above half of `buckets` are
+    spaced logarithmically, so that no row beyond those of training is used.
     """
 
     def __init__(self, shape: Shape, *, span: int | None = None, buckets: int | None = None) -> None:
@@ -27,7 +28,7 @@ class DeBERTa(Encoding):
         if buckets is not None and (buckets < 4 or self.span <= buckets // 2 + 1):
             raise ValueError(f"needs buckets >= 4 and span > buckets / 2 + 1, got buckets={buckets}, span={self.span}")
         self.k = self.span if buckets is None else buckets
-        self.p = nn.Parameter(0.02 * torch.randn(2 * self.k, shape.width))  # BERT's start
+        self.p = nn.Parameter(0.02 * torch.randn(2 * self.k, shape.width))  # BERT's initialisation
         size, std = (shape.heads, shape.head_width, shape.width), shape.width**-0.5
         self.w_k, self.w_q = (nn.Parameter(std * torch.randn(size)) for _ in "kq")
 
@@ -46,13 +47,16 @@ class DeBERTa(Encoding):
         return (self.p @ self.w_q.mT)[:, self.row(-self.bucket(d))]
 
     def row(self, apart: Tensor) -> Tensor:
-        """Delta."""
+        """The row delta of signed distances `[n]`: int64 `[n]` in [0, 2k)."""
         return (apart + self.k).clamp(0, 2 * self.k - 1)
 
     def bucket(self, d: Tensor) -> Tensor:
-        """Distances `[n]` as int64, those beyond half of the buckets spaced logarithmically."""
+        """The number that stands for each distance `[n]` in delta: int64 `[n]`, below k if there are buckets."""
         if self.buckets is None:
             return d.long()
         middle = self.buckets // 2
+        d = d.clamp(max=self.span - 1)
         octaves = torch.log(d.double().clamp(min=middle) / middle) / math.log((self.span - 1) / middle)
-        return torch.where(d <= middle, d.long(), middle + (octaves * (middle - 1)).ceil().long())
+        # 1 at span - 1, whatever the logarithms round to: a ceiling of more would be a bucket that does not exist.
+        beyond = (octaves * (middle - 1) - 1e-9).ceil().long()
+        return torch.where(d <= middle, d.long(), middle + beyond)

@@ -7,12 +7,12 @@ from poscli.encodings.gaussian import Gaussian
 from poscli.encodings.registry import register
 
 
-@register("exponential", paper="a bias by hand, of no one paper", family="bias")
+@register("exponential", paper="no paper, a bias designed by hand", family="bias")
 class Exponential(Gaussian):
     """s_ij += sum_{n=1}^{terms} a_n exp(-x), x = (i - j) / w_n: heights a_n and widths w_n > 0 learned per head.
 
-    Far away it is 0, in training and past L. Heights start at log(L) / terms, and widths (learned as their
-    logarithms) are spread geometrically from 1 to L/2 over heads and terms.
+    It tends to 0 at large distances, past L too. Heights start at log(L) / terms. Widths are learned as logarithms and
+    start spread geometrically from 1 to L/2 over heads and terms.
     """
 
     def fall(self, x: Tensor) -> Tensor:

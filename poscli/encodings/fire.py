@@ -4,18 +4,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
-
-HIDDEN = 2**20  # numbers of the hidden layer that are held at once: 4 MiB of float32
+from poscli.equation import Encoding, Shape
 
 
 @register("fire", paper="arXiv:2310.04418", family="bias")
 class FIRE(Encoding):
     """s_ij += f_h( log(1 + c (i-j)) / log(1 + c max(i, T)) ), f a small network from the unit interval to the heads.
 
-    The distance is a share of the query's own position, so that a longer input meets no new argument; below the
-    threshold T (learned, from L/4 on) positions are not told apart from it. c > 0 is learned too.
+    The argument of f is at most 1 at any length, because the distance is divided by the query's own position. For
+    queries before the threshold T it is divided by T instead. c > 0 and T are learned; T starts at L/4.
     """
 
     relative = False
@@ -29,27 +27,37 @@ class FIRE(Encoding):
         self.threshold = nn.Parameter(torch.tensor(1.0))
 
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return self.f(self.ratio(i, j)[..., None].to(self.c.dtype)).permute(2, 0, 1)
+
+    def ratio(self, i: Tensor, j: Tensor) -> Tensor:
+        """The argument of f for positions `[T]` and `[S]`: `[T, S]`, between 0 and 1."""
         c, threshold = softplus(self.c), (self.threshold * self.shape.length / 4).abs()
         d_TS = (i[:, None] - j).clamp(min=0)
-        share_TS = torch.log1p(c * d_TS) / torch.log1p(c * torch.maximum(i, threshold))[:, None]
+        return torch.log1p(c * d_TS) / torch.log1p(c * torch.maximum(i, threshold))[:, None]
+
+    def fast_bias(
+        self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None, *, hidden_per_chunk: int = 2**20
+    ) -> Tensor:
+        """`bias` by the linear pieces of f, with at most `hidden_per_chunk` numbers of its hidden layer at once."""
         start_H1, slopes_HM, bends_M11 = self.pieces()
-        parts = [
-            torch.addmm(start_H1, slopes_HM, torch.maximum(share, bends_M11).flatten(1)).unflatten(1, share.shape)
-            for share in share_TS.to(c.dtype).split(max(1, HIDDEN // (len(bends_M11) * len(j))))
+        queries = max(1, hidden_per_chunk // (len(bends_M11) * len(j)))
+        chunks = [
+            torch.addmm(start_H1, slopes_HM, torch.maximum(x_TS, bends_M11).flatten(1)).unflatten(1, x_TS.shape)
+            for x_TS in self.ratio(i, j).to(self.c.dtype).split(queries)
         ]
-        return torch.cat(parts, dim=1)
+        return torch.cat(chunks, dim=1)
 
     def pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """F on the unit interval as start_h + sum_m slopes_hm max(x, t_m), t_0 = 0: `[H, 1]`, `[H, M]`, `[M, 1, 1]`.
+        """Write f as start_h + sum_m slopes_hm max(x, t_m), t_0 = 0, for x in [0, 1]: `[H, 1]`, `[H, M]`, `[M, 1, 1]`.
 
-        A unit relu(w x + b) that bends there, at t = -b/w, is relu(b) + min(w, 0) x + |w| (max(x, t) - t). Few do: any
-        other is a line, or nothing, and all lines are one.
+        A unit relu(w x + b) that bends inside, at t = -b/w, equals relu(b) + min(w, 0) x + |w| (max(x, t) - t). Few
+        units bend there; the others are linear or 0 on the interval, and all linear ones add up to one line.
         """
         first, last = self.f[0], self.f[2]
         assert isinstance(first, nn.Linear)
         assert isinstance(last, nn.Linear)
         w, b = first.weight[:, 0], first.bias
-        bends = b * (w + b) < 0  # of another sign at 1 than at 0
+        bends = b * (w + b) < 0  # w x + b has different signs at x = 0 and at x = 1
         t, rise = -b[bends] / w[bends], w[bends].abs()
         at_0 = torch.where(bends | (w / 2 + b > 0), torch.where(bends, b.relu(), b), 0)
         line = torch.where(bends, w.clamp(max=0), torch.where(w / 2 + b > 0, w, 0))

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 class Dynamics(nn.Module):
@@ -18,7 +18,7 @@ class Dynamics(nn.Module):
         self.last = nn.Sequential(nn.Tanh(), nn.Linear(hidden, width)) if hidden else nn.Identity()
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
-        """dp/dt `[..., W]` at times `[..., 1]` or one for all."""
+        """dp/dt `[..., W]` at times `[..., 1]`, or at one time `[]`."""
         t = t.to(p.dtype).expand(*p.shape[:-1], 1)
         return self.last(self.first(torch.cat([p, t], dim=-1)))
 
@@ -27,10 +27,10 @@ class Dynamics(nn.Module):
 class Floater(Encoding):
     """x_k + p(t_k), p(t) = p(0) + integral of h(tau, p(tau)) over [0, t], t_k = k dt: h is a small net, p(0) learned.
 
-    Solved from 0 by Runge-Kutta 4 (the 3/8 rule) in steps of `step` positions, with a cubic from one to the next: the
-    time it takes grows with the position, for a single token too. `hidden` is W unless given; 0 makes h linear. The
-    authors' code has the same `dt`, but a ReLU, and a p for each layer that is added to what makes q, k and v. Here
-    h is bounded: beyond training p grows no faster than k, where a ReLU's grows exponentially.
+    The integral is computed from 0 by Runge-Kutta 4 (the 3/8 rule) in steps of `step` positions, with a cubic between
+    steps. Its cost grows with the position, even for a single token. `hidden` is W unless given; 0 makes h linear. The
+    authors' code has the same `dt`, but ReLUs in h, and a p per layer that is added to the input of the projections.
+    Here h is bounded, so p grows at most linearly past the training length, where a ReLU's grows exponentially.
     """
 
     shared = True
@@ -52,10 +52,10 @@ class Floater(Encoding):
         return x_BTW + self.path(pos).to(x_BTW.dtype)
 
     def path(self, pos: Tensor) -> Tensor:
-        """The path at positions `[T]`, none beyond the last of them: `[T, W]`."""
+        """The path p `[T, W]` at positions `[T]` in ascending order."""
         from torchdiffeq import odeint
 
-        # multiples of the step whatever positions are asked for: a token's p must not depend on the other tokens
+        # The grid does not depend on the positions asked for, because a token's p must not depend on other tokens.
         steps = max(1, math.ceil(float(pos[-1]) / self.step))
         t = self.dt * self.step * torch.arange(steps + 1, device=pos.device, dtype=torch.float64)
         p = odeint(self.h, self.p_0, t, method="rk4")
@@ -65,5 +65,5 @@ class Floater(Encoding):
 
 
 def cubic(a: Tensor, b: Tensor, da: Tensor, db: Tensor, u: Tensor) -> Tensor:
-    """Hermite's polynomial: a at u = 0, b at u = 1, with slopes da and db there."""
+    """The Hermite polynomial that is a at u = 0 and b at u = 1, with slopes da and db."""
     return a + u * (da + u * (3 * (b - a) - 2 * da - db + u * (2 * (a - b) + da + db)))

@@ -5,19 +5,20 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Shape
 from poscli.encodings.registry import register
 from poscli.encodings.rope import Layout, RoPE
+from poscli.equation import Shape
 
 
 @register("fope", paper="arXiv:2412.17739", family="rotary")
 class FoPE(RoPE):
     """Complex pair m of q_n and k_n times f_m(n) = e^(i w_m n) + sum_w a_wm e^(i w n), w_m = base^(-2m/D), w any w_m.
 
-    Frequencies below 2 pi / L, which complete no period in training, get f = 1 instead, and are not in the sum either.
-    The coefficients of cos and sin are drawn apart, per head, with a spread of `sigma` / sqrt(number of frequencies),
-    as in the authors' code. It does not train them; unless `learned`, they are the same in every layer and run here. A
-    product of two series depends on sums of positions too: scores see more than distances.
+    Frequencies below 2 pi / L complete no period in training; they get f = 1 and are left out of the sum. Coefficients
+    of cos and sin are drawn separately, per head, with standard deviation `sigma` / sqrt(N) for N frequencies. The
+    authors' coefficients are 3.4 to 4.8 times smaller, by model size, and fill at most D/4 series. Coefficients are not
+    trained, as in their code, unless `learned`; without `learned` every layer and run has the same ones. A product of
+    two series depends on sums of positions, not only on distances.
     """
 
     facts = ("fope(sigma=0) is rope with the frequencies below 2 pi / L set to 0",)
@@ -45,22 +46,22 @@ class FoPE(RoPE):
             self.register_buffer("a", a, persistent=False)
 
     def trained(self, device: torch.device) -> Tensor:
-        """The frequencies w that complete a period within L, in float64."""
+        """The frequencies that complete a period within L, `[N]` in float64."""
         w = self.base ** -self.exponents(device)
         return w[w >= 2 * math.pi / self.shape.length]
 
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
         f = self.series(pos)
-        return self.rotate(q_BHTD, f.angle(), f.abs())
+        return self.rotate(q_BHTD, f.angle(), f.abs())  # times f, as complex numbers
 
     def key(self, k_BHSD: Tensor, pos: Tensor) -> Tensor:
         f = self.series(pos)
         return self.rotate(k_BHSD, f.angle(), f.abs())
 
     def series(self, pos: Tensor) -> Tensor:
-        """f_m(n) `[H, T, pairs]`, complex."""
+        """The series f_m(n), `[H, T, pairs]` in complex128."""
         angle = pos[:, None] * self.trained(pos.device)
         real, imaginary = (wave + wave @ a for wave, a in zip((angle.cos(), angle.sin()), self.a.double(), strict=True))
         f = torch.complex(real, imaginary)
-        still = f.new_ones(*f.shape[:2], self.width // 2 - f.shape[-1])
-        return torch.cat([f, still], dim=-1)
+        constant = f.new_ones(*f.shape[:2], self.width // 2 - f.shape[-1])
+        return torch.cat([f, constant], dim=-1)

@@ -5,17 +5,17 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
-@register("fourier", paper="a bias by hand, of no one paper", family="bias")
+@register("fourier", paper="no paper, a bias designed by hand", family="bias")
 class Fourier(Encoding):
     """s_ij += sum_{n=1}^{terms} a_n cos(n x) + b_n sin(n x), x = pi (i - j) / L, a_n and b_n learned per head.
 
-    The period is 2L, so in training no two distances look alike; past L the series repeats itself, and distance
-    2L is distance 0 again. It starts as the series of a linear penalty that falls by 16 h/H from 0 to L,
-    h = 1, ..., H: a_n = 16 h/H 4 / (pi n)^2 for odd n, all else 0.
+    The period is 2L, so that distances differ within the training length; past L the series repeats itself, and
+    distance 2L gets the bias of distance 0. It starts as the series of a linear penalty that falls by 16 h/H from
+    distance 0 to L, h = 1, ..., H: a_n = 16 h/H 4 / (pi n)^2 for odd n, all other coefficients 0.
     """
 
     def __init__(self, shape: Shape, *, terms: int = 8) -> None:

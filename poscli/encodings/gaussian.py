@@ -5,17 +5,16 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
-@register("gaussian", paper="a bias by hand, of no one paper", family="bias")
+@register("gaussian", paper="no paper, a bias designed by hand", family="bias")
 class Gaussian(Encoding):
     """s_ij += sum_{n=1}^{terms} a_n exp(-x^2 / 2), x = (i - j) / w_n: heights a_n and widths w_n > 0 learned per head.
 
-    Far away it is 0, in training and past L. Heights start at log(L) / terms, so that one near token can outweigh
-    a window of others; widths (learned as their logarithms) are spread geometrically from 1 to L/2 over heads
-    and terms.
+    It tends to 0 at large distances, past L too. Heights start at log(L) / terms, so that one near token can outweigh
+    L others. Widths are learned as logarithms and start spread geometrically from 1 to L/2 over heads and terms.
     """
 
     def __init__(self, shape: Shape, *, terms: int = 1) -> None:
@@ -28,7 +27,7 @@ class Gaussian(Encoding):
         self.log_w = nn.Parameter(spread * math.log(max(shape.length / 2, 2)))
 
     def fall(self, x: Tensor) -> Tensor:
-        """From 1 at x = 0 to 0 far away."""
+        """The shape of one term: 1 at x = 0, falling to 0."""
         return torch.exp(-(x**2) / 2)
 
     def distance_bias(self, d: Tensor) -> Tensor:

@@ -2,21 +2,23 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm, softplus
+from torch.nn.functional import linear, logsigmoid, rms_norm, softplus
 
 from poscli.encodings.alibi import slopes
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
 from poscli.encodings.rope import RoPE
+from poscli.equation import Encoding, Shape
 
 
 @register("grape", paper="arXiv:2512.07805", family="rotary")
 class Grape(RoPE):
     """q_i . G(j-i) k_j with G(n) = exp(n B L B^T), L turning pair m by theta_m, B an orthogonal matrix per head.
 
-    Multiplicative GRAPE with commuting planes: B = exp(A - A^T) and the factors e^lambda_m on theta_m are learned,
-    and start as rope is. Projections of q and k can absorb B, so `planes` changes how a model learns and not what it
-    can express; the authors' own runs learn the `frequencies` alone, one spectrum for all heads.
+    This is multiplicative GRAPE with commuting planes. B = exp(A - A^T) and factors e^lambda_m on theta_m are learned;
+    at the start B is the identity and lambda 0, so the encoding is rope. Projections of q and k can absorb B, so
+    `planes` changes how a model learns and not what it can express. The authors train the `frequencies` alone, one
+    spectrum for all heads, and store it as 16 log theta_m, which divides the step of the optimizer by 16; here lambda
+    is stored as it is.
     """
 
     facts = ("grape starts as rope", "grape(planes=false, frequencies=false) is rope")
@@ -38,7 +40,7 @@ class Grape(RoPE):
         return super().key(self.in_planes(k_BHSD), pos)
 
     def in_planes(self, x: Tensor) -> Tensor:
-        """B^T x: coordinates in which the planes are pairs of channels. The B before them all cancels in q . k."""
+        """B^T x, in whose coordinates the planes are pairs of channels. The B in front of L cancels in q . k."""
         if self.a is None:
             return x
         b_HDD = torch.matrix_exp((self.a - self.a.mT).double())
@@ -47,11 +49,11 @@ class Grape(RoPE):
 
 @register("grape-additive", paper="arXiv:2512.07805", family="content")
 class GrapeAdditive(Encoding):
-    """s_ij += sum_{l=j+1..i} psi(i, l), psi(i, l) = m_h log sigmoid(p_i . R_l p_l / P): the path, as i sees it.
+    """s_ij += sum_{l=j+1..i} psi(i, l), psi(i, l) = m_h log sigmoid(p_i . R_l p_l / P): a cost of each token between.
 
-    Path-integral additive GRAPE. p_l = RMSNorm(W_p x_l) are P = `probe` numbers per head, R_l turns their pairs by l
-    radians, and m_h are ALiBi's slopes: details that the authors' code settles (it does not normalise p_i, though;
-    the paper does). R_l is not undone by i, so scores see where in a text they are.
+    This is path-integral additive GRAPE. p_l = RMSNorm(W_p x_l) are P = `probe` numbers per head, R_l turns their pairs
+    by l radians, and m_h are ALiBi's slopes; these details follow the authors' code, which does not normalise p_i,
+    where the paper does. R_l is not undone by i, so scores depend on absolute positions.
     """
 
     relative = False
@@ -62,7 +64,7 @@ class GrapeAdditive(Encoding):
         super().__init__(shape)
         if probe < 2 or probe % 2:
             raise ValueError(f"probe must be an even number of at least 2, got {probe}")
-        self.probe = probe
+        self.probe = self.feature_width = probe
         self.w_p = nn.Parameter(torch.randn(shape.heads * probe, shape.width) * shape.width**-0.5)
         self.register_buffer("slope", torch.tensor(slopes(shape.heads)), persistent=False)
 
@@ -73,14 +75,26 @@ class GrapeAdditive(Encoding):
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         assert f_i is not None
         assert f_j is not None
-        # m_h log sigmoid(y) = -m_h softplus(-y), from 40 on -y itself in float64 too
-        edges_BHTS = softplus((f_i / -self.probe) @ self.turned(f_j, j).mT, threshold=40)
-        edges_BHTS = edges_BHTS.tril(len(j) - len(i))  # edges after the query are on no path to it
-        path_BHTS = edges_BHTS.flip(-1).cumsum(-1).flip(-1) - edges_BHTS
-        return path_BHTS * -self.slope[:, None, None].to(f_i.dtype)
+        m = self.slope[:, None, None].to(f_i.dtype)
+        psi = m * logsigmoid(f_i @ self.turned(f_j, j).mT / self.probe)
+        return _sum_between(psi)
+
+    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        """`bias`, with the factors 1/P and m_h outside the pairs: log sigmoid(y) = -softplus(-y)."""
+        assert f_i is not None
+        assert f_j is not None
+        cost = softplus((f_i / -self.probe) @ self.turned(f_j, j).mT, threshold=40)  # exact beyond 40 in float64 too
+        return _sum_between(cost) * -self.slope[:, None, None].to(f_i.dtype)
 
     def turned(self, p: Tensor, pos: Tensor) -> Tensor:
-        """R_l p_l: a pair is channels (m, m + P/2), as in the authors' code."""
+        """R_l p_l; a pair is channels (m, m + P/2), as in the authors' code."""
         cos, sin = pos[:, None].double().cos().to(p.dtype), pos[:, None].double().sin().to(p.dtype)
         a, b = p.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def _sum_between(psi_BHTS: Tensor) -> Tensor:
+    """The sum of psi(i, l) over j < l <= i, for every query i and key j."""
+    queries, keys = psi_BHTS.shape[-2:]
+    psi_BHTS = psi_BHTS.tril(keys - queries)  # no token after the query
+    return psi_BHTS.flip(-1).cumsum(-1).flip(-1) - psi_BHTS

@@ -1,12 +1,12 @@
-"""A learned table of n positions made to reach n^2 of them by splitting positions in two (Su Jianlin, 2020)."""
+"""A learned table of n rows for n^2 positions: each position is split into two rows (Su Jianlin, 2020)."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape, Unsupported
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape, Unsupported
 
 
 def decompose(p: Tensor, k: Tensor, alpha: float) -> Tensor:
@@ -15,11 +15,11 @@ def decompose(p: Tensor, k: Tensor, alpha: float) -> Tensor:
     if (last := int(k[-1])) >= n**2:
         raise Unsupported(f"{n} rows reach {n**2} positions, not position {last}; use learned(beyond=interpolate)")
     i, j = p[k // n], p[k % n]
-    return j + alpha / (1 - alpha) * (i - p[0])  # a u_i + (1-a) u_j, in the order that leaves p_j exact for i = 1
+    return j + alpha / (1 - alpha) * (i - p[0])  # a u_i + (1-a) u_j, in an order that returns p_j exactly for i = 1
 
 
 def between(rows: Callable[[Tensor], Tensor], pos: Tensor) -> Tensor:
-    """Rows `[T, W]` at positions `[T]`: between whole ones, on the line from the row before to the row after."""
+    """Rows `[T, W]` at positions `[T]`, interpolated linearly between whole positions."""
     if not pos.is_floating_point():
         return rows(pos)
     low, high = rows(pos.floor().long()), rows(pos.ceil().long())
@@ -30,9 +30,9 @@ def between(rows: Callable[[Tensor], Tensor], pos: Tensor) -> Tensor:
 class Hierarchical(Encoding):
     """x_k + q_k, q_{(i-1)n+j} = a u_i + (1-a) u_j, u_i = (p_i - a p_1) / (1-a): p is a learned table of n = L rows.
 
-    Which is p_j + a/(1-a) (p_i - p_1): the table itself on the first n positions, and positions up to n^2 without
-    new weights. `alpha` (a) lies between 0 and 1. At 0 the rows repeat, and at 0.5 positions (i, j) and (j, i) are
-    the same. Positions that are not whole numbers are interpolated.
+    This equals p_j + a/(1-a) (p_i - p_1): the first n positions use the table itself, and n^2 positions need no new
+    weights. `alpha` (a) lies between 0 and 1. At 0 the rows repeat, and at 0.5 positions (i, j) and (j, i) are equal.
+    Rows of positions between whole numbers are interpolated.
     """
 
     shared = True

@@ -2,16 +2,16 @@
 
 from torch import Tensor
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("interpolated", paper="arXiv:2306.15595", family="wrapper")
 class Interpolated(Encoding):
-    """k' = k / factor: an encoding that it joins (`sinusoidal+interpolated(4)`) sees positions so much closer.
+    """k' = k / factor: the encodings joined with it (`sinusoidal+interpolated(4)`) see positions closer together.
 
-    Without a factor it is n / L for inputs of n > L tokens, L the training length, and 1 for shorter ones: then
-    positions never pass L, and all of them change with the length of the input.
+    If `factor` is not given, it is n / L for an input of n tokens longer than the training length L, and 1 for shorter
+    ones. Positions then stay below L, and all of them change with the length of the input.
     """
 
     shared = True

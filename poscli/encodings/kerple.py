@@ -4,16 +4,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("kerple-log", paper="arXiv:2205.09921", family="bias")
 class KerpleLog(Encoding):
     """s_ij -= r1 log(1 + r2 (i - j)), r1 and r2 > 0 learned per head (as softplus of a free number).
 
-    Both start where the authors start them, uniform in (0, 2) and (0, 1), but evenly spread over the heads
-    instead of drawn.
+    r1 starts in (0, 2) and r2 in (0, 1), the authors' ranges. The authors draw them uniformly; here they are spread
+    evenly over the heads.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -31,9 +31,9 @@ class KerpleLog(Encoding):
 class KerplePower(Encoding):
     """s_ij -= r1 (i - j)^r2, r1 > 0 and 0 < r2 <= 2 learned per head (as softplus and 2 sigmoid of a free number).
 
-    The authors clamp both from below at 0.01, and r2 at 2, instead. Both start in their ranges, (0, 1) and (0, 2),
-    but evenly spread over the heads, the larger r1 with the smaller r2. No term falls below -10000, which float16
-    still holds and no softmax sees.
+    The authors clamp instead, both from below at 0.01 and r2 from above at 2. r1 and r2 start in the authors' ranges,
+    (0, 1) and (0, 2), spread evenly over the heads, with the largest r1 where r2 is smallest. Terms are clamped at
+    -10000, which float16 can hold and whose softmax weight is 0.
     """
 
     facts = ("r2 = 1 is alibi(trainable=true)",)

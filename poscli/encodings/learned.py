@@ -5,27 +5,28 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape, Unsupported
 from poscli.encodings.hierarchical import between, decompose
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape, Unsupported
 
-DRAWN = 256  # rows drawn from one seed
+ROWS_PER_SEED = 256
 
 
 def noise(k: Tensor, width: int) -> Tensor:
-    """Standard normal rows `[T, W]`, each a pure function of its position: every 256 rows have a fixed seed."""
-    seeds, seed_of = torch.unique(k // DRAWN, return_inverse=True)
-    drawn = [torch.randn(DRAWN, width, generator=torch.Generator().manual_seed(seed)) for seed in seeds.tolist()]
-    return torch.stack(drawn).to(k.device)[seed_of, k % DRAWN]
+    """Standard normal rows `[T, W]`, each a function of its position alone: every 256 rows are drawn from one seed."""
+    seeds, seed_of = torch.unique(k // ROWS_PER_SEED, return_inverse=True)
+    drawn = [torch.randn(ROWS_PER_SEED, width, generator=torch.Generator().manual_seed(n)) for n in seeds.tolist()]
+    return torch.stack(drawn).to(k.device)[seed_of, k % ROWS_PER_SEED]
 
 
 @register("learned", paper="arXiv:1705.03122", family="absolute")
 class Learned(Encoding):
     """x_k + table[k], one learned row for each of the L positions of training.
 
-    `beyond` those the paper has nothing: `refuse`. For comparison, `interpolate` shrinks the positions of an input
-    of n > L tokens to k (L-1)/(n-1), `hierarchical` splits k in two (alpha = 0.4, up to L^2 positions), and `random`
-    takes fixed standard normal rows that nothing has learned. Positions that are not whole numbers are interpolated.
+    The paper has no rows for positions from L on, and `beyond` says what happens there: `refuse` is an error. For
+    comparison, `interpolate` scales the positions of an input of n > L tokens to k (L-1)/(n-1), `hierarchical` splits k
+    in two (alpha = 0.4, up to L^2 positions), and `random` uses fixed standard normal rows that were never trained.
+    Rows of positions between whole numbers are interpolated.
     """
 
     shared = True
@@ -43,7 +44,7 @@ class Learned(Encoding):
         return x_BTW + between(self.rows, self.fitted(pos)).to(x_BTW.dtype)
 
     def fitted(self, pos: Tensor) -> Tensor:
-        """Positions `[T]` where rows are looked up; the last of them is that of the last token."""
+        """Positions in the table for the positions `[T]` of a whole text."""
         rows, last = len(self.table), pos[-1]
         if self.beyond == "refuse" and last >= rows:
             what = f"learned has {rows} positions; position {int(last)} has no row in its table"
@@ -57,7 +58,7 @@ class Learned(Encoding):
         if self.beyond == "hierarchical":
             return decompose(self.table, k, alpha=0.4)
         last = len(self.table) - 1
-        known = self.table[k.clamp(max=last)]  # its last row holds until L, for wrappers that get so close to L
+        known = self.table[k.clamp(max=last)]  # wrappers may make positions between L - 1 and L
         if self.beyond == "random":
             return torch.where((k > last)[:, None], noise(k, self.shape.width).to(known.dtype), known)
         return known

@@ -1,21 +1,22 @@
 """Llama 3.1's scaled rope (Grattafiori et al., 2024)."""
 
 import math
+from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings.base import Shape
 from poscli.encodings.registry import register
-from poscli.encodings.rope import Layout, RoPE
+from poscli.encodings.rope import RoPE, Rotary
 from poscli.encodings.rope_linear import RoPELinear
+from poscli.equation import Shape
 
 
 @register("llama3", paper="arXiv:2407.21783", family="rotary")
 class Llama3(RoPELinear):
     """Rope with theta_m for wavelengths 2 pi / theta_m below L / `high`, theta_m / s above L / `low`, a blend between.
 
-    The blend is linear in L over the wavelength; the formula is that of the released code, L the original length.
-    `factor` is s (8 in Llama 3.1); without one it follows the current length.
+    The blend is linear in L divided by the wavelength. The formula is that of the released code; L is the training
+    length. `factor` is s (8 in Llama 3.1); if it is not given, s follows the current length.
     """
 
     facts = ("is yarn(beta_slow=low, beta_fast=high, ramp=turns) without its temperature",)
@@ -27,11 +28,9 @@ class Llama3(RoPELinear):
         factor: float | None = None,
         low: float = 1.0,
         high: float = 4.0,
-        base: float = 10000.0,
-        layout: Layout = "half",
-        fraction: float = 1.0,
+        **rotary: Unpack[Rotary],
     ) -> None:
-        super().__init__(shape, factor=factor, base=base, layout=layout, fraction=fraction)
+        super().__init__(shape, factor=factor, **rotary)
         if not 0 < low < high:
             raise ValueError(f"needs 0 < low < high, got {low:g} and {high:g}")
         self.low, self.high = low, high

@@ -4,16 +4,17 @@ import math
 
 from torch import Tensor
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("logn", paper="Su Jianlin, 2021 (kexue.fm/archives/8823)", family="wrapper")
 class LogN(Encoding):
     """softmax(max(1, log n / log L) s_ij), n the number of keys that query i sees.
 
-    Up to L, the training length unless `length` says otherwise, nothing changes; beyond, attention stays as sharp as
-    it was there (its entropy hardly depends on n). Nothing is learned. The factor is on every term of the scores.
+    L is the training length unless `length` is given. Up to L nothing changes; beyond L the factor keeps attention as
+    sharp as it is there, so that its entropy hardly depends on n. Nothing is learned. The factor multiplies every term
+    of the scores.
     """
 
     shared = True

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from poscli.encodings.base import Shape
 from poscli.encodings.registry import register
-from poscli.encodings.rope import Layout, RoPE
+from poscli.encodings.rope import RoPE, Rotary
 from poscli.encodings.rope_linear import RoPELinear
 from poscli.encodings.rope_ntk import RoPENTK
 from poscli.encodings.yarn import YaRN
+from poscli.equation import Shape
 
 SEEDS: dict[str, type[RoPELinear]] = {"yarn": YaRN, "ntk": RoPENTK, "pi": RoPELinear}
 
@@ -21,16 +21,16 @@ SEEDS: dict[str, type[RoPELinear]] = {"yarn": YaRN, "ntk": RoPENTK, "pi": RoPELi
 class LongRoPE(RoPELinear):
     """Rope with theta_m / lambda_m, 1 <= lambda_m <= lambda_m+1, and cos and sin times sqrt(1 + ln s / ln L), s = L'/L.
 
-    lambda is found for each model by a search over its loss on long texts (`search`: how many losses may be measured;
-    0: none). Until then it is that of `start`: the authors' code starts from YaRN's, of the three that seed the paper's
-    search the one that keeps fast pairs and interpolates slow ones. What was found for one s serves another as
-    1 + (lambda - 1) (s' - 1) / (s - 1), as the authors have it. The first `keep_first` positions keep rope's angles.
-    The temperature is in the authors' code (and Phi-3), not in the paper.
+    lambda is searched for a trained model by its loss on long texts; `search` is the number of losses that may be
+    measured, 0 for no search. Before a search lambda is that of `start`, one of the three seeds of the paper's search;
+    the authors' code starts from YaRN's. A lambda found for one s is used for another s' as 1 + (lambda - 1) (s' - 1) /
+    (s - 1), as the authors do. The first `keep_first` positions keep rope's angles. The factor on cos and sin is in the
+    authors' code (and Phi-3), not in the paper.
     """
 
     shared = True  # all layers of a model have the same lambda
     facts = ("start = pi is rope-linear, ntk rope-ntk and yarn yarn, with another temperature",)
-    factors: Tensor | None  # lambda `[pairs]` in float64; None: that of `start`
+    factors: Tensor | None  # the lambda found by a search, `[pairs]` in float64; None before a search
 
     def __init__(
         self,
@@ -40,16 +40,14 @@ class LongRoPE(RoPELinear):
         start: Literal["yarn", "ntk", "pi"] = "yarn",
         keep_first: int = 0,
         search: int = 0,
-        base: float = 10000.0,
-        layout: Layout = "half",
-        fraction: float = 1.0,
+        **rotary: Unpack[Rotary],
     ) -> None:
-        super().__init__(shape, factor=factor, base=base, layout=layout, fraction=fraction)
+        super().__init__(shape, factor=factor, **rotary)
         if keep_first < 0 or search < 0:
             raise ValueError(f"keep_first and search cannot be negative, got {keep_first} and {search}")
         self.start, self.keep_first, self.evaluations = start, keep_first, search
         self.relative = keep_first == 0
-        self.seeds = {n: cls(shape, factor=factor, base=base, fraction=fraction) for n, cls in SEEDS.items()}
+        self.seeds = {n: cls(shape, factor=factor, **rotary) for n, cls in SEEDS.items()}
         self.register_buffer("factors", None, persistent=False)
 
     def theta(self, pos: Tensor) -> Tensor:
@@ -69,10 +67,10 @@ class LongRoPE(RoPELinear):
     def search(
         self, loss: Callable[[], float], evaluations: int, draw: torch.Generator, factor: float | None = None
     ) -> float:
-        """Leave in `factors` the lambda of least loss that an evolutionary search finds; returns that loss.
+        """Store in `factors` the lambda of smallest loss that an evolutionary search finds; returns that loss.
 
-        `loss` measures the model, on texts `factor` times as long as those of training, under the `factors` of the
-        moment, and is called `evaluations` times. `factor` is the option's, where that was given.
+        `loss` measures the model under the current `factors`, on texts `factor` times as long as the training windows,
+        and is called `evaluations` times. The spec's option `factor`, if given, replaces the argument.
         """
         s = self.factor or factor or 1.0
         if s <= 1 or evaluations < 1:
@@ -80,7 +78,7 @@ class LongRoPE(RoPELinear):
         self.found_at, end = s, torch.tensor([s * self.shape.length - 1], dtype=torch.float64)
         order = sorted(self.seeds, key=lambda name: name != self.start)
         seeds = [RoPE.theta(self, end) / self.seeds[name].theta(end) for name in order]
-        # the paper's 64 individuals, 32 parents, 16 mutations and 16 crossovers, for as many as the budget allows
+        # the paper's 64 individuals, 32 parents, 16 mutations and 16 crossovers, scaled down for a small budget
         size = min(64, max(8, evaluations // 8))
         generation = seeds + [_mutated(seeds[n % len(seeds)], s, draw) for n in range(size - len(seeds))]
         tried: list[tuple[float, Tensor]] = []
@@ -96,14 +94,14 @@ class LongRoPE(RoPELinear):
 
 
 def _children(parents: list[Tensor], each: int, s: float, draw: torch.Generator) -> list[Tensor]:
-    """As many by mutation as by crossing."""
+    """`each` children by mutation and as many by crossover."""
     couples = [torch.randperm(len(parents), generator=draw)[:2].tolist() for _ in range(each)]
     mutated = [_mutated(parents[i], s, draw) for i, _ in couples]
     return mutated + [_crossed(parents[i], parents[j], draw) for i, j in couples]
 
 
 def _mutated(factors: Tensor, s: float, draw: torch.Generator) -> Tensor:
-    """Three in ten anew, each between its neighbours, within 1 and 1.25 s."""
+    """Draw each factor again with probability 0.3, between its neighbours and within 1 and 1.25 s."""
     bounded = torch.cat([factors.new_tensor([1.0]), factors, factors.new_tensor([1.25 * s])])
     for m in range(1, len(bounded) - 1):
         pick, where = torch.rand(2, generator=draw, dtype=torch.float64).tolist()
@@ -113,5 +111,5 @@ def _mutated(factors: Tensor, s: float, draw: torch.Generator) -> Tensor:
 
 
 def _crossed(a: Tensor, b: Tensor, draw: torch.Generator) -> Tensor:
-    """Each from one parent or the other; sorted, where the paper draws again until they do not decrease."""
+    """Take each factor from a random parent, then sort; the paper draws again until the factors do not decrease."""
     return torch.where(torch.rand(len(a), generator=draw) < 0.5, a, b).sort().values

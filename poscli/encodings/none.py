@@ -1,11 +1,11 @@
 """No position encoding (NoPE)."""
 
-from poscli.encodings.base import Encoding
 from poscli.encodings.registry import register
+from poscli.equation import Encoding
 
 
 @register("none", paper="arXiv:2203.16634, arXiv:2305.19466", family="none")
 class NoPE(Encoding):
-    """Nothing: in a decoder the causal mask alone lets a model work out where it is."""
+    """No position encoding: the causal mask alone lets a decoder learn about positions."""
 
-    after = ("*",)  # whatever learned nothing can be dropped
+    after = ("*",)  # it can replace any encoding that has learned no weights

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, pad
 
-from poscli.attention.blocks import Remembering
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
-
-if TYPE_CHECKING:
-    from poscli.attention.operands import Operands
-
-CHUNK = 64  # tokens whose transformations are solved for at once
+from poscli.equation import Encoding, Shape
+from poscli.equation.operands import Operands
 
 
 @register("path", paper="arXiv:2505.16381", family="content")
 class PaTH(Encoding):
     """k_j . H_{j+1} ... H_i q_i in place of k_j . q_i, H_t = I - beta_t w_t w_t^T: each token reflects what passes it.
 
-    Per head, w_t is a projection of x_t of the given `rank`, of length 1, and beta_t = 2 sigmoid(u . x_t + b), from 1
-    (a projection) at the start. The paper has a convolution over 3 tokens before w_t is normalised. It is left out:
-    a window shows queries keys whose predecessors it hides, and a cache keeps what is made of one token.
+    Per head, w_t is a projection of x_t of the given `rank`, scaled to length 1, and beta_t = 2 sigmoid(u . x_t + b),
+    which starts at 1, where H_t is a projection. The paper convolves w_t over 3 tokens before it is scaled. The
+    convolution is left out here, because a window and a cache need features that depend on one token only.
     """
 
     facts = ("where beta is 0, path is none",)
 
     def __init__(self, shape: Shape, *, rank: int = 32) -> None:
         super().__init__(shape)
+        self.feature_width = shape.head_width + 1
         if rank < 1:
             raise ValueError(f"rank must be at least 1, got {rank}")
         self.down = nn.Parameter(torch.randn(rank, shape.width) * shape.width**-0.5)
@@ -39,63 +33,81 @@ class PaTH(Encoding):
         self.b = nn.Parameter(torch.zeros(shape.heads))
 
     def features(self, x_BTW: Tensor) -> Tensor:
-        """W_t and beta_t side by side, `[B, H, T, D + 1]`."""
+        """Vectors w_t and numbers beta_t side by side, `[B, H, T, D + 1]`."""
         x = x_BTW.to(self.u.dtype)
         w_BTHD = linear(linear(x, self.down), self.up).unflatten(-1, (self.shape.heads, -1))
         beta_BTH = 2 * torch.sigmoid(linear(x, self.u, self.b))
         return torch.cat([normalize(w_BTHD, dim=-1), beta_BTH[..., None]], dim=-1).transpose(1, 2)
 
     def similarity(self, x: Operands) -> Tensor:
-        """Chunk after chunk of queries; what the keys before it look like from there is carried from block to block."""
+        q, k, w, beta = self.exact_inputs(x)
+        rows, reflected = [], k[:, :, :0]  # H_i ... H_{j+1} k_j for every j up to i
+        for i in range(x.keys):
+            w_i, beta_i = w[:, :, i : i + 1], beta[:, :, i : i + 1]
+            reflected = reflected - beta_i * (reflected @ w_i.mT) @ w_i
+            reflected = torch.cat([reflected, k[:, :, i : i + 1]], dim=2)
+            if (row := i - x.keys + x.queries) >= 0:
+                rows.append(pad(q[:, :, row : row + 1] @ reflected.mT, (0, x.keys - i - 1)))
+        return torch.cat(rows, dim=2).to(x.q_BHTD.dtype)
+
+    def exact_inputs(self, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries `[B, H, T, D]`, keys, w `[B, H, S, D]` and beta `[B, H, S, 1]`, in float32 or float64."""
         assert x.features_BHSF is not None
         exact = torch.promote_types(x.q_BHTD.dtype, torch.float32)
-        ends, older = [self.shape.head_width], x.keys - x.queries
-        (q, rest_q), (k, rest_k) = (y.to(exact).tensor_split(ends, dim=-1) for y in (x.q_BHTD, x.k_BHSD))
-        tokens = (k, *x.features_BHSF.to(exact).tensor_split(ends, dim=-1))
-        before = tuple(y[:, :, :older] for y in tokens)
-        memo = x.memo if isinstance(x, Remembering) else {}
-        seen = memo[self] if self in memo else approached(*before)
-        seen = seen[:, :, seen.shape[2] - older :]  # a window hides the others
-        parts = []
-        for start in range(0, x.queries, CHUNK):
-            own = tuple(y[:, :, older + start : older + start + CHUNK] for y in tokens)
-            s, away = among(q[:, :, start : start + CHUNK], *own)
-            parts.append(pad(torch.cat([away @ seen.mT, s], dim=-1), (0, x.queries - start - s.shape[-1])))
-            keys, turn = passed(*own)
-            seen = torch.cat([seen @ turn.mT, keys], dim=2)
-        memo[self] = seen
-        # what others have put beside the channels of the head is left as it is
-        s_BHTS = torch.cat(parts, dim=2)
-        return (s_BHTS + rest_q @ rest_k.mT if rest_q.shape[-1] else s_BHTS).to(x.q_BHTD.dtype)
+        w, beta = x.features_BHSF.to(exact).tensor_split([self.shape.head_width], dim=-1)
+        return x.q_BHTD.to(exact), x.k_BHSD.to(exact), w, beta
+
+    def fast_similarity(self, x: Operands, *, tokens_per_chunk: int = 64) -> Tensor:
+        """`similarity`, chunk by chunk; the keys, reflected by all tokens so far, are carried from block to block."""
+        q, *tokens = self.exact_inputs(x)
+        older = x.keys - x.queries
+        carried = {} if x.carried is None else x.carried
+        if self in carried:
+            reflected = carried[self]
+        else:
+            k, w, beta = (y[:, :, :older] for y in tokens)
+            reflected = reflect_all(k, w, beta, tokens_per_chunk)
+        reflected = reflected[:, :, reflected.shape[2] - older :]  # a window hides the first keys
+        rows = []
+        for start in range(0, x.queries, tokens_per_chunk):
+            chunk = [y[:, :, older + start : older + start + tokens_per_chunk] for y in tokens]
+            within, q_before = within_chunk(q[:, :, start : start + tokens_per_chunk], *chunk)
+            s = torch.cat([q_before @ reflected.mT, within], dim=-1)
+            rows.append(pad(s, (0, x.queries - start - within.shape[-1])))
+            keys, through = through_chunk(*chunk)
+            reflected = torch.cat([reflected @ through.mT, keys], dim=2)
+        carried[self] = reflected
+        return torch.cat(rows, dim=2).to(x.q_BHTD.dtype)
 
 
-# Of a chunk of C tokens t: a query q that passes them all leaves as q - sum_t z_t w_t, z_t = beta_t w_t . (q -
-# sum_{l>t} z_l w_l). These are triangular equations, with one matrix A for all queries: z = A^-1 diag(beta) W q.
+# A query q that passes all C tokens t of a chunk becomes q - sum_t z_t w_t, z_t = beta_t w_t . (q - sum_{l>t} z_l w_l).
+# These equations are triangular, with one matrix A for all queries: z = A^-1 diag(beta) W q.
 
 
-def among(q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries of the chunk itself: k_j . H_{j+1} ... H_i q_i `[.., C, C]`, and what they leave as, `[.., C, D]`."""
-    z = (q @ w.mT).tril() @ solved(w, beta, torch.diag_embed(beta.squeeze(-1))).mT
+def within_chunk(q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Products k_j . H_{j+1} ... H_i q_i in a chunk, `[.., C, C]`; queries as earlier keys see them, `[.., C, D]`."""
+    z = (q @ w.mT).tril() @ solve(w, beta, torch.diag_embed(beta.squeeze(-1))).mT
     return q @ k.mT - z @ (k @ w.mT).triu(1).mT, q - z @ w
 
 
-def passed(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys `[.., C, D]` as later queries meet them, and `[.., D, D]`: those leave as q @ turn."""
-    y = solved(w, beta, beta * w)
+def through_chunk(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """The chunk's keys `[.., C, D]` as later queries see them, and M `[.., D, D]`: a later query q becomes q M."""
+    y = solve(w, beta, beta * w)
     return k - (k @ w.mT).triu(1) @ y, torch.eye(w.shape[-1], dtype=w.dtype, device=w.device) - y.mT @ w
 
 
-def solved(w: Tensor, beta: Tensor, right: Tensor) -> Tensor:
-    """A^-1 times what is on the right."""
+def solve(w: Tensor, beta: Tensor, right: Tensor) -> Tensor:
+    """A^-1 times the matrix `right`."""
     return torch.linalg.solve_triangular(beta * (w @ w.mT).triu(1), right, upper=True, unitriangular=True)
 
 
-def approached(k: Tensor, w: Tensor, beta: Tensor) -> Tensor:
-    """All keys `[B, H, S, D]` as queries meet them that have passed their tokens, chunk by chunk."""
-    gap = -k.shape[2] % CHUNK
-    keys, turns = passed(*(pad(y, (0, 0, gap, 0)).unflatten(2, (-1, CHUNK)) for y in (k, w, beta)))
-    turn, parts = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device), [k[:, :, :0]]
+def reflect_all(k: Tensor, w: Tensor, beta: Tensor, tokens_per_chunk: int) -> Tensor:
+    """All keys `[B, H, S, D]` as a query after the last of them sees them, chunk by chunk."""
+    gap = -k.shape[2] % tokens_per_chunk
+    chunks = (pad(y, (0, 0, gap, 0)).unflatten(2, (-1, tokens_per_chunk)) for y in (k, w, beta))
+    keys, through = through_chunk(*chunks)
+    later, parts = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device), [k[:, :, :0]]
     for n in reversed(range(keys.shape[2])):
-        parts.append(keys[:, :, n] @ turn.mT)
-        turn = turn @ turns[:, :, n]
+        parts.append(keys[:, :, n] @ later.mT)
+        later = later @ through[:, :, n]
     return torch.cat(parts[::-1], dim=2)[:, :, gap:]

@@ -3,17 +3,16 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
-@register("polynomial", paper="a bias by hand, of no one paper", family="bias")
+@register("polynomial", paper="no paper, a bias designed by hand", family="bias")
 class Polynomial(Encoding):
     """s_ij += sum_{n=1}^{degree} a_n x^n, x = min(i - j, L) / L, the a_n learned per head.
 
-    Past the training length L it stays at its value there: no polynomial that was fitted inside can be trusted
-    outside. It starts as a linear penalty that reaches -16 h/H at L, h = 1, ..., H. A term a_0 would be cancelled
-    by the softmax.
+    Past the training length L it stays at its value at L, because a polynomial fitted up to L means nothing beyond. It
+    starts as a linear penalty that reaches -16 h/H at L, h = 1, ..., H. The softmax would cancel a term a_0.
     """
 
     facts = ("degree=1 is alibi(trainable=true) as far as L",)

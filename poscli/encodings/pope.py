@@ -7,17 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("pope", paper="arXiv:2509.10534", family="rotary")
 class PoPE(Encoding):
     """sum_c softplus(q_ic) softplus(k_jc) cos((j - i) theta_c + delta_c) in place of q_i . k_j, theta_c = base^(-c/D).
 
-    Magnitudes say what and phases say where, for each of the D channels by itself; the cos and sin parts make queries
-    and keys twice as wide, and the factor on their product stays 1/sqrt(D). delta in [-2 pi, 0] is learned per head
-    and channel and starts at 0, which the paper finds to extrapolate best, or evenly spread (`start=uniform`).
+    In each of the D channels the magnitude comes from the content and the phase from the position. The cos and sin
+    parts make queries and keys twice as wide; the factor on their product stays 1/sqrt(D). delta in [-2 pi, 0] is
+    learned per head and channel. It starts at 0, which the paper finds to extrapolate best, or is drawn uniformly
+    (`start=uniform`).
     """
 
     def __init__(self, shape: Shape, *, base: float = 10000.0, start: Literal["zero", "uniform"] = "zero") -> None:
@@ -35,11 +36,11 @@ class PoPE(Encoding):
         return self.polar(k_BHSD, self.phases(pos) + self.delta.double().clamp(-2 * math.pi, 0))
 
     def phases(self, pos: Tensor) -> Tensor:
-        """I theta_c, `[T, D]` in float64."""
+        """The phases i theta_c, `[T, D]` in float64."""
         c = torch.arange(self.shape.head_width, device=pos.device, dtype=torch.float64)
         return pos[:, None] * self.base ** (-c / self.shape.head_width)
 
     def polar(self, x: Tensor, phase: Tensor) -> Tensor:
-        """Magnitude and phase of each channel as two coordinates: `[..., T, 2 D]`."""
+        """The cos and sin parts of all channels, `[..., T, 2 D]`."""
         mu = softplus(x)
         return torch.cat([mu * phase.cos().to(x.dtype), mu * phase.sin().to(x.dtype)], dim=-1)

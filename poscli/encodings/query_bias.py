@@ -3,17 +3,17 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Shape
 from poscli.encodings.clipped import Clipped
 from poscli.encodings.registry import register
+from poscli.equation import Shape
 
 
-@register("query-bias", paper="a bias by hand, of no one paper", family="bias")
+@register("query-bias", paper="no paper, a bias designed by hand", family="bias")
 class QueryBias(Clipped):
     """s_ij += U[h, i] + R[h, min(i - j, clip)]: a learned term of the query's position, and one of the distance.
 
-    U is the same for every key of a query, so the softmax cancels it: it changes no output and never learns. It
-    is here to show that; what works is R. Queries beyond the training length L share the last column of U.
+    U is the same for every key of a query, so the softmax cancels it: it changes no output and gets no gradient. This
+    encoding exists to show that; only R has an effect. Queries beyond the training length L share the last column of U.
     """
 
     facts = (

@@ -3,22 +3,23 @@
 import torch
 from torch import Tensor
 
-from poscli.encodings.base import Encoding, Shape, Unsupported
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape, Unsupported
 
 
 @register("randomized", paper="arXiv:2305.16843", family="wrapper")
 class Randomized(Encoding):
-    """Positions k_1 < ... < k_n are a sorted random subset of [0, max): far ones are seen in training, by any encoding.
+    """Positions k_1 < ... < k_n are a sorted random subset of [0, max), so that training covers large positions too.
 
     `max` is 16 L unless given, L the training length. A new subset is drawn for every training step, and all layers
-    share it. In evaluation it is drawn from a fixed seed for the number of tokens n, so that the output depends on
-    the total length, by definition.
+    share it. In evaluation the subset for n tokens is drawn from a fixed seed, so the output depends on the length of
+    the input. Every encoding joined with it sees these positions; the authors' code for ALiBi draws distances instead,
+    so `alibi+randomized` is not theirs.
     """
 
     shared = True
     rescales = True
-    _step: Tensor | None = None  # the training step's subset
+    _subset: Tensor | None = None  # the subset of the current training step
 
     def __init__(self, shape: Shape, *, max: int | None = None) -> None:
         super().__init__(shape)
@@ -27,7 +28,7 @@ class Randomized(Encoding):
             raise ValueError(f"max must be at least the training length {shape.length}, got {self.max}")
 
     def begin_step(self, progress: float, draw: torch.Generator) -> None:
-        self._step = self.subset(self.shape.length, draw)
+        self._subset = self.subset(self.shape.length, draw)
 
     def positions(self, index: Tensor) -> Tensor:
         n = int(index[-1]) + 1
@@ -35,11 +36,11 @@ class Randomized(Encoding):
             raise Unsupported(
                 f"{n} tokens need as many positions, and randomized has {self.max}; train with a larger max"
             )
-        drawn = self._step if self.training else None
+        drawn = self._subset if self.training else None
         if drawn is None or len(drawn) != n:
             drawn = self.subset(n, torch.Generator().manual_seed(0))
         return drawn.to(index.device)[index]
 
     def subset(self, n: int, draw: torch.Generator) -> Tensor:
-        """N positions of [0, max) without repetition, sorted: int64 `[n]`."""
+        """Draw n different positions of [0, max), sorted: int64 `[n]`."""
         return torch.randperm(self.max, generator=draw)[:n].sort().values

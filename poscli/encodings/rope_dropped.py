@@ -1,33 +1,28 @@
 """DroPE: positions dropped after training (Gelberg et al., 2025)."""
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from poscli.encodings.base import Shape
 from poscli.encodings.registry import register
-from poscli.encodings.rope import Layout, RoPE
+from poscli.encodings.rope import RoPE, Rotary
+from poscli.equation import Shape
 
 
 @register("rope-dropped", paper="arXiv:2512.12167", family="rotary")
 class RoPEDropped(RoPE):
     """Rope for the first 1 - `recalibrate` of the training steps; none for the rest, and none in evaluation.
 
-    Rotations speed learning up, and what is learned with them adapts within the last share of the steps; without them
-    no position is new at any length. For longer inputs the paper also sharpens the softmax: that is a wrapper here.
+    The paper's idea is that rotations speed up learning, that the model adapts to their absence in the last steps, and
+    that without them no length has new positions. The paper also sharpens the softmax for longer inputs; here that is a
+    wrapper (`logn`, `ssmax`).
     """
 
     facts = ("in evaluation, rope-dropped is none",)
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        recalibrate: float = 0.1,
-        base: float = 10000.0,
-        layout: Layout = "half",
-        fraction: float = 1.0,
-    ) -> None:
-        super().__init__(shape, base=base, layout=layout, fraction=fraction)
+    def __init__(self, shape: Shape, *, recalibrate: float = 0.1, **rotary: Unpack[Rotary]) -> None:
+        super().__init__(shape, **rotary)
         if not 0 <= recalibrate <= 1:
             raise ValueError(f"recalibrate must be between 0 and 1, got {recalibrate:g}")
         self.recalibrate = recalibrate
@@ -38,7 +33,7 @@ class RoPEDropped(RoPE):
 
     @property
     def dropped(self) -> bool:
-        """Are there no positions now?"""
+        """Whether queries and keys are left unrotated now."""
         return not self.training or self.progress >= 1 - self.recalibrate
 
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ from poscli.encodings.rope_linear import RoPELinear
 class RoPENTK(RoPELinear):
     """Rope with base' = base s^(D/(D-2)), s = L'/L: the fastest pair turns as in training, the slowest s times slower.
 
-    So neighbours stay as far apart as the model knows them, and the whole of a long text still spans angles it knows.
-    `factor` is s; without one it follows the current length. D is the number of channels that are rotated.
+    Neighbouring tokens stay as far apart as in training, and the slowest pair stays within the angles of training.
+    `factor` is s; if it is not given, s follows the current length. D is the number of channels that are rotated.
     """
 
     def theta(self, pos: Tensor) -> Tensor:
-        # one pair alone turns by 1 per position, whatever the base
+        # a single pair (width 2) has theta 1 for any base, so the exponent does not matter
         base = self.base * self.s(pos) ** (self.width / max(self.width - 2, 1))
         return base ** -self.exponents(pos.device)

@@ -1,19 +1,18 @@
-"""Sandwich: what two sinusoidal rows have in common (Chi et al., 2022)."""
+"""Sandwich: the inner product of two sinusoidal rows as a bias (Chi et al., 2022)."""
 
 import torch
 from torch import Tensor
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("sandwich", paper="arXiv:2212.10356", family="bias")
 class Sandwich(Encoding):
     """s_ij += (p_i . p_j - D'/2) / (8h/H), p_i . p_j = sum_{m < D'/2} cos((i - j) / base^(2m/D')), h = 1, ..., H.
 
-    Nothing is learned: p_i is a sinusoidal row of `width` D', a hyperparameter of its own (the authors' 128), and
-    sin a sin b + cos a cos b = cos(a - b). The D'/2 of distance 0 is taken off, so that the term starts at 0 and
-    is a penalty beyond; the softmax sees no difference.
+    Nothing is learned. p_i is a sinusoidal row of `width` D', a hyperparameter of its own (128 for the authors). The
+    value D'/2 at distance 0 is subtracted, so that the term is a penalty from 0 on; the softmax cancels this constant.
     """
 
     shared = True

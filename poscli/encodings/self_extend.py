@@ -1,38 +1,33 @@
 """Self-Extend: grouped positions beyond a neighbour window (Jin et al., 2024)."""
 
 from itertools import count
+from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings.base import Shape
 from poscli.encodings.registry import register
 from poscli.encodings.rerope import ReRoPE
-from poscli.encodings.rope import Layout
+from poscli.encodings.rope import Rotary
+from poscli.equation import Shape
 
 
 @register("self-extend", paper="arXiv:2401.01325", family="rotary")
 class SelfExtend(ReRoPE):
     """Rope at distance i - j below w_n, and at floor(i/G) - floor(j/G) + w_n - floor(w_n/G) from there on.
 
-    w_n is `window`, half of the training length L unless given, and G is `group`. Without a `group` it is the smallest
-    that keeps every distance of the current length below L, so that no angle is new. The authors' code has
-    w_n/G without a floor where it reads a whole text, and with one where it decodes; the paper has the floor.
+    w_n is `window`, half of the training length L unless given; the authors' example sets it to 1024 where L is 4096,
+    with groups of 32. G is `group`. Without a `group` it is the smallest G that keeps every distance of the current
+    length below L, so that no angle is new. The authors' code has w_n/G without a floor where it reads a whole text,
+    and with one where it decodes; the paper has the floor, and so has this class.
     """
 
     facts = ("self-extend(group=1) is rope",)
 
     def __init__(
-        self,
-        shape: Shape,
-        *,
-        window: int | None = None,
-        group: int | None = None,
-        base: float = 10000.0,
-        layout: Layout = "half",
-        fraction: float = 1.0,
+        self, shape: Shape, *, window: int | None = None, group: int | None = None, **rotary: Unpack[Rotary]
     ) -> None:
         window = shape.length // 2 if window is None else window
-        super().__init__(shape, window=window, base=base, layout=layout, fraction=fraction)
+        super().__init__(shape, window=window, **rotary)
         if group is not None and group < 1:
             raise ValueError(f"group must be at least 1, got {group}")
         if group is None and window >= shape.length:

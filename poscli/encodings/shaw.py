@@ -3,16 +3,16 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("shaw", paper="arXiv:1803.02155", family="relative")
 class Shaw(Encoding):
     """s_ij = q_i . (k_j + a_K[min(i-j, clip)]) / sqrt(D),  o_i = sum_j p_ij (v_j + a_V[min(i-j, clip)]).
 
-    One vector of width D per distance, learned per layer and shared by its heads. `values=False` leaves the
-    second sum out, which the paper's own ablation finds to cost nothing.
+    One vector of width D per distance is learned per layer and shared by its heads. `values=False` leaves a_V out,
+    which costs nothing in the paper's own ablation. Vectors start at zero.
     """
 
     def __init__(self, shape: Shape, *, clip: int = 16, values: bool = True) -> None:

@@ -5,17 +5,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("sinusoidal", paper="arXiv:1706.03762", family="absolute")
 class Sinusoidal(Encoding):
-    """x_k + P_k with P[k, 2m] = sin(k / base^(2m/W)) and P[k, 2m+1] = cos of the same.
+    """x_k + P_k with P[k, 2m] = sin(k / base^(2m/W)) and P[k, 2m+1] = cos(k / base^(2m/W)).
 
-    The paper scales token embeddings of variance 1/W by sqrt(W); the model's embeddings have unit variance, which
-    is the same. `combine`: `add` as in the paper, `multiply` (the Hadamard product), or `concat`, which widens
-    the embedding by P and projects it back to W.
+    The paper multiplies token embeddings of variance 1/W by sqrt(W); here embeddings have variance 1, which is
+    equivalent. `combine` is `add` as in the paper, `multiply` (element by element), or `concat`, which projects the
+    embedding and P, side by side, back to W channels.
     """
 
     shared = True

@@ -5,17 +5,17 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("ssmax", paper="arXiv:2501.19399", family="wrapper")
 class SSMax(Encoding):
     """softmax(s log(n) s_ij), n the number of keys that query i sees and s learned per head and layer.
 
-    Attention stays as sharp over many keys as over few. s starts at 1 / log L, so that a query that sees L tokens,
-    the training length, keeps its scores: a choice made here, by which it can also join a trained model as it is,
-    while the paper has s trained. The factor is on every term of the scores, and it is 0 where n = 1.
+    The factor keeps attention as sharp over many keys as over few. s starts at 1 / log L, so that a query that sees L
+    tokens, the training length, keeps its scores, and a trained model can use the encoding without training s; the
+    paper trains s. The factor multiplies every term of the scores, and it is 0 for n = 1.
     """
 
     wraps = True

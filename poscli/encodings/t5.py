@@ -5,17 +5,17 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("t5", paper="arXiv:1910.10683", family="bias")
 class T5(Encoding):
     """s_ij += table[h, bucket(i - j)], one learned table for all layers.
 
-    Half of the buckets hold one distance each; the other half are spaced logarithmically up to `far`, and what
-    is beyond shares the last. This is the causal bucketing. T5 itself leaves out the factor 1/sqrt(D) on
-    q . k and starts from smaller weights instead; here it stays, as in every other encoding.
+    Half of the buckets hold one distance each; the other half are spaced logarithmically up to `far`, and larger
+    distances share the last. These are T5's buckets for causal attention. T5 has no factor 1/sqrt(D) on q . k and
+    starts from smaller weights instead; the factor stays here, as in every other encoding. The table starts at zero.
     """
 
     shared = True

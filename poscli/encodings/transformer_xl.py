@@ -3,16 +3,17 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("transformer-xl", paper="arXiv:1901.02860", family="relative")
 class TransformerXL(Encoding):
     """s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R[i-j]) / sqrt(D), R the sinusoids of width W, sines before cosines.
 
-    W_R is learned per layer and head; u and v per head, for all layers. `clamp`: distances beyond it count as it,
-    as the authors evaluate longer memories.
+    W_R is learned per layer and head; u and v are learned per head, for all layers. Distances beyond `clamp` are
+    clamped to it, as the authors do when they evaluate longer memories. u and v start at zero, the authors' at random
+    with a standard deviation of 0.02.
     """
 
     def __init__(self, shape: Shape, *, clamp: int | None = None) -> None:

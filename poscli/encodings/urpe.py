@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.base import Encoding, Shape
-from poscli.encodings.over import Over
+from poscli.encodings.based import Based
 from poscli.encodings.registry import register
-from poscli.encodings.rerope import leading
+from poscli.encodings.rerope import count_leading
+from poscli.equation import Encoding, Shape
 
 
 class Toeplitz(Encoding):
-    """p_ij times c[h, i-j]."""
+    """p_ij times c[h, i-j], the part of `URPE` that acts on the base."""
 
     name = "c"
     shared = True
@@ -19,21 +19,25 @@ class Toeplitz(Encoding):
         super().__init__(shape)
         self.c = nn.Parameter(torch.ones(shape.heads, shape.length))
 
-    def mix(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
+    def reweight(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
+        return p_BHTS * self.c.to(p_BHTS.dtype)[:, d_TS.clamp(max=self.c.shape[1] - 1).long()]
+
+    def fast_reweight(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
+        """`reweight`, with one factor for the first keys, where every query uses the last entry of c."""
         c, last = self.c.to(p_BHTS.dtype), self.c.shape[1] - 1
-        far = leading((d_TS >= last).all(dim=0))  # keys at which all queries share the last entry
+        far = count_leading((d_TS >= last).all(dim=0))
         d = d_TS[:, far:].clamp(max=last).long().expand(len(c), -1, -1)
         near = p_BHTS[..., far:] * c[:, None].expand(-1, d.shape[1], -1).gather(2, d)
         return torch.cat([p_BHTS[..., :far] * c[:, -1:, None], near], dim=-1) if far else near
 
 
 @register("urpe", paper="arXiv:2205.13401", family="relative")
-class URPE(Over):
+class URPE(Based):
     """o_i = sum_j softmax(s)_ij c[h, i-j] v_j, over the scores s of another encoding: rows need not sum to 1.
 
-    Under a softmax alone equal tokens get equal outputs wherever they stand. c is learned per head, for all layers as
-    in the authors' code, and starts at 1; distances from L on share its last entry. `base` names the other encoding;
-    to give that one options, join it: `rope(base=500000)+urpe(base=none)`.
+    With a softmax alone, equal tokens get equal outputs wherever they are. c is learned per head, is shared by all
+    layers as in the authors' code, and starts at 1; distances from L on use its last entry. `base` names the encoding
+    that makes s. To set options of that encoding, join it: `rope(base=500000)+urpe(base=none)`.
     """
 
     facts = ("where c is 1, urpe is its base",)

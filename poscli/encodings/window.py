@@ -1,15 +1,15 @@
-"""A sliding attention window: the baseline that every claim of extrapolation must beat."""
+"""A sliding attention window (Beltagy et al., 2020): the baseline that every claim of extrapolation must beat."""
 
-from poscli.encodings.base import Encoding, Shape
 from poscli.encodings.registry import register
+from poscli.equation import Encoding, Shape
 
 
 @register("window", paper="arXiv:2004.05150", family="bias")
 class Window(Encoding):
-    """A query sees the last `width` tokens, itself among them: s_ij += 0 for i - j < width, -inf beyond.
+    """s_ij += 0 for i - j < width and -inf beyond: a query sees the last `width` tokens, including itself.
 
-    `width` is the training length L unless given. Joined with another encoding (`rope+window(128)`) it cuts
-    what that one sees. Tokens are counted, whatever their positions are.
+    `width` is the training length L unless given. Joined with another encoding (`rope+window(128)`), it limits what
+    queries see there. The window counts tokens, whatever their positions are.
     """
 
     shared = True

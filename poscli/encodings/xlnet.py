@@ -1,19 +1,19 @@
 """XLNet's relative position encoding (Yang et al., 2019)."""
 
-from poscli.encodings.base import Encoding
 from poscli.encodings.registry import register
 from poscli.encodings.transformer_xl import TransformerXL
+from poscli.equation import Encoding
 
 
 @register("xlnet", paper="arXiv:1906.08237", family="relative")
 class XLNet(TransformerXL):
     """s_ij = ((q_i + u) . k_j + (q_i + v) . W_R R[i-j]) / sqrt(D), where every layer has a u and a v of its own.
 
-    XLNet's term of the segments, (q_i + b) . s, is left out: within one segment it is the same for all keys, and
-    the softmax cancels it. So are the permutations of its training.
+    XLNet's term for segments, (q_i + b) . s, is left out, because the softmax cancels it within one segment. XLNet's
+    training on permutations is left out too.
     """
 
     facts = ("a layer of xlnet is one of transformer-xl; only there do all layers share u and v",)
 
     def tie(self, first: Encoding) -> None:
-        """Nothing is shared."""
+        """Share nothing."""

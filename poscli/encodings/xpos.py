@@ -1,48 +1,42 @@
 """XPos: rotary embedding with an exponential decay (Sun et al., 2022)."""
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from poscli.encodings.base import Shape, Unsupported
 from poscli.encodings.registry import register
-from poscli.encodings.rope import Layout, RoPE
+from poscli.encodings.rope import RoPE, Rotary
+from poscli.equation import Shape, Unsupported
 
 
 @register("xpos", paper="arXiv:2212.10554", family="rotary")
 class XPos(RoPE):
     """Rope, with pair m of q_i times zeta_m^(i/c) and of k_j times zeta_m^(-j/c), zeta_m = (2m/D + 0.4) / 1.4, c = 512.
 
-    Scores then decay with the distance, as zeta_m^((i-j)/c): fast pairs fast. c is `scale_base`. One of both factors
-    grows without bound, so positions are counted from the middle of the input, which only their differences can see.
+    Scores decay with the distance as zeta_m^((i-j)/c), fastest for the fastest pairs. c is `scale_base`. Because one of
+    the two factors grows without bound, positions are counted from the middle of the input; scores depend on their
+    differences only.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        scale_base: float = 512.0,
-        base: float = 10000.0,
-        layout: Layout = "half",
-        fraction: float = 1.0,
-    ) -> None:
-        super().__init__(shape, base=base, layout=layout, fraction=fraction)
+    def __init__(self, shape: Shape, *, scale_base: float = 512.0, **rotary: Unpack[Rotary]) -> None:
+        super().__init__(shape, **rotary)
         if scale_base <= 0:
             raise ValueError(f"scale_base must be above 0, got {scale_base:g}")
         self.scale_base = scale_base
 
     def longest(self, dtype: torch.dtype) -> int | None:
-        """The most tokens whose factors are normal numbers of a dtype: in float16, 7,933 with room for keys of 4."""
+        """The longest input, in tokens, whose factors are normal numbers: 7,933 in float16, with keys of up to 4."""
         number = torch.finfo(dtype)
         largest = min(math.log(number.max), -math.log(number.tiny))
         return 1 + int(2 * self.scale_base * largest / math.log(1.4 / 0.4))
 
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
-        return self.rotate(q_BHTD, self.angles(pos), self.decay(pos, q_BHTD.dtype))
+        return self.fast_rotate(q_BHTD, self.angles(pos), self.decay(pos, q_BHTD.dtype))
 
     def key(self, k_BHSD: Tensor, pos: Tensor) -> Tensor:
-        return self.rotate(k_BHSD, self.angles(pos), 1 / self.decay(pos, k_BHSD.dtype))
+        return self.fast_rotate(k_BHSD, self.angles(pos), 1 / self.decay(pos, k_BHSD.dtype))
 
     def decay(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
         """zeta_m^(i/c) for positions `[T]`, `[T, pairs]`; Unsupported if the dtype cannot hold it."""

@@ -1,25 +1,25 @@
 """YaRN: interpolation by parts, and a temperature (Peng et al., 2023)."""
 
 import math
-from typing import Literal
+from typing import Literal, Unpack
 
 from torch import Tensor
 
-from poscli.encodings.base import Shape
 from poscli.encodings.registry import register
-from poscli.encodings.rope import Layout, RoPE
+from poscli.encodings.rope import RoPE, Rotary
 from poscli.encodings.rope_linear import RoPELinear
+from poscli.equation import Shape
 
 
 @register("yarn", paper="arXiv:2309.00071", family="rotary")
 class YaRN(RoPELinear):
     """Rope with theta_m (gamma_m + (1 - gamma_m) / s), s = L'/L, and cos and sin times 0.1 ln s + 1.
 
-    gamma is 1 for pairs that turn more than `beta_fast` times within L, 0 below `beta_slow` turns, and linear in m
-    between, from whole number to whole number: so the authors' code has it, and with it every model published. The
-    paper's equation has it linear in the turns L theta_m / 2 pi (`ramp=turns`), which interpolates more. The factor on
-    cos and sin is on queries and keys both, so scores grow by its square, the paper's 1/t. `factor` is s; without one
-    it follows the current length.
+    gamma is 1 for pairs that turn more than `beta_fast` times within L, 0 for pairs that turn less than `beta_slow`
+    times, and linear in m between, with whole m at both ends, as in the authors' code. In the paper's equation gamma is
+    linear in the number of turns, L theta_m / 2 pi (`ramp=turns`), which interpolates more pairs. The factor on cos and
+    sin multiplies queries and keys, so scores grow by its square, the paper's 1/t. `factor` is s; if it is not given, s
+    follows the current length.
     """
 
     def __init__(
@@ -30,11 +30,9 @@ class YaRN(RoPELinear):
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
         ramp: Literal["pairs", "turns"] = "pairs",
-        base: float = 10000.0,
-        layout: Layout = "half",
-        fraction: float = 1.0,
+        **rotary: Unpack[Rotary],
     ) -> None:
-        super().__init__(shape, factor=factor, base=base, layout=layout, fraction=fraction)
+        super().__init__(shape, factor=factor, **rotary)
         if not 0 < beta_slow < beta_fast:
             raise ValueError(f"needs 0 < beta_slow < beta_fast, got {beta_slow:g} and {beta_fast:g}")
         self.beta_fast, self.beta_slow, self.ramp = beta_fast, beta_slow, ramp
@@ -52,7 +50,7 @@ class YaRN(RoPELinear):
         fast, slow = (
             self.width * math.log(self.shape.length / (2 * math.pi * beta)) / (2 * math.log(self.base))
             for beta in (self.beta_fast, self.beta_slow)
-        )  # m of the pair that turns so often
+        )  # m of the pair that turns beta times within L
         first, last = max(math.floor(fast), 0), min(math.ceil(slow), self.width - 1)
         m = self.exponents(theta.device) * self.width / 2
         return 1 - ((m - first) / max(last - first, 1e-3)).clamp(0, 1)

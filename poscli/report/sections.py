@@ -1,8 +1,7 @@
-"""What may be compared with what: results fall into groups of one corpus and one training length.
+"""Splitting results into sections of one corpus and one training length: only within these can they be compared.
 
-Losses on different text, or models trained at different lengths, never share a table or a figure; `mix` lets corpora
-share one. Within a group every encoding is one line over its seeds, so runs of one encoding that differ in anything
-but the seed get names of their own.
+Within a section an encoding is one line over its seeds. Runs of one encoding that differ in more than the seed get
+different names, so that they are never averaged.
 """
 
 from __future__ import annotations
@@ -14,15 +13,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from poscli.report.words import amount, corpora, names
+from poscli.drawing.text import amount, listed
+from poscli.report.origin import corpora
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that may be compared, their encodings named uniquely."""
+    """Rows that may be compared; each value of `encoding` names runs that differ only in their seed."""
 
     title: str
-    slug: str  # ends the names of its pictures; empty for the only group
+    slug: str  # suffix of the names of its pictures; empty where there is one group
     rows: pd.DataFrame
     positions: pd.DataFrame
     notes: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on disk and what it says to those who cannot see it."""
+    """A figure on disk, with its alternative text."""
 
     path: Path
     alt: str
@@ -38,7 +38,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """One group, summed up."""
+    """One group with its summary, pictures and caveats."""
 
     group: Group
     summary: pd.DataFrame
@@ -48,7 +48,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was written: the headline section first; `summary` holds all sections."""
+    """The sections, the one with the most encodings first, the summary over all of them, and the files on disk."""
 
     sections: tuple[Section, ...]
     summary: pd.DataFrame
@@ -61,7 +61,7 @@ class Report:
 
 
 def split(rows: pd.DataFrame, positions: pd.DataFrame, *, mix: bool = False) -> list[Group]:
-    """The groups, the one with the most encodings first; `mix` joins corpora, never training lengths."""
+    """Split rows into groups, the one with the most encodings first; `mix` joins corpora, never training lengths."""
     key = ["train_length"] if mix else ["fingerprint", "train_length"]
     parts = [part for _, part in rows.groupby(key, sort=True)]
     parts.sort(key=lambda part: (-part["encoding"].nunique(), -len(part), -part["train_length"].iloc[0]))
@@ -82,7 +82,7 @@ def _group(part: pd.DataFrame, positions: pd.DataFrame, slug: str) -> Group:
 
 
 def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
-    """The label of every run, its encoding and no more than what tells its runs apart; and notes on those."""
+    """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how."""
     kept = {"encoding": "first", "seed": "first", "fingerprint": "first", "parameters": "max"}
     runs = rows.groupby("run_id").agg(kept)
     labels, encoding = runs["encoding"].copy(), runs["encoding"]
@@ -95,12 +95,12 @@ def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
     hashes = pd.Series([home.rsplit("-", 1)[-1] for home in homes], index=runs.index)
     labels = labels.where(~again, labels + " [" + hashes + "]")
     changed = sorted(set(encoding[labels != encoding]))
-    note = f"{names(changed)}: several runs that differ in more than the seed, told apart by what is in brackets."
+    note = f"{listed(changed)}: several runs that differ in more than the seed; the text in brackets tells them apart."
     return labels, [note] if changed else []
 
 
 def _slugs(parts: Sequence[pd.DataFrame]) -> list[str]:
-    """Endings of file names: none for a single group; the fingerprint only where corpus and length do not suffice."""
+    """Suffixes of file names: corpus and length, with the fingerprint if these are not unique; empty for one group."""
     if len(parts) == 1:
         return [""]
     plain = [f"-{_file_name(part['corpus'].iloc[0])}-L{part['train_length'].iloc[0]}" for part in parts]

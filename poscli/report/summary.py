@@ -1,4 +1,4 @@
-"""The answer as a table: one row per encoding, what it reaches at every length, and a verdict."""
+"""The summary of a section: one row per encoding with its numbers at every length, and a verdict."""
 
 from __future__ import annotations
 
@@ -8,38 +8,24 @@ from typing import Any
 
 import pandas as pd
 
-from poscli.errors import UsageError
-from poscli.report.series import pool, the_train_length
-
-USES, HOLDS, FADES, BREAKS = "uses context", "extrapolates", "degrades", "breaks"
-UNCLEAR, UNTESTED = "unclear", "not tested"
+from poscli.report.pooling import headline, pool, task_measures, the_train_length
+from poscli.report.verdicts import NOT_TESTED, is_failure, verdict
+from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "train_length", "max_length", "encoding", "seeds", "parameters"]
-GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # eval.csv has gains too, in nats per token
+GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
 TAIL = ["growth", *GAIN, "verdict", "reason"]
-# Many tokens make a loss of 0.0003 bits per byte significant, and nobody would mind it: an encoding degrades where even
-# the upper end of its interval is worse than MARGIN (0.7 % in perplexity per byte), and breaks where the loss itself is
-# above RUIN (23 %).
-MARGIN, RUIN = 0.01, 0.3
-MEANING = {
-    USES: "better than the same model with its context cut to L: it reads beyond L and gains from it",
-    HOLDS: f"not worse than with its context cut to L by {MARGIN} bits per byte; flat without gain, it is a sliding "
-    "window in disguise",
-    FADES: f"worse than with its context cut to L by {MARGIN} bits per byte or more: the longer context does harm",
-    BREAKS: f"worse than with its context cut to L by {RUIN} bits per byte or more: of no use at this length",
-    UNCLEAR: "no interval for the gain: too few documents are long enough",
-    UNTESTED: "not evaluated at the longest length, or at the training length only",
-}
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     """One row per encoding over its seeds, best perplexity at the longest length first, failures last.
 
-    Columns: corpus, fingerprint, train_length, max_length, encoding, seeds, parameters; per length ratio `ppl_4x` and
-    `bpb_4x` (protocol `sliding`); `growth`, perplexity at the longest length over that at 1x; `gain_bpb`,
-    `gain_bpb_low`, `gain_bpb_high`, the context gain there in bits per byte (protocol `fixed`); `verdict`; `reason`
-    of a failure.
-    Rows of several corpora are refused unless `mix`; of several training lengths, always.
+    Columns: corpus, fingerprint, train_length, max_length, encoding, seeds, parameters; per length ratio `ppl_4x`,
+    `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over that
+    at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte;
+    `verdict`; `reason` of a failure. `pooling.headline` chooses the protocols.
+
+    Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
     """
     train_length = the_train_length(rows)
     prints = sorted(set(rows["fingerprint"]))
@@ -47,97 +33,86 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
         raise UsageError(
             f"corpora {', '.join(prints)}: losses on different text cannot be compared; select one, or say --mix"
         )
-    sliding, fixed = pool(rows, "sliding"), pool(rows, "fixed")
-    last = int(rows["length"].max())
+    chosen = headline(rows)
+    scores, gains = pool(rows, chosen.perplexity), pool(rows, chosen.gain)
     head = {
         "corpus": ", ".join(sorted(set(rows["corpus"]))),
         "fingerprint": ", ".join(prints),
         "train_length": train_length,
-        "max_length": last,
+        "max_length": int(rows["length"].max()),
     }
     ratios = sorted(set(rows["length"] / train_length))
-    names = sorted(set(rows["encoding"]))
-    lines = [head | _line(name, rows, sliding, fixed, ratios, last / train_length) for name in names]
+    measures = ["ppl", "bpb", *task_measures(rows)]
+    lines = []
+    for name, runs in rows.groupby("encoding", sort=True):
+        own, gain = scores[scores["encoding"] == name], gains[gains["encoding"] == name]
+        lines.append(head | {"encoding": name} | _line(runs, own.set_index("ratio"), gain, ratios, measures))
     return _sorted(pd.DataFrame(lines))
 
 
 def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
-    """The summary as JSON can take it: numbers without a value (NaN, infinity) become None."""
+    """The summary as JSON records; NaN and infinity become None."""
     return [{key: _plain(value) for key, value in row.items()} for row in summary.to_dict("records")]
 
 
 def standings(summary: pd.DataFrame) -> tuple[list[str], list[str]]:
-    """Those with a number at the longest length, best first; and those without."""
-    last = [name for name in summary.columns if name.startswith("ppl_")][-1]
-    scored = summary[last].notna() & ~summary["verdict"].map(is_failure)
+    """(encodings with a number at the longest length, best first; the other encodings)."""
+    scored = summary[f"ppl_{ratios_of(summary)[-1]}"].notna() & ~summary["verdict"].map(is_failure)
     return list(summary.loc[scored, "encoding"]), list(summary.loc[~scored, "encoding"])
 
 
 def join(summaries: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Summaries of several groups under each other, with the columns of all lengths in order."""
+    """Stack the summaries of several sections; the columns of all lengths are in order of the length."""
     ratios = sorted({ratio for summary in summaries for ratio in ratios_of(summary)}, key=lambda name: float(name[:-1]))
-    lengths = [f"{column}_{ratio}" for column in ("ppl", "bpb") for ratio in ratios]
-    return pd.concat(summaries, ignore_index=True)[[*HEAD, *lengths, *TAIL]]
+    measures = dict.fromkeys(measure for summary in summaries for measure in measures_of(summary))
+    table = pd.concat(summaries, ignore_index=True)
+    columns = [f"{measure}_{ratio}" for measure in measures for ratio in ratios]
+    return table[[*HEAD, *(column for column in columns if column in table), *TAIL]]
 
 
 def ratio_name(ratio: float) -> str:
-    """How a multiple of the training length is written: `4x`."""
+    """Write a multiple of the training length, such as `4x`."""
     return f"{ratio:g}x"
 
 
 def ratios_of(summary: pd.DataFrame) -> list[str]:
-    """The multiples of the training length that this summary has columns for, shortest first."""
+    """The multiples of the training length that a summary has columns for, shortest first."""
     return [name.removeprefix("ppl_") for name in summary.columns if name.startswith("ppl_")]
 
 
-def is_failure(verdict: str) -> bool:
-    """Whether a verdict is the status of a failure."""
-    return verdict not in MEANING
-
-
-def verdict(gain: float, gain_low: float, gain_high: float) -> str:
-    """What the context gain and its 95 % interval, in bits per byte, say."""
-    if math.isnan(gain_low) or math.isnan(gain_high):
-        return UNCLEAR
-    if gain_low > 0:
-        return USES
-    if gain_high > -MARGIN:
-        return HOLDS
-    return FADES if gain > -RUIN else BREAKS
+def measures_of(summary: pd.DataFrame) -> list[str]:
+    """The measures that a summary has for every length: `ppl`, `bpb` and those of a task."""
+    first = f"_{ratios_of(summary)[0]}"
+    return [name.removesuffix(first) for name in summary.columns if name.endswith(first)]
 
 
 def _line(
-    name: str, rows: pd.DataFrame, sliding: pd.DataFrame, fixed: pd.DataFrame, ratios: list[float], last: float
-) -> dict:
-    runs = rows[rows["encoding"] == name]
-    at = sliding[sliding["encoding"] == name].set_index("ratio")
-    long = fixed[(fixed["encoding"] == name) & (fixed["ratio"] == last)]
-    line: dict[str, Any] = {
-        "encoding": name,
-        "seeds": runs["seed"].nunique(),
-        "parameters": int(runs["parameters"].max()),
-    }
-    for column in ("ppl", "bpb"):
-        line |= {f"{column}_{ratio_name(ratio)}": at[column].get(ratio, math.nan) for ratio in ratios}
-    line["growth"] = at["ppl"].get(last, math.nan) / at["ppl"].get(1.0, math.nan)
-    line |= {column: long[column.replace("_bpb", "")].iloc[0] if len(long) else math.nan for column in GAIN}
-    word, reason = _judge(at, long, last)
-    return line | {"verdict": word, "reason": reason}
+    runs: pd.DataFrame, scores: pd.DataFrame, gains: pd.DataFrame, ratios: list[float], measures: list[str]
+) -> dict[str, Any]:
+    """The numbers of one encoding; `scores` is indexed by the ratio."""
+    last = ratios[-1]
+    at_last = gains[gains["ratio"] == last]
+    line: dict[str, Any] = {"seeds": runs["seed"].nunique(), "parameters": int(runs["parameters"].max())}
+    for measure in measures:
+        line |= {f"{measure}_{ratio_name(ratio)}": scores[measure].get(ratio, math.nan) for ratio in ratios}
+    line["growth"] = scores["ppl"].get(last, math.nan) / scores["ppl"].get(1.0, math.nan)
+    line |= {column: at_last[column.replace("_bpb", "")].iloc[0] if len(at_last) else math.nan for column in GAIN}
+    line["verdict"], line["reason"] = _judge(scores, at_last, last)
+    return line
 
 
-def _judge(sliding: pd.DataFrame, long: pd.DataFrame, last: float) -> tuple[str, str]:
-    """The verdict at the longest length; a failure under either protocol comes before any number."""
-    ends = [sliding.loc[last]] if last in sliding.index else []
-    ends += [long.iloc[0]] if len(long) else []
+def _judge(scores: pd.DataFrame, gain: pd.DataFrame, last: float) -> tuple[str, str]:
+    """(verdict at the longest length, reason); a failure under either protocol comes before any number."""
+    ends = [scores.loc[last]] if last in scores.index else []
+    ends += [gain.iloc[0]] if len(gain) else []
     for end in ends:
         if end["status"] != "ok":
             return str(end["status"]), str(end["reason"])
-    if len(long) == 0:
-        reason = "no document is long enough for the fixed protocol" if ends else "evaluate it up to the same length"
-        return UNTESTED, reason
+    if len(gain) == 0:
+        return NOT_TESTED, "no protocol measured a gain" if ends else "evaluate it up to the same length"
     if last <= 1:
-        return UNTESTED, "evaluated at its training length only"
-    return verdict(*(long[name].iloc[0] for name in ("gain", "gain_low", "gain_high"))), ""
+        return NOT_TESTED, "evaluated at its training length only"
+    return verdict(*(gain[name].iloc[0] for name in ("gain", "gain_low", "gain_high"))), ""
 
 
 def _sorted(table: pd.DataFrame) -> pd.DataFrame:

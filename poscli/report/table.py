@@ -1,4 +1,4 @@
-"""The cells of the summary, the same in the terminal and in Markdown."""
+"""The summary as columns of text, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from poscli.report.summary import GAIN, MEANING, ratio_name, ratios_of
-from poscli.report.words import amount, number, signed
+from poscli.drawing.text import amount, number, signed
+from poscli.report.pooling import Headline
+from poscli.report.summary import GAIN, measures_of, ratio_name, ratios_of
+from poscli.report.verdicts import MEANING
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of text; `best` is the row of its best number."""
+    """One column of text; `best` is the row of its best number."""
 
     name: str
     cells: tuple[str, ...]
@@ -22,43 +24,51 @@ class Column:
 
 
 def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]:
-    """The summary as text; in narrow tables the gain's interval is written as its larger half, ±."""
+    """The summary as text; tables that are not `wide` give the interval of a gain as ± its larger half."""
     ratios, last = ratios_of(summary), _last(summary)
     columns = [_words("encoding", summary["encoding"])]
     if (summary["seeds"] > 1).any():
         columns.append(Column("seeds", tuple(map(str, summary["seeds"]))))
     columns.append(Column("params", tuple(map(amount, summary["parameters"]))))
-    heads = [f"ppl {ratios[0]}", *ratios[1:]]  # the others go without saying, and the table stays narrow
+    heads = [f"ppl {ratios[0]}", *ratios[1:]]  # later heads omit "ppl" to keep the table narrow
     columns += [_numbers(head, summary[f"ppl_{ratio}"]) for head, ratio in zip(heads, ratios, strict=True)]
     columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
     columns.append(_numbers(f"bpb {last}", summary[f"bpb_{last}"]))
+    for measure in _task_measures(summary):
+        columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
     columns.append(_gains(f"gain {last}", summary, wide))
     return [*columns, _words("verdict", summary["verdict"])]
 
 
-def legend(summary: pd.DataFrame, *, without: Sequence[str] = ()) -> list[str]:
-    """One line per thing in the table that needs a word."""
+def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str] = ()) -> list[str]:
+    """One line per column and verdict of the table that needs an explanation; `without` lists columns left out."""
     length, last = summary["train_length"].iloc[0], _last(summary)
     lines = {
-        "ppl": f"ppl 1x, 2x, ...: perplexity per token, reading windows of 1, 2, ... times L = {length} (sliding)",
+        "ppl": f"ppl 1x, 2x, ...: perplexity per token, reading windows of 1, 2, ... times L = {length} "
+        f"({protocols.perplexity})",
         "growth": f"growth: perplexity at {last} over that at 1x",
         "bpb": f"bpb {last}: bits per byte at {last}",
-        "gain": f"gain {last}: bits per byte won by reading {last} instead of 1x, on the same tokens (fixed), "
-        "with its 95 % interval",
     }
+    for measure in _task_measures(summary):
+        lines[measure] = f"{measure} {last}: {measure} of the task at {last} ({protocols.perplexity})"
+    if protocols.gain:
+        lines["gain"] = (
+            f"gain {last}: bits per byte won by reading {last} instead of 1x, on the same tokens ({protocols.gain}), "
+            "with its 95 % interval"
+        )
     seen = set(summary["verdict"])
     meanings = [f"{verdict}: {meaning}" for verdict, meaning in MEANING.items() if verdict in seen]
     return [line for column, line in lines.items() if column not in without] + meanings
 
 
 def failures(summary: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Encodings without a verdict on their numbers: (encoding, what happened, why)."""
+    """Encodings that failed or were not tested: (encoding, verdict, reason)."""
     failed = summary[(summary["reason"] != "") & summary["reason"].notna()]
     return list(failed[["encoding", "verdict", "reason"]].itertuples(index=False, name=None))
 
 
 def gain_text(gain: float, low: float, high: float, *, wide: bool = True) -> str:
-    """A gain with its interval.
+    """Write a gain with its interval.
 
     >>> gain_text(0.0221, 0.0172, 0.0268), gain_text(0.0221, 0.0172, 0.0268, wide=False)
     ('+0.022 [+0.017, +0.027]', '+0.022 ±0.005')
@@ -73,7 +83,7 @@ def gain_text(gain: float, low: float, high: float, *, wide: bool = True) -> str
 
 
 def gains_of(summary: pd.DataFrame) -> list[tuple[float, float, float]]:
-    """Every encoding's gain with its interval."""
+    """(gain, low, high) of every encoding, in bits per byte."""
     return list(summary[list(GAIN)].itertuples(index=False, name=None))
 
 
@@ -91,10 +101,14 @@ def _words(name: str, values: Sequence[str] | pd.Series) -> Column:
 
 
 def _best(values: pd.Series) -> int | None:
-    """The row of the smallest value, where there is a choice."""
+    """The row of the smallest value; None if there are fewer than two values."""
     known = values.dropna()
     return int(known.idxmin()) if len(known) > 1 else None
 
 
 def _last(summary: pd.DataFrame) -> str:
     return ratio_name(summary["max_length"].iloc[0] / summary["train_length"].iloc[0])
+
+
+def _task_measures(summary: pd.DataFrame) -> list[str]:
+    return [measure for measure in measures_of(summary) if measure not in ("ppl", "bpb")]

@@ -1,4 +1,4 @@
-"""The report for people at a terminal; every colour is said in words as well."""
+"""The report in the terminal, printed with rich. Colours repeat what the text says; nothing depends on them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from poscli.drawing.text import amount, number
 from poscli.report.findings import answer
+from poscli.report.pooling import LN2, headline, task_measures
 from poscli.report.sections import Report, Section, split
-from poscli.report.series import LN2
-from poscli.report.summary import BREAKS, FADES, HOLDS, UNCLEAR, UNTESTED, USES, ratio_name, summarize
+from poscli.report.summary import ratio_name, summarize
 from poscli.report.table import Column, failures, gain_text, legend, summary_columns
-from poscli.report.words import amount, number
-from poscli.results import POSITION_COLUMNS, frame
+from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, UNCLEAR, USES_CONTEXT
+from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
 
-COLORS = {USES: "green", HOLDS: "cyan", FADES: "yellow", BREAKS: "red", UNCLEAR: "yellow", UNTESTED: "dim"}
-FAILED = "magenta"
-EASED = ("params", "bpb", "growth")  # columns that a narrow terminal does without, in this order
+COLORS = {
+    USES_CONTEXT: "green", EXTRAPOLATES: "cyan", DEGRADES: "yellow", BREAKS: "red",
+    UNCLEAR: "yellow", NOT_TESTED: "dim",
+}  # fmt: skip
+FAILED_COLOR = "magenta"
+OPTIONAL_COLUMNS = ("params", "bpb", "growth")  # dropped from the left where the terminal is too narrow
 
 
 def show(report: Report, console: Console) -> None:
-    """Print every section: the answer, the table, what its columns mean, and the caveats."""
+    """Print every section: the answer, the summary, what its columns mean, failures and caveats."""
     for section in report.sections:
         _show_section(section, console)
 
 
 def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool) -> None:
-    """Print fresh rows of `eval.csv`: a line per length, or, `summed`, a line per encoding with its verdict."""
+    """Print new rows of `eval.csv`: a line per length, or, if `summed`, a line per encoding with its verdict."""
     if not summed:
         console.print(lengths_table(tables))
         return
@@ -41,7 +45,7 @@ def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool
 
 
 def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence[str] = ()) -> Table:
-    """The summary, the best number of each column in bold."""
+    """The summary as a table, the best number of each column in bold; `without` lists columns to leave out."""
     columns = [column for column in summary_columns(summary, wide=wide) if column.name.split()[0] not in without]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
     for column in columns:
@@ -60,18 +64,19 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
 
 
 def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:
-    """Fresh rows of `eval.csv`, one table per run: a line per run and length."""
+    """New rows of `eval.csv`, one table per run: a line per run and length."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    columns = _LengthColumns(pd.concat(tables, ignore_index=True))
     table.add_column("encoding", overflow="fold", min_width=8)
-    for name in ("length", "nonoverl.\nppl", "sliding\nppl", "bpb", "gain, bits/byte\n[95 %]", "tok/s"):
+    for name in columns.heads():
         table.add_column(name, justify="right", no_wrap=True)
-    failed = any((rows["status"] != "ok").any() for rows in tables)  # 80 columns have no room to say "ok" every time
+    failed = any((rows["status"] != "ok").any() for rows in tables)  # 80 columns have no room for "ok" on every line
     if failed:
         table.add_column("status", overflow="fold")
     for rows in tables:
         told: set[str] = set()
         for _, part in rows.groupby("length", sort=True):
-            table.add_row(*_length_line(part), *([_status(part, told)] if failed else []))
+            table.add_row(*columns.line(part), *([_status(part, told)] if failed else []))
         table.add_section()
     return table
 
@@ -82,20 +87,20 @@ def _show_section(section: Section, console: Console) -> None:
     console.print()
     without, table = _fitting(section.summary, console)
     console.print(table)
-    for line in legend(section.summary, without=without):
+    for line in legend(section.summary, headline(section.group.rows), without=without):
         console.print(Text(line, style="dim"))
     for name, verdict, reason in failures(section.summary):
-        console.print(Text(f"{name}: {verdict}: {reason}", style=COLORS.get(verdict, FAILED)))
+        console.print(Text(f"{name}: {verdict}: {reason}", style=COLORS.get(verdict, FAILED_COLOR)))
     for note in section.notes:
         console.print(Text(f"note: {note}", style="yellow"))
     console.print()
 
 
 def _fitting(summary: pd.DataFrame, console: Console) -> tuple[tuple[str, ...], Table]:
-    """The fullest table that this terminal can show, and what it leaves out; at worst names are folded."""
+    """(columns left out, table): the widest summary that fits the terminal; if none fits, names are folded."""
     unbounded = console.options.update(max_width=10_000)
-    for wide, dropped in ((True, 0), *((False, count) for count in range(len(EASED) + 1))):
-        without = EASED[:dropped]
+    for wide, dropped in ((True, 0), *((False, count) for count in range(len(OPTIONAL_COLUMNS) + 1))):
+        without = OPTIONAL_COLUMNS[:dropped]
         table = summary_table(summary, wide=wide, without=without)
         if Measurement.get(console, unbounded, table).maximum <= console.width:
             break
@@ -105,34 +110,55 @@ def _fitting(summary: pd.DataFrame, console: Console) -> tuple[tuple[str, ...], 
 def _cell(column: Column, row: int) -> Text:
     text = column.cells[row]
     if column.name == "verdict":
-        return Text(text, style=COLORS.get(text, FAILED))
+        return Text(text, style=COLORS.get(text, FAILED_COLOR))
     return Text(text, style="bold" if row == column.best else "")
 
 
-def _length_line(part: pd.DataFrame) -> list[Text]:
-    """One run at one length: perplexities, and the gain on the fixed tokens."""
-    full = part[part["variant"] == "full"].set_index("protocol")
-    sliding, fixed = full.loc["sliding"], full.loc["fixed"]
-    to_bits = fixed["tokens"] / fixed["bytes"] / LN2 if fixed["bytes"] else float("nan")
-    gain = gain_text(*(float(fixed[name]) * to_bits for name in ("gain", "gain_low", "gain_high")))
-    cells = [
-        sliding["encoding"] + (f", seed {sliding['seed']}" if sliding["seed"] else ""),
-        f"{sliding['length']} ({ratio_name(sliding['ratio'])})",
-        number(full.loc["nonoverlapping", "ppl"]),
-        number(sliding["ppl"]),
-        number(sliding["bpb"]),
-        gain if sliding["ratio"] > 1 else "-",
-        "-" if pd.isna(sliding["tokens_per_s"]) else amount(sliding["tokens_per_s"]),
-    ]
-    return [Text(cell) for cell in cells]
+class _LengthColumns:
+    """The columns of `lengths_table`, chosen by the protocols and measures in the rows."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.chosen, self.measures = headline(rows), task_measures(rows)
+        others = [name for name in dict.fromkeys(rows["protocol"]) if name != self.chosen.gain]
+        self.protocols = others or [self.chosen.perplexity]
+
+    def heads(self) -> list[str]:
+        """The heads of the columns after the encoding."""
+        short = [name if len(name) <= 9 else f"{name[:8]}." for name in self.protocols]
+        gain = ["gain, bits/byte\n[95 %]"] if self.chosen.gain else []
+        return ["length", *(f"{name}\nppl" for name in short), "bpb", *self.measures, *gain, "tok/s"]
+
+    def line(self, part: pd.DataFrame) -> list[Text]:
+        """One run at one length, the encoding first."""
+        model = part[part["variant"] == FULL].set_index("protocol")
+        chosen = self.chosen.perplexity
+        scored = model.loc[chosen] if chosen in model.index else model.iloc[0]
+        cells = [
+            scored["encoding"] + (f", seed {scored['seed']}" if scored["seed"] else ""),
+            f"{scored['length']} ({ratio_name(scored['ratio'])})",
+            *(number(model.loc[name, "ppl"]) if name in model.index else "-" for name in self.protocols),
+            *(number(scored.get(name, float("nan"))) for name in ("bpb", *self.measures)),
+            *([_gain(model, self.chosen.gain)] if self.chosen.gain else []),
+            "-" if pd.isna(scored["tokens_per_s"]) else amount(scored["tokens_per_s"]),
+        ]
+        return [Text(cell) for cell in cells]
+
+
+def _gain(model: pd.DataFrame, protocol: str) -> str:
+    """The gain of one run at one length with its interval, from nats per token to bits per byte."""
+    if protocol not in model.index or not model.loc[protocol, "ratio"] > 1:
+        return "-"
+    row = model.loc[protocol]
+    to_bits = row["tokens"] / row["bytes"] / LN2 if row["bytes"] else float("nan")
+    return gain_text(*(float(row[name]) * to_bits for name in ("gain", "gain_low", "gain_high")))
 
 
 def _status(part: pd.DataFrame, told: set[str]) -> Text:
-    """The status of one run at one length; the reason only where it begins."""
-    failed = part[(part["status"] != "ok") & (part["variant"] == "full")]
+    """The status of one run at one length, with its reason where `told` does not hold the status yet."""
+    failed = part[(part["status"] != "ok") & (part["variant"] == FULL)]
     if failed.empty:
         return Text("ok")
     status, reason = failed["status"].iloc[0], failed["reason"].iloc[0]
     text = status if status in told or not reason else f"{status}: {reason}"
     told.add(status)
-    return Text(text, style=FAILED)
+    return Text(text, style=FAILED_COLOR)

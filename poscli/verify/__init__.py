@@ -1,6 +1,7 @@
-"""`poscli verify`: does an encoding, anybody's, do what an encoding must? `checks.py` has the checks, in order.
+"""Check any encoding for the properties that every encoding must have, as `poscli verify` does.
 
-Everything runs on fresh random input, on the CPU, with the encoding's weights moved off their starting values.
+checks.py has the checks, subject.py the encoding under test, shapes.py the shapes that blanks must return, and noise.py
+the differences to allow. All checks run on the CPU on random input, with weights moved away from their initial values.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from poscli.encodings.registry import missing
-from poscli.errors import UsageError
-from poscli.spec import check
+from poscli.specs import check
+from poscli.system.errors import UsageError
 from poscli.verify.checks import CHECKS, Failed, Skipped
-from poscli.verify.subject import Subject
+from poscli.verify.subject import SHAPE, Subject
 
 __all__ = ["CHECKS", "Finding", "Verdict", "verify"]
 
@@ -25,7 +26,7 @@ PASSED, FAILED, SKIPPED, UNAVAILABLE = "passed", "failed", "skipped", "unavailab
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found, and where to look if it failed."""
+    """The result of one check, with a hint where to look if it failed."""
 
     check: str
     status: str
@@ -35,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All findings on one encoding."""
+    """The findings of all checks on one encoding."""
 
     encoding: str
     findings: list[Finding] = field(default_factory=list)
@@ -43,23 +44,23 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """The worst of its findings; `unavailable` if there is nothing to check on this machine."""
+        """The worst status of the findings; `unavailable` if the encoding needs a package that is not installed."""
         found = {finding.status for finding in self.findings}
         return next((s for s in (UNAVAILABLE, FAILED) if s in found), PASSED)
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """The verdict as data for JSON."""
         return {"encoding": self.encoding, "status": self.status, "seconds": round(self.seconds, 2)} | {
             "findings": [asdict(finding) for finding in self.findings]
         }
 
 
 def verify(text: str, seed: int = 0) -> Verdict:
-    """Check one spec; UsageError if it is none. `seed` draws the input and the weights."""
+    """Run all checks on a spec; UsageError if the spec is wrong. `seed` draws the input and the weights."""
     start = time.perf_counter()
     if why := missing(text):
         return Verdict(text, [Finding("available", UNAVAILABLE, why)])
-    spec = str(check(text, Subject.shape()))
+    spec = str(check(text, SHAPE))
     findings = list(_findings(Subject(spec, seed)))
     return Verdict(spec, findings, time.perf_counter() - start)
 
@@ -72,14 +73,14 @@ def _findings(subject: Subject) -> Iterator[Finding]:
             yield Finding(check_.name, SKIPPED, str(reason))
         except Failed as reason:
             yield Finding(check_.name, FAILED, str(reason), check_.look)
-        except UsageError:
+        except UsageError:  # a mistake in the spec, not in the encoding
             raise
-        except Exception as error:  # noqa: BLE001 - somebody's encoding may fail in any way: that is what is asked
-            yield Finding(check_.name, FAILED, _told(error), check_.look)
+        except Exception as error:  # noqa: BLE001 - any failure of the encoding is a finding
+            yield Finding(check_.name, FAILED, _described(error), check_.look)
 
 
-def _told(error: Exception) -> str:
-    """The error and the last line of a file that is not torch's."""
+def _described(error: Exception) -> str:
+    """The error, and the line outside installed packages that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
     cause = str(error).splitlines()[0] if str(error) else "no message"
     return f"{type(error).__name__}: {cause} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"

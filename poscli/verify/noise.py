@@ -1,4 +1,4 @@
-"""Random input, and how far two right ways to compute something may be apart."""
+"""Random input, and the rounding error to expect between two correct computations of one result."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch import Tensor, nn
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
-FLOAT32 = 2**-23  # a unit of rounding
+FLOAT32 = 2**-23  # the unit of rounding of float32
 
 
 def draw(*size: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normal numbers that nothing else can disturb."""
+    """Standard normal numbers from a generator of their own."""
     return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def perturbed(module: ModuleT, seed: int = 0, size: float = 0.3) -> ModuleT:
-    """Add noise to every parameter: much of what a model learns starts at zero, and zeros hide mistakes."""
+def perturbed(module: ModuleT, seed: int = 0) -> ModuleT:
+    """Add noise to every parameter in place, because many parameters start at zero, which hides mistakes."""
     with torch.no_grad():
         for n, parameter in enumerate(module.parameters()):
-            parameter.add_(size * draw(*parameter.shape, seed=1000 * seed + n, dtype=parameter.dtype))
+            parameter.add_(0.3 * draw(*parameter.shape, seed=1000 * seed + n, dtype=parameter.dtype))
     return module
 
 
 @torch.no_grad()
 def rounding(model: nn.Module, text: Tensor, unit: float = FLOAT32) -> float:
-    """How far logits may move between two right ways to compute them: four times what a rounding of the weights does.
+    """The largest difference to allow between two correct computations of the logits.
 
     Arithmetic in another order gives the exact result for weights that are off by a few units of rounding. So every
-    number is moved by one unit, up or down at random, and the largest change of three draws is taken.
+    weight is changed by one unit, up or down at random; the limit is four times the largest change of three draws.
     """
     logits, moved = model(text), []
     for n in range(3):
@@ -43,11 +43,12 @@ def rounding(model: nn.Module, text: Tensor, unit: float = FLOAT32) -> float:
 
 
 def tolerances(exact: dict[str, Tensor], moved: list[dict[str, Tensor]], width: int, keys: int) -> dict[str, float]:
-    """Eight times what one unit of rounding in every input does to a result of attention and to gradients.
+    """The largest differences to allow in the output of attention and in each gradient, by name.
 
-    Arithmetic in another order gives the exact result for inputs that are off by a few units. It leaves sums that
-    cancel for whatever input, though: so eight units of a sum of D products of order 1, the gradient of a score, at the
-    least; and for a parameter of a row of those, each times what the parameter meets there (a slope, the distance).
+    Arithmetic in another order gives the exact result for inputs that are off by a few units of rounding: the limit is
+    eight times the change that one unit in every input makes. Sums that cancel for every input need more. Such a sum
+    has D products of order 1 (the gradient of a score), or, for a parameter, one per key, each times a factor of up to
+    the number of keys (a slope meets the distance); eight units of that are always allowed.
     """
     own = {name: max(float((other[name] - x).abs().max()) for other in moved) for name, x in exact.items()}
     terms = {name: 1 if name in ("output", "dq", "dk", "dv") else keys for name in exact}

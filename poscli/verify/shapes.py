@@ -1,18 +1,18 @@
-"""Does every filled blank return the shape that `blanks.py` states?"""
+"""Compare the shape that every filled blank returns with the one that poscli/equation/blanks.py states."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from poscli.encodings import Encoding
+from poscli.equation import Encoding
 from poscli.verify.subject import HEADS, LENGTH, WIDTH, Subject
 
 D = WIDTH // HEADS
 
 
 def wrong_shapes(encoding: Encoding, subject: Subject, dtype: torch.dtype) -> str:
-    """What is wrong with the first blank that is not as stated; empty if all are."""
+    """A sentence on the first blank whose shape or dtype is wrong; '' if all are right."""
     given = subject.inputs(LENGTH, LENGTH, dtype)
     pos = encoding.positions(torch.arange(LENGTH))
     with torch.no_grad():
@@ -34,11 +34,8 @@ Returned = list[tuple[str, Tensor, Shapes]]
 
 
 def _returned(encoding: Encoding, given: dict[str, Tensor], pos: Tensor, subject: Subject) -> Returned:
-    """(blank, what it returns, the shapes allowed) for the blanks that an encoding fills."""
+    """The name, the result and the allowed shapes of the blanks that an encoding fills."""
     whole, like_v = tuple(given["x"].shape), tuple(given["v"].shape)
-    d = torch.arange(LENGTH)
-    per_distance: Shapes = [(heads, LENGTH) for heads in (1, HEADS)]
-    vectors: Shapes = [(heads, LENGTH, D) for heads in (1, HEADS)]
     has = encoding.blanks
     calls: Returned = []
     if "positions" in has:
@@ -54,9 +51,17 @@ def _returned(encoding: Encoding, given: dict[str, Tensor], pos: Tensor, subject
     for blank in ("value", "output"):
         if blank in has:
             calls.append((blank, getattr(encoding, blank)(given["v"], pos), [like_v]))
+    return [*calls, *_returned_for_scores(encoding, given, pos)]
+
+
+def _returned_for_scores(encoding: Encoding, given: dict[str, Tensor], pos: Tensor) -> Returned:
+    """`_returned` for features, and for blanks that add to the scores or to the values."""
+    like_v, d, has = tuple(given["v"].shape), torch.arange(LENGTH), encoding.blanks
+    per_distance: Shapes = [(heads, LENGTH) for heads in (1, HEADS)]
+    vectors: Shapes = [(heads, LENGTH, D) for heads in (1, HEADS)]
+    calls: Returned = []
     if "features" in has:
-        value = encoding.features(given["x"])
-        calls.append(("features", value, [(*like_v[:3], value.shape[-1])]))
+        calls.append(("features", encoding.features(given["x"]), [(*like_v[:3], encoding.feature_width)]))
     if "temperature" in has:
         calls.append(("temperature", encoding.temperature(d + 1), per_distance))
     if "distance_bias" in has:

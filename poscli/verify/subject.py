@@ -3,52 +3,52 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from poscli.attention import ENGINES, Engine, Positions, attend, biases, tiles
-from poscli.config import ModelConfig
-from poscli.encodings import Encoding, Shape, Unsupported
-from poscli.model import Model
-from poscli.spec import build, parse
+from poscli.attention import BlockSizes, Engine, attend
+from poscli.config.run import ModelConfig
+from poscli.equation import Encoding, Unsupported
+from poscli.model.initialise import build_model
+from poscli.model.transformer import Model
+from poscli.specs import build, parse
 from poscli.verify.noise import FLOAT32, draw, perturbed, rounding
 
 LENGTH, HEADS, WIDTH, VOCAB, BATCH = 16, 4, 32, 11, 2
 CONFIG = ModelConfig(layers=2, width=WIDTH, heads=HEADS, mlp=48)
+SHAPE = CONFIG.shape(LENGTH, VOCAB)
+# Block sizes so small that a short input has several blocks of every kind.
+SMALL = BlockSizes(
+    block_queries=5, backward_queries=5, backward_entries=1,
+    tile_queries=5, tile_keys=4, skip_multiple=2, weighted_queries=3,
+)  # fmt: skip
 
 
 class Subject:
-    """A spec, and models and input drawn from a seed."""
+    """A spec, with models and input drawn from a seed."""
 
     def __init__(self, spec: str, seed: int) -> None:
         self.spec, self.seed = spec, seed
 
-    @staticmethod
-    def shape() -> Shape:
-        """Of the small model."""
-        return CONFIG.shape(LENGTH, VOCAB)
-
     @cached_property
     def encodings(self) -> list[Encoding]:
-        """Each different encoding of the layers, its weights moved off their start."""
-        layers = build(parse(self.spec), self.shape(), self.seed)
+        """The different encodings of the layers, their weights moved away from the initial values."""
+        layers = build(parse(self.spec), SHAPE, self.seed)
         return [
             perturbed(e, self.seed).requires_grad_(False) for e in dict.fromkeys(layers[: len(parse(self.spec).layers)])
         ]
 
     @cached_property
     def model(self) -> Model:
-        """For evaluation, without gradients."""
+        """A small model for evaluation, without gradients."""
         return self.fresh().eval().requires_grad_(False)
 
     def fresh(self, moved: int = 0, seed: int | None = None, layers: int = CONFIG.layers) -> Model:
-        """A model as it is drawn, its weights then moved off their start."""
+        """A new model whose weights are drawn and then moved away from their initial values."""
         config = CONFIG.model_copy(update={"layers": layers})
-        drawn = Model(config, encoding=self.spec, vocab=VOCAB, length=LENGTH, seed=self.seed if seed is None else seed)
+        drawn = build_model(config, self.spec, vocab=VOCAB, length=LENGTH, seed=self.seed if seed is None else seed)
         return perturbed(drawn, self.seed + moved)
 
     def text(self, count: int, batch: int = BATCH) -> Tensor:
@@ -58,16 +58,16 @@ class Subject:
 
     @property
     def rescales(self) -> bool:
-        """Does the output depend on the total length?"""
+        """Whether the output depends on the total length."""
         return any(encoding.rescales for encoding in self.encodings)
 
     @property
-    def joined(self) -> bool:
-        """Is it several encodings, of which no class says how they act together?"""
+    def composed(self) -> bool:
+        """Whether the spec composes several encodings; no class declares properties of the composition."""
         return any(len(leaves) > 1 for leaves in parse(self.spec).layers)
 
     def takes(self, count: int) -> bool:
-        """Has it got that many positions?"""
+        """Whether the encoding has positions for `count` tokens."""
         try:
             with torch.no_grad():
                 self.model(self.text(count, 1))
@@ -76,31 +76,34 @@ class Subject:
         return True
 
     def tolerance(self, text: Tensor, model: Model | None = None) -> float:
-        """How far two right ways to compute the logits may be apart."""
+        """The largest difference to allow between two correct computations of the logits."""
         return rounding(model or self.model, text)
 
-    def inputs(self, queries: int, keys: int, dtype: torch.dtype, off: int | None = None) -> dict[str, Tensor]:
-        """q, k, v and the layer's input; `off`: the seed by which each is moved by a unit of rounding of float32."""
+    def inputs(self, queries: int, keys: int, dtype: torch.dtype, noise: int | None = None) -> dict[str, Tensor]:
+        """q, k, v and the layer's input x; with a seed `noise`, each number is changed by one unit of rounding."""
         sizes = {n: (BATCH, HEADS, t, WIDTH // HEADS) for n, t in (("q", queries), ("k", keys), ("v", keys))}
         sizes["x"] = (BATCH, keys, WIDTH)  # type: ignore[assignment]
         drawn = {name: draw(*size, seed=self.seed + n, dtype=dtype) for n, (name, size) in enumerate(sizes.items())}
         drawn["x"] = drawn["x"].to(torch.promote_types(dtype, torch.float32))  # norms hand out float32 at least
-        return drawn if off is None else {name: jolted(x, off + n) for n, (name, x) in enumerate(drawn.items())}
+        return drawn if noise is None else {name: rounded(x, noise + n) for n, (name, x) in enumerate(drawn.items())}
 
     def attention(
-        self, encoding: Encoding, engine: Engine, dtype: torch.dtype, queries: int, keys: int, off: int | None = None
+        self, encoding: Encoding, engine: Engine, dtype: torch.dtype, queries: int, keys: int, noise: int | None = None
     ) -> dict[str, Tensor]:
-        """Output and, from engines that have them, gradients of everything under a random loss, as float64."""
+        """The output and, if the engine has a backward pass, all gradients of a random loss, as float64.
+
+        With a seed `noise`, inputs and weights are changed by one unit of rounding.
+        """
         encoding = copy.deepcopy(encoding).to(dtype).requires_grad_(True)
-        if off is not None:
+        if noise is not None:
             with torch.no_grad():
                 for n, parameter in enumerate(encoding.parameters()):
-                    parameter.copy_(jolted(parameter, off + 10 + n))
-        given = {name: x.requires_grad_() for name, x in self.inputs(queries, keys, dtype, off).items()}
+                    parameter.copy_(rounded(parameter, noise + 10 + n))
+        given = {name: x.requires_grad_() for name, x in self.inputs(queries, keys, dtype, noise).items()}
         features = encoding.features(given["x"]) if "features" in encoding.blanks else None
-        positions = Positions.of(encoding, keys, torch.device("cpu"))
-        with blocks_of(5), torch.set_grad_enabled(engine.gradient):
-            out = attend(engine, encoding, given["q"], given["k"], given["v"], positions, features)
+        positions = encoding.locate(keys, torch.device("cpu"))
+        with torch.set_grad_enabled(engine.gradient):
+            out = attend(engine, encoding, given["q"], given["k"], given["v"], positions, features, SMALL)
         if not engine.gradient:
             return {"output": out.double()}
         (out * draw(*out.shape, seed=self.seed + 9, dtype=dtype)).sum().backward()
@@ -109,29 +112,6 @@ class Subject:
         return {name: value.detach().double() for name, value in ({"output": out} | grads).items()}
 
 
-@contextmanager
-def blocks_of(rows: int) -> Iterator[None]:
-    """Engines work through so few queries at a time: a small input then meets every seam between blocks."""
-    sizes = [
-        (biases, "BLOCK", rows),
-        (tiles, "ROWS", rows),
-        (tiles, "KEYS", rows - 1),
-        (tiles, "STEP", 2),
-        (tiles, "FEW", 3),
-    ]
-    kept = [(module, name, getattr(module, name)) for module, name, _ in sizes]
-    try:
-        for module, name, size in sizes:
-            setattr(module, name, size)
-        yield
-    finally:
-        for module, name, size in kept:
-            setattr(module, name, size)
-
-
-def jolted(x: Tensor, seed: int) -> Tensor:
-    """Every number moved by one unit of rounding of float32, up or down."""
+def rounded(x: Tensor, seed: int) -> Tensor:
+    """Change every number by one unit of rounding of float32, up or down at random."""
     return x * (1 + FLOAT32 * draw(*x.shape, seed=seed, dtype=x.dtype).sign())
-
-
-REFERENCE = ENGINES["reference"]

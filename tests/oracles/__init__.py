@@ -1,8 +1,8 @@
 """Every encoding's formula, written again in float64 from its paper or taken from another library.
 
-An oracle shares no code with poscli. It reads what the encoding has learned off its attributes, so that autograd flows
-through it, and gives the scores, the output of attention or the embedding that the paper says. `test_oracles.py`
-compares values and gradients; `make table` writes the largest errors into docs/ENCODINGS.md.
+An oracle shares no code with poscli. It uses the learned parameters of poscli's encoding, so that gradients can be
+compared too, and computes scores, the output of attention or the embedding. `test_oracles.py` compares values and
+gradients; `make table` writes the largest errors into docs/ENCODINGS.md.
 
 B batch, H heads, T tokens, D head width, W model width. Everything is float64, positions included.
 """
@@ -23,7 +23,7 @@ from poscli.encodings import Encoding
 
 @dataclass(frozen=True)
 class Content:
-    """What one layer is given."""
+    """The input of one layer."""
 
     q: Tensor  # [B, H, T, D], from the projections
     k: Tensor
@@ -33,18 +33,20 @@ class Content:
     pos: Tensor  # [T], the order of the tokens, times a stride
 
 
+FLOAT32, FLOAT64 = 2**-23, 2**-52  # units of rounding
+
 Formula = Callable[[Encoding, Content], Tensor]
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """A formula for one spec, where it comes from, and what it gives."""
+    """The formula of one spec, its source, and the kind of its result."""
 
     spec: str
-    against: str  # the paper, or the library and what of it
+    against: str  # the source: the paper, or a function of a library
     gives: str  # scores, output or embedding
     formula: Formula
-    unit: float = 2**-52  # of rounding, of the oracle's own arithmetic
+    unit: float = FLOAT64  # the unit of rounding of the least precise dtype that the oracle computes in
 
     def __str__(self) -> str:
         return f"{self.spec} against {self.against}"
@@ -54,7 +56,7 @@ ORACLES: list[Oracle] = []
 
 
 def oracle(
-    *specs: str, against: str = "the paper's formula", gives: str = "scores", unit: float = 2**-52
+    *specs: str, against: str = "the paper's formula", gives: str = "scores", unit: float = FLOAT64
 ) -> Callable[[Formula], Formula]:
     """Register a formula. Scores are those before the causal mask: `[B or 1, H, T, T]`, q . k and scale included."""
 
@@ -78,7 +80,7 @@ def dots(c: Content) -> Tensor:
 
 
 def distances(c: Content) -> Tensor:
-    """I - j `[T, T]`; negative in the future."""
+    """Distances i - j `[T, T]`; negative in the future."""
     return c.pos[:, None] - c.pos[None, :]
 
 

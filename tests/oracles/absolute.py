@@ -1,4 +1,4 @@
-"""Oracles of what acts on the embedding, and of nothing at all."""
+"""Oracles of `none` and of the encodings that act on the embedding."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from torch.func import functional_call
 from transformers import GPT2Config, GPT2Model
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
-from oracles import Content, dots, oracle
-from poscli.encodings import Encoding, Unsupported
+from oracles import FLOAT32, Content, dots, oracle
+from poscli.encodings import Encoding
 from poscli.encodings.learned import noise
+from poscli.equation import Unsupported
 
 
 @oracle("none", against="the definition")
@@ -46,9 +47,9 @@ def sinusoidal_beside(e: Encoding, c: Content) -> Tensor:
     return torch.einsum("btw,vw->btv", c.x, of_x) + torch.einsum("tw,vw->tv", sinusoids(c.pos, width), of_p)
 
 
-@oracle("sinusoidal", against="transformers Marian, interleaved", gives="embedding", unit=2**-23)
+@oracle("sinusoidal", against="transformers Marian, interleaved", gives="embedding", unit=FLOAT32)
 def sinusoidal_marian(e: Encoding, c: Content) -> Tensor:
-    """Marian keeps all sines in the first half, all cosines in the second: one permutation of the channels apart."""
+    """Marian has all sines in the first half and all cosines in the second, a permutation of the paper's channels."""
     index, width = c.pos.round().long(), c.x.shape[-1]
     theirs = MarianSinusoidalPositionalEmbedding(int(index[-1]) + 1, width)
     theirs._init_weight()
@@ -71,7 +72,7 @@ def learned(e: Encoding, c: Content) -> Tensor:
 
 
 def row(table: Tensor, at: Tensor) -> Tensor:
-    """A table at a position between two of its rows."""
+    """A row of a table, interpolated at a position between two rows."""
     low = min(int(at), len(table) - 1)
     high = min(low + 1, len(table) - 1)
     return (1 - (at - low)) * table[low] + (at - low) * table[high]
@@ -85,7 +86,7 @@ def learned_interpolated(e: Encoding, c: Content) -> Tensor:
 
 
 def hierarchy(p: Tensor, k: int, a: float) -> Tensor:
-    """q_{(i-1) n + j} with i and j from 1, as the author writes it."""
+    """q_{(i-1) n + j} with i and j from 1, in the author's notation."""
     n = len(p)
     i, j = k // n + 1, k % n + 1
 
@@ -105,7 +106,7 @@ def hierarchical(e: Encoding, c: Content) -> Tensor:
 
 @oracle("learned(beyond=random)", against="the definition", gives="embedding")
 def learned_random(e: Encoding, c: Content) -> Tensor:
-    """Which noise is a matter of choice; that it belongs to the position alone is not."""
+    """The noise is arbitrary, but it must depend on the position alone."""
     rows = []
     for k in c.pos.round().long().tolist():
         alone = noise(torch.tensor([k]), c.x.shape[-1])[0].double()
@@ -116,7 +117,7 @@ def learned_random(e: Encoding, c: Content) -> Tensor:
 # floater
 
 
-@oracle("floater(hidden=0, step=1)", against="its closed form, h linear", gives="embedding", unit=2**-23)
+@oracle("floater(hidden=0, step=1)", against="its closed form, h linear", gives="embedding", unit=FLOAT32)
 def floater_linear(e: Encoding, c: Content) -> Tensor:
     """d/dt (p, t, 1) = M (p, t, 1), so (p, t, 1) at t is exp(M t) (p(0), 0, 1).
 
@@ -137,7 +138,7 @@ def h(e: Encoding, t: float | Tensor, p: Tensor) -> Tensor:
 
 
 def kutta(e: Encoding, t: float | Tensor, p: Tensor, dt: float | Tensor) -> Tensor:
-    """One step of the 3/8 rule, which is what torchdiffeq's `rk4` is."""
+    """One step of the 3/8 rule, torchdiffeq's `rk4`."""
     k1 = h(e, t, p)
     k2 = h(e, t + dt / 3, p + dt / 3 * k1)
     k3 = h(e, t + 2 / 3 * dt, p + dt * (k2 - k1 / 3))
@@ -146,7 +147,7 @@ def kutta(e: Encoding, t: float | Tensor, p: Tensor, dt: float | Tensor) -> Tens
 
 @oracle("floater", "floater(hidden=5, step=3)", against="the definition", gives="embedding")
 def floater_by_steps(e: Encoding, c: Content) -> Tensor:
-    """The solver on its grid, and between two of its points the cubic with their values and slopes."""
+    """The solution on a grid, with the cubic of both values and slopes between two points."""
     size, rows, p, n = e.step * 0.01, [], e.p_0, 0
     for k in c.pos:
         while e.step * (n + 1) <= float(k):
@@ -159,9 +160,9 @@ def floater_by_steps(e: Encoding, c: Content) -> Tensor:
     return c.x + torch.stack(rows)
 
 
-@oracle("floater(step=1)", gives="embedding", unit=2**-23)
+@oracle("floater(step=1)", gives="embedding", unit=FLOAT32)
 def floater(e: Encoding, c: Content) -> Tensor:
-    """The integral, in steps of half a position: what the solver leaves is far below float32's rounding."""
+    """The integral in steps of half a position, whose error is far below the rounding of float32."""
     p, t, rows = e.p_0, 0.01 * c.pos[0], [e.p_0]
     for end in 0.01 * c.pos[1:]:
         steps = 2 * round(float(end - t) / 0.01)

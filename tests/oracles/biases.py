@@ -15,31 +15,30 @@ from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
 from transformers.models.t5.modeling_t5 import T5Attention
 from x_transformers.x_transformers import AlibiPositionalBias, DynamicPositionBias
 
-from oracles import Content, attention, distances, dots, oracle
+from oracles import FLOAT32, Content, attention, distances, dots, oracle
 from poscli.encodings import Encoding
 
 L = 16  # tokens of a training window
-SINGLE = 2**-23
 
 
 def whole(c: Content) -> Tensor:
-    """Distances `[T, T]` as whole numbers, also where positions are off by rounding; negative in the future."""
+    """Distances `[T, T]` as whole numbers, also if rounding noise has moved positions; negative in the future."""
     return c.pos.round().long()[:, None] - c.pos.round().long()
 
 
 def each(term: Callable[[int], Tensor], c: Content) -> Tensor:
-    """The scores with a term `[H]` of every whole distance, taken pair by pair; the future gets what is at hand."""
+    """Scores with a term `[H]` for each whole distance, pair by pair; terms in the future are arbitrary."""
     rows = [torch.stack([term(max(0, int(d))) for d in row], dim=-1) for row in whole(c)]
     return dots(c) + torch.stack(rows, dim=-2)
 
 
 def past(c: Content) -> Tensor:
-    """Distances `[T, T]`, 0 for the future, which would be out of the range of powers and logarithms."""
+    """Distances `[T, T]`, 0 in the future, where powers and logarithms are not defined."""
     return distances(c).clamp(min=0)
 
 
 def at(c: Content, bias: Callable[[int], Tensor]) -> Tensor:
-    """What a library gives for n tokens in a row, `[H, n, n]`, at the positions there are: `[H, T, T]`."""
+    """A library's bias for n consecutive tokens, `[H, n, n]`, read at the given positions: `[H, T, T]`."""
     pos = c.pos.round().long()
     return bias(int(pos[-1]) + 1)[:, pos][:, :, pos]
 
@@ -56,7 +55,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def slopes(n: int) -> list[float]:
-    """ALiBi's authors' recursion: a geometric sequence for powers of two, else the next power of two fills the gap."""
+    """The recursion of ALiBi's authors: geometric for powers of two, else filled up from the next power of two."""
     if math.log2(n).is_integer():
         start = 2 ** (-(2 ** -(math.log2(n) - 3)))
         return [start * start**i for i in range(n)]
@@ -75,15 +74,15 @@ def alibi_trained(e: Encoding, c: Content) -> Tensor:
     return dots(c) - e.slope[:, None, None] * distances(c)
 
 
-@oracle("alibi", against="transformers BLOOM", gives="output", unit=SINGLE)
+@oracle("alibi", against="transformers BLOOM", gives="output", unit=FLOAT32)
 def bloom(e: Encoding, c: Content) -> Tensor:
-    """BLOOM adds + m_h j, another number for every query: compared behind the softmax."""
+    """BLOOM adds m_h j, which differs by a constant per query, so outputs are compared after the softmax."""
     pos = c.pos.round().long()
     everywhere = build_alibi_tensor(torch.ones(1, int(pos[-1]) + 1), c.q.shape[1], torch.float32)
     return attention(dots(c) + everywhere[..., pos].double(), c)
 
 
-@oracle("alibi", against="x-transformers AlibiPositionalBias", unit=SINGLE)
+@oracle("alibi", against="x-transformers AlibiPositionalBias", unit=FLOAT32)
 def alibi_of_x_transformers(e: Encoding, c: Content) -> Tensor:
     return dots(c) + AlibiPositionalBias(c.q.shape[1]).forward_custom_pos(c.pos.float()).double()
 
@@ -92,7 +91,7 @@ def alibi_of_x_transformers(e: Encoding, c: Content) -> Tensor:
 
 
 def bucket(d: int, buckets: int, far: int) -> int:
-    """Half of the buckets hold one distance each, half grow logarithmically up to `far`; the last has the rest."""
+    """Half of the buckets hold one distance each, half are spaced logarithmically; the last has the rest."""
     exact = buckets // 2
     if d < exact:
         return d
@@ -128,7 +127,7 @@ def clipped(e: Encoding, c: Content) -> Tensor:
 
 @oracle("clipped", against="transformers SwinSelfAttention")
 def swin(e: Encoding, c: Content) -> Tensor:
-    """One window of 1 x n, n above every distance; where the table of `clipped` ends, its last number is repeated."""
+    """Swin's bias in a window of 1 x n with n above every distance; the last number of `clipped` is repeated."""
 
     def bias(n: int) -> Tensor:
         layer = SwinSelfAttention(SwinConfig(), 24, c.q.shape[1], window_size=(1, n))
@@ -168,7 +167,7 @@ def kerple_power(e: Encoding, c: Content) -> Tensor:
 
 
 def sandwich(width: int, base: float) -> Callable[[Encoding, Content], Tensor]:
-    """The inner products of sinusoidal rows, each over the compression ratio of its head."""
+    """Inner products of sinusoidal rows, divided by the compression ratio of the head."""
 
     def formula(e: Encoding, c: Content) -> Tensor:
         angles = [c.pos / base ** (2 * m / width) for m in range(width // 2)]
@@ -213,7 +212,7 @@ def fourier(e: Encoding, c: Content) -> Tensor:
 
 
 def network(first: nn.Linear, last: nn.Linear, x: Tensor) -> Tensor:
-    """One hidden layer of ReLUs, `[...]` -> `[H, ...]`, written out."""
+    """A network with one hidden layer of ReLUs, `[...]` -> `[H, ...]`."""
     hidden = torch.clamp(x[..., None] * first.weight[:, 0] + first.bias, min=0)
     out = torch.einsum("...n,hn->h...", hidden, last.weight)
     return out if last.bias is None else out + last.bias.view(-1, *[1] * x.ndim)
@@ -230,7 +229,7 @@ def cpb_linear(e: Encoding, c: Content) -> Tensor:
 
 
 def dynamic_position_bias(log: bool) -> Callable[[Encoding, Content], Tensor]:
-    """Its SiLU made a ReLU, its last bias 0; of the distance itself, of which poscli's network gets a share of L."""
+    """The library's network with ReLU for SiLU and no last bias. Its input is the distance, poscli's distance / L."""
 
     def formula(e: Encoding, c: Content) -> Tensor:
         first, last = e.first, e.last
@@ -248,13 +247,13 @@ def dynamic_position_bias(log: bool) -> Callable[[Encoding, Content], Tensor]:
     return formula
 
 
-oracle("cpb", against="x-transformers DynamicPositionBias", unit=SINGLE)(dynamic_position_bias(True))
-oracle("cpb(log=false)", against="x-transformers DynamicPositionBias", unit=SINGLE)(dynamic_position_bias(False))
+oracle("cpb", against="x-transformers DynamicPositionBias", unit=FLOAT32)(dynamic_position_bias(True))
+oracle("cpb(log=false)", against="x-transformers DynamicPositionBias", unit=FLOAT32)(dynamic_position_bias(False))
 
 
-@oracle("cpb(hidden=512)", against="transformers Swinv2SelfAttention", unit=SINGLE)
+@oracle("cpb(hidden=512)", against="transformers Swinv2SelfAttention", unit=FLOAT32)
 def swinv2(e: Encoding, c: Content) -> Tensor:
-    """One window of 1 x n, before the squashing. Coordinates are log2(1 + 8 d / 8) / 3 for a former window of 9."""
+    """Swin's network in a window of 1 x n, before the squashing. Coordinates are log2(1 + 8 d / 8) / 3."""
 
     def bias(n: int) -> Tensor:
         theirs = Swinv2SelfAttention(Swinv2Config(), 24, c.q.shape[1], (1, n), pretrained_window_size=[2, 9])
@@ -273,7 +272,7 @@ def swinv2(e: Encoding, c: Content) -> Tensor:
 
 @oracle("fire", "fire(hidden=5)")
 def fire(e: Encoding, c: Content) -> Tensor:
-    """The threshold, L/4 at the start, lies among the positions: queries before it and behind it both occur."""
+    """The threshold lies among the positions, so queries occur before and after it."""
     scale, threshold = softplus(e.c), torch.abs(e.threshold) * L / 4
     assert 0 < threshold < L - 1
     far = torch.maximum(c.pos, threshold)

@@ -11,16 +11,14 @@ from torch import Tensor
 from torch.func import functional_call
 from x_transformers.x_transformers import CoPE, DataDependentAlibi
 
-from oracles import Content, dots, oracle
+from oracles import FLOAT32, Content, dots, oracle
 from poscli.encodings import Encoding
 
-with warnings.catch_warnings():  # of packages that fla would rather have, and of torch about its own
+with warnings.catch_warnings():  # fla warns of optional packages, torch of deprecated functions
     warnings.simplefilter("ignore")
     from fla.ops.forgetting_attn.naive import naive_forgetting_attn
     from fla.ops.path_attn.naive import naive_path_attn
     from fla.ops.stickbreaking_attn.naive import naive_stickbreaking_attn
-
-SINGLE = 2**-23
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -28,14 +26,14 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def pairs(c: Content, entry: Callable[[int, int], Tensor]) -> Tensor:
-    """`[B, H, T, T]` of an entry `[B, H]` for every query i and key j up to it; zero in the future."""
+    """`[B, H, T, T]` from a function of query i and key j that gives `[B, H]`; zero in the future."""
     n = c.q.shape[2]
     zero = torch.zeros_like(c.q[:, :, 0, 0])
     return torch.stack([torch.stack([entry(i, j) if j <= i else zero for j in range(n)], -1) for i in range(n)], -2)
 
 
 def by_token(library: Tensor) -> Tensor:
-    """`[B, T, H, D]`, as fla has it, from or to `[B, H, T, D]`."""
+    """Convert fla's layout `[B, T, H, D]` from or to `[B, H, T, D]`."""
     return library.transpose(1, 2)
 
 
@@ -43,12 +41,12 @@ def by_token(library: Tensor) -> Tensor:
 
 
 def gate(e: Encoding, c: Content) -> Tensor:
-    """W_h . x_l + b_h: `[B, H, T]`."""
+    """The gate's argument w_h . x_l + b_h, `[B, H, T]`."""
     return torch.einsum("btw,hw->bht", c.x, e.w) + e.b[:, None]
 
 
 def between(c: Content, term: Tensor) -> Tensor:
-    """Sum_{l=j+1..i} of a term `[B, H, T]`, added up for every pair."""
+    """The sum over l = j+1..i of a term `[B, H, T]`, for every pair."""
     return pairs(c, lambda i, j: sum((term[:, :, m] for m in range(j + 1, i + 1)), torch.zeros_like(term[:, :, 0])))
 
 
@@ -57,7 +55,7 @@ def fox(e: Encoding, c: Content) -> Tensor:
     return dots(c) + between(c, torch.log(sigmoid(gate(e, c))))
 
 
-@oracle("fox", "fox(start=0.5)", against="fla naive_forgetting_attn", gives="output", unit=SINGLE)
+@oracle("fox", "fox(start=0.5)", against="fla naive_forgetting_attn", gives="output", unit=FLOAT32)
 def fox_of_fla(e: Encoding, c: Content) -> Tensor:
     log_f = torch.log(sigmoid(gate(e, c))).transpose(1, 2)
     return by_token(naive_forgetting_attn(by_token(c.q), by_token(c.k), by_token(c.v).float(), log_f).double())
@@ -79,7 +77,7 @@ def cable(e: Encoding, c: Content) -> Tensor:
 
 
 def stick(current: bool) -> Callable[[Encoding, Content], Tensor]:
-    """A stick of length 1 is passed from the query back through the keys; each breaks off its share of the rest."""
+    """From the query back, each key breaks its share off what is left of a stick of length 1."""
 
     def formula(e: Encoding, c: Content) -> Tensor:
         share, rows = sigmoid(dots(c)), []
@@ -111,7 +109,7 @@ for spec, current in (("stick-breaking", True), ("stick-breaking(current=false)"
 
 
 def reflections(e: Encoding, c: Content) -> tuple[Tensor, Tensor]:
-    """W_t `[B, T, H, D]` of length 1, and beta_t `[B, T, H]`."""
+    """The vectors w_t `[B, T, H, D]` of length 1, and beta_t `[B, T, H]`."""
     w = torch.einsum("btw,rw,nr->btn", c.x, e.down, e.up).unflatten(-1, (c.q.shape[1], -1))
     beta = 2 * sigmoid(torch.einsum("btw,hw->bth", c.x, e.u) + e.b)
     return w / torch.sqrt((w**2).sum(-1, keepdim=True)), beta
@@ -119,7 +117,7 @@ def reflections(e: Encoding, c: Content) -> tuple[Tensor, Tensor]:
 
 @oracle("path", "path(rank=3)")
 def path(e: Encoding, c: Content) -> Tensor:
-    """Every product H_{j+1} ... H_i as a matrix."""
+    """Scores with every product H_{j+1} ... H_i as a matrix."""
     w, beta = (y.transpose(1, 2) for y in reflections(e, c))
     eye = torch.eye(c.q.shape[-1], dtype=torch.float64)
     h = eye - beta[..., None, None] * w[..., :, None] * w[..., None, :]
@@ -133,7 +131,7 @@ def path(e: Encoding, c: Content) -> Tensor:
     return pairs(c, score) / math.sqrt(c.q.shape[-1])
 
 
-@oracle("path", "path(rank=3)", against="fla naive_path_attn", gives="output", unit=SINGLE)
+@oracle("path", "path(rank=3)", against="fla naive_path_attn", gives="output", unit=FLOAT32)
 def path_of_fla(e: Encoding, c: Content) -> Tensor:
     w, beta = reflections(e, c)
     q, k, v = (by_token(y) for y in (c.q, c.k, c.v))
@@ -146,7 +144,7 @@ def path_of_fla(e: Encoding, c: Content) -> Tensor:
 
 @oracle("cope", "cope(max_pos=5)")
 def cope(e: Encoding, c: Content) -> Tensor:
-    """Positions are sums of gates, pair by pair; between two whole positions, the embedding is a weighted mean."""
+    """Positions are sums of gates; between whole positions the embedding is interpolated."""
     s, last = dots(c), len(e.e) - 1
     gates = sigmoid(s)
 
@@ -163,7 +161,7 @@ def cope_of_x_transformers(max_pos: int) -> Callable[[Encoding, Content], Tensor
     def formula(e: Encoding, c: Content) -> Tensor:
         theirs = CoPE(c.q.shape[-1], c.q.shape[1], max_pos)
         future = torch.ones(c.q.shape[2], c.q.shape[2], dtype=torch.bool).triu(1)
-        s = dots(c).masked_fill(future, -1e9)  # its gates are open where attention is not masked
+        s = dots(c).masked_fill(future, -1e9)  # the library sums the gates of all keys that are not masked
         return s + functional_call(theirs, {"pos_emb": e.e}, (c.q, s))
 
     return formula
@@ -177,7 +175,7 @@ oracle("cope(max_pos=5)", against="x-transformers CoPE")(cope_of_x_transformers(
 
 
 def dape(prior: Callable[[Encoding, Content], Tensor]) -> Callable[[Encoding, Content], Tensor]:
-    """Over the heads of one pair at a time: 2H numbers in, H out."""
+    """The network, applied to one pair at a time: 2H numbers in, H out."""
 
     def formula(e: Encoding, c: Content) -> Tensor:
         s = dots(c)
@@ -199,7 +197,7 @@ def kerple(e: Encoding, c: Content) -> Tensor:
 
 
 def alibi(e: Encoding, c: Content) -> Tensor:
-    """Slopes of 3 heads: two of the sequence for 2 heads, and the first of that for 4."""
+    """Slopes for 3 heads: the two for 2 heads, then the first for 4 heads."""
     m = torch.tensor([2**-4, 2**-8, 2**-2], dtype=torch.float64)
     return -m[:, None, None] * (c.pos[:, None] - c.pos)
 

@@ -1,4 +1,4 @@
-"""poscli's numbers beside an oracle's, and how far they may be apart."""
+"""Results of poscli and of an oracle, and the largest difference to allow between them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import copy
 from functools import cache
 
 import torch
-from conftest import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, tokens
 from torch import Tensor
+from toys import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, tokens
 
-from oracles import Content, Oracle, attention
-from poscli.attention import ENGINES, Place, Positions, able, attend
-from poscli.encodings import Encoding, Unsupported
+from oracles import FLOAT32, Content, Oracle, attention
+from poscli.attention import ENGINES, Place, attend, engines_for
+from poscli.encodings import Encoding
+from poscli.equation import Positions, Unsupported
 
 BATCH = 2
-STRIDES = (1, 21)  # of the positions: the training length, and 16 times that
-UNIT = 2**-23
+STRIDES = (1, 21)  # steps between positions, which reach the training length, and 16 times that
 
 
 def content(stride: int, dtype: torch.dtype) -> Content:
@@ -33,19 +33,19 @@ def with_gradients(out: Tensor, encoding: Encoding, c: Content) -> dict[str, Ten
     return {name: value.detach().double() for name, value in ({"result": out} | grads).items()}
 
 
-def expected(oracle: Oracle, stride: int, off: int | None = None) -> dict[str, Tensor]:
-    """What the oracle says; `off`: the seed by which every number is moved by one unit of rounding of float32."""
+def expected(oracle: Oracle, stride: int, noise: int | None = None) -> dict[str, Tensor]:
+    """The oracle's results; with a seed `noise`, every input is changed by one unit of rounding of float32."""
     encoding, c = make(oracle.spec, dtype=torch.float64), content(stride, torch.float64)
-    if off is not None:
+    if noise is not None:
         with torch.no_grad():
             for n, number in enumerate([c.q, c.k, c.v, c.x, c.pos, *encoding.parameters()]):
-                number *= 1 + UNIT * draw(*number.shape, seed=100 * off + n, dtype=torch.float64).sign()
+                number *= 1 + FLOAT32 * draw(*number.shape, seed=100 * noise + n, dtype=torch.float64).sign()
     result = oracle.formula(encoding, c)
     return with_gradients(attention(result, c) if oracle.gives == "scores" else result, encoding, c)
 
 
 def found(oracle: Oracle, stride: int, engine: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What poscli computes, with gradients where the engine has them."""
+    """The results of poscli, with gradients if the engine has a backward pass."""
     encoding, c = copy.deepcopy(make(oracle.spec)).to(dtype), content(stride, dtype)
     assert make(oracle.spec).blanks == encoding.blanks
     index = c.pos.long()
@@ -60,21 +60,21 @@ def found(oracle: Oracle, stride: int, engine: str, dtype: torch.dtype) -> dict[
 
 
 def limits(oracle: Oracle, stride: int, exact: dict[str, Tensor]) -> dict[str, float]:
-    """Eight times what one unit of rounding in every input, positions included, does to what the oracle gives.
+    """The largest difference to allow in each result, as in `poscli.verify.noise.tolerances`.
 
-    Arithmetic in another order gives the exact result for inputs that are off by a few units. It leaves sums that
-    cancel for whatever input, though: so eight units of a sum of D products of order 1, at the least; and for a
-    parameter of a row of those, each times what the parameter meets there (a slope, the distance).
+    It is eight times the change of the oracle's result if every input, positions included, changes by one unit of
+    rounding, and at least eight units of a sum of D products of order 1. The gradient of a parameter adds up such sums,
+    times factors as large as the largest distance.
     """
-    moved = [expected(oracle, stride, off) for off in (1, 2, 3)]
+    moved = [expected(oracle, stride, noise) for noise in (1, 2, 3)]
     own = {name: max(float((m[name] - x).abs().max()) for m in moved) for name, x in exact.items()}
     weight = {name: 1 if name in ("result", "dq", "dk", "dv") else LENGTH * stride for name in exact}
-    return {name: 8 * max(error, UNIT * HEAD_WIDTH * weight[name]) for name, error in own.items()}
+    return {name: 8 * max(error, FLOAT32 * HEAD_WIDTH * weight[name]) for name, error in own.items()}
 
 
 @cache
 def largest(oracle: Oracle) -> tuple[float, float]:
-    """The largest error of a float32 result over engines and strides, and its limit there."""
+    """The largest error in float32 over all engines and strides, and its limit."""
     seen = [(0.0, 0.0)]
     for stride in STRIDES:
         try:
@@ -82,12 +82,12 @@ def largest(oracle: Oracle) -> tuple[float, float]:
             limit = limits(oracle, stride, exact)["result"]
         except Unsupported:
             continue
-        for engine in engines_for(oracle):
+        for engine in engines_of(oracle):
             value = found(oracle, stride, engine, torch.float32)["result"]
             seen.append((float((value - exact["result"]).abs().max()), limit))
     return max(seen)
 
 
-def engines_for(oracle: Oracle) -> list[str]:
+def engines_of(oracle: Oracle) -> list[str]:
     encoding = make(oracle.spec)
-    return ["-"] if oracle.gives == "embedding" else [e.name for e in able(encoding, Place(gradient=False))]
+    return ["-"] if oracle.gives == "embedding" else [e.name for e in engines_for(encoding, Place(gradient=False))]

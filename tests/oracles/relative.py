@@ -1,4 +1,4 @@
-"""Oracles of the relative vectors, of TUPE's untied positions, and of what multiplies the weights after the softmax."""
+"""Oracles of relative vectors, of TUPE's untied positions, and of URPE's factors after the softmax."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import (
 )
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
-from oracles import Content, causal, distances, dots, oracle
-from poscli.encodings import Encoding, Unsupported
+from oracles import FLOAT32, Content, causal, distances, dots, oracle
+from poscli.encodings import Encoding
+from poscli.equation import Unsupported
 
-with warnings.catch_warnings():  # torch has left the compiler that this module decorates functions with
+with warnings.catch_warnings():  # this module uses torch.jit, which torch has deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
     from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention, make_log_bucket_position
 
 
 def pairwise(score: Callable[[int, int], Tensor], c: Content) -> Tensor:
-    """The scores `[B, H, T, T]` of all pairs that the mask shows, from a function of one pair; 0 for the others."""
+    """Scores `[B, H, T, T]` of all visible pairs, from a function of one pair; 0 for the others."""
     tokens = range(len(c.pos))
     hidden = torch.zeros(c.q.shape[:2], dtype=torch.float64)
     rows = [torch.stack([score(i, j) if j <= i else hidden for j in tokens], dim=-1) for i in tokens]
@@ -32,12 +33,12 @@ def pairwise(score: Callable[[int, int], Tensor], c: Content) -> Tensor:
 
 
 def steps(i: int, j: int, c: Content) -> int:
-    """I - j as a whole number, also where positions are off by rounding."""
+    """The distance i - j as a whole number, also if rounding noise has moved the positions."""
     return round(float(c.pos[i] - c.pos[j]))
 
 
 def heads_last(x: Tensor) -> Tensor:
-    """`[B, H, T, D]` as transformers' older models want it, `[T, B, H, D]`."""
+    """Convert `[B, H, T, D]` to the layout of transformers' older models, `[T, B, H, D]`."""
     return x.permute(2, 0, 1, 3)
 
 
@@ -88,13 +89,13 @@ def four_terms(e: Encoding, c: Content) -> Tensor:
 
 
 def frequencies(width: int) -> Tensor:
-    """Which transformers rounds to float32."""
+    """The frequencies, which transformers rounds to float32."""
     return 1 / 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
 
 
 @oracle("transformer-xl", against="transformers RelPartialLearnableMultiHeadAttn")
 def transfo_xl(e: Encoding, c: Content) -> Tensor:
-    """Its own attention fills a float32 mask with the least number of float64; so all but the softmax."""
+    """The library's scores only: its attention cannot mask in float64."""
     heads, width = c.q.shape[1], c.q.shape[3]
     sinusoids = PositionalEmbedding(heads * width)
     sinusoids.inv_freq = frequencies(heads * width)
@@ -128,7 +129,7 @@ def xlnet(e: Encoding, c: Content) -> Tensor:
 
 
 def delta(apart: int, k: int) -> int:
-    """Equation 3, of i - j, case by case."""
+    """Equation 3, a function of i - j, case by case."""
     if apart <= -k:
         return 0
     return 2 * k - 1 if apart >= k else apart + k
@@ -152,12 +153,13 @@ def deberta(e: Encoding, c: Content) -> Tensor:
 
 @oracle("deberta(buckets=6)", "deberta(span=100, buckets=8)", "deberta(span=9, buckets=4)")
 def deberta_buckets(e: Encoding, c: Content) -> Tensor:
-    """Equal steps up to half of the buckets, equal ratios from there to the last but one place of the span."""
+    """Distances up to span - 1, in equal steps up to half of the buckets and in equal ratios from there on."""
     buckets = len(e.p) // 2
     middle = buckets // 2
     ratio = ((e.span - 1) / middle) ** (1 / (middle - 1))
 
     def bucket(apart: int) -> int:
+        apart = min(apart, e.span - 1)
         if apart <= middle:
             return apart
         edges = 0
@@ -171,10 +173,10 @@ def deberta_buckets(e: Encoding, c: Content) -> Tensor:
 @oracle(
     *("deberta(span=400)", "deberta(span=400, buckets=8)", "deberta(span=316, buckets=31)"),
     against="transformers DebertaV2 DisentangledSelfAttention",
-    unit=2**-23,
+    unit=FLOAT32,
 )
 def deberta_v2(e: Encoding, c: Content) -> Tensor:
-    """Transformers reads Q_r at delta(i, j), the paper at delta(j, i): it gets P the other way round for those."""
+    """Transformers reads Q_r at delta(i, j), the paper at delta(j, i), so the library gets P reversed for Q_r."""
     batch, heads, count, _ = c.q.shape
     relative = distances(c).round().long()
     if len(e.p) < 2 * e.span:
@@ -200,7 +202,7 @@ def deberta_v2(e: Encoding, c: Content) -> Tensor:
 
 
 def t5_bucket(d: int) -> int:
-    """Of 32: 16 for one distance each, 16 in equal ratios from 16 to 128."""
+    """The bucket of 32 for a distance: 16 hold one distance each, 16 have equal ratios from 16 to 128."""
     return d if d < 16 else min(31, 16 + math.floor(16 * math.log(d / 16, 8)))
 
 

@@ -16,15 +16,14 @@ from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.gptj import modeling_gptj
 from transformers.models.llama import modeling_llama
 
-from oracles import Content, dots, oracle
+from oracles import FLOAT32, Content, dots, oracle
 from poscli.encodings import Encoding
 
 D, L = 8, 16  # numbers per head, tokens of a training window
-SINGLE = 2**-23
 
 
 def scale_of(c: Content) -> Tensor:
-    """How many training lengths there are, s = max(1, L'/L)."""
+    """The factor s = max(1, L'/L)."""
     return torch.clamp((c.pos.max() + 1) / L, min=1)
 
 
@@ -36,9 +35,10 @@ def powers(base: float | Tensor = 10000.0, width: int = D) -> list[Tensor]:
 def products(
     c: Content, theta: list[Tensor], *, interleaved: bool = False, times: Tensor | float = 1.0, keep: int = 0
 ) -> Tensor:
-    """Re sum_m q_m conj(k_m) exp(i (p_i - p_j) theta_m) over pairs taken as complex numbers, and the rest as it is.
+    """Re sum_m q_m conj(k_m) exp(i (p_i - p_j) theta_m) / sqrt(D) over pairs as complex numbers.
 
-    `times`: what q and k are multiplied by where they are rotated, both. `keep`: the position from which on that is so.
+    The channels beyond the pairs are not rotated. `times` multiplies the rotated channels of both q and k. Positions
+    below `keep` use RoPE's frequencies and factor 1.
     """
     pairs = len(theta)
     rope = powers(width=2 * pairs)
@@ -71,7 +71,7 @@ def rope_partly(e: Encoding, c: Content) -> Tensor:
     return products(c, powers(50.0, D // 2), interleaved=True)
 
 
-@oracle("rope", against="transformers' Llama", unit=SINGLE)
+@oracle("rope", against="transformers' Llama", unit=FLOAT32)
 def llama(e: Encoding, c: Content) -> Tensor:
     config = LlamaConfig(hidden_size=3 * D, num_attention_heads=3, max_position_embeddings=L)
     cos, sin = modeling_llama.LlamaRotaryEmbedding(config)(c.q, c.pos[None])
@@ -101,13 +101,13 @@ def lucidrains(c: Content, **options: Any) -> Tensor:
     return torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(D)
 
 
-@oracle("rope(layout=interleaved)", against="rotary-embedding-torch", unit=SINGLE)
-def rope_elsewhere(e: Encoding, c: Content) -> Tensor:
+@oracle("rope(layout=interleaved)", against="rotary-embedding-torch", unit=FLOAT32)
+def rope_of_lucidrains(e: Encoding, c: Content) -> Tensor:
     return lucidrains(c)
 
 
-@oracle("rope-ntk(factor=4, layout=interleaved)", against="rotary-embedding-torch", unit=SINGLE)
-def ntk_elsewhere(e: Encoding, c: Content) -> Tensor:
+@oracle("rope-ntk(factor=4, layout=interleaved)", against="rotary-embedding-torch", unit=FLOAT32)
+def ntk_of_lucidrains(e: Encoding, c: Content) -> Tensor:
     return lucidrains(c, theta_rescale_factor=4.0)
 
 
@@ -115,7 +115,7 @@ def ntk_elsewhere(e: Encoding, c: Content) -> Tensor:
 
 
 def linear(s: Tensor | float, base: float = 10000.0, width: int = D) -> list[Tensor]:
-    """Positions m become m L / L'."""
+    """theta_m / s, which equals positions scaled by 1 / s."""
     return [theta / s for theta in powers(base, width)]
 
 
@@ -155,7 +155,7 @@ def temperature(s: Tensor | float) -> Tensor:
 
 
 def su(s: Tensor | float) -> Tensor:
-    """Phi-3's, for LongRoPE."""
+    """The attention factor of Phi-3, for LongRoPE."""
     return torch.sqrt(1 + torch.log(torch.as_tensor(s, dtype=torch.float64)) / math.log(L))
 
 
@@ -256,7 +256,7 @@ def p_rope_none(e: Encoding, c: Content) -> Tensor:
 
 
 def initialised(kind: str, c: Content, length: float | None = None, **options: Any) -> Tensor:
-    """Scores with the frequencies and the attention factor of one of transformers' types, by Llama's rotation."""
+    """Scores with the frequencies and the attention factor of a `rope_type` of transformers, rotated as in Llama."""
     config = SimpleNamespace(
         rope_theta=10000.0,
         head_dim=D,
@@ -272,7 +272,7 @@ def initialised(kind: str, c: Content, length: float | None = None, **options: A
 
 
 def against(kind: str, *specs: str) -> Callable[..., Any]:
-    return oracle(*specs, against=f"transformers ROPE_INIT_FUNCTIONS[{kind!r}]", unit=SINGLE)
+    return oracle(*specs, against=f"transformers ROPE_INIT_FUNCTIONS[{kind!r}]", unit=FLOAT32)
 
 
 def factor_of(e: Encoding, c: Content) -> float:
@@ -280,40 +280,40 @@ def factor_of(e: Encoding, c: Content) -> float:
 
 
 @against("linear", "rope-linear", "rope-linear(factor=4)")
-def linear_there(e: Encoding, c: Content) -> Tensor:
+def linear_of_transformers(e: Encoding, c: Content) -> Tensor:
     return initialised("linear", c, factor=factor_of(e, c))
 
 
 @against("dynamic", "rope-ntk", "rope-ntk(factor=4)")
-def ntk_there(e: Encoding, c: Content) -> Tensor:
-    """The dynamic one, without its own factor, at the length that the factor is meant for."""
+def ntk_of_transformers(e: Encoding, c: Content) -> Tensor:
+    """Dynamic NTK scaling with factor 1, at the length s L; rope-ntk has the factor s."""
     return initialised("dynamic", c, length=factor_of(e, c) * L, factor=1.0)
 
 
 @against("dynamic", "rope-dynamic", "rope-dynamic(factor=5)")
-def dynamic_there(e: Encoding, c: Content) -> Tensor:
+def dynamic_of_transformers(e: Encoding, c: Content) -> Tensor:
     return initialised("dynamic", c, length=float(c.pos.max() + 1), factor=e.f)
 
 
 @against("yarn", "yarn", "yarn(factor=4)", "yarn(factor=4, beta_fast=2, ramp=turns)")
-def yarn_there(e: Encoding, c: Content) -> Tensor:
-    """Its ramp is that of the authors' code. The last one: no pair is on the ramp, so that both agree."""
+def yarn_of_transformers(e: Encoding, c: Content) -> Tensor:
+    """Transformers has the ramp of the authors' code. In the last spec no pair is on the ramp, so both ramps agree."""
     return initialised("yarn", c, factor=factor_of(e, c), beta_fast=e.beta_fast, beta_slow=e.beta_slow)
 
 
 @against("yarn", "yarn(factor=4, beta_fast=2, beta_slow=0.001)")
-def yarn_on_the_ramp_there(e: Encoding, c: Content) -> Tensor:
+def yarn_on_the_ramp_of_transformers(e: Encoding, c: Content) -> Tensor:
     return initialised("yarn", c, factor=4.0, beta_fast=2.0, beta_slow=0.001)
 
 
 @against("llama3", "llama3", "llama3(factor=8)", "llama3(factor=8, low=0.1, high=3)")
-def llama3_there(e: Encoding, c: Content) -> Tensor:
+def llama3_of_transformers(e: Encoding, c: Content) -> Tensor:
     bands = {"low_freq_factor": e.low, "high_freq_factor": e.high, "original_max_position_embeddings": L}
     return initialised("llama3", c, factor=factor_of(e, c), **bands)
 
 
 @against("longrope", "longrope(start=ntk)", "longrope(factor=4, start=pi)")
-def longrope_there(e: Encoding, c: Content) -> Tensor:
+def longrope_of_transformers(e: Encoding, c: Content) -> Tensor:
     s = factor_of(e, c)
     scaled = ntk(s) if e.start == "ntk" else linear(s)
     factors = [float(a / b) for a, b in zip(powers(), scaled, strict=True)]

@@ -1,4 +1,4 @@
-"""Oracles of the rotary encodings that are more than a choice of frequencies, and of GRAPE's path integral."""
+"""Oracles of rotary encodings that change more than the frequencies, and of GRAPE's path integral."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from oracles import Content, distances, dots, oracle
+from oracles import FLOAT32, Content, distances, dots, oracle
 from poscli.encodings import Encoding
 
 
 @cache
 def x_transformers() -> ModuleType:
-    """The library, which uses what torch has deprecated."""
+    """Import the library, which uses deprecated functions of torch."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         from x_transformers import x_transformers
 
@@ -42,7 +42,7 @@ def at_angles(q: Tensor, k: Tensor, angle: Tensor) -> Tensor:
 
 
 def at_distance(c: Content, d: Tensor, base: float = 10000.0) -> Tensor:
-    """Rope's score as a function of the distance `[T, T]` that every pair is given."""
+    """Rope's scores for a given distance `[T, T]` of every pair."""
     return at_angles(c.q, c.k, d[..., None] * frequencies(c.q.shape[-1], base))
 
 
@@ -78,13 +78,13 @@ def xpos_steeper(e: Encoding, c: Content) -> Tensor:
 
 @oracle("xpos(scale_base=20, fraction=0.5)")
 def xpos_partial(e: Encoding, c: Content) -> Tensor:
-    """Channels 4 to 7 pass; the others are a head of width 4."""
+    """Channels 4 to 7 are not rotated; the others are a head of width 4."""
     first = Content(c.q[..., :4], c.k[..., :4], c.v, c.x, c.ids, c.pos)
     rest = torch.einsum("bhid,bhjd->bhij", c.q[..., 4:], c.k[..., 4:])
     return (decaying(first, 20) * 2 + rest) / math.sqrt(8)
 
 
-@oracle("xpos(layout=interleaved)", against="x-transformers RotaryEmbedding(use_xpos=True)", unit=2**-23)
+@oracle("xpos(layout=interleaved)", against="x-transformers RotaryEmbedding(use_xpos=True)", unit=FLOAT32)
 def xpos_library(e: Encoding, c: Content) -> Tensor:
     library = x_transformers()
     freqs, scale = library.RotaryEmbedding(c.q.shape[-1], use_xpos=True).double()(c.pos)
@@ -92,7 +92,7 @@ def xpos_library(e: Encoding, c: Content) -> Tensor:
     return torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(c.q.shape[-1])
 
 
-# rerope and self-extend; whole positions decide who is within the window, however they are rounded
+# rerope and self-extend; positions are rounded, so that rounding noise moves no key across the edge of a window
 
 
 @oracle("rerope")
@@ -111,7 +111,7 @@ def rerope_interleaved(e: Encoding, c: Content) -> Tensor:
 
 
 def extended(c: Content, window: int, group: int, base: float = 10000.0) -> Tensor:
-    """Pair by pair: the distance itself within the window, the one of groups beyond."""
+    """Pair by pair: the distance of the tokens within the window, and the distance of their groups beyond it."""
     pos = [round(float(p)) for p in c.pos]
     d = torch.zeros(len(pos), len(pos), dtype=torch.float64)
     for i, p_i in enumerate(pos):
@@ -132,7 +132,7 @@ def self_extend_slower(e: Encoding, c: Content) -> Tensor:
 
 
 def smallest(c: Content, window: int, length: int) -> int:
-    """The first group size for which no pair of the input is at a distance that training had not."""
+    """The smallest group size for which no distance of the input is larger than in training."""
     pos = [round(float(p)) for p in c.pos]
     group = 1
     while any(
@@ -169,7 +169,7 @@ def pope(e: Encoding, c: Content) -> Tensor:
     return (mu_q[:, :, :, None] * mu_k[:, :, None] * torch.cos(phase)).sum(-1) / math.sqrt(width)
 
 
-@oracle("pope", against="x-transformers PolarEmbedding", unit=2**-23)
+@oracle("pope", against="x-transformers PolarEmbedding", unit=FLOAT32)
 def pope_library(e: Encoding, c: Content) -> Tensor:
     heads, width = c.q.shape[1], c.q.shape[-1]
     library = x_transformers()
@@ -204,7 +204,7 @@ def fourier(e: Encoding, c: Content, base: float, length: int = 16) -> Tensor:
 
 @oracle("fope")
 def fope(e: Encoding, c: Content) -> Tensor:
-    """One frequency is left at L = 16."""
+    """At L = 16 only one frequency completes a period."""
     assert e.a.shape[-2:] == (1, 1)
     return fourier(e, c, 10000)
 
@@ -240,7 +240,7 @@ def rope_dropped(e: Encoding, c: Content) -> Tensor:
 
 
 def group_action(e: Encoding, c: Content, planes: bool, learned: bool, base: float = 10000.0) -> Tensor:
-    """q_i . exp((j - i) L) k_j, L a skew matrix, through the exponential of every distance."""
+    """q_i . exp((j - i) L) k_j, L a skew matrix, with a matrix exponential for every distance."""
     heads, width = c.q.shape[1], c.q.shape[-1]
     theta = frequencies(width, base) * (torch.exp(e.log_factor) if learned else 1)
     turn = torch.zeros(width, width, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""docs/ENCODINGS.md: every encoding with its formula, and its proof. `make table` writes it, a test checks it."""
+"""docs/ENCODINGS.md: the formula and the proof of every encoding. `make table` writes it, a test checks it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oracles import Oracle, every
-from poscli.catalogue import FAMILIES, describe_encodings, options_text, with_table
-from poscli.spec import parse
+from poscli.report.catalogue import FAMILIES, describe_encodings, options_text, with_table
+from poscli.specs import parse
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "ENCODINGS.md"
@@ -29,7 +29,7 @@ unless the oracle computes in float32.
 
 
 def document(largest: Callable[[Oracle], tuple[float, float]]) -> str:
-    """The whole document; `largest` is the error of an oracle, and its limit."""
+    """The text of the document; `largest` gives the largest error of an oracle, and its limit."""
     proofs: dict[str, list] = {}
     for oracle in every():
         for name in {leaf.name for leaves in parse(oracle.spec).layers for leaf in leaves}:
@@ -61,7 +61,7 @@ def document(largest: Callable[[Oracle], tuple[float, float]]) -> str:
 
 
 def without_errors(text: str) -> str:
-    """The document without its measured numbers, which differ by machine in their last digit."""
+    """The document without its measured errors, which differ between machines."""
     return re.sub(r"\| \d+e[-+]\d+ (?=\|)", "| # ", text)
 
 

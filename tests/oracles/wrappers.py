@@ -1,4 +1,4 @@
-"""Oracles of what joins other encodings: windows, other positions, sharper scores."""
+"""Oracles of wrappers: windows, sinks, other positions, sharper scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poscli.encodings import Encoding
 
 
 def counts(c: Content) -> Tensor:
-    """How many tokens each query sees, `[T, 1]`: tokens are counted, whatever their positions."""
+    """The number of tokens that each query sees, `[T, 1]`, whatever their positions."""
     return torch.arange(1, len(c.pos) + 1, dtype=torch.float64)[:, None]
 
 
@@ -31,11 +31,6 @@ def rotated(c: Content, pos: Tensor) -> Tensor:
     theta = 10000.0 ** (-2 * torch.arange(width // 2, dtype=torch.float64) / width)
     turn = torch.polar(torch.ones(()).double(), (pos[:, None] - pos)[..., None] * theta)
     return torch.einsum("bhim,bhjm,ijm->bhij", q, k.conj(), turn).real / math.sqrt(width)
-
-
-def part(e: Encoding, n: int) -> Encoding:
-    """One of those that were joined."""
-    return e.parts[n]
 
 
 # window
@@ -58,8 +53,20 @@ def window_alibi(e: Encoding, c: Content) -> Tensor:
 
 @oracle("alibi+window(5)+randomized(320)", against="the definition")
 def window_by_order(e: Encoding, c: Content) -> Tensor:
-    """However far apart their positions, the last five tokens are seen."""
+    """Queries see the last five tokens, however far apart their positions are."""
     return dots(c) + alibi(c, drawn(e, c, 320)) + hidden(c, 5)
+
+
+# sink
+
+
+@oracle("sink(3)+window(5)", "sink(3)", against="the definition")
+def sink(e: Encoding, c: Content) -> Tensor:
+    """Every query sees the first 3 tokens, counted in order, whatever their positions."""
+    if e.reach is None:
+        return dots(c)
+    order = torch.arange(len(c.pos))
+    return dots(c) + torch.where(order < 3, 0.0, hidden(c, 5))
 
 
 # interpolated
@@ -77,7 +84,7 @@ def interpolated_rope(e: Encoding, c: Content) -> Tensor:
 
 @oracle("alibi+interpolated")
 def interpolated_to_the_training_length(e: Encoding, c: Content) -> Tensor:
-    """Positions times L / L', where the input is longer (L') than those of training."""
+    """Positions times L / L' for an input of L' > L tokens."""
     longer = max(1.0, float(c.pos[-1] + 1) / e.shape.length)
     return dots(c) + alibi(c, c.pos / longer)
 
@@ -91,15 +98,15 @@ def interpolated_alone(e: Encoding, c: Content) -> Tensor:
 
 
 def drawn(e: Encoding, c: Content, largest: int) -> Tensor:
-    """The draw itself is a matter of chance: n of the positions [0, max), sorted, each once."""
+    """The positions that poscli drew, checked to be n different positions of [0, max), sorted."""
     index = c.pos.round().long()
     every = e.positions(torch.arange(int(index[-1]) + 1))
     assert len(every) == index[-1] + 1
     assert int(every[0]) >= 0
     assert int(every[-1]) < largest
     assert (every.diff() > 0).all()
-    off = (c.pos - index) / index.clamp(min=1)  # as what was given is off
-    return every[index] * (1 + off)
+    noise = (c.pos - index) / index.clamp(min=1)  # the rounding noise of the given positions
+    return every[index] * (1 + noise)
 
 
 @oracle("alibi+randomized(320)")
@@ -114,8 +121,8 @@ def randomized_rope(e: Encoding, c: Content) -> Tensor:
 
 @oracle("shaw+randomized(40)", gives="output")
 def randomized_shaw(e: Encoding, c: Content) -> Tensor:
-    """Relative vectors between tokens whose distances differ although their order is even."""
-    pos, shaw = drawn(e, c, 40), part(e, 0)
+    """Relative vectors at uneven distances."""
+    pos, shaw = drawn(e, c, 40), e.parts[0]
     w = (pos[:, None] - pos).round().long().clamp(0, 16)
     s = dots(c) + torch.einsum("bhid,ijd->bhij", c.q, shaw.a_k[w]) / math.sqrt(c.q.shape[-1])
     future = torch.ones(len(pos), len(pos), dtype=torch.bool).triu(1)
@@ -134,27 +141,27 @@ def randomized_alone(e: Encoding, c: Content) -> Tensor:
 
 @oracle("ssmax")
 def ssmax(e: Encoding, c: Content) -> Tensor:
-    """log(n^(s z)) before the softmax of base e."""
+    """Scores times s log n."""
     return e.s[:, None, None] * counts(c).log() * dots(c)
 
 
 @oracle("rope+ssmax")
 def ssmax_rope(e: Encoding, c: Content) -> Tensor:
-    return part(e, 1).s[:, None, None] * counts(c).log() * rotated(c, c.pos)
+    return e.parts[1].s[:, None, None] * counts(c).log() * rotated(c, c.pos)
 
 
 @oracle("shaw(clip=4, values=false)+ssmax")
 def ssmax_shaw(e: Encoding, c: Content) -> Tensor:
     w = distances(c).round().long().clamp(0, 4)
-    met = torch.einsum("bhid,ijd->bhij", c.q, part(e, 0).a_k[w]) / math.sqrt(c.q.shape[-1])
-    return part(e, 1).s[:, None, None] * counts(c).log() * (dots(c) + met)
+    met = torch.einsum("bhid,ijd->bhij", c.q, e.parts[0].a_k[w]) / math.sqrt(c.q.shape[-1])
+    return e.parts[1].s[:, None, None] * counts(c).log() * (dots(c) + met)
 
 
 @oracle("alibi+window(5)+ssmax")
 def ssmax_under_a_window(e: Encoding, c: Content) -> Tensor:
-    """N counts what is seen: at most the window's width."""
+    """The number n of visible keys is at most the width of the window."""
     n = counts(c).clamp(max=5)
-    return part(e, 2).s[:, None, None] * n.log() * (dots(c) + alibi(c, c.pos)) + hidden(c, 5)
+    return e.parts[2].s[:, None, None] * n.log() * (dots(c) + alibi(c, c.pos)) + hidden(c, 5)
 
 
 @oracle("logn", "logn(length=4)", against="the author's formula")
@@ -169,8 +176,8 @@ def logn_alibi(e: Encoding, c: Content) -> Tensor:
 
 @oracle("rope+logn(5)+ssmax", against="the authors' formulas")
 def logn_and_ssmax(e: Encoding, c: Content) -> Tensor:
-    """Factors multiply."""
-    return rotated(c, c.pos) * sharper(c, 5) * part(e, 2).s[:, None, None] * counts(c).log()
+    """The factors of both encodings multiply."""
+    return rotated(c, c.pos) * sharper(c, 5) * e.parts[2].s[:, None, None] * counts(c).log()
 
 
 def sharper(c: Content, length: int) -> Tensor:

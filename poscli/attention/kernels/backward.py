@@ -1,7 +1,7 @@
-"""The backward kernels: dq (and of the queries that meet a) by blocks of queries, dk and dv by blocks of keys.
+"""The backward kernels: dq (and dq_met) by blocks of queries; dk and dv (and dk_met, dc) by blocks of keys.
 
-Each recomputes the weights from the forward's log-sum-exp. Nothing is added to memory by two programs: no atomics, so
-gradients are the same in every run.
+Each recomputes the weights from the log-sum-exp of the forward pass. Every number of a gradient is written by one
+program without atomics, so gradients are identical in every run.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -11,62 +11,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from poscli.attention.kernels.tiles import bands, near_in_rows, product, put_rows, rows, scores, shifted_rows, visible
+from poscli.attention.kernels.pairs import bands, get_rows, near_in_rows, product, put_rows, scores, shift_rows, visible
 
 
 @triton.jit
 def query_kernel(
-    q,
-    k,
-    v,
-    do,
+    q, k, v, do,
     dq,  # strides of q
     dq_met,  # [B, H, T, A]
     lse,
     delta,  # [B, H, T], sum_e o do
-    q_met,
-    k_met,
-    table,
-    a,
-    b,
-    c,
-    reach,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_h,
-    k_t,
-    v_b,
-    v_h,
-    v_t,
-    o_b,
-    o_h,
-    o_t,
-    table_h,
-    a_h,
-    b_h,
+    q_met, k_met, table, a, b, c, reach,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, table_h, a_h, b_h,
     scale,
-    gain,  # the factor on q . k, without the units
-    H,
-    T,
-    S,
-    D: tl.constexpr,
-    D_PADDED: tl.constexpr,
-    E: tl.constexpr,
-    E_PADDED: tl.constexpr,
-    TABLE: tl.constexpr,
-    A: tl.constexpr,
-    A_PADDED: tl.constexpr,
-    B: tl.constexpr,
-    B_PADDED: tl.constexpr,
-    POTENTIAL: tl.constexpr,
-    REACH: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Dq = dS k, and dS a for the queries that meet a."""
+    gain,  # the factor on q . k; `scale` is this factor in units of log 2
+    H, T, S,
+    D: tl.constexpr, D_PADDED: tl.constexpr, E: tl.constexpr, E_PADDED: tl.constexpr, TABLE: tl.constexpr,
+    A: tl.constexpr, A_PADDED: tl.constexpr, B: tl.constexpr, B_PADDED: tl.constexpr, POTENTIAL: tl.constexpr,
+    REACH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute dq = dS k, and dq_met = dS a for the queries that meet the vectors a."""
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * M
     text, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     at = tl.program_id(1).to(tl.int64)
@@ -80,13 +44,13 @@ def query_kernel(
     b += head * b_h
     c += at * 2 * S
     k_met += at * S * B
-    x = rows(q + text * q_b + head * q_h, m, T, q_t, D, D_PADDED)
-    g = rows(do + text * o_b + head * o_h, m, T, o_t, E, E_PADDED)
+    x = get_rows(q + text * q_b + head * q_h, m, T, q_t, D, D_PADDED)
+    g = get_rows(do + text * o_b + head * o_h, m, T, o_t, E, E_PADDED)
     log_sum = tl.load(lse + at * T + m, mask=m < T, other=float("inf"))
     share = tl.load(delta + at * T + m, mask=m < T, other=0.0)
     x_met = x
     if A > 0:
-        x_met = rows(q_met + at * T * A, m, T, A, A, A_PADDED)
+        x_met = get_rows(q_met + at * T * A, m, T, A, A, A_PADDED)
         acc_met = tl.zeros([M, A_PADDED], tl.float32)
 
     low, whole = 0, 0
@@ -110,10 +74,10 @@ def query_kernel(
             begin, end = past, high
         for key in range(begin, end, N):
             j = key + tl.arange(0, N)
-            y = rows(k, j, S, k_t, D, D_PADDED)
+            y = get_rows(k, j, S, k_t, D, D_PADDED)
             y_met = y
             if B > 0:
-                y_met = rows(k_met, j, S, B, B, B_PADDED)
+                y_met = get_rows(k_met, j, S, B, B, B_PADDED)
             s = scores(
                 x, y, x_met, y_met, i, j, start - key, table, a, b, c, S, scale,
                 1, TABLE, A, A_PADDED, B, B_PADDED, POTENTIAL, N, PRECISION,
@@ -121,12 +85,12 @@ def query_kernel(
             if PART != 1:
                 s = tl.where(visible(i[:, None], j[None, :], S, far, REACH), s, float("-inf"))
             p = tl.exp2(s - log_sum[:, None])
-            z = rows(v, j, S, v_t, E, E_PADDED)
+            z = get_rows(v, j, S, v_t, E, E_PADDED)
             dp = product(g, tl.trans(z), None, PRECISION)
             ds = p * (dp - share[:, None])
             acc = product(ds.to(y.dtype), y, acc, PRECISION)
             if A > 0:
-                by_distance = shifted_rows(ds, 1, N)
+                by_distance = shift_rows(ds, 1, N)
                 near = near_in_rows(1, N)
                 a_high, a_low = bands(a, start - key, S, A, A_PADDED, N)
                 of_high, of_low = tl.where(near, by_distance, 0.0), tl.where(near, 0.0, by_distance)
@@ -139,63 +103,23 @@ def query_kernel(
 
 @triton.jit
 def key_kernel(
-    q,
-    k,
-    v,
-    do,
+    q, k, v, do,
     dk,  # strides of k
     dv,  # strides of v
     dk_met,  # [B, H, S, B]
     dc,  # [B, H, S]
-    lse,
-    delta,
-    q_met,
-    k_met,
-    table,
-    a,
-    b,
-    c,
-    reach,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_h,
-    k_t,
-    v_b,
-    v_h,
-    v_t,
-    o_b,
-    o_h,
-    o_t,
-    table_h,
-    a_h,
-    b_h,
-    scale,
-    gain,
-    H,
-    T,
-    S,
-    D: tl.constexpr,
-    D_PADDED: tl.constexpr,
-    E: tl.constexpr,
-    E_PADDED: tl.constexpr,
-    TABLE: tl.constexpr,
-    A: tl.constexpr,
-    A_PADDED: tl.constexpr,
-    B: tl.constexpr,
-    B_PADDED: tl.constexpr,
-    POTENTIAL: tl.constexpr,
-    REACH: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Dk = dS^T q, dv = P^T do, dS^T b for the keys that meet b, and minus the column sums of dS for the potential.
+    lse, delta, q_met, k_met, table, a, b, c, reach,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, table_h, a_h, b_h,
+    scale, gain, H, T, S,
+    D: tl.constexpr, D_PADDED: tl.constexpr, E: tl.constexpr, E_PADDED: tl.constexpr, TABLE: tl.constexpr,
+    A: tl.constexpr, A_PADDED: tl.constexpr, B: tl.constexpr, B_PADDED: tl.constexpr, POTENTIAL: tl.constexpr,
+    REACH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute dk = dS^T q, dv = P^T do, dk_met = dS^T b for the keys that meet b, and dc = minus the column sums of dS.
 
-    A potential is added to whole rows too, c_i, and there it has no gradient: the sum of dS along a row is 0.
+    The potential c_i of a query is added to its whole row and gets no gradient: the sum of dS along a row is 0.
     """
-    first = tl.program_id(0) * N  # early keys are seen by most: the longest columns first
+    first = tl.program_id(0) * N  # the longest columns first: most queries see the early keys
     text, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     at = tl.program_id(1).to(tl.int64)
     j = first + tl.arange(0, N)
@@ -209,14 +133,14 @@ def key_kernel(
     lse += at * T
     delta += at * T
     q_met += at * T * A
-    y = rows(k + text * k_b + head * k_h, j, S, k_t, D, D_PADDED)
-    z = rows(v + text * v_b + head * v_h, j, S, v_t, E, E_PADDED)
+    y = get_rows(k + text * k_b + head * k_h, j, S, k_t, D, D_PADDED)
+    z = get_rows(v + text * v_b + head * v_h, j, S, v_t, E, E_PADDED)
     y_met = y
     if B > 0:
-        y_met = rows(k_met + at * S * B, j, S, B, B, B_PADDED)
+        y_met = get_rows(k_met + at * S * B, j, S, B, B, B_PADDED)
         acc_met = tl.zeros([N, B_PADDED], tl.float32)
 
-    # queries [low, whole) and [past, high) do not see all of the keys, [whole, past) do
+    # queries [low, whole) and [past, high) see some of the keys, queries [whole, past) see all of them
     low = tl.maximum(0, first - before) // M * M
     whole = tl.cdiv(tl.maximum(0, first + N - 1 - before), M) * M
     high, past = T, tl.cdiv(T, M) * M
@@ -242,10 +166,10 @@ def key_kernel(
         for query in range(begin, end, M):
             m = query + tl.arange(0, M)
             i = before + m
-            x = rows(q, m, T, q_t, D, D_PADDED)
+            x = get_rows(q, m, T, q_t, D, D_PADDED)
             x_met = x
             if A > 0:
-                x_met = rows(q_met, m, T, A, A, A_PADDED)
+                x_met = get_rows(q_met, m, T, A, A, A_PADDED)
             s = scores(
                 x, y, x_met, y_met, i, j, before + query - first, table, a, b, c, S, scale,
                 -1, TABLE, A, A_PADDED, B, B_PADDED, POTENTIAL, N, PRECISION,
@@ -254,7 +178,7 @@ def key_kernel(
                 s = tl.where(visible(i[None, :], j[:, None], S, far, REACH), s, float("-inf"))
             log_sum = tl.load(lse + m, mask=m < T, other=float("inf"))  # no weights beyond the last query
             p = tl.exp2(s - log_sum[None, :])
-            g = rows(do, m, T, o_t, E, E_PADDED)
+            g = get_rows(do, m, T, o_t, E, E_PADDED)
             acc_v = product(p.to(g.dtype), g, acc_v, PRECISION)
             dp = product(z, tl.trans(g), None, PRECISION)
             share = tl.load(delta + m, mask=m < T, other=0.0)
@@ -263,7 +187,7 @@ def key_kernel(
             if POTENTIAL:
                 acc_c -= tl.sum(ds, 1)
             if B > 0:
-                by_distance = shifted_rows(ds, -1, N)
+                by_distance = shift_rows(ds, -1, N)
                 near = near_in_rows(-1, N)
                 b_high, b_low = bands(b, before + query - first, S, B, B_PADDED, N)
                 of_high, of_low = tl.where(near, by_distance, 0.0), tl.where(near, 0.0, by_distance)
@@ -281,9 +205,9 @@ def key_kernel(
 def delta_kernel(
     o, do, delta, o_b, o_h, o_t, g_b, g_h, g_t, H, T, E: tl.constexpr, E_PADDED: tl.constexpr, M: tl.constexpr
 ):
-    """sum_e o do, `[B, H, T]` in float32."""
+    """Compute sum_e o do, `[B, H, T]` in float32."""
     text, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     m = tl.program_id(0) * M + tl.arange(0, M)
-    x = rows(o + text * o_b + head * o_h, m, T, o_t, E, E_PADDED).to(tl.float32)
-    g = rows(do + text * g_b + head * g_h, m, T, g_t, E, E_PADDED).to(tl.float32)
+    x = get_rows(o + text * o_b + head * o_h, m, T, o_t, E, E_PADDED).to(tl.float32)
+    g = get_rows(do + text * g_b + head * g_h, m, T, g_t, E, E_PADDED).to(tl.float32)
     tl.store(delta + tl.program_id(1).to(tl.int64) * T + m, tl.sum(x * g, 1), mask=m < T)

@@ -1,12 +1,12 @@
-"""The gradients of what is a function of the distance: a table, and vectors a and b.
+"""The gradients of the terms that depend on the distance: a table, and vectors a and b.
 
-A program owns a block of distances of a head and walks down the tiles that lie along that diagonal of the score matrix,
-recomputing their dS: the only sums over pairs are made in its registers. For a table the tiles themselves are summed,
-and only their sum, in the end, along its diagonals. Recomputing costs two products per tile; a partial table per block
-of keys, made beside dk and dv, would save them, and take O(length^2 / block) memory.
+A program owns a block of distances of one head. It visits the tiles along that diagonal of the score matrix and
+recomputes their dS, so all sums over pairs stay in its registers. For a table the tiles are summed first, and their
+sum is then summed along its diagonals. Recomputing costs two products per tile; partial tables written beside dk and
+dv would save those products but take O(length^2 / block) memory.
 
-Distances apart + m - n of a tile spread over its own block and the one before, so every program writes both, and the
-caller adds them.
+The distances apart + m - n of a tile belong to the program's own block and to the block before, so every program writes
+both parts, and the caller adds them.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -16,66 +16,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from poscli.attention.kernels.tiles import near_in_columns, near_in_rows, product, rows, scores, shifted_rows, visible
+from poscli.attention.kernels.pairs import get_rows, near_in_columns, near_in_rows, product, scores, shift_rows, visible
 
 
 @triton.jit
 def distance_kernel(
-    q,
-    k,
-    v,
-    do,
-    d_table,  # [parts, H, blocks, 2, N]: of the distances apart - N + .. and apart + ..
+    q, k, v, do,
+    d_table,  # [parts, H, blocks, 2, N]: the distances from apart - N on, and those from apart on
     d_a,  # [parts, H, blocks, 2, N, A]
     d_b,  # [parts, H, blocks, 2, N, B]
-    lse,
-    delta,
-    q_met,
-    k_met,
-    table,
-    a,
-    b,
-    c,
-    reach,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_h,
-    k_t,
-    v_b,
-    v_h,
-    v_t,
-    o_b,
-    o_h,
-    o_t,
-    table_h,
-    a_h,
-    b_h,
-    scale,
-    gain,
-    texts,
-    H,
-    T,
-    S,
-    D: tl.constexpr,
-    D_PADDED: tl.constexpr,
-    E: tl.constexpr,
-    E_PADDED: tl.constexpr,
-    TABLE: tl.constexpr,
-    A: tl.constexpr,
-    A_PADDED: tl.constexpr,
-    B: tl.constexpr,
-    B_PADDED: tl.constexpr,
-    POTENTIAL: tl.constexpr,
+    lse, delta, q_met, k_met, table, a, b, c, reach,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, table_h, a_h, b_h,
+    scale, gain, texts, H, T, S,
+    D: tl.constexpr, D_PADDED: tl.constexpr, E: tl.constexpr, E_PADDED: tl.constexpr, TABLE: tl.constexpr,
+    A: tl.constexpr, A_PADDED: tl.constexpr, B: tl.constexpr, B_PADDED: tl.constexpr, POTENTIAL: tl.constexpr,
     REACH: tl.constexpr,
-    SUM_TABLE: tl.constexpr,  # which gradients are wanted
-    SUM_A: tl.constexpr,
-    SUM_B: tl.constexpr,
-    N: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """One block of distances, one head, and the texts part, part + parts, ..."""
+    SUM_TABLE: tl.constexpr,  # SUM_TABLE, SUM_A, SUM_B: the gradients that are wanted
+    SUM_A: tl.constexpr, SUM_B: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients for one block of distances and one head, summed over the texts part, part + parts, ..."""
     apart = tl.program_id(0) * N
     head, part, parts = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
     out = (part.to(tl.int64) * H + head) * tl.num_programs(0) + tl.program_id(0)
@@ -86,8 +45,8 @@ def distance_kernel(
     far = S
     if REACH:
         far = tl.load(reach + head)
-    low = tl.maximum(0, apart - before - N + 1) // N * N  # queries before it stand too early for this distance
-    high = tl.where(apart - N + 1 < far, T, low)  # and beyond the reach there is nothing to sum
+    low = tl.maximum(0, apart - before - N + 1) // N * N  # earlier queries have no key at this distance
+    high = tl.where(apart - N + 1 < far, T, low)  # an empty range beyond the reach
 
     r = tl.arange(0, N)
     acc = tl.zeros([N, N], tl.float32)
@@ -99,7 +58,7 @@ def distance_kernel(
         b_low = tl.zeros([N, B_PADDED], tl.float32)
     for text in range(part, texts, parts):
         at = head.to(tl.int64) + text * H
-        t = at // H  # the text, in 64 bits
+        t = at // H  # the index of the text, in 64 bits
         x_base = q + t * q_b + head * q_h
         y_base = k + t * k_b + head * k_h
         z_base = v + t * v_b + head * v_h
@@ -108,13 +67,13 @@ def distance_kernel(
             m = query + r
             i = before + m
             j = i - apart
-            x = rows(x_base, m, T, q_t, D, D_PADDED)
-            y = rows(y_base, j, S, k_t, D, D_PADDED)
+            x = get_rows(x_base, m, T, q_t, D, D_PADDED)
+            y = get_rows(y_base, j, S, k_t, D, D_PADDED)
             x_met, y_met = x, y
             if A > 0:
-                x_met = rows(q_met + at * T * A, m, T, A, A, A_PADDED)
+                x_met = get_rows(q_met + at * T * A, m, T, A, A, A_PADDED)
             if B > 0:
-                y_met = rows(k_met + at * S * B, j, S, B, B, B_PADDED)
+                y_met = get_rows(k_met + at * S * B, j, S, B, B, B_PADDED)
             s = scores(
                 x, y, x_met, y_met, i, j, apart, table, a, b, c + at * 2 * S, S, scale,
                 1, TABLE, A, A_PADDED, B, B_PADDED, POTENTIAL, N, PRECISION,
@@ -122,15 +81,15 @@ def distance_kernel(
             s = tl.where(visible(i[:, None], j[None, :], S, far, REACH), s, float("-inf"))
             log_sum = tl.load(lse + at * T + m, mask=m < T, other=float("inf"))
             p = tl.exp2(s - log_sum[:, None])
-            g = rows(g_base, m, T, o_t, E, E_PADDED)
-            z = rows(z_base, j, S, v_t, E, E_PADDED)
+            g = get_rows(g_base, m, T, o_t, E, E_PADDED)
+            z = get_rows(z_base, j, S, v_t, E, E_PADDED)
             dp = product(g, tl.trans(z), None, PRECISION)
             share = tl.load(delta + at * T + m, mask=m < T, other=0.0)
             ds = p * (dp - share[:, None])
             if SUM_TABLE:
                 acc += ds
             if SUM_A:
-                by_distance = shifted_rows(ds, 1, N)
+                by_distance = shift_rows(ds, 1, N)
                 near = near_in_rows(1, N)
                 of_high = tl.trans(tl.where(near, by_distance, 0.0).to(x_met.dtype))
                 of_low = tl.trans(tl.where(near, 0.0, by_distance).to(x_met.dtype))
@@ -144,7 +103,7 @@ def distance_kernel(
                 b_high = product(of_high, y_met, b_high, PRECISION)
                 b_low = product(of_low, y_met, b_low, PRECISION)
     if SUM_TABLE:
-        by_distance = shifted_rows(acc, 1, N)
+        by_distance = shift_rows(acc, 1, N)
         near = near_in_rows(1, N)
         tl.store(d_table + out * 2 * N + r, tl.sum(tl.where(near, 0.0, by_distance), 0))
         tl.store(d_table + out * 2 * N + N + r, tl.sum(tl.where(near, by_distance, 0.0), 0))

@@ -1,4 +1,4 @@
-"""Rotation of pairs of channels in one pass over memory: eager torch reads and writes them six times."""
+"""Rotation of pairs of channels in one pass over memory; eager torch takes six passes."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -12,32 +12,20 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TOKENS = 32  # of a program
+TOKENS_PER_PROGRAM = 32
 
 
 @triton.jit
 def rotate_kernel(
-    x,
-    y,
+    x, y,
     cos,  # [T, pairs]
     sin,
-    x_b,
-    x_h,
-    x_t,
-    y_b,
-    y_h,
-    y_t,
-    H,
-    T,
-    pairs,
-    rest,  # channels that pass
-    INTERLEAVED: tl.constexpr,
-    BACKWARD: tl.constexpr,
-    PAIRS: tl.constexpr,
-    REST: tl.constexpr,
-    M: tl.constexpr,
-):
-    """Y = (a cos - b sin, b cos + a sin) for the pairs (a, b) of x; by minus the angle if BACKWARD."""
+    x_b, x_h, x_t, y_b, y_h, y_t,
+    H, T, pairs,
+    rest,  # channels beyond the pairs, which are copied
+    INTERLEAVED: tl.constexpr, BACKWARD: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """Write (a cos - b sin, b cos + a sin) to y for the pairs (a, b) of x; BACKWARD rotates by minus the angle."""
     text, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
     m = (tl.program_id(0) * M + tl.arange(0, M))[:, None]
     x += text * x_b + head * x_h + m * x_t
@@ -64,9 +52,10 @@ def rotate_kernel(
 
 
 def rotate(x_BHTD: Tensor, cos: Tensor, sin: Tensor, layout: Literal["half", "interleaved"]) -> Tensor:
-    """Rotate the pairs of `[B, H, T, D]` by angles whose cos and sin are `[T, pairs]`, float32, without a gradient.
+    """Rotate the pairs of `[B, H, T, D]` by the angles with this cos and sin, `[T, pairs]` in float32.
 
-    Channels beyond the pairs pass. Products are float32 and rounded once.
+    Channels beyond the pairs are copied. Products are computed in float32 and rounded once. The gradient goes to x
+    only.
     """
     assert cos.shape == sin.shape == (x_BHTD.shape[2], cos.shape[1])
     assert cos.dtype == sin.dtype == torch.float32
@@ -94,9 +83,9 @@ def _launch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, backward: bo
     pairs = cos.shape[1]
     rest = width - 2 * pairs
     with torch.cuda.device_of(x):
-        rotate_kernel[(triton.cdiv(tokens, TOKENS), batch * heads)](
+        rotate_kernel[(triton.cdiv(tokens, TOKENS_PER_PROGRAM), batch * heads)](
             x, y, cos, sin, *x.stride()[:3], *y.stride()[:3], heads, tokens, pairs, rest, INTERLEAVED=interleaved,
             BACKWARD=backward, PAIRS=triton.next_power_of_2(pairs), REST=triton.next_power_of_2(rest) if rest else 0,
-            M=TOKENS,
+            M=TOKENS_PER_PROGRAM,
         )  # fmt: skip
     return y

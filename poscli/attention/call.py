@@ -1,0 +1,61 @@
+"""One call of attention: fill the token blanks of an encoding, run an engine, fill the blank `output`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from poscli.attention.engines import Engine
+from poscli.attention.sizes import BlockSizes
+from poscli.equation import Encoding, Operands, Positions
+
+DEFAULT_SIZES = BlockSizes()
+
+
+def attend(
+    engine: Engine,
+    encoding: Encoding,
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSE: Tensor,
+    positions: Positions,
+    features_BHSF: Tensor | None = None,
+    sizes: BlockSizes = DEFAULT_SIZES,
+) -> Tensor:
+    """Attention output `[B, H, T, E]` from the outputs of the projections. The queries are the last T of S tokens."""
+    x = operands(encoding, q_BHTD, k_BHSD, v_BHSE, positions, features_BHSF)
+    return encoding.output(engine.run(encoding, x, sizes), x.pos_T)
+
+
+def operands(
+    encoding: Encoding,
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSE: Tensor,
+    positions: Positions,
+    features_BHSF: Tensor | None = None,
+) -> Operands:
+    """The inputs of an engine: every token blank except `output` is filled."""
+    keys, queries = k_BHSD.shape[2], q_BHTD.shape[2]
+    pos_T = positions.pos[keys - queries :]
+    return Operands(
+        q_BHTD=encoding.query(encoding.content_query(q_BHTD), pos_T),
+        k_BHSD=encoding.key(k_BHSD, positions.pos),
+        v_BHSE=encoding.value(v_BHSE, positions.pos),
+        raw_q_BHTD=q_BHTD,
+        raw_k_BHSD=k_BHSD,
+        pos_S=positions.pos,
+        step=positions.step,
+        reach=encoding.reach,
+        sinks=encoding.sinks if encoding.reach else 0,  # without a reach every key is visible
+        features_BHSF=features_BHSF,
+        temperature_HT=_temperature(encoding, queries, keys, q_BHTD.device),
+    )
+
+
+def _temperature(encoding: Encoding, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    """The factor `[H or 1, T]` on the scores of each query, from the number of keys that the query sees."""
+    if "temperature" not in encoding.blanks:
+        return None
+    n = torch.arange(keys - queries + 1, keys + 1, device=device)
+    return encoding.temperature(n if encoding.reach is None else n.clamp(max=encoding.reach + encoding.sinks))

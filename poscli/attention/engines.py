@@ -1,0 +1,94 @@
+"""The engines that can compute attention, fastest first, and the choice among them for an encoding and a place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from poscli.attention import blocks, flex, sdpa, tiled, triton
+from poscli.attention.place import Place
+from poscli.attention.sizes import BlockSizes
+from poscli.equation import Encoding, Operands
+from poscli.equation.reference import reference
+from poscli.system.errors import UsageError, near
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to compute attention."""
+
+    name: str
+    run: Callable[[Encoding, Operands, BlockSizes], Tensor]  # attention output [B, H, T, E]
+    refuses: Callable[[Encoding, Place], str]  # the reason why it cannot run an encoding in a place; '' if it can
+    summary: str
+    devices: tuple[str, ...] = ("cpu", "cuda")  # types of device on which it is chosen
+    gradient: bool = True  # False: it has no backward pass
+    automatic: bool = True  # False: it runs only where a user asks for it
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine chosen for an encoding, and the reason why no faster engine was."""
+
+    engine: Engine
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return self.engine.name
+
+
+# Fastest first.
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Engine("triton", triton.run, triton.refuses, "Triton kernels that read a number per distance", ("cuda",)),
+        Engine("tiles", tiled.run, tiled.refuses, "torch's fused attention, tile by tile", ("cpu",), gradient=False),
+        Engine("sdpa", sdpa.run, sdpa.refuses, "torch's fused attention, the bias a strided view"),
+        Engine("flex", flex.run, flex.refuses, "torch's FlexAttention, a yardstick", ("cuda",), automatic=False),
+        Engine("blocks", blocks.run, lambda *_: "", "eager, block by block over the queries"),
+        Engine("reference", lambda e, x, _: reference(e, x), lambda *_: "", "eager and dense: the specification"),
+    )
+}
+
+
+def choose(encoding: Encoding, wanted: str | None = None, place: Place | None = None) -> Choice:
+    """The fastest engine that can run an encoding in a place, or the one asked for; UsageError if that one cannot."""
+    place = place or Place()
+    if wanted is not None:
+        if wanted not in ENGINES:
+            raise UsageError(f"there is no engine {wanted!r}: {near(wanted, ENGINES)}")
+        if reason := refusal(ENGINES[wanted], encoding, place):
+            instead = choose(encoding, place=place).name
+            raise UsageError(f"the engine {wanted} cannot run {encoding.name}: {reason}; {instead} can")
+        return Choice(ENGINES[wanted], "asked for")
+    passed: list[str] = []
+    for engine in ENGINES.values():
+        if not engine.automatic or misplaced(engine, place):
+            continue
+        reason = engine.refuses(encoding, place)
+        if not reason:
+            return Choice(engine, "; ".join(passed))
+        if encoding.tier != "token":  # torch's kernel is the fastest engine where nothing is added to the scores
+            passed.append(f"not {engine.name}: {reason}")
+    raise AssertionError("the reference runs everything")
+
+
+def engines_for(encoding: Encoding, place: Place | None = None) -> list[Engine]:
+    """The engines that can run an encoding in a place, fastest first."""
+    return [engine for engine in ENGINES.values() if not refusal(engine, encoding, place or Place())]
+
+
+def refusal(engine: Engine, encoding: Encoding, place: Place) -> str:
+    """Why an engine cannot run an encoding in a place; '' if it can."""
+    return misplaced(engine, place) or engine.refuses(encoding, place)
+
+
+def misplaced(engine: Engine, place: Place) -> str:
+    """Why an engine runs no encoding at all in a place; '' if it runs some."""
+    if place.device not in engine.devices:
+        return f"it runs on {' and '.join(engine.devices)}, and this is {place.device}"
+    return "it has no backward pass" if place.gradient and not engine.gradient else ""

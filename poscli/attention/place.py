@@ -1,0 +1,20 @@
+"""The circumstances of an attention call that decide which engines can run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+# The refusal of engines that hide every key beyond the reach.
+SINKS_REFUSED = "the first tokens stay visible beyond the reach (sinks)"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device, a dtype, the head width of the model, and whether a gradient is needed."""
+
+    device: str = "cpu"  # torch's type of device
+    dtype: torch.dtype = torch.float32
+    width: int = 16  # D, numbers per head of the model
+    gradient: bool = True

@@ -1,0 +1,105 @@
+"""Timing that is robust on a shared machine: functions to be compared are called in turns, A B A B ..., seconds apart.
+
+Another process that takes the cores then slows both. A time is the median over the turns. A ratio is the ratio of two
+medians; the smallest and the largest ratio of a single turn, between which it always lies, are reported as its spread.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from poscli.system.memory import Peak
+
+Work = Callable[[], object]
+
+SAMPLE_SECONDS = 0.05  # shorter runs are repeated within a turn: clocks and the scheduler are too coarse below this
+WARM_SECONDS = 1.0  # a longer first run needs no second one to measure memory: loading kernels hardly counts in it
+
+
+@dataclass(frozen=True)
+class Pace:
+    """At most `repeats` turns; none begins after `seconds`; a function runs at least `sample` seconds in each."""
+
+    repeats: int
+    seconds: float
+    sample: float = SAMPLE_SECONDS
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one run for every turn, and its peak memory in MiB; `memory_of` is `Peak.of`."""
+
+    seconds: tuple[float, ...]
+    peak_mb: float
+    memory_of: str
+
+    @property
+    def median(self) -> float:
+        """The median over the turns."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times longer one function takes than another: ratio of the medians, and extremes over single turns."""
+
+    median: float
+    low: float
+    high: float
+
+
+def in_turns(works: Sequence[Work], pace: Pace, device: torch.device, check: Work = lambda: None) -> list[Timing]:
+    """Time each function, taking turns. `check` is called between runs and may raise to stop.
+
+    First runs are not counted, unless the first function takes longer than `pace.seconds`: then each runs once only.
+    Memory is measured in runs that are not timed, because returning freed memory to the system takes time.
+    """
+    first = [_watched(work, device, check) for work in works]
+    if first[0][0] > pace.seconds:
+        return [Timing((seconds,), peak.mb, peak.of) for seconds, peak in first]
+    warm = first if first[0][0] > WARM_SECONDS else [_watched(work, device, check) for work in works]
+    counts = [max(1, math.ceil(pace.sample / max(seconds, 1e-9))) for seconds, _ in warm]
+    samples: list[list[float]] = [[] for _ in works]
+    start = time.perf_counter()
+    for turn in range(pace.repeats):
+        if turn and time.perf_counter() - start > pace.seconds:
+            break
+        for taken, work, count in zip(samples, works, counts, strict=True):
+            check()
+            taken.append(seconds_of(work, device, count))
+    peaks = [peak for _, peak in warm]
+    return [Timing(tuple(taken), peak.mb, peak.of) for taken, peak in zip(samples, peaks, strict=True)]
+
+
+def ratio(numerator: Timing, denominator: Timing) -> Ratio:
+    """Ratio of the medians, and its spread over the turns of both."""
+    each = [a / b for a, b in zip(numerator.seconds, denominator.seconds, strict=True)]
+    return Ratio(numerator.median / denominator.median, min(each), max(each))
+
+
+def seconds_of(work: Work, device: torch.device, count: int = 1) -> float:
+    """Seconds of one call, the mean of `count` calls, until the device has finished."""
+    _synchronize(device)
+    start = time.perf_counter()
+    for _ in range(count):
+        work()
+    _synchronize(device)
+    return (time.perf_counter() - start) / count
+
+
+def _watched(work: Work, device: torch.device, check: Work) -> tuple[float, Peak]:
+    check()
+    with Peak(device) as peak:
+        seconds = seconds_of(work, device)
+    return seconds, peak
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,157 @@
+"""Options made from the fields of a pydantic model, so that a command and its configuration cannot differ."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from poscli.config.count import TokenCount, write_count
+from poscli.config.validate import rule, validated
+from poscli.system.errors import UsageError
+
+Command = Callable[..., None]
+Flags = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A field that is a table with a model of its own, such as the shape; each of its own fields is an option."""
+
+    model: type[BaseModel]
+    default: str  # what --help shows as the default of these options
+
+
+@dataclass(frozen=True)
+class FieldOption:
+    """The option of one field: the parameter for typer, the keys that lead to the field, and how its value is read."""
+
+    parameter: inspect.Parameter
+    path: tuple[str, ...]
+    read: Callable[[Any], Any]
+
+
+def from_model(flags: Flags | None = None, parts: Mapping[str, Part] | None = None) -> Callable[[Command], Command]:
+    """Replace the parameters of a command that are annotated with a pydantic model by options, one for each field.
+
+    The name, type, default and help of an option come from the field; the model itself checks the bounds. `flags` has
+    the options that are not called like their field, and `parts` the fields that are tables with a model of their own.
+    The command is called with an instance of the model, made of the options given on the command line; UsageError if
+    the model refuses them.
+    """
+
+    def decorate(command: Command) -> Command:
+        parameters: list[inspect.Parameter] = [_parameter("context", typer.Context)]
+        models: dict[str, tuple[type[BaseModel], list[FieldOption]]] = {}
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            kind = parameter.annotation
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                made = list(_options(kind, flags or {}, parts or {}))
+                models[parameter.name] = kind, made
+                parameters += [option.parameter for option in made]
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        @wraps(command)
+        def wrapper(context: typer.Context, **values: Any) -> None:
+            for name, (model, made) in models.items():
+                values[name] = validated(model, _given(made, values, context), command.__name__)
+            command(**values)
+
+        signature = inspect.Signature(parameters)
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return wrapper
+
+    return decorate
+
+
+def _given(made: list[FieldOption], values: dict[str, Any], context: typer.Context) -> dict[str, Any]:
+    """The values of the options that were given on the command line; all of them are removed from `values`."""
+    given: dict[str, Any] = {}
+    for option in made:
+        value, source = values.pop(option.parameter.name), context.get_parameter_source(option.parameter.name)
+        if source is None or source.name == "DEFAULT":
+            continue  # the model has its own defaults, and some of them depend on other fields
+        table = given
+        for key in option.path[:-1]:
+            table = table.setdefault(key, {})
+        table[option.path[-1]] = option.read(value)
+    return given
+
+
+def _options(model: type[BaseModel], flags: Flags, parts: Mapping[str, Part]) -> Iterator[FieldOption]:
+    """The options of a model, in the order of its fields; a part is replaced by the options of its fields."""
+    for name, field in model.model_fields.items():
+        if name in parts:
+            part = parts[name]
+            for inner, inner_field in part.model.model_fields.items():
+                yield _option(inner, (name, inner), inner_field, flags, part.default)
+        else:
+            yield _option(name, (field.alias or name,), field, flags)
+
+
+def _option(name: str, path: tuple[str, ...], field: FieldInfo, flags: Flags, shown: str = "") -> FieldOption:
+    """The option of a field. With `shown`, the option has no default, and --help shows that text as the default."""
+    names = flags.get(name) or ("--" + path[-1].replace("_", "-"),)
+    kind, default, read = _type(field, names[0])
+    option = typer.Option(*names, help=field.description, show_default=shown or True)
+    default = None if shown else default
+    return FieldOption(
+        _parameter(name, Annotated[kind | None if default is None else kind, option], default), path, read
+    )
+
+
+def _type(field: FieldInfo, flag: str) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """The type and the default that typer takes for a field, and the function that reads the option's value.
+
+    A token count is given as a text such as 2M, a tuple of token counts as one text with commas, any other list by
+    repeating the option, and a table of numbers by repeating it with `key=value` pairs.
+    """
+    choices = get_args(field.annotation)
+    kind = choices[0] if NoneType in choices else field.annotation  # `int | None` is an int that may be left out
+    default = field.get_default(call_default_factory=True)
+    if get_origin(kind) is dict:
+        return list[str], None, lambda pairs: assignments(pairs, flag)
+    if get_origin(kind) is tuple and get_args(kind)[0] == TokenCount:
+        return str, None, lambda text: _read(kind, text.split(","), flag)
+    if get_origin(kind) in (list, tuple):
+        return list[str], None, list
+    if any(isinstance(item, BeforeValidator) for item in field.metadata):
+        return str, write_count(default), lambda text: _read(TokenCount, text, flag)
+    return kind, default, lambda value: value
+
+
+def _read(kind: Any, value: Any, flag: str) -> Any:
+    """The value that pydantic makes of a text; UsageError names the option and the part of the text it refuses."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise UsageError(f"{flag} {error.errors()[0]['input']!r} is {rule(error)}") from error
+
+
+def assignments(pairs: list[str], flag: str) -> dict[str, float]:
+    """Numbers by name, from `key=value` pairs.
+
+    >>> assignments(["matrix_lr=0.02"], "--set")
+    {'matrix_lr': 0.02}
+    """
+    values = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        try:
+            values[key.strip()] = float(value if key.strip() else "")
+        except ValueError as error:
+            raise UsageError(f"{flag} {pair!r}: write key=number, such as {flag} matrix_lr=0.02") from error
+    return values
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,0 +1,40 @@
+"""Numbers of tokens as people write them: 4096, 500k, 2M."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+
+
+def read_count(value: object) -> object:
+    """The number that a text stands for; a value of another type is left to pydantic.
+
+    >>> read_count("2M"), read_count("500k"), read_count("4096"), read_count(7)
+    (2000000, 500000, 4096, 7)
+    """
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", value.strip(), re.IGNORECASE)
+    if not match:
+        raise ValueError("no number of tokens; write 4096, 500k or 2M")
+    number = float(match[1]) * FACTORS[match[2].lower()]
+    if number < 1 or number != int(number):
+        raise ValueError("not allowed; it must be a whole number of tokens, at least 1")
+    return int(number)
+
+
+def write_count(number: int) -> str:
+    """The shortest way to write a number of tokens.
+
+    >>> write_count(2_000_000), write_count(500_000), write_count(4096)
+    ('2M', '500k', '4096')
+    """
+    factor, suffix = max((factor, suffix) for suffix, factor in FACTORS.items() if number % factor == 0)
+    return f"{number // factor}{suffix.upper() if factor > FACTORS['k'] else suffix}"
+
+
+TokenCount = Annotated[int, Field(ge=1), BeforeValidator(read_count)]

@@ -1,0 +1,50 @@
+"""Turn a request into the full configuration of one training run."""
+
+from __future__ import annotations
+
+import torch
+
+from poscli import specs
+from poscli.config.request import TrainRequest
+from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
+from poscli.config.validate import validated
+from poscli.system.device import precision_name
+from poscli.system.errors import UsageError, near
+
+BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
+
+
+def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.device) -> RunConfig:
+    """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
+    model = _model(request)
+    checked = specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
+    values = {
+        "encoding": str(checked),
+        "task": request.task,
+        "corpus": request.corpus,
+        "tokenizer": request.tokenizer,
+        "seed": seed,
+        "length": request.length,
+        "batch": request.batch or max(1, BATCH_TOKENS // request.length),
+        "tokens": request.tokens,
+        "precision": precision_name(request.precision, device, model.width),
+        "model": model,
+        "recipe": validated(Recipe, dict(request.recipe), "recipe"),
+    }
+    config = validated(RunConfig, values, "train")
+    if config.tokens < (step := config.batch * config.length):
+        raise UsageError(
+            f"--tokens {config.tokens} is less than one step of {step} tokens ({config.batch} windows of "
+            f"{config.length}); give at least {step}, or a smaller --batch or --length"
+        )
+    return config
+
+
+def _model(request: TrainRequest) -> ModelConfig:
+    """The preset's shape with the given fields instead; a width without `mlp` also sets the usual width of the MLP."""
+    if request.preset not in PRESETS:
+        raise UsageError(f"there is no preset {request.preset!r}: {near(request.preset, PRESETS)}")
+    given = dict(request.model)
+    if "width" in given:
+        given.setdefault("mlp", mlp_width(given["width"]))
+    return validated(ModelConfig, PRESETS[request.preset].model_dump() | given, "model")

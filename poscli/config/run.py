@@ -1,0 +1,135 @@
+"""The configuration of a training run: everything that decides its result. Its hash is part of the run's name.
+
+Nothing in this file imports torch, so that a command line is checked before anything slow is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomli_w
+from pydantic import Field, ValidationError, model_validator
+
+from poscli.config.validate import Frozen
+from poscli.system.errors import CorruptError
+
+if TYPE_CHECKING:
+    from poscli.equation import Shape
+
+# Version of the run folders. Raise it when a column of a result or a default of a run's configuration changes: run
+# folders of another version are refused.
+SCHEMA = 2
+
+
+class ModelConfig(Frozen):
+    """The shape of a model."""
+
+    layers: int = Field(4, ge=1, description="Number of layers.")
+    width: int = Field(128, ge=2, description="Width of the residual stream, in channels.")
+    heads: int = Field(8, ge=1, description="Attention heads per layer.")
+    mlp: int = Field(352, ge=1, description="Hidden width of the MLP (SwiGLU); 8/3 of the width if only that is given.")
+    memory: int = Field(0, ge=0, description="Tokens of earlier segments to attend to, as in Transformer-XL.")
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> ModelConfig:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
+        return self
+
+    def shape(self, length: int, vocab: int = 257) -> Shape:
+        """The sizes that an encoding is built for."""
+        from poscli.equation import Shape  # imports torch
+
+        return Shape(width=self.width, heads=self.heads, layers=self.layers, length=length, vocab=vocab)
+
+
+# `base` is GPT-2 small with a wider MLP, which makes up for the smaller vocabulary: both have 124M parameters.
+PRESETS: dict[str, ModelConfig] = {
+    "nano": ModelConfig(layers=2, width=64, heads=4, mlp=192),
+    "tiny": ModelConfig(layers=4, width=128, heads=8, mlp=352),
+    "small": ModelConfig(layers=6, width=384, heads=6, mlp=1024),
+    "base": ModelConfig(layers=12, width=768, heads=12, mlp=3456),
+}
+
+
+def mlp_width(width: int) -> int:
+    """The usual hidden width of the MLP: 8/3 of the model's width, rounded up to a multiple of 32.
+
+    SwiGLU's three matrices then have as many weights as two matrices with a hidden width of 4 times the model's.
+    """
+    return math.ceil(width * 8 / 3 / 32) * 32
+
+
+class Recipe(Frozen):
+    """How a model is trained. The defaults were searched at `tiny`; docs/RECIPE.md has the measurements."""
+
+    matrix_lr: float = Field(0.01, gt=0, description="Peak learning rate of Muon, which trains the layers' matrices.")
+    embedding_lr: float = Field(0.1, gt=0, description="Peak learning rate of AdamW for the token embedding.")
+    head_lr: float = Field(0.01, gt=0, description="Peak learning rate of AdamW for the output matrix and the norms.")
+    encoding_lr: float = Field(0.05, gt=0, description="Peak learning rate of AdamW for the encoding's parameters.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of Muon.")
+    beta2: float = Field(0.95, ge=0, lt=1, description="Decay rate of AdamW's second moment.")
+    weight_decay: float = Field(0.01, ge=0, description="Weight decay of Muon.")
+    warmup: float = Field(0.05, ge=0, lt=1, description="Share of the steps in which the learning rate rises.")
+    decay: float = Field(0.9, gt=0, le=1, description="Share of the steps, the last ones, in which it falls to 0.")
+    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+
+
+class RunConfig(Frozen):
+    """One training run."""
+
+    encoding: str
+    task: str = Field("language", description="What is asked of the model.")
+    corpus: str = "stdlib"
+    tokenizer: str = Field("bytes", description="How text becomes tokens.")
+    seed: int = Field(0, ge=0)
+    length: int = Field(512, ge=8, description="Tokens in a training window, L; at least 8.")
+    batch: int = Field(8, ge=1, description="Windows per step.")
+    tokens: int = Field(2_000_000, ge=1, description="Tokens to train on.")
+    precision: str = Field("float32", pattern="^(float32|bfloat16|float16)$")
+    model: ModelConfig = PRESETS["tiny"]
+    recipe: Recipe = Recipe()
+
+    @property
+    def steps(self) -> int:
+        """The number of optimizer steps."""
+        return max(1, self.tokens // (self.batch * self.length))
+
+    def run_id(self, fingerprint: str) -> str:
+        """The encoding's slug and a hash of everything that decides the result, so that a command finds its run again.
+
+        `fingerprint` is that of the training data. Fields with their default value are not hashed.
+        """
+        content = json.dumps([SCHEMA, fingerprint, self.model_dump(exclude_defaults=True)], sort_keys=True)
+        return f"{slug(self.encoding)}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def slug(text: str) -> str:
+    """A spec as part of a file name.
+
+    >>> slug("rope(base=500000.0)+window(width=128)|none")
+    'rope-base-500000.0-+window-width-128-none'
+    """
+    return re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-")
+
+
+def write_run_config(config: RunConfig) -> str:
+    """The content of a run's config.toml."""
+    return tomli_w.dumps(config.model_dump())
+
+
+def load_run_config(path: Path) -> RunConfig:
+    """Read a run's config.toml; CorruptError if it cannot be read or is no configuration."""
+    try:
+        return RunConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        cause = str(error).splitlines()[0]
+        raise CorruptError(
+            f"{path} is not a run's configuration ({cause}); delete the run's folder to start over"
+        ) from error

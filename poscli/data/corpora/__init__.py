@@ -1,0 +1,60 @@
+"""The kinds of corpora: the registry behind `--corpus` and `poscli ls corpora`.
+
+Each file of this package is one kind and registers it. Other packages offer theirs through the entry-point group
+`poscli.data.corpora`, as an object of the class `Kind`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poscli.data.source import Source
+from poscli.system.errors import UsageError, near
+from poscli.system.registry import Registry
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of corpus: how its specs are written, what it reads, and how a spec becomes a source."""
+
+    grammar: str  # a name, or a name, a colon and the form of the argument: "text:PATH"
+    about: str
+    source: Callable[[str], Source]  # takes what follows the colon; raises UsageError or DataError
+    available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
+    examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
+
+
+CORPORA: Registry[Kind] = Registry("corpus", __name__, lambda thing: isinstance(thing, Kind))
+
+
+def source_of(spec: str) -> Source:
+    """The source that a spec names; UsageError if the spec cannot be understood."""
+    name, _, argument = spec.partition(":")
+    if name not in CORPORA.names():
+        raise UsageError(f"unknown corpus {spec!r}: {_suggestion(spec, name)}")
+    kind = CORPORA.get(name)
+    if bool(argument) != (":" in kind.grammar):
+        raise UsageError(f"{spec!r} is not of the form {kind.grammar}")
+    return kind.source(argument)
+
+
+def describe_corpora() -> list[dict[str, str]]:
+    """The rows of `poscli ls corpora`: the grammar of each kind, what it reads, and why it is unavailable, if it is."""
+    rows = []
+    for name in CORPORA.names():
+        if reason := CORPORA.missing(name):
+            rows.append({"corpus": name, "what": "", "unavailable": reason})
+            continue
+        kind = CORPORA.get(name)
+        rows.append({"corpus": kind.grammar, "what": kind.about, "unavailable": kind.available()})
+    return rows
+
+
+def _suggestion(spec: str, name: str) -> str:
+    if os.path.exists(spec):  # noqa: PTH110 - unlike Path.exists, it takes any string
+        return f"to read this path, write text:{spec}"
+    usable = [kind for kind in CORPORA.names() if not CORPORA.missing(kind)]
+    examples = [example for kind in usable for example in CORPORA.get(kind).examples]
+    return near(name, [*usable, *examples])

@@ -1,0 +1,188 @@
+"""`hf:...`: data sets of the Hugging Face hub, downloaded or streamed with `datasets`. hubspec.py has the grammar.
+
+The first request has a short timeout, so that a missing network or repository is an error within seconds. It returns
+the revision from which everything is then read. Offline mode (HF_HUB_OFFLINE=1) reads what `datasets` has downloaded
+before.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from poscli.data.corpora import CORPORA, Kind
+from poscli.data.fields import field_bytes
+from poscli.data.hubspec import ALIASES, GRAMMAR, HubSpec
+from poscli.data.source import Document, Part, Reading, Source
+from poscli.data.wikitext import REPO as WIKITEXT
+from poscli.data.wikitext import articles
+from poscli.system.console import err
+from poscli.system.errors import DataError, near
+
+FIRST_ANSWER_SECONDS = 10  # how long to wait for the hub's first answer
+STREAM_ATTEMPTS = 1  # the hub's client retries a broken stream for 23 s per attempt; the default 20 take ten minutes
+
+
+def source(argument: str) -> Source:
+    """The corpus `hf:...`. It has no stamp, so that a cached corpus loads without a network."""
+    spec = HubSpec.parse(argument)
+    return Source(str(spec), None, lambda: _read(spec))
+
+
+def available() -> str:
+    """Why hub corpora cannot be used, and what to install; "" if `datasets` is installed."""
+    if importlib.util.find_spec("datasets"):
+        return ""
+    return "hf: corpora need the package datasets, which is not installed: pip install datasets"
+
+
+def _read(spec: HubSpec) -> Reading:
+    fault = available()
+    if fault:
+        raise DataError(fault)
+    if Path(spec.repo).is_dir():
+        raise DataError(
+            f"the folder {spec.repo!r} here hides the hub's {spec.repo} from datasets; run elsewhere, or rename it"
+        )
+    import datasets
+
+    datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = STREAM_ATTEMPTS
+    if not err.is_terminal:
+        datasets.disable_progress_bars()
+    revision = None if datasets.config.HF_HUB_OFFLINE else _revision(spec.repo)
+    config = _config(spec, revision)
+    with _explained(spec):
+        splits = datasets.load_dataset(spec.repo, config, revision=revision, streaming=spec.budget is not None)
+    return Reading(_documents(spec, splits), {"revision": revision} if revision else {})
+
+
+def _revision(repo: str) -> str:
+    """The newest commit of a repository; DataError if the repository does not exist or the hub cannot be reached."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        return str(HfApi().dataset_info(repo, timeout=FIRST_ANSWER_SECONDS).sha)
+    except HFValidationError as error:
+        raise DataError(f"{repo!r} is no name of a repository ({_reason(error)}); write hf:OWNER/NAME") from error
+    except RepositoryNotFoundError as error:
+        hint = _suggestion(repo) or "check its spelling at the hub"
+        raise DataError(f"the hub has no data set {repo!r}, or it needs a login (hf auth login); {hint}") from error
+    except _failures() as error:
+        raise DataError(
+            f"cannot reach the hub for {repo}: {_reason(error)}; check the network, or use a corpus that needs none, "
+            "such as stdlib or text:PATH"
+        ) from error
+
+
+def _suggestion(repo: str) -> str:
+    """The end of an error message: data sets of the hub with a similar name, or "" if none is found."""
+    from huggingface_hub import HfApi
+
+    try:
+        names = [found.id for found in HfApi().list_datasets(search=repo.split("/")[-1], limit=5)]
+    except _failures():
+        return ""  # a failed search must not hide the error that is being reported
+    return near(repo, names) if names else ""
+
+
+def _config(spec: HubSpec, revision: str | None) -> str | None:
+    """The configuration to load (None: the only one); DataError if it is ambiguous or does not exist."""
+    if revision is None:
+        return spec.config  # offline, `datasets` knows only what it has downloaded
+    import datasets
+
+    with _explained(spec):
+        names = datasets.get_dataset_config_names(spec.repo, revision=revision)
+    if spec.config in names:
+        return spec.config
+    if spec.config is not None:
+        raise DataError(f"{spec.repo} has no configuration {spec.config!r}: {near(spec.config, names)}")
+    if len(names) > 1 and "default" not in names:
+        raise DataError(f"{spec.repo} has several configurations, name one as hf:{spec.repo}:CONFIG; {near('', names)}")
+    return None
+
+
+def _documents(spec: HubSpec, splits: Any) -> Iterator[Document]:
+    """The documents of the training split, then those of the held-out split if there is one."""
+    train, *valid = _split_names(spec, list(splits))
+    parts: list[tuple[str, Part | None, int]] = [(train, None, 10)]  # split, part, tenths of the budget
+    if valid:
+        parts = [(train, "train", 9), (valid[0], "valid", 1)]
+    for name, part, tenths in parts:
+        budget = spec.budget and spec.budget * tenths // 10
+        for content in _contents(spec, splits[name], f"{spec} split {name}", budget):
+            yield Document(content, part)
+
+
+def _split_names(spec: HubSpec, names: Sequence[str]) -> Sequence[str]:
+    """The names of the training split and, if there is one, of the held-out split."""
+    chosen = spec.splits or (("train", "validation") if "validation" in names else ("train",))
+    for name in chosen:
+        if name not in names:
+            raise DataError(f"{spec.repo} has no split {name!r}: {near(name, names)}; name one as @TRAIN[,VALID]")
+    return chosen
+
+
+def _contents(spec: HubSpec, split: Any, where: str, budget: int | None) -> Iterator[bytes]:
+    """The documents of one split, up to and including the one that reaches the budget in bytes."""
+    left = budget
+    try:
+        with _explained(spec), closing(iter(split)) as rows:
+            texts: Iterable[bytes] = (
+                field_bytes(row, spec.column, f"{where} row {n}") for n, row in enumerate(rows, 1)
+            )
+            for content in articles(texts) if spec.repo == WIKITEXT else texts:
+                yield content
+                if left is not None:
+                    left -= len(content)
+                    if left <= 0:
+                        break
+    finally:
+        gc.collect()  # a half-read parquet file would abort the interpreter at exit (apache/arrow#45214)
+
+
+@contextmanager
+def _explained(spec: HubSpec) -> Iterator[None]:
+    """Turn an error of `datasets` or the hub's client into a DataError of one line."""
+    try:
+        yield
+    except _failures() as error:
+        raise DataError(
+            f"cannot load {spec}: {_reason(error)}; check the network and the free disk space, then run it again"
+        ) from error
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """The errors of `datasets` and of the hub's client: OSErrors of requests or, in newer versions, httpx' errors."""
+    from datasets.exceptions import DatasetsError
+
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, DatasetsError)
+    if importlib.util.find_spec("httpx"):
+        import httpx
+
+        failures += (httpx.HTTPError,)
+    return failures
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the first error in a chain of causes, such as 'Connection refused'."""
+    while (inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        error = inner
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+CORPORA.add(
+    "hf",
+    Kind(
+        GRAMMAR,
+        "a data set of the Hugging Face hub; streamed with ?bytes=",
+        source,
+        available,
+        examples=tuple(f"hf:{alias}" for alias in ALIASES),
+    ),
+)

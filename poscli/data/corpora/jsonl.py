@@ -1,0 +1,43 @@
+"""`jsonl:PATH[#FIELD]`: files of one JSON object per line; each line is one document.
+
+The files are not read through `datasets`, which would copy them into a second cache and would not name the line of an
+error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from poscli.data.corpora import CORPORA, Kind
+from poscli.data.fields import field_bytes, row_source
+from poscli.data.filesets import readable
+from poscli.data.source import Source
+from poscli.system.errors import DataError
+
+
+def source(argument: str) -> Source:
+    """The corpus `jsonl:PATH[#FIELD]`."""
+    return row_source("jsonl", argument, _rows)
+
+
+def _rows(path: Path, field: str) -> Iterator[bytes]:
+    with readable(path), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield field_bytes(_object(line, f"{path} line {number}"), field, f"{path} line {number}")
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:  # neither JSON nor, perhaps, UTF-8
+        raise DataError(f"{where} is not JSON ({error}); jsonl: takes one JSON object per line") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is a JSON {type(row).__name__}, not an object; jsonl: takes one JSON object per line")
+    return row
+
+
+CORPORA.add("jsonl", Kind("jsonl:PATH[#FIELD]", "one JSON object per line; one document per line", source))

@@ -1,0 +1,66 @@
+"""Tokenizers: how the bytes of a document become token ids, and back.
+
+Each file of this package is one tokenizer and registers its class. Other packages offer theirs through the entry-point
+group `poscli.data.tokenizers`. A spec is a name (`bytes`), a name with an argument (`NAME:ARGUMENT`), or, for a class
+that is registered nowhere, `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poscli.system.errors import UsageError
+from poscli.system.registry import Registry, subclass_of
+
+
+class Tokenizer(ABC):
+    """A lossless mapping from bytes to token ids.
+
+    For every document x, `decode(encode(x)) == x` and `token_bytes[encode(x)].sum() == len(x)`; building a corpus
+    checks the second, because losses per byte depend on it.
+    """
+
+    name: str = ""  # the spec, argument included; the function `tokenizer` sets it
+    summary: ClassVar[str] = ""  # one line for `poscli ls tokenizers`
+    argument: ClassVar[str] = ""  # what a spec must hold after the colon, such as "PATH"; "" if it takes no argument
+    end: int  # id of the token that opens every document
+    fingerprint: str  # hash of everything that decides the encoding; "" for the tokenizer `bytes` only
+    token_bytes: NDArray[np.int64]  # [vocab]: bytes of the original text that each token stands for; 0 for `end`
+
+    def __init__(self, argument: str = "") -> None:  # noqa: B027 - without an argument there is nothing to construct
+        """`argument` is what follows the colon in the spec."""
+
+    @property
+    def vocab(self) -> int:
+        """Number of tokens, `end` included."""
+        return len(self.token_bytes)
+
+    @abstractmethod
+    def encode(self, content: bytes) -> NDArray[Any]:
+        """Token ids `[tokens]` of a document, of any integer type, without `end`."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int] | NDArray[Any]) -> bytes:
+        """The bytes that token ids stand for; `end` stands for none."""
+
+
+TOKENIZERS: Registry[type[Tokenizer]] = Registry("tokenizer", __name__, subclass_of(Tokenizer))
+
+
+def tokenizer(spec: str) -> Tokenizer:
+    """The tokenizer that a spec names; UsageError if there is none, or if its argument is missing or unwanted."""
+    name, _, argument = spec.partition(":")
+    if name not in TOKENIZERS.names():
+        made = TOKENIZERS.get(spec)()
+    else:
+        cls = TOKENIZERS.get(name)
+        if bool(argument) != bool(cls.argument):
+            raise UsageError(f"{spec!r} is not of the form {name}{cls.argument and ':' + cls.argument}")
+        made = cls(argument) if argument else cls()
+    made.name = spec
+    return made

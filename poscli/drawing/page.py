@@ -1,0 +1,229 @@
+"""A page: one figure with a title, a finding, labelled lines, a strip of failures and a footnote.
+
+Lengths are in inches. Labels at the ends of the lines replace a legend box; they never overlap, and their number and
+width decide the height of the figure and its right margin.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.transforms import blended_transform_factory
+from scipy.optimize import isotonic_regression
+
+from poscli.drawing.style import FAINT, INK, QUIET, Style, Styles
+from poscli.drawing.text import listed
+from poscli.system.files import write_atomic
+
+WIDTH, MIN_HEIGHT = 8.0, 5.0  # inches
+LEFT, TOP, BOTTOM = 0.78, 0.96, 1.02  # inches, margins around the axes
+STRIP_ROW = 0.2  # inches, height of one row in the strip of failures
+DOTS_PER_INCH = 160
+POINTS_PER_INCH = 72
+MAX_LABEL_CHARACTERS = 36
+
+
+@dataclass(frozen=True)
+class End:
+    """The label of a line, and the end of the line in data units."""
+
+    x: float
+    y: float
+    text: str
+    style: Style
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One row of the strip of failures: the lengths without a result, and a text with encodings and cause."""
+
+    lengths: tuple[int, ...]
+    text: str
+    style: Style
+
+
+class Page:
+    """One figure. Its height follows from the number of labels at the right and the number of rows in the strip."""
+
+    def __init__(self, labels: int, failures: int = 0) -> None:
+        self.size = 8.0 if labels <= 24 else 6.8  # points
+        self.gap = 1.28 * self.size / POINTS_PER_INCH
+        strip = failures * STRIP_ROW + 0.08 if failures else 0.0
+        around = TOP + BOTTOM + strip
+        self.height = max(MIN_HEIGHT + max(0.0, strip - STRIP_ROW), around + labels * self.gap + 0.1)
+        self.figure = Figure(figsize=(WIDTH, self.height), dpi=DOTS_PER_INCH, facecolor="white")
+        self.canvas = FigureCanvasAgg(self.figure)
+        body = self.height - around
+        self.axes = self.figure.add_axes(self._box(BOTTOM, body))
+        self.strip: Axes | None = None
+        if failures:
+            self.strip = self.figure.add_axes(self._box(BOTTOM + body + 0.08, strip - 0.08), sharex=self.axes)
+        _plain_frame(self.axes)
+
+    def _box(self, bottom: float, height: float) -> tuple[float, float, float, float]:
+        return LEFT / WIDTH, bottom / self.height, 0.7, height / self.height
+
+    def write(self, title: str, finding: str, heading: str, footnote: str) -> None:
+        """Write the title and the finding above the axes, a heading over the labels, and a footnote below."""
+        top = self.height - 0.14
+        self._text(top, title, size=12.5, color=INK, weight="bold", va="top")
+        self._text(top - 0.27, self._fold(finding, 9, 2), size=9, color=INK, va="top", linespacing=1.25)
+        head = self.height - TOP + 0.06
+        self.figure.text(1 - 0.14 / WIDTH, head / self.height, heading, ha="right", fontsize=7.2, color=QUIET)
+        self._text(0.08, self._fold(footnote, 6.8, 3), size=6.8, color=QUIET, va="bottom", linespacing=1.3)
+
+    def _text(self, y: float, text: str, **look: object) -> None:
+        self.figure.text(0.18 / WIDTH, y / self.height, text, ha="left", parse_math=False, **look)  # type: ignore[arg-type]
+
+    def save(self, path: Path) -> None:
+        """Write the PNG atomically."""
+        write_atomic(Path(path), lambda temporary: self.canvas.print_png(temporary))
+
+    def label_ends(self, ends: Sequence[End], failures: Sequence[Failure] = ()) -> None:
+        """Label every line at its end and every row of the strip; call this after the scales are set."""
+        right = max((end.x for end in ends), default=1.0)
+        self._make_room([end.text for end in ends if end.x == right] + [failure.text for failure in failures])
+        for x in sorted({end.x for end in ends}):
+            self._label_column([end for end in ends if end.x == x], outside=x == right)
+        self._fill_strip(failures)
+
+    def _fold(self, text: str, size: float, most: int) -> str:
+        """Wrap text to the width of the page and cut it after `most` lines; `size` is the font size in points."""
+        inches = self._width([text], size)
+        line = int(len(text) * min(1.0, 0.95 * (WIDTH - 0.36) / max(inches, 0.1))) + 1
+        return "\n".join(textwrap.wrap(text, line, max_lines=most, placeholder=" …"))
+
+    def _width(self, texts: Sequence[str], size: float) -> float:
+        """The width of the widest text, in inches."""
+        probe = self.figure.text(0, 0, "", fontsize=size, parse_math=False)
+        widest = 0.0
+        for text in texts:
+            probe.set_text(text)
+            widest = max(widest, probe.get_window_extent(self.canvas.get_renderer()).width / DOTS_PER_INCH)
+        probe.remove()
+        return widest
+
+    def _make_room(self, texts: Sequence[str]) -> None:
+        """Narrow the axes until the longest label fits on the page."""
+        widest = self._width([clip(text) for text in texts], self.size)
+        width = WIDTH - LEFT - widest - 0.5
+        for axes in filter(None, (self.axes, self.strip)):
+            box = axes.get_position()
+            axes.set_position((box.x0, box.y0, width / WIDTH, box.height))
+
+    def _label_column(self, ends: Sequence[End], *, outside: bool) -> None:
+        """Label lines that end at one x; labels that would overlap move apart and are tied to their lines."""
+        low, high = (value / DOTS_PER_INCH for value in self.axes.get_window_extent().intervaly)
+        wanted = [self.axes.transData.transform((end.x, end.y))[1] / DOTS_PER_INCH for end in ends]
+        slack = self.gap / 2 if outside else 0.0  # only below, because the heading stands above
+        for end, at, y in zip(ends, wanted, place_labels(wanted, self.gap, low - slack, high - slack / 2), strict=True):
+            label = self.axes.annotate(
+                clip(end.text),
+                (end.x, end.y),
+                xytext=(26 if outside else 7, (y - at) * POINTS_PER_INCH),
+                textcoords="offset points",
+                color=end.style.text,
+                fontsize=self.size,
+                va="center",
+                annotation_clip=False,
+                parse_math=False,
+                arrowprops=_leader(end.style) if outside else None,
+                zorder=6,
+            )
+            if not outside:
+                label.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+
+    def _fill_strip(self, failures: Sequence[Failure]) -> None:
+        if self.strip is None:
+            return
+        self.strip.set(ylim=(len(failures) - 0.5, -0.5), yticks=[], facecolor="#f2f2f2")
+        self.strip.tick_params(bottom=False, labelbottom=False, which="both")
+        self.strip.spines[:].set_visible(False)
+        self.strip.set_ylabel("no result", rotation=0, ha="right", va="center", fontsize=7.5, color=QUIET, labelpad=5)
+        for row, failure in enumerate(failures):
+            color = failure.style.text
+            self.strip.plot(
+                failure.lengths, [row] * len(failure.lengths), "x", color=color, markersize=6, clip_on=False
+            )
+            beside = blended_transform_factory(self.strip.transAxes, self.strip.transData)
+            self.strip.annotate(
+                clip(failure.text),
+                (1, row),
+                xycoords=beside,
+                xytext=(12, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=self.size,
+                color=color,
+                annotation_clip=False,
+                parse_math=False,
+            )
+
+
+def failure_rows(failed: Mapping[tuple[str, tuple[int, ...]], Sequence[str]], styles: Styles) -> list[Failure]:
+    """The rows of the strip, from a cause and lengths to the encodings that failed so; these share a row."""
+    plain = Style(INK, "-", "x")
+    return [
+        Failure(lengths, _failure_text(who, cause), styles.get(who[0], plain) if len(who) == 1 else plain)
+        for (cause, lengths), who in failed.items()
+    ]
+
+
+def _failure_text(who: Sequence[str], cause: str) -> str:
+    """The encodings and the cause, short enough for the margin."""
+    if len(who) == 1:
+        return f"{clip(who[0], max(8, MAX_LABEL_CHARACTERS - len(cause) - 2))}: {cause}"
+    text = f"{listed(who)}: {cause}"
+    return text if len(text) <= MAX_LABEL_CHARACTERS else f"{len(who)} encodings: {cause}"
+
+
+def place_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move labels as little as possible (least squares) so that neighbours are `gap` apart within low..high."""
+    if not len(wanted):
+        return []
+    order = np.argsort(wanted, kind="stable")
+    steps = gap * np.arange(len(wanted))
+    # After subtracting the gaps, "at least `gap` apart" means "not decreasing", which isotonic regression solves.
+    moved = isotonic_regression(np.asarray(wanted)[order] - steps).x
+    result = np.empty(len(wanted))
+    result[order] = np.clip(moved, low, max(low, high - steps[-1])) + steps
+    return [float(value) for value in result]
+
+
+def clip(text: str, longest: int = MAX_LABEL_CHARACTERS) -> str:
+    """Shorten a label to `longest` characters in its middle, because specs differ at both ends.
+
+    >>> clip("name(option=500000)+wrapper", 15)
+    'name(op…wrapper'
+    """
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[: longest - 1 - half]}…{text[-half:]}"
+
+
+def _leader(style: Style) -> dict[str, object]:
+    return {
+        "arrowstyle": "-",
+        "color": style.color if style.strong else FAINT,
+        "linewidth": 0.6,
+        "alpha": 0.7,
+        "shrinkA": 1,
+        "shrinkB": 4 if style.strong else 1,  # points, up to the edge of the marker
+        "relpos": (0, 0.5),
+    }
+
+
+def _plain_frame(axes: Axes) -> None:
+    axes.set_facecolor("white")
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=8, length=3, color=FAINT)

@@ -1,0 +1,78 @@
+"""How lists and numbers are written in figures, tables and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+
+def listed(items: Sequence[str], most: int = 5) -> str:
+    """Join names into an English list; past `most` names, count the rest.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    >>> listed(list("abcdefgh"), most=3)
+    'a, b, c and 5 more'
+    """
+    if len(items) > most:
+        return f"{', '.join(items[:most])} and {len(items) - most} more"
+    return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a positive number with about three significant digits, and NaN as a dash.
+
+    >>> [number(x) for x in (3.9512, 43.19, 1234.5, 2.5e7, float("inf"), float("nan"))]
+    ['3.95', '43.2', '1234', '2.5e+07', 'inf', '-']
+    """
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value) or value >= 1e5:
+        return f"{value:.2g}"
+    places = max(0, digits - 1 - math.floor(math.log10(value))) if value > 0 else digits - 1
+    return f"{value:.{min(places, digits - 1)}f}"
+
+
+def signed(value: float) -> str:
+    """Write a difference with its sign: three decimals below 1, two from 1 on; NaN as a dash.
+
+    >>> [signed(x) for x in (0.0231, -2.531, 0.0, float("nan"))]
+    ['+0.023', '-2.53', '0.000', '-']
+    """
+    if math.isnan(value):
+        return "-"
+    if abs(value) < 5e-4:
+        return "0.000"
+    return f"{value:+.3f}" if abs(value) < 1 else f"{value:+.2f}"
+
+
+def amount(value: float) -> str:
+    """Write a count, from 10,000 on in thousands, millions or billions.
+
+    >>> [amount(x) for x in (512, 131072, 2_100_000)]
+    ['512', '131k', '2.1M']
+    """
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            scaled = value / (1e3 if unit == "k" else size)
+            return f"{scaled:.3g}{unit}"
+    return f"{value:.0f}"
+
+
+def low_to_high(values: Iterable[float]) -> str:
+    """Write the smallest and the largest of some counts, or the only one.
+
+    >>> low_to_high([64, 128]), low_to_high([5, 5]), low_to_high([])
+    ('64 to 128', '5', '')
+    """
+    known = sorted(values)
+    if not known:
+        return ""
+    return amount(known[0]) if known[0] == known[-1] else f"{amount(known[0])} to {amount(known[-1])}"
+
+
+def distinct(values: pd.Series) -> list[str]:
+    """The distinct texts of a column in alphabetical order, without missing and empty ones."""
+    return sorted(set(values.dropna()) - {""})

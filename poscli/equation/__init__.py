@@ -1,0 +1,12 @@
+"""The attention equation: its blanks, what fills them, the inputs of one call, and the specification.
+
+Read in this order: blanks.py (the equation and every blank), encoding.py (the base class of all encodings),
+operands.py (the inputs of one attention call), reference.py (the specification that every engine is measured against),
+composed.py (several encodings on one layer) and compatibility.py (which encodings may act together).
+"""
+
+from poscli.equation.blanks import BLANKS, TIERS
+from poscli.equation.encoding import Encoding, Option, Shape, Unsupported
+from poscli.equation.operands import Operands, Positions
+
+__all__ = ["BLANKS", "TIERS", "Encoding", "Operands", "Option", "Positions", "Shape", "Unsupported"]

@@ -1,0 +1,127 @@
+"""The base class of all encodings, and the properties that follow from the blanks a class fills."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from poscli.equation.blanks import BLANKS, TIERS, Blanks
+from poscli.equation.operands import Positions
+
+
+class Unsupported(Exception):
+    """An input for which an encoding is not defined, such as a position beyond the end of a learned table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of a model that an encoding may depend on."""
+
+    width: int  # W
+    heads: int  # H
+    layers: int
+    length: int  # tokens in a training window, L
+    vocab: int = 257  # different tokens: 256 bytes and the end of a document
+
+    @property
+    def head_width(self) -> int:
+        """D, the numbers per head."""
+        return self.width // self.heads
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of an encoding's spec: the default, and the type that the constructor declares."""
+
+    default: Any
+    kind: Any
+
+
+class Encoding(Blanks):
+    """An encoding without any position information. Subclasses override the blanks that their paper touches.
+
+    The blanks that a class fills are computed from the methods it overrides. The keyword-only parameters of the
+    constructor, with their defaults and types, are the options of its spec; a constructor raises ValueError for a value
+    out of range. The attributes below declare properties that cannot be computed from the methods.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    family: ClassVar[str]
+    shared: ClassVar[bool] = False  # True: all layers use one instance; False: each layer has its own weights
+    relative: bool = True  # True: scores depend on positions by their differences only
+    rescales: bool = False  # True: the output for a token changes, by definition, when the text after it grows
+    feature_width: int = 0  # F, the numbers per token and head that `features` returns
+    evaluations: int = 0  # the number of losses that `search` may measure on a trained model
+    after: ClassVar[tuple[str, ...]] = ()  # names of encodings whose trained models this one can be evaluated on
+    wraps: ClassVar[bool] = False  # True: it can be composed with the encoding of any trained model
+    inert_alone: ClassVar[bool] = False  # True: it changes nothing unless a certain other encoding is beside it
+    facts: ClassVar[tuple[str, ...]] = ()  # encodings that it equals, and under which condition
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.blanks = frozenset(blank for blank in BLANKS if getattr(type(self), blank) is not getattr(Blanks, blank))
+
+    @property
+    def scale(self) -> float:
+        """The factor on q . k."""
+        return self.shape.head_width**-0.5
+
+    @property
+    def tier(self) -> str:
+        """The highest tier that this encoding touches."""
+        return [tier for tier, blanks in TIERS.items() if tier == "token" or self.blanks & set(blanks)][-1]
+
+    def leave(self, blank: str) -> None:
+        """Leave a blank empty that the class fills, for an option that switches it off."""
+        assert blank in self.blanks
+        self.blanks -= {blank}
+
+    def tie(self, first: Encoding) -> None:
+        """Share some weights with `first`, the instance on the first layer. (`shared` shares all of them.)"""
+
+    def begin_step(self, progress: float, draw: torch.Generator) -> None:
+        """Prepare a training step, such as by drawing random positions. `progress` is the share of the steps done."""
+
+    def search(
+        self, loss: Callable[[], float], evaluations: int, draw: torch.Generator, factor: float | None = None
+    ) -> float:
+        """Search for the constants with the smallest loss on a trained model; returns that loss in nats per token.
+
+        `loss` measures the model with the current state of this encoding, on texts `factor` times as long as the
+        training windows; it may be called `evaluations` times.
+        """
+        raise NotImplementedError
+
+    def longest(self, dtype: torch.dtype) -> int | None:
+        """The longest input, in tokens, for which the formula stays finite in a dtype; None if there is no limit."""
+
+    def locate(self, tokens: int, device: torch.device) -> Positions:
+        """The positions of the first `tokens` tokens of a sequence, as this encoding sees them."""
+        index = torch.arange(tokens, device=device)
+        return Positions.spaced(self.positions(index)) if "positions" in self.blanks else Positions(pos=index)
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """The options of the spec, in order: the constructor's keyword-only parameters.
+
+        For a constructor with `**options`, the parameters of the parent's constructor follow.
+        """
+        found: dict[str, Option] = {}
+        for owner in cls.__mro__:
+            if "__init__" not in vars(owner):
+                continue
+            constructor: Callable[..., None] = vars(owner)["__init__"]
+            parameters, kinds = inspect.signature(constructor).parameters.values(), typing.get_type_hints(constructor)
+            for p in parameters:
+                if p.kind is inspect.Parameter.KEYWORD_ONLY:
+                    found.setdefault(p.name, Option(p.default, kinds.get(p.name, str)))
+            if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
+                break
+        return found

@@ -1,0 +1,127 @@
+"""The inputs of one attention call: tensors in which the token blanks are filled already, positions, and visibility.
+
+Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width of queries and
+keys, E head width of values, F features, n distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions:
+    """The position of every token `[S]`; `step` is the spacing if it is even, so that pos[j] = pos[0] + step * j."""
+
+    pos: Tensor
+    step: float | None = 1
+
+    @staticmethod
+    def spaced(pos: Tensor) -> Positions:
+        """The positions with their spacing, measured by `even_step`."""
+        return Positions(pos=pos, step=even_step(pos))
+
+
+def snapped(d: Tensor) -> Tensor:
+    """Distances, rounded to a whole number where they differ from it only by floating-point error.
+
+    A table can then look up distance 1 for 5/3 - 2/3, however that difference was computed. int64 stays as it is.
+    """
+    if d.dtype == torch.int64:
+        return d
+    whole = d.round()
+    return torch.where((d - whole).abs() < 2**-20, whole, d)
+
+
+def even_step(pos: Tensor) -> float | None:
+    """The spacing of positions `[S]`; None if it is uneven, or if there are fewer than two."""
+    if len(pos) < 2:
+        return None
+    step = (pos[-1] - pos[0]).item() / (len(pos) - 1)
+    even = pos[0] + step * torch.arange(len(pos), device=pos.device, dtype=torch.float64)
+    # One unit of float32 rounding of the largest position: a smaller deviation is rounding.
+    tolerance = float(pos.abs().max()) * 2**-23
+    return step if torch.allclose(even, pos.to(even.dtype), rtol=0, atol=tolerance) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operands:
+    """Tensors, positions and visibility of one attention call.
+
+    `raw_q_BHTD` and `raw_k_BHSD` are the outputs of the projections, which relative vectors meet; all other tensors are
+    results of the token blanks. A query sees the last `reach` tokens, itself among them (None: all tokens), and always
+    the first `sinks` tokens.
+    """
+
+    q_BHTD: Tensor
+    k_BHSD: Tensor
+    v_BHSE: Tensor
+    raw_q_BHTD: Tensor
+    raw_k_BHSD: Tensor
+    pos_S: Tensor
+    step: float | None
+    reach: int | None = None
+    sinks: int = 0
+    features_BHSF: Tensor | None = None
+    temperature_HT: Tensor | None = None
+    # Tensors that a fast form carries from one block of queries to the next; None if blocks do not run in order.
+    carried: dict[Any, Tensor] | None = None
+
+    @property
+    def queries(self) -> int:
+        """T, the number of queries."""
+        return self.q_BHTD.shape[2]
+
+    @property
+    def keys(self) -> int:
+        """S, the number of keys."""
+        return self.k_BHSD.shape[2]
+
+    @property
+    def pos_T(self) -> Tensor:
+        """Positions of the queries."""
+        return self.pos_S[self.keys - self.queries :]
+
+    @property
+    def features_of_queries(self) -> Tensor | None:
+        """Features of the queries' own tokens, `[B, H, T, F]`."""
+        f = self.features_BHSF
+        return None if f is None else f[:, :, self.keys - self.queries :]
+
+    def visible(self) -> Tensor:
+        """`[T, S]`, true where query i sees key j. This depends on the order of the tokens, not on their positions."""
+        order = torch.arange(self.keys, device=self.pos_S.device)
+        apart = order[self.keys - self.queries :, None] - order
+        near = apart < (self.reach or self.keys)
+        return (apart >= 0) & (near | (order < self.sinks) if self.sinks else near)
+
+    def distances(self) -> Tensor:
+        """Distances i - j of positions, `[T, S]`; 0 for hidden keys, so that formulas never meet negative distances."""
+        return snapped(self.pos_T[:, None] - self.pos_S).masked_fill(~self.visible(), 0)
+
+    def at_distances(self, of: Callable[[Tensor], Tensor]) -> Tensor:
+        """A function of distances, `[n]` -> `[H, n, ...]`, evaluated for every pair: `[H, T, S, ...]`."""
+        return of(self.distances().flatten()).unflatten(1, (self.queries, self.keys))
+
+    def block(self, start: int, stop: int, first_key: int = 0) -> Operands:
+        """Queries `start` to `stop - 1`, with the keys from `first_key` to the last one that any of them sees."""
+        assert not (self.sinks and first_key), "the first keys are visible to every query"
+        last = self.keys - self.queries + stop
+        keys = slice(first_key, last)
+        features, temperature = self.features_BHSF, self.temperature_HT
+        return replace(
+            self,
+            q_BHTD=self.q_BHTD[:, :, start:stop],
+            raw_q_BHTD=self.raw_q_BHTD[:, :, start:stop],
+            k_BHSD=self.k_BHSD[:, :, keys],
+            v_BHSE=self.v_BHSE[:, :, keys],
+            raw_k_BHSD=self.raw_k_BHSD[:, :, keys],
+            pos_S=self.pos_S[keys],
+            features_BHSF=None if features is None else features[:, :, keys],
+            temperature_HT=None if temperature is None else temperature[:, start:stop],
+        )

@@ -1,0 +1,106 @@
+"""Evaluate a trained run at growing lengths, and write its tables."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import torch
+
+from poscli.config.request import ExtrapolateRequest
+from poscli.config.run import RunConfig
+from poscli.evaluation.measure import Evaluation, EvaluationSetup
+from poscli.evaluation.posthoc import with_encoding
+from poscli.evaluation.protocol import EvaluationSettings
+from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows
+from poscli.evaluation.search import search_constants
+from poscli.model.transformer import Model
+from poscli.runs.load import load_trained
+from poscli.runs.run import Run
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame, read_table, write_table
+from poscli.system.console import note, warn_once
+from poscli.system.errors import CorruptError, DataError, UsageError
+from poscli.system.files import write_atomic
+from poscli.tasks import Task
+
+SMOKE_WINDOWS = 4  # sliding windows per length in a smoke evaluation
+
+
+def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = False) -> EvaluationSettings:
+    """Settings for a run: by default up to 16 times its training length L, with a stride of 128 or, if less, L/2."""
+    length = config.length
+    stride = min(128, length // 2) if request.stride is None else request.stride
+    return EvaluationSettings(
+        train_length=length,
+        max_len=16 * length if request.max_len is None else request.max_len,
+        tokens=SMOKE_WINDOWS * stride if smoke else request.tokens,
+        stride=stride,
+        baselines=tuple(request.baselines),
+        protocols=tuple(request.protocols),
+    )
+
+
+def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torch.device) -> pd.DataFrame:
+    """Evaluate a run at every length and write its tables, unless they were written under the same settings before."""
+    if task.fingerprint != run.fingerprint:
+        raise DataError(
+            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
+            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
+        )
+    columns = EVAL_COLUMNS | task.columns
+    with run.locked():
+        if _evaluated(run, settings):
+            known = read_table(run.eval_csv, columns)
+            note(f"{run.id} is evaluated already: nothing to do")
+            return known
+        rows, positions = _evaluate(EvaluationSetup(run, task, settings, device))
+        write_table(run.position_csv, frame(positions, POSITION_COLUMNS))
+        table = frame(rows, columns)
+        write_table(run.eval_csv, table)
+        write_atomic(run.folder / "eval.json", json.dumps(settings.record(), indent=2) + "\n")
+        return table
+
+
+def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
+    """The rows of several eval tables for JSON; NaN becomes null."""
+    rows = pd.concat(tables, ignore_index=True).astype(object)
+    return [{str(k): v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]
+
+
+def _evaluate(setup: EvaluationSetup) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of eval.csv and position.csv; those of a run whose training failed say why."""
+    run, status = setup.run, setup.run.status()
+    if status["state"] in ("diverged", "failed"):
+        return list(failed_rows(setup, status["state"], status["message"])), []
+    if status["state"] != "complete":
+        raise UsageError(f"{run.id} is {status['state']}, not complete; repeat the command that began it to finish it")
+    model = load_trained(run, setup.device)
+    if run.trained:
+        model = with_encoding(model, run.config.encoding, run.trained).eval().requires_grad_(False)
+    _warn_of_overflow(model, setup.settings.max_len)
+    search_constants(model, setup.task, setup.settings.lengths[-1])
+    measured = Evaluation(setup, model).measure()
+    return list(eval_rows(setup, measured)), list(position_rows(setup, measured))
+
+
+def _warn_of_overflow(model: Model, length: int) -> None:
+    """Announce, before the work begins, the lengths at which an encoding's formula overflows its dtype."""
+    for encoding in dict.fromkeys(model.encodings):
+        dtype = model.precision.attention
+        if (longest := encoding.longest(dtype)) is not None and longest < length:
+            kind = str(dtype).removeprefix("torch.")
+            warn_once(
+                f"{encoding.name} overflows {kind} beyond {longest:,} tokens: longer inputs will be `unsupported`"
+            )
+
+
+def _evaluated(run: Run, settings: EvaluationSettings) -> bool:
+    """Whether a run's tables were made under these settings."""
+    try:
+        known = json.loads((run.folder / "eval.json").read_text())
+    except FileNotFoundError:
+        return False
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CorruptError(f"{run.folder / 'eval.json'} is not JSON ({error}); delete it to evaluate again") from error
+    return known == settings.record() and run.eval_csv.exists()

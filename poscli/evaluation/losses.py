@@ -1,0 +1,136 @@
+"""The measured losses of every token, and the Parquet file that holds them.
+
+Every protocol, gain and curve is computed from these losses without running a model again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from poscli.system.console import note
+from poscli.system.files import write_atomic
+from poscli.tasks import Spans
+
+NLL = "nll"  # name of the losses, in nats; a task may measure more of every token
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Measurements of each token, `[windows, length]` by name, for windows sorted by document and end."""
+
+    spans: Spans
+    values: dict[str, NDArray[np.float32]]
+
+    @property
+    def nll(self) -> NDArray[np.float32]:
+        """The negative log-likelihood of each token, in nats."""
+        return self.values[NLL]
+
+    @property
+    def length(self) -> int:
+        """Tokens in a window."""
+        return self.nll.shape[1]
+
+    def at(self, spans: Spans, scored: int, name: str = NLL) -> NDArray[np.float64]:
+        """A measurement of the last `scored` tokens of these windows, `[spans, scored]`, in the order of `spans`."""
+        row = np.searchsorted(_keys(self.spans), _keys(spans))
+        assert (self.spans[row] == spans).all()
+        return self.values[name][row, self.length - scored :].astype(np.float64)
+
+
+def _keys(spans: Spans) -> NDArray[np.int64]:
+    """A number per span that sorts as the spans do."""
+    return spans[:, 0] << 40 | spans[:, 1]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The outcome of one measurement: its losses, or the reason why there are none; and its cost."""
+
+    losses: Losses | None
+    status: str = "ok"
+    reason: str = ""
+    seconds: float = 0.0
+    peak_mb: float = 0.0
+    engine: str = ""
+
+    def write(self, path: Path, key: str) -> None:
+        """Write the losses, one row per token: document, end of the window, position in the window, measurements.
+
+        `key` identifies the settings of the measurement; it and the cost go into the file's metadata.
+        """
+        losses = self.losses
+        assert losses is not None
+        windows, length = losses.nll.shape
+        columns = {
+            "document": np.repeat(losses.spans[:, 0].astype(np.int32), length),
+            "end": np.repeat(losses.spans[:, 1], length),
+            "position": np.tile(np.arange(1, length + 1, dtype=np.int32), windows),
+        } | {name: values.ravel() for name, values in losses.values.items()}
+        cost = json.dumps({"seconds": self.seconds, "peak_mb": self.peak_mb, "engine": self.engine})
+        metadata = {"key": key, "cost": cost, "sum": _checksum(cost, losses.values)}
+        table = pa.table(columns).replace_schema_metadata(metadata)
+        write_atomic(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+    @staticmethod
+    def read(path: Path, key: str, spans: Spans, length: int) -> Measured | None:
+        """The measurement that was written under this key for these windows; None if no undamaged file holds it."""
+        try:
+            table = pq.read_table(path)
+            metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+        except FileNotFoundError:
+            return None
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            note(f"{path} cannot be read ({type(error).__name__}): measuring it again")
+            return None
+        if metadata.get("key") != key or table.num_rows != len(spans) * length:
+            return None
+        measured = [name for name in table.column_names if name not in ("document", "end", "position")]
+        values = {name: table[name].to_numpy().reshape(len(spans), length) for name in measured}
+        if metadata.get("sum") != _checksum(metadata.get("cost", ""), values):
+            note(f"{path} is not what was written: measuring it again")
+            return None
+        return Measured(Losses(spans, values), **json.loads(metadata["cost"]))
+
+
+def _checksum(cost: str, values: dict[str, NDArray[np.float32]]) -> str:
+    """The SHA-256 of all measurements: Parquet has no checksum of its own, so a flipped bit would load silently."""
+    digest = hashlib.sha256(cost.encode())
+    for value in values.values():
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Mean loss at positions `start` to `stop` of the window, both included; 1 is the first token predicted."""
+
+    start: int
+    stop: int
+    tokens: int
+    nll: float
+
+
+def position_curve(losses: Losses) -> list[Bin]:
+    """Loss by position in the window, in bins of half an octave, over every window of the length."""
+    length = losses.length
+    edges = np.unique(np.floor(2.0 ** np.arange(0, np.log2(length), 0.5)).astype(int))
+    by_position = losses.nll.mean(axis=0, dtype=np.float64)
+    bounds = zip(edges, [*edges[1:], length + 1], strict=True)
+    windows = len(losses.nll)
+    return [Bin(int(a), int(b) - 1, int(b - a) * windows, float(by_position[a - 1 : b - 1].mean())) for a, b in bounds]
+
+
+def tail_slope(losses: Losses) -> float:
+    """Change of loss per doubling of the position over the last two octaves of the window (least squares)."""
+    start = losses.length // 4
+    octave = np.log2(np.arange(start + 1, losses.length + 1))
+    return float(np.polyfit(octave, losses.nll[:, start:].mean(axis=0, dtype=np.float64), 1)[0])

@@ -1,0 +1,121 @@
+"""Measuring one trained model: the loss of every token of every window that the plan asks for.
+
+Losses are written to the folder `nll/` of the run as each measurement ends, with the settings they were made under: an
+interrupted evaluation goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from poscli.config.run import SCHEMA
+from poscli.equation import Unsupported
+from poscli.evaluation.losses import NLL, Losses, Measured
+from poscli.evaluation.plan import Measurement, Plan
+from poscli.evaluation.protocol import EvaluationSettings
+from poscli.model.transformer import Model
+from poscli.runs.run import Run
+from poscli.runs.schema import FULL
+from poscli.system.device import device_name
+from poscli.system.memory import is_out_of_memory, peak_memory_mb
+from poscli.system.progress import Meter
+from poscli.system.signals import Interrupted, Stop, stoppable
+from poscli.tasks import Spans, Task
+
+PASS_TOKENS = 8192  # tokens in one forward pass; more are no faster on CPU and take more memory
+
+Measurements = dict[Measurement, Measured]
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationSetup:
+    """The run to evaluate, the task, the settings and the device."""
+
+    run: Run
+    task: Task
+    settings: EvaluationSettings
+    device: torch.device
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The windows of every protocol, baseline and length."""
+        return Plan(self.task, self.settings)
+
+
+class Evaluation:
+    """Measures one trained model and the baselines made from it."""
+
+    def __init__(self, setup: EvaluationSetup, model: Model) -> None:
+        self.setup = setup
+        self.models = {FULL: model}
+        for name, baseline in setup.plan.baselines.items():
+            self.models[name] = baseline.model(model)
+
+    def measure(self) -> Measurements:
+        """Make every measurement of the plan. A signal raises Interrupted, with the finished measurements saved."""
+        planned = self.setup.plan.measurements()
+        work = sum(cost(each, spans) for each, spans in planned.items())
+        with stoppable() as stop, Meter(f"extrapolate {self.setup.run.config.encoding}", work) as progress:
+            return {each: self._measure(each, spans, progress, stop) for each, spans in planned.items()}
+
+    def _measure(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> Measured:
+        """Make one measurement, or read it from its file if it was made before."""
+        setup = self.setup
+        path = setup.run.folder / "nll" / measurement.file
+        key = json.dumps([SCHEMA, setup.run.id, setup.settings.record(), device_name(setup.device)])
+        if (known := Measured.read(path, key, spans, measurement.window)) is not None:
+            progress.advance(cost(measurement, spans))
+            return known
+        measured = self._run(measurement, spans, progress, stop)
+        if measured.losses is not None:
+            measured.write(path, key)
+        return measured
+
+    def _run(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> Measured:
+        model, length = self.models[measurement.model], measurement.window
+        values: dict[str, NDArray[np.float32]] = {}
+        seconds, step = 0.0, max(1, PASS_TOKENS // length)
+        for first in range(0, len(spans), step):
+            some, start = spans[first : first + step], time.perf_counter()
+            try:
+                found = self._forward(model, measurement, some)
+            except Unsupported as error:
+                return Measured(None, "unsupported", str(error), engine=model.engine)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = f"{length} tokens do not fit the memory of {device_name(self.setup.device)}"
+                return Measured(None, "oom", reason, engine=model.engine)
+            for name, value in found.items():
+                values.setdefault(name, np.empty((len(spans), length), np.float32))[first : first + step] = value
+            seconds += time.perf_counter() - start
+            progress.advance(cost(measurement, some), f"{length} tokens")
+            if stop:
+                raise Interrupted(f"stopped at {length} tokens; the same command goes on from there", stop.signum)
+        peak = peak_memory_mb(self.setup.device)
+        measured = Measured(Losses(spans, values), "ok", "", seconds, peak, model.engine)
+        if not np.isfinite(values[NLL]).all():
+            return replace(measured, losses=None, status="nonfinite", reason=f"a loss at {length} is not finite")
+        return measured
+
+    @torch.inference_mode()
+    def _forward(self, model: Model, measurement: Measurement, spans: Spans) -> dict[str, NDArray[np.float32]]:
+        """The task's measurements of each token, `[spans, window]` by name."""
+        task, plan = self.setup.task, self.setup.plan
+        windows = plan.text(measurement).windows(spans, measurement.window)
+        tokens = torch.from_numpy(windows).to(self.setup.device)
+        found = task.score(model(tokens[:, :-1]).float(), tokens[:, 1:])
+        return {name: value.cpu().numpy() for name, value in found.items()}
+
+
+def cost(measurement: Measurement, spans: Spans) -> float:
+    """The work of a measurement, in tokens; full attention to 2048 tokens counts as much as the rest of the model."""
+    reach = measurement.window if measurement.model == FULL else 0
+    return len(spans) * measurement.window * (1 + reach / 2048)

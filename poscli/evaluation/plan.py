@@ -1,0 +1,109 @@
+"""The measurements of an evaluation: which windows go through which model. Every row is computed from their losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from poscli.config.run import slug
+from poscli.evaluation.baseline import baseline
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol
+from poscli.runs.schema import FULL
+from poscli.system.errors import DataError, UsageError
+from poscli.tasks import Spans, Task, Text
+
+PAIRED = "crop"  # the baseline whose loss minus the model's is the context gain
+
+
+@dataclass(frozen=True, order=True)
+class Measurement:
+    """The losses of windows of `window` tokens under one model, which several rows may share.
+
+    `model` is FULL, or the name of the baseline that restricts the model. `length` is the length whose text is read, or
+    0 for a text that all lengths share.
+    """
+
+    window: int
+    length: int
+    model: str
+
+    @property
+    def file(self) -> str:
+        """The name of the file that holds its losses."""
+        parts = [str(self.window)]
+        parts += [f"of-{self.length}"] if self.length else []
+        parts += [slug(self.model)] if self.model != FULL else []
+        return "-".join(parts) + ".parquet"
+
+
+class Plan:
+    """The windows of every protocol and baseline at every length; DataError if no document is long enough."""
+
+    def __init__(self, task: Task, settings: EvaluationSettings) -> None:
+        self.task, self.settings = task, settings
+        names = dict.fromkeys((*task.protocols, *settings.protocols))
+        self.protocols: dict[str, Protocol] = {name: PROTOCOLS.get(name)() for name in names}
+        self.baselines = {name: baseline(name) for name in dict.fromkeys((PAIRED, *settings.baselines))}
+        lengths = settings.lengths[:1] if task.same_text else settings.lengths
+        self._documents = {length: Documents(task.text(length).sizes, settings) for length in lengths}
+        self._spans: dict[tuple[str, int], Spans] = {}
+        self._refuse_short_documents()
+        self._refuse_short_baselines()
+
+    def variants(self, protocol: str) -> list[str]:
+        """FULL, and the baselines that a protocol compares it with."""
+        return [FULL, *self.baselines] if self.protocols[protocol].compared else [FULL]
+
+    def spans(self, protocol: str, length: int) -> Spans:
+        """The windows of a protocol at a length, sorted, each once."""
+        if (protocol, length) not in self._spans:
+            documents = self._documents[self.settings.train_length if self.task.same_text else length]
+            chosen = self.protocols[protocol].spans(documents, length)
+            self._spans[protocol, length] = np.unique(chosen, axis=0)
+        return self._spans[protocol, length]
+
+    def measurement(self, length: int, variant: str) -> Measurement:
+        """The measurement that holds the losses of a variant at a length."""
+        text, train_length = 0 if self.task.same_text else length, self.settings.train_length
+        if variant == FULL:
+            return Measurement(length, text, FULL)
+        compared = self.baselines[variant]
+        model = variant if compared.changes_model(length, train_length) else FULL
+        return Measurement(compared.window(length, train_length), text, model)
+
+    def measurements(self) -> dict[Measurement, Spans]:
+        """Every measurement with the windows that all rows together need, the shortest windows first."""
+        needed: dict[Measurement, list[Spans]] = {}
+        for length in self.settings.lengths:
+            for protocol in self.protocols:
+                for variant in self.variants(protocol):
+                    needed.setdefault(self.measurement(length, variant), []).append(self.spans(protocol, length))
+        order = sorted(needed, key=lambda each: (each.window, each.length, each.model != FULL))
+        return {each: np.unique(np.concatenate(needed[each]), axis=0) for each in order}
+
+    def text(self, measurement: Measurement) -> Text:
+        """The documents of a measurement."""
+        return self.task.text(measurement.length or measurement.window)
+
+    def _refuse_short_baselines(self) -> None:
+        """Refuse baselines that would read fewer tokens than a protocol scores."""
+        for protocol in self.protocols:
+            for length in self.settings.lengths:
+                scored = self.protocols[protocol].scored(self.settings, length)
+                for variant in self.variants(protocol):
+                    if (window := self.measurement(length, variant).window) < scored:
+                        raise UsageError(
+                            f"the baseline {variant} reads {window} tokens, and the protocol {protocol} scores "
+                            f"{scored}; give a smaller --stride"
+                        )
+
+    def _refuse_short_documents(self) -> None:
+        longest, stride = self.settings.lengths[-1], self.settings.stride
+        if all(len(self.spans(protocol, longest)) for protocol in self.protocols):
+            return
+        sizes = self.task.text(longest).sizes
+        raise DataError(
+            f"length {longest} with stride {stride} needs a held-out document of {longest + stride} tokens, and the "
+            f"longest has {sizes.max(initial=0)}; give a smaller --max-len or --stride"
+        )

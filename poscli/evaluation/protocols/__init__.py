@@ -1,0 +1,1 @@
+"""Evaluation protocols, one file each; poscli/evaluation/protocol.py has the base class."""

@@ -1,0 +1,45 @@
+"""Search for constants of an encoding on a trained model, such as LongRoPE's factors, by the loss on training text."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from poscli.equation import Encoding
+from poscli.evaluation.losses import NLL
+from poscli.model.transformer import Model
+from poscli.system.console import note
+from poscli.system.progress import Meter
+from poscli.system.seeds import generator
+from poscli.tasks import Task
+
+WINDOWS = 4  # of training text; each candidate is judged by its loss on them
+
+
+def search_constants(model: Model, task: Task, length: int) -> None:
+    """Run the search of every encoding of a model that has one, on windows of `length` tokens of training text."""
+    searching = [module for module in model.modules() if isinstance(module, Encoding) and module.evaluations]
+    if not searching or length <= model.length:
+        return
+    task.check(length)
+    inputs, targets = task.batch(size=WINDOWS, length=length, seed=0, step=0).tensors(model.embedding.device)
+    for encoding in searching:
+        with Meter(f"search for {encoding.name}", encoding.evaluations) as progress:
+
+            def loss() -> float:
+                found = _loss(model, task, inputs, targets)
+                progress.advance(1, f"{found:.3f} nats")
+                return found
+
+            least = encoding.search(loss, encoding.evaluations, generator(0, "search"), length / model.length)
+        note(f"{encoding.name} was fitted to {WINDOWS} training windows of {length} tokens: {least:.3f} nats per token")
+
+
+@torch.inference_mode()
+def _loss(model: Model, task: Task, inputs: Tensor, targets: Tensor) -> float:
+    """Mean nats per token; the windows go through the model one at a time, because they are long."""
+    total = 0.0
+    for window, wanted in zip(inputs, targets, strict=True):
+        found = task.score(model(window[None]).float(), wanted[None])[NLL]
+        total += float(found[wanted[None] >= 0].mean())
+    return total / len(inputs)

@@ -1,0 +1,1 @@
+"""The language model around an encoding: layers, cache, loss, weights, generation."""

@@ -1,0 +1,39 @@
+"""Generating text with a trained model, token by token through the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from poscli.model.cache import Cache
+from poscli.model.transformer import Model
+from poscli.system.seeds import generator
+
+
+@torch.inference_mode()
+def generate(
+    model: Model, prompt: Sequence[int], end: int, *, tokens: int, temperature: float, seed: int
+) -> Iterator[int]:
+    """Continue a document that begins with a prompt, until the model ends it or `tokens` tokens are generated.
+
+    `end` is the token between documents. A `temperature` of 0 takes the likeliest token. Raises Unsupported at the
+    first position that the encoding does not have.
+    """
+    device = model.embedding.device
+    draw = generator(seed, "generate")
+    cache = Cache()
+    logits = model(torch.tensor([[end, *prompt]], device=device), cache=cache)[0, -1]
+    for n in range(tokens):
+        token = _pick(logits.float().cpu(), temperature, draw)
+        if token == end:
+            return
+        yield token
+        if n + 1 < tokens:
+            logits = model(torch.tensor([[token]], device=device), cache=cache)[0, -1]
+
+
+def _pick(logits: torch.Tensor, temperature: float, draw: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    return int(torch.multinomial(torch.softmax(logits / temperature, dim=-1), 1, generator=draw))

@@ -1,0 +1,202 @@
+"""The language model around an encoding: decoder-only, pre-norm, RMSNorm, no biases, SwiGLU.
+
+The constructor leaves the weights uninitialised; initialise.py draws them.
+
+Shapes: B batch, T tokens, H heads, D head width, W model width, V vocabulary, S all tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from poscli.attention import Choice, Place, attend, choose
+from poscli.config.run import ModelConfig
+from poscli.equation import Encoding, Positions
+from poscli.model.cache import Cache, LayerCache, Memory
+from poscli.model.loss import vocabulary_loss
+from poscli.model.precision import Precision
+
+
+class Linear(nn.Module):
+    """x W^T, multiplied in the precision of the matrix products and returned in the dtype `out`."""
+
+    def __init__(self, inputs: int, outputs: int, precision: Precision) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.precision = precision
+
+    def forward(self, x: Tensor, out: torch.dtype = torch.float32) -> Tensor:
+        dtype = self.precision.linear
+        return F.linear(x.to(dtype), self.weight.to(dtype)).to(out)
+
+
+class Attention(nn.Module):
+    """Multi-head attention. Everything that concerns positions is left to the encoding."""
+
+    def __init__(self, config: ModelConfig, encoding: Encoding, precision: Precision) -> None:
+        super().__init__()
+        self.heads, self.precision = config.heads, precision
+        self.q, self.k, self.v, self.o = (Linear(config.width, config.width, precision) for _ in range(4))
+        self.encoding = encoding
+        self.wanted: str | None = None  # the name of the engine to use; None: the fastest that can run the encoding
+
+    def forward(
+        self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None, before_BSW: Tensor | None
+    ) -> Tensor:
+        """Attention output `[B, T, W]`. `before_BSW` are earlier tokens, which have keys and values but no queries."""
+        encoding, dtype = self.encoding, self.precision.attention
+        seen_BSW = x_BTW if before_BSW is None else torch.cat([before_BSW, x_BTW], dim=1)
+        q, k, v = (self._heads(p(x, dtype)) for p, x in ((self.q, x_BTW), (self.k, seen_BSW), (self.v, seen_BSW)))
+        features = encoding.features(seen_BSW) if "features" in encoding.blanks else None
+        if cache is not None:
+            k, v, features = cache.extend(k, v, features)
+        o_BHTD = attend(self.choice.engine, encoding, q, k, v, positions, features)
+        return self.o(o_BHTD.transpose(1, 2).flatten(2))
+
+    @property
+    def choice(self) -> Choice:
+        """The engine for the device of the weights and the current gradient mode."""
+        weight = self.o.weight
+        gradient = torch.is_grad_enabled() and weight.requires_grad
+        place = Place(weight.device.type, self.precision.attention, weight.shape[1] // self.heads, gradient)
+        return choose(self.encoding, self.wanted, place)
+
+    def _heads(self, x_BTW: Tensor) -> Tensor:
+        return x_BTW.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class Layer(nn.Module):
+    """x + attention(norm x), then x + mlp(norm x)."""
+
+    def __init__(self, config: ModelConfig, encoding: Encoding, precision: Precision) -> None:
+        super().__init__()
+        self.norm_attention = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config, encoding, precision)
+        self.norm_mlp = nn.RMSNorm(config.width, eps=1e-6)
+        self.gate = Linear(config.width, config.mlp, precision)
+        self.up = Linear(config.width, config.mlp, precision)
+        self.down = Linear(config.mlp, config.width, precision)
+
+    def forward(
+        self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None, before_BSW: Tensor | None
+    ) -> Tensor:
+        before_BSW = None if before_BSW is None else self.norm_attention(before_BSW)
+        x_BTW = x_BTW + self.attention(self.norm_attention(x_BTW), positions, cache, before_BSW)
+        return self.feed_forward(x_BTW)
+
+    def feed_forward(self, x_BTW: Tensor) -> Tensor:
+        """The second half of a layer, x + mlp(norm x), which no encoding touches."""
+        normed_BTW, dtype = self.norm_mlp(x_BTW), self.up.precision.linear
+        return x_BTW + self.down(F.silu(self.gate(normed_BTW, dtype)) * self.up(normed_BTW, dtype))
+
+
+class Model(nn.Module):
+    """Token ids `[B, T]` to logits `[B, T, V]`."""
+
+    def __init__(
+        self, config: ModelConfig, encodings: Sequence[Encoding], *, vocab: int, length: int, precision: Precision
+    ) -> None:
+        super().__init__()
+        self.precision = precision
+        self.config, self.vocab, self.length = config, vocab, length
+        self.embedding = nn.Parameter(torch.empty(vocab, config.width))
+        self.layers = nn.ModuleList(Layer(config, encoding, precision) for encoding in encodings)
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.head = Linear(config.width, vocab, precision)
+
+    def forward(self, tokens_BT: Tensor, *, cache: Cache | None = None, memory: Memory | None = None) -> Tensor:
+        """Logits of every token. With a cache or a memory, the tokens continue the text whose state it holds.
+
+        A model that was trained with a memory reads longer inputs segment by segment, as in training. Raises
+        Unsupported for a position that the encoding does not have.
+        """
+        if self.config.memory and memory is None:
+            return self._by_segments(tokens_BT, Cache() if cache is None else cache)
+        return self.head(self._states(tokens_BT, cache, memory))
+
+    def loss(self, tokens_BT: Tensor, targets_BT: Tensor, memory: Memory | None = None) -> Tensor:
+        """Mean nats per token of a training step, over the targets that are not -100. Logits are computed in parts."""
+        x_NW = self._states(tokens_BT, None, memory).flatten(0, 1)
+        return vocabulary_loss(x_NW, self.head.weight, targets_BT.flatten(), self.precision.linear)
+
+    def _by_segments(self, tokens_BT: Tensor, cache: Cache) -> Tensor:
+        """Logits, segment by segment of the training length; the cache serves as the memory, without gradient."""
+        parts = []
+        while tokens_BT.shape[1]:
+            room = self.length - cache.tokens % self.length
+            if room == self.length and cache.tokens:
+                cache.keep_last(self.config.memory)
+            parts.append(self.head(self._states(tokens_BT[:, :room], cache, None)))
+            tokens_BT = tokens_BT[:, room:]
+        return torch.cat(parts, dim=1)
+
+    def _states(self, tokens_BT: Tensor, cache: Cache | None, memory: Memory | None) -> Tensor:
+        """The last layer's output `[B, T, W]`, normed; appends the tokens to the cache or the memory."""
+        past = cache.held if cache else memory.held if memory else 0
+        if cache is not None:
+            cache.layers = cache.layers or [LayerCache() for _ in self.layers]
+            cache.tokens, cache.held = cache.tokens + tokens_BT.shape[1], past + tokens_BT.shape[1]
+        positions = self._positions(past + tokens_BT.shape[1], tokens_BT.device)
+        first = self.encodings[0]
+        x_BTW = first.embed(F.embedding(tokens_BT, self.embedding), positions[id(first)].pos[past:], tokens_BT)
+        for n, layer in enumerate(self.layers):
+            before_BSW = memory.before(n) if memory else None
+            if memory is not None:
+                memory.remember(n, x_BTW)
+            at = positions[id(self.encodings[n])]
+            x_BTW = layer(x_BTW, at, cache.layers[n] if cache else None, before_BSW)
+        return self.norm(x_BTW)
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """The encoding of each layer; layers may share an instance."""
+        return [attention.encoding for attention in self.attention]
+
+    @property
+    def size(self) -> int:
+        """The number of parameters, including those of the encoding."""
+        return sum(p.numel() for p in self.parameters())
+
+    @property
+    def choices(self) -> list[Choice]:
+        """The attention engine of each layer, and why no faster one runs."""
+        return [attention.choice for attention in self.attention]
+
+    @property
+    def engine(self) -> str:
+        """The names of the engines that run, joined by +."""
+        return "+".join(dict.fromkeys(choice.name for choice in self.choices))
+
+    @property
+    def engine_reason(self) -> str:
+        """Why no faster engine runs; empty if the fastest one does."""
+        return "; ".join(dict.fromkeys(choice.reason for choice in self.choices if choice.reason))
+
+    def begin_step(self, progress: float, draw: torch.Generator) -> None:
+        """Prepare every encoding for a training step; `progress` is the share of the steps that are done."""
+        for module in self.modules():
+            if isinstance(module, Encoding):
+                module.begin_step(progress, draw)
+
+    def use_engine(self, name: str) -> None:
+        """Run every layer on the engine of a name; UsageError if that engine cannot run an encoding."""
+        for attention in self.attention:
+            attention.wanted = name
+        assert self.choices  # raises for an engine that cannot
+
+    def encoding_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the encodings, each once."""
+        return list({id(p): p for encoding in self.encodings for p in encoding.parameters()}.values())
+
+    @property
+    def attention(self) -> list[Attention]:
+        """The attention of each layer."""
+        return [layer.attention for layer in self.layers]  # type: ignore[misc]
+
+    def _positions(self, tokens: int, device: torch.device) -> dict[int, Positions]:
+        distinct = {id(encoding): encoding for encoding in self.encodings}
+        return {key: encoding.locate(tokens, device) for key, encoding in distinct.items()}

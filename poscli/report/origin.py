@@ -1,0 +1,90 @@
+"""How the numbers of a report were made: corpus, training, protocol, sample, seeds and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+
+from poscli.drawing.text import distinct, listed, low_to_high
+
+
+def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int] | None = None) -> str:
+    """How the numbers of one protocol were made, as a footnote; `trained` maps run ids to tokens of training."""
+    chosen = rows[rows["protocol"] == protocol]
+    scored = chosen[chosen["status"] == "ok"]
+    budget = _budget(rows, trained or {})
+    stride = low_to_high(set(scored_at_the_end(chosen)["stride"]))
+    parts = [
+        f"Corpus {corpora(rows)}",
+        f"trained at L = {low_to_high(set(rows['train_length']))}" + (f" on {budget}" if budget else ""),
+        f"protocol {protocol}" + (f", stride {stride}" if stride else ""),
+        f"{low_to_high(set(scored['tokens']))} tokens of {low_to_high(set(scored['documents']))} documents scored",
+        seeds(rows),
+        ", ".join(distinct(scored["device"]) + distinct(scored["dtype"])),
+    ]
+    return "; ".join(filter(None, parts)) + "."
+
+
+def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str]]:
+    """How the numbers of a section were made, as (fact, value); facts without a value are left out."""
+    scored, strided = rows[rows["status"] == "ok"], scored_at_the_end(rows)
+    per_protocol = "; ".join(
+        f"{protocol} {low_to_high(part['tokens'])} (of {low_to_high(part['documents'])} documents)"
+        for protocol, part in scored.groupby("protocol")
+    )
+    protocols = ", ".join(dict.fromkeys(strided["protocol"]))
+    found = {
+        "Corpus": _list(rows["corpus"]),
+        "Fingerprint": _list(rows["fingerprint"]),
+        "Training length L": _list(rows["train_length"]),
+        "Trained on": _budget(rows, trained),
+        "Lengths evaluated": _list(rows["length"]),
+        "Tokens scored per length": per_protocol,
+        f"Tokens scored per window ({protocols})": _list(strided["stride"]),
+        "Seeds": _list(rows["seed"]),
+        "Runs": f"{rows['run_id'].nunique()}, models of {low_to_high(set(rows['parameters']))} parameters",
+        "Device": _list(scored["device"]),
+        "Dtype": _list(scored["dtype"]),
+        "Attention engine": _list(scored["engine"]),
+        "poscli": _list(rows["poscli"]),
+        "Commit": _list(rows["commit"]),
+    }
+    return [(fact, value) for fact, value in found.items() if value]
+
+
+def scored_at_the_end(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of which only the last `stride` tokens of each window are scored."""
+    return rows[(rows["stride"] > 0) & (rows["stride"] < rows["length"])]
+
+
+def unit_of(rows: pd.DataFrame) -> str:
+    """What one token is: `byte` where each token stands for one byte, else `token`."""
+    scored = rows[rows["status"] == "ok"]
+    return "byte" if len(scored) and (scored["tokens"] == scored["bytes"]).all() else "token"
+
+
+def corpora(rows: pd.DataFrame) -> str:
+    """The corpora of these rows, each with the beginning of its fingerprint."""
+    pairs = sorted(set(zip(rows["corpus"], rows["fingerprint"], strict=True)))
+    return listed([f"{corpus} ({mark[:8]})" for corpus, mark in pairs], 3)
+
+
+def seeds(rows: pd.DataFrame) -> str:
+    """How many seeds each encoding has: `1 seed`, `3 seeds`, `1 to 3 seeds`."""
+    counts = set(rows.groupby("encoding")["seed"].nunique())
+    return f"{low_to_high(counts)} seed{'' if counts == {1} else 's'}"
+
+
+def _budget(rows: pd.DataFrame, trained: Mapping[str, int]) -> str:
+    counts = {trained[run] for run in set(rows["run_id"]) if run in trained}
+    return f"{low_to_high(counts)} tokens" if counts else ""
+
+
+def _list(values: Iterable[object]) -> str:
+    """The distinct values, numbers in numeric order, without missing and empty ones."""
+    return ", ".join(map(str, sorted({value for value in values if value == value and value != ""}, key=_by_number)))
+
+
+def _by_number(value: object) -> tuple[float, str]:
+    return (float(value), "") if isinstance(value, int | float) else (0.0, str(value))

@@ -1,0 +1,38 @@
+"""The verdict on an encoding at the longest length: its names, what they mean, and how the context gain decides."""
+
+from __future__ import annotations
+
+import math
+
+USES_CONTEXT, EXTRAPOLATES, DEGRADES, BREAKS = "uses context", "extrapolates", "degrades", "breaks"
+UNCLEAR, NOT_TESTED = "unclear", "not tested"
+
+# With many tokens even a loss of 0.0003 bits per byte is significant, though it does not matter. An encoding therefore
+# degrades only if its whole interval lies at losses of DEGRADED_BPB (0.7 % in perplexity per byte) or more, and then
+# breaks if the mean loss reaches BROKEN_BPB (23 %).
+DEGRADED_BPB, BROKEN_BPB = 0.01, 0.3
+MEANING = {
+    USES_CONTEXT: "better than the same model with its context cut to L: it reads beyond L and gains from it",
+    EXTRAPOLATES: f"not worse than with its context cut to L by {DEGRADED_BPB} bits per byte or more; a model that "
+    "ignores everything before the last L tokens also gets this verdict",
+    DEGRADES: f"worse than with its context cut to L by {DEGRADED_BPB} bits per byte or more: the longer context harms",
+    BREAKS: f"worse than with its context cut to L by {BROKEN_BPB} bits per byte or more: of no use at this length",
+    UNCLEAR: "no interval for the gain: too few documents are long enough",
+    NOT_TESTED: "not evaluated at the longest length, or only at the training length, or without a gain",
+}
+
+
+def is_failure(verdict: str) -> bool:
+    """Whether a verdict is the status of a failed run, such as `oom`."""
+    return verdict not in MEANING
+
+
+def verdict(gain: float, gain_low: float, gain_high: float) -> str:
+    """The verdict on a context gain and its 95 % interval, in bits per byte."""
+    if math.isnan(gain_low) or math.isnan(gain_high):
+        return UNCLEAR
+    if gain_low > 0:
+        return USES_CONTEXT
+    if gain_high > -DEGRADED_BPB:
+        return EXTRAPOLATES
+    return DEGRADES if gain > -BROKEN_BPB else BREAKS

@@ -1,0 +1,130 @@
+"""The columns of the result files, and how these files are read and written.
+
+`eval.csv` has one row per (run, length, protocol, variant), `position.csv` one per (run, length, bin of the position in
+the window), `train.csv` one per logged step. A failed measurement is a row whose `status` says why; no row is missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from poscli.system.errors import CorruptError
+from poscli.system.files import write_atomic
+
+Columns = dict[str, tuple[str, str]]  # name of a column -> (pandas dtype, meaning)
+
+FULL = "full"  # the value of the column `variant` for the model itself; every other variant is a baseline
+
+EVAL_COLUMNS: Columns = {
+    "schema": ("int64", "version of this table"),
+    "run_id": ("str", "folder under results/runs"),
+    "encoding": ("str", "canonical spec of the encoding; also the trained encoding and the memory, where they differ"),
+    "seed": ("int64", "seed of the weights and the data order; all seeds are evaluated on the same sample"),
+    "corpus": ("str", "name of the corpus"),
+    "fingerprint": ("str", "fingerprint of the corpus' content and split"),
+    "train_length": ("int64", "tokens in a training window, L"),
+    "length": ("int64", "tokens in an evaluation window, l"),
+    "ratio": ("float64", "l / L"),
+    "protocol": ("str", "which windows are read and which of their tokens are scored"),
+    "variant": ("str", "full (the model itself), or the baseline that the model was restricted to"),
+    "stride": ("int64", "tokens scored at the end of each window"),
+    "status": ("str", "ok, unsupported, diverged, oom, nonfinite or failed"),
+    "reason": ("str", "cause of a status that is not ok, in one line"),
+    "tokens": ("int64", "tokens scored"),
+    "bytes": ("int64", "bytes of the original text that these tokens encode"),
+    "documents": ("int64", "documents that the scored tokens come from"),
+    "nll": ("float64", "mean negative log-likelihood, nats per token"),
+    "bpb": ("float64", "bits per byte"),
+    "ppl": ("float64", "perplexity per token, exp(nll)"),
+    "nll_low": ("float64", "lower end of the 95 % interval of nll, bootstrap over `resampled`"),
+    "nll_high": ("float64", "upper end of that interval"),
+    "gain": ("float64", "context gain, nats per token: nll of crop minus nll of this row, on identical tokens"),
+    "gain_low": ("float64", "lower end of the 95 % interval of the gain, paired bootstrap over `resampled`"),
+    "gain_high": ("float64", "upper end of that interval"),
+    "resampled": ("str", "units of the bootstrap: documents, or spans of tokens where documents are too few"),
+    "seconds": ("float64", "seconds of the forward passes on this row's windows"),
+    "tokens_per_s": ("float64", "tokens read by the model per second"),
+    "peak_mb": ("float64", "peak memory of the process (CPU) or of the device's allocator (CUDA), MiB"),
+    "parameters": ("int64", "parameters of the model, encoding included"),
+    "engine": ("str", "attention engine that ran"),
+    "device": ("str", "cpu, cuda:NAME"),
+    "dtype": ("str", "dtype of the weights in evaluation"),
+    "poscli": ("str", "version of poscli"),
+    "commit": ("str", "commit of the source tree, if known"),
+}
+
+POSITION_COLUMNS: Columns = {
+    "run_id": ("str", "folder under results/runs"),
+    "encoding": ("str", "canonical spec of the encoding"),
+    "seed": ("int64", "seed"),
+    "fingerprint": ("str", "fingerprint of the corpus"),
+    "train_length": ("int64", "L"),
+    "length": ("int64", "l"),
+    "from": ("int64", "first position of this bin; position 1 is the first target in the window"),
+    "to": ("int64", "last position of this bin, inclusive"),
+    "tokens": ("int64", "tokens in the bin"),
+    "nll": ("float64", "mean nats per token"),
+    "tail_slope": ("float64", "change of nll per doubling of the position over the last two octaves of the window"),
+}
+
+TRAIN_COLUMNS: Columns = {
+    "step": ("int64", "optimizer steps done"),
+    "tokens": ("int64", "tokens seen"),
+    "nll": ("float64", "mean nats per token since the last row"),
+    "bpb": ("float64", "mean bits per byte since the last row"),
+    "grad_norm": ("float64", "gradient norm of the last step, before clipping"),
+    "lr_scale": ("float64", "factor that the schedule applies to every peak learning rate"),
+    "tokens_per_s": ("float64", "tokens per second since the last row"),
+    "seconds": ("float64", "training time so far, in seconds"),
+    "status": ("str", "ok or diverged"),
+}
+
+
+def frame(rows: list[dict], columns: Columns) -> pd.DataFrame:
+    """A table of rows with exactly these columns, in this order."""
+    unknown = {key for row in rows for key in row} - set(columns)
+    assert not unknown, f"columns outside the schema: {sorted(unknown)}"
+    return pd.DataFrame(rows, columns=list(columns)).astype(_dtypes(columns))
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a table to a CSV file, whole or not at all."""
+    write_atomic(path, lambda temporary: table.to_csv(temporary, index=False, lineterminator="\n"))
+
+
+def read_table(path: Path, columns: Columns, optional: Columns | None = None) -> pd.DataFrame:
+    """Read a CSV file that `write_table` wrote; CorruptError if it is another file or lacks one of `columns`.
+
+    Columns in `optional` are kept if the file has them; all others are dropped.
+    """
+    wanted = columns | (optional or {})
+    try:
+        table = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=_dtypes(wanted))
+    except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise CorruptError(
+            f"{path} is not a table of poscli ({_first_line(error)}); delete it and run the command again"
+        ) from error
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise CorruptError(f"{path} lacks the column {missing[0]!r}; delete it and run the command again")
+    kept = {name: column for name, column in wanted.items() if name in table.columns}
+    for name, (kind, _) in kept.items():
+        if kind == "str":
+            table[name] = table[name].fillna("")
+    return table[list(kept)].astype(_dtypes(kept))
+
+
+def read_tables(paths: list[Path], columns: Columns, optional: Columns | None = None) -> pd.DataFrame:
+    """Read several tables into one; without paths, the table is empty."""
+    tables = [read_table(path, columns, optional) for path in paths]
+    return pd.concat(tables, ignore_index=True) if tables else frame([], columns)
+
+
+def _dtypes(columns: Columns) -> dict[str, str]:
+    return {name: kind for name, (kind, _) in columns.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,85 @@
+"""Build the encoding of each layer from a spec."""
+
+from __future__ import annotations
+
+import torch
+
+from poscli.equation import Encoding, Shape, Unsupported
+from poscli.equation.composed import Composed
+from poscli.specs.grammar import Leaf, Spec, parse
+from poscli.system.errors import UsageError
+
+
+def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
+    """The encoding of each layer; a shared one is the same instance in all layers. Weights are drawn from `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        firsts: dict[Leaf, Encoding] = {}
+        layers = [_layer(spec.layers[n % len(spec.layers)], shape, firsts) for n in range(shape.layers)]
+    if len(spec.layers) > 1:
+        _refuse_alternating_input(layers)
+    return layers
+
+
+def check(text: str, shape: Shape, memory: bool = False) -> Spec:
+    """Parse a spec and build it, to report errors before training; `memory`: segments see those before them."""
+    spec = parse(text)
+    if len(spec.layers) > shape.layers:
+        raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {shape.layers} layers")
+    layers = build(spec, shape, seed=0)
+    _refuse_short(spec, layers, shape)
+    if memory:
+        _refuse_memory(layers)
+    return spec
+
+
+@torch.no_grad()
+def _refuse_short(spec: Spec, layers: list[Encoding], shape: Shape) -> None:
+    """Refuse a spec that lacks positions for a training window, such as `learned+randomized`."""
+    x_1TW, ids = torch.zeros(1, shape.length, shape.width), torch.zeros(1, shape.length, dtype=torch.long)
+    q_1HTD = x_1TW.unflatten(2, (shape.heads, -1)).transpose(1, 2)
+    try:
+        for encoding in dict.fromkeys(layers):
+            pos = encoding.positions(torch.arange(shape.length))
+            encoding.embed(x_1TW, pos, ids)
+            encoding.query(q_1HTD, pos)
+    except Unsupported as reason:
+        raise UsageError(f"{spec} cannot be trained on windows of {shape.length} tokens: {reason}") from reason
+
+
+def _refuse_memory(layers: list[Encoding]) -> None:
+    """Refuse encodings whose output is not a function of distances: every segment starts at position 0 again."""
+    for encoding in layers:
+        if not encoding.relative or encoding.sinks:
+            why = "it depends on where in a text a token is, and every segment starts at 0 again"
+        elif encoding.rescales:
+            why = "it depends on the total length, and a segment does not know it"
+        else:
+            continue
+        raise UsageError(f"{encoding.name} cannot be trained with a memory: {why}; use a relative one, or --memory 0")
+
+
+def _layer(leaves: tuple[Leaf, ...], shape: Shape, firsts: dict[Leaf, Encoding]) -> Encoding:
+    """The encoding of one layer; `firsts` holds the first instance of each leaf in earlier layers."""
+    parts = []
+    for leaf in leaves:
+        first = firsts.get(leaf)
+        part = first if first is not None and first.shared else leaf.make(shape)
+        part.tie(firsts.setdefault(leaf, part))
+        parts.append(part)
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return Composed(parts)
+    except ValueError as error:
+        raise UsageError(f"{'+'.join(map(str, leaves))}: {error}") from error
+
+
+def _refuse_alternating_input(layers: list[Encoding]) -> None:
+    """Refuse to alternate encodings of the embedding, which all layers share."""
+    for part in (part for layer in layers for part in layer.modules()):
+        if isinstance(part, Encoding) and not isinstance(part, Composed) and "embed" in part.blanks:
+            raise UsageError(
+                f"{part.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
+                f"join it with + instead of |"
+            )

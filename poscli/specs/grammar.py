@@ -1,0 +1,132 @@
+"""The grammar of specs: the string that names an encoding on the command line, in suites and in Python.
+
+    spec  := layer ("|" layer)*                      layers that alternate
+    layer := leaf ("+" leaf)*                        encodings that act together on one layer
+    leaf  := name [ "(" value | key=value, ... ")" ]
+
+>>> str(parse("rope(base=500000)"))
+'rope(base=500000.0)'
+>>> str(parse("rope + window(128) | none"))
+'rope+window(width=128)|none'
+>>> str(parse("rope(base=10000)"))  # a default is not repeated
+'rope'
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from poscli.encodings import get
+from poscli.equation import Encoding, Shape
+from poscli.specs.options import Value, canonical, text_of
+from poscli.system.errors import UsageError
+
+_TOKEN = re.compile(r"\s*(?:([A-Za-z_][\w.:-]*)|([-+]?[\d.][\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One encoding by name, with the options that differ from their defaults, in the order of the class."""
+
+    name: str
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{key}={text_of(value)}" for key, value in self.options)
+        return f"{self.name}({inside})" if inside else self.name
+
+    def make(self, shape: Shape) -> Encoding:
+        """An instance for a model's shape; UsageError if the constructor refuses an option."""
+        try:
+            return get(self.name)(shape, **dict(self.options))
+        except ValueError as error:
+            raise UsageError(f"{self}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The encodings of each of the alternating layers."""
+
+    layers: tuple[tuple[Leaf, ...], ...]
+
+    def __str__(self) -> str:
+        return "|".join("+".join(map(str, leaves)) for leaves in self.layers)
+
+
+def parse(text: str) -> Spec:
+    """The canonical form of a spec; UsageError for anything unknown or malformed."""
+    return _Parser(text).spec()
+
+
+class _Parser:
+    """A recursive-descent parser of one spec."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self.tokens = self._scan()
+
+    def spec(self) -> Spec:
+        layers = [self._layer()]
+        while self._take("|"):
+            layers.append(self._layer())
+        if self.at < len(self.tokens):
+            raise self._error(f"unexpected {self.tokens[self.at]!r}")
+        return Spec(tuple(layers))
+
+    def _layer(self) -> tuple[Leaf, ...]:
+        leaves = [self._leaf()]
+        while self._take("+"):
+            leaves.append(self._leaf())
+        return tuple(leaves)
+
+    def _leaf(self) -> Leaf:
+        name = self._word("the name of an encoding")
+        cls = get(name)
+        given: dict[str, str] = {}
+        if self._take("("):
+            while not self._take(")"):
+                key, value = self._argument(cls, len(given))
+                if key in given:
+                    raise self._error(f"the option {key} is given twice")
+                given[key] = value
+                if not self._take(",") and self._peek() != ")":
+                    raise self._error("expected , or )")
+        return Leaf(name, canonical(cls, name, given))
+
+    def _argument(self, cls: type[Encoding], place: int) -> tuple[str, str]:
+        word = self._word("an option")
+        if self._take("="):
+            return word, self._word(f"a value for {word}")
+        keys = list(cls.options())
+        if place >= len(keys):
+            raise self._error(f"{cls.name} takes {len(keys)} option{'s' * (len(keys) != 1)}")
+        return keys[place], word
+
+    def _scan(self) -> list[str]:
+        tokens, end = [], 0
+        while self.text[end:].strip():
+            match = _TOKEN.match(self.text, end)
+            if match is None:
+                raise self._error(f"cannot read {self.text[end:].strip()[:12]!r}")
+            tokens.append(match.group().strip())
+            end = match.end()
+        return tokens
+
+    def _peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def _take(self, sign: str) -> bool:
+        found = self._peek() == sign
+        self.at += found
+        return found
+
+    def _word(self, expected: str) -> str:
+        word = self._peek()
+        if not word or word in "|+(),=":
+            raise self._error(f"expected {expected}" + (f" before {word!r}" if word else " at its end"))
+        self.at += 1
+        return word
+
+    def _error(self, what: str) -> UsageError:
+        return UsageError(f"the encoding {self.text!r}: {what}; a spec looks like rope(base=500000)+window(128)")

@@ -1,0 +1,70 @@
+"""The device a model runs on, and the precision that is fastest there."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from poscli.system.errors import UsageError
+
+
+def device_of(name: str) -> torch.device:
+    """The device that a name stands for; `auto` is CUDA if there is a GPU, else the CPU.
+
+    Raises UsageError if the name is unknown or this machine has no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"--device {name!r} is no device; use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"--device {name}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices; use cpu"
+        )
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {name}: poscli runs on cpu and cuda")
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or the name of the GPU."""
+    return "cpu" if device.type == "cpu" else f"cuda:{torch.cuda.get_device_name(device)}"
+
+
+# The smallest model width at which `auto` chooses bfloat16 on a CPU that multiplies bfloat16 natively. A training step
+# was measured 1.65 times faster at width 768, 1.57 at 384, 1.45 at 256, 1.28 at 128 and 1.12 at 64 (docs/BENCH.md).
+# Encodings are compared at widths of 128 and below, where freedom from bfloat16's rounding is worth more than that.
+SMALLEST_BFLOAT16_WIDTH = 256
+
+
+def precision_name(asked: str, device: torch.device, width: int) -> str:
+    """The precision to train in: `asked`, or for `auto` bfloat16 where it is much faster, else float32."""
+    if asked != "auto":
+        if asked not in ("float32", "bfloat16", "float16"):
+            raise UsageError(f"--precision {asked!r}: choose auto, float32, bfloat16 or float16")
+        return asked
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    return "bfloat16" if width >= SMALLEST_BFLOAT16_WIDTH and cpu_has_bfloat16() else "float32"
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU has instructions for products of bfloat16 numbers."""
+    if platform.machine() in ("arm64", "aarch64"):
+        return "bf16" in _cpu_flags()
+    return bool(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
+
+
+@cache
+def _cpu_flags() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return frozenset()
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return frozenset(flags.split())

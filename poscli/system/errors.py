@@ -1,0 +1,65 @@
+"""Errors that a user may see, each with the exit code of the command that fails with it.
+
+Every message is one line that states the value, the rule and the fix. `cli.main` prints the message, with a traceback
+only under `--debug`. Violated invariants of the code are `assert`s, never these classes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+FAILED, USAGE, PARTIAL, DATA, CORRUPT, LOCKED = 1, 2, 3, 4, 5, 75
+INTERRUPTED, TERMINATED = 130, 143
+
+
+class PoscliError(Exception):
+    """A failure whose cause and fix fit in one line."""
+
+    exit_code = FAILED
+
+
+class UsageError(PoscliError):
+    """A command, a spec, a suite or an option asks for something that cannot be done."""
+
+    exit_code = USAGE
+
+
+class DataError(PoscliError):
+    """A corpus is missing, unreadable or too short, or cannot be downloaded."""
+
+    exit_code = DATA
+
+
+class CorruptError(PoscliError):
+    """A file of a run differs from what poscli wrote."""
+
+    exit_code = CORRUPT
+
+
+class LockedError(PoscliError):
+    """Another process is working on the same run."""
+
+    exit_code = LOCKED
+
+
+MOST_NAMES_LISTED = 20  # in one message
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: the similar names, or, if there are none, all names.
+
+    >>> near("alibbi", ["alibi", "rope", "t5"])
+    'did you mean alibi?'
+    >>> near("zzz", ["alibi", "rope"])
+    'there are: alibi, rope'
+    >>> near("zzz", [f"name{n}" for n in range(52)])
+    'none of the 52 known names is similar'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    if len(names) > MOST_NAMES_LISTED:
+        return f"none of the {len(names)} known names is similar"
+    return f"there are: {', '.join(names)}" if names else "there are none"

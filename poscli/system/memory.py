@@ -1,0 +1,131 @@
+"""Memory of the machine and of this process: what is free, the peak of a piece of work, and out-of-memory errors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+MIB = 2**20  # bytes
+USABLE = 0.9  # share of the free memory that one piece of work may take: estimates are rough, and others need memory
+CGROUPS = (  # files with the limit, the use and the statistics of a container: cgroup version 2, version 1
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Peak memory so far in MiB: of torch's allocator on CUDA, of the process on CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / MIB
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (MIB if sys.platform == "darwin" else 2**10)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that torch got no memory; on CPU only the message says so."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+
+
+def available(device: torch.device) -> float:
+    """Free memory of a device in bytes; on CPU a container's limit counts where it is lower than the system's."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return min(_free_of_system(), free_of_container())
+
+
+def unaffordable(size: float, device: torch.device) -> str:
+    """Why work that needs `size` bytes should not be started on a device; empty if it fits."""
+    free = available(device)
+    if size <= USABLE * free:
+        return ""
+    return f"needs about {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+
+
+class Peak:
+    """Peak memory of the work inside a `with` block, in MiB above what was in use before it.
+
+    `of` is usually "case". If the system cannot reset its counter of the peak, as outside Linux, `of` is "process" and
+    `mb` is the peak of the process so far.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.mb, self.of = device, 0.0, "case"
+        self._before = 0.0
+
+    def __enter__(self) -> Peak:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._before = torch.cuda.memory_allocated(self.device) / MIB
+        elif _reset_peak():
+            self._before = _process_mb("VmRSS")
+        else:
+            self.of = "process"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.device.type == "cuda" or self.of == "process":
+            self.mb = peak_memory_mb(self.device) - self._before
+        else:
+            self.mb = max(0.0, _process_mb("VmHWM") - self._before)
+
+
+def _reset_peak() -> bool:
+    """Reset the kernel's record of this process's peak memory; false where that is impossible.
+
+    Freed memory is returned to the system first: the allocator would otherwise reuse it, and the peak would not rise.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:  # glibc only
+        trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # not Linux, or a container that forbids it
+        return False
+    return True
+
+
+def _process_mb(field: str) -> float:
+    """A field of /proc/self/status in MiB."""
+    return _number_after(field, Path("/proc/self/status")) / 2**10
+
+
+def _free_of_system() -> float:
+    """Bytes that the system can give to processes; outside Linux, all of its memory."""
+    try:
+        return _number_after("MemAvailable", Path("/proc/meminfo")) * 2.0**10
+    except OSError:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def free_of_container(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Bytes left below the container's limit; file cache that the kernel can reclaim counts as free.
+
+    Infinite where there is no limit.
+    """
+    for limit_file, use_file, statistics_file in CGROUPS:
+        try:
+            limit, used = (root / limit_file).read_text().strip(), int((root / use_file).read_text())
+            cache = _number_after("inactive_file", root / statistics_file)
+        except OSError:
+            continue
+        if limit.isdigit():
+            return float(int(limit) - used + cache)
+    return float("inf")
+
+
+def _number_after(name: str, path: Path) -> int:
+    """The number after a name in a file of lines `name: number` or `name number`; OSError if the name is missing."""
+    for line in path.read_text().splitlines():
+        key, _, value = line.replace(":", " ").partition(" ")
+        if key == name:
+            return int(value.split()[0])
+    raise OSError(f"{path} has no {name}")

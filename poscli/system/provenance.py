@@ -1,0 +1,51 @@
+"""Provenance of a result: versions, machine, and the commit of the source tree."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import poscli
+from poscli.system.device import cpu_has_bfloat16, device_name
+
+
+@cache
+def commit() -> str:
+    """The commit of the source tree that runs, followed by `+` if poscli/ has been changed; "" if there is no tree."""
+    root = Path(poscli.__file__).parent.parent
+    if not (root / ".git").exists():
+        return ""
+    try:
+        head = _git(root, "rev-parse", "--short=10", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "poscli")
+        return head + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Versions and machine, for env.json and `poscli doctor`."""
+    return {
+        "poscli": poscli.__version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": device_name(device),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cpu_bfloat16": cpu_has_bfloat16(),
+        "command": " ".join(["poscli", *sys.argv[1:]]),
+    }

@@ -1,0 +1,16 @@
+"""Tasks: what is asked of a model. task.py has the base class; every other file of this folder is a task."""
+
+from poscli.tasks.task import IGNORED, TASKS, Batch, Spans, Task, Text
+
+__all__ = ["IGNORED", "TASKS", "Batch", "Spans", "Task", "Text", "open_task", "task_columns"]
+
+
+def open_task(name: str, corpus: str, tokenizer: str) -> Task:
+    """The task of a name on a corpus; UsageError for an unknown name, DataError for a corpus that cannot be read."""
+    return TASKS.get(name).open(corpus, tokenizer)
+
+
+def task_columns() -> dict[str, tuple[str, str]]:
+    """The columns that tasks add to eval.csv, of all tasks together: name -> (dtype, meaning)."""
+    usable = [name for name in TASKS.names() if not TASKS.missing(name)]
+    return {column: meaning for name in usable for column, meaning in TASKS.get(name).columns.items()}

@@ -1,0 +1,47 @@
+"""Language modelling: predict every next token of a corpus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poscli.data import Corpus, batch, check_trainable, load_corpus
+from poscli.tasks.task import TASKS, Batch, Task, Text
+
+
+@TASKS.register("language")
+class Language(Task):
+    """Every token but the first of a document is a target. Evaluation reads the corpus' held-out documents."""
+
+    summary = "predict the next token of a corpus"
+    protocols = ("nonoverlapping", "sliding", "fixed")
+
+    def __init__(self, data: Corpus) -> None:
+        self.data = data
+        self.corpus, self.fingerprint, self.vocab = data.spec, data.fingerprint, data.vocab
+        self.bytes_per_token = data.train.bytes / (len(data.train.tokens) - data.train.documents)
+        self._text = Text(data.valid)
+
+    @classmethod
+    def open(cls, corpus: str, tokenizer: str) -> Language:
+        return cls(load_corpus(corpus, tokenizer=tokenizer))
+
+    def batch(self, *, size: int, length: int, seed: int, step: int, segments: int = 1) -> Batch:
+        return Batch(batch(self.data.train, length=length, size=size, seed=seed, step=step, segments=segments))
+
+    def text(self, length: int) -> Text:
+        return self._text
+
+    def describe(self) -> dict[str, Any]:
+        return self.data.describe()
+
+    def check(self, length: int) -> None:
+        check_trainable(self.data, length)
+
+    def segments(self, length: int) -> int:
+        return (len(self.data.train.tokens) - 1) // length
+
+    def token_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.data.tokenizer.token_bytes[tokens]

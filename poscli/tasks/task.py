@@ -1,0 +1,130 @@
+"""What is asked of a model: its text, the targets that count, and the score of a prediction.
+
+Shapes: B windows, T tokens of a window, V vocabulary. A window is stored as T + 1 tokens: the first T are the inputs,
+and the last T the targets.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from poscli.data import Split
+from poscli.system.registry import Registry, subclass_of
+
+IGNORED = -100  # a target that does not count; torch's cross_entropy leaves it out of the mean
+
+Spans = NDArray[np.int64]  # [windows, 2]: the document of each window, and the number of its last target, from 1
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The windows of a training step: tokens `[B, T + 1]` and which targets count `[B, T]` (None: all of them)."""
+
+    tokens: NDArray[np.int64]
+    counted: NDArray[np.bool_] | None = None
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Inputs and targets `[B, T]` on a device; targets that do not count are IGNORED."""
+        tokens = torch.from_numpy(self.tokens)
+        if device.type == "cuda":
+            tokens = tokens.pin_memory()  # a copy from pageable memory would wait for the device
+        tokens = tokens.to(device, non_blocking=True)
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        if self.counted is not None:
+            targets = targets.masked_fill(~torch.from_numpy(self.counted).to(device), IGNORED)
+        return inputs, targets
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Documents to evaluate on. A document's first token is never a target; `counted` says which of the others are."""
+
+    split: Split
+    counted: NDArray[np.bool_] | None = None  # parallel to the tokens of the split; None: every token is a target
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of targets of each document, counted or not."""
+        return np.diff(self.split.starts) - 1
+
+    def windows(self, spans: Spans, length: int) -> NDArray[np.int64]:
+        """The tokens `[B, length + 1]` of these windows, the last target included."""
+        return self.split.tokens[self._places(spans, length + 1)].astype(np.int64)
+
+    def targets(self, spans: Spans, scored: int) -> NDArray[np.int64]:
+        """The last `scored` targets of each window, `[B, scored]`."""
+        return self.split.tokens[self._places(spans, scored)].astype(np.int64)
+
+    def counts(self, spans: Spans, scored: int) -> NDArray[np.bool_]:
+        """Which of the last `scored` targets of each window count, `[B, scored]`."""
+        if self.counted is None:
+            return np.ones((len(spans), scored), dtype=bool)
+        return self.counted[self._places(spans, scored)]
+
+    def _places(self, spans: Spans, count: int) -> NDArray[np.int64]:
+        """The indices in the split of the last `count` tokens of each window, its last target included."""
+        last = self.split.starts[spans[:, 0]] + spans[:, 1]
+        return last[:, None] + np.arange(1 - count, 1)
+
+
+class Task(ABC):
+    """A task with its text. Subclasses register under a name: `@TASKS.register("copy")`."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one line for `poscli ls tasks`
+    protocols: ClassVar[tuple[str, ...]]  # names of the protocols of its evaluation
+    columns: ClassVar[dict[str, tuple[str, str]]] = {}  # further columns of eval.csv: (dtype, meaning)
+    same_text: ClassVar[bool] = True  # True: `text` is the same at every length, so that lengths share measurements
+
+    corpus: str  # canonical name of the text, for the column `corpus` of results
+    fingerprint: str  # equal fingerprints mean equal text, token for token
+    vocab: int
+    bytes_per_token: float = 1.0  # of the training text
+
+    @classmethod
+    @abstractmethod
+    def open(cls, corpus: str, tokenizer: str) -> Task:
+        """The task on a corpus; UsageError if the task takes no corpus, DataError if the corpus cannot be read."""
+
+    @abstractmethod
+    def batch(self, *, size: int, length: int, seed: int, step: int, segments: int = 1) -> Batch:
+        """The `size` windows of `length` tokens that training reads at a step: a pure function of seed and step.
+
+        With `segments` above 1, each of that many consecutive steps continues the windows of the step before.
+        """
+
+    @abstractmethod
+    def text(self, length: int) -> Text:
+        """The documents on which windows of `length` tokens are evaluated."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What env.json says about the text: at least `spec`, `fingerprint` and `vocab`."""
+
+    @abstractmethod
+    def check(self, length: int) -> None:
+        """Refuse training windows of `length` tokens that the task cannot fill: UsageError or DataError."""
+
+    def segments(self, length: int) -> int:
+        """How many windows of `length` tokens can follow each other in one text, for models with a memory."""
+        return 1
+
+    def token_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many bytes of the original text each token stands for."""
+        return np.ones_like(tokens)
+
+    def score(self, logits_BTV: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
+        """Measurements of every target, `[B, T]` by name: `nll` in nats, and one for each of `columns`."""
+        nll = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), reduction="none")
+        return {"nll": nll.view_as(targets_BT)}
+
+
+TASKS: Registry[type[Task]] = Registry("task", "poscli.tasks", subclass_of(Task))

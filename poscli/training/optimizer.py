@@ -1,0 +1,79 @@
+"""The optimizer: Muon for the matrices of the layers, AdamW for the rest, one schedule for both."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from poscli.config.run import Recipe
+from poscli.model.transformer import Model
+from poscli.training.muon import Muon
+
+
+class Optimizer:
+    """Muon and AdamW under one schedule of the learning rate: linear rise, plateau, linear fall to zero."""
+
+    def __init__(self, model: Model, recipe: Recipe, steps: int) -> None:
+        self.recipe, self.steps = recipe, steps
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        matrices, adamw = _groups(model, recipe)
+        self.optimizers: dict[str, torch.optim.Optimizer] = {
+            "muon": Muon(matrices, lr=recipe.matrix_lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay),
+            "adamw": torch.optim.AdamW(adamw, betas=(0.9, recipe.beta2), eps=1e-10, weight_decay=0.0),
+        }
+        self.peaks = {name: [group["lr"] for group in o.param_groups] for name, o in self.optimizers.items()}
+
+    def scale(self, step: int) -> float:
+        """The factor by which the schedule multiplies every peak learning rate, at a step counted from 0."""
+        warmup, decay = (max(1, round(share * self.steps)) for share in (self.recipe.warmup, self.recipe.decay))
+        return min((step + 1) / warmup, (self.steps - step) / decay, 1.0)
+
+    def clip(self) -> Tensor:
+        """Scale the gradients down to the largest norm allowed; returns their norm before that."""
+        return nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
+
+    def step(self, step: int) -> None:
+        """Apply the gradients of a step, counted from 0."""
+        for name, optimizer in self.optimizers.items():
+            for group, peak in zip(optimizer.param_groups, self.peaks[name], strict=True):
+                group["lr"] = peak * self.scale(step)
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state as tensors named `optimizer/parameter/name`, for a checkpoint."""
+        return {
+            f"{name}/{index}/{key}": value
+            for name, optimizer in self.optimizers.items()
+            for index, state in optimizer.state_dict()["state"].items()
+            for key, value in state.items()
+        }
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the state that `tensors` returned; tensors of other names are ignored."""
+        for name, optimizer in self.optimizers.items():
+            state: dict[int, dict[str, Tensor]] = {}
+            for path, value in tensors.items():
+                owner, _, rest = path.partition("/")
+                if owner == name:
+                    index, key = rest.split("/")
+                    state.setdefault(int(index), {})[key] = value
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _groups(model: Model, recipe: Recipe) -> tuple[list[nn.Parameter], list[dict]]:
+    """The parameters for Muon, and the parameter groups for AdamW."""
+    encoding = [p for p in model.encoding_parameters() if p.requires_grad]
+    of_encoding = {id(p) for p in encoding}
+    matrices = [p for p in model.layers.parameters() if p.ndim == 2 and id(p) not in of_encoding]
+    norms = [p for p in model.parameters() if p.ndim == 1 and id(p) not in of_encoding]
+    adamw = [
+        {"params": [model.embedding], "lr": recipe.embedding_lr},
+        {"params": [model.head.weight, *norms], "lr": recipe.head_lr},
+        {"params": encoding, "lr": recipe.encoding_lr},
+    ]
+    return matrices, [group for group in adamw if group["params"]]

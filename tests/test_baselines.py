@@ -1,0 +1,67 @@
+"""Baselines: crop, attention windows, and attention windows with sinks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cli_runner import LENGTH, NANO, SHORT, cli
+from toys import VOCAB, model, perturbed, rounding, tokens
+
+from poscli.evaluation.baseline import baseline
+from poscli.runs.schema import FULL
+from poscli.system.errors import UsageError
+
+SINKS = "sink(2)+window(3)"
+
+
+def test_crop_reads_the_training_length_and_masks_nothing() -> None:
+    crop = baseline("crop")
+    assert [crop.window(length, 64) for length in (64, 256)] == [64, 64]
+    assert not crop.changes_model(256, 64)
+
+
+def test_a_mask_changes_the_model_only_where_it_hides_tokens() -> None:
+    """A window without a width hides nothing up to the training length, 64; wrappers other than windows always act."""
+    window = baseline("window")
+    assert window.window(256, 64) == 256
+    assert [window.changes_model(length, 64) for length in (64, 65)] == [False, True]
+    assert [baseline("sink(4)+window").changes_model(length, 64) for length in (64, 65)] == [False, True]
+    assert [baseline("window(8)").changes_model(length, 64) for length in (8, 64)] == [False, True]
+    assert [baseline("window(128)").changes_model(length, 64) for length in (128, 256)] == [False, True]
+    assert baseline("ssmax").changes_model(64, 64)
+
+
+@torch.no_grad()
+def test_sinks_and_a_window_are_all_that_a_query_sees() -> None:
+    """In one layer: other tokens do not move the last logits; each of the visible ones does."""
+    whole = perturbed(model("rope", layers=1))
+    reduced, text, last = baseline(SINKS).model(whole), tokens(1, 12), 11
+    limit = rounding(reduced, text)
+    for changed in range(12):
+        other = text.clone()
+        other[0, changed] = (other[0, changed] + 1) % VOCAB
+        moved = float((reduced(text) - reduced(other))[0, last].abs().max())
+        assert (moved > limit) == (changed < 2 or changed > last - 3), changed
+    assert float((whole(text) - reduced(text))[0, last].abs().max()) > limit
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("rope", "would have to be trained with rope"), ("windw", "did you mean")]
+)
+def test_an_unknown_baseline_is_refused(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        baseline(name)
+
+
+def test_an_evaluation_may_name_further_baselines(tmp_path) -> None:
+    assert cli("train", "--enc", "rope", *NANO, "--out", tmp_path).code == 0
+    rows = cli("extrapolate", *SHORT, "--baseline", "sink(4)+window", "--out", tmp_path, "--json").json
+    variants = {row["variant"]: row for row in rows if row["length"] == 4 * LENGTH and row["protocol"] == "fixed"}
+    assert list(variants) == [FULL, "crop", "window", "sink(4)+window"]
+    assert len({row["nll"] for row in variants.values()}) == 4
+    assert all(row["status"] == "ok" for row in variants.values())
+    again = cli("extrapolate", *SHORT, "--baseline", "sink(4)+window", "--out", tmp_path)
+    assert "is evaluated already" in again.err
+    refused = cli("extrapolate", *SHORT, "--baseline", "alibi", "--out", tmp_path)
+    assert refused.code == 2
+    assert "--baseline alibi: a model would have to be trained with alibi" in refused.err

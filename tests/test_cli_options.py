@@ -1,0 +1,131 @@
+"""Options are made from a model's fields: their names, types, bounds and help; and the requests that they make."""
+
+import re
+
+import pytest
+import typer
+from cli_runner import cli
+from pydantic import Field
+
+from poscli.bench.settings import BenchSettings
+from poscli.cli.from_model import Part, from_model
+from poscli.config.count import TokenCount
+from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.run import PRESETS, ModelConfig, RunConfig
+from poscli.config.suite import Suite
+from poscli.config.validate import Frozen
+from poscli.system.errors import UsageError
+
+
+class Request(Frozen):
+    """A field of every kind."""
+
+    length: int = Field(4, ge=2, le=8, description="How long it is.")
+    share: float = Field(0.5, gt=0)
+    batch: int | None = Field(None, ge=1)
+    budget: TokenCount = Field(2_000_000, description="How much it may cost.")
+    counts: tuple[TokenCount, ...] = ()
+    words: list[str] = Field(["all"], alias="word")
+    fast: bool = False
+    shape: dict[str, int] = Field({})
+    rates: dict[str, float] = Field({})
+
+
+def requested(*arguments):
+    """The request that a command with an option for every field is called with."""
+    app, requests = typer.Typer(), []
+
+    @app.command()
+    @from_model({"length": ("--length", "-L"), "rates": ("--set",)}, {"shape": Part(ModelConfig, "the preset's")})
+    def command(request: Request, plain: int = 0):
+        requests.append(request)
+
+    app(list(arguments), standalone_mode=False)
+    return requests[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        ((), {}),
+        (("-L", "5", "--plain", "3"), {"length": 5}),
+        (("--share", "2"), {"share": 2.0}),
+        (("--batch", "2", "--fast"), {"batch": 2, "fast": True}),
+        (("--budget", "500k"), {"budget": 500_000}),
+        (("--counts", "64, 2k"), {"counts": (64, 2000)}),
+        (("--word", "a", "--word", "b"), {"word": ["a", "b"]}),
+        (("--width", "64", "--layers", "2"), {"shape": {"width": 64, "layers": 2}}),
+        (("--set", "a=1", "--set", "b = -0.5"), {"rates": {"a": 1.0, "b": -0.5}}),
+    ],
+)
+def test_a_request_holds_what_was_given_and_the_models_defaults(arguments, values):
+    request = requested(*arguments)
+    assert request == Request(**values)
+    assert set(request.model_dump(by_alias=True, exclude_unset=True)) == set(values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--budget", "lots"), "--budget 'lots' is no number of tokens"),
+        (("--counts", "64,0.5"), "--counts '0.5' is .* a whole number of tokens"),
+        (("--set", "a=fast"), "--set 'a=fast': write key=number"),
+        (("--share", "-1"), "command: share = -1.0: .*greater than 0"),
+        (("--length", "1"), "command: length = 1: .*greater than"),
+        (("-L", "9"), "command: length = 9: .*less than"),
+        (("--batch", "0"), "command: batch = 0: .*greater than"),
+    ],
+)
+def test_a_refused_value_is_named_with_its_rule(arguments, words):
+    with pytest.raises(UsageError, match=words):
+        requested(*arguments)
+
+
+def test_help_is_made_of_descriptions_and_defaults():
+    text = " ".join(cli("train", "--help").out.replace("│", " ").split())
+    for name in ("length", "tokens", "corpus", "precision"):
+        field = TrainRequest.model_fields[name]
+        assert re.search(rf"--{name} .*{re.escape(field.description)}", text)
+    assert "[default: 2M]" in text
+    assert ModelConfig.model_fields["heads"].description + " [default: (the preset's)]" in text
+
+
+@pytest.mark.parametrize("request_", [TrainRequest, ExtrapolateRequest, BenchSettings])
+def test_every_option_has_a_help_text(request_):
+    assert all(field.description for field in request_.model_fields.values())
+
+
+@pytest.mark.parametrize("request_", [TrainRequest, BenchSettings])
+def test_the_presets_of_the_help_are_those_that_exist(request_):
+    *names, last = PRESETS
+    assert f"{', '.join(names)} or {last}" in request_.model_fields["preset"].description
+
+
+def test_crop_and_window_are_always_among_the_baselines():
+    assert ExtrapolateRequest().baselines == ["crop", "window"]
+    assert ExtrapolateRequest(baselines=["sink(4)+window", "crop"]).baselines == ["crop", "window", "sink(4)+window"]
+
+
+def test_a_suite_may_write_counts_as_the_command_line_does():
+    suite = Suite(title="", encodings=["none"], train={"tokens": "500k"}, extrapolate={"tokens": "4k"})
+    assert (suite.train.tokens, suite.extrapolate.tokens) == (500_000, 4_000)
+
+
+def test_a_field_with_its_default_does_not_change_the_id_of_a_run():
+    """Runs made before `task` and `tokenizer` existed keep their names."""
+    assert RunConfig(encoding="alibi", task="language", tokenizer="bytes").run_id("0" * 16) == "alibi-67404d69"
+    assert RunConfig(encoding="alibi", task="copy").run_id("0" * 16) != "alibi-67404d69"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        ({}, {"lengths": (512, 1024, 2048), "past": (512,), "repeats": 5}),
+        ({"quick": True}, {"lengths": (512, 2048), "past": (512,), "repeats": 3}),
+        ({"quick": True, "repeats": 5}, {"repeats": 5}),
+        ({"lengths": (64, 2048, 4096)}, {"lengths": (64, 2048)}),
+    ],
+)
+def test_lengths_of_a_bench_follow_from_its_other_options(arguments, settings):
+    made = BenchSettings(max_len=3000, **arguments)
+    assert {name: getattr(made, name) for name in settings} == settings

@@ -1,0 +1,153 @@
+"""The examples of CONTRIBUTING.md, one plugin of each kind, work in a copy of poscli without any other change."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import NANO, ROOT, SHORT, environment
+
+# One process for all commands: importing torch costs more than they do.
+COMMANDS = """
+import contextlib, io, json, sys
+from unittest import mock
+from poscli.cli import main
+for command in json.loads(sys.argv[1]):
+    out = io.StringIO()
+    with mock.patch.object(sys, "argv", ["poscli", *command]), contextlib.redirect_stdout(out):
+        try:
+            main()
+        except SystemExit as end:
+            print(json.dumps({"code": end.code, "out": json.loads(out.getvalue() or "null")}), file=sys.__stdout__)
+"""
+# An encoding that another installed package offers through an entry point.
+VISITOR = """
+from poscli.encodings import Encoding
+
+class Visitor(Encoding):
+    \"\"\"Nothing at all.\"\"\"
+"""
+ENTRY_POINTS = "[poscli.encodings]\nvisitor = visiting:Visitor\n"
+BASELINES = ("--baseline", "half", "--baseline", "sink(4)+window")
+RUNNER = """
+import sys, torch
+from pathlib import Path
+from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.resolve import resolve
+from poscli.sweep.job import Job
+from poscli.sweep.suite import run_jobs
+from runner import Patient
+config = resolve(TrainRequest(preset="nano", length=32, batch=4, tokens=256), "root", 0, torch.device("cpu"))
+job = Job(config=config, extrapolate=ExtrapolateRequest(max_len=64, tokens=64, stride=16), runs=Path("jobs"))
+progress = run_jobs([job], Patient(), print)
+assert not progress.failures, progress.failures
+assert (progress.folders[0] / "eval.csv").exists()
+"""
+
+
+def examples() -> dict[str, str]:
+    """The code of CONTRIBUTING.md, by the file that its first line names."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == text.count("```python")
+    return dict(blocks)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A copy of poscli with every example in place."""
+    home = tmp_path_factory.mktemp("contributing")
+    shutil.copytree(ROOT / "poscli", home / "poscli", ignore=shutil.ignore_patterns("__pycache__"))
+    for path, code in examples().items():
+        assert not (home / path).exists(), f"{path} is one of poscli's own files"
+        (home / path).write_text(code)
+    (home / "visiting.py").write_text(VISITOR)
+    package = home / "visiting-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: visiting\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(ENTRY_POINTS)
+    words = "\n\n".join(f"paragraph {n}:    " + "some words    of text " * 20 for n in range(60))
+    (home / "text.txt").write_text(words)
+    return home
+
+
+def python(home: Path, *arguments: str) -> str:
+    environ = environment(PYTHONPATH=str(home), POSCLI_CACHE=str(home / "cache"))
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=home, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def results(home) -> list[Any]:
+    """The JSON documents of the commands, each of which succeeded."""
+    language, task = ("--out", "language"), ("--out", "task")
+    commands = [
+        ("ls", "encodings"), ("ls", "tasks"), ("ls", "tokenizers"), ("ls", "corpora"),
+        ("verify", "root(start=0.5)", "visitor"),
+        ("train", "--enc", "root", *NANO, "--tokenizer", "indents", "--corpus", "paragraphs:text.txt", *language),
+        ("extrapolate", *SHORT, "--protocol", "opening", *BASELINES, *language),
+        ("report", *language),
+        ("generate", "--enc", "root", "--tokens", 5, *language),
+        ("train", "--enc", "root", *NANO, "--task", "reverse", *task),
+        ("extrapolate", *SHORT, *task),
+    ]  # fmt: skip
+    plain = json.dumps([[*map(str, command), "--json"] for command in commands])
+    found = [json.loads(line) for line in python(home, "-c", COMMANDS, plain).splitlines()]
+    assert [each["code"] for each in found] == [0] * len(commands)
+    return [each["out"] for each in found]
+
+
+def test_each_is_listed(results) -> None:
+    encodings, tasks, tokenizers, corpora = results[:4]
+    rows = {row["name"]: row for row in encodings}
+    assert (rows["root"]["tier"], rows["root"]["engine"], rows["root"]["options"]) == (
+        "distance",
+        "sdpa",
+        {"start": 1.0},
+    )
+    assert (rows["visitor"]["family"], rows["visitor"]["paper"]) == ("external", "")
+    assert "reverse" in {row["task"] for row in tasks}
+    assert "indents" in {row["tokenizer"] for row in tokenizers}
+    assert "paragraphs:PATH" in {row["corpus"] for row in corpora}
+
+
+def test_an_encoding_is_verified_and_trained_on_a_corpus_and_a_tokenizer_from_outside(results) -> None:
+    verified, (trained,) = results[4:6]
+    assert [verdict["status"] for verdict in verified] == ["passed", "passed"], verified
+    assert trained["status"] == "complete"
+
+
+def test_protocols_and_baselines_are_rows_like_the_others(results) -> None:
+    rows, report = results[6:8]
+    assert all(row["status"] == "ok" for row in rows)
+    assert {row["protocol"] for row in rows} == {"nonoverlapping", "sliding", "fixed", "opening"}
+    assert {row["variant"] for row in rows} == {"full", "crop", "window", "half", "sink(4)+window"}
+    assert all(row["bytes"] > row["tokens"] for row in rows)  # an indent is four bytes
+    assert {row["encoding"] for row in report["summary"]} == {"root"}
+
+
+def test_a_report_explains_them(home, results) -> None:
+    text = (home / "language" / "report" / "report.md").read_text(encoding="utf-8")
+    assert "**opening**: the first l tokens of every document" in text
+    assert "**half** is the same model with its window cut to L/2" in text
+    assert "sink(4)+window" in text.replace("\\", "")
+
+
+def test_a_task_from_outside_is_trained_and_scored(results) -> None:
+    (trained,), rows = results[9:]
+    assert trained["status"] == "complete"
+    assert {row["corpus"] for row in rows} == {"reverse"}
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+
+
+def test_a_runner_from_outside_runs_a_job(home) -> None:
+    python(home, "-c", RUNNER)

@@ -1,0 +1,105 @@
+"""The choice of an engine, what engines refuse, and the memory that they need."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from toys import ENDS, LENGTH, TOYS, WIDTH, draw, make, shape
+
+from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose
+from poscli.attention.biases import BIASES
+from poscli.attention.place import SINKS_REFUSED
+from poscli.encodings import Encoding, names
+from poscli.equation import TIERS, Unsupported
+from poscli.system.errors import UsageError
+
+
+def test_the_fastest_possible_engine_is_chosen() -> None:
+    for name in names():
+        encoding = make(name)
+        rows = encoding.blanks & {*TIERS["row"], "relative_values"}
+        choice = choose(encoding)
+        assert choice.name == ("blocks" if rows else "sdpa")
+        assert all(blank in choice.reason for blank in rows)
+        assert ("not sdpa: needs whole rows of scores" in choice.reason) == bool(rows)
+        assert choice.reason or choice.name == "sdpa"
+
+
+def test_a_named_engine_is_used_or_refused() -> None:
+    assert choose(make("rope"), "blocks").name == "blocks"
+    assert choose(make("rope"), "reference").reason == "asked for"
+    with pytest.raises(UsageError, match=r"there is no engine 'sdpaa': did you mean sdpa\?"):
+        choose(make("rope"), "sdpaa")
+    with pytest.raises(UsageError, match=r"the engine sdpa cannot run cope: .*\(scores\); blocks can"):
+        choose(make("cope"), "sdpa")
+
+
+def test_the_step_between_positions_is_measured() -> None:
+    def step(spec: str, tokens: int = 9) -> float | None:
+        return make(spec).locate(tokens, torch.device("cpu")).step
+
+    assert step("rope") == 1
+    assert step("toys:Quarters") == 0.25
+    assert step("toys:Squares") is None
+    assert step("toys:SquaredVectors") is None
+
+
+def test_a_position_without_a_row_is_unsupported() -> None:
+    encoding = make("learned")
+    x = draw(1, LENGTH + 1, WIDTH)
+    with pytest.raises(Unsupported, match=f"learned has {LENGTH} positions; position {LENGTH} "):
+        encoding.embed(x, torch.arange(LENGTH + 1), torch.zeros(1, LENGTH + 1, dtype=torch.long))
+
+
+@pytest.mark.parametrize("engine", ["triton", "tiles", "sdpa", "flex"])
+def test_engines_that_hide_every_key_beyond_the_reach_refuse_sinks(engine: str) -> None:
+    place = Place("cuda" if engine == "triton" else "cpu", gradient=False)
+    assert ENGINES[engine].refuses(make("sink(2)+window(5)+alibi"), place) == SINKS_REFUSED
+
+
+class Largest(TorchDispatchMode):
+    """Records the size of the largest tensor in numbers; a view counts as the memory behind it."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(x, Tensor):
+                self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.element_size())
+        return out
+
+
+def largest(engine: Engine, encoding: Encoding, tokens: int, sizes: BlockSizes) -> int:
+    """The numbers of the largest tensor of one call of attention."""
+    q, k, v = (draw(1, 1, tokens, 8, seed=n) for n in range(3))
+    x = draw(1, tokens, 8, seed=3)
+    with torch.no_grad(), Largest() as watch:  # inference mode would hide the parts of composite operators
+        features = encoding.features(x) if "features" in encoding.blanks else None
+        positions = encoding.locate(tokens, torch.device("cpu"))
+        assert attend(engine, encoding, q, k, v, positions, features, sizes).isfinite().all()
+    return watch.numbers
+
+
+@pytest.mark.parametrize("spec", [*names(), "rope+window(9)", "rope+shaw(clip=4, values=false)", *TOYS])
+def test_no_engine_makes_a_matrix_of_all_pairs(spec: str) -> None:
+    """Functions of the distance hold O(L) numbers, and terms per pair a block of at most `block_entries`."""
+    at = shape(8192 if ENDS & set(spec.split("+")) else 512, heads=1, width=8)
+    encoding = make(spec, at)
+    engine = choose(encoding).engine
+    per_pair = encoding.blanks & {*TIERS["row"], *TIERS["relative"], *TIERS["pair"]}
+    per_pair |= {"temperature"} & encoding.blanks if encoding.blanks & BIASES else set()
+    per_pair |= {"sinks"} & encoding.blanks  # the visible distances differ from query to query
+    uneven = "distance_bias" in encoding.blanks and encoding.locate(9, torch.device("cpu")).step is None
+    tokens, entries = (4096, 2**20) if per_pair or uneven else (8192, 2**20)
+    sizes = BlockSizes(block_entries=entries)
+    vector = 8 * tokens * 8  # a few vectors of width D per token
+    block = max(entries, 16 * tokens * 32) if per_pair or uneven else 0  # 16 rows of 32 hidden numbers, at the least
+    assert largest(engine, encoding, tokens, sizes) <= max(vector, block)
+    assert max(vector, block) <= tokens**2 / 4
+
+
+def test_the_meter_sees_a_matrix_of_all_pairs() -> None:
+    assert largest(ENGINES["reference"], make("none", shape(heads=1, width=8)), 512, BlockSizes()) >= 512**2

@@ -1,0 +1,93 @@
+"""The house: which rooms there are, that imports run downwards only, and that no room is too full to read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parent.parent / "poscli"
+
+# The floors, from the top. A room may import rooms on lower floors only; rooms on one floor do not know each other.
+FLOORS = (
+    ("cli",),
+    ("sweep", "bench"),
+    ("training", "evaluation"),
+    ("report",),
+    ("verify", "runs"),
+    ("model",),
+    ("config",),
+    ("specs",),
+    ("encodings", "tasks"),
+    ("attention", "data", "drawing"),
+    ("equation", "system"),
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+FILES = sorted(HOUSE.rglob("*.py"))
+LINES, FUNCTION_LINES, PARAMETERS = 300, 40, 6
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every room that a file imports from, with the line: also inside functions and for type checkers only."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "poscli":
+            path = node.module.split(".")[1:]
+            yield from ((node.lineno, path[0]) for _ in [0] if path)
+            yield from ((node.lineno, alias.name) for alias in node.names if not path)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("poscli."):
+                    yield node.lineno, alias.name.split(".")[1]
+
+
+def test_every_room_has_a_floor_and_a_docstring() -> None:
+    rooms = {path.parent.name for path in HOUSE.glob("*/__init__.py")}
+    assert rooms == set(FLOOR)
+    assert {path.name for path in HOUSE.glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert all(ast.get_docstring(ast.parse((HOUSE / room / "__init__.py").read_text())) for room in rooms)
+
+
+@pytest.mark.parametrize("room", FLOOR)
+def test_no_import_runs_upwards(room: str) -> None:
+    wrong = []
+    for path in sorted((HOUSE / room).rglob("*.py")):
+        for line, other in imported(ast.parse(path.read_text())):
+            if other in FLOOR and other != room and FLOOR[other] <= FLOOR[room]:
+                wrong.append(f"{path.relative_to(HOUSE)}:{line} imports {other}")
+    assert not wrong
+
+
+def test_every_file_and_function_can_be_read_at_once() -> None:
+    wrong = []
+    for path in FILES:
+        text, name = path.read_text(), path.relative_to(HOUSE)
+        kernels = "kernels" in path.parts
+        if len(text.splitlines()) > LINES:
+            wrong.append(f"{name} has {len(text.splitlines())} lines")
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            if lines > FUNCTION_LINES and not (kernels and _is_kernel(node)):
+                wrong.append(f"{name}:{node.lineno} {node.name} has {lines} lines")
+            options = len(node.args.kwonlyargs) if "encodings" in path.parts else 0  # they are options of a spec
+            count = len(node.args.args) + len(node.args.kwonlyargs) - options - 1
+            if node.name == "__init__" and count > PARAMETERS:
+                wrong.append(f"{name}:{node.lineno} a constructor of {count} parameters")
+    assert not wrong
+
+
+def _is_kernel(node: ast.FunctionDef) -> bool:
+    return any("triton.jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+@pytest.mark.parametrize("room", [room for room in FLOOR if room not in ("encodings", "bench", "evaluation")])
+def test_no_room_names_an_encoding(room: str) -> None:
+    """An encoding is known by its own file; baselines, the bench's yardstick and post-hoc encodings are specs."""
+    files = {path.stem for path in (HOUSE / "encodings").glob("*.py")} - {"__init__", "registry", "based"}
+    for path in (HOUSE / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("poscli.encodings."):
+                assert (node.module or "").split(".")[2] not in files, f"{path}:{node.lineno}"
