@@ -62,15 +62,13 @@ def amount(value: float) -> str:
 
 
 def low_to_high(values: Iterable[float]) -> str:
-    """Write the smallest and the largest of some counts, or the only one.
+    """Write the smallest and the largest of some counts, or only one if they read the same.
 
-    >>> low_to_high([64, 128]), low_to_high([5, 5]), low_to_high([])
-    ('64 to 128', '5', '')
+    >>> low_to_high([64, 128]), low_to_high([869_760, 870_016]), low_to_high([])
+    ('64 to 128', '870k', '')
     """
     known = sorted(values)
-    if not known:
-        return ""
-    return amount(known[0]) if known[0] == known[-1] else f"{amount(known[0])} to {amount(known[-1])}"
+    return " to ".join(dict.fromkeys(amount(value) for value in (*known[:1], *known[-1:])))
 
 
 def distinct(values: pd.Series) -> list[str]:
