@@ -190,6 +190,7 @@ def test_text_is_data_on_stdout(arguments, words):
 def test_results_are_on_stdout_and_notes_on_stderr(results, folder):
     tables = {
         ("ls", "runs"): (["alibi", "complete"], []),
+        ("train", "--enc", "alibi", *NANO): (["complete"], [f"next: poscli extrapolate --max-len {16 * LENGTH}"]),
         ("extrapolate", *SHORT): (["alibi", "unsupported"], ["evaluated already", "next: poscli report"]),
         ("report", "--to", str(folder / "report")): (["alibi", "learned"], ["wrote ", "report.md"]),
         ("generate", "--enc", "alibi", "--tokens", "5", "--prompt", "class "): (["class "], ["5 tokens", "ms each"]),

@@ -29,7 +29,7 @@ def train(
 ) -> None:
     """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
     results = _train(enc, seed, request, device, out_)
-    emit(json_, results, lambda: _show(results))
+    emit(json_, results, lambda: _show(results, 16 * request.length))
     if any(row["status"] == "diverged" for row in results):
         raise typer.Exit(PARTIAL)
 
@@ -54,7 +54,7 @@ def _train(
     return results
 
 
-def _show(results: list[dict[str, Any]]) -> None:
+def _show(results: list[dict[str, Any]], longest: int) -> None:
     for row in results:
         loss = "no finite loss" if row["bpb"] is None else f"{row['bpb']:.3f} bits per byte"
         out().print(
@@ -63,4 +63,4 @@ def _show(results: list[dict[str, Any]]) -> None:
             markup=False,
             soft_wrap=True,
         )
-    note("next: poscli extrapolate --max-len 8192")
+    note(f"next: poscli extrapolate --max-len {longest}")
