@@ -46,7 +46,12 @@ def test_sinks_and_a_window_are_all_that_a_query_sees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("rope", "would have to be trained with rope"), ("windw", "did you mean")]
+    ("name", "message"),
+    [
+        ("rope", "would have to be trained with rope"),
+        ("windw", "did you mean"),
+        ("sink(4)", r"hides nothing by itself; join a window: 'sink\(4\)\+window'"),
+    ],
 )
 def test_an_unknown_baseline_is_refused(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -47,7 +47,7 @@ config = resolve(TrainRequest(preset="nano", length=32, batch=4, tokens=256), "r
 job = Job(config=config, extrapolate=ExtrapolateRequest(max_len=64, tokens=64, stride=16), runs=Path("jobs"))
 progress = run_jobs([job], Patient(), print)
 assert not progress.failures, progress.failures
-assert (progress.folders[0] / "eval.csv").exists()
+print(progress.folders[0] / "eval.csv")
 """
 
 
@@ -150,4 +150,5 @@ def test_a_task_from_outside_is_trained_and_scored(results) -> None:
 
 
 def test_a_runner_from_outside_runs_a_job(home) -> None:
-    python(home, "-c", RUNNER)
+    table = python(home, "-c", RUNNER).splitlines()[-1]
+    assert "root" in (home / table).read_text(encoding="utf-8")

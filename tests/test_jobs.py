@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -51,3 +53,12 @@ def test_a_job_that_fails_is_an_outcome_with_the_cause(runner, tmp_path) -> None
     assert outcome.folders == ()
     assert "nowhere" in outcome.error
     assert "Traceback" not in outcome.error
+
+
+@pytest.mark.parametrize("text", ["garbage", "{}", '{"config": 3, "runs": "x"}'])
+def test_what_is_not_a_job_is_refused_in_one_line(text) -> None:
+    done = subprocess.run([sys.executable, "-m", "poscli.sweep"], input=text, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: stdin is not a job (")
+    assert done.stderr.count("\n") == 1

@@ -13,6 +13,7 @@ from poscli.evaluation.losses import Losses, position_curve, tail_slope
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.system.errors import DataError, UsageError
+from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
 
 SIZES = np.array([5000, 900, 3100, 1500, 260])
@@ -152,3 +153,10 @@ def test_interval_weighs_units_by_their_tokens():
 def test_interval_of_a_constant_is_the_constant_and_of_one_unit_unknown():
     assert ratio_interval(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3])) == (2.0, 2.0)
     assert all(math.isnan(x) for x in ratio_interval(np.array([2.0]), np.array([1])))
+
+
+def test_a_protocol_for_another_kind_of_text_is_refused():
+    with pytest.raises(UsageError, match="--protocol answer is for tasks with a text of its own for every length"):
+        Plan(documents(SIZES), settings(protocols=("answer",)))
+    with pytest.raises(UsageError, match="--protocol fixed is for tasks with the same text at every length"):
+        Plan(Copy(), settings(protocols=("fixed",)))

@@ -77,4 +77,6 @@ def baseline(name: str) -> Baseline:
             f"--baseline {name}: a model would have to be trained with {wrong[0]}; name crop, or encodings that join "
             "any other, such as window or 'sink(4)+window'"
         )
+    if all(get(leaf).inert_alone for leaf in leaves):
+        raise UsageError(f"--baseline {name} hides nothing by itself; join a window: '{name}+window'")
     return Masked(name)

@@ -48,6 +48,7 @@ class Plan:
         lengths = settings.lengths[:1] if task.same_text else settings.lengths
         self._documents = {length: Documents(task.text(length).sizes, settings) for length in lengths}
         self._spans: dict[tuple[str, int], Spans] = {}
+        self._refuse_other_texts()
         self._refuse_short_documents()
         self._refuse_short_baselines()
 
@@ -85,6 +86,13 @@ class Plan:
     def text(self, measurement: Measurement) -> Text:
         """The documents of a measurement."""
         return self.task.text(measurement.length or measurement.window)
+
+    def _refuse_other_texts(self) -> None:
+        """Refuse protocols that are made for the other kind of text."""
+        for name, protocol in self.protocols.items():
+            if protocol.same_text not in (None, self.task.same_text):
+                kind = "the same text at every length" if protocol.same_text else "a text of its own for every length"
+                raise UsageError(f"--protocol {name} is for tasks with {kind}, unlike {self.task.name}; leave it out")
 
     def _refuse_short_baselines(self) -> None:
         """Refuse baselines that would read fewer tokens than a protocol scores."""

@@ -102,6 +102,7 @@ class Protocol(ABC):
     name: ClassVar[str]
     explained: ClassVar[str]  # the explanation of the protocol in a report, in Markdown
     compared: ClassVar[bool] = True  # whether baselines are measured too, which gives a context gain
+    same_text: ClassVar[bool | None] = None  # if not None, it is only for tasks with this `same_text`
 
     @abstractmethod
     def spans(self, documents: Documents, length: int) -> Spans:

@@ -8,6 +8,7 @@ from poscli.tasks import Spans
 class Answer(Protocol):
     """One window per episode, as long as the episode; the last L/2 tokens count, equally many at every length."""
 
+    same_text = False
     explained = (
         "**answer**: one episode per window, which ends with the answer. The last L/2 tokens of the answer are scored, "
         "equally many at every length; L is the training length."

@@ -8,6 +8,7 @@ from poscli.tasks import Spans
 class Fixed(Protocol):
     """Like `sliding`, but only tokens count that lie beyond the longest length in their document."""
 
+    same_text = True
     explained = (
         "**fixed**: like sliding, but every length is scored on the same tokens, which lie at least the longest length "
         "into their documents. Only under this protocol can lengths be compared token by token, and the "
