@@ -1,11 +1,14 @@
 """Suites that cannot run and damaged runs: an error of one line, the right exit code, and nothing written."""
 
-import json
+import os
+import platform
 import shutil
 
 import pytest
 from cli_runner import ALIBI, SHORT, assert_refused, cli, trained
-from filelock import FileLock
+
+from poscli.runs.lock import locked
+from poscli.runs.run import open_run
 
 SUITE = """
 title = "Bad"
@@ -110,27 +113,90 @@ def test_unknown_runs_are_refused_with_similar_names(run, command):
     assert_refused((command, "--enc", "alibbi"), 2, ("'alibbi'", "did you mean alibi?"))
 
 
-EDITS = {
-    "another seed": ("config.toml", lambda text: text.replace("seed = 0", "seed = 7"), "edited or renamed"),
-    "unknown key": ("config.toml", lambda text: text.replace("heads =", "head ="), "config.toml"),
-    "half a file": ("config.toml", lambda text: text[: len(text) // 2] + "=", "config.toml"),
-    "another corpus": (
-        "env.json",
-        lambda text: text.replace('fingerprint": "', 'fingerprint": "0'),
-        "edited or renamed",
-    ),
-    "no environment": ("env.json", lambda text: "[]", "env.json"),
-    "no status": ("status.json", lambda text: '{"state": "finished"}', "status.json"),
-    "half a status": ("status.json", lambda text: text[:20], "status.json"),
+def _digit(path):
+    """Change the last digit of the file."""
+    text = path.read_text()
+    at = max(n for n, sign in enumerate(text) if sign.isdecimal())
+    path.write_text(f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}")
+
+
+def _folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def _loop(path):
+    path.unlink()
+    path.symlink_to(path)
+
+
+DAMAGES = {
+    "a digit": _digit,
+    "half a file": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "the last row": lambda path: path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1])),
+    "empty": lambda path: path.write_text(""),
+    "not UTF-8": lambda path: path.write_bytes(b"\xff\xfe" + path.read_bytes()),
+    "nested": lambda path: path.write_text("[" * 100_000),
+    "no object": lambda path: path.write_text("[1]"),
+    "another table": lambda path: path.write_text("a,b\n1,2\n"),
+    "a folder": _folder,
+    "a symlink to itself": _loop,
+    "gone": lambda path: path.unlink(),
+}
+LS_RUNS, REPORT, GENERATE, EXTRAPOLATE = ("ls", "runs"), ("report",), ("generate",), ("extrapolate", *SHORT)
+READ_BY = {  # which commands read a file of a run
+    "config.toml": (LS_RUNS, REPORT, GENERATE, EXTRAPOLATE),
+    "env.json": (LS_RUNS, REPORT, GENERATE, EXTRAPOLATE),
+    "MANIFEST.json": (LS_RUNS, REPORT, GENERATE, EXTRAPOLATE),
+    "status.json": (LS_RUNS, GENERATE, EXTRAPOLATE),
+    "train.csv": (LS_RUNS, REPORT),
+    "eval.csv": (REPORT, EXTRAPOLATE),
+    "position.csv": (REPORT,),
+    "eval.json": (EXTRAPOLATE,),
 }
 
 
-@pytest.mark.parametrize(("name", "edit", "words"), EDITS.values(), ids=EDITS)
-@pytest.mark.parametrize("command", [("extrapolate", *SHORT), ("generate",), ("ls", "runs")], ids=lambda c: c[0])
-def test_a_run_edited_by_hand(run, command, name, edit, words):
-    path = run / name
-    path.write_text(edit(path.read_text()))
-    assert_refused(command, 5, (run.name, words, "delete"))
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", READ_BY)
+def test_a_damaged_file_is_named_and_nothing_is_reported(run, name, damage):
+    DAMAGES[damage](run / name)
+    if (name, damage) in {("eval.json", "gone"), ("status.json", "gone")}:
+        return  # the run is not evaluated, or not trained
+    if (name, damage) == ("MANIFEST.json", "a digit"):
+        return  # it may be the sum of content that was replaced, which nothing reads
+    for command in READ_BY[name]:
+        assert_refused(command, 5, run.name)
+
+
+def test_an_evaluation_without_its_settings_is_made_again(run):
+    (run / "eval.json").unlink()
+    assert_refused(REPORT, 1, "no evaluated runs", notes=1)
+    before = (run / "eval.csv").read_bytes()
+    assert cli(*EXTRAPOLATE).code == 0
+    assert (run / "eval.csv").read_bytes() == before  # from the stored losses, timing included
+
+
+def test_damaged_losses_are_measured_again(run):
+    (run / "eval.json").unlink()
+    (losses,) = run.glob("nll/64.parquet")
+    _flip(losses)
+    result = cli(*EXTRAPOLATE)
+    assert result.code == 0
+    assert f"{losses.name} is not the file that was written" in result.err
+    assert "measuring it again" in result.err
+
+
+def test_results_without_a_configuration_are_refused(run):
+    shutil.rmtree(run / "checkpoints")
+    for name in ("config.toml", "env.json", "MANIFEST.json"):
+        (run / name).unlink()
+    assert_refused(REPORT, 5, (run.name, "config.toml is missing"))
+
+
+def test_a_folder_that_was_only_begun_is_no_run(run):
+    (run.parent / "rope-12345678").mkdir()
+    (run.parent / "rope-12345678" / "env.json").write_text("{}")
+    assert len(cli("ls", "runs", "--json").json) == 1
 
 
 def test_a_run_folder_renamed(run):
@@ -138,42 +204,50 @@ def test_a_run_folder_renamed(run):
     assert_refused(("generate",), 5, ("best-run", f"belongs to {run.name}"))
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optim.safetensors", "state.json", "MANIFEST.json"])
-@pytest.mark.parametrize("damage", ["flipped", "gone"])
-def test_a_corrupt_checkpoint(run, name, damage):
-    path = next(run.glob("checkpoints/step-*")) / name
+def test_a_run_of_another_version(run):
+    path = run / "env.json"
+    path.write_text(path.read_text().replace('"schema": 3', '"schema": 2'))
+    (run / "MANIFEST.json").unlink()
+    assert_refused(LS_RUNS, 5, (run.name, "another version", "schema 2", "this one has 3"))
+
+
+def _flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    path.write_bytes(content) if damage == "flipped" else path.unlink()
-    assert_refused(("generate",), 5, (run.name, "train again"))
-    assert_refused(("extrapolate", "--max-len", 64, "--tokens", 256), 5, (run.name, "train again"))
+    path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "command"),
-    [
-        ("eval.json", "{", ("extrapolate", *SHORT)),
-        ("eval.csv", "a,b\n1,2\n", ("extrapolate", *SHORT)),
-        ("eval.csv", "", ("report",)),
-        ("eval.csv", "a,b\n1,2\n", ("report",)),
-        ("position.csv", "\0\0\0", ("report",)),
-        ("train.csv", "step\nmany\n", ("ls", "runs")),
-    ],
-)
-def test_a_corrupt_table(run, name, content, command):
-    (run / name).write_text(content)
-    assert_refused(command, 5, (f"{run.name}/{name}", "delete it"))
+@pytest.mark.parametrize("name", ["model.safetensors", "optim.safetensors", "state.json", "MANIFEST.json"])
+@pytest.mark.parametrize("damage", [_flip, DAMAGES["gone"], _folder], ids=["flipped", "gone", "folder"])
+def test_a_damaged_checkpoint_is_not_used_and_training_repairs_it(run, name, damage):
+    folder = max(run.glob("checkpoints/step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    weights = (folder / "model.safetensors").read_bytes()
+    damage(folder / name)
+    assert_refused(("generate",), 5, (run.name, "repeat the command that trained it"))
+    assert_refused(("extrapolate", "--max-len", 64, "--tokens", 256), 5, (run.name, folder.name))
+    result = cli(*ALIBI)
+    assert result.code == 0
+    assert f"{folder.name} is damaged" in result.err
+    assert (folder / "model.safetensors").read_bytes() == weights
 
 
 @pytest.mark.parametrize("command", [ALIBI, ("extrapolate", *SHORT)], ids=["train", "extrapolate"])
 def test_a_run_that_another_process_works_on(run, command):
-    with FileLock(run / ".lock"):
-        assert_refused(command, 75, (run.name, "another process"))
+    with locked(run):
+        assert_refused(command, 75, (run.name, f"process {os.getpid()} on {platform.node()}", "`poscli"))
 
 
 def test_a_run_that_is_not_complete(run):
-    status = json.loads((run / "status.json").read_text()) | {"state": "interrupted"}
-    (run / "status.json").write_text(json.dumps(status))
+    opened = open_run(run)
+    opened.set_status("interrupted", 3)
     assert_refused(("extrapolate", "--run", run.name), 2, (run.name, "interrupted", "finish it"))
     assert_refused(("extrapolate",), 2, "finish it", notes=1)
     assert_refused(("generate",), 2, "complete")
+
+
+def test_a_run_whose_process_was_killed_is_interrupted(run):
+    opened = open_run(run)
+    opened.set_status("training", 3)
+    assert opened.status()["state"] == "interrupted"
+    with opened.locked():
+        assert opened.status()["state"] == "training"

@@ -288,12 +288,12 @@ def test_runs_are_selected_by_encoding_and_by_the_beginning_of_their_id(results)
 
 def test_extrapolate_leaves_out_what_is_not_trained_to_its_end(folder):
     document("train", "--enc", "none", "--enc", "alibi", *NANO)
-    path = run_of("results", "none").folder / "status.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"state": "interrupted"}))
+    run = run_of("results", "none")
+    run.set_status("interrupted", 3)
     result = cli("extrapolate", "--max-len", 32, "--tokens", 64, "--json")
     assert result.code == 0
     assert {row["encoding"] for row in result.json} == {"alibi"}
-    assert f"{path.parent.name} is interrupted and left out" in result.err
+    assert f"{run.id} is interrupted and left out" in result.err
 
 
 def test_extrapolate_tells_programs_that_a_run_gave_nothing():

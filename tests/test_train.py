@@ -102,10 +102,10 @@ def test_divergence_stops_before_the_optimizer_step(task, tmp_path, monkeypatch)
     assert read_table(run.train_csv, TRAIN_COLUMNS)["status"].iloc[-1] == "diverged"
 
 
-def test_only_the_last_checkpoint_is_kept(task, tmp_path, monkeypatch):
+def test_the_last_two_checkpoints_are_kept(task, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0)
     run = train_run(config(), task, tmp_path, CPU)
-    assert checkpoint.steps(run.checkpoints) == [run.config.steps]
+    assert checkpoint.steps(run.checkpoints) == [run.config.steps - 1, run.config.steps]
 
 
 def test_muon_in_batches_is_torchs_muon():

@@ -22,7 +22,7 @@ def run(
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
     from poscli.config.suite import load
-    from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, read_tables
+    from poscli.runs.results import evaluations, open_evaluated
     from poscli.sweep.runners import Here
     from poscli.sweep.suite import jobs_of, run_jobs
     from poscli.tasks import task_columns
@@ -31,8 +31,7 @@ def run(
     folders, failures = results.folders, results.failures
     if not folders:
         raise PoscliError(f"every run of {suite} failed; the first: {failures[0]['error']}")
-    rows = read_tables([folder / "eval.csv" for folder in folders], EVAL_COLUMNS, task_columns())
-    positions = read_tables([folder / "position.csv" for folder in folders], POSITION_COLUMNS)
+    rows, positions = evaluations([open_evaluated(folder) for folder in folders], task_columns())
     present(rows, positions, to or out_ / suite.stem, out_ / "runs", json_, failures=failures)
     if failures or (rows["status"] == "diverged").any():
         raise typer.Exit(PARTIAL)

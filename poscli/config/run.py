@@ -9,22 +9,19 @@ import hashlib
 import json
 import math
 import re
-import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tomli_w
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from poscli.config.validate import Frozen
-from poscli.system.errors import CorruptError
 
 if TYPE_CHECKING:
     from poscli.equation import Shape
 
 # Version of the run folders. Raise it when a column of a result or a default of a run's configuration changes: run
 # folders of another version are refused.
-SCHEMA = 2
+SCHEMA = 3
 
 
 class ModelConfig(Frozen):
@@ -122,14 +119,3 @@ def slug(text: str) -> str:
 def write_run_config(config: RunConfig) -> str:
     """The content of a run's config.toml."""
     return tomli_w.dumps(config.model_dump())
-
-
-def load_run_config(path: Path) -> RunConfig:
-    """Read a run's config.toml; CorruptError if it cannot be read or is no configuration."""
-    try:
-        return RunConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
-        cause = str(error).splitlines()[0]
-        raise CorruptError(
-            f"{path} is not a run's configuration ({cause}); delete the run's folder to start over"
-        ) from error

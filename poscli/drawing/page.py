@@ -6,6 +6,7 @@ width decide the height of the figure and its right margin.
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +86,9 @@ class Page:
 
     def save(self, path: Path) -> None:
         """Write the PNG atomically."""
-        write_atomic(Path(path), lambda temporary: self.canvas.print_png(temporary))
+        content = io.BytesIO()
+        self.canvas.print_png(content)
+        write_atomic(Path(path), content.getvalue())
 
     def label_ends(self, ends: Sequence[End], failures: Sequence[Failure] = ()) -> None:
         """Label every line at its end and every row of the strip; call this after the scales are set."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pandas as pd
@@ -17,13 +16,14 @@ from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows
 from poscli.evaluation.search import search_constants
 from poscli.model.transformer import Model
 from poscli.runs.load import load_trained
+from poscli.runs.results import evaluated_under, evaluation, write_evaluation
 from poscli.runs.run import Run
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame, read_table, write_table
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
-from poscli.system.errors import CorruptError, DataError, UsageError
-from poscli.system.files import write_atomic
+from poscli.system.errors import DataError, UsageError
 from poscli.tasks import Task
 
+FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
 SMOKE_WINDOWS = 4  # sliding windows per length in a smoke evaluation
 
 
@@ -48,17 +48,14 @@ def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torc
             f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
             f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
         )
-    columns = EVAL_COLUMNS | task.columns
     with run.locked():
-        if _evaluated(run, settings):
-            known = read_table(run.eval_csv, columns)
+        if evaluated_under(run) == settings.record():
+            known = evaluation(run, task.columns)
             note(f"{run.id} is evaluated already: nothing to do")
             return known
         rows, positions = _evaluate(EvaluationSetup(run, task, settings, device))
-        write_table(run.position_csv, frame(positions, POSITION_COLUMNS))
-        table = frame(rows, columns)
-        write_table(run.eval_csv, table)
-        write_atomic(run.folder / "eval.json", json.dumps(settings.record(), indent=2) + "\n")
+        table = frame(rows, EVAL_COLUMNS | task.columns)
+        write_evaluation(run, table, frame(positions, POSITION_COLUMNS), settings.record())
         return table
 
 
@@ -71,7 +68,7 @@ def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
 def _evaluate(setup: EvaluationSetup) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of eval.csv and position.csv; those of a run whose training failed say why."""
     run, status = setup.run, setup.run.status()
-    if status["state"] in ("diverged", "failed"):
+    if status["state"] in FAILED_STATES:
         return list(failed_rows(setup, status["state"], status["message"])), []
     if status["state"] != "complete":
         raise UsageError(f"{run.id} is {status['state']}, not complete; repeat the command that began it to finish it")
@@ -93,14 +90,3 @@ def _warn_of_overflow(model: Model, length: int) -> None:
             warn_once(
                 f"{encoding.name} overflows {kind} beyond {longest:,} tokens: longer inputs will be `unsupported`"
             )
-
-
-def _evaluated(run: Run, settings: EvaluationSettings) -> bool:
-    """Whether a run's tables were made under these settings."""
-    try:
-        known = json.loads((run.folder / "eval.json").read_text())
-    except FileNotFoundError:
-        return False
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CorruptError(f"{run.folder / 'eval.json'} is not JSON ({error}); delete it to evaluate again") from error
-    return known == settings.record() and run.eval_csv.exists()

@@ -5,18 +5,15 @@ Every protocol, gain and curve is computed from these losses without running a m
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from poscli.system.console import note
-from poscli.system.files import write_atomic
 from poscli.tasks import Spans
 
 NLL = "nll"  # name of the losses, in nats; a task may measure more of every token
@@ -62,8 +59,8 @@ class Measured:
     peak_mb: float = 0.0
     engine: str = ""
 
-    def write(self, path: Path, key: str) -> None:
-        """Write the losses, one row per token: document, end of the window, position in the window, measurements.
+    def content(self, key: str) -> bytes:
+        """A Parquet file of the losses, one row per token: document, end of the window, position in it, measurements.
 
         `key` identifies the settings of the measurement; it and the cost go into the file's metadata.
         """
@@ -76,37 +73,21 @@ class Measured:
             "position": np.tile(np.arange(1, length + 1, dtype=np.int32), windows),
         } | {name: values.ravel() for name, values in losses.values.items()}
         cost = json.dumps({"seconds": self.seconds, "peak_mb": self.peak_mb, "engine": self.engine})
-        metadata = {"key": key, "cost": cost, "sum": _checksum(cost, losses.values)}
-        table = pa.table(columns).replace_schema_metadata(metadata)
-        write_atomic(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+        table = pa.table(columns).replace_schema_metadata({"key": key, "cost": cost})
+        file = io.BytesIO()
+        pq.write_table(table, file, compression="zstd")
+        return file.getvalue()
 
     @staticmethod
-    def read(path: Path, key: str, spans: Spans, length: int) -> Measured | None:
-        """The measurement that was written under this key for these windows; None if no undamaged file holds it."""
-        try:
-            table = pq.read_table(path)
-            metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-        except FileNotFoundError:
-            return None
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            note(f"{path} cannot be read ({type(error).__name__}): measuring it again")
-            return None
+    def of_content(content: bytes, key: str, spans: Spans, length: int) -> Measured | None:
+        """The measurement in a file of `content`; None if it was made under another key or for other windows."""
+        table = pq.read_table(io.BytesIO(content))
+        metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
         if metadata.get("key") != key or table.num_rows != len(spans) * length:
             return None
         measured = [name for name in table.column_names if name not in ("document", "end", "position")]
         values = {name: table[name].to_numpy().reshape(len(spans), length) for name in measured}
-        if metadata.get("sum") != _checksum(metadata.get("cost", ""), values):
-            note(f"{path} is not what was written: measuring it again")
-            return None
         return Measured(Losses(spans, values), **json.loads(metadata["cost"]))
-
-
-def _checksum(cost: str, values: dict[str, NDArray[np.float32]]) -> str:
-    """The SHA-256 of all measurements: Parquet has no checksum of its own, so a flipped bit would load silently."""
-    digest = hashlib.sha256(cost.encode())
-    for value in values.values():
-        digest.update(np.ascontiguousarray(value).tobytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,15 @@ from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.transformer import Model
 from poscli.runs.run import Run
 from poscli.runs.schema import FULL
+from poscli.system.console import note
 from poscli.system.device import device_name
+from poscli.system.errors import CorruptError
 from poscli.system.memory import is_out_of_memory, peak_memory_mb
 from poscli.system.progress import Meter
-from poscli.system.signals import Interrupted, Stop, stoppable
+from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
 from poscli.tasks import Spans, Task
 
+FOLDER = "nll"  # of the losses, inside the run's folder
 PASS_TOKENS = 8192  # tokens in one forward pass; more are no faster on CPU and take more memory
 
 Measurements = dict[Measurement, Measured]
@@ -67,16 +70,31 @@ class Evaluation:
 
     def _measure(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> Measured:
         """Make one measurement, or read it from its file if it was made before."""
-        setup = self.setup
-        path = setup.run.folder / "nll" / measurement.file
-        key = json.dumps([SCHEMA, setup.run.id, setup.settings.record(), device_name(setup.device)])
-        if (known := Measured.read(path, key, spans, measurement.window)) is not None:
+        if (known := self._known(measurement, spans)) is not None:
             progress.advance(cost(measurement, spans))
             return known
         measured = self._run(measurement, spans, progress, stop)
         if measured.losses is not None:
-            measured.write(path, key)
+            self.setup.run.files.write(f"{FOLDER}/{measurement.file}", measured.content(self._key))
         return measured
+
+    @cached_property
+    def _key(self) -> str:
+        """What decides the losses of this evaluation, beside the windows."""
+        setup = self.setup
+        return json.dumps([SCHEMA, setup.run.id, setup.settings.record(), device_name(setup.device)])
+
+    def _known(self, measurement: Measurement, spans: Spans) -> Measured | None:
+        """A measurement that was made before; None if there is none, or its file is damaged."""
+        files, name = self.setup.run.files, f"{FOLDER}/{measurement.file}"
+        if not files.has(name):
+            return None
+        try:
+            content = files.read(name)
+        except CorruptError as error:
+            note(f"{str(error).partition(';')[0]}: measuring it again")
+            return None
+        return Measured.of_content(content, self._key, spans, measurement.window)
 
     def _run(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> Measured:
         model, length = self.models[measurement.model], measurement.window
@@ -85,10 +103,13 @@ class Evaluation:
         for first in range(0, len(spans), step):
             some, start = spans[first : first + step], time.perf_counter()
             try:
-                found = self._forward(model, measurement, some)
+                with stop.abandonable():
+                    found = self._forward(model, measurement, some)
+            except Abandoned:
+                raise Interrupted(_stopped_at(length), stop.signum) from None
             except Unsupported as error:
                 return Measured(None, "unsupported", str(error), engine=model.engine)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 reason = f"{length} tokens do not fit the memory of {device_name(self.setup.device)}"
@@ -98,7 +119,7 @@ class Evaluation:
             seconds += time.perf_counter() - start
             progress.advance(cost(measurement, some), f"{length} tokens")
             if stop:
-                raise Interrupted(f"stopped at {length} tokens; the same command goes on from there", stop.signum)
+                raise Interrupted(_stopped_at(length), stop.signum)
         peak = peak_memory_mb(self.setup.device)
         measured = Measured(Losses(spans, values), "ok", "", seconds, peak, model.engine)
         if not np.isfinite(values[NLL]).all():
@@ -113,6 +134,10 @@ class Evaluation:
         tokens = torch.from_numpy(windows).to(self.setup.device)
         found = task.score(model(tokens[:, :-1]).float(), tokens[:, 1:])
         return {name: value.cpu().numpy() for name, value in found.items()}
+
+
+def _stopped_at(length: int) -> str:
+    return f"stopped at {length} tokens; the same command goes on from there"
 
 
 def cost(measurement: Measurement, spans: Spans) -> float:

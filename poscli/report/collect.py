@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, Columns, read_table, read_tables
+from poscli.runs.results import evaluated_parts, evaluations, is_evaluated, training_log
+from poscli.runs.run import list_runs
+from poscli.runs.schema import Columns
 from poscli.system.console import note
 from poscli.system.errors import PoscliError
 
@@ -17,25 +19,23 @@ def collect(runs: Path, measures: Columns | None = None) -> tuple[pd.DataFrame, 
     """Read the rows of every evaluated run in a folder: (eval rows, position rows).
 
     `measures` are columns that tasks add to the schema; they are kept where a file has them. PoscliError if no run is
-    evaluated.
+    evaluated, CorruptError if a file of any run is damaged.
     """
-    own = sorted(Path(runs).glob("*/eval.csv"))
-    evals = own + sorted(Path(runs).glob("*/as/*/eval.csv"))
-    if not evals:
+    trained = list_runs(Path(runs))
+    own = [run for run in trained if is_evaluated(run)]
+    found = own + [part for run in trained for part in evaluated_parts(run)]
+    if not found:
         raise PoscliError(f"no evaluated runs in {runs}: {FIRST_COMMANDS}")
-    waiting = len({path.parent for path in Path(runs).glob("*/config.toml")} - {path.parent for path in own})
-    if waiting:
-        note(f"{waiting} of {waiting + len(own)} runs are not evaluated yet and left out: poscli extrapolate")
-    positions = [path for path in (folder.with_name("position.csv") for folder in evals) if path.exists()]
-    return read_tables(evals, EVAL_COLUMNS, measures), read_tables(positions, POSITION_COLUMNS)
+    if waiting := len(trained) - len(own):
+        note(f"{waiting} of {len(trained)} runs are not evaluated yet and left out: poscli extrapolate")
+    return evaluations(found, measures)
 
 
 def trained_tokens(runs: Path) -> dict[str, int]:
     """The number of tokens that each run in a folder was trained on, by run id."""
     found: dict[str, int] = {}
-    for path in sorted(Path(runs).glob("*/train.csv")):
-        if len(log := read_table(path, TRAIN_COLUMNS)):
-            home = path.parent
-            ids = [home.name, *(f"{home.name}.as.{other.name}" for other in home.glob("as/*"))]
+    for run in list_runs(Path(runs)):
+        if len(log := training_log(run)):
+            ids = [run.id, *(part.id for part in evaluated_parts(run))]
             found |= dict.fromkeys(ids, int(log["tokens"].max()))
     return found

@@ -1,10 +1,12 @@
 """Checkpoints: safetensors and JSON, with a manifest of SHA-256 sums that is checked on every load. No pickle.
 
-A flipped bit in a safetensors file loads silently, and a folder may be copied in part: the manifest reveals both.
+A flipped bit in a safetensors file loads silently, and a folder may be copied in part: the manifest reveals both. The
+last two checkpoints are kept, so that training can go on from the one before if the last is damaged.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -12,14 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as tensors_from
+from safetensors.torch import save as bytes_of
 from torch import Tensor
 
+from poscli.system.console import note
 from poscli.system.errors import CorruptError
-from poscli.system.files import make_folder, sha256, sync_folder, write_atomic
+from poscli.system.files import (
+    make_folder,
+    parse_object,
+    read_bytes,
+    read_object,
+    storing,
+    sync_folder,
+    write_atomic,
+)
 
 MODEL, OPTIM, STATE, MANIFEST = "model.safetensors", "optim.safetensors", "state.json", "MANIFEST.json"
-CURE = "restore it from a copy, or delete the run's folder and train again"  # the end of error messages
+KEPT = 2  # checkpoints
+CURE = "repeat the command that trained it, which goes on from before the damage, or restore it from a copy"
 
 
 @dataclass(frozen=True)
@@ -32,44 +45,78 @@ class Checkpoint:
 
 
 def save(folder: Path, step: int, checkpoint: Checkpoint) -> None:
-    """Write `folder/step-N` whole or not at all, then remove older checkpoints."""
+    """Write `folder/step-N` whole or not at all, then remove all but the last two; StorageError if that fails."""
     target, temporary = folder / f"step-{step}", folder / f".step-{step}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    with storing(folder):
+        for left in folder.glob(".step-*"):  # by a process that was killed here
+            shutil.rmtree(left)
     make_folder(temporary)
-    write_atomic(temporary / MODEL, lambda path: save_file(checkpoint.model, path))
-    write_atomic(temporary / OPTIM, lambda path: save_file(checkpoint.optim, path))
-    write_atomic(temporary / STATE, json.dumps(checkpoint.state, indent=2))
-    sums = {name: sha256(temporary / name) for name in (MODEL, OPTIM, STATE)}
-    write_atomic(temporary / MANIFEST, json.dumps(sums, indent=2))
-    shutil.rmtree(target, ignore_errors=True)
-    temporary.rename(target)
-    sync_folder(folder)
-    for old in steps(folder)[:-1]:
-        shutil.rmtree(folder / f"step-{old}")
+    files = {
+        MODEL: bytes_of(checkpoint.model),
+        OPTIM: bytes_of(checkpoint.optim),
+        STATE: json.dumps(checkpoint.state, indent=2).encode(),
+    }
+    for name, content in files.items():
+        write_atomic(temporary / name, content)
+    write_atomic(temporary / MANIFEST, json.dumps({name: _sum(content) for name, content in files.items()}, indent=2))
+    with storing(target):
+        _put_aside(target)  # a damaged checkpoint of this step: training has gone on from the one before
+        temporary.rename(target)
+        sync_folder(folder)
+        for old in steps(folder)[:-KEPT]:
+            _put_aside(folder / f"step-{old}")
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, in ascending order."""
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*") if path.is_dir())
+    """The steps that have a checkpoint, damaged or not, in ascending order."""
+    names = [path.name.removeprefix("step-") for path in folder.glob("step-*") if path.is_dir()]
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def load(folder: Path, step: int) -> Checkpoint:
     """Read a checkpoint; CorruptError if a file is missing or differs from what was written."""
     path = folder / f"step-{step}"
-    _verify(path)
+    model, optim, state = (_read(path, name) for name in (MODEL, OPTIM, STATE))
     try:
-        state = json.loads((path / STATE).read_text())
-        return Checkpoint(load_file(path / MODEL), load_file(path / OPTIM), state)
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        return Checkpoint(tensors_from(model), tensors_from(optim), parse_object(state, path / STATE, CURE))
+    except SafetensorError as error:
         raise CorruptError(f"{path} cannot be read ({error}); {CURE}") from error
 
 
-def _verify(path: Path) -> None:
+def load_last(folder: Path) -> Checkpoint | None:
+    """Read the last checkpoint that is not damaged; a note names each damaged one. None if there is none."""
+    for step in reversed(steps(folder)):
+        try:
+            return load(folder, step)
+        except CorruptError as error:
+            note(f"{folder / f'step-{step}'} is damaged ({str(error).partition(';')[0]}): going back to the one before")
+    return None
+
+
+def is_whole(folder: Path, step: int) -> bool:
+    """Whether there is a checkpoint of a step, and it is not damaged."""
     try:
-        sums = json.loads((path / MANIFEST).read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise CorruptError(f"{path / MANIFEST} is missing or unreadable; {CURE}") from error
-    for name in (MODEL, OPTIM, STATE):
-        file = path / name
-        if not file.is_file() or sha256(file) != sums.get(name):
-            raise CorruptError(f"{file} is not the file that was saved (its SHA-256 differs); {CURE}")
+        load(folder, step)
+    except CorruptError:
+        return False
+    return True
+
+
+def _read(path: Path, name: str) -> bytes:
+    """The content of a file of a checkpoint. What is checked is what is used: the file is read once."""
+    content = read_bytes(path / name, CURE)
+    if _sum(content) != read_object(path / MANIFEST, CURE).get(name):
+        raise CorruptError(f"{path / name} is not the file that was saved (its SHA-256 differs); {CURE}")
+    return content
+
+
+def _sum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _put_aside(path: Path) -> None:
+    """Remove a checkpoint, if there is one. It loses its name first, so that half of it is never taken for a whole."""
+    if path.exists():
+        aside = path.with_name(f".{path.name}.old")
+        path.rename(aside)
+        shutil.rmtree(aside)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tomllib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from poscli.config.run import SCHEMA, RunConfig, slug, write_run_config
+from poscli.runs.lock import is_locked, locked
+from poscli.runs.sealed import MANIFEST, Sealed
+from poscli.system.errors import CorruptError
 
-from poscli.config.run import SCHEMA, RunConfig, load_run_config, slug, write_run_config
-from poscli.system.errors import CorruptError, LockedError, PoscliError
-from poscli.system.files import make_folder, write_atomic
-
-STATES = ("planned", "training", "interrupted", "failed", "complete", "diverged")
+STATES = ("planned", "training", "interrupted", "failed", "oom", "complete", "diverged")
 ENDED = ("complete", "diverged")  # states in which nothing is left to train; from the others training goes on
+CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
+TRAIN, EVAL, POSITION, EVALUATED = "train.csv", "eval.csv", "position.csv", "eval.json"
+POSTHOC = "as"  # the folder of the evaluations under other encodings
+RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, "checkpoints", "nll", POSTHOC)  # what a run has only once it works
 
 
 @dataclass(frozen=True)
@@ -59,29 +64,37 @@ class Run:
     @property
     def train_csv(self) -> Path:
         """The file of the training log."""
-        return self.folder / "train.csv"
+        return self.folder / TRAIN
 
     @property
     def eval_csv(self) -> Path:
         """The file of the evaluation's rows."""
-        return self.folder / "eval.csv"
+        return self.folder / EVAL
 
     @property
     def position_csv(self) -> Path:
         """The file of losses by position in the window."""
-        return self.folder / "position.csv"
+        return self.folder / POSITION
+
+    @cached_property
+    def files(self) -> Sealed:
+        """The files of its folder, with their checksums."""
+        return Sealed(self.folder, f"restore {self.folder} from a copy, or delete it and run the same commands again")
 
     def status(self) -> dict[str, Any]:
-        """The last status written: state, step, steps, message, updated. CorruptError if it is unreadable."""
-        path = self.home / "status.json"
-        try:
-            status = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        """The last status written: state, step, steps, message, updated. CorruptError if it is unreadable.
+
+        A run that no process works on is not `training` but `interrupted`: its process was killed.
+        """
+        if self.trained:
+            return Run(self.home, self.config, self.env).status()
+        if not self.files.has(STATUS):
             return {"state": "planned", "step": 0, "steps": self.config.steps, "message": ""}
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise CorruptError(f"{path} is not JSON ({error}); delete {self.folder} to train again") from error
-        if not isinstance(status, dict) or status.get("state") not in STATES:
-            raise CorruptError(f"{path} has no known state; delete {self.folder} to train again")
+        status = self.files.read_object(STATUS)
+        if status.get("state") not in STATES:
+            raise CorruptError(f"{self.folder / STATUS} has no known state; {self.files.cure}")
+        if status["state"] == "training" and not is_locked(self.folder):
+            status["state"] = "interrupted"
         return status
 
     def set_status(self, state: str, step: int, message: str = "") -> None:
@@ -89,59 +102,50 @@ class Run:
         assert state in STATES
         updated = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         status = {"state": state, "step": step, "steps": self.config.steps, "message": message, "updated": updated}
-        write_atomic(self.folder / "status.json", json.dumps(status, indent=2) + "\n")
+        self.files.write(STATUS, json.dumps(status, indent=2) + "\n")
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the run against other processes in the block; LockedError if another one works on it."""
-        make_folder(self.folder)
-        lock = FileLock(self.folder / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise LockedError(f"{self.id} is being worked on by another process; wait for it to end") from error
-        except OSError as error:
-            raise PoscliError(
-                f"cannot write {self.folder}: {error.strerror}; choose another folder with --out"
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+    def locked(self) -> AbstractContextManager[None]:
+        """Lock the run against other processes in a block; LockedError if another one works on it."""
+        return locked(self.folder)
 
 
 def evaluated_as(run: Run, encoding: str) -> Run:
     """The post-hoc evaluation of a trained run under another encoding."""
     config = run.config.model_copy(update={"encoding": encoding})
     mark = hashlib.sha256(encoding.encode()).hexdigest()[:6]  # the slugs of start=5 and start=-5 are equal
-    return Run(run.folder / "as" / f"{slug(encoding)}-{mark}", config, run.env, trained=run.config.encoding)
+    return Run(run.folder / POSTHOC / f"{slug(encoding)}-{mark}", config, run.env, trained=run.config.encoding)
 
 
-def create(runs: Path, config: RunConfig, env: dict[str, Any]) -> Run:
-    """The run of a configuration, opened if its folder exists, else created."""
-    folder = runs / config.run_id(env["corpus"]["fingerprint"])
-    if (folder / "config.toml").exists():
-        return open_run(folder)
-    make_folder(folder)
-    write_atomic(folder / "env.json", json.dumps(env, indent=2) + "\n")
-    write_atomic(folder / "config.toml", write_run_config(config))
-    return Run(folder, config, env)
+def create(folder: Path, config: RunConfig, env: dict[str, Any]) -> Run:
+    """A new run in a folder whose lock this process holds."""
+    run = Run(folder, config, env)
+    run.files.write(ENV, json.dumps(env, indent=2) + "\n")
+    run.files.write(CONFIG, write_run_config(config))  # the last one: a folder without it is no run yet
+    return run
+
+
+def exists(folder: Path) -> bool:
+    """Whether a folder holds a run. CorruptError if it holds results, but no configuration to which they belong."""
+    if os.path.lexists(folder / CONFIG):
+        return True
+    if left := [name for name in RESULTS if os.path.lexists(folder / name)]:
+        raise CorruptError(
+            f"{folder / CONFIG} is missing, and the folder holds {left[0]}: what it belongs to is unknown; restore it "
+            "from a copy, or delete the folder"
+        )
+    return False
 
 
 def open_run(folder: Path) -> Run:
     """An existing run; CorruptError if its files do not belong to its name."""
-    config = load_run_config(folder / "config.toml")
-    path = folder / "env.json"
+    _refuse_other_versions(folder)
+    files = Sealed(folder, f"restore {folder} from a copy, or delete it and train again")
+    env = files.read_object(ENV)
     try:
-        env = json.loads(path.read_text(encoding="utf-8"))
+        config = RunConfig.model_validate(tomllib.loads(files.read(CONFIG).decode()))
         expected = config.run_id(env["corpus"]["fingerprint"])
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{path} is missing or not what poscli wrote; delete {folder} to train again") from error
-    if expected != folder.name and env.get("schema") != SCHEMA:
-        raise CorruptError(
-            f"{folder} was made by another version of poscli (results of schema {env.get('schema', 1)}, this one has "
-            f"{SCHEMA}); move it elsewhere, or train again"
-        )
+    except (ValueError, KeyError, TypeError) as error:  # pydantic's and tomllib's errors are ValueErrors
+        raise CorruptError(f"{folder} is not what poscli wrote ({str(error).splitlines()[0]}); {files.cure}") from error
     if expected != folder.name:
         raise CorruptError(
             f"{folder} was edited or renamed: its configuration belongs to {expected}; "
@@ -151,6 +155,19 @@ def open_run(folder: Path) -> Run:
 
 
 def list_runs(runs: Path) -> list[Run]:
-    """Every run in a folder, oldest first."""
-    folders = [path.parent for path in runs.glob("*/config.toml")]
-    return [open_run(folder) for folder in sorted(folders, key=lambda folder: (folder / "config.toml").stat().st_mtime)]
+    """Every run in a folder, oldest first; CorruptError if one of them is damaged."""
+    folders = [path for path in runs.glob("*") if path.is_dir() and exists(path)]
+    return [open_run(folder) for folder in sorted(folders, key=lambda folder: (folder / CONFIG).lstat().st_mtime)]
+
+
+def _refuse_other_versions(folder: Path) -> None:
+    """Say it plainly if a folder was written by another version of poscli; versions below 3 had no manifest."""
+    try:
+        schema = json.loads((folder / ENV).read_bytes()).get("schema", 1)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return  # damaged: reading it through the manifest says so
+    if schema != SCHEMA and (schema > SCHEMA or not (folder / MANIFEST).exists()):
+        raise CorruptError(
+            f"{folder} was made by another version of poscli (results of schema {schema}, this one has {SCHEMA}); "
+            "move it elsewhere, or train again"
+        )

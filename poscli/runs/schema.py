@@ -6,12 +6,13 @@ the window), `train.csv` one per logged step. A failed measurement is a row whos
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pandas as pd
 
 from poscli.system.errors import CorruptError
-from poscli.system.files import write_atomic
+from poscli.system.files import read_bytes, write_atomic
 
 Columns = dict[str, tuple[str, str]]  # name of a column -> (pandas dtype, meaning)
 
@@ -89,20 +90,30 @@ def frame(rows: list[dict], columns: Columns) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(columns)).astype(_dtypes(columns))
 
 
+def table_text(table: pd.DataFrame) -> str:
+    """A table as the text of a CSV file."""
+    return table.to_csv(index=False, lineterminator="\n")
+
+
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write a table to a CSV file, whole or not at all."""
-    write_atomic(path, lambda temporary: table.to_csv(temporary, index=False, lineterminator="\n"))
+    write_atomic(path, table_text(table))
 
 
 def read_table(path: Path, columns: Columns, optional: Columns | None = None) -> pd.DataFrame:
-    """Read a CSV file that `write_table` wrote; CorruptError if it is another file or lacks one of `columns`.
+    """Read a CSV file that `write_table` wrote; CorruptError if it is another file or lacks one of `columns`."""
+    return parse_table(read_bytes(path, "run the command that writes it again"), path, columns, optional)
+
+
+def parse_table(content: bytes, path: Path, columns: Columns, optional: Columns | None = None) -> pd.DataFrame:
+    """The table in the content of a CSV file, read from `path`; CorruptError if it lacks one of `columns`.
 
     Columns in `optional` are kept if the file has them; all others are dropped.
     """
     wanted = columns | (optional or {})
     try:
-        table = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=_dtypes(wanted))
-    except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        table = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=_dtypes(wanted))
+    except (ValueError, OverflowError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise CorruptError(
             f"{path} is not a table of poscli ({_first_line(error)}); delete it and run the command again"
         ) from error
@@ -116,9 +127,8 @@ def read_table(path: Path, columns: Columns, optional: Columns | None = None) ->
     return table[list(kept)].astype(_dtypes(kept))
 
 
-def read_tables(paths: list[Path], columns: Columns, optional: Columns | None = None) -> pd.DataFrame:
-    """Read several tables into one; without paths, the table is empty."""
-    tables = [read_table(path, columns, optional) for path in paths]
+def join_tables(tables: list[pd.DataFrame], columns: Columns) -> pd.DataFrame:
+    """Several tables as one; without tables, an empty one with these columns."""
     return pd.concat(tables, ignore_index=True) if tables else frame([], columns)
 
 

@@ -9,6 +9,8 @@ from poscli.runs.run import Run, list_runs
 from poscli.system.console import note
 from poscli.system.errors import UsageError, near
 
+UNFINISHED = ("planned", "training", "interrupted")  # states in which a run has nothing to evaluate yet
+
 
 def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
     """The runs of a folder with one of these ids (or beginnings of ids) and encodings; an empty list selects all."""
@@ -34,7 +36,7 @@ def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
 
 def trained(runs: list[Run]) -> list[Run]:
     """The runs whose training has ended; a note names each of the others. UsageError if there are none."""
-    waiting = [run for run in runs if run.status()["state"] in ("planned", "training", "interrupted")]
+    waiting = [run for run in runs if run.status()["state"] in UNFINISHED]
     for run in waiting:
         note(f"{run.id} is {run.status()['state']} and left out; repeat the command that began it to finish it")
     if len(waiting) == len(runs):

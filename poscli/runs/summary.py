@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pandas as pd
+
+from poscli.runs.results import is_evaluated, training_log
 from poscli.runs.run import Run
-from poscli.runs.schema import TRAIN_COLUMNS, read_table
 
 
 def training_summary(run: Run) -> dict[str, Any]:
     """The outcome of a training, for `poscli train`."""
-    last, status = read_table(run.train_csv, TRAIN_COLUMNS).iloc[-1], run.status()
+    status, log = run.status(), training_log(run)
+    tokens, seconds = (log[name].iloc[-1] if len(log) else 0 for name in ("tokens", "seconds"))
     return {
         "run_id": run.id,
         "encoding": run.config.encoding,
@@ -19,21 +22,19 @@ def training_summary(run: Run) -> dict[str, Any]:
         "status": status["state"],
         "message": status["message"],
         "steps": status["step"],
-        "tokens": int(last["tokens"]),
-        "bpb": _training_bpb(run),
-        "seconds": float(last["seconds"]),
-        "tokens_per_s": float(last["tokens"] / max(last["seconds"], 1e-9)),
+        "tokens": int(tokens),
+        "bpb": _bpb_at_end(log),
+        "seconds": float(seconds),
+        "tokens_per_s": float(tokens / max(seconds, 1e-9)),
         "parameters": run.env["parameters"],
         "engine": run.env["engine"],
         "folder": str(run.folder),
     }
 
 
-def _training_bpb(run: Run) -> float | None:
-    """Bits per byte at the end of the training log; None if nothing is logged yet, or nothing finite."""
-    if not run.train_csv.exists():
-        return None
-    bpb = read_table(run.train_csv, TRAIN_COLUMNS)["bpb"]
+def _bpb_at_end(log: pd.DataFrame) -> float | None:
+    """Bits per byte at the end of a training log; None if nothing is logged yet, or nothing finite."""
+    bpb = log["bpb"]
     mean = bpb.tail(max(1, len(bpb) // 20)).mean()  # a single row averages too few batches
     return float(mean) if math.isfinite(mean) else None
 
@@ -51,7 +52,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "state": status["state"],
         "step": status["step"],
         "steps": status["steps"],
-        "bpb": _training_bpb(run),
-        "evaluated": run.eval_csv.exists(),
+        "bpb": _bpb_at_end(training_log(run)),
+        "evaluated": is_evaluated(run),
         "folder": str(run.folder),
     }

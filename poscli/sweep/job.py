@@ -37,10 +37,14 @@ class Job(Frozen):
 
 
 class Outcome(Frozen):
-    """The folders that hold the results of a job, and the error that stopped it, if one did."""
+    """The folders that hold the results of a job, and the error that stopped it, if one did.
+
+    `held` says which other process works on the run; the job is then to be tried again later.
+    """
 
     folders: tuple[Path, ...] = ()
     error: str = ""
+    held: str = ""
 
 
 def run_job(job: Job, open_task: OpenTask = open_task) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from poscli.sweep.job import Job, Outcome, run_job
-from poscli.system.errors import PoscliError
+from poscli.system.errors import LockedError, PoscliError
 from poscli.system.signals import Interrupted
 from poscli.tasks import open_task
 
@@ -41,6 +41,8 @@ class Here(Runner):
                 folders.append(folder)
         except Interrupted:
             raise
+        except LockedError as error:
+            return Outcome(held=str(error))
         except Exception as error:  # noqa: BLE001 - the other jobs go on; the cause is in the outcome
             kind = "" if isinstance(error, PoscliError) else f"{type(error).__name__}: "
             return Outcome(folders=tuple(folders), error=" ".join(f"{kind}{error}".split()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,8 @@ from poscli.system.console import note
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError
 from poscli.tasks import open_task
+
+SECONDS_BETWEEN_TRIES = 2.0  # of a job whose run another process works on
 
 
 @dataclass
@@ -41,11 +45,25 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
 
 
 def run_jobs(jobs: Sequence[Job], runner: Runner, report: Callable[[str], None]) -> SweepResults:
-    """Execute jobs in order; one that fails does not stop the others. `report` takes a line about each failure."""
-    results = SweepResults()
-    for n, job in enumerate(jobs, 1):
-        note(f"[{n}/{len(jobs)}] {job.label}")
+    """Execute jobs in order; one that fails does not stop the others. `report` takes a line about each failure.
+
+    A job whose run another process works on is put off until the others are done, and then waited for.
+    """
+    results, waiting = SweepResults(), deque(enumerate(jobs, 1))
+    told: set[int] = set()  # the jobs that were put off
+    while waiting:
+        n, job = waiting.popleft()
+        if n not in told:
+            note(f"[{n}/{len(jobs)}] {job.label}")
         outcome = runner.run(job)
+        if outcome.held:
+            if n not in told:
+                note(f"{job.label} is put off: {outcome.held.partition(';')[0]}")
+            told.add(n)
+            waiting.append((n, job))
+            if told.issuperset(number for number, _ in waiting):
+                time.sleep(SECONDS_BETWEEN_TRIES)
+            continue
         results.folders += outcome.folders
         if outcome.error:
             report(f"{job.label}: {outcome.error}")

@@ -37,6 +37,10 @@ class CorruptError(PoscliError):
     exit_code = CORRUPT
 
 
+class StorageError(PoscliError):
+    """A file or a folder cannot be written. What was written before is intact."""
+
+
 class LockedError(PoscliError):
     """Another process is working on the same run."""
 

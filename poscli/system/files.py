@@ -1,52 +1,91 @@
-"""Writing files atomically: neither a reader nor a crash leaves a half-written file under its final name."""
+"""Reading and writing files: nothing is left half-written under its final name, and every failure names the path."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from poscli.system.errors import PoscliError
+from poscli.system.errors import CorruptError, StorageError
+
+TEMPORARY = ".tmp"  # the end of the names of files that are being written
 
 
-def write_atomic(path: Path, write: bytes | str | Callable[[Path], object]) -> None:
-    """Write a file under a temporary name beside `path`, sync it to disk, then rename it to `path`.
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Write a file under a temporary name beside `path`, sync it to disk, rename it to `path`, sync the folder.
 
-    `write` is the content, or a function that writes the file at a given path. Raises PoscliError.
+    A reader, a crash or a power failure at any moment finds the old file or the new one. Raises StorageError.
     """
     path = Path(path)
     make_folder(path.parent)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    except OSError as error:
-        raise PoscliError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        if callable(write):
-            write(temporary)
-        else:
-            temporary.write_bytes(write.encode() if isinstance(write, str) else write)
-        _sync(temporary)
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes files private
-        temporary.replace(path)
-    except OSError as error:
-        raise PoscliError(
-            f"cannot write {path}: {error.strerror or error}; free space or choose another --out"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with storing(path):
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=TEMPORARY)
+        try:
+            _write_and_close(handle, content.encode() if isinstance(content, str) else content)
+            Path(name).replace(path)
+        except BaseException:
+            _remove_quietly(Path(name))
+            raise
+        sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents; PoscliError with the reason if that fails."""
-    try:
+    """Create a folder and its parents, durably; StorageError if that fails."""
+    with storing(path):
+        missing = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            sync_folder(each.parent)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove files that a process killed in `write_atomic` left in a folder. No other process may be writing there."""
+    with storing(folder):
+        for path in folder.glob(f".*{TEMPORARY}"):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn an OSError raised in the block, which writes `path`, into a StorageError that names it."""
+    try:
+        yield
     except OSError as error:
-        raise PoscliError(f"cannot create {path}: {error.strerror}; choose another folder with --out") from error
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another folder with --out: "
+            "nothing finished is lost, and the same command goes on"
+        ) from error
+
+
+def read_bytes(path: Path, cure: str) -> bytes:
+    """The content of a file that poscli wrote. CorruptError, which ends with `cure`, if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise CorruptError(f"{path} is missing; {cure}") from error
+    except OSError as error:
+        raise CorruptError(f"{path} cannot be read ({error.strerror or error}); {cure}") from error
+
+
+def read_object(path: Path, cure: str) -> dict[str, Any]:
+    """The JSON object in a file that poscli wrote. CorruptError, which ends with `cure`, if there is none."""
+    return parse_object(read_bytes(path, cure), path, cure)
+
+
+def parse_object(content: bytes, path: Path, cure: str) -> dict[str, Any]:
+    """The JSON object in `content`, which was read from `path`. CorruptError, ending with `cure`, if it is none."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
+        raise CorruptError(f"{path} is not JSON ({str(error).splitlines()[0]}); {cure}") from error
+    if not isinstance(value, dict):
+        raise CorruptError(f"{path} is a JSON {type(value).__name__}, not an object; {cure}")
+    return value
 
 
 def sha256(path: Path) -> str:
@@ -55,21 +94,36 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def sync_folder(path: Path) -> None:
     """Sync a folder to disk, so that a rename inside it survives a power failure. Does nothing on Windows."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:  # Windows: folders cannot be opened, and the file system journals renames
+    if os.name == "nt":  # folders cannot be opened, and the file system journals renames
         return
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _write_and_close(handle: int, content: bytes) -> None:
+    """Write everything to a file descriptor, sync it, give the file the usual mode, and close it."""
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+        if os.name != "nt":
+            os.fchmod(handle, 0o666 & ~_umask())  # mkstemp makes files private
+    finally:
+        os.close(handle)
+
+
+def _remove_quietly(path: Path) -> None:
+    """Remove a file if that works; used where another error is being reported."""
+    try:
+        path.unlink()
+    except OSError:
+        return
 
 
 def _umask() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -10,7 +11,9 @@ from poscli.config.run import SCHEMA, RunConfig
 from poscli.model import compiled
 from poscli.model.initialise import fresh_model
 from poscli.model.transformer import Model
-from poscli.runs.run import ENDED, Run, create
+from poscli.runs import checkpoint
+from poscli.runs.lock import locked
+from poscli.runs.run import ENDED, Run, create, exists, open_run
 from poscli.system.console import note, warn_once
 from poscli.system.provenance import describe
 from poscli.tasks import Task
@@ -18,28 +21,46 @@ from poscli.training.trainer import Trainer
 
 
 def train(config: RunConfig, task: Task, runs: Path, device: torch.device) -> Run:
-    """Train a run to its end, going on where it stopped; a run that has ended stays as it is."""
-    model = fresh_model(config, task.vocab, device)
-    _announce(model)
+    """Train a run to its end, going on where it stopped; a run that has ended stays as it is.
+
+    A run that diverges or does not fit the memory has that status, and no error is raised. LockedError if another
+    process works on the run.
+    """
+    folder = runs / config.run_id(task.fingerprint)
+    with locked(folder):
+        run = open_run(folder) if exists(folder) else None
+        if run and _has_ended(run):
+            note(f"{run.id} is {run.status()['state']} already: nothing to train")
+            return run
+        model = fresh_model(config, task.vocab, device)
+        _announce(model)
+        run = run or create(folder, config, _environment(model, task, device))
+        trainer = Trainer(run, model, task)
+        if trainer.step:
+            note(f"{run.id}: going on from step {trainer.step} of {config.steps}")
+        if (state := trainer.train()) != "complete":
+            note(f"{run.id} ended as {state}: {run.status()['message']}")
+    return run
+
+
+def _has_ended(run: Run) -> bool:
+    """Whether nothing is left to train. The end of a complete run whose last checkpoint is damaged is left."""
+    state = run.status()["state"]
+    if state == "complete" and not checkpoint.is_whole(run.checkpoints, run.config.steps):
+        note(f"{run.id} is complete, but its last checkpoint is damaged")
+        return False
+    return state in ENDED
+
+
+def _environment(model: Model, task: Task, device: torch.device) -> dict[str, Any]:
+    """The content of env.json."""
     made_of = {
         "parameters": model.size,
         "engine": model.engine,
         "engine_reason": model.engine_reason,
         "compiled": compiled.wanted(device),
     }
-    env = {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}
-    run = create(runs, config, env)
-    with run.locked():
-        state = run.status()["state"]
-        if state in ENDED:
-            note(f"{run.id} is {state} already: nothing to train")
-            return run
-        trainer = Trainer(run, model, task)
-        if trainer.step:
-            note(f"{run.id}: going on from step {trainer.step} of {config.steps}")
-        if trainer.train() == "diverged":
-            note(f"{run.id} diverged: {run.status()['message']}")
-    return run
+    return {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}
 
 
 def _announce(model: Model) -> None:

@@ -1,0 +1,87 @@
+"""The tables of a run: its training log and its evaluation, as sealed CSV files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from poscli.runs.run import EVAL, EVALUATED, POSITION, POSTHOC, TRAIN, Run, evaluated_as, open_run
+from poscli.runs.schema import (
+    EVAL_COLUMNS,
+    POSITION_COLUMNS,
+    TRAIN_COLUMNS,
+    Columns,
+    frame,
+    join_tables,
+    parse_table,
+    table_text,
+)
+from poscli.runs.sealed import Sealed
+from poscli.system.errors import CorruptError
+
+Rows = list[dict[str, Any]]
+
+
+def write_training_log(run: Run, rows: Rows) -> None:
+    """Write train.csv."""
+    run.files.write(TRAIN, table_text(frame(rows, TRAIN_COLUMNS)))
+
+
+def training_log(run: Run) -> pd.DataFrame:
+    """The rows of train.csv; empty before the first checkpoint. CorruptError if the file is damaged or was deleted."""
+    if not run.files.has(TRAIN) and run.status()["step"] == 0:
+        return frame([], TRAIN_COLUMNS)
+    return parse_table(run.files.read(TRAIN), run.train_csv, TRAIN_COLUMNS)
+
+
+def write_evaluation(run: Run, rows: pd.DataFrame, positions: pd.DataFrame, settings: dict[str, Any]) -> None:
+    """Write the tables of an evaluation. eval.json is removed first and written last: with it, the others are whole."""
+    run.files.remove(EVALUATED)
+    run.files.write(POSITION, table_text(positions))
+    run.files.write(EVAL, table_text(rows))
+    content = {"encoding": run.config.encoding, "settings": settings}
+    run.files.write(EVALUATED, json.dumps(content, indent=2) + "\n")
+
+
+def is_evaluated(run: Run) -> bool:
+    """Whether the tables of an evaluation are there, damaged or not."""
+    return run.files.has(EVALUATED)
+
+
+def evaluated_under(run: Run) -> dict[str, Any] | None:
+    """The settings of the evaluation whose tables are there; None if there is none."""
+    return run.files.read_object(EVALUATED).get("settings") if is_evaluated(run) else None
+
+
+def open_evaluated(folder: Path) -> Run:
+    """The evaluated run in a folder, which may be the folder of a post-hoc evaluation inside that of its training."""
+    if folder.parent.name != POSTHOC:
+        return open_run(folder)
+    home = open_run(folder.parent.parent)
+    encoding = Sealed(folder, home.files.cure).read_object(EVALUATED).get("encoding")
+    run = evaluated_as(home, str(encoding))
+    if run.folder != folder:
+        raise CorruptError(f"{folder} was renamed: it holds the evaluation of {run.folder.name}; {home.files.cure}")
+    return run
+
+
+def evaluated_parts(run: Run) -> list[Run]:
+    """The finished post-hoc evaluations of a trained run."""
+    folders = sorted((run.folder / POSTHOC).glob("*"))
+    return [open_evaluated(folder) for folder in folders if (folder / EVALUATED).exists()]
+
+
+def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
+    """The rows of eval.csv; `measures` are columns that tasks add, kept where the file has them."""
+    return parse_table(run.files.read(EVAL), run.eval_csv, EVAL_COLUMNS, measures)
+
+
+def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of eval.csv and of position.csv of several evaluated runs. CorruptError if a file is damaged."""
+    evals = [evaluation(run, measures) for run in runs]
+    positions = [parse_table(run.files.read(POSITION), run.position_csv, POSITION_COLUMNS) for run in runs]
+    return join_tables(evals, EVAL_COLUMNS), join_tables(positions, POSITION_COLUMNS)

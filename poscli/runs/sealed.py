@@ -1,0 +1,78 @@
+"""Files whose SHA-256 sums stand in MANIFEST.json, so that a changed digit or a lost row is noticed.
+
+The manifest is written before the file. It holds the sum of the new content and that of the content which the new one
+replaces: a process that dies between the two writes leaves a file that is whole and known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from poscli.system.errors import CorruptError
+from poscli.system.files import parse_object, read_bytes, read_object, storing, sync_folder, write_atomic
+
+MANIFEST = "MANIFEST.json"
+
+
+class Sealed:
+    """The sealed files of one folder. Only the process that holds the folder's lock may write.
+
+    `cure` is the end of the error messages: what a user can do about a damaged file.
+    """
+
+    def __init__(self, folder: Path, cure: str) -> None:
+        self.folder, self.cure = folder, cure
+
+    def write(self, name: str, content: bytes | str) -> None:
+        """Write a file and its sum; StorageError if that fails, which leaves the old file valid."""
+        content = content.encode() if isinstance(content, str) else content
+        sums, path = self._sums(), self.folder / name
+        replaced = _sum(read_bytes(path, self.cure)) if path.is_file() else ""
+        kept = [replaced] if replaced in sums.get(name, []) else []  # a damaged file does not become valid
+        sums[name] = list(dict.fromkeys([_sum(content), *kept]))
+        write_atomic(self.folder / MANIFEST, json.dumps(sums, indent=2, sort_keys=True) + "\n")
+        write_atomic(path, content)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file; CorruptError if it is missing or not what was written."""
+        while True:
+            sums = self._sums()
+            content = read_bytes(self.folder / name, self.cure)
+            if _sum(content) in sums.get(name, []):
+                return content
+            if sums == self._sums():  # else another process has just written the file
+                raise CorruptError(
+                    f"{self.folder / name} is not the file that was written (its SHA-256 differs from that in "
+                    f"{MANIFEST}); {self.cure}"
+                )
+
+    def read_object(self, name: str) -> dict[str, Any]:
+        """The JSON object in a file; CorruptError if it is missing, or not what was written."""
+        return parse_object(self.read(name), self.folder / name, self.cure)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name, damaged or not."""
+        return os.path.lexists(self.folder / name)  # true for a symlink that leads nowhere
+
+    def remove(self, name: str) -> None:
+        """Remove a file durably, if there is one."""
+        with storing(self.folder / name):
+            (self.folder / name).unlink(missing_ok=True)
+            sync_folder(self.folder)
+
+    def _sums(self) -> dict[str, list[str]]:
+        path = self.folder / MANIFEST
+        if not os.path.lexists(path):
+            return {}
+        sums = read_object(path, self.cure)
+        if not all(isinstance(marks, list) for marks in sums.values()):
+            raise CorruptError(f"{path} does not hold lists of SHA-256 sums; {self.cure}")
+        return sums
+
+
+def _sum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,147 @@
+"""Numbers that were not measured must not appear: after a resume, a loss that is not finite, or without memory."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from poscli.encodings import get, missing, names
+
+from .pipeline import SHAPE, results
+from .processes import command
+
+MEASURED = ["nll", "bpb", "ppl", "nll_low", "nll_high", "gain", "gain_low", "gain_high"]
+TIERS = ("none", "rope", "alibi", "t5", "shaw", "transformer-xl", "fire", "fox", "cope", "dape", "stick-breaking")
+
+
+def encodings() -> list[str]:
+    """Every encoding that trains alone on this machine."""
+    return [name for name in names() if not missing(name) and not get(name).inert_alone]
+
+
+def resumed(folder: Path, encoding: str, seed: int) -> list[str]:
+    """Stop a training at a random step and go on: weights and log must be those of a training that was not stopped."""
+    at = random.Random(f"{encoding} {seed}").randrange(1, 12)
+    whole, parts = folder / "whole", folder / "parts"
+    found = command("train", "--enc", encoding, *SHAPE, "--out", whole).faults(0)
+    found += command("train", "--enc", encoding, *SHAPE, "--out", parts, prepare=lambda: _stop(at)).faults(130)
+    found += command("train", "--enc", encoding, *SHAPE, "--out", parts).faults(0)
+    once, twice = ({n: v for n, v in results(out).items() if f"step-{at}/" not in n} for out in (whole, parts))
+    return found + [
+        f"{name} differs" for name in sorted(once.keys() | twice.keys()) if once.get(name) != twice.get(name)
+    ]
+
+
+def broken(folder: Path, encoding: str, harm: str) -> list[str]:
+    """Train and evaluate with a loss that is not finite, or without memory: the status says so, without a number."""
+    stage, status, prepare = HARMS[harm]
+    quick = ("--max-len", 32, "--tokens", 64, "--stride", 8)
+    found = command(
+        "train", "--enc", encoding, *SHAPE, "--out", folder, prepare=prepare if stage == "train" else _nothing
+    ).faults(3 if stage == "train" else 0)
+    ended = command("extrapolate", *quick, "--out", folder, "--json", prepare=prepare if stage == "eval" else _nothing)
+    found += ended.faults(0, 3)
+    if found:
+        return found
+    rows = pd.DataFrame(json.loads(ended.out))
+    harmed = rows if stage == "train" else rows[rows["length"] == 32]
+    harmed = harmed[harmed["variant"] == "full"]
+    if set(harmed["status"]) != {status}:
+        found.append(f"status {set(harmed['status'])}, not {status}")
+    if harmed[MEASURED].notna().any(axis=None):
+        found.append("a number that was not measured")
+    if (harmed["reason"] == "").any():
+        found.append("no reason")
+    return found + command("report", "--out", folder).faults(0)
+
+
+def _nothing() -> None:
+    """Prepare nothing."""
+
+
+def _stop(at: int) -> None:
+    """Let Ctrl-C arrive in the middle of a step."""
+    from poscli.training.trainer import Trainer
+
+    step = Trainer._step
+
+    def stopping(self: Trainer) -> bool:
+        if self.step == at - 1:
+            signal.raise_signal(signal.SIGINT)
+        return step(self)
+
+    Trainer._step = stopping  # type: ignore[method-assign]
+
+
+def _loss_is(value: float) -> None:
+    """Let the loss be `value` from step 4 on."""
+    from poscli.training.trainer import Trainer
+
+    loss = Trainer._loss
+
+    def broken_loss(self: Trainer) -> torch.Tensor:
+        return loss(self) * (value if self.step >= 4 else 1.0)
+
+    Trainer._loss = broken_loss  # type: ignore[method-assign]
+
+
+def _gradient_is_infinite() -> None:
+    """Let the gradient overflow at step 4, while the loss is finite."""
+    from poscli.training.trainer import Trainer
+
+    loss = Trainer._loss
+
+    def broken_loss(self: Trainer) -> torch.Tensor:
+        weight = self.model.embedding
+        return loss(self) + ((weight - weight.detach()) * 1e38 * 1e38).sum() * float(self.step >= 4)
+
+    Trainer._loss = broken_loss  # type: ignore[method-assign]
+
+
+def _no_memory_in_training() -> None:
+    from poscli.training.trainer import Trainer
+
+    loss = Trainer._loss
+
+    def broken_loss(self: Trainer) -> torch.Tensor:
+        return torch.empty(2**60) if self.step >= 4 else loss(self)
+
+    Trainer._loss = broken_loss  # type: ignore[method-assign]
+
+
+def _evaluation(make: object) -> None:
+    """Let the forward pass of windows of 32 tokens fail."""
+    from poscli.evaluation.measure import Evaluation
+
+    forward = Evaluation._forward
+
+    def broken_forward(self, model, measurement, spans):  # type: ignore[no-untyped-def]
+        found = forward(self, model, measurement, spans)
+        if measurement.window == 32 and measurement.model == "full":
+            make(found)  # type: ignore[operator]
+        return found
+
+    Evaluation._forward = broken_forward  # type: ignore[method-assign]
+
+
+def _nan(found: dict) -> None:
+    found["nll"][0, -1] = float("nan")
+
+
+def _allocate(found: dict) -> None:
+    torch.empty(2**60)
+
+
+HARMS = {
+    "NaN loss": ("train", "diverged", lambda: _loss_is(float("nan"))),
+    "infinite loss": ("train", "diverged", lambda: _loss_is(float("inf"))),
+    "infinite gradient": ("train", "diverged", _gradient_is_infinite),
+    "no memory in training": ("train", "oom", _no_memory_in_training),
+    "NaN in evaluation": ("eval", "nonfinite", lambda: _evaluation(_nan)),
+    "no memory in evaluation": ("eval", "oom", lambda: _evaluation(_allocate)),
+}

@@ -1,0 +1,86 @@
+"""The rows of the torture suite, in the order in which they run."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+
+from . import damage, deaths, killed, numbers
+from .__main__ import Row, Trial
+from .pipeline import Undisturbed
+
+KILLS, STOPS, MUTATIONS, PICKLES, ROUNDS, CUTS = 200, 50, 5000, 25, 50, 2
+LONGEST_RUN_SECONDS = 1.2  # within which a signal is sent: about as long as a stage takes
+
+
+@cache
+def _whole(base: Path) -> Undisturbed:
+    """The undisturbed run; made before the processes are forked that share what it has imported."""
+    torch.set_num_threads(1)
+    return Undisturbed(base / "undisturbed")
+
+
+def _deaths(base: Path) -> Iterator[Trial]:
+    whole = _whole(base)
+    for stage, at, kind in deaths.trials(whole, base):
+        yield f"{stage}, {kind} {at}", partial(deaths.death, whole, stage=stage, at=at)
+
+
+def _refusals(base: Path) -> Iterator[Trial]:
+    whole = _whole(base)
+    for (stage, at, kind), error in itertools.product(list(deaths.trials(whole, base)), deaths.ERRORS):
+        yield f"{error} in {stage}, {kind} {at}", partial(deaths.refusal, whole, stage=stage, at=at, error=error)
+
+
+def _signals(signum: int, count: int, base: Path) -> Iterator[Trial]:
+    whole = _whole(base)
+    for seed in range(count):
+        longest = LONGEST_RUN_SECONDS
+        yield f"seed {seed}", partial(killed.killed, whole, seed=seed, signum=signum, longest=longest)
+
+
+def _contests(base: Path) -> Iterator[Trial]:
+    whole = _whole(base)
+    for processes, number in itertools.product((2, 4, 8), range(ROUNDS)):
+        yield f"{processes} processes, round {number}", partial(killed.contest, whole, processes=processes)
+
+
+def _mutations(base: Path) -> Iterator[Trial]:
+    whole = _whole(base)
+    for seed in range(MUTATIONS):
+        yield f"seed {seed}", partial(damage.mutation, whole, seed=seed)
+
+
+def _pickles(base: Path) -> Iterator[Trial]:
+    whole = _whole(base)
+    for seed in range(PICKLES):
+        yield f"seed {seed}", partial(damage.pickled, whole, seed=seed)
+
+
+def _resumes(base: Path) -> Iterator[Trial]:
+    for encoding, seed in itertools.product(numbers.encodings(), range(CUTS)):
+        yield f"{encoding}, cut {seed}", partial(numbers.resumed, encoding=encoding, seed=seed)
+
+
+def _harms(base: Path) -> Iterator[Trial]:
+    for encoding, harm in itertools.product(numbers.TIERS, numbers.HARMS):
+        yield f"{encoding}, {harm}", partial(numbers.broken, encoding=encoding, harm=harm)
+
+
+ROWS = [
+    Row("death at every file-system operation", "the same commands then give the same bits", _deaths),
+    Row("ENOSPC, EIO, EACCES at every operation", "one line names the path; the same commands go on", _refusals),
+    Row("SIGKILL at random times", "nothing corrupt, lost or doubled", partial(_signals, signal.SIGKILL, KILLS)),
+    Row("SIGTERM at random times", "code 143 within 10 s; goes on", partial(_signals, signal.SIGTERM, STOPS)),
+    Row("SIGINT at random times", "code 130 within 10 s; goes on", partial(_signals, signal.SIGINT, STOPS)),
+    Row("mutated files of runs", "refused, or the undisturbed results", _mutations),
+    Row("pickles in place of files", "none is executed", _pickles),
+    Row("2, 4, 8 processes on one run", "one winner", _contests),
+    Row("resume of every encoding, 2 cuts", "the same bits", _resumes),
+    Row("NaN, infinity and no memory, every tier", "the status says so; no invented number", _harms),
+]
