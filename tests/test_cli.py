@@ -1,7 +1,6 @@
 """What commands print on each stream, as text and as JSON; what they leave alone; what `generate` writes."""
 
 import codecs
-import json
 import re
 from pathlib import Path
 

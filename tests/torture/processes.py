@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import IO
 from unittest import mock
 
 from poscli.cli import main
@@ -99,6 +100,7 @@ def _run(arguments: tuple[object, ...], prepare: Callable[[], object], streams: 
         os._exit(code)
 
 
-def _text(file: object) -> str:
-    file.seek(0)  # type: ignore[attr-defined]
-    return file.read().decode(errors="replace")  # type: ignore[attr-defined]
+def _text(file: IO[bytes]) -> str:
+    with file:
+        file.seek(0)
+        return file.read().decode(errors="replace")

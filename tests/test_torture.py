@@ -1,0 +1,54 @@
+"""A sample of the torture suite; `make torture` runs all of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torture.rows import ROWS, Row
+
+SAMPLE = {  # trials of each row
+    "death": 8,
+    "ENOSPC": 8,
+    "SIGKILL": 3,
+    "SIGTERM": 3,
+    "SIGINT": 2,
+    "mutated": 16,
+    "pickles": 2,
+    "2, 4, 8": 2,
+    "resume": 3,
+    "NaN": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSCLI_QUIET", "1")
+        yield tmp_path_factory.mktemp("torture")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.test)
+def test_a_sample(row: Row, base: Path) -> None:
+    trials = list(row.trials(base))
+    count = next(count for name, count in SAMPLE.items() if row.test.startswith(name))
+    chosen = random.Random(row.test).sample(range(len(trials)), count)
+    found = {}
+    for n in chosen:
+        name, trial = trials[n]
+        if faults := trial(base / f"{row.test[:8]}-{n}"):
+            found[name] = faults
+    assert not found
+
+
+def test_a_fault_that_is_not_survived_is_found(base: Path) -> None:
+    """The trials can fail: a run whose weights were changed, and whose checksums were made to agree, is noticed."""
+    from torture.rows import _whole
+
+    whole = _whole(base)
+    out = whole.start("extrapolate", base / "changed")
+    (weights,) = sorted(out.rglob("model.safetensors"))[-1:]
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert any("model.safetensors differs" in fault for fault in whole.differences("train", out))
