@@ -21,10 +21,22 @@ from poscli.drawing.style import MAX_COLORED_LINES, styles_for
 from poscli.report import Report, build_report, collect, records, summarize, terminal, trained_tokens
 from poscli.report.caveats import caveats
 from poscli.report.figures import Drawing, context_gain_by_length, loss_by_position, perplexity_by_length
+from poscli.report.guessing import untrained
 from poscli.report.markdown import Markdown, escape
 from poscli.report.pooling import NothingToPlot, headline, pool
 from poscli.report.sections import split
-from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, UNCLEAR, USES_CONTEXT, verdict
+from poscli.report.verdicts import (
+    BREAKS,
+    DEGRADES,
+    EXTRAPOLATES,
+    MEANING,
+    NOT_TESTED,
+    NOT_TRAINED,
+    UNCLEAR,
+    USES_CONTEXT,
+    only_guesses,
+    verdict,
+)
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame, write_table
 from poscli.system.errors import PoscliError, UsageError
 
@@ -168,6 +180,89 @@ def test_records_are_json(rows: pd.DataFrame) -> None:
     assert told[-1]["ppl_16x"] is None
     assert told[0]["seeds"] == 1
     assert told[0]["verdict"] == USES_CONTEXT
+
+
+# ---- models that learned nothing
+
+
+def guessing(rows: pd.DataFrame, name: str = "alibi", *, seed: int = 0, nll: float = 5.55) -> pd.DataFrame:
+    """The rows with a seed of an encoding that predicts everywhere as before training; crop changes nothing then."""
+    mine = (rows["encoding"] == name) & (rows["seed"] == seed)
+    numbers = {"nll": nll, "ppl": math.exp(nll), "bpb": nll / LN2, "nll_low": nll - 0.01, "nll_high": nll + 0.01}
+    gains = {"gain": 0.0, "gain_low": -0.0001, "gain_high": 0.0001}
+    return change(rows, mine & (rows["status"] == "ok"), **numbers, **gains)
+
+
+@pytest.mark.parametrize(
+    ("nll", "high", "guess", "only"),
+    [
+        (3.0, 3.2, 3.3, False),
+        (3.0, 3.3, 3.3, True),
+        (3.29, 3.31, 3.3, True),
+        (3.29, math.nan, 3.3, False),
+        (3.3, math.nan, 3.3, True),
+        (5.55, 5.56, math.nan, False),  # nothing to compare with
+    ],
+)
+def test_a_loss_that_is_not_below_a_guess(nll: float, high: float, guess: float, only: bool) -> None:
+    assert only_guesses(nll, high, guess) is only
+
+
+def test_an_untrained_model_gets_no_verdict_on_extrapolation(rows: pd.DataFrame) -> None:
+    assert untrained(rows) == {}
+    summary = summarize(guessing(rows))
+    line = by_name(summary).loc["alibi"]
+    assert line["verdict"] == NOT_TRAINED
+    assert line["reason"] == "its loss at its training length is 5.55 nats per token, and guessing costs 3.30"
+    assert list(summary["encoding"])[-2:] == ["alibi", "learned"]  # after all that learned something, before failures
+    near = by_name(summarize(guessing(rows, nll=3.295))).loc["alibi"]
+    assert (near["verdict"], "95 % interval up to 3.3" in near["reason"]) == (NOT_TRAINED, True)
+    only_one_length = guessing(rows)[rows["length"] == 256]
+    assert by_name(summarize(only_one_length)).loc["alibi", "verdict"] == NOT_TRAINED
+
+
+def test_a_guess_that_is_worse_than_chance_is_not_one_to_beat(rows: pd.DataFrame) -> None:
+    strange = guessing(rows, nll=6.0).assign(unigram=7.0)  # held-out text unlike the training text
+    assert set(untrained(strange)) == {"alibi"}
+
+
+def test_one_untrained_seed_is_not_hidden_by_the_mean_over_seeds() -> None:
+    rows = guessing(results(seeds=(0, 1, 2))[0], seed=2)
+    line = by_name(summarize(rows)).loc["alibi"]
+    assert line["verdict"] == NOT_TRAINED
+    assert line["reason"].startswith("1 of 3 seeds: its loss")
+
+
+def test_an_untrained_model_wins_nothing_and_is_marked_everywhere(
+    tmp_path: Path, rows: pd.DataFrame, positions: pd.DataFrame
+) -> None:
+    two = [table[table["encoding"].isin(["sinusoidal", "alibi"])] for table in (rows, positions)]
+    worse = guessing(two[0], nll=3.9)  # at 16x its perplexity and its gain are better than those of sinusoidal
+    assert worse.loc[(worse["encoding"] == "sinusoidal") & (worse["length"] == 4096), "ppl"].max() > math.exp(3.9)
+    report = build_report(worse, two[1], tmp_path)
+    text = text_of(report)
+    assert "sinusoidal predicts best" in text
+    assert "Not trained, since already at 256 they predict no better than a guess: alibi." in text
+    assert text.count(f"- {NOT_TRAINED}: {MEANING[NOT_TRAINED]}") == 1
+    assert not re.search(r"\| alibi .*\*\*", text)  # no number of it is the best of a column
+    assert text.count("Not trained: alibi.") == 3  # the alternative text of each picture
+    assert pd.read_csv(report.files[1]).set_index("encoding").loc["alibi", "verdict"] == NOT_TRAINED
+    for drawing in drawings(worse, two[1])[:2]:
+        labels = [label.get_text() for label in drawing.page.figure.findobj(Annotation)]
+        assert [label for label in labels if label.endswith(NOT_TRAINED)] == [
+            label for label in labels if label.startswith("alibi")
+        ]
+    console = printed(100)
+    terminal.show(report, console)
+    terminal.show_fresh([part for _, part in worse.groupby("run_id")], console, summed=False)
+    assert console.file.getvalue().count("alibi: not trained: its loss") == 2  # type: ignore[attr-defined]
+
+
+def test_models_that_all_only_guess_have_no_best(tmp_path: Path, rows: pd.DataFrame) -> None:
+    one = guessing(rows[rows["encoding"] == "alibi"])
+    text = text_of(build_report(one, frame([], POSITION_COLUMNS), tmp_path))
+    assert "best" not in text.split("### How this was made")[0].replace("**", "")
+    assert EXTRAPOLATES not in text
 
 
 # ---- groups

@@ -10,6 +10,7 @@ import pandas as pd
 from poscli.drawing.style import styles_for
 from poscli.report.caveats import caveats
 from poscli.report.collect import FIRST_COMMANDS
+from poscli.report.guessing import untrained
 from poscli.report.markdown import report_markdown
 from poscli.report.origin import footnote
 from poscli.report.pooling import NothingToPlot, headline
@@ -69,7 +70,9 @@ def _draw(
         ("gain", lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained)),
         (
             "position",
-            lambda: figures.loss_by_position(group.positions, styles=styles, bytes_per_token=per_token, origin=origin),
+            lambda: figures.loss_by_position(
+                group.positions, styles=styles, bytes_per_token=per_token, origin=origin, guessing=untrained(rows)
+            ),
         ),
     ):
         try:

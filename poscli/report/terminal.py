@@ -13,16 +13,17 @@ from rich.text import Text
 
 from poscli.drawing.text import amount, number
 from poscli.report.findings import answer
+from poscli.report.guessing import untrained
 from poscli.report.pooling import LN2, headline, task_measures
 from poscli.report.sections import Report, Section, split
 from poscli.report.summary import ratio_name, summarize
 from poscli.report.table import Column, failures, gain_text, legend, summary_columns
-from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, UNCLEAR, USES_CONTEXT
+from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, NOT_TRAINED, UNCLEAR, USES_CONTEXT
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
 
 COLORS = {
     USES_CONTEXT: "green", EXTRAPOLATES: "cyan", DEGRADES: "yellow", BREAKS: "red",
-    UNCLEAR: "yellow", NOT_TESTED: "dim",
+    UNCLEAR: "yellow", NOT_TESTED: "dim", NOT_TRAINED: "magenta",
 }  # fmt: skip
 FAILED_COLOR = "magenta"
 OPTIONAL_COLUMNS = ("params", "bpb", "growth")  # dropped from the left where the terminal is too narrow
@@ -38,6 +39,8 @@ def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool
     """Print new rows of `eval.csv`: a line per length, or, if `summed`, a line per encoding with its verdict."""
     if not summed:
         console.print(lengths_table(tables))
+        for name, reason in (item for rows in tables for item in untrained(rows).items()):
+            console.print(Text(f"{name}: {NOT_TRAINED}: {reason}", style=COLORS[NOT_TRAINED]))
         return
     for group in split(pd.concat(tables, ignore_index=True), frame([], POSITION_COLUMNS)):
         console.print(Text(group.title, style="bold"))
