@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import json
 import math
 import re
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from fake_results import BEHAVIOUR, LN2, many, results
@@ -16,15 +20,27 @@ from matplotlib.text import Annotation
 from PIL import Image
 from rich.console import Console
 
-from poscli.drawing.page import place_labels
+from poscli.drawing.page import Page, place_labels
 from poscli.drawing.style import MAX_COLORED_LINES, styles_for
-from poscli.report import Report, build_report, collect, records, summarize, terminal, trained_tokens
+from poscli.report import (
+    About,
+    Report,
+    build_report,
+    collect,
+    folder,
+    records,
+    summarize,
+    terminal,
+    trained_tokens,
+)
 from poscli.report.caveats import caveats
 from poscli.report.figures import Drawing, context_gain_by_length, loss_by_position, perplexity_by_length
+from poscli.report.folder import write_folder
 from poscli.report.guessing import untrained
 from poscli.report.markdown import Markdown, escape
 from poscli.report.pooling import NothingToPlot, headline, pool
 from poscli.report.sections import split
+from poscli.report.table import summary_columns
 from poscli.report.verdicts import (
     BREAKS,
     DEGRADES,
@@ -344,7 +360,7 @@ def test_names_and_reasons_are_escaped_in_markdown(tmp_path: Path) -> None:
     hostile = "a|b\n| c | [x](y) <b> `d` *e* _f_ \\"
     rows = rows.assign(corpus=hostile, encoding=rows["encoding"].replace("none", hostile))
     rows["reason"] = rows["reason"].where(rows["reason"] == "", hostile)
-    build_report(rows, frame([], POSITION_COLUMNS), tmp_path, explained=["**kept** as | Markdown"])
+    build_report(rows, frame([], POSITION_COLUMNS), tmp_path, about=About(explained=["**kept** as | Markdown"]))
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "- **kept** as | Markdown" in text
     ours = text.replace("![", "").replace("**kept** as | Markdown", "")
@@ -381,6 +397,166 @@ def test_doubts_about_the_numbers_are_caveats(rows: pd.DataFrame) -> None:
 def test_ordinary_results_have_one_caveat(rows: pd.DataFrame) -> None:
     (note,) = caveats(rows, summarize(rows))
     assert "One seed" in note
+
+
+# ---- the folder
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A folder with the report of earlier files, and files of the user's beside them."""
+    pictures = {f"{name}-old-L256.png": name.encode() for name in ("perplexity", "gain", "position")}
+    write_folder(tmp_path, {"report.md": b"old", "summary.csv": b"old", **pictures})
+    (tmp_path / "perplexity-mine.png").write_bytes(b"perplexity")
+    (tmp_path / "notes.md").write_text("mine")
+    return tmp_path
+
+
+def test_files_of_an_earlier_report_are_removed_and_those_of_the_user_are_not(
+    written: Path, rows: pd.DataFrame
+) -> None:
+    (written / "gain-old-L256.png").write_bytes(b"a picture that the user made of it")
+    report = build_report(rows, frame([], POSITION_COLUMNS), written)
+    mine = {"perplexity-mine.png", "notes.md", "gain-old-L256.png"}
+    assert names_in(written) == {path.name for path in report.files} | mine
+    one = build_report(rows[rows["protocol"] == "sliding"].assign(gain=math.nan), frame([], POSITION_COLUMNS), written)
+    assert {path.name for path in report.files} - {path.name for path in one.files} == {"gain.png"}
+    assert names_in(written) == {path.name for path in one.files} | mine
+    before = {path: path.read_bytes() for path in written.iterdir()}
+    build_report(rows[rows["protocol"] == "sliding"].assign(gain=math.nan), frame([], POSITION_COLUMNS), written)
+    assert {path: path.read_bytes() for path in written.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "[1]", "{", '{"../mine.png": ["x"], "gain.png": 3}', '{"notes.md": ["MINE"], "gain-x.png": ["no"]}']
+)
+def test_a_damaged_list_of_files_removes_nothing(written: Path, damaged: str) -> None:
+    mark = hashlib.sha256(b"mine").hexdigest()
+    (written / "files.json").write_text(damaged.replace("MINE", mark))
+    before = names_in(written)
+    write_folder(written, {"report.md": b"new", "summary.csv": b"new"})
+    assert names_in(written) == before
+    assert (written / "report.md").read_text() == "new"
+
+
+def test_a_crash_at_any_file_leaves_no_page_beside_files_of_another_report(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """report.md is the old one with all its files, or says that it is not finished, or is the new one with its own."""
+    new = {"perplexity.png": b"p", "gain-old-L256.png": b"g2", "summary.csv": b"new", "report.md": b"new"}
+    old = {path.name: path.read_bytes() for path in written.iterdir()}
+    write, seen = folder.write_atomic, set()
+    for stop in range(8):
+        for name, content in old.items():
+            (written / name).write_bytes(content)
+        (written / "perplexity.png").unlink(missing_ok=True)
+        calls = iter(range(99))
+
+        def crash(path: Path, content: bytes | str, calls: Iterator[int] = calls, stop: int = stop) -> None:
+            if next(calls) == stop:
+                raise KeyboardInterrupt
+            write(path, content)
+
+        monkeypatch.setattr(folder, "write_atomic", crash)
+        with contextlib.suppress(KeyboardInterrupt):
+            write_folder(written, new)
+        page = (written / "report.md").read_bytes()
+        seen.add(page)
+        if page in (b"old", b"new"):
+            own = old if page == b"old" else new
+            for name in (name for name in own if name != "files.json"):
+                assert (written / name).read_bytes() == own[name]
+        else:
+            assert page.startswith(b"# This report is not finished")
+        monkeypatch.setattr(folder, "write_atomic", write)
+        write_folder(written, new)  # the same command again
+        assert names_in(written) == {*new, "files.json", "perplexity-mine.png", "notes.md"}
+    assert len(seen) == 3
+
+
+def test_an_error_while_drawing_leaves_the_earlier_report(
+    written: Path, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in written.iterdir()}
+    monkeypatch.setattr(Page, "png", lambda page: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        build_report(rows, frame([], POSITION_COLUMNS), written)
+    assert {path.name: path.read_bytes() for path in written.iterdir()} == before
+
+
+def test_a_suite_gives_its_report_a_title_and_names_what_is_left_out(tmp_path: Path, rows: pd.DataFrame) -> None:
+    about = About(title="Quick: <five>", description="On *two* cores.", left_out=["t5, seed 0: no disk"])
+    report = build_report(rows, frame([], POSITION_COLUMNS), tmp_path, about=about)
+    text = text_of(report)
+    assert text.startswith("# Quick: \\<five\\>\n\nOn \\*two\\* cores.\n")
+    assert "- t5, seed 0: no disk" in text
+    console = printed(100)
+    terminal.show(report, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.startswith("Quick: <five>\nOn *two* cores.\nleft out: t5, seed 0: no disk\n")
+
+
+# ---- no number where there is none
+
+
+@pytest.mark.parametrize(
+    ("status", "hole"),
+    [("oom", 1024), ("oom", 4096), ("diverged", 4096), ("unsupported", 4096), ("nonfinite", 1024), ("failed", 4096)],
+)
+def test_a_status_never_becomes_a_number(tmp_path: Path, rows: pd.DataFrame, status: str, hole: int) -> None:
+    numbers = dict.fromkeys(("nll", "nll_low", "nll_high", "ppl", "bpb", "gain", "gain_low", "gain_high"), math.nan)
+    bad = (rows["encoding"] == "alibi") & (rows["length"] == hole)
+    rows = change(rows, bad, status=status, reason="it went wrong", tokens=0, bytes=0, documents=0, **numbers)
+    ratio = f"{hole // 256}x"
+    report = build_report(rows, frame([], POSITION_COLUMNS), tmp_path)
+    line = by_name(report.summary).loc["alibi"]
+    assert math.isnan(line[f"ppl_{ratio}"])
+    assert math.isnan(line[f"bpb_{ratio}"])
+    assert (line["verdict"] == status) == (hole == 4096)
+    assert math.isnan(line["growth"]) == math.isnan(line["gain_bpb"]) == (hole == 4096)
+    text = text_of(report)
+    (cells,) = re.findall(r"^\| alibi \|(.*)", text.split("### Every protocol")[0], re.MULTILINE)
+    assert cells.split("|")[{1024: 3, 4096: 5}[hole]].strip() == "-"
+    assert "it went wrong" in text
+    assert status in text
+    for drawing in (perplexity_by_length(rows), context_gain_by_length(rows)):
+        lines = [line for line in drawing.page.axes.get_lines() if len(line.get_xdata()) == 5]
+        holes = [list(np.isnan(np.asarray(line.get_ydata(), float))) for line in lines]
+        assert [length == hole for length in (256, 512, 1024, 2048, 4096)] in holes  # its line is broken there
+        strip = drawing.page.strip
+        assert strip is not None
+        assert any(f"alibi: {status} from {ratio}" in label.get_text() for label in strip.texts)
+    assert math.isnan(records(report.summary)[0]["ppl_1x"]) is False
+    assert [row[f"ppl_{ratio}"] for row in records(report.summary) if row["encoding"] == "alibi"] == [None]
+
+
+def test_a_loss_too_large_for_a_perplexity_is_drawn_as_a_failure(tmp_path: Path, rows: pd.DataFrame) -> None:
+    huge = change(rows, (rows["encoding"] == "rope") & (rows["length"] == 4096), nll=1e6, nll_low=1e6, nll_high=1e6)
+    report = build_report(huge, frame([], POSITION_COLUMNS), tmp_path)
+    assert by_name(report.summary).loc["rope", "ppl_16x"] == math.inf
+    strip = perplexity_by_length(huge).page.strip
+    assert strip is not None
+    assert any("rope: infinite from 16x" in label.get_text() for label in strip.texts)
+
+
+def test_a_failed_seed_is_not_the_best_of_the_others(rows: pd.DataFrame) -> None:
+    three = results({name: BEHAVIOUR[name] for name in ("alibi", "rope", "none")}, seeds=(0, 1, 2))[0]
+    bad = (three["encoding"] == "alibi") & (three["seed"] == 1) & (three["length"] == 4096)
+    summary = summarize(change(three, bad, status="oom", nll=math.nan, gain=math.nan))
+    columns = {column.name: column for column in summary_columns(summary)}
+    alibi = list(summary["encoding"]).index("alibi")
+    assert summary["ppl_16x"].idxmin() == alibi  # the mean of two seeds
+    assert columns["16x"].best not in (None, alibi)
+    assert columns["8x"].best == alibi
+
+
+def test_intervals_from_few_documents_are_a_caveat(rows: pd.DataFrame) -> None:
+    few = rows.assign(documents=7)
+    assert any("from only 7 documents" in note for note in caveats(few, summarize(few)))
 
 
 # ---- protocols, baselines and tasks that the report does not know
