@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import pandas as pd
 import pytest
-from fake_results import results
-from torture.reports import torture
+from fake_results import BEHAVIOUR, results
+from rich.console import Console
+from torture.reports import check_page, torture
 
 from poscli.drawing.page import Page, drawable
 from poscli.drawing.text import printable
 from poscli.evaluation.explain import explanations
+from poscli.report import About, build_report, terminal
 from poscli.report.build import for_spreadsheets
 from poscli.report.markdown import escape
+from poscli.runs.schema import POSITION_COLUMNS, frame
 
 
 def test_hostile_texts_in_pages_tables_and_terminals() -> None:
@@ -54,3 +60,23 @@ def test_names_from_a_file_are_escaped_in_explanations(column: str) -> None:
     rows = results()[0].assign(**{column: "<b>|`x`"})
     kind = "protocol" if column == "protocol" else "baseline"
     assert f"**\\<b\\>\\|\\`x\\`** is a {kind} that is not installed here." in explanations(rows)
+
+
+LINES = ("- - -", "---", "+ x", "1. x", "2) x", "- x", "===", "# x", "> x", "    x", "* * *", "```")
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_no_text_begins_a_block_of_its_own(text: str, tmp_path: Path) -> None:
+    rows = results({"alibi": BEHAVIOUR["alibi"]}, lengths=(256, 512))[0].assign(corpus=text, commit=text)
+    rows.loc[rows["length"] == 512, ["status", "reason"]] = ["oom", text]
+    about = About(title=text, description=text, left_out=[text])
+    report = build_report(rows, frame([], POSITION_COLUMNS), tmp_path, about=about)
+    check_page(report.files[0].read_text(encoding="utf-8"), report)
+
+
+def test_names_of_protocols_are_not_markup_in_the_terminal() -> None:
+    rows = results({"alibi": BEHAVIOUR["alibi"]})[0]
+    rows["protocol"] = rows["protocol"].replace("sliding", "[b]x[/b]")
+    console = Console(width=200, file=io.StringIO(), no_color=True)
+    terminal.show_fresh([rows], console, summed=False)
+    assert "[b]x[/b]" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -92,7 +92,8 @@ def check_page(page: str, report: Report) -> None:
     assert [token.attrs["src"] for token in tokens if token.type == "image"] == pictures
     heads = [token for token in tokens if token.type == "heading_open"]
     failed = sum(bool((section.summary["reason"] != "").any()) for section in report.sections)
-    assert len(heads) == 1 + 4 * len(report.sections) + failed + 1
+    how_to_read = bool(report.about.explained)
+    assert len(heads) == 1 + 4 * len(report.sections) + failed + how_to_read
     assert {token.level for token in tokens if token.type == "bullet_list_open"} == {0}
     assert sum(token.type == "table_open" for token in tokens) == 2 * len(report.sections)
     for row in "".join(
