@@ -1,11 +1,13 @@
 # Every target does its own set-up from nothing: it creates .venv and installs under exact versions (constraints.txt).
-#   make demo     train five encodings, evaluate them at 16 times their training length, show the table (10 minutes)
+#   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 minutes on 2 cores)
 #   make check    format, lint and types        make test     fast tests (under 5 minutes)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
 #   make numerical   the fast tests that compare numbers; .ci/run runs them with the kernels of other CPUs
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make bench    what every encoding costs on this machine, compared with none and with x-transformers (an hour or two)
+#   make publish  write the reports of quick and after-training to results/published, which git tracks
+# What a user runs lands in other folders of results/, which git ignores; `bench` and `publish` are for maintainers.
 
 PYTHON ?= python3
 PIP_FLAGS ?=
@@ -16,7 +18,7 @@ DEV := $(VENV)/.dev
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds, or are too slow to repeat.
 NOT_NUMERICAL := bad_files bad_input bench bench_against bench_timing cli_options cli_processes contributing data docs every_encoding_trains hub jobs kernels readme report rooms spec suites system_memory
 
-.PHONY: install demo smoke check format table golden test numerical slow gpu bench clean
+.PHONY: install demo smoke check format table golden test numerical slow gpu bench publish clean
 
 install: $(CORE)
 
@@ -54,7 +56,11 @@ gpu: $(DEV)
 	$(BIN)/pytest -s -m gpu tests/test_gpu.py
 
 bench: $(DEV)
-	$(BIN)/poscli bench --against x-transformers --resume
+	$(BIN)/poscli bench --against x-transformers --resume --out results/published/bench
+
+publish: $(CORE)
+	$(BIN)/poscli run suites/quick.toml --to results/published/quick
+	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -13,6 +13,7 @@ from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 
 LN2 = math.log(2)
 RATIOS = (1, 2, 4, 8, 16)
+UNIGRAM = 3.3  # nats per byte of English text or source code
 
 # (nll at the training length, gain in nats as a function of log2(l / L)); None: unsupported beyond L
 Shape = tuple[float, Callable[[float], float] | None]
@@ -99,6 +100,8 @@ def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> 
         "nll": nll,
         "bpb": nll / LN2,
         "ppl": math.exp(nll),
+        "unigram": UNIGRAM,
+        "chance": math.log(257),
         "nll_low": nll - 0.03,
         "nll_high": nll + 0.03,
         "gain": told,

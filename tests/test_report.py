@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import json
 import math
 import re
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from fake_results import BEHAVIOUR, LN2, many, results
@@ -16,15 +20,39 @@ from matplotlib.text import Annotation
 from PIL import Image
 from rich.console import Console
 
-from poscli.drawing.page import place_labels
+from poscli.drawing.page import Page, place_labels
 from poscli.drawing.style import MAX_COLORED_LINES, styles_for
-from poscli.report import Report, build_report, collect, records, summarize, terminal, trained_tokens
+from poscli.report import (
+    About,
+    Report,
+    build_report,
+    collect,
+    folder,
+    records,
+    summarize,
+    terminal,
+    trained_tokens,
+)
 from poscli.report.caveats import caveats
 from poscli.report.figures import Drawing, context_gain_by_length, loss_by_position, perplexity_by_length
+from poscli.report.folder import write_folder
+from poscli.report.guessing import untrained
 from poscli.report.markdown import Markdown, escape
 from poscli.report.pooling import NothingToPlot, headline, pool
 from poscli.report.sections import split
-from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, UNCLEAR, USES_CONTEXT, verdict
+from poscli.report.table import summary_columns
+from poscli.report.verdicts import (
+    BREAKS,
+    DEGRADES,
+    EXTRAPOLATES,
+    MEANING,
+    NOT_TESTED,
+    NOT_TRAINED,
+    UNCLEAR,
+    USES_CONTEXT,
+    only_guesses,
+    verdict,
+)
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame, write_table
 from poscli.system.errors import PoscliError, UsageError
 
@@ -170,6 +198,89 @@ def test_records_are_json(rows: pd.DataFrame) -> None:
     assert told[0]["verdict"] == USES_CONTEXT
 
 
+# ---- models that learned nothing
+
+
+def guessing(rows: pd.DataFrame, name: str = "alibi", *, seed: int = 0, nll: float = 5.55) -> pd.DataFrame:
+    """The rows with a seed of an encoding that predicts everywhere as before training; crop changes nothing then."""
+    mine = (rows["encoding"] == name) & (rows["seed"] == seed)
+    numbers = {"nll": nll, "ppl": math.exp(nll), "bpb": nll / LN2, "nll_low": nll - 0.01, "nll_high": nll + 0.01}
+    gains = {"gain": 0.0, "gain_low": -0.0001, "gain_high": 0.0001}
+    return change(rows, mine & (rows["status"] == "ok"), **numbers, **gains)
+
+
+@pytest.mark.parametrize(
+    ("nll", "high", "guess", "only"),
+    [
+        (3.0, 3.2, 3.3, False),
+        (3.0, 3.3, 3.3, True),
+        (3.29, 3.31, 3.3, True),
+        (3.29, math.nan, 3.3, False),
+        (3.3, math.nan, 3.3, True),
+        (5.55, 5.56, math.nan, False),  # nothing to compare with
+    ],
+)
+def test_a_loss_that_is_not_below_a_guess(nll: float, high: float, guess: float, only: bool) -> None:
+    assert only_guesses(nll, high, guess) is only
+
+
+def test_an_untrained_model_gets_no_verdict_on_extrapolation(rows: pd.DataFrame) -> None:
+    assert untrained(rows) == {}
+    summary = summarize(guessing(rows))
+    line = by_name(summary).loc["alibi"]
+    assert line["verdict"] == NOT_TRAINED
+    assert line["reason"] == "its loss at its training length is 5.55 nats per token, and guessing costs 3.30"
+    assert list(summary["encoding"])[-2:] == ["alibi", "learned"]  # after all that learned something, before failures
+    near = by_name(summarize(guessing(rows, nll=3.295))).loc["alibi"]
+    assert (near["verdict"], "95 % interval up to 3.3" in near["reason"]) == (NOT_TRAINED, True)
+    only_one_length = guessing(rows)[rows["length"] == 256]
+    assert by_name(summarize(only_one_length)).loc["alibi", "verdict"] == NOT_TRAINED
+
+
+def test_a_guess_that_is_worse_than_chance_is_not_one_to_beat(rows: pd.DataFrame) -> None:
+    strange = guessing(rows, nll=6.0).assign(unigram=7.0)  # held-out text unlike the training text
+    assert set(untrained(strange)) == {"alibi"}
+
+
+def test_one_untrained_seed_is_not_hidden_by_the_mean_over_seeds() -> None:
+    rows = guessing(results(seeds=(0, 1, 2))[0], seed=2)
+    line = by_name(summarize(rows)).loc["alibi"]
+    assert line["verdict"] == NOT_TRAINED
+    assert line["reason"].startswith("1 of 3 seeds: its loss")
+
+
+def test_an_untrained_model_wins_nothing_and_is_marked_everywhere(
+    tmp_path: Path, rows: pd.DataFrame, positions: pd.DataFrame
+) -> None:
+    two = [table[table["encoding"].isin(["sinusoidal", "alibi"])] for table in (rows, positions)]
+    worse = guessing(two[0], nll=3.9)  # at 16x its perplexity and its gain are better than those of sinusoidal
+    assert worse.loc[(worse["encoding"] == "sinusoidal") & (worse["length"] == 4096), "ppl"].max() > math.exp(3.9)
+    report = build_report(worse, two[1], tmp_path)
+    text = text_of(report)
+    assert "sinusoidal predicts best" in text
+    assert "Not trained, since already at 256 they predict no better than a guess: alibi." in text
+    assert text.count(f"- {NOT_TRAINED}: {MEANING[NOT_TRAINED]}") == 1
+    assert not re.search(r"\| alibi .*\*\*", text)  # no number of it is the best of a column
+    assert text.count("Not trained: alibi.") == 3  # the alternative text of each picture
+    assert pd.read_csv(report.files[1]).set_index("encoding").loc["alibi", "verdict"] == NOT_TRAINED
+    for drawing in drawings(worse, two[1])[:2]:
+        labels = [label.get_text() for label in drawing.page.figure.findobj(Annotation)]
+        assert [label for label in labels if label.endswith(NOT_TRAINED)] == [
+            label for label in labels if label.startswith("alibi")
+        ]
+    console = printed(100)
+    terminal.show(report, console)
+    terminal.show_fresh([part for _, part in worse.groupby("run_id")], console, summed=False)
+    assert console.file.getvalue().count("alibi: not trained: its loss") == 2  # type: ignore[attr-defined]
+
+
+def test_models_that_all_only_guess_have_no_best(tmp_path: Path, rows: pd.DataFrame) -> None:
+    one = guessing(rows[rows["encoding"] == "alibi"])
+    text = text_of(build_report(one, frame([], POSITION_COLUMNS), tmp_path))
+    assert "best" not in text.split("### How this was made")[0].replace("**", "")
+    assert EXTRAPOLATES not in text
+
+
 # ---- groups
 
 
@@ -249,7 +360,7 @@ def test_names_and_reasons_are_escaped_in_markdown(tmp_path: Path) -> None:
     hostile = "a|b\n| c | [x](y) <b> `d` *e* _f_ \\"
     rows = rows.assign(corpus=hostile, encoding=rows["encoding"].replace("none", hostile))
     rows["reason"] = rows["reason"].where(rows["reason"] == "", hostile)
-    build_report(rows, frame([], POSITION_COLUMNS), tmp_path, explained=["**kept** as | Markdown"])
+    build_report(rows, frame([], POSITION_COLUMNS), tmp_path, about=About(explained=["**kept** as | Markdown"]))
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "- **kept** as | Markdown" in text
     ours = text.replace("![", "").replace("**kept** as | Markdown", "")
@@ -286,6 +397,166 @@ def test_doubts_about_the_numbers_are_caveats(rows: pd.DataFrame) -> None:
 def test_ordinary_results_have_one_caveat(rows: pd.DataFrame) -> None:
     (note,) = caveats(rows, summarize(rows))
     assert "One seed" in note
+
+
+# ---- the folder
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A folder with the report of earlier files, and files of the user's beside them."""
+    pictures = {f"{name}-old-L256.png": name.encode() for name in ("perplexity", "gain", "position")}
+    write_folder(tmp_path, {"report.md": b"old", "summary.csv": b"old", **pictures})
+    (tmp_path / "perplexity-mine.png").write_bytes(b"perplexity")
+    (tmp_path / "notes.md").write_text("mine")
+    return tmp_path
+
+
+def test_files_of_an_earlier_report_are_removed_and_those_of_the_user_are_not(
+    written: Path, rows: pd.DataFrame
+) -> None:
+    (written / "gain-old-L256.png").write_bytes(b"a picture that the user made of it")
+    report = build_report(rows, frame([], POSITION_COLUMNS), written)
+    mine = {"perplexity-mine.png", "notes.md", "gain-old-L256.png"}
+    assert names_in(written) == {path.name for path in report.files} | mine
+    one = build_report(rows[rows["protocol"] == "sliding"].assign(gain=math.nan), frame([], POSITION_COLUMNS), written)
+    assert {path.name for path in report.files} - {path.name for path in one.files} == {"gain.png"}
+    assert names_in(written) == {path.name for path in one.files} | mine
+    before = {path: path.read_bytes() for path in written.iterdir()}
+    build_report(rows[rows["protocol"] == "sliding"].assign(gain=math.nan), frame([], POSITION_COLUMNS), written)
+    assert {path: path.read_bytes() for path in written.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "[1]", "{", '{"../mine.png": ["x"], "gain.png": 3}', '{"notes.md": ["MINE"], "gain-x.png": ["no"]}']
+)
+def test_a_damaged_list_of_files_removes_nothing(written: Path, damaged: str) -> None:
+    mark = hashlib.sha256(b"mine").hexdigest()
+    (written / "files.json").write_text(damaged.replace("MINE", mark))
+    before = names_in(written)
+    write_folder(written, {"report.md": b"new", "summary.csv": b"new"})
+    assert names_in(written) == before
+    assert (written / "report.md").read_text() == "new"
+
+
+def test_a_crash_at_any_file_leaves_no_page_beside_files_of_another_report(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """report.md is the old one with all its files, or says that it is not finished, or is the new one with its own."""
+    new = {"perplexity.png": b"p", "gain-old-L256.png": b"g2", "summary.csv": b"new", "report.md": b"new"}
+    old = {path.name: path.read_bytes() for path in written.iterdir()}
+    write, seen = folder.write_atomic, set()
+    for stop in range(8):
+        for name, content in old.items():
+            (written / name).write_bytes(content)
+        (written / "perplexity.png").unlink(missing_ok=True)
+        calls = iter(range(99))
+
+        def crash(path: Path, content: bytes | str, calls: Iterator[int] = calls, stop: int = stop) -> None:
+            if next(calls) == stop:
+                raise KeyboardInterrupt
+            write(path, content)
+
+        monkeypatch.setattr(folder, "write_atomic", crash)
+        with contextlib.suppress(KeyboardInterrupt):
+            write_folder(written, new)
+        page = (written / "report.md").read_bytes()
+        seen.add(page)
+        if page in (b"old", b"new"):
+            own = old if page == b"old" else new
+            for name in (name for name in own if name != "files.json"):
+                assert (written / name).read_bytes() == own[name]
+        else:
+            assert page.startswith(b"# This report is not finished")
+        monkeypatch.setattr(folder, "write_atomic", write)
+        write_folder(written, new)  # the same command again
+        assert names_in(written) == {*new, "files.json", "perplexity-mine.png", "notes.md"}
+    assert len(seen) == 3
+
+
+def test_an_error_while_drawing_leaves_the_earlier_report(
+    written: Path, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in written.iterdir()}
+    monkeypatch.setattr(Page, "png", lambda page: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        build_report(rows, frame([], POSITION_COLUMNS), written)
+    assert {path.name: path.read_bytes() for path in written.iterdir()} == before
+
+
+def test_a_suite_gives_its_report_a_title_and_names_what_is_left_out(tmp_path: Path, rows: pd.DataFrame) -> None:
+    about = About(title="Quick: <five>", description="On *two* cores.", left_out=["t5, seed 0: no disk"])
+    report = build_report(rows, frame([], POSITION_COLUMNS), tmp_path, about=about)
+    text = text_of(report)
+    assert text.startswith("# Quick: \\<five\\>\n\nOn \\*two\\* cores.\n")
+    assert "- t5, seed 0: no disk" in text
+    console = printed(100)
+    terminal.show(report, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.startswith("Quick: <five>\nOn *two* cores.\nleft out: t5, seed 0: no disk\n")
+
+
+# ---- no number where there is none
+
+
+@pytest.mark.parametrize(
+    ("status", "hole"),
+    [("oom", 1024), ("oom", 4096), ("diverged", 4096), ("unsupported", 4096), ("nonfinite", 1024), ("failed", 4096)],
+)
+def test_a_status_never_becomes_a_number(tmp_path: Path, rows: pd.DataFrame, status: str, hole: int) -> None:
+    numbers = dict.fromkeys(("nll", "nll_low", "nll_high", "ppl", "bpb", "gain", "gain_low", "gain_high"), math.nan)
+    bad = (rows["encoding"] == "alibi") & (rows["length"] == hole)
+    rows = change(rows, bad, status=status, reason="it went wrong", tokens=0, bytes=0, documents=0, **numbers)
+    ratio = f"{hole // 256}x"
+    report = build_report(rows, frame([], POSITION_COLUMNS), tmp_path)
+    line = by_name(report.summary).loc["alibi"]
+    assert math.isnan(line[f"ppl_{ratio}"])
+    assert math.isnan(line[f"bpb_{ratio}"])
+    assert (line["verdict"] == status) == (hole == 4096)
+    assert math.isnan(line["growth"]) == math.isnan(line["gain_bpb"]) == (hole == 4096)
+    text = text_of(report)
+    (cells,) = re.findall(r"^\| alibi \|(.*)", text.split("### Every protocol")[0], re.MULTILINE)
+    assert cells.split("|")[{1024: 3, 4096: 5}[hole]].strip() == "-"
+    assert "it went wrong" in text
+    assert status in text
+    for drawing in (perplexity_by_length(rows), context_gain_by_length(rows)):
+        lines = [line for line in drawing.page.axes.get_lines() if len(line.get_xdata()) == 5]
+        holes = [list(np.isnan(np.asarray(line.get_ydata(), float))) for line in lines]
+        assert [length == hole for length in (256, 512, 1024, 2048, 4096)] in holes  # its line is broken there
+        strip = drawing.page.strip
+        assert strip is not None
+        assert any(f"alibi: {status} from {ratio}" in label.get_text() for label in strip.texts)
+    assert math.isnan(records(report.summary)[0]["ppl_1x"]) is False
+    assert [row[f"ppl_{ratio}"] for row in records(report.summary) if row["encoding"] == "alibi"] == [None]
+
+
+def test_a_loss_too_large_for_a_perplexity_is_drawn_as_a_failure(tmp_path: Path, rows: pd.DataFrame) -> None:
+    huge = change(rows, (rows["encoding"] == "rope") & (rows["length"] == 4096), nll=1e6, nll_low=1e6, nll_high=1e6)
+    report = build_report(huge, frame([], POSITION_COLUMNS), tmp_path)
+    assert by_name(report.summary).loc["rope", "ppl_16x"] == math.inf
+    strip = perplexity_by_length(huge).page.strip
+    assert strip is not None
+    assert any("rope: infinite from 16x" in label.get_text() for label in strip.texts)
+
+
+def test_a_failed_seed_is_not_the_best_of_the_others(rows: pd.DataFrame) -> None:
+    three = results({name: BEHAVIOUR[name] for name in ("alibi", "rope", "none")}, seeds=(0, 1, 2))[0]
+    bad = (three["encoding"] == "alibi") & (three["seed"] == 1) & (three["length"] == 4096)
+    summary = summarize(change(three, bad, status="oom", nll=math.nan, gain=math.nan))
+    columns = {column.name: column for column in summary_columns(summary)}
+    alibi = list(summary["encoding"]).index("alibi")
+    assert summary["ppl_16x"].idxmin() == alibi  # the mean of two seeds
+    assert columns["16x"].best not in (None, alibi)
+    assert columns["8x"].best == alibi
+
+
+def test_intervals_from_few_documents_are_a_caveat(rows: pd.DataFrame) -> None:
+    few = rows.assign(documents=7)
+    assert any("from only 7 documents" in note for note in caveats(few, summarize(few)))
 
 
 # ---- protocols, baselines and tasks that the report does not know

@@ -34,7 +34,7 @@ max_len = 64
 tokens = 128
 stride = 16
 """
-NAMES = {"report.md", "summary.csv", "perplexity.png", "gain.png", "position.png"}
+NAMES = {"report.md", "files.json", "summary.csv", "perplexity.png", "gain.png", "position.png"}
 JOBS = [("none", 0), ("rope", 0), ("none", 1), ("rope", 1)]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +12,8 @@ from cli_runner import cli
 
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
-from poscli.tasks import IGNORED, TASKS, open_task
-from poscli.tasks.copy import COPY, PAD, SYMBOLS
+from poscli.tasks import IGNORED, TASKS, Task, language, open_task
+from poscli.tasks.copy import COPY, PAD, SYMBOLS, Copy
 
 LENGTH = 32
 TRAIN = ("--task", "copy", "--preset", "nano", "--length", LENGTH, "--batch", 16, "--tokens", "250k")
@@ -106,3 +109,41 @@ def test_an_impossible_task_is_refused_in_one_line(options, message, tmp_path) -
     assert result.code == 2
     assert message in result.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_guess_knows_the_frequencies_of_the_training_text(monkeypatch) -> None:
+    monkeypatch.setattr(language, "CHUNK_TOKENS", 3)  # so that the counts of several parts are added
+    tokens = np.array([4, 0, 1, 1, 4, 1, 2], np.uint16)
+    train = SimpleNamespace(tokens=tokens, bytes=5, documents=2)
+    corpus: Any = SimpleNamespace(spec="", fingerprint="", vocab=5, train=train, valid=None)
+    loss = language.Language(corpus).unigram(np.array([[1, 3]]))  # counts 3 and 0, of 7; one is added to each of 5
+    assert loss == pytest.approx(np.array([[-np.log(4 / 12), -np.log(1 / 12)]]))
+
+
+@pytest.mark.parametrize("name", TASKS.names())
+def test_a_guess_is_a_distribution_over_the_vocabulary(name: str) -> None:
+    task = open_task(name, "stdlib", "bytes")
+    scored = np.arange(SYMBOLS if name == "copy" else task.vocab)
+    assert np.exp(-task.unigram(scored)).sum() == pytest.approx(1)
+
+
+class Even(Copy):
+    unigram = Task.unigram
+
+
+def test_a_task_without_a_text_guesses_evenly() -> None:
+    assert Even().unigram(np.zeros((2, 3), np.int64)) == pytest.approx(np.full((2, 3), np.log(SYMBOLS + 2)))
+
+
+@pytest.mark.parametrize("task", TASKS.names())
+def test_a_model_that_was_never_trained_is_called_so(task: str, tmp_path) -> None:
+    """One step at a learning rate of almost nothing: the loss is at chance, and cutting the context changes nothing."""
+    rates = [word for part in ("matrix", "head", "embedding") for word in ("--set", f"{part}_lr=1e-12")]
+    still = ("--tokens", 64, *rates)
+    words = ("--enc", "rope", "--task", task, "--preset", "nano", "--length", LENGTH, "--batch", 2, *still)
+    for command in (("train", *words), ("extrapolate", "--max-len", 2 * LENGTH, "--tokens", 256, "--stride", 16)):
+        result = cli(*command, "--out", tmp_path)
+        assert result.code == 0, result.err
+    assert "rope: not trained: its loss at its training length is" in " ".join(result.out.split())
+    (row,) = cli("report", "--out", tmp_path, "--json").json["summary"]
+    assert row["verdict"] == "not trained"

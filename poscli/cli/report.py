@@ -29,14 +29,27 @@ def report(
 
 
 def present(
-    rows: pd.DataFrame, positions: pd.DataFrame, to: Path, runs: Path, json_: bool, *, mix: bool = False, **more: Any
+    rows: pd.DataFrame,
+    positions: pd.DataFrame,
+    to: Path,
+    runs: Path,
+    json_: bool,
+    *,
+    mix: bool = False,
+    title: str = "",
+    description: str = "",
+    **more: Any,
 ) -> None:
-    """Write a report to the folder `to` and print its table; a JSON document has the values of `more`, too."""
-    from poscli.evaluation.explain import explanations
-    from poscli.report import build_report, records, terminal, trained_tokens
+    """Write a report to the folder `to` and print its table; a JSON document has the values of `more`, too.
 
-    trained, explained = trained_tokens(runs), explanations(rows)
-    made = build_report(rows, positions, to, mix=mix, trained=trained, explained=explained)
+    `title` and `description` are those of a suite. The runs in `failures`, if that is in `more`, are named as left out.
+    """
+    from poscli.evaluation.explain import explanations
+    from poscli.report import About, build_report, records, terminal, trained_tokens
+
+    left_out = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in more.get("failures", ())]
+    about = About(title=title, description=description, left_out=left_out, explained=explanations(rows))
+    made = build_report(rows, positions, to, mix=mix, trained=trained_tokens(runs), about=about)
     payload = {"summary": records(made.summary), "files": [str(path) for path in made.files], **more}
     emit(json_, payload, lambda: terminal.show(made, out()))
     for path in made.files:

@@ -92,6 +92,7 @@ def remark(
         fontsize=7.5,
         color=QUIET,
         zorder=7,
+        parse_math=False,
         path_effects=[withStroke(linewidth=2.5, foreground=halo)],
     )
 

@@ -10,12 +10,15 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import blended_transform_factory
 from scipy.optimize import isotonic_regression
@@ -78,17 +81,21 @@ class Page:
         self._text(top, title, size=12.5, color=INK, weight="bold", va="top")
         self._text(top - 0.27, self._fold(finding, 9, 2), size=9, color=INK, va="top", linespacing=1.25)
         head = self.height - TOP + 0.06
-        self.figure.text(1 - 0.14 / WIDTH, head / self.height, heading, ha="right", fontsize=7.2, color=QUIET)
+        look: dict[str, Any] = {"ha": "right", "fontsize": 7.2, "color": QUIET}
+        self.figure.text(1 - 0.14 / WIDTH, head / self.height, drawable(heading), parse_math=False, **look)
         self._text(0.08, self._fold(footnote, 6.8, 3), size=6.8, color=QUIET, va="bottom", linespacing=1.3)
 
     def _text(self, y: float, text: str, **look: object) -> None:
-        self.figure.text(0.18 / WIDTH, y / self.height, text, ha="left", parse_math=False, **look)  # type: ignore[arg-type]
+        self.figure.text(0.18 / WIDTH, y / self.height, drawable(text), ha="left", parse_math=False, **look)  # type: ignore[arg-type]
+
+    def png(self) -> bytes:
+        """The page as the content of a PNG file."""
+        self.canvas.print_png(buffer := io.BytesIO())
+        return buffer.getvalue()
 
     def save(self, path: Path) -> None:
         """Write the PNG atomically."""
-        content = io.BytesIO()
-        self.canvas.print_png(content)
-        write_atomic(Path(path), content.getvalue())
+        write_atomic(Path(path), self.png())
 
     def label_ends(self, ends: Sequence[End], failures: Sequence[Failure] = ()) -> None:
         """Label every line at its end and every row of the strip; call this after the scales are set."""
@@ -100,6 +107,7 @@ class Page:
 
     def _fold(self, text: str, size: float, most: int) -> str:
         """Wrap text to the width of the page and cut it after `most` lines; `size` is the font size in points."""
+        text = drawable(text)
         inches = self._width([text], size)
         line = int(len(text) * min(1.0, 0.95 * (WIDTH - 0.36) / max(inches, 0.1))) + 1
         return "\n".join(textwrap.wrap(text, line, max_lines=most, placeholder=" …"))
@@ -201,13 +209,28 @@ def place_labels(wanted: Sequence[float], gap: float, low: float, high: float) -
     return [float(value) for value in result]
 
 
+@cache
+def _glyphs() -> frozenset[int]:
+    """The code points that the font has."""
+    return frozenset(get_font(findfont(FontProperties())).get_charmap())
+
+
+def drawable(text: str) -> str:
+    """The text with an escape in the place of each character that the font lacks, such as an emoji.
+
+    matplotlib would draw all these as the same empty box, and warn.
+    """
+    known = _glyphs() | {ord("\n")}
+    return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in text)
+
+
 def clip(text: str, longest: int = MAX_LABEL_CHARACTERS) -> str:
-    """Shorten a label to `longest` characters in its middle, because specs differ at both ends.
+    """Make a label drawable and shorten it to `longest` characters in its middle, because specs differ at both ends.
 
     >>> clip("name(option=500000)+wrapper", 15)
     'name(op…wrapper'
     """
-    half = longest // 2
+    text, half = drawable(text), longest // 2
     return text if len(text) <= longest else f"{text[: longest - 1 - half]}…{text[-half:]}"
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.protocol import PROTOCOLS
+from poscli.report.markdown import escape
 from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError
 
@@ -26,4 +27,4 @@ def explanations(rows: pd.DataFrame) -> list[str]:
 
 
 def _unknown(name: str, kind: str) -> str:
-    return f"**{name}** is a {kind} that is not installed here."
+    return f"**{escape(name)}** is a {kind} that is not installed here."

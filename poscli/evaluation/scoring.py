@@ -68,7 +68,9 @@ class _Scores:
         text = setup.task.text(length)
         self.task, self.spans, self.scored = setup.task, spans, scored
         self.counts = text.counts(spans, scored)
-        self.bytes = int(setup.task.token_bytes(text.targets(spans, scored))[self.counts].sum())
+        targets = text.targets(spans, scored)
+        self.bytes = int(setup.task.token_bytes(targets)[self.counts].sum())
+        self.unigram = float(setup.task.unigram(targets)[self.counts].mean())
         documents, unit = np.unique(spans[:, 0], return_inverse=True)
         self.documents = len(documents)
         by_document = self.documents >= FEWEST_DOCUMENTS
@@ -87,6 +89,8 @@ class _Scores:
             "nll": mean,
             "bpb": mean / math.log(2) * (tokens / self.bytes),
             "ppl": math.exp(min(mean, 700)),
+            "unigram": self.unigram,
+            "chance": math.log(self.task.vocab),
             "nll_low": low,
             "nll_high": high,
             "resampled": self.resampled,

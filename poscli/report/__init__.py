@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from poscli.report.build import build_report
 from poscli.report.collect import collect, trained_tokens
-from poscli.report.sections import Picture, Report, Section
+from poscli.report.sections import About, Picture, Report, Section
 from poscli.report.summary import records, summarize
 
-__all__ = ["Picture", "Report", "Section", "build_report", "collect", "records", "summarize", "trained_tokens"]
+__all__ = ["About", "Picture", "Report", "Section", "build_report", "collect", "records", "summarize", "trained_tokens"]

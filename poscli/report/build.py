@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -10,14 +10,16 @@ import pandas as pd
 from poscli.drawing.style import styles_for
 from poscli.report.caveats import caveats
 from poscli.report.collect import FIRST_COMMANDS
+from poscli.report.folder import LIST, PAGE, TABLE, write_folder
+from poscli.report.guessing import untrained
 from poscli.report.markdown import report_markdown
 from poscli.report.origin import footnote
 from poscli.report.pooling import NothingToPlot, headline
-from poscli.report.sections import Group, Picture, Report, Section, split
+from poscli.report.sections import About, Group, Picture, Report, Section, split
 from poscli.report.summary import join, standings, summarize
-from poscli.runs.schema import write_table
 from poscli.system.errors import PoscliError
-from poscli.system.files import write_atomic
+
+FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are full-width
 
 
 def build_report(
@@ -27,49 +29,70 @@ def build_report(
     *,
     mix: bool = False,
     trained: Mapping[str, int] | None = None,
-    explained: Sequence[str] = (),
+    about: About | None = None,
 ) -> Report:
-    """Write summary.csv, report.md and up to three pictures per section to the folder `out`.
+    """Write summary.csv, report.md, up to three pictures per section, and files.json to the folder `out`.
 
     Each corpus and training length has its own section; `mix` puts corpora into one. `trained` (from
-    `trained_tokens`) adds the training budget to footnotes. `explained` lists what the protocols and baselines are,
-    in Markdown, for the end of report.md.
+    `trained_tokens`) adds the training budget to footnotes. `about` is what the rows cannot tell, such as a title.
+    Files of an earlier report in the folder that are not written again are removed. All pictures are drawn before the
+    first file is written, so that an error leaves the earlier report as it was.
     """
     if rows.empty:
         raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
-    sections = tuple(_section(group, Path(out), trained or {}) for group in split(rows, positions, mix=mix))
+    out, trained = Path(out), trained or {}
+    contents: dict[str, bytes] = {}
+    sections = tuple(_section(group, out, trained, contents) for group in split(rows, positions, mix=mix))
     summary = join([section.summary for section in sections])
-    pictures = [picture.path for section in sections for picture in section.pictures]
-    files = (Path(out) / "report.md", Path(out) / "summary.csv", *pictures)
-    report = Report(sections, summary, files)
-    write_table(files[1], summary)
-    write_atomic(files[0], report_markdown(report, trained or {}, explained))
+    files = (out / PAGE, out / TABLE, *(out / name for name in contents), out / LIST)
+    report = Report(sections, summary, files, about or About())
+    contents[TABLE] = for_spreadsheets(summary).to_csv(index=False, lineterminator="\n").encode()
+    contents[PAGE] = report_markdown(report, trained).encode()
+    write_folder(out, contents)
     return report
 
 
-def _section(group: Group, out: Path, trained: Mapping[str, int]) -> Section:
+def for_spreadsheets(table: pd.DataFrame) -> pd.DataFrame:
+    """The table, with an apostrophe before every text that a spreadsheet would take for a formula.
+
+    Spreadsheets execute a cell that begins with `=`, `+`, `-` or `@`. They show `'=1+1` as the text `=1+1`.
+    """
+    texts = table.select_dtypes(["object", "string"]).columns
+    return table.assign(**{name: table[name].map(_no_formula) for name in texts})
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA_SIGNS) else text
+
+
+def _section(group: Group, out: Path, trained: Mapping[str, int], contents: dict[str, bytes]) -> Section:
+    """One section; the content of its pictures goes to `contents`, by file name."""
     summary = summarize(group.rows, mix=True)  # corpora that must stay apart are different groups already
-    pictures, missing = _draw(group, summary, out, trained)
-    return Section(group, summary, tuple(pictures), (*group.notes, *caveats(group.rows, summary), *missing))
+    pictures, missing = _draw(group, summary, trained)
+    contents |= {f"{name}{group.slug}.png": content for name, (content, _) in pictures.items()}
+    shown = tuple(Picture(out / f"{name}{group.slug}.png", alt) for name, (_, alt) in pictures.items())
+    return Section(group, summary, shown, (*group.notes, *caveats(group.rows, summary), *missing))
 
 
 def _draw(
-    group: Group, summary: pd.DataFrame, out: Path, trained: Mapping[str, int]
-) -> tuple[list[Picture], list[str]]:
-    """Draw the pictures of one section in common styles: (pictures, why others could not be drawn)."""
+    group: Group, summary: pd.DataFrame, trained: Mapping[str, int]
+) -> tuple[dict[str, tuple[bytes, str]], list[str]]:
+    """Draw one section in common styles: (PNG and alternative text by name, why others could not be drawn)."""
     from poscli.report import figures  # matplotlib takes a second to import, and a summary does not need it
 
     rows, styles = group.rows, styles_for(*standings(summary))
     scored = rows[rows["status"] == "ok"]
     per_token = scored["bytes"].sum() / scored["tokens"].sum() if scored["tokens"].sum() else 1.0
     origin = footnote(rows, headline(rows).perplexity, trained)
-    pictures, missing = [], []
+    pictures, missing = {}, []
     for name, draw in (
         ("perplexity", lambda: figures.perplexity_by_length(rows, styles=styles, trained=trained)),
         ("gain", lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained)),
         (
             "position",
-            lambda: figures.loss_by_position(group.positions, styles=styles, bytes_per_token=per_token, origin=origin),
+            lambda: figures.loss_by_position(
+                group.positions, styles=styles, bytes_per_token=per_token, origin=origin, guessing=untrained(rows)
+            ),
         ),
     ):
         try:
@@ -77,7 +100,5 @@ def _draw(
         except NothingToPlot as error:
             missing.append(f"No picture of {name}: {error}.")
             continue
-        path = out / f"{name}{group.slug}.png"
-        drawing.page.save(path)
-        pictures.append(Picture(path, drawing.alt))
+        pictures[name] = (drawing.page.png(), drawing.alt)
     return pictures, missing

@@ -1,14 +1,16 @@
 """The three figures of a report.
 
 Every function takes tidy rows of one training length (`poscli.runs.schema`), pools their seeds and returns a page with
-its alternative text. Encodings without a number are marked in a strip above the axes; none is left out.
+its alternative text. Encodings without a number are marked in a strip above the axes; none is left out. A line is
+broken at a length without a number. Encodings that are not trained are drawn, and marked at the ends of their lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -28,9 +30,11 @@ from poscli.drawing.page import End, Failure, Page, failure_rows
 from poscli.drawing.style import MAX_COLORED_LINES, Style, Styles, styles_for
 from poscli.drawing.text import distinct, listed, number, signed
 from poscli.report.findings import gain_finding, perplexity_finding, position_finding
+from poscli.report.guessing import untrained
 from poscli.report.origin import footnote, unit_of
 from poscli.report.pooling import LN2, NothingToPlot, headline, pool, the_train_length
 from poscli.report.summary import ratio_name
+from poscli.report.verdicts import NOT_TRAINED
 from poscli.runs.schema import FULL
 
 MIN_RATIO_FOR_LOG_AXIS = 2.5  # largest over smallest value
@@ -55,11 +59,11 @@ def perplexity_by_length(
     """
     protocol = headline(rows).perplexity
     train_length, unit = the_train_length(rows), unit_of(rows)
-    points, good = _points(rows, protocol, "ppl")
+    points, good, guessing = *_points(rows, protocol, "ppl"), untrained(rows)
     styles = styles or _styles(points, "ppl")
     failures = _failures(points, styles)
     page, last = Page(good["encoding"].nunique(), len(failures)), int(points["length"].max())
-    for name, line in good.groupby("encoding"):
+    for name, line in _lines(points, "ppl"):
         draw(page.axes, line["length"], line["ppl"], styles[name])
         _band(page.axes, line, styles[name])
     length_axis(page.axes, sorted(set(points["length"])), train_length)
@@ -67,11 +71,11 @@ def perplexity_by_length(
     name_axes(page.axes, LENGTH_AXIS, f"perplexity per {unit}{scale} (lower is better)")
     headroom(page.axes)
     mark_training(page.axes, train_length)
-    page.label_ends(_ends(good, "ppl", styles, _perplexity_label), failures)
+    page.label_ends(_ends(good, "ppl", styles, _marking(_perplexity_label, guessing)), failures)
     title = f"Which encodings still predict well at {ratio_name(last / train_length)} their training length?"
     heading = f"perplexity at {last} (times its own at {train_length})"
     note = f"{footnote(rows, protocol, trained)} {_bands(rows, protocol)}"
-    return _finish(page, title, perplexity_finding(points, unit), heading, note)
+    return _finish(page, title, perplexity_finding(points, unit, guessing), heading, note)
 
 
 def context_gain_by_length(
@@ -82,12 +86,12 @@ def context_gain_by_length(
     if not protocol:
         raise NothingToPlot("no protocol measured a gain")
     train_length = the_train_length(rows)
-    points, good = _points(rows, protocol, "gain")
+    points, good, guessing = *_points(rows, protocol, "gain"), untrained(rows)
     styles = styles or _styles(points, "gain")
     failures = _failures(points, styles)
     page = Page(good["encoding"].nunique(), len(failures))
     shift = _dodge([name for name in sorted(set(good["encoding"])) if styles[name].strong])
-    for name, line in good.groupby("encoding"):
+    for name, line in _lines(points, "gain"):
         x = line["length"].where(line["ratio"] <= 1, line["length"] * shift.get(name, 1.0))
         draw(page.axes, x, line["gain"], styles[name])
         if styles[name].strong:
@@ -98,19 +102,25 @@ def context_gain_by_length(
     scale = _gain_axis(page.axes, pd.concat([good, *baselines.values()]), train_length)
     name_axes(page.axes, LENGTH_AXIS, f"context gain, bits per byte{scale}")
     mark_training(page.axes, train_length, at=0)
-    page.label_ends(_ends(good, "gain", styles, lambda name, line: f"{name} {signed(line['gain'].iloc[-1])}"), failures)
+    page.label_ends(_ends(good, "gain", styles, _marking(_gain_label, guessing)), failures)
     title = "Does context longer than in training help, or do harm?"
     heading = f"gain at {points['length'].max()}"
     note = f"{footnote(rows, protocol, trained)} Bars: 95 % intervals of the gain.{drawn}"
-    return _finish(page, title, gain_finding(points), heading, note)
+    return _finish(page, title, gain_finding(points, guessing), heading, note)
 
 
 def loss_by_position(
-    positions: pd.DataFrame, *, styles: Styles | None = None, bytes_per_token: float = 1.0, origin: str = ""
+    positions: pd.DataFrame,
+    *,
+    styles: Styles | None = None,
+    bytes_per_token: float = 1.0,
+    origin: str = "",
+    guessing: Collection[str] = (),
 ) -> Drawing:
     """Loss by position in the longest window on which each encoding was evaluated.
 
-    Position tables count tokens, which `bytes_per_token` converts to bytes. `origin` says how the tables were made.
+    Position tables count tokens, which `bytes_per_token` converts to bytes. `origin` says how the tables were made;
+    `guessing` names the encodings that are not trained, which position tables do not tell.
     """
     if positions.empty:
         raise NothingToPlot("no run has a loss by position")
@@ -118,7 +128,8 @@ def loss_by_position(
     skipped = int(train_length * SKIPPED_POSITIONS)
     bins = _bins(positions, skipped, bytes_per_token)
     styles = styles or _styles(bins, "bits")
-    page, last = Page(bins["encoding"].nunique()), int(bins["to"].max())
+    good = bins.dropna(subset=["bits"])
+    page, last = Page(good["encoding"].nunique()), int(bins["to"].max())
     for name, line in bins.groupby("encoding"):
         draw(page.axes, line["length"], line["bits"], styles[name], every=3)
     scale = _log_where_wide(page.axes, bins["bits"])
@@ -126,31 +137,41 @@ def loss_by_position(
     name_axes(page.axes, "position in the window", f"bits per byte{scale} (lower is better)")
     headroom(page.axes)
     mark_training(page.axes, train_length)
-    page.label_ends(_ends(bins, "bits", styles, lambda name, line: f"{name} {line['bits'].iloc[-1]:.2f}"))
+    page.label_ends(_ends(good, "bits", styles, _marking(_bits_label, guessing)))
     title = "Where in a long window does prediction get worse?"
     heading = "bits per byte at the end of the window"
     note = f"{origin} Windows of {last} tokens; the first {skipped} positions are costly for all and not shown."
-    return _finish(page, title, position_finding(bins), heading, note.strip())
+    return _finish(page, title, position_finding(bins, guessing), heading, note.strip())
 
 
 def _points(rows: pd.DataFrame, protocol: str, column: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(all points of a protocol, those with a number in this column)."""
     points = pool(rows, protocol)
-    good = points.dropna(subset=[column])
+    good = points[np.isfinite(points[column])]
     if good.empty:
         raise NothingToPlot(f"protocol {protocol} gave no number at any length")
     return points, good
 
 
+def _lines(points: pd.DataFrame, column: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Each encoding that has a number, with all lengths; NaN at those without one, where its line must be broken."""
+    lengths = sorted(set(points["length"]))
+    finite = points.assign(**{column: points[column].where(np.isfinite(points[column]))})
+    for name, line in finite.groupby("encoding"):
+        if line[column].notna().any():
+            yield str(name), line.set_index("length").reindex(lengths).reset_index()
+
+
 def _bins(positions: pd.DataFrame, skipped: int, bytes_per_token: float) -> pd.DataFrame:
     """The bins of each encoding's longest window after the skipped positions; `length` is the middle of a bin."""
     longest = positions[positions["length"] == positions.groupby("encoding")["length"].transform("max")]
-    bins = longest.groupby(["encoding", "from", "to"], as_index=False)["nll"].mean().dropna()
+    bins = longest.groupby(["encoding", "from", "to"], as_index=False)["nll"].mean()
     bins = bins[bins["to"] > skipped]
-    if bins.empty:
+    loss = bins["nll"].where(np.isfinite(bins["nll"]))
+    if loss.isna().all():
         raise NothingToPlot("no position has a loss")
     middle = (bins["from"] * bins["to"]) ** 0.5
-    return bins.assign(length=middle, bits=bins["nll"] / LN2 / bytes_per_token)
+    return bins.assign(length=middle, bits=loss / LN2 / bytes_per_token)
 
 
 def _styles(points: pd.DataFrame, column: str) -> Styles:
@@ -160,7 +181,15 @@ def _styles(points: pd.DataFrame, column: str) -> Styles:
     return styles_for(ranked, sorted(set(points["encoding"]) - set(ranked)))
 
 
-def _ends(points: pd.DataFrame, column: str, styles: Styles, label: Callable[[str, pd.DataFrame], str]) -> list[End]:
+Label = Callable[[str, pd.DataFrame], str]  # from the name of an encoding and its points to the text at its end
+
+
+def _marking(label: Label, guessing: Collection[str]) -> Label:
+    """The label, with a mark on the encodings that are not trained."""
+    return lambda name, line: label(name, line) + (f", {NOT_TRAINED}" if name in guessing else "")
+
+
+def _ends(points: pd.DataFrame, column: str, styles: Styles, label: Label) -> list[End]:
     """A label for the end of every line; a line that ends early is labelled with its name only."""
     right = points["length"].max()
     ends = []
@@ -176,10 +205,11 @@ def _ends(points: pd.DataFrame, column: str, styles: Styles, label: Callable[[st
 def _failures(points: pd.DataFrame, styles: Styles) -> list[Failure]:
     """The rows of the strip of failures."""
     alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for name, part in points[points["status"] != "ok"].groupby("encoding"):
+    for name, part in points[(points["status"] != "ok") | np.isinf(points["ppl"])].groupby("encoding"):
         first = part.iloc[0]
-        some = f" ({first['failed']}/{first['seeds']} seeds)" if first["failed"] < first["seeds"] else ""
-        cause = f"{first['status']} from {ratio_name(first['ratio'])}{some}"
+        some = f" ({first['failed']}/{first['seeds']} seeds)" if 0 < first["failed"] < first["seeds"] else ""
+        status = "infinite" if first["status"] == "ok" else first["status"]
+        cause = f"{status} from {ratio_name(first['ratio'])}{some}"
         alike.setdefault((cause, tuple(part["length"])), []).append(str(name))
     return failure_rows(alike, styles)
 
@@ -194,8 +224,8 @@ def _baselines(rows: pd.DataFrame, protocol: str) -> dict[str, pd.DataFrame]:
     """The gains under each baseline, by its name; a baseline whose gains are all zero, such as `crop`, is left out."""
     found = {}
     for variant in dict.fromkeys(rows.loc[rows["protocol"] == protocol, "variant"]):
-        points = pool(rows, protocol, variant).dropna(subset=["gain"])
-        if variant != FULL and (points["gain"] != 0).any():
+        points = pool(rows, protocol, variant)
+        if variant != FULL and (points["gain"].dropna() != 0).any():
             found[variant] = points
     return dict(list(found.items())[: len(BASELINE_DASHES)])
 
@@ -204,7 +234,7 @@ def _draw_baselines(axes: Axes, baselines: Mapping[str, pd.DataFrame], styles: S
     """Draw the gains under each baseline as thin lines; return what to add to the footnote."""
     note = ""
     for (variant, points), (dash, look) in zip(baselines.items(), BASELINE_DASHES.items(), strict=False):
-        for name, line in points.groupby("encoding"):
+        for name, line in _lines(points, "gain"):
             axes.plot(line["length"], line["gain"], dash, color=styles[name].color, linewidth=0.8, zorder=3)
         note += f" Thin {look} lines: the same models under the baseline {variant}."
     return note
@@ -253,6 +283,14 @@ def _perplexity_label(name: str, line: pd.DataFrame) -> str:
     own, value = line.loc[line["ratio"] == 1, "ppl"], line["ppl"].iloc[-1]
     growth = f" ({number(value / own.iloc[0])}x)" if len(own) and line["ratio"].iloc[-1] > 1 else ""
     return f"{name} {number(value)}{growth}"
+
+
+def _gain_label(name: str, line: pd.DataFrame) -> str:
+    return f"{name} {signed(line['gain'].iloc[-1])}"
+
+
+def _bits_label(name: str, line: pd.DataFrame) -> str:
+    return f"{name} {line['bits'].iloc[-1]:.2f}"
 
 
 def _finish(page: Page, title: str, finding: str, heading: str, note: str) -> Drawing:

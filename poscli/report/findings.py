@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pandas as pd
 
 from poscli.drawing.text import listed, number
@@ -11,14 +13,16 @@ from poscli.report.verdicts import (
     DEGRADES,
     EXTRAPOLATES,
     NOT_TESTED,
+    NOT_TRAINED,
     UNCLEAR,
     USES_CONTEXT,
-    is_failure,
+    can_win,
     verdict,
 )
 
 EFFECTS = {USES_CONTEXT: "helps", EXTRAPOLATES: "makes no difference to", DEGRADES: "harms", BREAKS: "breaks"}
 PHRASES = {
+    NOT_TRAINED: "Not trained, since already at {length} they predict no better than a guess",
     USES_CONTEXT: "Better than with the context cut to {length}, so the longer context is used",
     EXTRAPOLATES: "No worse than with the context cut to {length}",
     DEGRADES: "Worse than with the context cut to {length}",
@@ -28,40 +32,45 @@ PHRASES = {
 }
 
 
-def perplexity_finding(points: pd.DataFrame, unit: str) -> str:
-    """The best and the worst encoding at the longest length, and the encodings without a number there."""
+def perplexity_finding(points: pd.DataFrame, unit: str, guessing: Collection[str] = ()) -> str:
+    """The best and the worst encoding at the longest length, those `guessing`, and those without a number there."""
     last = points["length"].max()
-    end = points[points["length"] == last].dropna(subset=["ppl"]).sort_values("ppl")
+    end = _judged(points[points["length"] == last].dropna(subset=["ppl"]), guessing).sort_values("ppl")
     if end.empty:
-        return _without_result(points)
+        return _left_out(points, guessing)
     best, worst = end.iloc[0], end.iloc[-1]
     text = f"Reading {last} {unit}s at once, {best['encoding']}"
     if len(end) == 1:
         text += f" has perplexity {number(best['ppl'])}."
     else:
         text += f" is best (perplexity {number(best['ppl'])}) and {worst['encoding']} worst ({number(worst['ppl'])})."
-    return f"{text} {_without_result(points)}".strip()
+    return f"{text} {_left_out(points, guessing)}".strip()
 
 
-def gain_finding(points: pd.DataFrame) -> str:
+def gain_finding(points: pd.DataFrame, guessing: Collection[str] = ()) -> str:
     """The encodings that the longest context helps, harms or breaks, judged by the interval of the gain."""
     last = points["length"].max()
-    end = points[points["length"] == last].dropna(subset=["gain"]).sort_values("gain", ascending=False)
+    end = _judged(points[points["length"] == last].dropna(subset=["gain"]), guessing)
+    end = end.sort_values("gain", ascending=False)
     if points["ratio"].max() <= 1:
         return "Only the training length was evaluated."
     verdicts = [verdict(*gain) for gain in end[["gain", "gain_low", "gain_high"]].itertuples(index=False)]
     groups = {key: list(end["encoding"][[word == key for word in verdicts]]) for key in EFFECTS}
     told = "; ".join(f"{EFFECTS[key]} {listed(who, 4)}" for key, who in groups.items() if who)
     effect = f"longer context {told}" if told else "the effect of longer context is unclear"
-    return f"At {ratio_name(points['ratio'].max())}, {effect}. {_without_result(points)}".strip()
+    return f"At {ratio_name(points['ratio'].max())}, {effect}. {_left_out(points, guessing)}".strip()
 
 
-def position_finding(bins: pd.DataFrame) -> str:
+def position_finding(bins: pd.DataFrame, guessing: Collection[str] = ()) -> str:
     """The best and the worst loss in the last bin of the window."""
-    end = bins[bins["length"] == bins["length"].max()].sort_values("bits")
+    end = bins[bins["length"] == bins["length"].max()].dropna(subset=["bits"])
+    end = _judged(end, guessing).sort_values("bits")
+    if end.empty:
+        return _untrained(bins, guessing)
     best, worst = end.iloc[0], end.iloc[-1]
     text = f"At the end of the window {best['encoding']} needs {best['bits']:.2f} bits per byte"
-    return f"{text}, {worst['encoding']} {worst['bits']:.2f}." if len(end) > 1 else f"{text}."
+    text = f"{text}, {worst['encoding']} {worst['bits']:.2f}." if len(end) > 1 else f"{text}."
+    return f"{text} {_untrained(bins, guessing)}".strip()
 
 
 def answer(summary: pd.DataFrame) -> str:
@@ -69,7 +78,7 @@ def answer(summary: pd.DataFrame) -> str:
     first = summary.iloc[0]
     length, last = int(first["train_length"]), int(first["max_length"])
     ratio = ratio_name(last / length)
-    scored = summary[~summary["verdict"].map(is_failure)].dropna(subset=[f"ppl_{ratio}"])
+    scored = summary[summary["verdict"].map(can_win)].dropna(subset=[f"ppl_{ratio}"])
     parts = []
     if len(scored):
         best = scored.iloc[0]
@@ -85,8 +94,18 @@ def answer(summary: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-def _without_result(points: pd.DataFrame) -> str:
-    """The encodings that have no number at the longest length."""
+def _judged(points: pd.DataFrame, guessing: Collection[str]) -> pd.DataFrame:
+    """The points of encodings that may be compared."""
+    return points[~points["encoding"].isin(list(guessing))]
+
+
+def _untrained(points: pd.DataFrame, guessing: Collection[str]) -> str:
+    who = [name for name in dict.fromkeys(points["encoding"]) if name in guessing]
+    return f"Not trained: {listed(who, 4)}." if who else ""
+
+
+def _left_out(points: pd.DataFrame, guessing: Collection[str]) -> str:
+    """The encodings that only guess, and those that have no number at the longest length."""
     end = points[points["length"] == points["length"].max()]
     who = list(end.loc[end["nll"].isna(), "encoding"])
-    return f"No result there: {listed(who, 4)}." if who else ""
+    return " ".join(filter(None, [_untrained(points, guessing), f"No result there: {listed(who, 4)}." if who else ""]))

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from poscli.drawing.text import number
+from poscli.drawing.text import number, printable
 from poscli.report.findings import answer
 from poscli.report.origin import facts
 from poscli.report.pooling import headline, pool
@@ -28,12 +28,22 @@ class Markdown(str):
 def escape(value: object) -> Markdown:
     r"""Escape a value so that Markdown shows it as plain text on one line, inside a table cell too.
 
+    Dollars are escaped because GitHub reads mathematics between two of them, addresses because it makes them links.
+
     >>> print(escape("rope|none <b>"), escape(Markdown("**3.94**")))
     rope\|none \<b\> **3.94**
     """
     if isinstance(value, Markdown):
         return value
-    return Markdown(re.sub(r"([\\|*_\[\]<>`~])", r"\\\1", " ".join(str(value).splitlines())))
+    return Markdown(re.sub(r"[\\|*_\[\]<>`~#&$]|:(?=//)|(?<=www)\.", r"\\\g<0>", printable(value)))
+
+
+def _escape_line(value: object) -> Markdown:
+    """Escape a value that may stand at the start of a line, where it must not begin a list or a rule."""
+    text = escape(value)
+    if isinstance(value, Markdown):
+        return text
+    return Markdown(re.sub(r"^(\d*)([-+=]|[.)](?=\s|$))", r"\1\\\2", text))
 
 
 def markdown_table(columns: Sequence[Column]) -> Markdown:
@@ -45,11 +55,14 @@ def markdown_table(columns: Sequence[Column]) -> Markdown:
     return Markdown("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
 
 
-def report_markdown(report: Report, trained: Mapping[str, int], explained: Sequence[str]) -> str:
-    """The text of report.md, which links to pictures in its own folder; `explained` is Markdown, one item a line."""
+def report_markdown(report: Report, trained: Mapping[str, int]) -> str:
+    """The text of report.md, which links to pictures in its own folder."""
     text = _TEMPLATES.get_template("report.md.jinja").render(
         sections=[_section(section, trained) for section in report.sections],
-        explained=[Markdown(line) for line in explained],
+        title=report.about.title or "Position encodings beyond their training length",
+        description=report.about.description,
+        left_out=report.about.left_out,
+        explained=[Markdown(printable(line)) for line in report.about.explained],
     )
     return text.rstrip() + "\n"
 
@@ -57,7 +70,7 @@ def report_markdown(report: Report, trained: Mapping[str, int], explained: Seque
 # `finalize` sees every value that the template prints, so that nothing reaches the page without being escaped.
 _TEMPLATES = Environment(
     loader=PackageLoader("poscli.report", ""),
-    finalize=escape,
+    finalize=_escape_line,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -65,6 +65,11 @@ def pool(rows: pd.DataFrame, protocol: str, variant: str = FULL) -> pd.DataFrame
     return pd.DataFrame(points, columns=[*POINT, *measures])
 
 
+def sound(rows: pd.DataFrame) -> pd.Series:
+    """Which rows have a loss that is a number."""
+    return (rows["status"] == "ok") & np.isfinite(rows["nll"])
+
+
 def the_train_length(rows: pd.DataFrame) -> int:
     """The only training length of these rows; UsageError if there are several, which cannot be compared."""
     lengths = sorted(set(rows["train_length"]))
@@ -75,8 +80,8 @@ def the_train_length(rows: pd.DataFrame) -> int:
 
 
 def _point(part: pd.DataFrame, measures: list[str]) -> dict:
-    sound = (part["status"] == "ok") & np.isfinite(part["nll"])
-    good, bad = part[sound], part[~sound]
+    usable = sound(part)
+    good, bad = part[usable], part[~usable]
     point = {
         "encoding": part["encoding"].iloc[0],
         "length": int(part["length"].iloc[0]),
@@ -122,15 +127,19 @@ def _gain(good: pd.DataFrame) -> tuple[float, float, float]:
     """Mean gain in bits per byte with a 95 % interval over documents and, where there are several, over seeds.
 
     The interval over seeds is Student's t. It is added in quadrature to the mean interval over documents, which more
-    seeds do not narrow, because all seeds are scored on the same documents.
+    seeds do not narrow, because all seeds are scored on the same documents. Where the interval over documents of one
+    seed is not defined, neither is the pooled one. Seeds without a gain do not count.
     """
+    good = good[good["gain"].notna()]
+    if good.empty:
+        return math.nan, math.nan, math.nan
     bits = good["tokens"] / good["bytes"].where(good["bytes"] > 0) / LN2
     gain, low, high = (good[name] * bits for name in ("gain", "gain_low", "gain_high"))
     if len(good) == 1:
         return gain.iloc[0], low.iloc[0], high.iloc[0]
     count = len(good)
     seeds = stdtrit(count - 1, 0.975) * gain.std(ddof=1) / math.sqrt(count)
-    below, above = (np.nan_to_num((gain - low).mean()), np.nan_to_num((high - gain).mean()))
+    below, above = (gain - low).mean(skipna=False), (high - gain).mean(skipna=False)
     return gain.mean(), gain.mean() - math.hypot(below, seeds), gain.mean() + math.hypot(above, seeds)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from poscli.drawing.text import amount, listed
+from poscli.drawing.text import amount, listed, printable
 from poscli.report.origin import corpora
 
 
@@ -46,6 +46,16 @@ class Section:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What the rows of a report cannot tell."""
+
+    title: str = ""
+    description: str = ""
+    left_out: Sequence[str] = ()  # runs without rows: which, and why
+    explained: Sequence[str] = ()  # what the protocols and baselines are, in Markdown
+
+
 @dataclass(frozen=True)
 class Report:
     """The sections, the one with the most encodings first, the summary over all of them, and the files on disk."""
@@ -53,6 +63,7 @@ class Report:
     sections: tuple[Section, ...]
     summary: pd.DataFrame
     files: tuple[Path, ...]
+    about: About
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -61,7 +72,11 @@ class Report:
 
 
 def split(rows: pd.DataFrame, positions: pd.DataFrame, *, mix: bool = False) -> list[Group]:
-    """Split rows into groups, the one with the most encodings first; `mix` joins corpora, never training lengths."""
+    """Split rows into groups, the one with the most encodings first; `mix` joins corpora, never training lengths.
+
+    All texts of the groups are `printable`, whatever the files said.
+    """
+    rows, positions = _printable(rows), _printable(positions)
     key = ["train_length"] if mix else ["fingerprint", "train_length"]
     parts = [part for _, part in rows.groupby(key, sort=True)]
     parts.sort(key=lambda part: (-part["encoding"].nunique(), -len(part), -part["train_length"].iloc[0]))
@@ -81,6 +96,12 @@ def _group(part: pd.DataFrame, positions: pd.DataFrame, slug: str) -> Group:
     )
 
 
+def _printable(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with all texts printable; `run_id`, which joins tables, is kept."""
+    texts = [name for name in table.select_dtypes(["object", "string"]).columns if name != "run_id"]
+    return table.assign(**{name: table[name].map(printable) for name in texts})
+
+
 def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
     """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how."""
     kept = {"encoding": "first", "seed": "first", "fingerprint": "first", "parameters": "max"}
@@ -92,7 +113,7 @@ def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
     again = pd.DataFrame({"label": labels, "seed": runs["seed"]}).duplicated(keep=False)
     again = again.groupby(labels).transform("any")
     homes = [str(run).split(".as.")[0] for run in runs.index]
-    hashes = pd.Series([home.rsplit("-", 1)[-1] for home in homes], index=runs.index)
+    hashes = pd.Series([printable(home.rsplit("-", 1)[-1]) for home in homes], index=runs.index)
     labels = labels.where(~again, labels + " [" + hashes + "]")
     changed = sorted(set(encoding[labels != encoding]))
     note = f"{listed(changed)}: several runs that differ in more than the seed; the text in brackets tells them apart."

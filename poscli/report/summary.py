@@ -8,8 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from poscli.report.guessing import untrained
 from poscli.report.pooling import headline, pool, task_measures, the_train_length
-from poscli.report.verdicts import NOT_TESTED, is_failure, verdict
+from poscli.report.verdicts import NOT_TESTED, NOT_TRAINED, can_win, is_failure
+from poscli.report.verdicts import verdict as judge
 from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "train_length", "max_length", "encoding", "seeds", "parameters"]
@@ -18,7 +20,7 @@ TAIL = ["growth", *GAIN, "verdict", "reason"]
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
-    """One row per encoding over its seeds, best perplexity at the longest length first, failures last.
+    """One row per encoding over its seeds, best perplexity at the longest length first, untrained and failed ones last.
 
     Columns: corpus, fingerprint, train_length, max_length, encoding, seeds, parameters; per length ratio `ppl_4x`,
     `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over that
@@ -43,10 +45,14 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     }
     ratios = sorted(set(rows["length"] / train_length))
     measures = ["ppl", "bpb", *task_measures(rows)]
+    guessing = untrained(rows)
     lines = []
     for name, runs in rows.groupby("encoding", sort=True):
-        own, gain = scores[scores["encoding"] == name], gains[gains["encoding"] == name]
-        lines.append(head | {"encoding": name} | _line(runs, own.set_index("ratio"), gain, ratios, measures))
+        own = scores[scores["encoding"] == name].set_index("ratio")
+        gain = gains[(gains["encoding"] == name) & (gains["ratio"] == ratios[-1])]
+        verdict, reason = _judge(own, gain, ratios[-1], guessing.get(str(name), ""))
+        numbers = _line(runs, own, gain, ratios, measures)
+        lines.append(head | {"encoding": name} | numbers | {"verdict": verdict, "reason": reason})
     return _sorted(pd.DataFrame(lines))
 
 
@@ -57,7 +63,7 @@ def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
 
 def standings(summary: pd.DataFrame) -> tuple[list[str], list[str]]:
     """(encodings with a number at the longest length, best first; the other encodings)."""
-    scored = summary[f"ppl_{ratios_of(summary)[-1]}"].notna() & ~summary["verdict"].map(is_failure)
+    scored = summary[f"ppl_{ratios_of(summary)[-1]}"].notna() & summary["verdict"].map(can_win)
     return list(summary.loc[scored, "encoding"]), list(summary.loc[~scored, "encoding"])
 
 
@@ -87,38 +93,41 @@ def measures_of(summary: pd.DataFrame) -> list[str]:
 
 
 def _line(
-    runs: pd.DataFrame, scores: pd.DataFrame, gains: pd.DataFrame, ratios: list[float], measures: list[str]
+    runs: pd.DataFrame, scores: pd.DataFrame, gain: pd.DataFrame, ratios: list[float], measures: list[str]
 ) -> dict[str, Any]:
-    """The numbers of one encoding; `scores` is indexed by the ratio."""
+    """The numbers of one encoding; `scores` is indexed by the ratio, `gain` is the point at the longest length."""
     last = ratios[-1]
-    at_last = gains[gains["ratio"] == last]
     line: dict[str, Any] = {"seeds": runs["seed"].nunique(), "parameters": int(runs["parameters"].max())}
     for measure in measures:
         line |= {f"{measure}_{ratio_name(ratio)}": scores[measure].get(ratio, math.nan) for ratio in ratios}
     line["growth"] = scores["ppl"].get(last, math.nan) / scores["ppl"].get(1.0, math.nan)
-    line |= {column: at_last[column.replace("_bpb", "")].iloc[0] if len(at_last) else math.nan for column in GAIN}
-    line["verdict"], line["reason"] = _judge(scores, at_last, last)
-    return line
+    return line | {column: gain[column.replace("_bpb", "")].iloc[0] if len(gain) else math.nan for column in GAIN}
 
 
-def _judge(scores: pd.DataFrame, gain: pd.DataFrame, last: float) -> tuple[str, str]:
-    """(verdict at the longest length, reason); a failure under either protocol comes before any number."""
+def _judge(scores: pd.DataFrame, gain: pd.DataFrame, last: float, guesses: str) -> tuple[str, str]:
+    """(verdict at the longest length, reason); a failure under either protocol comes before any number.
+
+    `guesses` says why the model counts as not trained, if it does; then no statement about longer context is made.
+    """
     ends = [scores.loc[last]] if last in scores.index else []
     ends += [gain.iloc[0]] if len(gain) else []
     for end in ends:
         if end["status"] != "ok":
             return str(end["status"]), str(end["reason"])
+    if guesses:
+        return NOT_TRAINED, guesses
     if len(gain) == 0:
         return NOT_TESTED, "no protocol measured a gain" if ends else "evaluate it up to the same length"
     if last <= 1:
         return NOT_TESTED, "evaluated at its training length only"
-    return verdict(*(gain[name].iloc[0] for name in ("gain", "gain_low", "gain_high"))), ""
+    return judge(*(gain[name].iloc[0] for name in ("gain", "gain_low", "gain_high"))), ""
 
 
 def _sorted(table: pd.DataFrame) -> pd.DataFrame:
     ppl = [name for name in table.columns if name.startswith("ppl_")]
-    keys = table.assign(_failed=table["verdict"].map(is_failure))
-    order = keys.sort_values(["_failed", ppl[-1], ppl[0], "encoding"], na_position="last").index
+    worst = table["verdict"].map(is_failure).astype(int) * 2 + (table["verdict"] == NOT_TRAINED)
+    keys = table.assign(_worst=worst)
+    order = keys.sort_values(["_worst", ppl[-1], ppl[0], "encoding"], na_position="last").index
     return table.loc[order].reset_index(drop=True)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from poscli.drawing.text import amount, number, signed
 from poscli.report.pooling import Headline
 from poscli.report.summary import GAIN, measures_of, ratio_name, ratios_of
-from poscli.report.verdicts import MEANING
+from poscli.report.verdicts import MEANING, NOT_TRAINED, can_win
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
         columns.append(Column("seeds", tuple(map(str, summary["seeds"]))))
     columns.append(Column("params", tuple(map(amount, summary["parameters"]))))
     heads = [f"ppl {ratios[0]}", *ratios[1:]]  # later heads omit "ppl" to keep the table narrow
-    columns += [_numbers(head, summary[f"ppl_{ratio}"]) for head, ratio in zip(heads, ratios, strict=True)]
+    columns += [_numbers(head, summary, f"ppl_{ratio}") for head, ratio in zip(heads, ratios, strict=True)]
     columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
-    columns.append(_numbers(f"bpb {last}", summary[f"bpb_{last}"]))
+    columns.append(_numbers(f"bpb {last}", summary, f"bpb_{last}"))
     for measure in _task_measures(summary):
         columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
     columns.append(_gains(f"gain {last}", summary, wide))
@@ -89,20 +89,25 @@ def gains_of(summary: pd.DataFrame) -> list[tuple[float, float, float]]:
 
 def _gains(name: str, summary: pd.DataFrame, wide: bool) -> Column:
     cells = tuple(gain_text(*gain, wide=wide) for gain in gains_of(summary))
-    return Column(name + (" [95 %]" if wide else ""), cells, best=_best(-summary["gain_bpb"]))
+    return Column(name + (" [95 %]" if wide else ""), cells, best=_best(-summary["gain_bpb"], summary, at_last=True))
 
 
-def _numbers(name: str, values: pd.Series) -> Column:
-    return Column(name, tuple(map(number, values)), best=_best(values))
+def _numbers(name: str, summary: pd.DataFrame, column: str) -> Column:
+    best = _best(summary[column], summary, at_last=column.endswith(f"_{_last(summary)}"))
+    return Column(name, tuple(map(number, summary[column])), best=best)
 
 
 def _words(name: str, values: Sequence[str] | pd.Series) -> Column:
     return Column(name, tuple(map(str, values)), right=False)
 
 
-def _best(values: pd.Series) -> int | None:
-    """The row of the smallest value; None if there are fewer than two values."""
-    known = values.dropna()
+def _best(values: pd.Series, summary: pd.DataFrame, *, at_last: bool) -> int | None:
+    """The row of the smallest value; None if there are fewer than two values.
+
+    Encodings that are not trained cannot be the best, nor those of which a seed failed at the last length, there.
+    """
+    verdicts = summary["verdict"]
+    known = values[verdicts.map(can_win) if at_last else verdicts != NOT_TRAINED].dropna()
     return int(known.idxmin()) if len(known) > 1 else None
 
 

@@ -11,18 +11,19 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from poscli.drawing.text import amount, number
+from poscli.drawing.text import amount, number, printable
 from poscli.report.findings import answer
+from poscli.report.guessing import untrained
 from poscli.report.pooling import LN2, headline, task_measures
 from poscli.report.sections import Report, Section, split
 from poscli.report.summary import ratio_name, summarize
 from poscli.report.table import Column, failures, gain_text, legend, summary_columns
-from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, UNCLEAR, USES_CONTEXT
+from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, NOT_TRAINED, UNCLEAR, USES_CONTEXT
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
 
 COLORS = {
     USES_CONTEXT: "green", EXTRAPOLATES: "cyan", DEGRADES: "yellow", BREAKS: "red",
-    UNCLEAR: "yellow", NOT_TESTED: "dim",
+    UNCLEAR: "yellow", NOT_TESTED: "dim", NOT_TRAINED: "magenta",
 }  # fmt: skip
 FAILED_COLOR = "magenta"
 OPTIONAL_COLUMNS = ("params", "bpb", "growth")  # dropped from the left where the terminal is too narrow
@@ -30,6 +31,11 @@ OPTIONAL_COLUMNS = ("params", "bpb", "growth")  # dropped from the left where th
 
 def show(report: Report, console: Console) -> None:
     """Print every section: the answer, the summary, what its columns mean, failures and caveats."""
+    for line in (report.about.title, report.about.description):
+        if line:
+            console.print(Text(printable(line)))
+    for line in report.about.left_out:
+        console.print(Text(printable(f"left out: {line}"), style="yellow"))
     for section in report.sections:
         _show_section(section, console)
 
@@ -38,6 +44,8 @@ def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool
     """Print new rows of `eval.csv`: a line per length, or, if `summed`, a line per encoding with its verdict."""
     if not summed:
         console.print(lengths_table(tables))
+        for name, reason in (item for rows in tables for item in untrained(rows).items()):
+            console.print(Text(printable(f"{name}: {NOT_TRAINED}: {reason}"), style=COLORS[NOT_TRAINED]))
         return
     for group in split(pd.concat(tables, ignore_index=True), frame([], POSITION_COLUMNS)):
         console.print(Text(group.title, style="bold"))
@@ -52,7 +60,7 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
         side: JustifyMethod = "right" if column.right else "left"
         folds = column.name == "encoding"
         table.add_column(
-            column.name,
+            Text(column.name),
             justify=side,
             no_wrap=not (folds or column.name == "verdict"),
             overflow="fold",
@@ -69,7 +77,7 @@ def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:
     columns = _LengthColumns(pd.concat(tables, ignore_index=True))
     table.add_column("encoding", overflow="fold", min_width=8)
     for name in columns.heads():
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(Text(name), justify="right", no_wrap=True)
     failed = any((rows["status"] != "ok").any() for rows in tables)  # 80 columns have no room for "ok" on every line
     if failed:
         table.add_column("status", overflow="fold")
@@ -124,7 +132,7 @@ class _LengthColumns:
 
     def heads(self) -> list[str]:
         """The heads of the columns after the encoding."""
-        short = [name if len(name) <= 9 else f"{name[:8]}." for name in self.protocols]
+        short = [name if len(name) <= 9 else f"{name[:8]}." for name in map(printable, self.protocols)]
         gain = ["gain, bits/byte\n[95 %]"] if self.chosen.gain else []
         return ["length", *(f"{name}\nppl" for name in short), "bpb", *self.measures, *gain, "tok/s"]
 
@@ -141,7 +149,7 @@ class _LengthColumns:
             *([_gain(model, self.chosen.gain)] if self.chosen.gain else []),
             "-" if pd.isna(scored["tokens_per_s"]) else amount(scored["tokens_per_s"]),
         ]
-        return [Text(cell) for cell in cells]
+        return [Text(printable(cell)) for cell in cells]
 
 
 def _gain(model: pd.DataFrame, protocol: str) -> str:
@@ -159,6 +167,6 @@ def _status(part: pd.DataFrame, told: set[str]) -> Text:
     if failed.empty:
         return Text("ok")
     status, reason = failed["status"].iloc[0], failed["reason"].iloc[0]
-    text = status if status in told or not reason else f"{status}: {reason}"
+    text = printable(status if status in told or not reason else f"{status}: {reason}")
     told.add(status)
     return Text(text, style=FAILED_COLOR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 USES_CONTEXT, EXTRAPOLATES, DEGRADES, BREAKS = "uses context", "extrapolates", "degrades", "breaks"
-UNCLEAR, NOT_TESTED = "unclear", "not tested"
+UNCLEAR, NOT_TESTED, NOT_TRAINED = "unclear", "not tested", "not trained"
 
 # With many tokens even a loss of 0.0003 bits per byte is significant, though it does not matter. An encoding therefore
 # degrades only if its whole interval lies at losses of DEGRADED_BPB (0.7 % in perplexity per byte) or more, and then
@@ -18,6 +18,8 @@ MEANING = {
     DEGRADES: f"worse than with its context cut to L by {DEGRADED_BPB} bits per byte or more: the longer context harms",
     BREAKS: f"worse than with its context cut to L by {BROKEN_BPB} bits per byte or more: of no use at this length",
     UNCLEAR: "no interval for the gain: too few documents are long enough",
+    NOT_TRAINED: "at its training length it predicts no better than guessing tokens by how frequent they are in the "
+    "training text, so that it has nothing to extrapolate",
     NOT_TESTED: "not evaluated at the longest length, or only at the training length, or without a gain",
 }
 
@@ -25,6 +27,19 @@ MEANING = {
 def is_failure(verdict: str) -> bool:
     """Whether a verdict is the status of a failed run, such as `oom`."""
     return verdict not in MEANING
+
+
+def can_win(verdict: str) -> bool:
+    """Whether an encoding with this verdict may be called the best: it did not fail, and it learned something."""
+    return verdict != NOT_TRAINED and not is_failure(verdict)
+
+
+def only_guesses(nll: float, nll_high: float, guess: float) -> bool:
+    """Whether a loss is not below that of a guess, in nats per token.
+
+    `nll_high` is the upper end of the interval of the loss; where it is not defined (NaN), the loss itself decides.
+    """
+    return (nll if math.isnan(nll_high) else nll_high) >= guess
 
 
 def verdict(gain: float, gain_low: float, gain_high: float) -> str:

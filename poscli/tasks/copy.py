@@ -7,6 +7,7 @@ string count. A model that copies at four times its training length finds tokens
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,6 +61,9 @@ class Copy(Task):
     def check(self, length: int) -> None:
         if length < 2:
             raise UsageError(f"--length {length}: an episode of the task {self.name} has at least 2 tokens")
+
+    def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.full(tokens.shape, math.log(SYMBOLS))  # the tokens that count are symbols, all equally frequent
 
     def score(self, logits_BTV: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
         right = (logits_BTV.argmax(-1) == targets_BT).to(logits_BTV.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from poscli.data import Corpus, batch, check_trainable, load_corpus
 from poscli.tasks.task import TASKS, Batch, Task, Text
+
+CHUNK_TOKENS = 1 << 22  # read at a time where the tokens of a corpus are counted
 
 
 @TASKS.register("language")
@@ -45,3 +48,14 @@ class Language(Task):
 
     def token_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.data.tokenizer.token_bytes[tokens]
+
+    def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._surprise[tokens]
+
+    @cached_property
+    def _surprise(self) -> NDArray[np.float64]:
+        """-log of the frequency of each token in the training text, `[vocab]`; one is added to every count."""
+        counts = np.ones(self.vocab)
+        for first in range(0, len(self.data.train.tokens), CHUNK_TOKENS):  # the text may be larger than the memory
+            counts += np.bincount(self.data.train.tokens[first : first + CHUNK_TOKENS], minlength=self.vocab)
+        return np.log(counts.sum()) - np.log(counts)

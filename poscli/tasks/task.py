@@ -6,6 +6,7 @@ and the last T the targets.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -120,6 +121,14 @@ class Task(ABC):
     def token_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many bytes of the original text each token stands for."""
         return np.ones_like(tokens)
+
+    def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The loss in nats of guessing each token without its context: -log of its frequency in the training text.
+
+        A model that is not better than that has learned nothing from the context. Without a training text to count,
+        all tokens of the vocabulary are equally frequent.
+        """
+        return np.full(tokens.shape, math.log(self.vocab))
 
     def score(self, logits_BTV: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
         """Measurements of every target, `[B, T]` by name: `nll` in nats, and one for each of `columns`."""

@@ -1,0 +1,74 @@
+"""The folder of a report: written so that a crash cannot mix two reports, and freed of what an earlier report left.
+
+`files.json` lists the files of the report with their SHA-256. A file is removed only if that list names it and its
+content is still the one listed; whatever else lies in the folder is the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from poscli.system.console import note
+from poscli.system.errors import PoscliError
+from poscli.system.files import sha256, write_atomic
+
+PAGE, TABLE, LIST = "report.md", "summary.csv", "files.json"
+OURS = re.compile(r"report\.md|summary\.csv|(perplexity|gain|position)[A-Za-z0-9-]*\.png")
+UNFINISHED = """# This report is not finished
+
+poscli was stopped while it wrote this folder, so that the files beside this one may belong to two different reports.
+Repeat the command that wrote them.
+"""
+
+Hashes = dict[str, list[str]]  # name of a file -> the SHA-256 of every content that poscli may have given it
+
+
+def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the files of a report, PAGE among them, and remove those that only an earlier report had.
+
+    While files of two reports lie side by side, PAGE says so. Raises PoscliError.
+    """
+    old = _listed(folder)
+    new = {name: [hashlib.sha256(content).hexdigest()] for name, content in contents.items()}
+    _list(folder, {name: sorted({*old.get(name, []), *new.get(name, [])}) for name in {**old, **new}})
+    write_atomic(folder / PAGE, UNFINISHED)
+    for name, content in contents.items():
+        if name != PAGE:
+            write_atomic(folder / name, content)
+    for name in sorted(old.keys() - new.keys()):
+        _remove(folder / name, old[name])
+    write_atomic(folder / PAGE, contents[PAGE])
+    _list(folder, new)
+
+
+def _list(folder: Path, hashes: Hashes) -> None:
+    write_atomic(folder / LIST, json.dumps(hashes, indent=2, sort_keys=True) + "\n")
+
+
+def _listed(folder: Path) -> Hashes:
+    """The files of the report that was in the folder before; none if there is no list, or one that is damaged."""
+    try:
+        found = json.loads((folder / LIST).read_text(encoding="utf-8"))
+        return {name: [str(mark) for mark in marks] for name, marks in found.items() if OURS.fullmatch(name)}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError):
+        note(f"{folder / LIST} is damaged: pictures of earlier reports may stay in that folder")
+        return {}
+
+
+def _remove(path: Path, hashes: list[str]) -> None:
+    """Remove a file of an earlier report, unless someone changed it."""
+    if path.is_symlink() or not path.is_file():
+        return
+    if sha256(path) not in hashes:
+        note(f"kept {path}: it belongs to an earlier report, but was changed since")
+        return
+    try:
+        path.unlink()
+    except OSError as error:
+        raise PoscliError(f"cannot remove {path}: {error.strerror}; choose another folder with --to") from error

@@ -1,0 +1,34 @@
+"""Which models learned nothing: at their training length they predict no better than a guess that reads no context."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from poscli.drawing.text import number
+from poscli.report.pooling import headline, sound
+from poscli.report.verdicts import only_guesses
+from poscli.runs.schema import FULL
+
+
+def untrained(rows: pd.DataFrame) -> dict[str, str]:
+    """The encodings of these rows with a seed that only guesses at the training length, each with the numbers.
+
+    The guess is the better of two: by the frequency of the tokens in the training text (`unigram`), and evenly among
+    the vocabulary (`chance`). One such seed is enough, as one failed seed is: a mean over seeds would hide it.
+    """
+    own = rows[(rows["protocol"] == headline(rows).perplexity) & (rows["variant"] == FULL)]
+    own = own[sound(own) & (own["length"] == own["train_length"])].drop_duplicates("run_id", keep="last")
+    found = {}
+    for name, runs in own.groupby("encoding"):
+        losses = zip(runs["nll"], runs["nll_high"], runs[["unigram", "chance"]].min(axis=1), strict=True)
+        guesses = [loss for loss in losses if only_guesses(*loss)]
+        if guesses:
+            found[str(name)] = _reason(*guesses[0], seeds=(len(guesses), len(runs)))
+    return found
+
+
+def _reason(nll: float, high: float, guess: float, seeds: tuple[int, int]) -> str:
+    some = f"{seeds[0]} of {seeds[1]} seeds: " if seeds[0] < seeds[1] else ""
+    above = f" (95 % interval up to {number(high)})" if nll < guess else ""
+    loss = f"its loss at its training length is {number(nll)} nats per token{above}"
+    return f"{some}{loss}, and guessing costs {number(guess)}"

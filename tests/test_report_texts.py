@@ -1,0 +1,82 @@
+"""Every text in a report is shown as it is: none is Markdown, HTML, LaTeX, markup, a formula or a control code."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from fake_results import BEHAVIOUR, results
+from rich.console import Console
+from torture.reports import check_page, torture
+
+from poscli.drawing.page import Page, drawable
+from poscli.drawing.text import printable
+from poscli.evaluation.explain import explanations
+from poscli.report import About, build_report, terminal
+from poscli.report.build import for_spreadsheets
+from poscli.report.markdown import escape
+from poscli.runs.schema import POSITION_COLUMNS, frame
+
+
+def test_hostile_texts_in_pages_tables_and_terminals() -> None:
+    torture(25, draw_pictures=False)
+
+
+def test_hostile_texts_in_pictures() -> None:
+    torture(3)  # warnings are errors: one of a missing glyph would fail
+
+
+def test_control_characters_are_written_as_escapes() -> None:
+    assert printable("a\t\r\n b\u2028c ") == "a b c"
+    assert printable("\x1b[2J\x07\u202e\u200b") == "\\x1b[2J\\x07\\u202e\\u200b"
+    assert printable("\udc80 中文 é €") == "\\udc80 中文 é €"
+
+
+def test_addresses_and_mathematics_are_plain_text() -> None:
+    assert escape("http://x www.x $y$ &lt; #") == "http\\://x www\\.x \\$y\\$ \\&lt; \\#"
+
+
+def test_pictures_draw_dollars_as_they_are_and_escape_what_the_font_lacks() -> None:
+    page = Page(labels=1)
+    page.write("$\\frac{1}{0}$ \U0001f9f5 中", "$^{$", "$_$", "$\\undefined$")
+    page.png()
+    texts = [text.get_text() for text in page.figure.texts]
+    assert texts[0] == "$\\frac{1}{0}$ \\U0001f9f5 \\u4e2d"
+    assert not any(text.get_parse_math() for text in page.figure.texts)
+    assert drawable("é …\n") == "é …\n"
+
+
+def test_formulas_get_an_apostrophe_and_numbers_do_not() -> None:
+    table = pd.DataFrame({"text": ["=1+1", "@x", "-y", "\uff1dz", "rope+window", ""], "number": [-1.0, 2, 3, 4, 5, 6]})
+    safe = for_spreadsheets(table)
+    assert list(safe["text"]) == ["'=1+1", "'@x", "'-y", "'\uff1dz", "rope+window", ""]
+    assert list(safe["number"]) == list(table["number"])
+
+
+@pytest.mark.parametrize("column", ["protocol", "variant"])
+def test_names_from_a_file_are_escaped_in_explanations(column: str) -> None:
+    rows = results()[0].assign(**{column: "<b>|`x`"})
+    kind = "protocol" if column == "protocol" else "baseline"
+    assert f"**\\<b\\>\\|\\`x\\`** is a {kind} that is not installed here." in explanations(rows)
+
+
+LINES = ("- - -", "---", "+ x", "1. x", "2) x", "- x", "===", "# x", "> x", "    x", "* * *", "```")
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_no_text_begins_a_block_of_its_own(text: str, tmp_path: Path) -> None:
+    rows = results({"alibi": BEHAVIOUR["alibi"]}, lengths=(256, 512))[0].assign(corpus=text, commit=text)
+    rows.loc[rows["length"] == 512, ["status", "reason"]] = ["oom", text]
+    about = About(title=text, description=text, left_out=[text])
+    report = build_report(rows, frame([], POSITION_COLUMNS), tmp_path, about=about)
+    check_page(report.files[0].read_text(encoding="utf-8"), report)
+
+
+def test_names_of_protocols_are_not_markup_in_the_terminal() -> None:
+    rows = results({"alibi": BEHAVIOUR["alibi"]})[0]
+    rows["protocol"] = rows["protocol"].replace("sliding", "[b]x[/b]")
+    console = Console(width=200, file=io.StringIO(), no_color=True)
+    terminal.show_fresh([rows], console, summed=False)
+    assert "[b]x[/b]" in console.file.getvalue()  # type: ignore[attr-defined]
