@@ -37,8 +37,9 @@ LARGER = BlockSizes(
 )  # fmt: skip
 SIZES = {"whole": BlockSizes(), "blocks": SMALL, "larger blocks": LARGER}
 
-# One encoding for every tier and every path through the engines. A number sets all entries of a parameter.
+# One encoding for every tier and every path through the engines, with values of some parameters.
 STEEP = {"slope": [5.0, 12.0, 30.0]}  # ALiBi that leaves far keys no weight, at distances that differ by head
+GAP = {"kernel": [0.0, *[-2000.0] * 29]}  # hides all keys at distances 1 to 29, but none that are farther away
 FORGET = {"w": 0.3, "b": 2.0}  # the sign of the text x decides what is forgotten
 CASES: dict[str, dict[str, object]] = {
     "none": {},
@@ -53,6 +54,7 @@ CASES: dict[str, dict[str, object]] = {
     "alibi(trainable=true)+logn(5)": STEEP,
     "t5(buckets=6, far=11)": {},
     "convolution(width=5)": {},
+    "convolution(width=30)": GAP,
     "fox": FORGET,
     "cable": FORGET | {"b": -2.0},
     "fox+window(20)": FORGET,
@@ -69,6 +71,7 @@ CASES: dict[str, dict[str, object]] = {
     "dape": {},
     "path": {},
     "stick-breaking": {},
+    "toys:Capped+window(9)": {},
     "urpe": {},
     "rerope(window=7)": {},
     "alibi+randomized(200)": {},
@@ -80,7 +83,7 @@ def prepared(spec: str) -> Encoding:
     with torch.no_grad():
         for name, parameter in encoding.named_parameters():
             if (value := CASES[spec].get(name.split(".")[-1])) is not None:
-                parameter.copy_(torch.as_tensor(value).reshape(-1, *[1] * (parameter.ndim - 1)))
+                parameter.copy_(torch.as_tensor(value).expand_as(parameter))
     return encoding
 
 
