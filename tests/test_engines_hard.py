@@ -209,12 +209,22 @@ def test_outputs_without_gradient_equal_the_reference(case: Case, mode) -> None:
     inputs, exact = unlike(torch.float32), case.exact["output"]
     with mode():
         for engine in engines_for(case.encoding, Place(gradient=False)):
-            for cut, sizes in SIZES.items() if engine.name != "flex" else [("whole", SIZES["whole"])]:
+            for cut, sizes in SIZES.items():
                 for queries, first in itertools.product((case.queries, 1), (0, TEXTS - 1)):  # all texts; the last alone
                     texts = {name: y[first:] for name, y in inputs.items()}
                     found = attention(engine, case.encoding, texts, queries, sizes)
                     what = f"{engine.name}, {cut}, {queries} queries, from text {first}"
                     assert_within(found, exact[first:, :, -queries:], case.allowed["output"][first:], what)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # on CPU it is not compiled
+@torch.no_grad()
+def test_flex_equals_the_reference(case: Case) -> None:
+    """FlexAttention, which runs eagerly on CPU for this test alone."""
+    if reason := ENGINES["flex"].refuses(case.encoding, Place(gradient=False)):
+        pytest.skip(reason)
+    found = attention(ENGINES["flex"], case.encoding, unlike(torch.float32), case.queries)
+    assert_within(found, case.exact["output"], case.allowed["output"], "flex")
 
 
 @torch.no_grad()
