@@ -33,7 +33,9 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     if not encoding.blanks & BIASES and x.queries in (1, x.keys) and not trained:
         q, k, v = x.q_BHTD, x.k_BHSD, x.v_BHSE
         return fused_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
-    if encoding.blanks & BIASES == {"potential"} and on_cpu and short and x.queries == x.keys:
+    # A temperature multiplies the potential of a key differently in every row, so no number per key can hold it.
+    one_per_key = encoding.blanks & BIASES == {"potential"} and x.temperature_HT is None
+    if one_per_key and on_cpu and short and x.queries == x.keys:
         assert x.features_BHSF is not None
         c_BHS = encoding.potential(x.features_BHSF)
         of_keys = (c_BHS[..., :1] - c_BHS)[:, :, None].to(x.q_BHTD.dtype)

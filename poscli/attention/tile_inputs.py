@@ -149,6 +149,12 @@ class TileInputs:
         of_query = self.potential_BHS[:, :, self.past + queries.start, None]
         return (of_query - self.potential_BHS[:, :, keys])[:, :, None].to(self.q_BHTD.dtype)
 
+    def potential_drop(self, queries: slice, later: slice) -> Tensor:
+        """Potential of the first of the queries minus that of the first of the later ones, `[B, H, 1]`."""
+        assert self.potential_BHS is not None
+        c_BHT = self.potential_BHS[:, :, self.past :]
+        return (c_BHT[:, :, queries.start, None] - c_BHT[:, :, later.start, None]).to(self.q_BHTD.dtype)
+
     @property
     def is_view(self) -> bool:
         """True if the bias depends on the distance alone, so that it is a view of the table."""

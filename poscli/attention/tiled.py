@@ -72,6 +72,8 @@ def partials(t: TileInputs, queries: slice, first_key: int, sizes: BlockSizes) -
         few = sizes.weighted_queries
         groups = [slice(start, min(start + few, queries.stop)) for start in range(queries.start, queries.stop, few)]
         outs, lses = zip(*(merged(list(partials(t, group, near, sizes))) for group in groups), strict=True)
+        if t.potential_BHS is not None:  # `key_bias` starts at the first query of a group; the far keys' at the block's
+            lses = tuple(lse + t.potential_drop(queries, group) for lse, group in zip(lses, groups, strict=True))
         yield torch.cat(outs, dim=2), torch.cat(lses, dim=2)
     else:
         for start in range(near, end, sizes.tile_keys):

@@ -40,11 +40,15 @@ class Grape(RoPE):
         return super().key(self.in_planes(k_BHSD), pos)
 
     def in_planes(self, x: Tensor) -> Tensor:
-        """B^T x, in whose coordinates the planes are pairs of channels. The B in front of L cancels in q . k."""
+        """B^T x, in whose coordinates the planes are pairs of channels. The B in front of L cancels in q . k.
+
+        Channels beyond D, which another encoding has appended, are left as they are.
+        """
         if self.a is None:
             return x
-        b_HDD = torch.matrix_exp((self.a - self.a.mT).double())
-        return x @ b_HDD.to(x.dtype)
+        b_HDD = torch.matrix_exp((self.a - self.a.mT).double()).to(x.dtype)
+        own, appended = x.tensor_split([self.shape.head_width], dim=-1)
+        return torch.cat([own @ b_HDD, appended], dim=-1)
 
 
 @register("grape-additive", paper="arXiv:2512.07805", family="content")

@@ -41,6 +41,7 @@ class PoPE(Encoding):
         return pos[:, None] * self.base ** (-c / self.shape.head_width)
 
     def polar(self, x: Tensor, phase: Tensor) -> Tensor:
-        """The cos and sin parts of all channels, `[..., T, 2 D]`."""
-        mu = softplus(x)
-        return torch.cat([mu * phase.cos().to(x.dtype), mu * phase.sin().to(x.dtype)], dim=-1)
+        """The cos and sin parts of the D channels, and channels that another encoding has appended, as they are."""
+        own, appended = x.tensor_split([self.shape.head_width], dim=-1)
+        mu = softplus(own)
+        return torch.cat([mu * phase.cos().to(x.dtype), mu * phase.sin().to(x.dtype), appended], dim=-1)

@@ -1,0 +1,213 @@
+"""Joins `a+b` equal an oracle in float64, for every two blanks that can meet on one layer; so do layers that alternate,
+Transformer-XL's memory, and encodings that join a trained model.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable
+
+import pytest
+import torch
+from oracles import Content
+from oracles.joins import attention_of, embedded
+from oracles.layers import logits
+from oracles.parts import PARTS, Part, parts_of
+from torch import Tensor
+from toys import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, model, perturbed, rounding, tokens
+
+from poscli.attention import BlockSizes, Place, attend, engines_for
+from poscli.config.run import ModelConfig
+from poscli.encodings import Encoding, names
+from poscli.equation.compatibility import scale_of
+from poscli.evaluation.posthoc import joined
+from poscli.model.cache import Cache, Memory
+from poscli.model.initialise import build_model
+from poscli.model.transformer import Model
+
+Meeting = frozenset[str]  # two blanks, or one blank that both encodings fill
+
+# Encodings that fill every blank, most blanks twice, so that two different ones can meet in a blank.
+REPRESENTATIVES = [
+    "interpolated(3)", "randomized(40)", "sinusoidal", "learned", "transformer-xl", "xlnet", "rope",
+    "tupe(table=sinusoidal)", "pope", "grape", "fox", "cable", "grape-additive", "fire", "query-bias", "path",
+    "rerope(window=5)", "ssmax", "logn(5)", "alibi", "t5(buckets=6, far=11)", "window(5)", "window(8)",
+    "sink(2)+window(7)", "sink(3)+window(6)", "shaw(clip=4)", "shaw(clip=7)", "deberta(span=5)", "deberta(span=7)",
+    "cope(max_pos=5)", "cope(max_pos=9)", "dape", "stick-breaking", "urpe", "urpe(base=none)",
+]  # fmt: skip
+# Joins in which the order matters, or in which three encodings meet.
+MORE = [
+    "cope(max_pos=5)+dape", "dape+cope(max_pos=5)", "rope+pope", "pope+rope", "pope+grape",
+    "tupe(table=sinusoidal)+pope", "rope+tupe(table=sinusoidal)", "sinusoidal(combine=multiply)+learned",
+    "learned+sinusoidal(combine=multiply)", "alibi+interpolated(3)", "interpolated(3)+rope+fire", "dape+ssmax",
+    "ssmax+dape(base=fox)+cable", "dape(base=fire)+logn(5)+shaw(clip=4)", "dape(base=cable)+path",
+    "rope+cope(max_pos=5)", "rope+fox+ssmax", "fox+ssmax+window(5)", "sink(2)+window(5)+dape+ssmax",
+    "sink(2)+window(5)+cope(max_pos=5)+alibi", "stick-breaking+alibi+window(5)", "stick-breaking+query-bias+ssmax",
+    "fox+grape-additive+path", "urpe(base=t5)+fox", "rope+alibi+fire+shaw(clip=4)+fox",
+    "transformer-xl+deberta(span=5)+shaw(clip=4)+ssmax",
+]  # fmt: skip
+
+
+def meetings(a: Encoding, b: Encoding) -> set[Meeting]:
+    """The pairs of blanks that meet where two encodings act together; empty if they cannot."""
+    try:
+        scale_of([a, b])
+    except ValueError:
+        return set()
+    return {frozenset((x, y)) for x in a.blanks for y in b.blanks}
+
+
+def union(sets: Iterable[set[Meeting]]) -> set[Meeting]:
+    return set().union(*sets)
+
+
+def representative_pairs() -> dict[str, set[Meeting]]:
+    """Pairs of representatives, one after the other the pair with the most meetings that no earlier pair has."""
+    alone = [(spec, make(spec)) for spec in REPRESENTATIVES]
+    pairs = {f"{a}+{b}": meetings(of_a, of_b) for (a, of_a), (b, of_b) in itertools.combinations(alone, 2)}
+    left, chosen = union(pairs.values()), {}
+    while left:
+        spec = max(pairs, key=lambda pair: len(pairs[pair] & left))
+        chosen[spec] = pairs[spec]
+        left -= pairs[spec]
+    return chosen
+
+
+PAIRS = representative_pairs()
+
+
+def test_every_two_blanks_that_can_meet_meet_in_a_pair() -> None:
+    """A new blank needs an encoding among the representatives and a part in oracles/joins.py."""
+    every = [make(name) for name in names()]
+    again = [make(name) for name in names()]
+    assert union(meetings(a, b) for a, b in itertools.product(every, again)) <= union(PAIRS.values())
+    assert {blank for meeting in union(PAIRS.values()) for blank in meeting} >= union(e.blanks for e in every)
+
+
+TOKENS = 13
+# Every kind of block is smaller than the text.
+SMALL = BlockSizes(
+    block_queries=5, training_queries=4, backward_queries=5, backward_entries=1,
+    tile_queries=5, tile_keys=4, skip_multiple=2, weighted_queries=3,
+)  # fmt: skip
+ROUNDING = 2**-40  # of sums of a few hundred numbers of order 1 in float64; a wrong formula is off by far more
+
+
+def drawn() -> Content:
+    q, k, v = (draw(2, HEADS, TOKENS, HEAD_WIDTH, seed=n, dtype=torch.float64).requires_grad_() for n in range(3))
+    x = draw(2, TOKENS, WIDTH, seed=3, dtype=torch.float64).requires_grad_()
+    return Content(q, k, v, x, tokens(2, TOKENS), torch.arange(TOKENS, dtype=torch.float64))
+
+
+def with_gradients(out: Tensor, encoding: Encoding, c: Content) -> dict[str, Tensor]:
+    """The output, and its gradients under a random loss."""
+    learned = {"q": c.q, "k": c.k, "v": c.v, "x": c.x} | dict(encoding.named_parameters())
+    (out * draw(*out.shape, seed=4, dtype=out.dtype)).sum().backward()
+    grads = {f"d{name}": torch.zeros(()) if p.grad is None else p.grad.clone() for name, p in learned.items()}
+    return {"output": out.detach()} | grads
+
+
+def assert_equal(found: dict[str, Tensor], exact: dict[str, Tensor], what: str) -> None:
+    for name, value in found.items():
+        error = float((value - exact[name]).abs().max())
+        assert error <= ROUNDING * max(1.0, float(exact[name].abs().max())), (what, name, error)
+
+
+@pytest.mark.parametrize("spec", [*PAIRS, *MORE])
+def test_every_engine_equals_the_oracle_of_a_join(spec: str) -> None:
+    encoding = make(spec, dtype=torch.float64)
+    at, exact = encoding.locate(TOKENS, torch.device("cpu")), drawn()
+    if "embed" in encoding.blanks:
+        found = encoding.embed(exact.x, at.pos, exact.ids).detach()
+        assert_equal({"embed": found}, {"embed": embedded(parts_of(encoding), exact).detach()}, spec)
+    expected = with_gradients(attention_of(parts_of(encoding), exact), encoding, exact)
+    for engine in engines_for(encoding, Place(gradient=False)):
+        if engine.name == "flex":  # takes few joins; test_engines_hard.py has it
+            continue
+        own, c = copy.deepcopy(encoding).requires_grad_(), drawn()
+        own.zero_grad()
+        if engine.gradient:
+            features = own.features(c.x) if "features" in own.blanks else None
+            out = attend(engine, own, c.q, c.k, c.v, at, features, SMALL)
+            assert_equal(with_gradients(out, own, c), expected, engine.name)
+        with torch.no_grad():
+            features = own.features(c.x) if "features" in own.blanks else None
+            for queries in (TOKENS, 6, 1):
+                out = attend(engine, own, c.q[:, :, -queries:], c.k, c.v, at, features, SMALL)
+                last = {"output": expected["output"][:, :, -queries:]}
+                assert_equal({"output": out}, last, f"{engine.name} without gradient, {queries} queries")
+
+
+# Models
+
+
+def assert_rounded(found: Tensor, exact: Tensor, limit: float) -> None:
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=limit)
+
+
+ALTERNATING = ["rope+alibi|none", "cope(max_pos=5)|fire+fox", "shaw(clip=4)+window(5)|transformer-xl|dape+ssmax"]
+EMBEDDED = ["sinusoidal+alibi+ssmax", "learned+rope+fox", "learned+sinusoidal(combine=multiply)+interpolated(3)+rope"]
+
+
+@pytest.mark.parametrize("spec", [*ALTERNATING, *EMBEDDED, "sink(2)+window(5)+t5+path", "urpe(base=t5)+fox+logn(5)"])
+@torch.no_grad()
+def test_a_model_equals_its_oracle(spec: str) -> None:
+    trained, text = perturbed(model(spec, layers=3)), tokens(2, LENGTH)
+    exact, limit = logits(trained, text), rounding(trained, text)
+    assert_rounded(trained(text), exact, limit)
+    with torch.enable_grad():
+        assert_rounded(trained(text).detach(), exact, limit)
+    cache = Cache()
+    parts = [trained(part, cache=cache) for part in text.split([5, 1, 7, 3], dim=1)]
+    assert_rounded(torch.cat(parts, dim=1), exact, limit)
+
+
+KEPT = 10  # tokens of memory: neither a segment nor a part of one
+
+
+def remembering(spec: str) -> Model:
+    config = ModelConfig(layers=2, width=WIDTH, heads=HEADS, mlp=32, memory=KEPT)
+    return perturbed(build_model(config, spec, vocab=VOCAB, length=LENGTH, seed=0))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "rope+alibi",
+        "fox+shaw(clip=4)+ssmax",
+        "transformer-xl+window(9)",
+        "cope(max_pos=5)+t5|path+logn(5)",
+        "dape+rope",
+    ],
+)
+@torch.no_grad()
+def test_a_model_with_a_memory_equals_its_oracle(spec: str) -> None:
+    trained, text = remembering(spec), tokens(2, 3 * LENGTH + 5)
+    exact, limit = logits(trained, text, segment=LENGTH), rounding(trained, text)
+    assert_rounded(trained(text), exact, limit)
+    for gradient in (False, True):
+        memory = Memory(KEPT)
+        with torch.set_grad_enabled(gradient):
+            parts = [trained(part, memory=memory) for part in text.split(LENGTH, dim=1)]
+        assert_rounded(torch.cat(parts, dim=1).detach(), exact, limit)
+    cache = Cache()
+    parts = [trained(part, cache=cache) for part in text.split([7, 20, 1, 1, 24], dim=1)]
+    assert_rounded(torch.cat(parts, dim=1), exact, limit)
+
+
+JOINED = {
+    "window(5)": [Part(width=5)],
+    "sink(2)+window(5)": [Part(sinks=2), Part(width=5)],
+    "logn(5)+window(5)": [PARTS["logn"](make("logn(5)")), Part(width=5)],
+}
+
+
+@pytest.mark.parametrize("wrapper", JOINED)
+@pytest.mark.parametrize(
+    "spec", ["rope", "rope+t5", "fox+rope|cope(max_pos=5)", "shaw(clip=4)+alibi", "alibi+window(9)"]
+)
+@torch.no_grad()
+def test_a_trained_model_with_more_encodings_equals_its_oracle(spec: str, wrapper: str) -> None:
+    trained, text = perturbed(model(spec)), tokens(2, LENGTH)
+    assert_rounded(joined(trained, wrapper)(text), logits(trained, text, JOINED[wrapper]), rounding(trained, text))
