@@ -87,6 +87,12 @@ def test_at_temperature_0_the_likeliest_token_is_taken_whatever_the_seed() -> No
     assert list(generate(Scripted(-LOGITS), [1], 99, tokens=3, temperature=0, seed=0)) == [4] * 3
 
 
+@pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-45, 5e-324])
+def test_a_tiny_temperature_takes_the_likeliest_token_too(temperature: float) -> None:
+    made = list(generate(Scripted(100 * LOGITS), [1], 99, tokens=20, temperature=temperature, seed=0))
+    assert made == [0] * 20
+
+
 def test_a_seed_gives_the_same_text_and_another_seed_another() -> None:
     first, again, other = (
         list(generate(Scripted(torch.zeros(5)), [1], 99, tokens=40, temperature=1.0, seed=seed)) for seed in (3, 3, 4)
