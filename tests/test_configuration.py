@@ -14,7 +14,7 @@ import torch
 from poscli.config.count import read_count, write_count
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
-from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
+from poscli.config.run import PRESETS, SCHEMA, ModelConfig, Recipe, RunConfig, mlp_width
 from poscli.data import Split, batch
 from poscli.system import device
 from poscli.system.errors import UsageError
@@ -69,7 +69,7 @@ def test_the_names_of_all_these_runs_differ() -> None:
 
 
 def test_a_name_is_the_slug_and_the_hash_of_what_is_not_default() -> None:
-    content = json.dumps([2, "f", {"encoding": "rope(base=500.0)", "seed": 3}], sort_keys=True)
+    content = json.dumps([SCHEMA, "f", {"encoding": "rope(base=500.0)", "seed": 3}], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     assert name_of(encoding="rope(base=500.0)", seed=3) == f"rope-base-500.0-{digest}"
     assert name_of(encoding="rope(base=500.0)", seed=3, length=512, recipe=Recipe(clip=1.0)).endswith(digest)

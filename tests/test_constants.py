@@ -16,7 +16,7 @@ from toys import model, perturbed
 
 from poscli.config.run import ModelConfig
 from poscli.equation import Encoding
-from poscli.evaluation.posthoc import posthoc_spec, with_encoding
+from poscli.evaluation.posthoc import joined, posthoc_spec, with_encoding
 from poscli.evaluation.search import search_constants
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
@@ -126,6 +126,15 @@ def test_wrappers_follow_the_training_length(trained: Model) -> None:
     assert moved(trained, "interpolated(3)").positions(torch.arange(4)).tolist() == [k / 3 for k in range(4)]
     assert (moved(trained, "window").reach, moved(trained, "window(9)").reach) == (64, 9)
     assert moved(trained, "sink(3)+window").sinks == 3
+
+
+@pytest.mark.parametrize("spec", ["alibi", "rope", "t5", "rope|t5"])
+def test_joined_windows_alternate_where_layers_share_their_encoding_too(spec: str) -> None:
+    made = model(spec, layers=4)
+    assert [e.reach for e in joined(made, "window(3)|window(9)").encodings] == [3, 9, 3, 9]
+    cut = joined(made, "window(3)")
+    assert [e.reach for e in cut.encodings] == [3] * 4
+    assert len(set(cut.encodings)) == len(set(made.encodings))  # what layers share they still share
 
 
 class Searching(Encoding):

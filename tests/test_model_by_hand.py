@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from toys import HEAD_WIDTH, HEADS, VOCAB, model, perturbed, tokens
+from toys import HEAD_WIDTH, HEADS, VOCAB, model, perturbed, rounding, tokens
 
 from poscli.config.run import ModelConfig
 from poscli.model import flops
@@ -16,7 +16,6 @@ from poscli.model.precision import Precision, precision_of
 from poscli.model.transformer import Linear, Model
 from poscli.model.weights import load_weights, weights_of
 from poscli.tasks import IGNORED
-from poscli.verify.noise import rounding
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:

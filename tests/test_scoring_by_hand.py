@@ -144,6 +144,10 @@ def test_what_the_intervals_resample(tmp_path, monkeypatch: pytest.MonkeyPatch) 
     for totals, counts in (sliding, gain):
         assert any(t == pytest.approx(totals, rel=1e-5) and c == counts for t, c in asked)
     asked.clear()
+    scored_rows(tmp_path, Pieces(DOCUMENTS, uncounted=[(0, 9), (2, 8)]))  # sliding at 8 counts 7, 8; 10; 7
+    counted = [0.08 * 15, 0.08 * 10, 2 + 0.08 * 7]
+    assert any(t == pytest.approx(counted, rel=1e-5) and c == [2, 1, 1] for t, c in asked)
+    asked.clear()
     five = Pieces([*DOCUMENTS, [1] * 8, [1] * 8, [1] * 10])
     row = row_of(scored_rows(tmp_path, five), 8, "sliding", "full")
     assert row["resampled"] == "documents"

@@ -83,10 +83,24 @@ def test_the_budget(tokens: int, protocol: str, length: int, count: int) -> None
     assert set(chosen) <= set(SPANS[protocol, length])
 
 
+@pytest.mark.parametrize("length", [4, 8])
+def test_the_budget_of_fixed(length: int) -> None:
+    """16 windows of 2 tokens lie beyond target 8 of 40."""
+    for tokens, count in ((2, 1), (7, 3), (10, 5), (1000, 16)):
+        assert len(Plan(Pieces([[1] * 40]), settings(tokens=tokens)).spans("fixed", length)) == count
+
+
 def test_a_sliding_budget_is_spent_first_on_the_windows_that_every_length_scores() -> None:
     for length in (4, 8):
         assert pairs(plan(tokens=2).spans("sliding", length)) == [(0, 10)]
         assert (0, 10) in pairs(plan(tokens=4).spans("sliding", length))
+
+
+def test_fixed_leaves_out_windows_whose_first_scored_token_lies_within_the_longest_length() -> None:
+    """Stride 3: the window that ends at 9 scores targets 7, 8 and 9; only 9 lies beyond the longest length, 8."""
+    made = Plan(Pieces([[1] * 20]), settings(stride=3))
+    assert pairs(made.spans("fixed", 4)) == pairs(made.spans("fixed", 8)) == [(0, 12), (0, 15), (0, 18)]
+    assert pairs(made.spans("sliding", 8)) == [(0, 9), (0, 12), (0, 15), (0, 18)]
 
 
 def test_windows_are_chosen_at_random_and_not_from_the_first_documents() -> None:
