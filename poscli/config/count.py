@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -13,15 +14,15 @@ FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 def read_count(value: object) -> object:
     """The number that a text stands for; a value of another type is left to pydantic.
 
-    >>> read_count("2M"), read_count("500k"), read_count("4096"), read_count(7)
-    (2000000, 500000, 4096, 7)
+    >>> read_count("2M"), read_count("16.1k"), read_count("4096"), read_count(7)
+    (2000000, 16100, 4096, 7)
     """
     if not isinstance(value, str):
         return value
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", value.strip(), re.IGNORECASE)
     if not match:
         raise ValueError("no number of tokens; write 4096, 500k or 2M")
-    number = float(match[1]) * FACTORS[match[2].lower()]
+    number = Decimal(match[1]) * FACTORS[match[2].lower()]  # exact, where 16.1 * 1000 is 16100.000000000002
     if number < 1 or number != int(number):
         raise ValueError("not allowed; it must be a whole number of tokens, at least 1")
     return int(number)

@@ -104,14 +104,15 @@ def joined(model: Model, spec: str) -> Model:
     """A copy of a model that shares its weights, with the encodings of a spec joined to those of every layer."""
     copied = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     others = build(parse(spec), model.config.shape(model.length, model.vocab), seed=0)
-    composed: dict[int, Encoding] = {}  # by the id of a layer's encoding, which several layers may share
-    for own, other in zip(copied.encodings, others, strict=True):
-        try:
-            composed[id(own)] = Composed([*_parts(own), *_parts(other.to(model.embedding.device))])
-        except ValueError as error:
-            raise UsageError(f"{spec} cannot be joined to {own.name}: {error}") from error
-    for attention in copied.attention:
-        attention.encoding = composed[id(attention.encoding)]
+    composed: dict[tuple[Encoding, Encoding], Encoding] = {}  # layers that share both encodings share what they make
+    for attention, other in zip(copied.attention, others, strict=True):
+        own = attention.encoding
+        if (own, other) not in composed:
+            try:
+                composed[own, other] = Composed([*_parts(own), *_parts(other.to(model.embedding.device))])
+            except ValueError as error:
+                raise UsageError(f"{spec} cannot be joined to {own.name}: {error}") from error
+        attention.encoding = composed[own, other]
     return copied
 
 

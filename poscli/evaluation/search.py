@@ -37,9 +37,9 @@ def search_constants(model: Model, task: Task, length: int) -> None:
 
 @torch.inference_mode()
 def _loss(model: Model, task: Task, inputs: Tensor, targets: Tensor) -> float:
-    """Mean nats per token; the windows go through the model one at a time, because they are long."""
-    total = 0.0
-    for window, wanted in zip(inputs, targets, strict=True):
-        found = task.score(model(window[None]).float(), wanted[None])[NLL]
-        total += float(found[wanted[None] >= 0].mean())
-    return total / len(inputs)
+    """Mean nats per target that counts; the windows go through the model one at a time, because they are long."""
+    counted, total = targets >= 0, 0.0
+    for window, wanted, counts in zip(inputs, targets, counted, strict=True):
+        nll = task.score(model(window[None]).float(), wanted[None])[NLL][0]
+        total += float(nll[counts].double().sum())
+    return total / int(counted.sum())

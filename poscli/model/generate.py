@@ -36,4 +36,6 @@ def generate(
 def _pick(logits: torch.Tensor, temperature: float, draw: torch.Generator) -> int:
     if temperature == 0:
         return int(logits.argmax())
-    return int(torch.multinomial(torch.softmax(logits / temperature, dim=-1), 1, generator=draw))
+    # Shifted first: divided by a tiny temperature, the logits would be infinite, and their softmax not a number.
+    scaled = (logits - logits.max()) / max(temperature, torch.finfo(logits.dtype).tiny)
+    return int(torch.multinomial(torch.softmax(scaled, dim=-1), 1, generator=draw))

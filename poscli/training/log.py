@@ -40,8 +40,10 @@ class Log:
 
     def state(self) -> dict[str, Any]:
         """The log as plain values for a checkpoint."""
-        return {"rows": self.rows, "seconds": self.seconds, "losses": self.losses}
+        spent = time.monotonic() - self.since
+        return {"rows": self.rows, "seconds": self.seconds, "losses": self.losses, "spent": spent}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore what `state` returned. The time between the two does not count as training."""
         self.rows, self.seconds, self.losses = state["rows"], state["seconds"], state["losses"]
+        self.since = time.monotonic() - state.get("spent", 0.0)  # checkpoints of earlier versions do not have it

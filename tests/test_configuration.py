@@ -1,0 +1,213 @@
+"""From a request to a run: every field counts in the run's name, counts of tokens, precisions, seeds and windows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from poscli.config.count import read_count, write_count
+from poscli.config.request import TrainRequest
+from poscli.config.resolve import resolve
+from poscli.config.run import PRESETS, SCHEMA, ModelConfig, Recipe, RunConfig, mlp_width
+from poscli.data import Split, batch
+from poscli.system import device
+from poscli.system.errors import UsageError
+from poscli.system.seeds import derive, generator
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+# Another value of every field of a run's configuration.
+OTHER: dict[str, Any] = {
+    "encoding": "alibi",
+    "task": "copy",
+    "corpus": "text:books",
+    "tokenizer": "other",
+    "seed": 1,
+    "length": 256,
+    "batch": 4,
+    "tokens": 1_000_000,
+    "precision": "bfloat16",
+    "model": PRESETS["nano"],
+    "recipe": Recipe(clip=0.5),
+}
+MODEL = {"layers": 5, "width": 256, "heads": 4, "mlp": 353, "memory": 64}
+RECIPE = dict.fromkeys(Recipe.model_fields, 0.3)
+
+
+def name_of(**changes: Any) -> str:
+    return RunConfig(**{"encoding": "rope"} | changes).run_id("f")
+
+
+def test_every_field_has_another_value_here() -> None:
+    assert OTHER.keys() == RunConfig.model_fields.keys()
+    assert MODEL.keys() == ModelConfig.model_fields.keys()
+    assert all(value != getattr(RunConfig(encoding="rope"), name) for name, value in OTHER.items())
+
+
+@pytest.mark.parametrize("field", RunConfig.model_fields)
+def test_every_field_of_a_run_is_in_its_name(field: str) -> None:
+    assert name_of(**{field: OTHER[field]}).rpartition("-")[2] != name_of().rpartition("-")[2]
+
+
+@pytest.mark.parametrize("field", [*ModelConfig.model_fields, *Recipe.model_fields])
+def test_every_field_of_the_model_and_of_the_recipe_is_in_its_name(field: str) -> None:
+    part = {"model": PRESETS["tiny"].model_copy(update={field: MODEL[field]})} if field in MODEL else {}
+    assert name_of(**(part or {"recipe": Recipe(**{field: RECIPE[field]})})) != name_of()
+
+
+def test_the_names_of_all_these_runs_differ() -> None:
+    names = [name_of(**{field: value}) for field, value in OTHER.items()]
+    names += [name_of(model=PRESETS["tiny"].model_copy(update={field: value})) for field, value in MODEL.items()]
+    names += [name_of(recipe=Recipe(**{field: value})) for field, value in RECIPE.items()]
+    assert len({name_of(), *names, RunConfig(encoding="rope").run_id("g")}) == 2 + len(names)
+
+
+def test_a_name_is_the_slug_and_the_hash_of_what_is_not_default() -> None:
+    content = json.dumps([SCHEMA, "f", {"encoding": "rope(base=500.0)", "seed": 3}], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    assert name_of(encoding="rope(base=500.0)", seed=3) == f"rope-base-500.0-{digest}"
+    assert name_of(encoding="rope(base=500.0)", seed=3, length=512, recipe=Recipe(clip=1.0)).endswith(digest)
+
+
+# Another value of every field of a request, and what the run's configuration then says.
+ASKED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "task": ("copy", {"task": "copy"}),
+    "corpus": ("text:books", {"corpus": "text:books"}),
+    "tokenizer": ("other", {"tokenizer": "other"}),
+    "length": (128, {"length": 128, "batch": 16}),
+    "tokens": ("500k", {"tokens": 500_000}),
+    "batch": (3, {"batch": 3}),
+    "preset": ("nano", {"model": PRESETS["nano"]}),
+    "model": ({"layers": 2}, {"model": PRESETS["tiny"].model_copy(update={"layers": 2})}),
+    "recipe": ({"clip": 0.5}, {"recipe": Recipe(clip=0.5)}),
+    "precision": ("bfloat16", {"precision": "bfloat16"}),
+}
+
+
+@pytest.mark.parametrize("field", [None, *TrainRequest.model_fields])
+def test_every_field_of_a_request_reaches_the_run(field: str | None) -> None:
+    value, expected = ASKED[field] if field else (None, {})
+    found = resolve(TrainRequest(**({field: value} if field else {})), "rope", seed=7, device=CPU)
+    default = {"encoding": "rope", "seed": 7, "length": 512, "batch": 4, "tokens": 2_000_000, "model": PRESETS["tiny"]}
+    assert found == RunConfig(**default | expected)
+
+
+@pytest.mark.parametrize(("length", "size"), [(512, 4), (8, 256), (2048, 1), (1000, 2), (4096, 1)])
+def test_a_batch_is_2048_tokens_unless_it_is_given(length: int, size: int) -> None:
+    assert resolve(TrainRequest(length=length), "rope", seed=0, device=CPU).batch == size
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(2_000_000, 488), (4096, 1), (8191, 1), (8192, 2)])
+def test_steps_are_whole_batches_of_the_budget(tokens: int, steps: int) -> None:
+    assert RunConfig(encoding="rope", tokens=tokens, length=512, batch=8).steps == steps
+
+
+def test_a_width_sets_the_mlp_and_nothing_else_of_the_preset() -> None:
+    found = resolve(TrainRequest(preset="small", model={"width": 96}), "rope", seed=0, device=CPU).model
+    assert found == ModelConfig(layers=6, width=96, heads=6, mlp=256)
+    given = resolve(TrainRequest(model={"width": 96, "mlp": 100}), "rope", seed=0, device=CPU).model
+    assert given == ModelConfig(layers=4, width=96, heads=8, mlp=100)
+    assert [mlp_width(width) for width in (12, 13, 64, 128, 384, 768)] == [32, 64, 192, 352, 1024, 2048]
+
+
+@pytest.mark.parametrize("size", [10**3, 10**6, 10**9])
+def test_counts_are_read_exactly(size: int) -> None:
+    """Every decimal with up to three places that is a whole number of tokens; in floats 16.1 * 1000 is not 16100."""
+    letter = {10**3: "k", 10**6: "M", 10**9: "g"}[size]
+    for thousandths in range(1, 5000):
+        text = f"{thousandths / 1000:.3f}"
+        assert read_count(text + letter) == Decimal(text) * size
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("4096", 4096),
+        ("1K", 1000),
+        (" 2.5m ", 2_500_000),
+        ("3G", 3 * 10**9),
+        ("123456789012345678901", 123456789012345678901),
+    ],
+)
+def test_counts(text: str, count: int) -> None:
+    assert read_count(text) == count
+    assert TrainRequest(tokens=text).tokens == count
+
+
+@pytest.mark.parametrize("text", ["0", "0k", "-1", "1.5", "0.5", "1.0005k", "1e3", "2 M", "k", "", "1kk", "nan"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write 4096, 500k or 2M|whole number of tokens, at least 1"):
+        read_count(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1, "1"),
+        (999, "999"),
+        (1000, "1k"),
+        (1500, "1500"),
+        (2_000_000, "2M"),
+        (10**9, "1G"),
+        (2_500_000, "2500k"),
+        (10**12, "1000G"),
+    ],
+)
+def test_counts_are_written_so_that_they_are_read_back(count: int, text: str) -> None:
+    assert write_count(count) == text
+    assert read_count(text) == count
+
+
+def test_precisions_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` is bfloat16 where it is fast: on CUDA that has it, on a CPU that has it from width 256 on."""
+    for asked in ("float32", "bfloat16", "float16"):
+        assert device.precision_name(asked, CPU, 64) == asked
+    for native in (True, False):
+        monkeypatch.setattr(device, "cpu_has_bfloat16", lambda native=native: native)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda native=native: native)
+        wide = "bfloat16" if native else "float32"
+        assert [device.precision_name("auto", CPU, width) for width in (64, 255, 256, 768)] == ["float32"] * 2 + [
+            wide
+        ] * 2
+        assert [device.precision_name("auto", CUDA, width) for width in (64, 768)] == [wide] * 2
+    with pytest.raises(UsageError, match=r"--precision 'half': choose auto, float32, bfloat16 or float16"):
+        device.precision_name("half", CPU, 64)
+
+
+def test_seeds_are_the_same_on_every_machine() -> None:
+    """The first eight bytes of a SHA-256, least first, without the lowest bit."""
+    assert derive(0) == int.from_bytes(hashlib.sha256(b"0").digest()[:8], "little") // 2
+    digest = hashlib.sha256(b"3/weights/layers.0.gate.weight").digest()
+    assert derive(3, "weights", "layers.0.gate.weight") == int.from_bytes(digest[:8], "little") // 2
+    assert derive(0, "copy", 17) == 4108116723542305438
+    assert max(derive(seed) for seed in range(200)) < 2**63
+    assert len({derive(seed, purpose) for seed in range(50) for purpose in ("a", "b", 1)}) == 150
+    assert generator(5, "step", 2).initial_seed() == derive(5, "step", "2")
+
+
+def test_the_windows_of_a_step_by_hand() -> None:
+    """Start n is the n-th raw word of Philox(key = seed), at counter step * 2^192, modulo the number of starts."""
+    split = Split(np.arange(100, 200, dtype=np.uint16), np.array([0, 100]))
+    words = np.random.Philox(key=3, counter=[0, 0, 0, 5]).random_raw(2)
+    starts = [int(word) % (100 - 7) for word in words]
+    expected = [list(range(100 + start, 100 + start + 8)) for start in starts]
+    assert batch(split, length=7, size=2, seed=3, step=5).tolist() == expected
+    # with segments, three steps share the starts of step 5 // 3 = 1, and step 5 reads the third window from there
+    words = np.random.Philox(key=3, counter=[0, 0, 0, 1]).random_raw(2)
+    starts = [int(word) % (100 - 3 * 7) + 2 * 7 for word in words]
+    expected = [list(range(100 + start, 100 + start + 8)) for start in starts]
+    assert batch(split, length=7, size=2, seed=3, step=5, segments=3).tolist() == expected
+
+
+def test_segments_reach_both_ends_of_the_text_and_not_beyond() -> None:
+    """21 tokens hold three windows of 6 and a last target from starts 0, 1 and 2 only."""
+    split = Split(np.arange(21, dtype=np.uint16), np.array([0, 21]))
+    for segment in range(3):
+        drawn = [batch(split, length=6, size=8, seed=0, step=3 * n + segment, segments=3) for n in range(8)]
+        assert set(np.concatenate(drawn)[:, 0].tolist()) == {6 * segment, 6 * segment + 1, 6 * segment + 2}

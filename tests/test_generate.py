@@ -1,0 +1,134 @@
+"""Generation: what the model is fed, and how a token is chosen from its logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toys import LENGTH, VOCAB, model, perturbed, rounding
+
+from poscli.model.cache import Cache
+from poscli.model.generate import generate
+from poscli.model.transformer import Model
+from poscli.system.seeds import generator
+
+END = VOCAB - 1
+LOGITS = torch.tensor([1.5, -0.5, 0.25, 0.0, -2.0])
+NEVER = -1e9  # a logit with probability 0
+
+
+class Scripted(nn.Module):
+    """Gives the logits of a list, one per call, and the last one from then on; remembers what it was fed."""
+
+    def __init__(self, *logits: Tensor) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.zeros(1))
+        self.logits, self.fed, self.caches = logits, [], set()
+
+    def forward(self, tokens_BT: Tensor, *, cache: Cache) -> Tensor:
+        now = self.logits[min(len(self.fed), len(self.logits) - 1)]
+        self.fed.append(tokens_BT.tolist())
+        self.caches.add(id(cache))
+        others = torch.full((1, tokens_BT.shape[1], len(now)), NEVER)
+        others[..., 0] = 0.0  # tokens before the last one would say 0
+        others[0, -1] = now
+        return others
+
+
+def only(token: int, size: int = 5) -> Tensor:
+    """Logits that are surest of one token."""
+    return torch.arange(size) * 0.01 + 5 * torch.eye(size)[token]
+
+
+def test_the_model_reads_the_end_token_and_the_prompt_then_one_token_at_a_time() -> None:
+    scripted = Scripted(only(3), only(1), only(2))
+    assert list(generate(scripted, [2, 0], 4, tokens=3, temperature=0, seed=0)) == [3, 1, 2]
+    assert scripted.fed == [[[4, 2, 0]], [[3]], [[1]]]  # and nothing after the last token
+    assert len(scripted.caches) == 1
+
+
+def test_an_empty_prompt_begins_a_document() -> None:
+    scripted = Scripted(only(3))
+    assert list(generate(scripted, [], 4, tokens=1, temperature=0, seed=0)) == [3]
+    assert scripted.fed == [[[4]]]
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_the_end_token_ends_the_text_and_is_not_part_of_it(temperature: float) -> None:
+    sure = [100 * torch.eye(5)[token] for token in (3, 0, 4)]
+    assert list(generate(Scripted(*sure), [1], 4, tokens=9, temperature=temperature, seed=0)) == [3, 0]
+    assert list(generate(Scripted(*sure[2:]), [1], 4, tokens=9, temperature=temperature, seed=0)) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_at_most_so_many_tokens(count: int) -> None:
+    scripted = Scripted(only(3))
+    assert list(generate(scripted, [1], 4, tokens=count, temperature=0, seed=0)) == [3] * count
+    assert len(scripted.fed) == count
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.7, 1.0, 3.0])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_token_is_drawn_from_the_softmax_of_the_logits_over_the_temperature(temperature: float, seed: int) -> None:
+    """The draws of the seed's own generator, and their frequencies."""
+    made = list(generate(Scripted(LOGITS), [1], 99, tokens=1500, temperature=temperature, seed=seed))
+    weights = torch.tensor([2.718281828459045 ** (float(s) / temperature) for s in LOGITS])
+    p, draw = weights / weights.sum(), generator(seed, "generate")
+    # The probabilities by hand differ in their last bits, so one draw in a million may differ.
+    by_hand = [int(torch.multinomial(p, 1, generator=draw)) for _ in made]
+    assert sum(a != b for a, b in zip(made, by_hand, strict=True)) <= 1
+    counts = torch.bincount(torch.tensor(made), minlength=5)
+    assert float(((counts - 1500 * p) ** 2 / (1500 * p)).sum()) < 23.5  # chi-square of 4 degrees: p = 1e-4
+
+
+def test_at_temperature_0_the_likeliest_token_is_taken_whatever_the_seed() -> None:
+    for seed in (0, 1):
+        assert list(generate(Scripted(LOGITS), [1], 99, tokens=50, temperature=0, seed=seed)) == [0] * 50
+    assert list(generate(Scripted(-LOGITS), [1], 99, tokens=3, temperature=0, seed=0)) == [4] * 3
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-45, 5e-324])
+def test_a_tiny_temperature_takes_the_likeliest_token_too(temperature: float) -> None:
+    made = list(generate(Scripted(100 * LOGITS), [1], 99, tokens=20, temperature=temperature, seed=0))
+    assert made == [0] * 20
+
+
+def test_a_seed_gives_the_same_text_and_another_seed_another() -> None:
+    first, again, other = (
+        list(generate(Scripted(torch.zeros(5)), [1], 99, tokens=40, temperature=1.0, seed=seed)) for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first != other
+
+
+class Endless(nn.Module):
+    """A model that never ends a text, and keeps the logits of the last token of each call as they were."""
+
+    def __init__(self, inner: Model) -> None:
+        super().__init__()
+        self.inner, self.embedding, self.seen = inner, inner.embedding, []
+
+    def forward(self, tokens_BT: Tensor, *, cache: Cache) -> Tensor:
+        logits = self.inner(tokens_BT, cache=cache)
+        self.seen.append(logits[0, -1].clone())
+        logits[..., END] = NEVER
+        return logits
+
+
+@pytest.mark.parametrize("spec", ["rope", "alibi", "shaw", "cope", "fox", "sinusoidal", "rope+window(5)"])
+@torch.no_grad()
+def test_every_token_is_drawn_from_the_logits_of_the_whole_text(spec: str) -> None:
+    """One token at a time with a cache gives the logits of one pass over prompt and text, past L too."""
+    trained, prompt = perturbed(model(spec)), [3, 1, 4]
+    endless = Endless(trained)
+    made = list(generate(endless, prompt, END, tokens=LENGTH, temperature=0.7, seed=1))
+    assert len(made) == LENGTH
+    text = torch.tensor([[END, *prompt, *made[:-1]]])
+    full = trained(text)[0, len(prompt) :]
+    torch.testing.assert_close(torch.stack(endless.seen), full, rtol=0, atol=rounding(trained, text))
+
+
+def test_no_gradient_is_recorded() -> None:
+    trained = perturbed(model("rope"))
+    list(generate(trained, [1], END, tokens=2, temperature=1.0, seed=0))
+    assert all(p.grad is None for p in trained.parameters())

@@ -1,0 +1,155 @@
+"""The model around an encoding in plain float64 arithmetic: logits, loss, gradients, operations and precisions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from toys import HEAD_WIDTH, HEADS, VOCAB, model, perturbed, rounding, tokens
+
+from poscli.config.run import ModelConfig
+from poscli.model import flops
+from poscli.model.loss import vocabulary_loss
+from poscli.model.precision import Precision, precision_of
+from poscli.model.transformer import Linear, Model
+from poscli.model.weights import load_weights, weights_of
+from poscli.tasks import IGNORED
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+
+
+def attention(x: Tensor, w: dict[str, Tensor], at: str) -> Tensor:
+    """softmax(q_i . k_j / sqrt(D)) v_j over j <= i, head by head."""
+    q, k, v = (x @ w[f"{at}.{part}.weight"].T for part in "qkv")
+    heads = []
+    for h in range(HEADS):
+        own = slice(h * HEAD_WIDTH, (h + 1) * HEAD_WIDTH)
+        s = q[:, own] @ k[:, own].T / math.sqrt(HEAD_WIDTH)
+        heads.append(s.masked_fill(~torch.ones_like(s).tril().bool(), -math.inf).softmax(-1) @ v[:, own])
+    return torch.cat(heads, dim=-1) @ w[f"{at}.o.weight"].T
+
+
+def logits_by_hand(of: Model, ids: Tensor) -> Tensor:
+    """Logits `[T, V]` of one text: pre-norm layers, SwiGLU silu(x G) (x U) D, a norm and the head."""
+    w = {name: p.detach().double() for name, p in of.named_parameters()}
+    x = w["embedding"][ids]
+    for n in range(len(of.layers)):
+        at = f"layers.{n}"
+        x = x + attention(rms_norm(x, w[f"{at}.norm_attention.weight"]), w, f"{at}.attention")
+        y = rms_norm(x, w[f"{at}.norm_mlp.weight"])
+        gate, up = y @ w[f"{at}.gate.weight"].T, y @ w[f"{at}.up.weight"].T
+        x = x + (gate / (1 + (-gate).exp()) * up) @ w[f"{at}.down.weight"].T
+    return rms_norm(x, w["norm.weight"]) @ w["head.weight"].T
+
+
+def nats(logits: Tensor, targets: Tensor) -> Tensor:
+    """-log softmax at each target."""
+    return (logits.exp().sum(-1).log() - logits[torch.arange(len(targets)), targets]).double()
+
+
+@torch.no_grad()
+def test_the_logits_of_a_model_without_positions() -> None:
+    trained, text = perturbed(model("none")), tokens(2, 12)
+    for row, found in zip(text, trained(text), strict=True):
+        expected = logits_by_hand(trained, row)
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=rounding(trained, text))
+
+
+@torch.no_grad()
+def test_tiny_activations_are_normed_with_an_epsilon_of_one_millionth() -> None:
+    trained, text = perturbed(model("none", layers=1)), tokens(1, 6)
+    trained.embedding *= 1e-3
+    for part in (trained.layers[0].attention.o.weight, trained.layers[0].down.weight):
+        part.zero_()
+    expected = logits_by_hand(trained, text[0])
+    torch.testing.assert_close(trained(text)[0].double(), expected, rtol=0, atol=rounding(trained, text))
+
+
+@pytest.mark.parametrize("limit", [1, 3 * VOCAB, 10**9])
+def test_the_loss_of_a_training_step_is_the_mean_over_the_targets_that_count(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts of one row, of three, and whole: 13 of 24 targets count."""
+    monkeypatch.setattr("poscli.model.transformer.vocabulary_loss", lambda *given: vocabulary_loss(*given, limit))
+    trained, text = perturbed(model("none")), tokens(2, 13)
+    inputs, targets = text[:, :-1], text[:, 1:].clone()
+    targets[0, 2:9] = targets[1, [0, 3, 5, 11]] = IGNORED
+    counted = targets.flatten() >= 0
+    assert int(counted.sum()) == 13
+    logits = torch.cat([logits_by_hand(trained, row) for row in inputs])
+    found = trained.loss(inputs, targets)
+    expected = nats(logits[counted], targets.flatten()[counted]).mean()
+    torch.testing.assert_close(found.detach().double(), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 1000])
+def test_targets_that_do_not_count_have_no_gradient(rows: int) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(n, 6, generator=draw, requires_grad=True) for n in (9, 5))
+    targets = torch.tensor([1, IGNORED, 4, IGNORED, IGNORED, 0, 2, IGNORED, 3])
+    found = vocabulary_loss(x, weight, targets, torch.float32, limit=rows * 5)
+    grad_x, grad_w = torch.autograd.grad(found, (x, weight))
+    exact_x, exact_w = x.detach().double(), weight.detach().double()
+    p = (exact_x @ exact_w.T).softmax(-1)
+    error = p - torch.nn.functional.one_hot(targets.clamp(min=0), 5)
+    error[targets < 0] = 0  # softmax minus one-hot, over the five targets that count
+    torch.testing.assert_close(grad_x.double(), error @ exact_w / 5, rtol=0, atol=1e-6)
+    torch.testing.assert_close(grad_w.double(), error.T @ exact_x / 5, rtol=0, atol=1e-6)
+    assert not grad_x[targets < 0].any()
+    expected = nats((exact_x @ exact_w.T)[targets >= 0], targets[targets >= 0]).mean()
+    torch.testing.assert_close(found.detach().double(), expected, rtol=1e-6, atol=0)
+
+
+def test_operations_by_hand() -> None:
+    """One layer, width 2, MLP 3, 5 words, 4 tokens: two operations for each of the multiply-adds below."""
+    config = ModelConfig(layers=1, width=2, heads=1, mlp=3)
+    projections, mlp, head = 4 * 2 * 2, 3 * 2 * 3, 2 * 5
+    scores = sums = 2 * (4 / 2)  # each token sees half of the window
+    assert flops.evaluation_flops(config, 5, 4) == 2 * (projections + mlp + scores + sums + head) == 104
+    assert flops.training_flops(config, 5, 4) == 312
+    twice = ModelConfig(layers=2, width=2, heads=1, mlp=3)
+    assert flops.evaluation_flops(twice, 5, 4) == 2 * (2 * 42 + 10)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_which_arithmetic_a_precision_rounds(name: str) -> None:
+    dtype = getattr(torch, name)
+    assert precision_of(name, torch.device("cpu")) == Precision(linear=dtype, attention=torch.float32)
+    assert precision_of(name, torch.device("cuda")) == Precision(linear=dtype, attention=dtype)
+    for device in ("cpu", "cuda"):
+        assert precision_of("float32", torch.device(device)) == Precision(torch.float32, torch.float32)
+
+
+def test_a_matrix_product_is_rounded_and_its_weights_are_not() -> None:
+    """Inputs and weights are rounded to bfloat16 first, and so is the result, which float32 then holds."""
+    layer = Linear(5, 3, Precision(linear=torch.bfloat16))
+    draw = torch.Generator().manual_seed(0)
+    torch.nn.init.normal_(layer.weight, generator=draw)
+    x = torch.randn(4, 5, generator=draw)
+    weight = layer.weight.detach()
+    exact = x.bfloat16().double() @ weight.bfloat16().double().T
+    found = layer(x)
+    assert found.dtype == layer.weight.dtype == torch.float32
+    assert torch.equal(found, found.bfloat16().float())
+    torch.testing.assert_close(found.detach().double(), exact, rtol=2**-8, atol=2**-8)
+    assert not torch.equal(found, x @ weight.T)
+    assert layer(x, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_saved_model_holds_every_number_once_and_as_it_was() -> None:
+    trained = perturbed(model("t5+learned"))
+    saved = weights_of(trained)
+    shared = [name for name in saved if "encoding" in name]
+    assert shared == ["layers.0.attention.encoding.parts.0.table", "layers.0.attention.encoding.parts.1.table"]
+    expected = dict(trained.named_parameters())
+    assert {name: w.shape for name, w in saved.items()} == {name: expected[name].shape for name in saved}
+    assert all(torch.equal(w, expected[name]) and not w.requires_grad for name, w in saved.items())
+    other = model("t5+learned", seed=9)
+    load_weights(other, saved)
+    assert all(torch.equal(p, saved[name]) for name, p in other.named_parameters())
+    assert other.encodings[0] is not trained.encodings[0]
+    assert other.layers[0].attention.encoding.parts[0].table is other.layers[1].attention.encoding.parts[0].table
