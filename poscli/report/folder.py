@@ -14,7 +14,7 @@ from pathlib import Path
 
 from poscli.system.console import note
 from poscli.system.errors import PoscliError
-from poscli.system.files import sha256, write_atomic
+from poscli.system.files import remove_temporaries, sha256, write_atomic
 
 PAGE, TABLE, LIST = "report.md", "summary.csv", "files.json"
 OURS = re.compile(r"report\.md|summary\.csv|(perplexity|gain|position)[A-Za-z0-9-]*\.png")
@@ -32,6 +32,7 @@ def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
 
     While files of two reports lie side by side, PAGE says so. Raises PoscliError.
     """
+    remove_temporaries(folder)  # of a report whose process was killed
     old = _listed(folder)
     new = {name: [hashlib.sha256(content).hexdigest()] for name, content in contents.items()}
     _list(folder, {name: sorted({*old.get(name, []), *new.get(name, [])}) for name in {**old, **new}})
@@ -56,7 +57,7 @@ def _listed(folder: Path) -> Hashes:
         return {name: [str(mark) for mark in marks] for name, marks in found.items() if OURS.fullmatch(name)}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         note(f"{folder / LIST} is damaged: pictures of earlier reports may stay in that folder")
         return {}
 
