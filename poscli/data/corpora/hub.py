@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 from poscli.data.corpora import CORPORA, Kind
@@ -50,7 +50,7 @@ def _read(spec: HubSpec) -> Reading:
     fault = available()
     if fault:
         raise DataError(fault)
-    if Path(spec.repo).is_dir():
+    if os.path.isdir(spec.repo):  # noqa: PTH112 - unlike Path.is_dir, it takes any string
         raise DataError(
             f"the folder {spec.repo!r} here hides the hub's {spec.repo} from datasets; run elsewhere, or rename it"
         )
