@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from cli_runner import shell
 from hub_stub import KINDS, STAGES, Hub, card, parquet, prose, run_child
 
 CHILD = """
@@ -105,3 +106,18 @@ def test_an_older_download_is_never_taken_for_the_newest_revision(tmp_path: Path
         there = {"HF_ENDPOINT": hub.url, "POSCLI_CACHE": str(tmp_path / "other")}
         (after,) = run_child(STALE, ["spoiled"], tmp_path, **there)
     assert "the hub has a fault" in json.loads(after)["error"] or "stopped answering" in json.loads(after)["error"]
+
+
+def test_the_command_line_prints_the_error_and_nothing_of_the_libraries(tmp_path: Path) -> None:
+    """One note that the corpus is being prepared, and one error; the client's own warnings are hidden."""
+    with Hub(
+        {"org/set": {"README.md": card({"default": ["train"]}), "default/train-0.parquet": parquet(["a"])}}
+    ) as hub:
+        hub.fail("download", "dropped")
+        places = {"POSCLI_CACHE": str(tmp_path / "poscli"), "HF_HOME": str(tmp_path / "hf")}
+        command = ("train", "--enc", "alibi", "--preset", "nano", "--corpus", "hf:org/set?bytes=1K", "--out", tmp_path)
+        result = shell(*command, **places, **IMPATIENT, HF_ENDPOINT=hub.url)
+    assert result.code == 4
+    note, error = result.err.splitlines()
+    assert note.startswith("preparing the corpus hf:org/set")
+    assert error.startswith("error: cannot load hf:org/set")

@@ -1,8 +1,9 @@
 """How long the hub's client waits: a hub that is silent, slow or failing is an error within half a minute.
 
 By default the client of the hub waits without limit for some answers and repeats others for minutes. `limit_waiting`
-bounds both with the client's own settings: HF_HUB_DOWNLOAD_TIMEOUT, 10 seconds unless the environment says otherwise,
-is the longest silence. Clients from version 1 on have no such hook and keep their own limits.
+bounds both: HF_HUB_DOWNLOAD_TIMEOUT, 10 seconds unless the environment says otherwise, is the longest silence, and a
+failed request is repeated once. Versions of the client from 1 on only allow for less: there, requests whose connection
+breaks are repeated for 23 seconds, and an answer that trickles is not noticed.
 """
 
 from __future__ import annotations
@@ -35,9 +36,14 @@ class HubGaveUp(OSError):
 
 def limit_waiting() -> None:
     """Bound how long this process waits for the hub; counts failures from zero."""
-    if not hasattr(huggingface_hub, "configure_http_backend"):
-        return
     adapter = _Adapter()
+    if not hasattr(huggingface_hub, "configure_http_backend"):
+        utils: Any = huggingface_hub.utils
+        client = utils.get_session()
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "response": [*hooks.get("response", []), adapter.answered]}
+        client.timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        return
 
     def session() -> requests.Session:
         made = requests.Session()
@@ -62,14 +68,23 @@ class _Adapter(HTTPAdapter):
         except requests.RequestException as error:
             self._count(str(error))
             raise
-        status = f"{response.status_code} {response.reason or ''} for {request.url}"
+        if self._accepted(response) and hasattr(response.raw, "read1"):
+            response.raw.stream = self._watched(response.raw.read1)
+        return response
+
+    def answered(self, response: Any) -> None:
+        """Judge an answer of a client that has hooks instead of adapters."""
+        if self._accepted(response):
+            self.failures = 0
+
+    def _accepted(self, response: Any) -> bool:
+        """Whether the hub answered anything but an error of its own; HubGaveUp if it is no use to ask again."""
+        status = f"the hub answered {response.status_code} for {response.url}"
         if response.status_code == TOO_MANY_REQUESTS:
             raise HubGaveUp(status, response)
         if response.status_code >= FIRST_SERVER_ERROR:
             self._count(status, response)
-        elif hasattr(response.raw, "read1"):
-            response.raw.stream = self._watched(response.raw.read1)
-        return response
+        return bool(response.status_code < FIRST_SERVER_ERROR)
 
     def _count(self, reason: str, response: requests.Response | None = None) -> None:
         self.failures += 1
