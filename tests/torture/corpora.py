@@ -38,6 +38,12 @@ class Outcome(NamedTuple):
     seconds: float  # of the loads after the damage
 
 
+def mutation(folder: Path, seed: int) -> list[str]:
+    """A trial of the torture suite: the faults that one damage finds. The corpus lies in a folder of its own."""
+    outcome = mutate_and_load(seed)
+    return [f"{outcome.what}: {outcome.fault}"] if outcome.fault else []
+
+
 def mutate_and_load(seed: int) -> Outcome:
     """Damage one corpus as the seed says, and load it."""
     draw = random.Random(seed)
