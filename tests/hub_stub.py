@@ -3,15 +3,24 @@
 with Hub({"org/set": {"README.md": b"...", "data/train-0.parquet": parquet(["one", "two"])}}) as hub:
     ...  # a child process with HF_ENDPOINT=hub.url
     assert hub.requested("train-1") == 0
+
+The hub can be made to fail: GET /fault/STAGE/KIND, with a stage of STAGES and a kind of KINDS, spoils the answers of
+that stage until GET /fault/none/none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import random
 import re
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from pathlib import Path
+from threading import Event, Thread
 from types import TracebackType
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -21,6 +30,14 @@ from pyarrow import parquet as pq
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 Repositories = dict[str, dict[str, bytes]]
+
+STAGES = {  # stage -> the paths that it asks for
+    "info": r"/api/datasets/[^/]+/[^/]+",
+    "listing": r"/api/datasets/[^/]+/[^/]+/(revision|tree|paths-info)/.*|.*/README.md",
+    "download": r".*\.parquet",
+    "none": r"(?!)",
+}
+KINDS = ("401", "404", "429", "500", "silent", "trickle", "truncated", "short", "dropped", "none")
 
 
 def parquet(rows: list[str | None], column: str = "text") -> bytes:
@@ -39,12 +56,31 @@ def card(configs: dict[str, list[str]]) -> bytes:
     return "\n".join([*lines, "---", ""]).encode()
 
 
+def prose(documents: int, size: int, seed: int) -> list[str | None]:
+    """Random texts of `size` bytes, which compression cannot shrink much."""
+    rng = random.Random(seed)
+    return ["".join(rng.choices("etaoin shrdlu", k=size - 1)) + "\n" for _ in range(documents)]
+
+
+def run_child(code: str, arguments: list[str], home: Path, **environment: str) -> list[str]:
+    """The lines that Python code prints in a fresh process whose caches are in `home`."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    caches = {"HF_HOME": str(home / "hf"), "POSCLI_CACHE": str(home / "poscli"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", code, *arguments]
+    child = subprocess.run(command, env={**inherited, **caches, **environment}, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr  # fails too if threads of half-read parquet files abort the child
+    return child.stdout.splitlines()
+
+
 class Hub:
     """The server; `log` holds (method, path, bytes of body) of every answer."""
 
     def __init__(self, repositories: Repositories) -> None:
         self.repositories = repositories
+        self.revision = REVISION
         self.log: list[tuple[str, str, int]] = []
+        self.fault = ("none", "none")  # stage, kind
+        self.repaired = Event()  # wakes the answers that a fault keeps waiting
         hub = self
 
         class Handler(_Handler):
@@ -60,9 +96,18 @@ class Hub:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.repaired.set()
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
+
+    def fail(self, stage: str, kind: str) -> None:
+        """Spoil the answers of one stage from now on, in one way; "none" ends it."""
+        assert stage in STAGES
+        assert kind in KINDS
+        self.repaired.set()
+        self.repaired = Event()
+        self.fault = (stage, kind)
 
     def requested(self, part: str) -> int:
         """How many requests had `part` in their path."""
@@ -83,7 +128,14 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         path = unquote(url.path)
-        if path == "/api/datasets":
+        stage, kind = self.owner.fault
+        self.spoiled = kind if re.fullmatch(STAGES[stage], path) else "none"
+        if match := re.fullmatch(r"/fault/(\w+)/(\w+)", path):
+            self.owner.fail(match[1], match[2])
+            self._answer(200)
+        elif self.spoiled.isdigit():
+            self._answer(int(self.spoiled))
+        elif path == "/api/datasets":
             found = [name for name in self.owner.repositories if query["search"].lower() in name.lower()]
             self._json([{"id": name} for name in found])
         elif match := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(/revision/[^/]+)?", path):
@@ -98,14 +150,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _info(self, repo: str) -> None:
         if repo in self.owner.repositories:
             files = [{"rfilename": name} for name in self.owner.repositories[repo]]
-            self._json({"id": repo, "sha": REVISION, "siblings": files, "tags": []})
+            self._json({"id": repo, "sha": self.owner.revision, "siblings": files, "tags": []})
         else:
             self._answer(404, headers={"X-Error-Code": "RepoNotFound"})
 
     def _file(self, content: bytes | None) -> None:
         if content is None:
             return self._answer(404, headers={"X-Error-Code": "EntryNotFound"})
-        headers = {"ETag": f'"{hash(content) & 0xFFFFFFFF:x}"', "X-Repo-Commit": REVISION, "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{hash(content) & 0xFFFFFFFF:x}"',
+            "X-Repo-Commit": self.owner.revision,
+            "Accept-Ranges": "bytes",
+        }
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if wanted is None or self.command == "HEAD":
             return self._answer(200, content, headers)
@@ -117,13 +173,35 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        if self.spoiled in ("silent", "dropped"):
+            self.owner.log.append((self.command, self.path, 0))
+            self.close_connection = True
+            if self.spoiled == "silent":
+                self.owner.repaired.wait(60)
+            return
+        if self.spoiled == "short":  # as if the file itself were damaged
+            body = body[: len(body) // 2]
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         sent = b"" if self.command == "HEAD" else body
         self.owner.log.append((self.command, self.path, len(sent)))
+        if self.spoiled == "truncated":
+            sent, self.close_connection = sent[: len(sent) // 2], True
+        elif self.spoiled == "trickle":
+            self._trickle(sent)
+            return
         self.wfile.write(sent)
+
+    def _trickle(self, body: bytes) -> None:
+        """Send a byte now and then until the client or the test has had enough."""
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            for byte in body:
+                if self.owner.repaired.wait(0.2):
+                    return
+                self.wfile.write(bytes([byte]))
 
 
 def _tree(files: dict[str, bytes], folder: str, recursive: bool) -> list[dict[str, object]]:

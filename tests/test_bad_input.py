@@ -163,7 +163,7 @@ def test_other_failures(arguments, code, words):
         ("text:empty.txt", LENGTH, ("empty.txt is empty", "delete it")),
         ("text:binary.txt", LENGTH, ("binary.txt is binary", "offset 3")),
         ("text:latin.txt", LENGTH, ("latin.txt is not UTF-8", "0xe9 at offset 1", "iconv")),
-        ("text:short.txt", 512, ("180 bytes for training", "a window of 512 needs 513", "--length that fits is 180")),
+        ("text:short.txt", 512, ("180 bytes for training", "a window of 512 needs 513", "--length that fits is 20")),
         ("jsonl:lines.jsonl", LENGTH, ("lines.jsonl line 2 is not JSON", "one JSON object per line")),
         ("jsonl:rows.jsonl", LENGTH, ("line 1 has no field 'text'", "txt")),
         ("jsonl:rows.jsonl#text2", LENGTH, ("no field 'text2'", "#FIELD")),

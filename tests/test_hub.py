@@ -6,17 +6,14 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_stub import REVISION, Hub, card, parquet
+from hub_stub import REVISION, Hub, card, parquet, prose, run_child
 
 from poscli.data import load_corpus
 from poscli.data.hubspec import HubSpec
@@ -37,12 +34,6 @@ for spec in sys.argv[1:]:
         result = {"error": str(error), "exit_code": error.exit_code}
     print(json.dumps(result | {"seconds": time.monotonic() - begin}))
 """
-
-
-def prose(documents: int, size: int, seed: int) -> list[str | None]:
-    """Random texts of `size` bytes, which compression cannot shrink much."""
-    rng = random.Random(seed)
-    return ["".join(rng.choices("etaoin shrdlu", k=size - 1)) + "\n" for _ in range(documents)]
 
 
 ARTICLES = [
@@ -81,12 +72,7 @@ ONLINE = {
 
 def load(specs: list[str], home: Path, **environment: str) -> list[dict[str, Any]]:
     """Load each spec in one fresh process whose caches are in `home`; return what the process reports for each."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    caches = {"HF_HOME": str(home / "hf"), "POSCLI_CACHE": str(home / "poscli"), "HF_HUB_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-c", CHILD, *specs]
-    child = subprocess.run(command, env={**inherited, **caches, **environment}, capture_output=True, text=True)
-    assert child.returncode == 0, child.stderr  # fails too if threads of half-read parquet files abort the child
-    return [json.loads(line) for line in child.stdout.splitlines()]
+    return [json.loads(line) for line in run_child(CHILD, specs, home, **environment)]
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +171,7 @@ def test_offline_mode_uses_what_datasets_has_downloaded(
     assert again["describe"]["fingerprint"] == online["parts"]["describe"]["fingerprint"]
     assert absent["exit_code"] == 4
     assert "hf:org/other" in absent["error"]
+    assert "unset it to download" in absent["error"]
 
 
 def test_without_datasets_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

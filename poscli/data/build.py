@@ -15,7 +15,7 @@ import numpy as np
 from poscli.data.source import Document
 from poscli.data.splitting import StoredDocument, cut_point, fingerprint, split_documents
 from poscli.data.tokenizers import Tokenizer
-from poscli.system.console import note
+from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
 
 
@@ -51,12 +51,13 @@ def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer,
 def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocument]:
     """Append every distinct document to the spool file. Of copies, one is kept: the held-out one, if there is one."""
     stored: dict[bytes, StoredDocument] = {}
-    copies = 0
+    copies = copied_bytes = 0
     for content, part in documents:
         digest = hashlib.sha256(content).digest()
         known = stored.get(digest)
         if known:
             copies += 1
+            copied_bytes += known.size
             stored[digest] = StoredDocument(
                 digest, known.offset, known.size, "valid" if part == "valid" else known.part
             )
@@ -65,6 +66,11 @@ def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocumen
             spool.write(content)
     if copies:
         note(f"dropped {copies} documents that are exact copies of another")
+    if copied_bytes > spool.tell():
+        warn_once(
+            f"{copied_bytes} of {copied_bytes + spool.tell()} bytes of the corpus were copies and are dropped: "
+            f"{spool.tell()} bytes are left; check that it names what was meant"
+        )
     return list(stored.values())
 
 

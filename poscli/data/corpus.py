@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from poscli.data.tokenizers import Tokenizer
+from poscli.system.console import warn_once
 from poscli.system.errors import DataError
+
+FEW_HELD_OUT_BYTES = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +55,25 @@ class Corpus:
 
 
 def check_trainable(corpus: Corpus, length: int) -> None:
-    """Raise DataError if the training split cannot fill one window of `length` tokens and the target after it."""
-    tokens = len(corpus.train.tokens)
-    if tokens < length + 1:
-        raise DataError(
-            f"the corpus {corpus.spec} has {corpus.train.bytes} bytes for training ({tokens} tokens), and a window of "
-            f"{length} needs {length + 1} tokens: the largest --length that fits is {tokens - 1}"
+    """Raise DataError if a split cannot fill one window of `length` tokens and the target after it.
+
+    Says so on stderr if the held-out part is so small that a loss on it is mostly chance.
+    """
+    for split, purpose in ((corpus.train, "for training"), (corpus.valid, "held out")):
+        tokens = len(split.tokens)
+        if tokens < length + 1:
+            raise DataError(
+                f"the corpus {corpus.spec} has {split.bytes} bytes {purpose} ({tokens} tokens), and a window of "
+                f"{length} needs {length + 1} tokens: {_fitting(corpus)}"
+            )
+    if corpus.valid.bytes < FEW_HELD_OUT_BYTES:
+        warn_once(
+            f"the corpus {corpus.spec} holds out only {corpus.valid.bytes} bytes: a loss on so few is mostly chance; "
+            f"{10 * FEW_HELD_OUT_BYTES} bytes of text or more hold out enough"
         )
+
+
+def _fitting(corpus: Corpus) -> str:
+    """The end of the message about a corpus that is too small."""
+    largest = min(len(corpus.train.tokens), len(corpus.valid.tokens)) - 1
+    return f"the largest --length that fits is {largest}" if largest > 0 else "add text to it"

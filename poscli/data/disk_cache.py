@@ -5,6 +5,10 @@
 CACHE is the folder that the caller gives, $POSCLI_CACHE, or the user's cache folder. The key hashes the split rule, the
 canonical spec, the source's stamp (paths, sizes and times of files) and the tokenizer's fingerprint. An edited file
 therefore changes the key, and a corpus that is found needs neither its sources nor a network.
+
+index.json holds the size and SHA-256 of every array, and ends in a SHA-256 of its own content. A folder in which
+anything differs from what was written is built again. Folders appear under their final name only after all their files
+have reached the disk.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -29,34 +34,48 @@ from poscli.data.splitting import RULE
 from poscli.data.tokenizers import Tokenizer
 from poscli.system.console import note
 from poscli.system.errors import DataError
-from poscli.system.files import sha256
+from poscli.system.files import sha256, sync_folder
 
 INDEX = "index.json"
+ARRAYS = tuple(f"{split}.{array}.npy" for split in ("train", "valid") for array in ("tokens", "starts"))
 LARGEST_HASHED_BYTES = 10**9  # of larger files only the size is checked: hashing 20 GB takes longer than starting a run
+
+
+class Damaged(Exception):
+    """Why a folder of the cache cannot be used."""
 
 
 def load_or_build(source: Source, tokenizer: Tokenizer, cache: Path | None) -> Corpus:
     """Load a corpus from the cache; build it first if it is absent, damaged, or its sources have changed."""
     folder = _root(cache) / _folder_name(source, tokenizer)
-    if _damage(folder):
-        try:
-            with _locked(folder):
-                _build(source, tokenizer, folder)
-        except OSError as error:
-            raise DataError(
-                f"cannot write the corpus cache {folder}: {error.strerror or error}; free space there or set "
-                "POSCLI_CACHE to a folder that can be written"
-            ) from error
-    return _load(tokenizer, folder)
+    try:
+        return _load(tokenizer, folder)
+    except Damaged:
+        pass
+    try:
+        with _locked(folder):
+            return _load_or_build_locked(source, tokenizer, folder)
+    except (OSError, NotImplementedError, Damaged) as error:  # NotImplementedError: no locks on this file system
+        raise DataError(
+            f"cannot write the corpus cache {folder}: {getattr(error, 'strerror', None) or error}; free space there or "
+            "set POSCLI_CACHE to a folder that can be written"
+        ) from error
 
 
 def _root(cache: Path | None) -> Path:
     if cache is not None:
         return Path(cache)
     if named := os.environ.get("POSCLI_CACHE"):
-        return Path(named).expanduser()
+        return _expanded(named)
     variable, usual = ("LOCALAPPDATA", "~/AppData/Local") if sys.platform == "win32" else ("XDG_CACHE_HOME", "~/.cache")
-    return Path(os.environ.get(variable) or usual).expanduser() / "poscli"
+    return _expanded(os.environ.get(variable) or usual) / "poscli"
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # there is no such user, or no home folder
+        raise DataError(f"cannot find the corpus cache {path}: {error}; set POSCLI_CACHE to a folder") from error
 
 
 def _folder_name(source: Source, tokenizer: Tokenizer) -> str:
@@ -65,21 +84,6 @@ def _folder_name(source: Source, tokenizer: Tokenizer) -> str:
     state = [RULE, source.spec, source.stamp, *([tokenizer.fingerprint] if tokenizer.fingerprint else [])]
     key = hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]
     return f"{label}-{key}"
-
-
-def _damage(folder: Path) -> str:
-    """Why the folder cannot be used; "" if it can."""
-    try:
-        files = json.loads((folder / INDEX).read_text())["files"]
-        for name, (size, digest) in files.items():
-            path = folder / name
-            if path.stat().st_size != size:
-                return f"{name} has {path.stat().st_size} bytes, not {size}"
-            if size <= LARGEST_HASHED_BYTES and sha256(path) != digest:
-                return f"the contents of {name} have changed since it was written"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 @contextmanager
@@ -98,36 +102,91 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def _load_or_build_locked(source: Source, tokenizer: Tokenizer, folder: Path) -> Corpus:
+    try:
+        return _load(tokenizer, folder)  # another process may have built it while this one waited
+    except Damaged as damage:
+        if os.path.lexists(folder):
+            note(f"the cached corpus {folder} is damaged ({damage}): building it again")
+    note(f"preparing the corpus {source.spec}, once; it is kept in {folder}")
+    _build(source, tokenizer, folder)
+    return _load(tokenizer, folder)
+
+
 def _build(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
     """Build beside the final folder, then rename, so that the folder is never half-written. The lock must be held."""
-    damage = _damage(folder)
-    if not damage:
-        return  # another process built it while this one waited
-    if folder.exists():
-        note(f"the cached corpus {folder} is damaged ({damage}): building it again")
-    note(f"preparing the corpus {source.spec}, once; it is kept in {folder}")
     partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # what a killed process left
+    _remove(partial)  # what a killed process left
     partial.mkdir()
     try:
         documents, origin = source.read()
         built = build_arrays(source.spec, documents, tokenizer, partial)
-        files = {path.name: (path.stat().st_size, sha256(path)) for path in sorted(partial.iterdir())}
-        index = {"spec": source.spec, **built._asdict(), "origin": dict(origin), "files": files}
-        (partial / INDEX).write_text(json.dumps(index, indent=2))
-        shutil.rmtree(folder, ignore_errors=True)
+        files = {name: (_synced(partial / name).st_size, sha256(partial / name)) for name in ARRAYS}
+        index = {"key": folder.name, "spec": source.spec, **built._asdict(), "origin": dict(origin), "files": files}
+        text = json.dumps({**index, "checksum": _checksum(index)}, indent=2)
+        (partial / INDEX).write_text(text, encoding="utf-8")
+        _synced(partial / INDEX)
+        sync_folder(partial)
+        _remove(folder)
         partial.rename(folder)
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _synced(path: Path) -> os.stat_result:
+    """Wait until a file has reached the disk."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno())
+
+
+def _remove(path: Path) -> None:
+    """Delete whatever has this name; a symbolic link is deleted, not what it points at."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _checksum(index: dict[str, Any]) -> str:
+    """The SHA-256 of an index without its checksum, however it is indented."""
+    content = {name: value for name, value in index.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _load(tokenizer: Tokenizer, folder: Path) -> Corpus:
-    index = json.loads((folder / INDEX).read_text())
-    train, valid = (_split(folder, name, index.get("bytes", {})) for name in ("train", "valid"))
-    return Corpus(index["spec"], index["fingerprint"], tokenizer, train, valid, index["origin"])
+    """Map the arrays of a folder; Damaged if the folder is absent or anything in it is not as it was written."""
+    try:
+        index = json.loads(_regular(folder / INDEX).read_bytes())
+        if "checksum" not in index:
+            raise Damaged("it has no checksum: an older version wrote it")
+        if index["checksum"] != _checksum(index):
+            raise Damaged(f"the contents of {INDEX} have changed since it was written")
+        if index["key"] != folder.name:
+            raise Damaged(f"{INDEX} belongs to {index['key']}")
+        for name, (size, digest) in index["files"].items():
+            _check(folder / name, size, digest)
+        train, valid = (_split(folder, name, index["bytes"][name]) for name in ("train", "valid"))
+        return Corpus(index["spec"], index["fingerprint"], tokenizer, train, valid, index["origin"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, EOFError) as error:
+        raise Damaged(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
-def _split(folder: Path, name: str, sizes: dict[str, int]) -> Split:
+def _regular(path: Path) -> Path:
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise Damaged(f"{path.name} is missing or not a file")
+    return path
+
+
+def _check(path: Path, size: int, digest: str) -> None:
+    found = _regular(path).stat().st_size
+    if found != size:
+        raise Damaged(f"{path.name} has {found} bytes, not {size}")
+    if size <= LARGEST_HASHED_BYTES and sha256(path) != digest:
+        raise Damaged(f"the contents of {path.name} have changed since it was written")
+
+
+def _split(folder: Path, name: str, size: int) -> Split:
     tokens, starts = np.load(folder / f"{name}.tokens.npy", mmap_mode="r"), np.load(folder / f"{name}.starts.npy")
-    # An index without sizes is from before tokenizers existed: every token but the first of a document was a byte.
-    return Split(tokens, starts, sizes.get(name, len(tokens) - (len(starts) - 1)))
+    return Split(tokens, starts, size)

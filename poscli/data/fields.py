@@ -13,10 +13,15 @@ from poscli.system.errors import DataError, near
 DEFAULT_FIELD = "text"  # the name that nearly every data set uses
 
 
-def row_source(kind: str, argument: str, rows: Callable[[Path, str], Iterator[bytes]]) -> Source:
-    """The source `KIND:PATH[#FIELD]`; `rows` yields the texts of one field of one file."""
+def row_source(
+    kind: str, argument: str, rows: Callable[[Path, str], Iterator[bytes]], compressed: tuple[str, ...] = ()
+) -> Source:
+    """The source `KIND:PATH[#FIELD]`; `rows` yields the texts of one field of one file.
+
+    In a folder, files are read whose names end in .KIND, or in .KIND and one of the suffixes `compressed`.
+    """
     name, _, field = argument.partition("#")
-    path, files = find_files(kind, name, f".{kind}")
+    path, files = find_files(kind, name, tuple(f".{kind}{suffix}" for suffix in ("", *compressed)))
     field = field or DEFAULT_FIELD
     spec = f"{kind}:{path}" + (f"#{field}" if field != DEFAULT_FIELD else "")
     documents = (Document(content) for file in files for content in rows(file, field))

@@ -7,12 +7,17 @@ Each file of this package is one kind and registers it. Other packages offer the
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from poscli.data.source import Source
 from poscli.system.errors import UsageError, near
 from poscli.system.registry import Registry
+
+LONGEST_SPEC = 4096  # characters; longer paths cannot be opened on Linux
+SHOWN_CHARACTERS = 60  # of a name that is refused
+UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, bytes that are not UTF-8, separators of lines
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ CORPORA: Registry[Kind] = Registry("corpus", __name__, lambda thing: isinstance(
 
 def source_of(spec: str) -> Source:
     """The source that a spec names; UsageError if the spec cannot be understood."""
+    _check_characters(spec)
     name, _, argument = spec.partition(":")
     if name not in CORPORA.names():
         raise UsageError(f"unknown corpus {spec!r}: {_suggestion(spec, name)}")
@@ -38,6 +44,16 @@ def source_of(spec: str) -> Source:
     if bool(argument) != (":" in kind.grammar):
         raise UsageError(f"{spec!r} is not of the form {kind.grammar}")
     return kind.source(argument)
+
+
+def _check_characters(spec: str) -> None:
+    """UsageError if a name cannot stand in a line of a report or of an error, or in a file of results."""
+    shown = spec if len(spec) <= 2 * SHOWN_CHARACTERS else f"{spec[:SHOWN_CHARACTERS]}..."
+    if len(spec) > LONGEST_SPEC:
+        raise UsageError(f"the corpus {shown!r} has a name of {len(spec)} characters; {LONGEST_SPEC} are allowed")
+    wrong = next((c for c in spec if unicodedata.category(c) in UNPRINTABLE), "")
+    if wrong:
+        raise UsageError(f"the corpus {shown!r} has the character {wrong!r} in its name; rename the file or the folder")
 
 
 def describe_corpora() -> list[dict[str, str]]:

@@ -1,17 +1,16 @@
 """`hf:...`: data sets of the Hugging Face hub, downloaded or streamed with `datasets`. hubspec.py has the grammar.
 
-The first request has a short timeout, so that a missing network or repository is an error within seconds. It returns
-the revision from which everything is then read. Offline mode (HF_HUB_OFFLINE=1) reads what `datasets` has downloaded
-before.
+The first request returns the revision from which everything is then read. A hub that does not answer is an error within
+half a minute (hubclient.py). Offline mode (HF_HUB_OFFLINE=1) reads what `datasets` has downloaded before.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 from poscli.data.corpora import CORPORA, Kind
@@ -23,8 +22,15 @@ from poscli.data.wikitext import articles
 from poscli.system.console import err
 from poscli.system.errors import DataError, near
 
-FIRST_ANSWER_SECONDS = 10  # how long to wait for the hub's first answer
-STREAM_ATTEMPTS = 1  # the hub's client retries a broken stream for 23 s per attempt; the default 20 take ten minutes
+STREAM_ATTEMPTS = 1  # the hub's client repeats requests itself; the default of 20 on top of that takes ten minutes
+FROM_CACHE = "datasets.packaged_modules.cache.cache"  # what `datasets` falls back on when the hub fails
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may read it"
+ADVICE = {  # HTTP status -> what to do about it
+    401: LOGIN,
+    403: LOGIN,
+    429: "wait a few minutes, then run it again; with a login (`hf auth login`, or HF_TOKEN) the hub allows more",
+    **dict.fromkeys(range(500, 600), "the hub has a fault: run it again later"),
+}
 
 
 def source(argument: str) -> Source:
@@ -44,20 +50,46 @@ def _read(spec: HubSpec) -> Reading:
     fault = available()
     if fault:
         raise DataError(fault)
-    if Path(spec.repo).is_dir():
+    if os.path.isdir(spec.repo):  # noqa: PTH112 - unlike Path.is_dir, it takes any string
         raise DataError(
             f"the folder {spec.repo!r} here hides the hub's {spec.repo} from datasets; run elsewhere, or rename it"
         )
     import datasets
 
+    from poscli.data import hubclient  # imports the hub's client
+
     datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = STREAM_ATTEMPTS
+    datasets.config.STREAMING_OPEN_RETRY_INTERVAL = datasets.config.STREAMING_READ_RETRY_INTERVAL = 0
     if not err.is_terminal:
         datasets.disable_progress_bars()
-    revision = None if datasets.config.HF_HUB_OFFLINE else _revision(spec.repo)
-    config = _config(spec, revision)
+    datasets.logging.set_verbosity_error()  # what fails is reported once, by poscli
+    hubclient.logging.set_verbosity_error()
+    if datasets.config.HF_HUB_OFFLINE:
+        return Reading(_documents(spec, _splits(spec, spec.config, None)), {})
+    hubclient.limit_waiting()
+    revision = _revision(spec.repo)
+    splits = _splits(spec, _config(spec, revision), revision)
+    return Reading(_documents(spec, splits), {"revision": revision})
+
+
+def _splits(spec: HubSpec, config: str | None, revision: str | None) -> Any:
+    """The splits of a data set, by name, downloaded unless the corpus is streamed."""
+    import datasets
+
     with _explained(spec):
-        splits = datasets.load_dataset(spec.repo, config, revision=revision, streaming=spec.budget is not None)
-    return Reading(_documents(spec, splits), {"revision": revision} if revision else {})
+        builder = datasets.load_dataset_builder(spec.repo, config, revision=revision)
+        if revision and type(builder).__module__ == FROM_CACHE:
+            raise DataError(f"cannot load {spec}: the hub has stopped answering; run it again later")
+        if spec.budget is not None:
+            return builder.as_streaming_dataset()
+        try:
+            builder.download_and_prepare()
+        except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
+            if revision is None or any(isinstance(cause, OSError) for cause in _chain(error)):
+                raise  # offline, or the network or the disk failed
+            # The hub's client keeps a file that arrived damaged and would serve it for ever: fetch it once more.
+            builder.download_and_prepare(download_mode="force_redownload")
+        return builder.as_dataset()
 
 
 def _revision(repo: str) -> str:
@@ -66,17 +98,15 @@ def _revision(repo: str) -> str:
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     try:
-        return str(HfApi().dataset_info(repo, timeout=FIRST_ANSWER_SECONDS).sha)
+        return str(HfApi().dataset_info(repo).sha)
     except HFValidationError as error:
         raise DataError(f"{repo!r} is no name of a repository ({_reason(error)}); write hf:OWNER/NAME") from error
     except RepositoryNotFoundError as error:
         hint = _suggestion(repo) or "check its spelling at the hub"
-        raise DataError(f"the hub has no data set {repo!r}, or it needs a login (hf auth login); {hint}") from error
+        raise DataError(f"the hub has no data set {repo!r}, or it needs a login ({LOGIN}); {hint}") from error
     except _failures() as error:
-        raise DataError(
-            f"cannot reach the hub for {repo}: {_reason(error)}; check the network, or use a corpus that needs none, "
-            "such as stdlib or text:PATH"
-        ) from error
+        advice = ADVICE.get(_status(error), "check the network, or use a corpus that needs none: stdlib or text:PATH")
+        raise DataError(f"cannot reach the hub for {repo}: {_reason(error)}; {advice}") from error
 
 
 def _suggestion(repo: str) -> str:
@@ -90,10 +120,8 @@ def _suggestion(repo: str) -> str:
     return near(repo, names) if names else ""
 
 
-def _config(spec: HubSpec, revision: str | None) -> str | None:
+def _config(spec: HubSpec, revision: str) -> str | None:
     """The configuration to load (None: the only one); DataError if it is ambiguous or does not exist."""
-    if revision is None:
-        return spec.config  # offline, `datasets` knows only what it has downloaded
     import datasets
 
     with _explained(spec):
@@ -152,27 +180,43 @@ def _explained(spec: HubSpec) -> Iterator[None]:
     try:
         yield
     except _failures() as error:
-        raise DataError(
-            f"cannot load {spec}: {_reason(error)}; check the network and the free disk space, then run it again"
-        ) from error
+        from datasets import config
+
+        advice = ADVICE.get(_status(error), "check the network and the free disk space, then run it again")
+        if config.HF_HUB_OFFLINE:
+            advice = "HF_HUB_OFFLINE is set: unset it to download what is missing"
+        raise DataError(f"cannot load {spec}: {_reason(error)}; {advice}") from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
     """The errors of `datasets` and of the hub's client: OSErrors of requests or, in newer versions, httpx' errors."""
     from datasets.exceptions import DatasetsError
 
-    failures: tuple[type[Exception], ...] = (OSError, ValueError, DatasetsError)
-    if importlib.util.find_spec("httpx"):
-        import httpx
-
-        failures += (httpx.HTTPError,)
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, DatasetsError)
+    for name in ("httpx", "httpx2"):
+        if importlib.util.find_spec(name):
+            failures += (importlib.import_module(name).HTTPError,)
     return failures
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and its causes, outermost first."""
+    found = [error]
+    while (inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        error = inner
+        found.append(error)
+    return found
+
+
+def _status(error: BaseException) -> int:
+    """The HTTP status behind an error; 0 if there is none."""
+    responses = [getattr(error, "response", None) for error in _chain(error)]
+    return next((response.status_code for response in responses if response is not None), 0)
 
 
 def _reason(error: BaseException) -> str:
     """The first line of the first error in a chain of causes, such as 'Connection refused'."""
-    while (inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
-        error = inner
+    error = _chain(error)[-1]
     return str(error).strip().split("\n")[0] or type(error).__name__
 
 

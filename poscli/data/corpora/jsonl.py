@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from poscli.data import compressed
+from poscli.data.compressed import shown
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.fields import field_bytes, row_source
 from poscli.data.filesets import readable
@@ -20,19 +22,25 @@ from poscli.system.errors import DataError
 
 def source(argument: str) -> Source:
     """The corpus `jsonl:PATH[#FIELD]`."""
-    return row_source("jsonl", argument, _rows)
+    return row_source("jsonl", argument, _rows, compressed.SUFFIXES)
 
 
 def _rows(path: Path, field: str) -> Iterator[bytes]:
-    with readable(path), path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+    largest = compressed.LARGEST_DOCUMENT_BYTES
+    with readable(path), compressed.open_stream(path) as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(largest + 1), b""), start=1):
+            where = f"{shown(path)} line {number}"
+            if len(line) > largest:
+                raise compressed.too_large(where)
             if line.strip():
-                yield field_bytes(_object(line, f"{path} line {number}"), field, f"{path} line {number}")
+                yield field_bytes(_object(line, where), field, where)
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
+    except RecursionError as error:
+        raise DataError(f"{where} is nested too deeply; jsonl: takes one flat JSON object per line") from error
     except ValueError as error:  # neither JSON nor, perhaps, UTF-8
         raise DataError(f"{where} is not JSON ({error}); jsonl: takes one JSON object per line") from error
     if not isinstance(row, dict):
@@ -40,4 +48,6 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-CORPORA.add("jsonl", Kind("jsonl:PATH[#FIELD]", "one JSON object per line; one document per line", source))
+CORPORA.add(
+    "jsonl", Kind("jsonl:PATH[#FIELD]", "one JSON object per line, also .gz or .zst; one document per line", source)
+)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
+from poscli.data.compressed import shown
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.fields import field_bytes, no_field, row_source
 from poscli.data.filesets import readable
@@ -22,20 +24,27 @@ def source(argument: str) -> Source:
 
 
 def _rows(path: Path, column: str) -> Iterator[bytes]:
-    from pyarrow import ArrowInvalid, parquet
+    from pyarrow import ArrowException
 
-    with readable(path), path.open("rb") as stream:
-        try:
-            file = parquet.ParquetFile(stream)
-        except ArrowInvalid as error:
-            raise DataError(f"{path} is not a parquet file ({error}); check the path") from error
-        if column not in file.schema_arrow.names:
-            raise no_field(str(path), column, file.schema_arrow.names)
-        number = 0
-        for rows in file.iter_batches(columns=[column]):
-            for row in rows.to_pylist():
-                number += 1
-                yield field_bytes(row, column, f"{path} row {number}")
+    try:
+        with readable(path), path.open("rb") as stream:
+            yield from _texts(stream, column, shown(path))
+    except (ArrowException, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{shown(path)} is not a parquet file, or damaged ({reason}); check the path") from error
+
+
+def _texts(stream: BinaryIO, column: str, where: str) -> Iterator[bytes]:
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(stream)
+    if column not in file.schema_arrow.names:
+        raise no_field(where, column, file.schema_arrow.names)
+    number = 0
+    for rows in file.iter_batches(columns=[column]):
+        for row in rows.to_pylist():
+            number += 1
+            yield field_bytes(row, column, f"{where} row {number}")
 
 
 CORPORA.add("parquet", Kind("parquet:PATH[#COLUMN]", "parquet files; one document per row", source))

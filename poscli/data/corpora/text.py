@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from poscli.data.compressed import shown
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.filesets import find_files, read_file, stamps
 from poscli.data.source import Document, Reading, Source
@@ -18,23 +19,26 @@ def source(argument: str) -> Source:
 
 def _text(path: Path) -> bytes:
     """The bytes of a text file. A file that is not UTF-8 text is an error: nothing is converted or skipped."""
-    content = read_file(path)
+    content, name = read_file(path), shown(path)
     if not content:
         raise DataError(
-            f"{path} is empty; delete it, or name the files to read with a pattern like 'text:FOLDER/*.txt'"
+            f"{name} is empty; delete it, or name the files to read with a pattern like 'text:FOLDER/*.txt'"
         )
     if b"\0" in content:
         raise DataError(
-            f"{path} is binary (byte 0x00 at offset {content.index(0)}); leave it out: text: takes UTF-8 text"
+            f"{name} is binary (byte 0x00 at offset {content.index(0)}); leave it out: text: takes UTF-8 text"
         )
     try:
         content.decode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} is not UTF-8 (byte 0x{content[error.start]:02x} at offset {error.start}); convert it, for "
+            f"{name} is not UTF-8 (byte 0x{content[error.start]:02x} at offset {error.start}); convert it, for "
             f"example with iconv -f latin1 -t utf-8, or leave it out"
         ) from error
     return content
 
 
-CORPORA.add("text", Kind("text:PATH", "UTF-8 text: a file, a folder or a pattern; one document per file", source))
+CORPORA.add(
+    "text",
+    Kind("text:PATH", "UTF-8 text, also .gz or .zst: a file, a folder or a pattern; one document per file", source),
+)

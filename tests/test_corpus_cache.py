@@ -1,0 +1,254 @@
+"""The cache of built corpora: what is damaged, edited or half-written is never believed, and never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torture.corpora import mutate_and_load
+
+from poscli.data import Corpus, disk_cache, load_corpus
+from poscli.data.disk_cache import _folder_name, _root
+from poscli.data.source import Source
+from poscli.data.tokenizers import tokenizer
+from poscli.system.errors import DataError, UsageError
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    """Ten documents of 100 bytes."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for n in range(10):
+        (folder / f"{n}.txt").write_text(f"book {n} ".ljust(99, ".") + "\n")
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def built(books: Path, cache: Path) -> tuple[Corpus, Path]:
+    """A corpus and its folder in the cache."""
+    corpus = load_corpus(f"text:{books}", cache=cache)
+    (folder,) = (path for path in cache.iterdir() if path.is_dir())
+    return corpus, folder
+
+
+def same(one: Corpus, other: Corpus) -> bool:
+    """Whether two corpora hold the same tokens under the same description."""
+    pairs = [(one.train, other.train), (one.valid, other.valid)]
+    equal = all(np.array_equal(a.tokens, b.tokens) and np.array_equal(a.starts, b.starts) for a, b in pairs)
+    return equal and one.describe() == other.describe()
+
+
+def edit(index: dict[str, Any], name: str) -> None:
+    """Change one value of an index, whatever its type."""
+    values: dict[type, Callable[[Any], Any]] = {
+        str: lambda value: "0" * len(value),
+        dict: lambda value: {**value, "extra": [1, ""]},
+    }
+    index[name] = values[type(index[name])](index[name])
+
+
+@pytest.mark.parametrize("field", ["fingerprint", "spec", "bytes", "origin", "files", "key", "checksum"])
+def test_no_edited_field_of_the_index_is_believed(
+    built: tuple[Corpus, Path], cache: Path, field: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound, folder = built
+    index = json.loads((folder / "index.json").read_text())
+    assert field in index
+    edit(index, field)
+    (folder / "index.json").write_text(json.dumps(index, indent=2))
+    assert same(load_corpus(sound.spec, cache=cache), sound)
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_every_field_of_the_index_is_tried_above(built: tuple[Corpus, Path]) -> None:
+    fields = {"fingerprint", "spec", "bytes", "origin", "files", "key", "checksum"}
+    assert set(json.loads((built[1] / "index.json").read_text())) == fields
+
+
+def test_a_cache_without_a_checksum_is_built_again(
+    built: tuple[Corpus, Path], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound, folder = built
+    index = json.loads((folder / "index.json").read_text())
+    del index["checksum"]
+    (folder / "index.json").write_text(json.dumps(index))
+    assert same(load_corpus(sound.spec, cache=cache), sound)
+    assert "an older version wrote it" in capsys.readouterr().err
+
+
+JUNK = [b"", b"[]", b"null", b'"text"', b"\xff\xfe{}", b"[" * 100_000, b'{"files": 3}', b'{"checksum": {}}']
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=range(len(JUNK)))
+def test_an_index_that_is_none_is_built_again(built: tuple[Corpus, Path], cache: Path, junk: bytes) -> None:
+    sound, folder = built
+    (folder / "index.json").write_bytes(junk)
+    assert same(load_corpus(sound.spec, cache=cache), sound)
+
+
+@pytest.mark.parametrize("name", ["index.json", "valid.starts.npy", ""])
+@pytest.mark.parametrize("damage", ["folder", "loop", "pipe", "file"])
+@pytest.mark.skipif(os.name == "nt", reason="no links or pipes")
+def test_what_is_no_file_is_replaced(built: tuple[Corpus, Path], cache: Path, name: str, damage: str) -> None:
+    sound, folder = built
+    path = folder / name if name else folder
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    {
+        "folder": lambda: path.mkdir(),
+        "loop": lambda: path.symlink_to(path.name),
+        "pipe": lambda: os.mkfifo(path),
+        "file": lambda: path.write_bytes(b"other"),
+    }[damage]()
+    assert same(load_corpus(sound.spec, cache=cache), sound)
+    assert (folder / "index.json").is_file()
+
+
+def test_a_link_in_place_of_the_folder_is_removed_and_not_what_it_points_at(
+    built: tuple[Corpus, Path], cache: Path, tmp_path: Path
+) -> None:
+    sound, folder = built
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("keep")
+    shutil.rmtree(folder)
+    folder.symlink_to(tmp_path / "precious")
+    assert same(load_corpus(sound.spec, cache=cache), sound)
+    assert (tmp_path / "precious" / "file").read_text() == "keep"
+
+
+def test_the_folder_of_another_corpus_is_not_taken(built: tuple[Corpus, Path], books: Path, cache: Path) -> None:
+    _, folder = built
+    other = load_corpus(f"text:{books}/[0-4].txt", cache=cache)
+    (there,) = (path for path in cache.iterdir() if path.is_dir() and path != folder)
+    shutil.rmtree(there)
+    shutil.copytree(folder, there)
+    assert same(load_corpus(f"text:{books}/[0-4].txt", cache=cache), other)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_damage(seed: int) -> None:
+    assert mutate_and_load(seed).fault == ""
+
+
+FAILURES = {"full": errno.ENOSPC, "read-only": errno.EROFS, "broken": errno.EIO, "forbidden": errno.EACCES}
+CALLS = ["mkdir", "open", "fsync", "rename", "write_text", "lock"]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_disk_that_fails_is_one_line_and_the_next_try_succeeds(
+    call: str, failure: str, books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = FAILURES[failure]
+
+    def fail(path: object, *_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number), str(path))
+
+    def fail_when_writing(path: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
+        return real_open(path, mode, *rest, **more) if mode in ("r", "rb") else fail(path)
+
+    real_open = Path.open
+    with monkeypatch.context() as broken:
+        if call == "fsync":
+            broken.setattr(os, "fsync", fail)
+        elif call == "lock":
+            broken.setattr(disk_cache.FileLock, "acquire", fail)
+        else:
+            broken.setattr(Path, call, fail_when_writing if call == "open" else fail)
+        with pytest.raises(DataError) as caught:
+            load_corpus(f"text:{books}", cache=cache)
+    message = str(caught.value)
+    assert str(cache) in message
+    assert os.strerror(number) in message
+    assert "POSCLI_CACHE" in message
+    assert "\n" not in message
+    assert not [path for path in cache.glob("*") if path.is_dir()]
+    assert load_corpus(f"text:{books}", cache=cache).train.bytes == 900
+
+
+def test_everything_reaches_the_disk_before_the_folder_appears(
+    books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    real_sync, real_rename, real_folder = disk_cache._synced, Path.rename, disk_cache.sync_folder
+
+    def rename(path: Path, target: Path) -> Path:
+        events.append("rename")
+        return real_rename(path, target)
+
+    monkeypatch.setattr(disk_cache, "_synced", lambda path: (events.append(path.name), real_sync(path))[1])
+    monkeypatch.setattr(disk_cache, "sync_folder", lambda path: (events.append("folder"), real_folder(path))[1])
+    monkeypatch.setattr(Path, "rename", rename)
+    load_corpus(f"text:{books}", cache=cache)
+    assert events == [*disk_cache.ARRAYS, "index.json", "folder", "rename", "folder"]
+
+
+# --- names
+
+HOSTILE = st.one_of(
+    st.text(),
+    st.lists(st.sampled_from(["..", "/", "\\", ":", "\0", "\n", ".", "~", "*", "é", "x" * 300, " "])).map("".join),
+)
+
+
+@settings(deadline=None)
+@given(kind=st.sampled_from(["text", "hf", "jsonl", "..", "/"]), argument=HOSTILE)
+def test_no_name_of_a_corpus_leads_out_of_the_cache(kind: str, argument: str) -> None:
+    source = Source(f"{kind}:{argument}", None, lambda: pytest.fail("not read"))
+    name = _folder_name(source, tokenizer("bytes"))
+    assert Path(name).name == name
+    assert name not in (".", "..")
+    assert name.isascii()
+    assert name.isprintable()
+    assert len(f".{name}.partial") < 200
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("hf:../../x", "hf:/etc", "hf:..", "hf:" + "a" * 300, "hf:a/b/../../c", "hf:org/" + "b" * 300),
+        *("text:a\0b", "text:a\nb", "text:\udce9", "text:" + "x" * 10_000, "text:" + "x" * 300, "jsonl:" + "x/" * 1500),
+        *("text:~nosuchuser/x", "text:loop", "text:loop/x", "jsonl:loop", "parquet:loop", "text:folder:x", "a\nb"),
+    ],
+    ids=lambda spec: repr(spec)[1:25],
+)
+def test_hostile_names_are_errors_of_one_line_and_write_nothing(
+    spec: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises((DataError, UsageError)) as caught:
+        load_corpus(spec, cache=cache)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 10_000
+    written = set(tmp_path.rglob("*")) - before
+    assert all(path == cache or cache in path.parents for path in written)
+    assert not [path for path in written if path.is_dir() and path != cache]
+
+
+def test_a_home_that_does_not_exist_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSCLI_CACHE", "~nosuchuser/cache")
+    with pytest.raises(DataError, match="set POSCLI_CACHE"):
+        _root(None)
+
+
+def test_the_checksum_is_that_of_the_published_form(built: tuple[Corpus, Path]) -> None:
+    index = json.loads((built[1] / "index.json").read_text())
+    checksum = index.pop("checksum")
+    assert checksum == hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()

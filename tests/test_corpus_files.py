@@ -1,0 +1,265 @@
+"""Files as sources: compressed ones, too few of them, and names and contents that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hub_stub import parquet
+
+from poscli.data import Corpus, Split, check_trainable, compressed, load_corpus
+from poscli.system import console
+from poscli.system.errors import DataError
+
+TEXTS = [f"document {n} ".ljust(400 + n, ".") + "\n" for n in range(10)]
+ROWS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+
+
+def zst(content: bytes) -> bytes:
+    """Two frames, as `cat a.zst b.zst` gives."""
+    half = len(content) // 2
+    made = zstandard.ZstdCompressor(write_checksum=True)
+    return made.compress(content[:half]) + made.compress(content[half:])
+
+
+BOMBS = {  # 100 MB and 640 MB
+    ".gz": gzip.compress(bytes(10**6).replace(b"\0", b"a"), 1) * 100,
+    ".zst": zstandard.ZstdCompressor().compress(b"a" * 64 * 10**6) * 10,
+}
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zst}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the sources."""
+    made = tmp_path / "in"
+    made.mkdir()
+    return made
+
+
+def refusal(spec: str, cache: Path) -> str:
+    """The message with which a corpus is refused."""
+    with pytest.raises(DataError) as caught:
+        load_corpus(spec, cache=cache)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert not [path for path in cache.glob("*") if path.is_dir()]
+    return message
+
+
+# --- compressed files
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_text_is_the_text_it_holds(suffix: str, folder: Path, cache: Path) -> None:
+    plain = folder / "plain"
+    packed = folder / "packed"
+    for n, text in enumerate(TEXTS):
+        for there, name, content in (
+            (plain, f"{n}.txt", text.encode()),
+            (packed, f"{n}.txt{suffix}", COMPRESS[suffix](text.encode())),
+        ):
+            there.mkdir(exist_ok=True)
+            (there / name).write_bytes(content)
+    one, other = (load_corpus(f"text:{there}", cache=cache) for there in (plain, packed))
+    assert one.fingerprint == other.fingerprint
+    assert np.array_equal(one.train.tokens, other.train.tokens)
+    single = load_corpus(f"text:{packed}/3.txt{suffix}", cache=cache)
+    assert single.train.bytes + single.valid.bytes == len(TEXTS[3])
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_rows_are_the_rows_they_hold(suffix: str, folder: Path, cache: Path) -> None:
+    (folder / "plain.jsonl").write_text(ROWS)
+    (folder / "sub").mkdir()
+    (folder / "sub" / f"rows.jsonl{suffix}").write_bytes(COMPRESS[suffix](ROWS.encode()))
+    specs = ("jsonl:{}/plain.jsonl", "jsonl:{}/sub", f"jsonl:{{}}/sub/rows.jsonl{suffix}")
+    found = {load_corpus(spec.format(folder), cache=cache).fingerprint for spec in specs}
+    assert len(found) == 1
+
+
+def damaged(content: bytes, damage: str) -> bytes:
+    middle = len(content) // 2
+    flipped = bytes([content[middle] ^ 255])
+    return {
+        "truncated": content[:-3],
+        "halved": content[:middle],
+        "flipped": content[:middle] + flipped + content[middle + 1 :],
+        "not compressed": b"plain text\n" * 20,
+    }[damage]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "halved", "flipped", "not compressed"])
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("kind", ["text", "jsonl"])
+def test_a_damaged_archive_is_named(kind: str, suffix: str, damage: str, folder: Path, cache: Path) -> None:
+    path = folder / f"rows.jsonl{suffix}"
+    path.write_bytes(damaged(COMPRESS[suffix](ROWS.encode()), damage))
+    message = refusal(f"{kind}:{path}", cache)
+    assert f"rows.jsonl{suffix}" in message
+    if kind == "text":
+        assert "rows.jsonl" + suffix + " is truncated or damaged" in message or "cannot read" in message
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("kind", ["text", "jsonl"])
+def test_a_decompression_bomb_stops_at_the_limit(
+    kind: str, suffix: str, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compressed, "LARGEST_DOCUMENT_BYTES", 10**6)
+    path = folder / f"bomb{suffix}"
+    path.write_bytes(BOMBS[suffix])
+    tracemalloc.start()
+    message = refusal(f"{kind}:{path}", cache)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "GiB in one document" in message
+    assert "bomb" in message
+    assert peak < 80e6
+
+
+def test_zstd_without_its_package_says_what_to_install(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.txt.zst").write_bytes(zst(b"text\n" * 100))
+    monkeypatch.setitem(sys.modules, "zstandard", None)  # as if it were not installed
+    assert "pip install 'poscli[zst]'" in refusal(f"text:{folder}", cache)
+
+
+def test_zstd_frames_are_read_across_the_ends_of_reads(folder: Path, cache: Path) -> None:
+    """A frame may end anywhere in a piece that is read; empty frames and empty files hold nothing."""
+    made = zstandard.ZstdCompressor()
+    content = np.random.default_rng(0).integers(97, 123, 20_000, dtype=np.uint8).tobytes()
+    pieces = [content[n : n + 700] for n in range(0, len(content), 700)]
+    path = folder / "a.txt.zst"
+    path.write_bytes(b"".join(made.compress(piece) for piece in [b"", *pieces]))
+    with compressed.open_stream(path) as stream:
+        assert stream.read() == content
+    path.write_bytes(b"")
+    assert "is empty" in refusal(f"text:{path}", cache)
+
+
+# --- contents
+
+
+def test_nesting_beyond_the_parser_is_an_error_of_its_line(folder: Path, cache: Path) -> None:
+    (folder / "deep.jsonl").write_text('{"text": "fine"}\n{"text": ' + "[" * 200_000 + "\n")
+    assert "deep.jsonl line 2 is nested too deeply" in refusal(f"jsonl:{folder}", cache)
+
+
+def test_a_line_without_end_is_refused(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "LARGEST_DOCUMENT_BYTES", 1000)
+    (folder / "long.jsonl").write_text('{"text": "fine"}\n{"text": "' + "a" * 2000)
+    assert "line 2 holds more than" in refusal(f"jsonl:{folder}", cache)
+
+
+def test_a_damaged_page_of_a_parquet_file_is_an_error_that_names_it(folder: Path, cache: Path) -> None:
+    content = parquet(TEXTS)
+    refused = 0
+    for at in range(4, len(content) - 8, max(1, len(content) // 60)):
+        (folder / "a.parquet").write_bytes(content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :])
+        try:
+            load_corpus(f"parquet:{folder}", cache=cache)
+        except DataError as error:
+            assert "a.parquet" in str(error)  # noqa: PT017 - some damage goes unnoticed: parquet has no checksum
+            refused += 1
+    assert refused > 10
+
+
+# --- names
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_files_with_odd_names_are_read_and_named_in_one_line(folder: Path, cache: Path) -> None:
+    for n, name in enumerate([b"caf\xe9.txt", b"a\nb.txt", b"c\rd.txt"]):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text(TEXTS[n])
+    corpus = load_corpus(f"text:{folder}", cache=cache)
+    assert corpus.train.documents + corpus.valid.documents == 3
+    (folder / "e\nf.txt").write_bytes(b"\0")
+    with pytest.raises(DataError, match=r"e\\nf\.txt is binary"):
+        load_corpus(f"text:{folder}", cache=cache)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no links")
+def test_links_that_form_loops_are_passed_over_in_folders(folder: Path, cache: Path) -> None:
+    (folder / "a.txt").write_text(TEXTS[0])
+    (folder / "b.txt").write_text(TEXTS[1])
+    (folder / "up").symlink_to(folder)
+    (folder / "self").symlink_to("self")
+    assert load_corpus(f"text:{folder}", cache=cache).train.documents == 1
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "a.txt").write_text(TEXTS[0])
+    (folder / "closed").mkdir()
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert "Permission denied" in refusal(f"text:{folder}", cache)
+
+
+# --- too little text
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """What has been said on stderr; every warning counts as new."""
+    monkeypatch.setattr(console, "_warned", set())
+    return lambda: " ".join(capsys.readouterr().err.split())
+
+
+def test_a_corpus_that_is_mostly_copies_says_what_is_left(folder: Path, cache: Path, said: Callable[[], str]) -> None:
+    for n in range(100):
+        (folder / f"{n}.txt").write_text("the same\n\n")
+    corpus = load_corpus(f"text:{folder}", cache=cache)
+    assert corpus.train.bytes + corpus.valid.bytes == 10
+    assert "990 of 1000 bytes of the corpus were copies and are dropped: 10 bytes are left" in said()
+    with pytest.raises(DataError, match=r"1 bytes held out|bytes for training"):
+        check_trainable(corpus, 32)
+
+
+def test_few_copies_are_no_warning(folder: Path, cache: Path, said: Callable[[], str]) -> None:
+    for n, text in enumerate([*TEXTS, *TEXTS[:3]]):
+        (folder / f"{n}.txt").write_text(text)
+    load_corpus(f"text:{folder}", cache=cache)
+    words = said()
+    assert "dropped 3 documents" in words
+    assert "are left" not in words
+
+
+def of_sizes(train: int, valid: int) -> Corpus:
+    """A corpus of two documents of so many bytes."""
+    splits = [Split(np.zeros(size + 1, np.uint16), np.array([0, size + 1]), size) for size in (train, valid)]
+    return Corpus("text:made", "0" * 16, None, *splits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("train", "valid"), [(80, 8), (8, 80), (9, 1), (31, 32), (32, 31)])
+def test_a_split_too_small_for_one_window_is_refused(train: int, valid: int) -> None:
+    with pytest.raises(DataError, match=r"bytes (for training|held out) .* the largest --length that fits is"):
+        check_trainable(of_sizes(train, valid), 32)
+
+
+@pytest.mark.parametrize(("valid", "warned"), [(32, True), (9_999, True), (10_000, False), (10**6, False)])
+def test_a_held_out_part_too_small_to_mean_much_is_warned_about(
+    valid: int, warned: bool, said: Callable[[], str]
+) -> None:
+    check_trainable(of_sizes(9 * valid, valid), 32)
+    assert (f"holds out only {valid} bytes" in said()) == warned
