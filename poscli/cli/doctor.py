@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from poscli.cli.options import Json, Out
-from poscli.system.console import emit, out
+from poscli.system.console import emit, out, printable
 from poscli.system.errors import FAILED
 
 if TYPE_CHECKING:
@@ -121,7 +122,6 @@ def _show(checks: list[dict[str, str]]) -> None:
         table.add_column(column, no_wrap=column != "detail")
     styles = {"ok": "green", "missing": "yellow", "broken": "red"}
     for check in checks:
-        table.add_row(
-            check["check"], f"[{styles[check['state']]}]{check['state']}[/]", check["detail"].replace("[", r"\[")
-        )
+        state = Text(check["state"], style=styles[check["state"]])
+        table.add_row(printable(check["check"]), state, printable(check["detail"]))
     out().print(table)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Json
-from poscli.system.console import emit, note, out
+from poscli.system.console import emit, note, out, printable
 from poscli.system.errors import FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def _findings(verdict: Verdict, only: tuple[str, ...] = tuple(STYLES)) -> Table:
     for finding in verdict.findings:
         if finding.status in only:
             style = STYLES[finding.status]
-            table.add_row(finding.check, Text(finding.status, style=style), Text(finding.detail))
+            table.add_row(finding.check, Text(finding.status, style=style), Text(printable(finding.detail)))
             if finding.look:
-                table.add_row("", "", Text(f"look at: {finding.look}", style="yellow"))
+                table.add_row("", "", Text(printable(f"look at: {finding.look}"), style="yellow"))
     return table
 
 
