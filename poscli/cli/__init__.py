@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import bench, doctor, extrapolate, generate, ls, report, run, train, verify
+from poscli.cli import bench, doctor, extrapolate, generate, ls, report, rm, run, train, verify
 from poscli.system.console import err, printable
 from poscli.system.early import MESSAGE, Interruption, asked, told
 from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError
@@ -38,6 +38,7 @@ app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)
 app.command("bench")(bench.bench)
 app.add_typer(ls.app, name="ls")
+app.command("rm")(rm.rm)
 app.command("doctor")(doctor.doctor)
 
 

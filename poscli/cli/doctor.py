@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,8 @@ OPTIONAL = {
     "transformers": "tests that compare with other implementations",
 }
 
+ENOUGH = 2**16  # bytes written to see whether there is space: more than the first block of a file system
+
 
 def doctor(out_: Out = Path("results"), json_: Json = False) -> None:
     """Check the torch build, the devices, engines, encodings and corpora, and the results folder."""
@@ -37,8 +41,7 @@ def _checks(out_: Path) -> list[dict[str, str]]:
     import torch
 
     from poscli.attention import ENGINES
-    from poscli.encodings import names
-    from poscli.encodings.registry import missing
+    from poscli.encodings import missing, names
     from poscli.system.device import cpu_has_bfloat16
     from poscli.system.provenance import describe
 
@@ -53,7 +56,7 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         *(_engine(engine) for engine in ENGINES.values()),
         _check("encodings", "ok", f"{len(usable)}: {', '.join(usable)}"),
     ]
-    checks += [_check(f"encoding {name}", "missing", why) for name in names() if (why := missing(name))]
+    checks += [*_unusable_plugins()]
     checks += [_package(name, use) for name, use in OPTIONAL.items()]
     return [*checks, *_corpora(), _folder(out_)]
 
@@ -86,6 +89,20 @@ def _cuda() -> dict[str, str]:
     return _check("cuda", "missing", f"{why}; everything runs on the CPU")
 
 
+def _unusable_plugins() -> Iterator[dict[str, str]]:
+    """Every registered name that cannot be used here, with the reason; corpora have their own lines."""
+    from poscli.data.tokenizers import TOKENIZERS
+    from poscli.encodings.registry import ENCODINGS
+    from poscli.evaluation.baseline import BASELINES
+    from poscli.evaluation.protocol import PROTOCOLS
+    from poscli.tasks import TASKS
+
+    for registry in (ENCODINGS, TASKS, TOKENIZERS, PROTOCOLS, BASELINES):
+        for name in registry.names():
+            if why := registry.missing(name):
+                yield _check(f"{registry.kind} {name}", "missing", why)
+
+
 def _package(name: str, use: str) -> dict[str, str]:
     found = importlib.util.find_spec(name) is not None
     return _check(name, "ok" if found else "missing", use if found else f"pip install {name}, for {use}")
@@ -110,10 +127,17 @@ def _corpora() -> list[dict[str, str]]:
 
 
 def _folder(path: Path) -> dict[str, str]:
-    nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK):
-        return _check("results", "ok", f"{path} can be written")
-    return _check("results", "broken", f"{nearest} cannot be written; choose another folder with --out")
+    """Whether results can be written: tried with a file that has no name, in the nearest folder that exists."""
+    nearest = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.lexists(p))
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(bytes(ENOUGH))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        detail = f"{nearest} cannot be written ({error.strerror or error}); choose another folder with --out"
+        return _check("results", "broken", detail)
+    return _check("results", "ok", f"{path} can be written")
 
 
 def _show(checks: list[dict[str, str]]) -> None:

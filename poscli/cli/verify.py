@@ -8,7 +8,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from poscli.cli.options import Json
+from poscli.cli import complete
+from poscli.cli.options import LARGEST_SEED, Json
 from poscli.system.console import emit, note, out, printable
 from poscli.system.errors import FAILED, UsageError
 
@@ -21,10 +22,13 @@ STYLES = {"passed": "green", "failed": "red", "skipped": "dim", "unavailable": "
 def verify(
     enc: Annotated[
         list[str] | None,
-        typer.Argument(help="Encoding specs: alibi, 'rope+window(128)', or your own package.module:Class."),
+        typer.Argument(
+            help="Encoding specs: alibi, 'rope+window(128)', or your own package.module:Class.",
+            autocompletion=complete.encodings,
+        ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Verify all that `poscli ls encodings` shows.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the input and of the weights.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the input and of the weights.", min=0, max=LARGEST_SEED)] = 0,
     json_: Json = False,
 ) -> None:
     """Check shapes, causality, cached decoding, engines and gradients, shifts, long inputs, dtypes, saving and more."""
