@@ -85,6 +85,9 @@ def _run(arguments: list[str], debug: bool) -> int:
             return _fail(arguments, _usage(error), USAGE, debug)
         if code := asked():  # an extension module has made another error of the interruption
             return _fail(arguments, MESSAGE, code, debug)
+        if isinstance(error, OSError) and error.filename:  # a path that nothing has refused, as a name that is too long
+            path = str(error.filename)[:200]
+            return _fail(arguments, f"{path!r}: {error.strerror}; give another path", FAILED, debug)
         cause = str(error).splitlines()[0] if str(error) else "no message"
         return _fail(
             arguments, f"{type(error).__name__}: {cause} (a bug of poscli; --debug shows where)", FAILED, debug

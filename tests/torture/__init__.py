@@ -1,0 +1,1 @@
+"""Long runs of random cases, beyond what the fast tests sample."""
