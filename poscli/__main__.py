@@ -1,5 +1,28 @@
-"""`python -m poscli` is the same as `poscli`."""
+"""`poscli` and `python -m poscli`. Signals are watched and streams are guarded before anything slow is imported."""
 
-from poscli.cli import main
+from __future__ import annotations
 
-main()
+from poscli.system import early
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    early.watch()
+    try:
+        from poscli.system.streams import guard, settle
+
+        guard()
+        from poscli.cli import main as run
+
+        try:
+            run()
+        finally:
+            settle()
+    except early.Interruption as late:  # before or after the command, which has its own words for it
+        early.leave(late.exit_code)
+    finally:
+        early.told()
+
+
+if __name__ == "__main__":
+    main()

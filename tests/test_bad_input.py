@@ -134,6 +134,7 @@ USAGE = [
     (("run", "binary.txt"), ("binary.txt is not TOML",)),
 ]
 OTHERS = [
+    (("extrapolate", "--out", "a" * 256), 1, ("aaa", "File name too long", "give another path")),
     (("report",), 1, ("no evaluated runs", "poscli extrapolate")),
     ((*ALIBI, "--out", "file"), 1, ("cannot write file/runs/alibi-", "Not a directory", "--out")),
     ((*ALIBI, "--corpus", "text:nowhere"), 4, ("text:nowhere", "no file, no folder")),

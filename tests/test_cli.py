@@ -1,6 +1,7 @@
 """What commands print on each stream, as text and as JSON; what they leave alone; what `generate` writes."""
 
 import codecs
+import errno
 import re
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from poscli import encodings
 from poscli.data import CORPORA
 from poscli.data.tokenizers.bytes import END
 from poscli.evaluation.measure import Evaluation
-from poscli.model.generate import generate
+from poscli.model.generate import _pick, generate
 from poscli.model.transformer import Model
 from poscli.runs.load import load_trained
 from poscli.runs.run import list_runs
 from poscli.runs.schema import EVAL_COLUMNS
 from poscli.system import progress
+from poscli.tasks import TASKS
 from poscli.training.trainer import Trainer
 
 TINY_SUITE = """
@@ -152,6 +154,30 @@ def test_json_of_doctor(folder):
     assert checks["cuda"]["state"] == ("ok" if torch.cuda.is_available() else "missing")
     assert "held out" in checks["default corpus"]["detail"]
     assert list(folder.iterdir()) == []  # doctor writes nothing
+
+
+def test_doctor_really_writes(folder, monkeypatch):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(full))
+    result = cli("doctor")
+    assert result.code == 1
+    assert "cannot be written (No space left on device); choose another folder" in " ".join(result.out.split())
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
+def test_doctor_is_not_deceived_by_permissions():
+    """The user root may write everywhere, says the system."""
+    result = cli("doctor", "--out", "/proc/x")
+    assert result.code == 1
+    assert re.search(r"results +broken +/proc cannot be written", result.out)
+
+
+def test_doctor_names_plugins_that_are_broken(monkeypatch):
+    monkeypatch.setitem(TASKS._broken, "theirs", "cannot be imported from theirs:Task: No module named 'theirs'")
+    (check,) = [check for check in document("doctor") if check["check"] == "task theirs"]
+    assert check["state"] == "missing"
+    assert "No module named 'theirs'" in check["detail"]
 
 
 def test_doctor_finds_what_is_broken(folder):
@@ -348,6 +374,38 @@ def test_generate_draws_from_its_seed(results):
     assert text("--seed", 1) == text("--seed", 1)
     assert text("--seed", 1) != text("--seed", 2)
     assert text("--seed", 1, "--temperature", 0) == text("--seed", 2, "--temperature", 0)
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 5e-324])
+def test_a_tiny_temperature_is_greedy(temperature):
+    logits = torch.tensor([1.0, 3.0, float("-inf"), 3.0 - 1e-6])
+    assert {_pick(logits, temperature, torch.Generator().manual_seed(seed)) for seed in range(9)} == {1}
+
+
+def test_a_huge_temperature_draws_every_token_that_is_possible():
+    logits = torch.tensor([1e4, -1e4, float("-inf")])
+    draw = torch.Generator().manual_seed(0)
+    assert {_pick(logits, 1e300, draw) for _ in range(50)} == {0, 1}
+
+
+@pytest.mark.parametrize("temperature", ["inf", "nan"])
+def test_a_temperature_must_be_finite(temperature):
+    result = cli("generate", "--temperature", temperature)
+    assert result.code == 2
+    assert result.out == ""
+    assert "--temperature" in result.err
+
+
+def test_a_prompt_that_is_not_utf8_reaches_the_model_as_typed(results, monkeypatch):
+    begun = []
+    real = poscli.model.generate.generate
+    monkeypatch.setattr(
+        "poscli.model.generate.generate", lambda m, ids, *a, **k: begun.append(ids) or real(m, ids, *a, **k)
+    )
+    arguments = ("generate", "--enc", "alibi", "--out", results, "--tokens", 3, "--prompt", "a\udcff\x1b")
+    assert cli(*arguments).out.startswith("a\ufffd\x1b")
+    assert document(*arguments)["prompt"] == "a\udcff\x1b"
+    assert begun == [[97, 255, 27]] * 2
 
 
 def test_generate_takes_the_newest_complete_run(folder):

@@ -129,3 +129,17 @@ def test_a_field_with_its_default_does_not_change_the_id_of_a_run():
 def test_lengths_of_a_bench_follow_from_its_other_options(arguments, settings):
     made = BenchSettings(max_len=3000, **arguments)
     assert {name: getattr(made, name) for name in settings} == settings
+
+
+def test_more_threads_than_the_machine_can_use_are_refused(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    result = cli("bench", "--threads", 9)
+    assert (result.code, result.err) == (2, "error: --threads 9: this machine has 2 cores; give 1 to 8\n")
+
+
+@pytest.mark.parametrize("command", [("train", "--enc", "none"), ("generate",), ("verify", "none")])
+def test_a_seed_is_at_most_what_a_file_can_hold(command):
+    result = cli(*command, "--seed", 10**20)
+    assert result.code == 2
+    assert "--seed" in result.err
+    assert str(2**63 - 1) in result.err

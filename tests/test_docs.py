@@ -1,13 +1,18 @@
 """The generated parts of the documents are up to date."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import suite_document
 from oracles import every
 from oracles.measure import largest
 from oracles.table import DOCUMENT, document, errors, without_errors
 
+from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.run import ModelConfig, Recipe
+from poscli.config.suite import Suite
 from poscli.encodings import names
 from poscli.report.catalogue import with_table
 from poscli.specs import parse
@@ -26,6 +31,14 @@ def test_the_document_of_encodings_is_up_to_date():
     stated = errors(written)
     assert stated.keys() == set(names())
     assert all(0 < error <= limit for error, limit in stated.values())
+
+
+def test_the_document_of_suites_is_up_to_date_and_names_every_key():
+    assert suite_document.DOCUMENT.read_text(encoding="utf-8") == suite_document.document(), "run `make table`"
+    for model in (Suite, TrainRequest, ModelConfig, Recipe, ExtrapolateRequest):
+        assert all(field.description for field in model.model_fields.values())
+    example = re.search(r"```toml\n(.*?)```", suite_document.HEAD, re.DOTALL)[1]
+    assert Suite.model_validate(tomllib.loads(example)).train.model == {"layers": 2}
 
 
 @pytest.mark.parametrize("name", ["alibi", "yarn", "shaw", "cope", "sinusoidal"])

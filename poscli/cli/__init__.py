@@ -5,6 +5,7 @@ torch and other heavy packages are imported inside the functions that use them, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -13,16 +14,18 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import bench, doctor, extrapolate, generate, ls, report, run, train, verify
-from poscli.system.console import err
+from poscli.cli import bench, doctor, extrapolate, generate, ls, report, rm, run, train, verify
+from poscli.system.console import err, printable
+from poscli.system.early import MESSAGE, Interruption, asked, told
 from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError
+from poscli.system.streams import OutputError, ReaderLeft
 
 app = typer.Typer(
     name="poscli",
     help="Which position encoding still works past the length it was trained on? Trains tiny language models with "
     "each encoding on short contexts and evaluates them on contexts 2 to 16 times as long.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -35,12 +38,13 @@ app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)
 app.command("bench")(bench.bench)
 app.add_typer(ls.app, name="ls")
+app.command("rm")(rm.rm)
 app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"poscli {__version__}")
+        sys.stdout.write(f"poscli {__version__}\n")
         raise typer.Exit
 
 
@@ -61,36 +65,62 @@ def main() -> None:
 
 
 def _run(arguments: list[str], debug: bool) -> int:
+    """The exit code of a command, whose error, if any, has been printed."""
     try:
-        code = app(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        code = _call(arguments)
+        sys.stdout.flush()
+        return _fail(arguments, MESSAGE, code, debug) if code == INTERRUPTED else code  # typer says nothing
+    except ReaderLeft:
+        return 0
+    except OutputError as error:
+        return _fail([], str(error), error.exit_code, debug)  # a document of --json has no way out
     except PoscliError as error:
         return _fail(arguments, str(error), error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(arguments, "interrupted", INTERRUPTED, debug)
-    except BrokenPipeError:  # the reader of stdout has closed it, as in `poscli ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _fail(arguments, MESSAGE, INTERRUPTED, debug)
+    except Interruption as interruption:
+        return _fail(arguments, MESSAGE, interruption.exit_code, debug)
     except Exception as error:  # noqa: BLE001 - a bug becomes one line, too; --debug shows its traceback
         if hasattr(error, "format_message"):  # raised by typer: an unknown option, a value out of range
             return _fail(arguments, _usage(error), USAGE, debug)
+        if code := asked():  # an extension module has made another error of the interruption
+            return _fail(arguments, MESSAGE, code, debug)
+        if isinstance(error, OSError) and error.filename:  # a path that nothing has refused, as a name that is too long
+            path = str(error.filename)[:200]
+            return _fail(arguments, f"{path!r}: {error.strerror}; give another path", FAILED, debug)
         cause = str(error).splitlines()[0] if str(error) else "no message"
         return _fail(
             arguments, f"{type(error).__name__}: {cause} (a bug of poscli; --debug shows where)", FAILED, debug
         )
 
 
+def _call(arguments: list[str]) -> int:
+    """The exit code of a command; every error is raised."""
+    if os.environ.get("NO_COLOR") and ("--help" in arguments or not arguments):
+        from typer import rich_utils  # slow to import
+
+        rich_utils.COLOR_SYSTEM = None  # typer keeps bold and dim under NO_COLOR
+    try:
+        code = app(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
+    except SystemExit as end:  # typer ends so after printing or installing the completion of a shell
+        code = end.code
+    return code if isinstance(code, int) else 0
+
+
 def _usage(error: Any) -> str:
     """The message of an error of typer, and the command that shows what is allowed."""
     help_ = f"; {error.ctx.command_path} --help shows what there is" if getattr(error, "ctx", None) else ""
-    return error.format_message().rstrip(".") + help_
+    return error.format_message().replace(": Value error, ", ": ").rstrip(".") + help_
 
 
 def _fail(arguments: list[str], message: str, code: int, debug: bool) -> int:
     """Print one line on stderr, and under --json a document on stdout. Returns the exit code."""
+    told()
     if debug:
         err.print_exception()
-    err.print(f"error: {' '.join(message.split())}", markup=False, style="red", soft_wrap=True)
-    if "--json" in arguments:
-        sys.stdout.write(json.dumps({"error": message, "exit_code": code}) + "\n")
+    err.print(f"error: {printable(' '.join(message.split()))}", style="red", soft_wrap=True)
+    with contextlib.suppress(OutputError, ReaderLeft):  # the first error counts
+        if "--json" in arguments:
+            sys.stdout.write(json.dumps({"error": message, "exit_code": code}) + "\n")
+        sys.stdout.flush()
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from poscli.bench.settings import BenchSettings
 from poscli.cli.from_model import from_model
 from poscli.cli.options import Device, Json
 from poscli.system.console import emit, note, out
-from poscli.system.errors import PARTIAL
+from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -48,11 +49,19 @@ def bench(
     from poscli.system.device import device_of
 
     if threads:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(_affordable(threads))
     where = device_of(device)
     session = Bench(settings, where, out_, against=against, resume=resume)
     session.run()
     _report(session, where, out_, json_)
+
+
+def _affordable(threads: int) -> int:
+    """A number of threads, unless it is many times that of the cores, where threads only wait for each other."""
+    most = 4 * (os.cpu_count() or 1)
+    if threads > most:
+        raise UsageError(f"--threads {threads}: this machine has {os.cpu_count()} cores; give 1 to {most}")
+    return threads
 
 
 def _report(session: Bench, device: torch.device, folder: Path, json_: bool) -> None:

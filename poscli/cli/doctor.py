@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from poscli.cli.options import Json, Out
-from poscli.system.console import emit, out
+from poscli.system.console import emit, out, printable
 from poscli.system.errors import FAILED
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ OPTIONAL = {
     "triton": "the engine triton and the fused rotation of queries and keys, on CUDA",
     "transformers": "tests that compare with other implementations",
 }
+
+ENOUGH = 2**16  # bytes written to see whether there is space: more than the first block of a file system
 
 
 def doctor(out_: Out = Path("results"), json_: Json = False) -> None:
@@ -36,8 +41,7 @@ def _checks(out_: Path) -> list[dict[str, str]]:
     import torch
 
     from poscli.attention import ENGINES
-    from poscli.encodings import names
-    from poscli.encodings.registry import missing
+    from poscli.encodings import missing, names
     from poscli.system.device import cpu_has_bfloat16
     from poscli.system.provenance import describe
 
@@ -52,7 +56,7 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         *(_engine(engine) for engine in ENGINES.values()),
         _check("encodings", "ok", f"{len(usable)}: {', '.join(usable)}"),
     ]
-    checks += [_check(f"encoding {name}", "missing", why) for name in names() if (why := missing(name))]
+    checks += [*_unusable_plugins()]
     checks += [_package(name, use) for name, use in OPTIONAL.items()]
     return [*checks, *_corpora(), _folder(out_)]
 
@@ -85,6 +89,20 @@ def _cuda() -> dict[str, str]:
     return _check("cuda", "missing", f"{why}; everything runs on the CPU")
 
 
+def _unusable_plugins() -> Iterator[dict[str, str]]:
+    """Every registered name that cannot be used here, with the reason; corpora have their own lines."""
+    from poscli.data.tokenizers import TOKENIZERS
+    from poscli.encodings.registry import ENCODINGS
+    from poscli.evaluation.baseline import BASELINES
+    from poscli.evaluation.protocol import PROTOCOLS
+    from poscli.tasks import TASKS
+
+    for registry in (ENCODINGS, TASKS, TOKENIZERS, PROTOCOLS, BASELINES):
+        for name in registry.names():
+            if why := registry.missing(name):
+                yield _check(f"{registry.kind} {name}", "missing", why)
+
+
 def _package(name: str, use: str) -> dict[str, str]:
     found = importlib.util.find_spec(name) is not None
     return _check(name, "ok" if found else "missing", use if found else f"pip install {name}, for {use}")
@@ -109,10 +127,17 @@ def _corpora() -> list[dict[str, str]]:
 
 
 def _folder(path: Path) -> dict[str, str]:
-    nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK):
-        return _check("results", "ok", f"{path} can be written")
-    return _check("results", "broken", f"{nearest} cannot be written; choose another folder with --out")
+    """Whether results can be written: tried with a file that has no name, in the nearest folder that exists."""
+    nearest = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.lexists(p))
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(bytes(ENOUGH))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        detail = f"{nearest} cannot be written ({error.strerror or error}); choose another folder with --out"
+        return _check("results", "broken", detail)
+    return _check("results", "ok", f"{path} can be written")
 
 
 def _show(checks: list[dict[str, str]]) -> None:
@@ -121,7 +146,6 @@ def _show(checks: list[dict[str, str]]) -> None:
         table.add_column(column, no_wrap=column != "detail")
     styles = {"ok": "green", "missing": "yellow", "broken": "red"}
     for check in checks:
-        table.add_row(
-            check["check"], f"[{styles[check['state']]}]{check['state']}[/]", check["detail"].replace("[", r"\[")
-        )
+        state = Text(check["state"], style=styles[check["state"]])
+        table.add_row(printable(check["check"]), state, printable(check["detail"]))
     out().print(table)

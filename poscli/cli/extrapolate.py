@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poscli.cli import complete
 from poscli.cli.from_model import from_model
 from poscli.cli.options import Device, Json, Out
 from poscli.config.request import ExtrapolateRequest
@@ -21,11 +22,18 @@ if TYPE_CHECKING:
 def extrapolate(
     request: ExtrapolateRequest,
     enc: Annotated[
-        list[str] | None, typer.Option("--enc", "-e", help="Evaluate only runs of this encoding; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--enc", "-e", help="Evaluate only runs of this encoding; repeatable.", autocompletion=complete.encodings
+        ),
     ] = None,
     run: Annotated[
         list[str] | None,
-        typer.Option("--run", help="Evaluate only the run whose id is, or begins with, this; repeatable."),
+        typer.Option(
+            "--run",
+            help="Evaluate only the run whose id is, or begins with, this; repeatable.",
+            autocompletion=complete.runs,
+        ),
     ] = None,
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Score only a few hundred tokens, to see whether everything runs.")

@@ -13,6 +13,7 @@ import typer
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from poscli.cli.complete import OF_FIELDS
 from poscli.config.count import TokenCount, write_count
 from poscli.config.validate import rule, validated
 from poscli.system.errors import UsageError
@@ -102,7 +103,8 @@ def _option(name: str, path: tuple[str, ...], field: FieldInfo, flags: Flags, sh
     """The option of a field. With `shown`, the option has no default, and --help shows that text as the default."""
     names = flags.get(name) or ("--" + path[-1].replace("_", "-"),)
     kind, default, read = _type(field, names[0])
-    option = typer.Option(*names, help=field.description, show_default=shown or True)
+    complete = OF_FIELDS.get(name)
+    option = typer.Option(*names, help=field.description, show_default=shown or True, autocompletion=complete)
     default = None if shown else default
     return FieldOption(
         _parameter(name, Annotated[kind | None if default is None else kind, option], default), path, read

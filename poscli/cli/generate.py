@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import math
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poscli.cli.options import Device, Json, Out
-from poscli.system.console import emit, note
+from poscli.cli import complete
+from poscli.cli.options import LARGEST_SEED, Device, Json, Out
+from poscli.system.console import emit, note, printable
 from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,13 +35,19 @@ class Generated:
 
 def generate(
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The beginning of the text.")] = "def ",
-    enc: Annotated[str | None, typer.Option("--enc", "-e", help="Use the newest run of this encoding.")] = None,
-    run: Annotated[str | None, typer.Option("--run", help="Use the run whose id is, or begins with, this.")] = None,
+    enc: Annotated[
+        str | None,
+        typer.Option("--enc", "-e", help="Use the newest run of this encoding.", autocompletion=complete.encodings),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", help="Use the run whose id is, or begins with, this.", autocompletion=complete.runs),
+    ] = None,
     tokens: Annotated[int, typer.Option(help="Largest number of tokens to generate.", min=1)] = 400,
     temperature: Annotated[
         float, typer.Option(help="Randomness of the draw; 0 always takes the likeliest token.", min=0.0)
     ] = 0.7,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.", min=0, max=LARGEST_SEED)] = 0,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
@@ -49,12 +58,14 @@ def generate(
     from poscli.runs.load import load_trained
     from poscli.system.device import device_of
 
+    if not math.isfinite(temperature):
+        raise UsageError(f"--temperature {temperature}: give a finite number; 0 always takes the likeliest token")
     where = device_of(device)
     chosen = _newest(out_ / "runs", run, enc)
     model, coder = load_trained(chosen, where), tokenizer(chosen.config.tokenizer)
     if model.vocab != coder.vocab:
         raise UsageError(f"{chosen.id} was trained on the task {chosen.config.task}, not on text; choose another")
-    begun = coder.encode(prompt.encode()).tolist()
+    begun = coder.encode(os.fsencode(prompt)).tolist()  # as typed, even if it is not UTF-8
     ids = stream(model, begun, coder.end, tokens=tokens, temperature=temperature, seed=seed)
     made = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
     emit(json_, {"run_id": chosen.id, "prompt": prompt, **vars(made)}, lambda: sys.stdout.write("\n"))
@@ -84,8 +95,15 @@ def _print_as_it_comes(stream: Iterator[bytes], prompt: str, *, quiet: bool) -> 
         for token in stream:
             pieces.append(decoder.decode(token))
             if not quiet:
-                sys.stdout.write(pieces[-1] if len(pieces) > 1 else prompt + pieces[-1])
+                sys.stdout.write(_shown(pieces[-1] if len(pieces) > 1 else prompt + pieces[-1]))
                 sys.stdout.flush()
     except Unsupported as error:
         ended = f"stopped: {error}"
     return Generated("".join(pieces), len(pieces), time.perf_counter() - start, ended)
+
+
+def _shown(text: str) -> str:
+    """A text as stdout can take it: a terminal must not obey the control characters that a model draws."""
+    if sys.stdout.isatty():
+        return printable(text, keep="\n\t")
+    return text.encode(errors="surrogateescape").decode(errors="replace")

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Json, Out
-from poscli.system.console import emit, out
+from poscli.system.console import emit, out, printable
 from poscli.system.registry import Registry
 
 app = typer.Typer(help="List encodings, tasks, corpora, tokenizers, protocols, baselines, runs or suites.")
@@ -132,12 +131,12 @@ def _encodings_verbose(rows: list[dict[str, Any]]) -> None:
                 f"After training: evaluates models trained with {', '.join(row['after'])}".replace("*", "anything")
             )
         for line in filter(None, [*said, row["paper"]]):
-            out().print(Padding(Text(line), (0, 0, 0, 4)))
+            out().print(Padding(Text(printable(line)), (0, 0, 0, 4)))
 
 
 def _table(rows: list[dict[str, Any]], columns: list[str], empty: str = "nothing") -> None:
     if not rows:
-        out().print(empty, markup=False)
+        out().print(empty)
         return
     kept = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -145,7 +144,7 @@ def _table(rows: list[dict[str, Any]], columns: list[str], empty: str = "nothing
         numeric = all(isinstance(row.get(column), int | float | None) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=column in columns[:1])
     for row in rows:
-        table.add_row(*(escape(_cell(row.get(column))) for column in kept))  # Rich would take [#FIELD] for markup
+        table.add_row(*(printable(_cell(row.get(column))) for column in kept))
     out().print(table)
 
 

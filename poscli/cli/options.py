@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from poscli.config.count import LARGEST_SEED
+
+__all__ = ["LARGEST_SEED", "Device", "Json", "Out"]
+
 Out = Annotated[Path, typer.Option("--out", help="Folder of runs and reports.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:N.")]

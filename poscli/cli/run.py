@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from poscli.cli import complete
 from poscli.cli.options import Device, Json, Out
 from poscli.cli.report import present
 from poscli.system.console import err
@@ -14,7 +15,10 @@ from poscli.system.errors import PARTIAL, PoscliError
 
 
 def run(
-    suite: Annotated[Path, typer.Argument(help="The suite, a TOML file such as suites/quick.toml.")],
+    suite: Annotated[
+        Path,
+        typer.Argument(help="The suite, a TOML file such as suites/quick.toml.", autocompletion=complete.suites),
+    ],
     to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/SUITE.")] = None,
     device: Device = "auto",
     out_: Out = Path("results"),

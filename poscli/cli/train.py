@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from poscli.cli import complete
 from poscli.cli.from_model import Part, from_model
-from poscli.cli.options import Device, Json, Out
+from poscli.cli.options import LARGEST_SEED, Device, Json, Out
 from poscli.config.request import TrainRequest
 from poscli.config.run import ModelConfig
 from poscli.system.console import emit, note, out
@@ -19,10 +20,17 @@ from poscli.system.errors import PARTIAL
 def train(
     enc: Annotated[
         list[str],
-        typer.Option("--enc", "-e", help="Encoding spec, e.g. alibi, 'rope(base=500000)', 'rope|none'; repeatable."),
+        typer.Option(
+            "--enc",
+            "-e",
+            help="Encoding spec, e.g. alibi, 'rope(base=500000)', 'rope|none'; repeatable.",
+            autocompletion=complete.encodings,
+        ),
     ],
     request: TrainRequest,
-    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the data.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the weights and of the order of the data.", min=0, max=LARGEST_SEED)
+    ] = 0,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,

@@ -8,8 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from poscli.cli.options import Json
-from poscli.system.console import emit, note, out
+from poscli.cli import complete
+from poscli.cli.options import LARGEST_SEED, Json
+from poscli.system.console import emit, note, out, printable
 from poscli.system.errors import FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -21,10 +22,13 @@ STYLES = {"passed": "green", "failed": "red", "skipped": "dim", "unavailable": "
 def verify(
     enc: Annotated[
         list[str] | None,
-        typer.Argument(help="Encoding specs: alibi, 'rope+window(128)', or your own package.module:Class."),
+        typer.Argument(
+            help="Encoding specs: alibi, 'rope+window(128)', or your own package.module:Class.",
+            autocompletion=complete.encodings,
+        ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Verify all that `poscli ls encodings` shows.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the input and of the weights.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the input and of the weights.", min=0, max=LARGEST_SEED)] = 0,
     json_: Json = False,
 ) -> None:
     """Check shapes, causality, cached decoding, engines and gradients, shifts, long inputs, dtypes, saving and more."""
@@ -69,9 +73,9 @@ def _findings(verdict: Verdict, only: tuple[str, ...] = tuple(STYLES)) -> Table:
     for finding in verdict.findings:
         if finding.status in only:
             style = STYLES[finding.status]
-            table.add_row(finding.check, Text(finding.status, style=style), Text(finding.detail))
+            table.add_row(finding.check, Text(finding.status, style=style), Text(printable(finding.detail)))
             if finding.look:
-                table.add_row("", "", Text(f"look at: {finding.look}", style="yellow"))
+                table.add_row("", "", Text(printable(f"look at: {finding.look}"), style="yellow"))
     return table
 
 

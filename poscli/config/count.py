@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+LARGEST_SEED = 2**63 - 1  # what a TOML file can hold
 FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 from pydantic import Field, model_validator
 
+from poscli.config.count import LARGEST_SEED
 from poscli.config.validate import Frozen
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class RunConfig(Frozen):
     task: str = Field("language", description="What is asked of the model.")
     corpus: str = "stdlib"
     tokenizer: str = Field("bytes", description="How text becomes tokens.")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
     length: int = Field(512, ge=8, description="Tokens in a training window, L; at least 8.")
     batch: int = Field(8, ge=1, description="Windows per step.")
     tokens: int = Field(2_000_000, ge=1, description="Tokens to train on.")

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from poscli.config.count import LARGEST_SEED
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.validate import Frozen, explain
 from poscli.system.errors import UsageError, near
+
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 
 class Suite(Frozen):
     """The content of a suite file: every encoding is trained with every seed, and all runs are evaluated alike."""
 
-    title: str
-    description: str = ""
-    encodings: list[str] = Field(min_length=1)
-    seeds: list[int] = Field([0], min_length=1)
-    train: TrainRequest = TrainRequest()
-    extrapolate: ExtrapolateRequest = ExtrapolateRequest()
+    title: str = Field(description="Title of the suite, which `poscli ls suites` shows.")
+    description: str = Field("", description="What the suite asks, in a sentence or two.")
+    encodings: list[str] = Field(
+        min_length=1, description="Encoding specs, such as alibi, 'rope+window(128)' or 'rope|none'."
+    )
+    seeds: list[Seed] = Field([0], min_length=1, description="Seeds; every encoding is trained with each of them.")
+    train: TrainRequest = Field(TrainRequest(), description="How every run is trained.")
+    extrapolate: ExtrapolateRequest = Field(ExtrapolateRequest(), description="How every run is evaluated.")
 
     def pairs(self) -> Iterator[tuple[str, int]]:
         """Pairs of encoding and seed, seed by seed, so that encodings can be compared after the first seed."""
@@ -42,6 +49,23 @@ def load(path: Path) -> Suite:
         raise UsageError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
         raise UsageError(f"{path}: {explain(Suite, error)}") from error
+
+
+TAKEN = ("runs", "bench")  # folders of the results that are no reports of suites
+
+
+def report_folder(out: Path, suite: Path) -> Path:
+    """The folder of a suite's report in the results folder `out`, named like the suite's file without `.toml`.
+
+    UsageError if a folder of this name would hold something else, or the name has other characters than letters,
+    digits and `._+-`.
+    """
+    name = suite.stem
+    if name.lower() in TAKEN:
+        raise UsageError(f"the report of {suite} would go into {out / name}, which has other files; name one with --to")
+    if not re.fullmatch(r"\w[\w.+-]*", name):
+        raise UsageError(f"{name!r} is no plain name for the folder of a report; name one with --to")
+    return out / name
 
 
 def available(folder: Path) -> dict[Path, str]:

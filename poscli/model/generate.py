@@ -34,8 +34,12 @@ def generate(
 
 
 def _pick(logits: torch.Tensor, temperature: float, draw: torch.Generator) -> int:
+    """A token drawn with probability softmax(logits / temperature), in float64; ties of the greedy choice go first.
+
+    Logits are taken relative to the largest one, so that no temperature overflows: 0 / temperature stays 0, and
+    -inf has probability 0.
+    """
     if temperature == 0:
         return int(logits.argmax())
-    # Shifted first: divided by a tiny temperature, the logits would be infinite, and their softmax not a number.
-    scaled = (logits - logits.max()) / max(temperature, torch.finfo(logits.dtype).tiny)
-    return int(torch.multinomial(torch.softmax(scaled, dim=-1), 1, generator=draw))
+    below = logits.double() - logits.max()
+    return int(torch.multinomial(torch.softmax(below / temperature, dim=-1), 1, generator=draw))

@@ -8,39 +8,66 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 _warned: set[str] = set()  # messages of this process, so that none is repeated
+# Characters that a terminal obeys or cannot show: control characters, separators of lines, marks that change the
+# direction of writing, and the halves of surrogate pairs by which Python stands for bytes that are not UTF-8.
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
-def _console(**options: Any) -> Console:
-    """A Rich console. Rich keeps bold and dim under NO_COLOR; this one drops them too."""
-    return Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto", **options)
+def printable(text: str, keep: str = "") -> str:
+    r"""A text whose control characters are written as escapes, except those in `keep`.
+
+    >>> printable("red\x1b[31m\r\n")
+    'red\\x1b[31m\\r\\n'
+    """
+    return UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else repr(match[0])[1:-1], text)
 
 
-err = _console(stderr=True)
+class PlainConsole(Console):
+    """A Rich console that prints data as it is: no markup, no emoji names, and control characters as escapes."""
+
+    def __init__(self, **options: Any) -> None:
+        # Rich keeps bold and dim under NO_COLOR; without a colour system it drops them too.
+        colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        super().__init__(highlight=False, markup=False, emoji=False, color_system=colors, **options)
+
+    def render(  # every part of a table or a text passes through here, before it is measured
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or not UNPRINTABLE.search(segment.text):
+                yield segment
+            else:
+                yield Segment(printable(segment.text, keep="\n"), segment.style)
 
 
-def out() -> Console:
+err = PlainConsole(stderr=True)
+
+
+def out() -> PlainConsole:
     """The console on stdout. In a pipe it is at least 140 characters wide, so that tables are not cut."""
-    console = _console()
-    return console if console.is_terminal else _console(width=max(console.width, 140))
+    console = PlainConsole()
+    return console if console.is_terminal else PlainConsole(width=max(console.width, 140))
 
 
 def note(message: str) -> None:
-    """Report on stderr what is being done."""
-    err.print(message, markup=False, style="dim", soft_wrap=True)
+    """Report on stderr what is being done, in one line."""
+    err.print(printable(message), style="dim", soft_wrap=True)
 
 
 def warn_once(message: str) -> None:
     """Report a fallback or a doubt on stderr, once per process for each message."""
     if message not in _warned:
         _warned.add(message)
-        err.print(f"note: {message}", markup=False, style="yellow", soft_wrap=True)
+        err.print(f"note: {printable(message)}", style="yellow", soft_wrap=True)
 
 
 def emit(as_json: bool, payload: Any, render: Callable[[], object]) -> None:

@@ -43,7 +43,7 @@ class Meter:
         elif not self.quiet and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             share = self.done / self.total
-            err.print(f"{self.label}  {share:4.0%}  {words}  {self._left()} left", markup=False, soft_wrap=True)
+            err.print(f"{self.label}  {share:4.0%}  {words}  {self._left()} left", soft_wrap=True)
 
     def _left(self) -> str:
         pace = (time.monotonic() - self.start) / max(self.done - self.done_at_start, 1e-9)
@@ -53,10 +53,10 @@ class Meter:
 
 def _bar() -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
-        TextColumn("{task.percentage:3.0f}%"),
-        TextColumn("{task.fields[words]}", style="cyan"),
+        TextColumn("{task.percentage:3.0f}%", markup=False),
+        TextColumn("{task.fields[words]}", style="cyan", markup=False),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=err,
     )

@@ -76,8 +76,11 @@ def _escape(text: str) -> str:
 
 
 if __name__ == "__main__":
+    import suite_document
+
     from oracles.measure import largest as measured
 
+    suite_document.DOCUMENT.write_text(suite_document.document(), encoding="utf-8")
     DOCUMENT.write_text(document(measured), encoding="utf-8")
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,65 @@
+"""What shells offer at the Tab key. Names of plugins are read from their files, because importing takes seconds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import poscli
+
+REGISTERS = re.compile(r'^(?:@(?:\w+\.)?register|\w+\.add)\(\s*"([^"]+)"', re.MULTILINE)
+
+
+def registered(package: str) -> list[str]:
+    """The names that the files of a package register, and those of its entry-point group, without importing either."""
+    folder = Path(poscli.__file__).parent.joinpath(*package.split(".")[1:])
+    found = {name for path in folder.glob("*.py") for name in REGISTERS.findall(path.read_text(encoding="utf-8"))}
+    return sorted(found | {point.name for point in entry_points(group=package)})
+
+
+def _names(package: str) -> Callable[[], list[str]]:
+    return lambda: registered(package)
+
+
+encodings = _names("poscli.encodings")
+tasks = _names("poscli.tasks")
+corpora = _names("poscli.data.corpora")
+tokenizers = _names("poscli.data.tokenizers")
+protocols = _names("poscli.evaluation.protocols")
+baselines = _names("poscli.evaluation.baselines")
+
+
+def presets() -> list[str]:
+    """The shapes of models."""
+    from poscli.config.run import PRESETS
+
+    return list(PRESETS)
+
+
+def runs(context: typer.Context) -> list[str]:
+    """The ids of the runs in the results folder that the command line names."""
+    out = Path(context.params.get("out_") or "results")
+    return sorted(path.parent.name for path in (out / "runs").glob("*/config.toml"))
+
+
+def suites() -> list[str]:
+    """The suites in the folder `suites`; shells add other files by themselves."""
+    return sorted(str(path) for path in Path("suites").glob("*.toml"))
+
+
+# For options that are made from the field of a model: field -> what completes it.
+OF_FIELDS: dict[str, Callable[..., Any]] = {
+    "encodings": encodings,
+    "task": tasks,
+    "corpus": corpora,
+    "tokenizer": tokenizers,
+    "preset": presets,
+    "as_": encodings,
+    "protocols": protocols,
+    "baselines": baselines,
+}

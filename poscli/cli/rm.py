@@ -1,0 +1,93 @@
+"""`poscli rm`: delete runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poscli.cli import complete
+from poscli.cli.options import Json, Out
+from poscli.system.console import emit, err, note, out
+from poscli.system.errors import CorruptError, UsageError, near
+
+
+def rm(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Run whose id, or the name of whose folder, is or begins with this.", autocompletion=complete.runs
+        ),
+    ] = None,
+    enc: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--enc", "-e", help="Delete only runs of this encoding; repeatable.", autocompletion=complete.encodings
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    out_: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Delete runs with their checkpoints and evaluations, damaged ones too. Reports that have been written stay."""
+    folders = _selected(out_ / "runs", run or [], enc or [])
+    if not (yes or _agreed(folders)):
+        note("nothing deleted")
+        return
+    from poscli.runs.delete import delete_run
+
+    for folder in folders:
+        delete_run(folder)
+    rows = [{"run_id": folder.name, "folder": str(folder)} for folder in folders]
+    emit(json_, rows, lambda: out().print(*(f"deleted {folder}" for folder in folders), sep="\n", soft_wrap=True))
+
+
+def _agreed(folders: list[Path]) -> bool:
+    """Whether the user, who sees the names, agrees. UsageError where there is nobody to ask."""
+    if not (sys.stdin and sys.stdin.isatty()):
+        raise UsageError(
+            f"{_counted(folders)} would be deleted: {', '.join(f.name for f in folders)}; confirm with --yes"
+        )
+    for folder in folders:
+        err.print(str(folder), soft_wrap=True)
+    return typer.confirm(f"Delete {_counted(folders)}?", err=True)
+
+
+def _counted(folders: list[Path]) -> str:
+    return "1 run" if len(folders) == 1 else f"{len(folders)} runs"
+
+
+def _selected(runs: Path, ids: list[str], encodings: list[str]) -> list[Path]:
+    """The folders of the runs with one of these ids (or beginnings of ids) and encodings; UsageError for none."""
+    if not ids and not encodings:
+        raise UsageError("name runs to delete, or an encoding with --enc; `poscli ls runs` shows the runs there are")
+    known = sorted(p for p in runs.glob("*") if p.is_dir() and not p.name.startswith("."))
+    for id_ in ids:
+        if not id_ or not any(folder.name.startswith(id_) for folder in known):
+            raise UsageError(f"there is no run {id_!r} in {runs}: {near(id_, [folder.name for folder in known])}")
+    chosen = [f for f in known if not ids or f.name in ids or any(_begins(f.name, id_, known) for id_ in ids)]
+    return _with_encoding(chosen, encodings) if encodings else chosen
+
+
+def _begins(name: str, id_: str, known: list[Path]) -> bool:
+    """Whether a name begins with an id that is not the whole name of another run."""
+    return name.startswith(id_) and all(folder.name != id_ for folder in known)
+
+
+def _with_encoding(folders: list[Path], encodings: list[str]) -> list[Path]:
+    """Those of the folders whose run has one of these encodings; UsageError for none."""
+    from poscli import specs
+    from poscli.config.run import load_run_config
+
+    wanted, chosen = {str(specs.parse(text)) for text in encodings}, []
+    for folder in folders:
+        try:
+            if load_run_config(folder / "config.toml").encoding in wanted:
+                chosen.append(folder)
+        except CorruptError as error:
+            note(f"left out, its encoding is not known: {error}")
+    if not chosen:
+        raise UsageError(f"no run has the encoding {' or '.join(sorted(wanted))}; `poscli ls runs` shows the runs")
+    return chosen

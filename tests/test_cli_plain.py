@@ -1,0 +1,142 @@
+"""Data reaches the screen as it is: no markup, no pictures, no colours under NO_COLOR, no control characters."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from cli_runner import COMMANDS, LS, assert_plain, cli, errors
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from poscli.cli import app, doctor, ls, verify
+from poscli.system import console, progress
+from poscli.system.console import PlainConsole, note, out, printable, warn_once
+from poscli.system.progress import Meter
+from poscli.verify import Finding, Verdict
+
+LITERAL = "[red]a[/] :rocket: :b: [#FIELD] \\[x]"
+CONTROL = "\x1b[2J\x1b]0;title\x07 \r \b \x9b1m \u202egnp.exe\u2066 \u2028 \ud800"
+ESCAPED = r"\x1b[2J\x1b]0;title\x07 \r \x08 \x9b1m \u202egnp.exe\u2066 \u2028 \ud800"
+HOSTILE = f"{LITERAL} {CONTROL}"
+SHOWN = f"{LITERAL} {ESCAPED}"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text is wrapped."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    streams = capsys.readouterr()
+    return streams.out + streams.err
+
+
+def _table() -> Table:
+    table = Table(box=None)
+    table.add_column("column")
+    table.add_row(printable(HOSTILE))
+    return table
+
+
+VERDICT = Verdict("custom", [Finding("check", "failed", HOSTILE, HOSTILE), Finding("other", "failed", HOSTILE)], 1.0)
+RENDERED: dict[str, Callable[[], object]] = {
+    "note": lambda: note(HOSTILE),
+    "warn_once": lambda: warn_once(HOSTILE),
+    "a table": lambda: out().print(_table()),
+    "ls": lambda: ls._table([{"name": HOSTILE, "what": HOSTILE}], ["name", "what"]),
+    "an empty ls": lambda: ls._table([], ["name"], printable(HOSTILE)),
+    "doctor": lambda: doctor._show([{"check": HOSTILE, "state": "ok", "detail": HOSTILE}]),
+    "verify": lambda: verify._show([VERDICT]),
+    "verify --all": lambda: verify._show([VERDICT, VERDICT]),
+}
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_data_is_shown_and_not_obeyed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    RENDERED[name]()
+    text = printed(capsys)
+    assert SHOWN in text
+    assert not console.UNPRINTABLE.search(text.replace("\n", ""))
+
+
+@pytest.mark.parametrize("renderable", [HOSTILE, Text(HOSTILE), Padding(Text(HOSTILE), (0, 2))], ids=type)
+def test_the_console_itself_lets_no_control_character_through(renderable: object) -> None:
+    """Rich has dropped some of them by then, such as carriage returns."""
+    stream = io.StringIO()
+    PlainConsole(file=stream, width=400).print(renderable)
+    assert LITERAL in stream.getvalue()
+    assert r"\x1b[2J" in stream.getvalue()
+    assert not console.UNPRINTABLE.search(stream.getvalue().replace("\n", ""))
+
+
+def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    note("first\nsecond")
+    ls._table([{"name": "first\nsecond"}], ["name"])
+    assert printed(capsys).count(r"first\nsecond") == 2
+
+
+@pytest.mark.parametrize("arguments", [(HOSTILE,), ("train", "--enc", HOSTILE), ("run", HOSTILE[:-1]), ("ls", HOSTILE)])
+def test_errors_show_what_was_typed_and_do_not_obey_it(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = cli(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    (line,) = errors(result)
+    assert "[red]a[/] :rocket: :b: [#FIELD]" in line
+    assert not console.UNPRINTABLE.search(result.err.replace("\n", ""))
+
+
+def test_progress_shows_its_words_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(progress, "err", PlainConsole(file=stream, width=400, force_terminal=True))
+    monkeypatch.setenv("POSCLI_QUIET", "")
+    with Meter(LITERAL, 2) as meter:
+        meter.advance(1, LITERAL)
+    assert stream.getvalue().count(LITERAL) >= 2
+
+
+# Help
+
+
+def helps(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """The help of every command and option, with its name."""
+    yield " ".join(path), command.help or ""  # type: ignore[attr-defined]
+    for parameter in command.params:  # type: ignore[attr-defined]
+        yield " ".join((*path, parameter.name)), getattr(parameter, "help", None) or ""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from helps(inner, (*path, name))
+
+
+def test_no_help_text_reads_as_markup_or_as_the_name_of_an_emoji() -> None:
+    """The library that prints help reads them as markup."""
+    texts = dict(helps(typer.main.get_command(app)))
+    assert len(texts) > 60
+    assert {name: text for name, text in texts.items() if Text.from_markup(text).plain != text} == {}
+
+
+def test_no_help_text_is_missing_and_each_is_a_sentence() -> None:
+    own = {
+        name: text for name, text in helps(typer.main.get_command(app)) if not name.endswith(("_completion", "help"))
+    }
+    wrong = {name: text for name, text in own.items() if not re.match(r"[A-Z'].*\.$", text, re.S)}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("command", [(), *((c,) for c in COMMANDS), *(("ls", what) for what in LS)], ids=" ".join)
+def test_help_is_plain_under_no_color(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer import rich_utils
+
+    monkeypatch.setattr(rich_utils, "FORCE_TERMINAL", True)
+    monkeypatch.setattr(rich_utils, "COLOR_SYSTEM", "standard")
+    assert "\x1b[" in cli(*command, "--help").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert_plain(cli(*command, "--help"))

@@ -1,0 +1,92 @@
+"""Signals at any time after Python has started: one line, the right exit code, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli_runner import NANO, environment
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+ENDS = r"error: (interrupted; repeat the command: it goes on .*|stopped at .*; the same command goes on .*)"
+# Sends a signal to its own process at the first import of a module, which happens at the same place on every machine.
+SITE = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["SIGNAL_AT"]:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+sys.meta_path.insert(0, Finder())
+"""
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def assert_interrupted(done: subprocess.CompletedProcess[str], signum: int) -> None:
+    assert done.returncode == CODES[signal.Signals(signum)], done.stderr
+    assert re.fullmatch(ENDS, done.stderr.splitlines()[-1]), done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "signum", "arguments"),
+    [
+        ("poscli.system.streams", signal.SIGINT, ("--help",)),
+        ("typer", signal.SIGTERM, ("ls", "tasks")),
+        ("poscli.cli.train", signal.SIGINT, ("ls", "tasks", "--json")),
+        ("poscli.report.catalogue", signal.SIGTERM, ("ls", "encodings", "--json")),
+        ("torch._C", signal.SIGINT, ("train", "--enc", "alibi", *NANO)),
+        ("poscli.training.trainer", signal.SIGTERM, ("train", "--enc", "alibi", *NANO)),
+    ],
+)
+def test_a_signal_while_modules_are_imported(
+    folder: Path, module: str, signum: int, arguments: tuple[object, ...]
+) -> None:
+    (folder / "sitecustomize.py").write_text(SITE)
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "poscli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(SIGNAL_AT=module, SIGNAL=str(int(signum)), PYTHONPATH=path),
+    )
+    assert_interrupted(done, signum)
+    assert ('"exit_code"' in done.stdout) == ("--json" in arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_a_signal_at_a_random_time(seed: int) -> None:
+    draw = random.Random(seed)
+    signum = draw.choice(list(CODES))
+    arguments = draw.choice([("train", "--enc", "alibi", *NANO), ("ls", "encodings"), ("ls", "encodings", "--json")])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "poscli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    time.sleep(draw.uniform(0.02, 3))
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert "Exception ignored" not in err
+    if process.returncode == -signum:  # before Python has run a line of poscli; a shell shows the same code
+        assert "/poscli/" not in err
+    elif process.returncode:
+        assert_interrupted(subprocess.CompletedProcess((), process.returncode, out, err), signum)
