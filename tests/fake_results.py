@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from poscli.config.run import SCHEMA
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
+from poscli.config.run import SCHEMA, RunConfig
+from poscli.runs.results import write_evaluation, write_training_log
+from poscli.runs.run import Run, create
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame
 
 LN2 = math.log(2)
 RATIOS = (1, 2, 4, 8, 16)
@@ -143,3 +146,15 @@ def _positions(shape: Shape, run: dict, lengths: Sequence[int]) -> list[dict]:
                 dict(run, length=length, to=int(last), tokens=count, nll=nll, tail_slope=0.0) | {"from": int(first)}
             )
     return rows
+
+
+def evaluated_run(runs: Path, seed: int, rows: pd.DataFrame, positions: pd.DataFrame) -> Run:
+    """A run on disk with this evaluation, and a training log of 9000 tokens."""
+    config = RunConfig(encoding="alibi", seed=seed)
+    run = create(runs / config.run_id("0" * 16), config, {"corpus": {"fingerprint": "0" * 16}, "schema": SCHEMA})
+    with run.locked():
+        log = dict.fromkeys(TRAIN_COLUMNS, 1) | {"tokens": 9000, "status": "ok"}
+        write_training_log(run, [log])
+        run.set_status("complete", 1)
+        write_evaluation(run, rows, positions, {})
+    return run

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_results import BEHAVIOUR, LN2, many, results
+from fake_results import BEHAVIOUR, LN2, evaluated_run, many, results
 from matplotlib.text import Annotation
 from PIL import Image
 from rich.console import Console
@@ -53,7 +53,7 @@ from poscli.report.verdicts import (
     only_guesses,
     verdict,
 )
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame, write_table
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.errors import PoscliError, UsageError
 
 REASON = "learned table of 256 positions has no row for position 4096"
@@ -323,12 +323,9 @@ def test_runs_that_differ_in_more_than_the_seed_are_never_averaged(rows: pd.Data
 
 
 def test_runs_on_disk_come_back(tmp_path: Path, rows: pd.DataFrame, positions: pd.DataFrame) -> None:
-    for run, part in rows.groupby("run_id"):
-        write_table(tmp_path / str(run) / "eval.csv", part)
-        if run != rows["run_id"].iloc[0]:
-            write_table(tmp_path / str(run) / "position.csv", positions[positions["run_id"] == run])
-        log = pd.DataFrame([{**dict.fromkeys(TRAIN_COLUMNS, 1), "tokens": 9000, "status": "ok"}])
-        write_table(tmp_path / str(run) / "train.csv", log)
+    for seed, (run, part) in enumerate(rows.groupby("run_id")):
+        curves = positions[positions["run_id"] == run] if seed else frame([], POSITION_COLUMNS)
+        evaluated_run(tmp_path, seed, part, curves)
     evals, curves = collect(tmp_path)
     pd.testing.assert_frame_equal(summarize(evals), summarize(rows))
     assert curves["run_id"].nunique() == len(BEHAVIOUR) - 1
@@ -609,8 +606,9 @@ def test_a_measure_that_one_section_lacks_is_empty_there(tmp_path: Path, answers
 
 
 def test_declared_measures_are_read_where_a_file_has_them(tmp_path: Path, rows: pd.DataFrame) -> None:
-    write_table(tmp_path / "a" / "eval.csv", rows.assign(run_id="a", accuracy=0.5, unknown=1.0))
-    write_table(tmp_path / "b" / "eval.csv", rows.assign(run_id="b"))
+    nothing = frame([], POSITION_COLUMNS)
+    evaluated_run(tmp_path, 0, rows.assign(run_id="a", accuracy=0.5, unknown=1.0), nothing)
+    evaluated_run(tmp_path, 1, rows.assign(run_id="b"), nothing)
     table, _ = collect(tmp_path, {"accuracy": ("float64", "share of correct answers")})
     assert table.groupby("run_id")["accuracy"].mean().to_dict() == pytest.approx({"a": 0.5, "b": math.nan}, nan_ok=True)
     assert "unknown" not in table

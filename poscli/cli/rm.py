@@ -79,12 +79,12 @@ def _begins(name: str, id_: str, known: list[Path]) -> bool:
 def _with_encoding(folders: list[Path], encodings: list[str]) -> list[Path]:
     """Those of the folders whose run has one of these encodings; UsageError for none."""
     from poscli import specs
-    from poscli.config.run import load_run_config
+    from poscli.runs.run import open_run
 
     wanted, chosen = {str(specs.parse(text)) for text in encodings}, []
     for folder in folders:
         try:
-            if load_run_config(folder / "config.toml").encoding in wanted:
+            if open_run(folder).config.encoding in wanted:
                 chosen.append(folder)
         except CorruptError as error:
             note(f"left out, its encoding is not known: {error}")

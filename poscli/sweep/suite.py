@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from poscli.config.suite import Suite
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_specs
-from poscli.sweep.job import Job
+from poscli.sweep.job import Job, Outcome
 from poscli.sweep.runners import Runner
 from poscli.system.console import note
 from poscli.system.device import device_of
@@ -45,30 +44,32 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
 
 
 def run_jobs(jobs: Sequence[Job], runner: Runner, report: Callable[[str], None]) -> SweepResults:
-    """Execute jobs in order; one that fails does not stop the others. `report` takes a line about each failure.
+    """Execute jobs; one that fails does not stop the others. `report` takes a line about each failure.
 
-    A job whose run another process works on is put off until the others are done, and then waited for.
+    A job whose run another process works on is put off until the others are done, and then waited for. The results
+    are in the order of the jobs.
     """
-    results, waiting = SweepResults(), deque(enumerate(jobs, 1))
-    told: set[int] = set()  # the jobs that were put off
-    while waiting:
-        n, job = waiting.popleft()
-        if n not in told:
-            note(f"[{n}/{len(jobs)}] {job.label}")
-        outcome = runner.run(job)
-        if outcome.held:
-            if n not in told:
-                note(f"{job.label} is put off: {outcome.held.partition(';')[0]}")
-            told.add(n)
-            waiting.append((n, job))
-            if told.issuperset(number for number, _ in waiting):
-                time.sleep(SECONDS_BETWEEN_TRIES)
-            continue
-        results.folders += outcome.folders
-        if outcome.error:
-            report(f"{job.label}: {outcome.error}")
-            config = job.config
-            failure = {"encoding": config.encoding, "seed": str(config.seed), "error": outcome.error}
+    outcomes: dict[int, Outcome] = {}
+    put_off: list[int] = []
+    for n, job in enumerate(jobs):
+        note(f"[{n + 1}/{len(jobs)}] {job.label}")
+        outcomes[n] = runner.run(job)
+        if outcomes[n].held:
+            note(f"{job.label} is put off: {outcomes[n].held.partition(';')[0]}")
+            put_off.append(n)
+        elif outcomes[n].error:
+            report(f"{job.label}: {outcomes[n].error}")
+    for n in put_off:
+        while outcomes[n].held:
+            time.sleep(SECONDS_BETWEEN_TRIES)
+            outcomes[n] = runner.run(jobs[n])
+        if outcomes[n].error:
+            report(f"{jobs[n].label}: {outcomes[n].error}")
+    results = SweepResults()
+    for n, job in enumerate(jobs):
+        results.folders += outcomes[n].folders
+        if error := outcomes[n].error:
+            failure = {"encoding": job.config.encoding, "seed": str(job.config.seed), "error": error}
             results.failures.append(failure)
     return results
 

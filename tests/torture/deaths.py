@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
 
 def operations(whole: Undisturbed, stage: str, base: Path) -> list[str]:
     """The kinds of all file-system operations of a stage, in order."""
-    out, listed = whole.start(stage, base / f"count-{stage}"), base / f"{stage}.operations"
+    folder = Path(tempfile.mkdtemp(dir=base))
+    out, listed = whole.start(stage, folder / "count"), folder / "operations"
     counter = faults.Counter((str(out),))
 
     def prepare() -> None:

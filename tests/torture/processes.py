@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import IO
 from unittest import mock
 
-from poscli.cli import main
+from poscli.__main__ import main
 
 LONGEST_SECONDS = 60.0  # a command that takes longer hangs
 DIED, HUNG = -int(signal.SIGKILL), -1000  # codes of an Ended
