@@ -14,8 +14,10 @@ import typer
 
 from poscli import __version__
 from poscli.cli import bench, doctor, extrapolate, generate, ls, report, run, train, verify
+from poscli.system import plugins
 from poscli.system.console import err
-from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError
+from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, one_line
+from poscli.system.plugin_sources import blamed
 
 app = typer.Typer(
     name="poscli",
@@ -44,7 +46,10 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Every command takes --debug, to show the traceback of an error, and --quiet, to hide progress.")
+@app.callback(
+    epilog="Every command takes --debug, to show the traceback of an error, --quiet, to hide progress, and "
+    "--no-plugins, to use nothing that other packages offer."
+)
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
@@ -53,16 +58,19 @@ def _options(
 
 def main() -> None:
     """Run a command; every error becomes one line on stderr and an exit code."""
-    arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--quiet")]
+    arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--quiet", "--no-plugins")]
     debug, quiet = "--debug" in sys.argv, "--quiet" in sys.argv
     if quiet:
         os.environ["POSCLI_QUIET"] = "1"
+    if "--no-plugins" in sys.argv:
+        os.environ[plugins.SWITCH] = "1"  # processes that are started from here inherit it
     sys.exit(_run(arguments, debug))
 
 
 def _run(arguments: list[str], debug: bool) -> int:
     try:
-        code = app(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
+        with blamed():
+            code = app(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except PoscliError as error:
         return _fail(arguments, str(error), error.exit_code, debug)
@@ -90,7 +98,8 @@ def _fail(arguments: list[str], message: str, code: int, debug: bool) -> int:
     """Print one line on stderr, and under --json a document on stdout. Returns the exit code."""
     if debug:
         err.print_exception()
-    err.print(f"error: {' '.join(message.split())}", markup=False, style="red", soft_wrap=True)
+    message = one_line(message)
+    err.print(f"error: {message}", markup=False, style="red", soft_wrap=True)
     if "--json" in arguments:
         sys.stdout.write(json.dumps({"error": message, "exit_code": code}) + "\n")
     return code

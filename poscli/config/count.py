@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+MOST = 2**63 - 1  # of anything that a table holds as int64: tokens, seeds
+LONGEST_WINDOW = 2**20  # tokens of a training window or of a memory
+LARGEST_BATCH = 2**20  # windows
 FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
@@ -21,7 +25,7 @@ def read_count(value: object) -> object:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", value.strip(), re.IGNORECASE)
     if not match:
         raise ValueError("no number of tokens; write 4096, 500k or 2M")
-    number = float(match[1]) * FACTORS[match[2].lower()]
+    number = Decimal(match[1]) * FACTORS[match[2].lower()]  # exact, unlike a float, above 2^53
     if number < 1 or number != int(number):
         raise ValueError("not allowed; it must be a whole number of tokens, at least 1")
     return int(number)
@@ -37,4 +41,4 @@ def write_count(number: int) -> str:
     return f"{number // factor}{suffix.upper() if factor > FACTORS['k'] else suffix}"
 
 
-TokenCount = Annotated[int, Field(ge=1), BeforeValidator(read_count)]
+TokenCount = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(read_count)]
