@@ -26,7 +26,7 @@ from poscli.system.errors import UsageError
 
 LONGEST = 1000  # characters of a spec; one that is longer is a mistake
 _TOKEN = re.compile(
-    r"\s*(?:([~\w./][~\w./-]*\.py:\w+)|([A-Za-z_][\w.:-]*)|([-+]?[\d.][\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))"
+    r"\s*(?:([~\w./][~\w./-]*\.py:\w+)|([A-Za-z_][\w.:-]*)|([-+]?\.?\d[\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))"
 )
 
 

@@ -55,7 +55,10 @@ def load(value: str) -> Any:
     with contained():
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.insert(0, here)  # find a file in the current folder, as `python -m` does
-        return getattr(import_module_of(value), value.rpartition(":")[2])
+        module, (place, _, attribute) = import_module_of(value), value.rpartition(":")
+        if not hasattr(module, attribute):
+            raise LoadError(f"{place} has no attribute {attribute!r}")
+        return getattr(module, attribute)
 
 
 def import_module_of(value: str) -> ModuleType:
@@ -136,7 +139,7 @@ def _import_file(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise LoadError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
