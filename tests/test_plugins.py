@@ -36,6 +36,7 @@ TOYS = {
     "fine": (CLASS, ""),
     "printing": ("print('a warning')\n" + CLASS, ""),
     "registering": (CLASS + "from poscli.encodings.registry import ENCODINGS\nENCODINGS.add('registering', Toy)", ""),
+    "alias": ("from poscli.encodings.rope import RoPE as Toy", ""),
     "raising": ("raise ZeroDivisionError('no luck')", "ZeroDivisionError: no luck"),
     "mute": ("class E(Exception):\n    def __str__(self): return 1 / 0\nraise E", "E: no message"),
     "importing": ("import there_is_no_such_module", "No module named 'there_is_no_such_module'"),
@@ -140,7 +141,7 @@ def test_the_others_stay_usable(shop: Path) -> None:
     from poscli.encodings.rope import RoPE
 
     assert (get("rope"), get("alibi")) == (RoPE, ALiBi)
-    for name in ("fine", "printing", "registering"):
+    for name in ("fine", "printing", "registering", "alias"):
         assert ENCODINGS.missing(name) == ""
         assert str(check(f"{name}+rope", PRESETS["nano"].shape(32))) == f"{name}+rope"
 
@@ -217,6 +218,19 @@ def test_without_plugins_nothing_from_outside_is_loaded(
     assert_refused(("verify", "shop_fine:Toy"), 2, ("'shop_fine:Toy' is a plugin", "--no-plugins"))
     monkeypatch.setenv(plugins.SWITCH, "0")
     assert str(parse("shop_fine:Toy")) == "shop_fine:Toy"
+
+
+def test_an_error_of_poscli_is_not_blamed_on_a_package_that_offers_its_classes(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(here, "toyshop", "1", {"alias": "poscli.encodings.rope:RoPE"})
+    discover_again(monkeypatch, here)
+    assert get("alias") is get("rope")
+    try:
+        get("rope")(None)
+    except AttributeError as error:
+        assert plugin_sources.blame(error) == ""
+    assert hashes("alias") == {}
 
 
 def test_a_process_with_broken_plugins_lists_its_tasks(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ def find_files(kind: str, argument: str, suffix: str = "") -> tuple[str, list[Pa
     A folder stands for all files below it that end in `suffix`, except for hidden files and those in hidden folders
     (their names begin with a dot). Raises DataError if there is no file.
     """
-    path = Path(argument).expanduser().resolve()
+    try:
+        path = Path(argument).expanduser().resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL in the name, a loop of links, no home folder
+        raise DataError(f"{kind}:{argument} is no path: {error}") from error
     with readable(path):
         if path.is_file():
             return str(path), [path]

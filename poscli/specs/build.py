@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from poscli.equation import Encoding, Shape, Unsupported
 from poscli.equation.composed import Composed
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.specs.grammar import Leaf, Spec, parse
-from poscli.system.errors import PluginError, UsageError
+from poscli.system.errors import PluginError, PoscliError, UsageError
+from poscli.system.memory import unaffordable
 from poscli.system.plugin_sources import blamed, is_outside
+
+LARGE_OPTION = 10**6  # a whole number above it may be the size of a table that fits no memory
 
 
 def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
@@ -31,6 +36,7 @@ def check(text: str, shape: Shape, memory: bool = False) -> Spec:
     spec = parse(text)
     if len(spec.layers) > shape.layers:
         raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {shape.layers} layers")
+    _refuse_huge(spec, shape)
     with blamed():
         layers = build(spec, shape, seed=0)
         _refuse_short(spec, layers, shape)
@@ -38,6 +44,21 @@ def check(text: str, shape: Shape, memory: bool = False) -> Spec:
     if memory:
         _refuse_memory(layers)
     return spec
+
+
+def _refuse_huge(spec: Spec, shape: Shape) -> None:
+    """Refuse options so large that the weights do not fit the memory: the system would kill poscli as it makes them."""
+    leaves = [leaf for layer in spec.layers for leaf in layer]
+    if not any(isinstance(value, int) and value > LARGE_OPTION for leaf in leaves for _, value in leaf.options):
+        return
+    size = 0
+    with contextlib.suppress(PoscliError, RuntimeError, TypeError, ValueError):  # building them says what is wrong
+        with torch.device("meta"):  # sizes without memory
+            layers = build(spec, shape, seed=0)
+        tensors = {id(x): x for layer in layers for x in (*layer.parameters(), *layer.buffers())}
+        size = sum(x.numel() * x.element_size() for x in tensors.values())
+    if why := unaffordable(size, torch.device("cpu")):
+        raise UsageError(f"{spec} {why}; give smaller numbers")
 
 
 @torch.no_grad()

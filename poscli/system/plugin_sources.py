@@ -52,7 +52,9 @@ class Plugin:
         }
 
     def _roots(self) -> list[Path]:
-        return sorted({_root_of(module) for module in (self.module, *_modules_of(self.thing)) if _has_file(module)})
+        # A package may offer a class of poscli under another name; poscli's files are not the plugin's.
+        modules = [m for m in (self.module, *_modules_of(self.thing)) if m.partition(".")[0] != OWN and _has_file(m)]
+        return sorted({_root_of(module) for module in modules})
 
 
 _loaded: dict[tuple[str, str], Plugin] = {}  # by kind and name

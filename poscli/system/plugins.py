@@ -125,11 +125,11 @@ def _time_limit(seconds: float) -> Iterator[None]:
 def _file_of(value: str) -> tuple[Path | None, str]:
     """The absolute path of the file in `path/to/file.py:Class`, and the class; None for a value of another form."""
     path, _, attribute = value.rpartition(":")
-    if not path.endswith(".py") or "\0" in path:
+    if not path.endswith(".py"):
         return None, attribute
     try:
         return Path(path).expanduser().resolve(), attribute
-    except (OSError, RuntimeError):  # a loop of links; no home folder
+    except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL in a name, no home folder
         return None, attribute
 
 
