@@ -226,10 +226,9 @@ def test_an_error_of_poscli_is_not_blamed_on_a_package_that_offers_its_classes(
     offer(here, "toyshop", "1", {"alias": "poscli.encodings.rope:RoPE"})
     discover_again(monkeypatch, here)
     assert get("alias") is get("rope")
-    try:
+    with pytest.raises(AttributeError) as caught:
         get("rope")(None)
-    except AttributeError as error:
-        assert plugin_sources.blame(error) == ""
+    assert plugin_sources.blame(caught.value) == ""
     assert hashes("alias") == {}
 
 
