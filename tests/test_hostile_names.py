@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torture.names import CHECKS, check, hostile_spec
 
-from poscli.config.run import RunConfig
+from poscli.config.run import RunConfig, slug
 from poscli.system.errors import UsageError, one_line
 from poscli.system.registry import Registry
 
@@ -65,6 +65,7 @@ def test_long_names_make_short_folders_that_differ() -> None:
     names = [RunConfig(encoding="a" * 300 + end).run_id("0") for end in ("b", "c")]
     assert len(set(names)) == 2
     assert all(len(name) < 140 for name in names)
+    assert slug("a" * 300 + "b") != slug("a" * 300 + "c")
     assert RunConfig(encoding="文:文").run_id("0").startswith("encoding-")
 
 

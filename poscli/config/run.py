@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Version of the run folders. Raise it when a column of a result or a default of a run's configuration changes: run
 # folders of another version are refused.
 SCHEMA = 2
-LONGEST_SLUG = 120  # characters; a file name has at most 255 bytes, and hashes and suffixes follow
+LONGEST_SLUG = 120  # characters of a spec in a file name, which has at most 255 bytes
 
 
 class ModelConfig(Frozen):
@@ -130,7 +130,10 @@ def slug(text: str) -> str:
     >>> slug("../mine.py:Mine")  # neither a hidden file nor a folder above
     'mine.py-Mine'
     """
-    return re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.")[:LONGEST_SLUG] or "encoding"
+    name = re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.") or "encoding"
+    if len(name) <= LONGEST_SLUG:
+        return name
+    return f"{name[:LONGEST_SLUG]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def write_run_config(config: RunConfig) -> str:
