@@ -37,6 +37,7 @@ TOYS = {
     "printing": ("print('a warning')\n" + CLASS, ""),
     "registering": (CLASS + "from poscli.encodings.registry import ENCODINGS\nENCODINGS.add('registering', Toy)", ""),
     "alias": ("from poscli.encodings.rope import RoPE as Toy", ""),
+    "renamed": (CLASS + "    name = 'A Name'\n", ""),
     "raising": ("raise ZeroDivisionError('no luck')", "ZeroDivisionError: no luck"),
     "mute": ("class E(Exception):\n    def __str__(self): return 1 / 0\nraise E", "E: no message"),
     "importing": ("import there_is_no_such_module", "No module named 'there_is_no_such_module'"),
@@ -57,6 +58,7 @@ TOYS = {
     "misshapen": (CLASS.replace("[None]", ""), "distance_bias returns [16], not [1, 16] or [8, 16]"),
     "scalar": (CLASS.replace("-d[None] / 8", "3"), "distance_bias returns a int, not a tensor"),
     "unbuilt": (CLASS + "    def __init__(self, shape): raise KeyError('width')", "KeyError: 'width'"),
+    "factual": (CLASS + "    facts = 5", "TypeError: "),
     "two words": (CLASS, "its name may hold only letters"),
     "rope": (CLASS, "the name rope belongs to poscli; to use this one, write shop_rope:Toy"),
     "twice": (CLASS, "is offered by rival 2 (rival:Toy) and toyshop 1 (shop_twice:Toy); uninstall one"),
@@ -141,7 +143,7 @@ def test_the_others_stay_usable(shop: Path) -> None:
     from poscli.encodings.rope import RoPE
 
     assert (get("rope"), get("alibi")) == (RoPE, ALiBi)
-    for name in ("fine", "printing", "registering", "alias"):
+    for name in ("fine", "printing", "registering", "alias", "renamed"):
         assert ENCODINGS.missing(name) == ""
         assert str(check(f"{name}+rope", PRESETS["nano"].shape(32))) == f"{name}+rope"
 
@@ -149,7 +151,7 @@ def test_the_others_stay_usable(shop: Path) -> None:
 def test_commands_list_them_and_stdout_stays_json(shop: Path) -> None:
     rows = {row["name"]: row for row in cli("ls", "encodings", "--json").json}
     assert {name for name in BROKEN if rows[listed(name)]["unavailable"]} == set(BROKEN)
-    assert rows["fine"]["formula"] == "s -= d / 8."
+    assert rows["fine"]["formula"] == rows["renamed"]["formula"] == "s -= d / 8."
     checks = {row["check"]: row for row in cli("doctor", "--json").json}
     assert "no luck" in checks["encoding raising"]["detail"]
     assert "fine" in checks["encodings"]["detail"]

@@ -23,6 +23,8 @@ def fault(cls: type[Encoding]) -> str:
     with torch.random.fork_rng(devices=[]):
         try:
             cls.options()
+            if not all(isinstance(word, str) for word in (*cls.facts, *cls.after)):
+                return "`facts` and `after` must hold texts"
             return wrong_shapes(cls(TRIED), BlankInputs.of(TRIED))
         except (ValueError, Unsupported):  # it refuses this shape, which is its right
             return ""

@@ -81,7 +81,9 @@ def contained() -> Iterator[None]:
     except (KeyboardInterrupt, LoadError):
         raise
     except _OverdueError as error:
-        raise LoadError(f"its import did not end within {IMPORT_SECONDS:g} seconds") from error
+        raise LoadError(
+            f"its import did not end within {IMPORT_SECONDS:g} seconds; import slow packages where they are used"
+        ) from error
     except SystemExit as error:
         raise LoadError(f"it called sys.exit({error.code!r}) while it was imported") from error
     except BaseException as error:

@@ -140,7 +140,8 @@ class Registry(Generic[T]):
             if not re.fullmatch(r"\w[\w.-]*", point.name):
                 raise LoadError("its name may hold only letters, digits, '.', '-' and '_'")
             with plugins.contained():
-                plugin = _named(point.load(), point.name)
+                plugin = point.load()
+                _named(plugin, point.name, anew=plugin_sources.is_outside(plugin))
                 wrong = "" if self.accepts(plugin) else f"it is no {self.kind}: {self.expected}"
                 if wrong := wrong or self.fault(plugin):
                     raise LoadError(wrong)
@@ -181,8 +182,8 @@ def _package(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "another package"
 
 
-def _named(plugin: Any, name: str) -> Any:
-    """Set the name of a class that does not define one itself; return the plugin."""
-    if isinstance(plugin, type) and "name" not in vars(plugin):
+def _named(plugin: Any, name: str, anew: bool = False) -> Any:
+    """Set the name of a class, unless it has one and `anew` is false; return the plugin."""
+    if isinstance(plugin, type) and (anew or "name" not in vars(plugin)):
         plugin.name = name  # type: ignore[attr-defined]
     return plugin
