@@ -116,7 +116,7 @@ def blamed() -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if line := blame(error):
             raise PluginError(line) from error
-        if isinstance(error, SystemExit):  # poscli itself never calls it in such a block
+        if isinstance(error, SystemExit) and not error.code:  # poscli did not; typer exits with 1 at a closed pipe
             raise PluginError(f"a package that poscli uses called sys.exit({error.code!r})") from error
         raise
 
