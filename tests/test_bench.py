@@ -26,6 +26,7 @@ from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
 from poscli.bench.show import show
 from poscli.encodings import names
+from poscli.equation.shapes import TOKENS
 from poscli.system.signals import Interrupted
 
 OPTIONS = (
@@ -51,12 +52,12 @@ class Greedy(Slope):
 
 
 class Interrupting(Slope):
-    """Its first call sends SIGINT to this process."""
+    """Its first call on more tokens than it is tried on beforehand sends SIGINT to this process."""
 
     signals = 1
 
     def distance_bias(self, d: Tensor) -> Tensor:
-        if Interrupting.signals:
+        if Interrupting.signals and len(d) > TOKENS:
             Interrupting.signals -= 1
             os.kill(os.getpid(), signal.SIGINT)
         return super().distance_bias(d)

@@ -417,8 +417,9 @@ def test_entry_points_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {"fine", "broken"} <= set(registry.names())
     assert registry.get("fine") is Encoding
     assert registry.missing("fine") == ""
-    assert "cannot be imported from there_is_no_such_module:Encoding: No module named" in registry.missing("broken")
-    with pytest.raises(UsageError, match="broken cannot be imported from"):
+    why = "cannot be used: No module named 'there_is_no_such_module' (there_is_no_such_module:Encoding of somebody 1.0)"
+    assert registry.missing("broken") == why
+    with pytest.raises(UsageError, match="broken cannot be used: No module named"):
         registry.get("broken")
 
 

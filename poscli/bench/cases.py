@@ -13,7 +13,7 @@ from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
 from poscli.encodings import names
 from poscli.encodings.registry import missing
-from poscli.system.errors import UsageError, near
+from poscli.system.errors import PluginError, UsageError, near
 
 SCHEDULE_STEPS = 1_000_000  # length of the learning-rate schedule: longer than any bench trains
 
@@ -94,5 +94,5 @@ def _config_or_reason(settings: BenchSettings, name: str, device: torch.device) 
         return reason
     try:
         return run_config(settings, name, device)
-    except UsageError as error:  # for example an encoding with fewer positions than the training length
+    except (UsageError, PluginError) as error:  # for example an encoding with fewer positions than a window has tokens
         return str(error)

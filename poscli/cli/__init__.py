@@ -15,9 +15,11 @@ import typer
 
 from poscli import __version__
 from poscli.cli import bench, doctor, extrapolate, generate, ls, report, rm, run, train, verify
-from poscli.system.console import err, printable
+from poscli.system import plugins
+from poscli.system.console import err
 from poscli.system.early import MESSAGE, Interruption, asked, told
-from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError
+from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, one_line
+from poscli.system.plugin_sources import blamed
 from poscli.system.streams import OutputError, ReaderLeft
 
 app = typer.Typer(
@@ -48,7 +50,10 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Every command takes --debug, to show the traceback of an error, and --quiet, to hide progress.")
+@app.callback(
+    epilog="Every command takes --debug, to show the traceback of an error, --quiet, to hide progress, and "
+    "--no-plugins, to use nothing that other packages offer."
+)
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
@@ -57,17 +62,20 @@ def _options(
 
 def main() -> None:
     """Run a command; every error becomes one line on stderr and an exit code."""
-    arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--quiet")]
+    arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--quiet", "--no-plugins")]
     debug, quiet = "--debug" in sys.argv, "--quiet" in sys.argv
     if quiet:
         os.environ["POSCLI_QUIET"] = "1"
+    if "--no-plugins" in sys.argv:
+        os.environ[plugins.SWITCH] = "1"  # processes that are started from here inherit it
     sys.exit(_run(arguments, debug))
 
 
 def _run(arguments: list[str], debug: bool) -> int:
     """The exit code of a command, whose error, if any, has been printed."""
     try:
-        code = _call(arguments)
+        with blamed():
+            code = _call(arguments)
         sys.stdout.flush()
         return _fail(arguments, MESSAGE, code, debug) if code == INTERRUPTED else code  # typer says nothing
     except ReaderLeft:
@@ -118,7 +126,8 @@ def _fail(arguments: list[str], message: str, code: int, debug: bool) -> int:
     told()
     if debug:
         err.print_exception()
-    err.print(f"error: {printable(' '.join(message.split()))}", style="red", soft_wrap=True)
+    message = one_line(message)
+    err.print(f"error: {message}", style="red", soft_wrap=True)
     with contextlib.suppress(OutputError, ReaderLeft):  # the first error counts
         if "--json" in arguments:
             sys.stdout.write(json.dumps({"error": message, "exit_code": code}) + "\n")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poscli.cli import complete
-from poscli.cli.options import LARGEST_SEED, Device, Json, Out
+from poscli.cli.options import MOST, Device, Json, Out
 from poscli.system.console import emit, note, printable
 from poscli.system.errors import UsageError
 
@@ -47,7 +47,7 @@ def generate(
     temperature: Annotated[
         float, typer.Option(help="Randomness of the draw; 0 always takes the likeliest token.", min=0.0)
     ] = 0.7,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.", min=0, max=LARGEST_SEED)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.", min=0, max=MOST)] = 0,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from poscli.config.count import LARGEST_SEED
+from poscli.config.count import MOST
 
-__all__ = ["LARGEST_SEED", "Device", "Json", "Out"]
+__all__ = ["MOST", "Device", "Json", "Out"]
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of runs and reports.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]

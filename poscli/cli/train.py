@@ -9,7 +9,7 @@ import typer
 
 from poscli.cli import complete
 from poscli.cli.from_model import Part, from_model
-from poscli.cli.options import LARGEST_SEED, Device, Json, Out
+from poscli.cli.options import MOST, Device, Json, Out
 from poscli.config.request import TrainRequest
 from poscli.config.run import ModelConfig
 from poscli.system.console import emit, note, out
@@ -29,7 +29,7 @@ def train(
     ],
     request: TrainRequest,
     seed: Annotated[
-        int, typer.Option(help="Seed of the weights and of the order of the data.", min=0, max=LARGEST_SEED)
+        int, typer.Option(help="Seed of the weights and of the order of the data.", min=0, max=MOST)
     ] = 0,
     device: Device = "auto",
     out_: Out = Path("results"),

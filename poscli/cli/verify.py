@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli import complete
-from poscli.cli.options import LARGEST_SEED, Json
+from poscli.cli.options import MOST, Json
 from poscli.system.console import emit, note, out, printable
 from poscli.system.errors import FAILED, UsageError
 
@@ -28,7 +28,7 @@ def verify(
         ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Verify all that `poscli ls encodings` shows.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the input and of the weights.", min=0, max=LARGEST_SEED)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the input and of the weights.", min=0, max=MOST)] = 0,
     json_: Json = False,
 ) -> None:
     """Check shapes, causality, cached decoding, engines and gradients, shifts, long inputs, dtypes, saving and more."""

@@ -8,7 +8,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-LARGEST_SEED = 2**63 - 1  # what a TOML file can hold
+MOST = 2**63 - 1  # of anything that a table holds as int64: tokens, seeds
+LONGEST_WINDOW = 2**20  # tokens of a training window or of a memory
+LARGEST_BATCH = 2**20  # windows
 FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
@@ -39,4 +41,4 @@ def write_count(number: int) -> str:
     return f"{number // factor}{suffix.upper() if factor > FACTORS['k'] else suffix}"
 
 
-TokenCount = Annotated[int, Field(ge=1), BeforeValidator(read_count)]
+TokenCount = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(read_count)]

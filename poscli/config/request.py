@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from poscli.config.count import TokenCount
+from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, TokenCount
 from poscli.config.validate import Frozen
 
 DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
@@ -19,9 +19,11 @@ class TrainRequest(Frozen):
     task: str = Field("language", description="What is asked of the model; `poscli ls tasks` shows all.")
     corpus: str = Field("stdlib", description="What to train on; `poscli ls corpora` shows all.")
     tokenizer: str = Field("bytes", description="How text becomes tokens; `poscli ls tokenizers` shows all.")
-    length: int = Field(512, ge=8, description="Tokens in a training window, L; at least 8.")
+    length: int = Field(512, ge=8, le=LONGEST_WINDOW, description="Tokens in a training window, L; at least 8.")
     tokens: TokenCount = Field(2_000_000, description="Tokens to train on, such as 500k or 2M.")
-    batch: int | None = Field(None, ge=1, description="Windows per step; by default as many as make 2048 tokens.")
+    batch: int | None = Field(
+        None, ge=1, le=LARGEST_BATCH, description="Windows per step; by default as many as make 2048 tokens."
+    )
     preset: str = Field("tiny", description="Shape of the model: nano, tiny, small or base.")
     model: dict[str, int] = Field({}, description="Single fields of the model's shape, instead of the preset's.")
     recipe: dict[str, float] = Field({}, description="A field of the recipe, such as matrix_lr=0.02; repeatable.")
@@ -32,11 +34,14 @@ class ExtrapolateRequest(Frozen):
     """How to evaluate: the table [extrapolate] of a suite, the options of `poscli extrapolate`."""
 
     max_len: int | None = Field(
-        None, ge=1, description="Longest evaluation window, in tokens; by default 16 times the training length."
+        None,
+        ge=1,
+        le=MOST,
+        description="Longest evaluation window, in tokens; by default 16 times the training length.",
     )
     tokens: TokenCount = Field(4096, description="Tokens to score per length and protocol, such as 4k or 1M.")
     stride: int | None = Field(
-        None, ge=1, description="Tokens between sliding windows; by default 128, or half of L if that is less."
+        None, ge=1, le=MOST, description="Tokens between sliding windows; by default 128, or half of L if that is less."
     )
     as_: list[str] = Field(
         [],

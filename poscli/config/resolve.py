@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 
 from poscli import specs
+from poscli.config.plugins import source_hashes
 from poscli.config.request import TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
 from poscli.config.validate import validated
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
+from poscli.system.plugins import canonical
 
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 
@@ -18,11 +20,12 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
     """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
     model = _model(request)
     checked = specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
+    task, tokenizer = canonical(request.task), canonical(request.tokenizer)
     values = {
         "encoding": str(checked),
-        "task": request.task,
+        "task": task,
         "corpus": request.corpus,
-        "tokenizer": request.tokenizer,
+        "tokenizer": tokenizer,
         "seed": seed,
         "length": request.length,
         "batch": request.batch or max(1, BATCH_TOKENS // request.length),
@@ -30,6 +33,7 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         "precision": precision_name(request.precision, device, model.width),
         "model": model,
         "recipe": validated(Recipe, dict(request.recipe), "recipe"),
+        "plugins": source_hashes(str(checked), task, tokenizer, model.shape(request.length)),
     }
     config = validated(RunConfig, values, "train")
     if config.tokens < (step := config.batch * config.length):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 from pydantic import Field, model_validator
 
-from poscli.config.count import LARGEST_SEED
+from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST
 from poscli.config.validate import Frozen
 
 if TYPE_CHECKING:
@@ -23,16 +23,21 @@ if TYPE_CHECKING:
 # Version of the run folders. Raise it when a column of a result or a default of a run's configuration changes: run
 # folders of another version are refused.
 SCHEMA = 3
+LONGEST_SLUG = 120  # characters of a spec in a file name, which has at most 255 bytes
 
 
 class ModelConfig(Frozen):
     """The shape of a model."""
 
-    layers: int = Field(4, ge=1, description="Number of layers.")
-    width: int = Field(128, ge=2, description="Width of the residual stream, in channels.")
+    layers: int = Field(4, ge=1, le=1000, description="Number of layers.")
+    width: int = Field(128, ge=2, le=2**16, description="Width of the residual stream, in channels.")
     heads: int = Field(8, ge=1, description="Attention heads per layer.")
-    mlp: int = Field(352, ge=1, description="Hidden width of the MLP (SwiGLU); 8/3 of the width if only that is given.")
-    memory: int = Field(0, ge=0, description="Tokens of earlier segments to attend to, as in Transformer-XL.")
+    mlp: int = Field(
+        352, ge=1, le=2**20, description="Hidden width of the MLP (SwiGLU); 8/3 of the width if only that is given."
+    )
+    memory: int = Field(
+        0, ge=0, le=LONGEST_WINDOW, description="Tokens of earlier segments to attend to, as in Transformer-XL."
+    )
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> ModelConfig:
@@ -86,13 +91,19 @@ class RunConfig(Frozen):
     task: str = Field("language", description="What is asked of the model.")
     corpus: str = "stdlib"
     tokenizer: str = Field("bytes", description="How text becomes tokens.")
-    seed: int = Field(0, ge=0, le=LARGEST_SEED)
-    length: int = Field(512, ge=8, description="Tokens in a training window, L; at least 8.")
-    batch: int = Field(8, ge=1, description="Windows per step.")
-    tokens: int = Field(2_000_000, ge=1, description="Tokens to train on.")
+    seed: int = Field(0, ge=0, le=MOST)
+    length: int = Field(512, ge=8, le=LONGEST_WINDOW, description="Tokens in a training window, L; at least 8.")
+    batch: int = Field(8, ge=1, le=LARGEST_BATCH, description="Windows per step.")
+    tokens: int = Field(2_000_000, ge=1, le=MOST, description="Tokens to train on.")
     precision: str = Field("float32", pattern="^(float32|bfloat16|float16)$")
     model: ModelConfig = PRESETS["tiny"]
     recipe: Recipe = Recipe()
+    plugins: dict[str, str] = Field(
+        {}, description="The source of each encoding, task and tokenizer from outside poscli: the hash of plugins.py."
+    )
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
 
     @property
     def steps(self) -> int:
@@ -113,8 +124,13 @@ def slug(text: str) -> str:
 
     >>> slug("rope(base=500000.0)+window(width=128)|none")
     'rope-base-500000.0-+window-width-128-none'
+    >>> slug("../mine.py:Mine")  # neither a hidden file nor a folder above
+    'mine.py-Mine'
     """
-    return re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-")
+    name = re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.") or "encoding"
+    if len(name) <= LONGEST_SLUG:
+        return name
+    return f"{name[:LONGEST_SLUG]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def write_run_config(config: RunConfig) -> str:

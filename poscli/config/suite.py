@@ -10,12 +10,12 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from poscli.config.count import LARGEST_SEED
+from poscli.config.count import MOST
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.validate import Frozen, explain
 from poscli.system.errors import UsageError, near
 
-Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+Seed = Annotated[int, Field(ge=0, le=MOST)]
 
 
 class Suite(Frozen):

@@ -39,7 +39,7 @@ def _absolute(argument: str) -> Path:
     try:
         with readable(Path(argument)):
             return Path(argument).expanduser().resolve()
-    except RuntimeError as error:  # links that form a loop, or ~USER without such a user
+    except (RuntimeError, ValueError) as error:  # links that form a loop, ~USER without such a user, a NUL
         raise DataError(f"cannot find {argument}: {error}; check the path") from error
 
 

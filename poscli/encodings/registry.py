@@ -1,18 +1,36 @@
 """The registry of encodings: every file of this package, and classes that other packages offer.
 
-A class from outside arrives through the entry-point group `poscli.encodings`, or is named as `package.module:Class`.
+A class from outside arrives through the entry-point group `poscli.encodings`, or is named as `package.module:Class` or
+`path/to/file.py:Class`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from poscli.equation import Encoding
+import torch
+
+from poscli.equation import Encoding, Shape, Unsupported
+from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.system.registry import Registry, subclass_of
 
-ENCODINGS: Registry[type[Encoding]] = Registry(
-    "encoding", "poscli.encodings", subclass_of(Encoding), "it must be a subclass of poscli.encodings.Encoding"
-)
+EXPECTED = "it must be a subclass of poscli.encodings.Encoding"
+TRIED = Shape(width=128, heads=8, layers=4, length=512)  # the shape at which encodings of other packages are tried
+
+
+def fault(cls: type[Encoding]) -> str:
+    """What is wrong with an encoding of another package at an ordinary shape; "" if nothing is."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            cls.options()
+            if not all(isinstance(word, str) for word in (*cls.facts, *cls.after)):
+                return "`facts` and `after` must hold texts"
+            return wrong_shapes(cls(TRIED), BlankInputs.of(TRIED))
+        except (ValueError, Unsupported):  # it refuses this shape, which is its right
+            return ""
+
+
+ENCODINGS: Registry[type[Encoding]] = Registry("encoding", "poscli.encodings", subclass_of(Encoding), EXPECTED, fault)
 missing, names = ENCODINGS.missing, ENCODINGS.names
 
 

@@ -20,7 +20,7 @@ from poscli.specs import build, check
 from poscli.specs.grammar import Leaf, Spec, parse
 from poscli.specs.options import Value
 from poscli.system.console import warn_once
-from poscli.system.errors import UsageError
+from poscli.system.errors import PluginError, UsageError
 
 Pairs = list[tuple[int, int]]  # indices of leaves: in a layer as trained, and in that layer as evaluated
 ALL = "all"  # the target for every spec that needs no training
@@ -82,7 +82,7 @@ def compatible_specs(trained: str, shape: Shape, memory: bool = False) -> list[s
         for target in _replaced(parse(trained), name):
             try:
                 found[str(check(posthoc_spec(trained, str(target), shape), shape, memory))] = None
-            except UsageError:
+            except (UsageError, PluginError):
                 continue  # this one is not compatible
     return [spec for spec in found if spec != str(parse(trained))]
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from poscli.equation import Encoding, Shape, Unsupported
 from poscli.equation.composed import Composed
+from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.specs.grammar import Leaf, Spec, parse
-from poscli.system.errors import UsageError
+from poscli.system.errors import PluginError, PoscliError, UsageError
+from poscli.system.memory import unaffordable
+from poscli.system.plugin_sources import blamed, is_outside
+
+LARGE_OPTION = 10**6  # a whole number above it may be the size of a table that fits no memory
 
 
 def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
@@ -22,15 +29,36 @@ def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
 
 
 def check(text: str, shape: Shape, memory: bool = False) -> Spec:
-    """Parse a spec and build it, to report errors before training; `memory`: segments see those before them."""
+    """Parse a spec and build it, to report errors before training; `memory`: segments see those before them.
+
+    UsageError for a spec that cannot be trained, PluginError for an encoding from outside poscli that fails.
+    """
     spec = parse(text)
     if len(spec.layers) > shape.layers:
         raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {shape.layers} layers")
-    layers = build(spec, shape, seed=0)
-    _refuse_short(spec, layers, shape)
+    _refuse_huge(spec, shape)
+    with blamed():
+        layers = build(spec, shape, seed=0)
+        _refuse_short(spec, layers, shape)
+        _refuse_wrong_shapes(layers, shape)
     if memory:
         _refuse_memory(layers)
     return spec
+
+
+def _refuse_huge(spec: Spec, shape: Shape) -> None:
+    """Refuse options so large that the weights do not fit the memory: the system would kill poscli as it makes them."""
+    leaves = [leaf for layer in spec.layers for leaf in layer]
+    if not any(isinstance(value, int) and value > LARGE_OPTION for leaf in leaves for _, value in leaf.options):
+        return
+    size = 0
+    with contextlib.suppress(PoscliError, RuntimeError, TypeError, ValueError):  # building them says what is wrong
+        with torch.device("meta"):  # sizes without memory
+            layers = build(spec, shape, seed=0)
+        tensors = {id(x): x for layer in layers for x in (*layer.parameters(), *layer.buffers())}
+        size = sum(x.numel() * x.element_size() for x in tensors.values())
+    if why := unaffordable(size, torch.device("cpu")):
+        raise UsageError(f"{spec} {why}; give smaller numbers")
 
 
 @torch.no_grad()
@@ -45,6 +73,23 @@ def _refuse_short(spec: Spec, layers: list[Encoding], shape: Shape) -> None:
             encoding.query(q_1HTD, pos)
     except Unsupported as reason:
         raise UsageError(f"{spec} cannot be trained on windows of {shape.length} tokens: {reason}") from reason
+
+
+def plugins_among(layers: list[Encoding]) -> list[Encoding]:
+    """The encodings that come from outside poscli, each once, the parts of composed ones among them."""
+    parts = {id(part): part for layer in layers for part in layer.modules() if isinstance(part, Encoding)}
+    return [part for part in parts.values() if is_outside(type(part))]
+
+
+def _refuse_wrong_shapes(layers: list[Encoding], shape: Shape) -> None:
+    """Refuse a plugin that returns a wrong shape, because attention could not say whose fault its error is."""
+    for plugin in plugins_among(layers):
+        try:
+            wrong = wrong_shapes(plugin, BlankInputs.of(shape))
+        except (Exception, SystemExit):  # noqa: BLE001 - it raises the same in a forward pass, which states it
+            continue
+        if wrong:
+            raise PluginError(f"the encoding {plugin.name} is wrong: {wrong}; poscli verify {plugin.name} says more")
 
 
 def _refuse_memory(layers: list[Encoding]) -> None:

@@ -3,6 +3,7 @@
     spec  := layer ("|" layer)*                      layers that alternate
     layer := leaf ("+" leaf)*                        encodings that act together on one layer
     leaf  := name [ "(" value | key=value, ... ")" ]
+    name  := a registered name | package.module:Class | path/to/file.py:Class
 
 >>> str(parse("rope(base=500000)"))
 'rope(base=500000.0)'
@@ -20,9 +21,13 @@ from dataclasses import dataclass
 from poscli.encodings import get
 from poscli.equation import Encoding, Shape
 from poscli.specs.options import Value, canonical, text_of
+from poscli.system import plugin_sources, plugins
 from poscli.system.errors import UsageError
 
-_TOKEN = re.compile(r"\s*(?:([A-Za-z_][\w.:-]*)|([-+]?[\d.][\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))")
+LONGEST = 1000  # characters of a spec; one that is longer is a mistake
+_TOKEN = re.compile(
+    r"\s*(?:([~\w./][~\w./-]*\.py:\w+)|([A-Za-z_][\w.:-]*)|([-+]?\.?\d[\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))"
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Leaf:
             return get(self.name)(shape, **dict(self.options))
         except ValueError as error:
             raise UsageError(f"{self}: {error}") from error
+        except (OverflowError, RuntimeError, MemoryError) as error:
+            if plugin_sources.blame(error):
+                raise
+            cause = plugins.cause_of(error)
+            raise UsageError(f"{self} cannot be built ({cause}); give smaller numbers") from error
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class _Parser:
     """A recursive-descent parser of one spec."""
 
     def __init__(self, text: str) -> None:
+        if len(text) > LONGEST:
+            raise UsageError(f"a spec has at most {LONGEST} characters; {text[:40]!r}... has {len(text)}")
         self.text, self.at = text, 0
         self.tokens = self._scan()
 
@@ -81,7 +93,7 @@ class _Parser:
         return tuple(leaves)
 
     def _leaf(self) -> Leaf:
-        name = self._word("the name of an encoding")
+        name = plugins.canonical(self._word("the name of an encoding"))
         cls = get(name)
         given: dict[str, str] = {}
         if self._take("("):

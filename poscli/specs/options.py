@@ -8,9 +8,11 @@ import typing
 from typing import Any
 
 from poscli.equation import Encoding
+from poscli.system import plugins
 from poscli.system.errors import UsageError, near
 
 Value = int | float | bool | str | None
+MOST = 2**63  # tensors hold whole numbers below it
 
 
 def canonical(cls: type[Encoding], name: str, given: dict[str, str]) -> tuple[tuple[str, Value], ...]:
@@ -37,6 +39,8 @@ def _value(name: str, key: str, text: str, kind: Any) -> Value:
         value = _READERS[wanted](text)
     except (ValueError, KeyError) as error:
         raise UsageError(f"{name}: {key} must be {_PHRASES[wanted]}, got {text!r}") from error
+    if isinstance(value, int) and abs(value) >= MOST:
+        raise UsageError(f"{name}: {key} must be below 2^63, got {text!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"{name}: {key} must be finite, got {text!r}")
     return value
@@ -46,7 +50,7 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-_READERS: dict[Any, Any] = {int: int, float: float, bool: _boolean, str: str}
+_READERS: dict[Any, Any] = {int: int, float: float, bool: _boolean, str: plugins.canonical}
 _PHRASES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 

@@ -25,6 +25,10 @@ class UsageError(PoscliError):
     exit_code = USAGE
 
 
+class PluginError(PoscliError):
+    """Code from outside poscli, such as an encoding of the user, failed or returned what it must not return."""
+
+
 class DataError(PoscliError):
     """A corpus is missing, unreadable or too short, or cannot be downloaded."""
 
@@ -47,6 +51,7 @@ class LockedError(PoscliError):
     exit_code = LOCKED
 
 
+LONGEST_MESSAGE = 800  # characters of an error; the middle of a longer one is cut, which holds the value
 MOST_NAMES_LISTED = 20  # in one message
 
 
@@ -67,3 +72,27 @@ def near(name: str, known: Iterable[str]) -> str:
     if len(names) > MOST_NAMES_LISTED:
         return f"none of the {len(names)} known names is similar"
     return f"there are: {', '.join(names)}" if names else "there are none"
+
+
+def one_line(message: str) -> str:
+    r"""A message as one line that a terminal can show: without control characters, and cut in its middle if too long.
+
+    >>> one_line("there is no encoding\n\x1b[31mred")
+    'there is no encoding \\x1b[31mred'
+    >>> len(one_line("there is no encoding " + 10_000 * "a"))
+    800
+    """
+    line = printable(" ".join(message.split()))
+    if len(line) <= LONGEST_MESSAGE:
+        return line
+    half = (LONGEST_MESSAGE - 5) // 2
+    return f"{line[: LONGEST_MESSAGE - 5 - half]} ... {line[-half:]}"
+
+
+def printable(text: str) -> str:
+    r"""A text with escapes in place of control characters, which a terminal would obey.
+
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import poscli
+from poscli.system import plugin_sources
 from poscli.system.device import cpu_has_bfloat16, device_name
 
 
@@ -47,5 +48,6 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "cpu_bfloat16": cpu_has_bfloat16(),
+        "plugins": plugin_sources.loaded(),
         "command": " ".join(["poscli", *sys.argv[1:]]),
     }

@@ -2,7 +2,11 @@
 
 A registry finds plugins in three places. Each file of the kind's own package registers its plugins when it is imported.
 Other packages offer theirs through an entry-point group with the name of that package. A name of the form
-`package.module:Class` loads an object that is registered nowhere.
+`package.module:Class` or `path/to/file.py:Class` loads an object that is registered nowhere.
+
+A plugin of another package that cannot be imported, is no such plugin or has a name that is taken is listed as broken,
+with the cause, and hurts no other: built-in plugins keep their names, and of two packages that offer one name neither
+is used.
 """
 
 from __future__ import annotations
@@ -10,13 +14,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-import sys
+import re
 from collections.abc import Callable
-from importlib.metadata import entry_points
-from pathlib import Path
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from poscli.system.errors import UsageError, near
+from poscli.system import plugin_sources, plugins
+from poscli.system.errors import UsageError, near, printable
+from poscli.system.plugins import LoadError
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -32,7 +37,8 @@ class Registry(Generic[T]):
 
     `kind` is what messages call a plugin ("encoding"), and `package` the package whose files register plugins, which is
     also the name of the entry-point group. `accepts` tells whether an object is such a plugin; `expected` is the hint
-    in the error for an object that is not.
+    in the error for an object that is not. `fault` tries a plugin that another package offers and returns what is wrong
+    with it, "" if nothing is.
     """
 
     def __init__(
@@ -41,15 +47,21 @@ class Registry(Generic[T]):
         package: str,
         accepts: Callable[[Any], bool],
         expected: str = "CONTRIBUTING.md shows what one looks like",
+        fault: Callable[[Any], str] = lambda plugin: "",
     ) -> None:
-        self.kind, self.package, self.accepts, self.expected = kind, package, accepts, expected
+        self.kind, self.package, self.accepts, self.expected, self.fault = kind, package, accepts, expected, fault
         self._plugins: dict[str, T] = {}
         self._needs: dict[str, tuple[str, str]] = {}  # name -> module it imports, and poscli's extra
-        self._broken: dict[str, str] = {}  # name of an entry point -> why it cannot be imported
+        self._broken: dict[str, str] = {}  # name that a package offers -> why it cannot be used
         self._discovered = False
 
     def add(self, name: str, plugin: T, needs: tuple[str, str] | None = None) -> T:
-        """Register a plugin. `needs` names a module that it imports when used, and the extra that installs it."""
+        """Register a plugin. `needs` names a module that it imports when used, and the extra that installs it.
+
+        ValueError if the name belongs to another plugin.
+        """
+        if not _same(self._plugins.setdefault(name, plugin), plugin):
+            raise ValueError(f"there is another {self.kind} named {name!r}; choose another name")
         self._plugins[name] = plugin
         if needs:
             self._needs[name] = needs
@@ -66,7 +78,7 @@ class Registry(Generic[T]):
         return add
 
     def names(self) -> list[str]:
-        """Every registered name, sorted, including those whose packages are not installed."""
+        """Every registered name, sorted, including those whose packages are not installed, and broken ones."""
         self._discover()
         return sorted({*self._plugins, *self._broken})
 
@@ -78,10 +90,15 @@ class Registry(Generic[T]):
             return f"needs {module}: pip install 'poscli[{extra}]'"
         return self._broken.get(name, "")
 
+    def broken(self, name: str) -> bool:
+        """Whether another package offers this plugin, and it is broken; `missing` states the cause."""
+        self._discover()
+        return name in self._broken
+
     def get(self, name: str) -> T:
-        """The plugin of a name or of `package.module:Class`; UsageError suggests similar names."""
+        """The plugin of a name, of `package.module:Class` or of `file.py:Class`; UsageError suggests similar names."""
         if ":" in name:
-            return self._outside(name)
+            return self._outside(plugins.canonical(name))
         if why := self.missing(name):
             raise UsageError(f"{name} {why}")
         if name not in self._plugins:
@@ -96,29 +113,77 @@ class Registry(Generic[T]):
         self._discovered = True
         for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
             importlib.import_module(f"{self.package}.{module.name}")
+        if plugins.enabled():
+            self._load_entry_points()
+
+    def _load_entry_points(self) -> None:
+        """Load what other packages offer; of what cannot be used, only the cause is kept."""
+        offers: dict[str, dict[str, EntryPoint]] = {}  # name -> value -> entry point; a package may be found twice
         for point in entry_points(group=self.package):
-            try:
-                plugin = point.load()
-            except ImportError as error:  # other plugins stay usable; `missing` states the cause
-                self._broken[point.name] = f"cannot be imported from {point.value}: {error}"
-                continue
-            self._plugins.setdefault(point.name, _named(plugin, point.name))
+            offers.setdefault(point.name, {}).setdefault(point.value, point)
+        own = set(self._plugins)
+        for name, points in sorted(offers.items()):
+            if name in own:
+                for value, point in points.items():
+                    why = f"the name {name} belongs to poscli; to use this one, write {value}"
+                    self._broken[printable(f"{name} ({_package(point)})")] = why
+            elif len(points) > 1:
+                offered = " and ".join(f"{_package(point)} ({value})" for value, point in sorted(points.items()))
+                self._broken[printable(name)] = f"is offered by {offered}; uninstall one, or write {min(points)}"
+            else:
+                self._load_entry_point(*points.values())
 
-    def _outside(self, path: str) -> T:
-        module, _, attribute = path.partition(":")
-        if (here := str(Path.cwd())) not in sys.path:
-            sys.path.insert(0, here)  # find a file in the current folder, as `python -m` does
+    def _load_entry_point(self, point: EntryPoint) -> None:
+        """Register the plugin of an entry point, or note why it is broken and forget what its import registered."""
+        before = dict(self._plugins), dict(self._needs)
         try:
-            plugin = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, SyntaxError) as error:
-            raise UsageError(f"cannot load the {self.kind} {path!r}: {error}; expected package.module:Class") from error
+            if not re.fullmatch(r"\w[\w.-]*", point.name):
+                raise LoadError("its name may hold only letters, digits, '.', '-' and '_'")
+            with plugins.contained():
+                plugin = point.load()
+                _named(plugin, point.name, anew=plugin_sources.is_outside(plugin))
+                wrong = "" if self.accepts(plugin) else f"it is no {self.kind}: {self.expected}"
+                if wrong := wrong or self.fault(plugin):
+                    raise LoadError(wrong)
+                self.add(point.name, plugin)
+        except LoadError as error:
+            self._plugins, self._needs = before
+            self._broken[printable(point.name)] = f"cannot be used: {error} ({point.value} of {_package(point)})"
+            return
+        self._remember(point.name, f"{point.module}:{point.attr}", plugin, point)
+
+    def _outside(self, value: str) -> T:
+        if not plugins.enabled():
+            raise UsageError(f"{value!r} is a plugin, and --no-plugins (or {plugins.SWITCH}) is set; leave that out")
+        try:
+            plugin = plugins.load(value)
+        except LoadError as error:
+            forms = "package.module:Class or path/to/file.py:Class"
+            raise UsageError(f"cannot load the {self.kind} {value!r}: {error}; expected {forms}") from error
         if not self.accepts(plugin):
-            raise UsageError(f"{path!r} is no {self.kind}: {self.expected}")
-        return _named(plugin, path)
+            raise UsageError(f"{value!r} is no {self.kind}: {self.expected}")
+        self._remember(value, value, plugin)
+        return _named(plugin, value)
+
+    def _remember(self, name: str, value: str, plugin: Any, point: EntryPoint | None = None) -> None:
+        dist = point.dist if point is not None else None
+        package = (dist.name, dist.version) if dist is not None else ("", "")
+        module = plugins.import_module_of(value).__name__
+        plugin_sources.remember(plugin_sources.Plugin(self.kind, name, value, plugin, module, *package))
 
 
-def _named(plugin: Any, name: str) -> Any:
-    """Set the name of a class that does not define one itself; return the plugin."""
-    if isinstance(plugin, type) and "name" not in vars(plugin):
+def _same(one: Any, other: Any) -> bool:
+    """Whether two plugins are one: a module that is imported again defines its classes anew."""
+    places = [(getattr(p, "__module__", None), getattr(p, "__qualname__", None)) for p in (one, other)]
+    return one is other or (places[0] == places[1] and isinstance(one, type))
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "another package"
+
+
+def _named(plugin: Any, name: str, anew: bool = False) -> Any:
+    """Set the name of a class, unless it has one and `anew` is false; return the plugin."""
+    if isinstance(plugin, type) and (anew or "name" not in vars(plugin)):
         plugin.name = name  # type: ignore[attr-defined]
     return plugin

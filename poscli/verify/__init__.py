@@ -1,7 +1,7 @@
 """Check any encoding for the properties that every encoding must have, as `poscli verify` does.
 
-checks.py has the checks, subject.py the encoding under test, shapes.py the shapes that blanks must return, and noise.py
-the differences to allow. All checks run on the CPU on random input, with weights moved away from their initial values.
+checks.py has the checks, subject.py the encoding under test, and noise.py the differences to allow. All checks run on
+the CPU on random input, with weights moved away from their initial values.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from poscli.encodings.registry import missing
-from poscli.specs import check
-from poscli.system.errors import UsageError
+from poscli.encodings.registry import ENCODINGS
+from poscli.specs import check, parse
+from poscli.system.errors import PluginError, UsageError
 from poscli.verify.checks import CHECKS, Failed, Skipped
 from poscli.verify.subject import SHAPE, Subject
 
 __all__ = ["CHECKS", "Finding", "Verdict", "verify"]
 
 PASSED, FAILED, SKIPPED, UNAVAILABLE = "passed", "failed", "skipped", "unavailable"
+LOOK_AT_PLUGIN = "another package offers it: mend that package, or uninstall it"
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,13 @@ class Verdict:
 def verify(text: str, seed: int = 0) -> Verdict:
     """Run all checks on a spec; UsageError if the spec is wrong. `seed` draws the input and the weights."""
     start = time.perf_counter()
-    if why := missing(text):
-        return Verdict(text, [Finding("available", UNAVAILABLE, why)])
-    spec = str(check(text, SHAPE))
+    if why := ENCODINGS.missing(text):
+        look = LOOK_AT_PLUGIN if (broken := ENCODINGS.broken(text)) else ""
+        return Verdict(text, [Finding("available", FAILED if broken else UNAVAILABLE, why, look)])
+    try:
+        spec = str(check(text, SHAPE))
+    except PluginError:  # the checks below say more about it
+        spec = str(parse(text))
     findings = list(_findings(Subject(spec, seed)))
     return Verdict(spec, findings, time.perf_counter() - start)
 
@@ -75,12 +80,14 @@ def _findings(subject: Subject) -> Iterator[Finding]:
             yield Finding(check_.name, FAILED, str(reason), check_.look)
         except UsageError:  # a mistake in the spec, not in the encoding
             raise
-        except Exception as error:  # noqa: BLE001 - any failure of the encoding is a finding
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure of the encoding is a finding
             yield Finding(check_.name, FAILED, _described(error), check_.look)
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     """The error, and the line outside installed packages that raised it."""
+    if isinstance(error, PluginError):
+        return str(error)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
     cause = str(error).splitlines()[0] if str(error) else "no message"
     return f"{type(error).__name__}: {cause} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from poscli.attention import ENGINES, Place, attend, engines_for
 from poscli.equation import Encoding, Positions, Unsupported
+from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model.cache import Cache
 from poscli.model.weights import load_weights, weights_of
 from poscli.verify.noise import FLOAT32, draw, tolerances
-from poscli.verify.shapes import wrong_shapes
 from poscli.verify.subject import BATCH, HEADS, LENGTH, VOCAB, WIDTH, Subject
 
 FAR = 16 * LENGTH  # tokens
@@ -44,9 +44,9 @@ def shapes(subject: Subject) -> str:
     """Every filled blank returns the shape that `blanks.py` states, in the dtype that it is given."""
     for encoding in subject.encodings:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            if wrong := wrong_shapes(encoding, subject, dtype):
-                raise Failed(wrong)
             given = subject.inputs(LENGTH, LENGTH, dtype)
+            if wrong := wrong_shapes(encoding, BlankInputs(given["x"], given["q"], subject.text(LENGTH))):
+                raise Failed(wrong)
             out = _attend(encoding, given, torch.arange(LENGTH))
             if out.dtype != dtype or out.shape != given["v"].shape:
                 raise Failed(f"attention on {dtype} gives {out.dtype} {list(out.shape)}, not {list(given['v'].shape)}")

@@ -1,0 +1,154 @@
+"""Loading plugins, which are code from outside poscli: a broken one is refused with its cause and hurts nothing else.
+
+A plugin is named by a value: `package.module:Class`, or `path/to/file.py:Class`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+IMPORT_SECONDS = 10.0  # after which an import that has not ended counts as broken
+SWITCH = "POSCLI_NO_PLUGINS"  # the environment variable behind --no-plugins; processes started from here inherit it
+
+
+class LoadError(Exception):
+    """A plugin cannot be loaded; the message is the cause, in one line."""
+
+
+class _OverdueError(BaseException):
+    """An import takes too long. Not an Exception, so that `except Exception` in a plugin does not swallow it."""
+
+
+def enabled() -> bool:
+    """Whether plugins may be loaded: not under --no-plugins, nor with POSCLI_NO_PLUGINS set to anything but 0."""
+    return os.environ.get(SWITCH, "0") in ("", "0")
+
+
+def canonical(value: str) -> str:
+    """The one spelling of a value, so that a run is found again: only the path of a file has several.
+
+    A path inside the current folder is relative to it, as module names are, so that a project can be moved with its
+    results. Any other path is absolute.
+    """
+    path, attribute = _file_of(value)
+    if path is None:
+        return value
+    here = Path.cwd().resolve()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return f"{shown.as_posix()}:{attribute}"
+
+
+def load(value: str) -> Any:
+    """The object that a value names. LoadError, with the cause, for whatever goes wrong while it is imported."""
+    with contained():
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)  # find a file in the current folder, as `python -m` does
+        module, (place, _, attribute) = import_module_of(value), value.rpartition(":")
+        if not hasattr(module, attribute):
+            raise LoadError(f"{place} has no attribute {attribute!r}")
+        return getattr(module, attribute)
+
+
+def import_module_of(value: str) -> ModuleType:
+    """The module that a value names, imported."""
+    path, _ = _file_of(value)
+    if path is None:
+        return importlib.import_module(value.partition(":")[0])
+    return _import_file(path)
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Code from outside may run in the block: LoadError for anything it raises, and if it runs for too long.
+
+    What it prints on stdout goes to stderr, because stdout may have to be one JSON document. Ctrl-C stays Ctrl-C.
+    """
+    try:
+        with redirect_stdout(sys.stderr), _time_limit(IMPORT_SECONDS):
+            yield
+    except (KeyboardInterrupt, LoadError):
+        raise
+    except _OverdueError as error:
+        raise LoadError(
+            f"its import did not end within {IMPORT_SECONDS:g} seconds; import slow packages where they are used"
+        ) from error
+    except SystemExit as error:
+        raise LoadError(f"it called sys.exit({error.code!r}) while it was imported") from error
+    except BaseException as error:
+        raise LoadError(cause_of(error)) from error
+
+
+def cause_of(error: BaseException) -> str:
+    """An error of a plugin in one line; its class is named unless the message of its kind says enough."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a plugin's error may have a __str__ that fails, too
+        message = ""
+    if isinstance(error, ImportError | SyntaxError | AttributeError) and message:
+        return message
+    return f"{type(error).__name__}: {message or 'no message'}"
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Interrupt the block after some seconds; without a limit off the main thread and on Windows."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise _OverdueError
+
+    start, handler = time.monotonic(), signal.signal(signal.SIGALRM, interrupt)
+    # Again every second, because the first interruption may end in a `finally` or an `except` of the plugin.
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
+        if remaining:
+            left = remaining - (time.monotonic() - start)
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), interval)
+
+
+def _file_of(value: str) -> tuple[Path | None, str]:
+    """The absolute path of the file in `path/to/file.py:Class`, and the class; None for a value of another form."""
+    path, _, attribute = value.rpartition(":")
+    if not path.endswith(".py"):
+        return None, attribute
+    try:
+        return Path(path).expanduser().resolve(), attribute
+    except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL in a name, no home folder
+        return None, attribute
+
+
+def _import_file(path: Path) -> ModuleType:
+    """The module in a file, imported under a name that belongs to this path alone."""
+    name = f"poscli_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise LoadError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # as for any other import that fails
+        raise
+    return module
