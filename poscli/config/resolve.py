@@ -7,7 +7,9 @@ import torch
 from poscli import specs
 from poscli.config.request import TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
+from poscli.config.size import refuse_unaffordable
 from poscli.config.validate import validated
+from poscli.specs.size import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
 
@@ -17,9 +19,8 @@ BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.device) -> RunConfig:
     """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
     model = _model(request)
-    checked = specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
     values = {
-        "encoding": str(checked),
+        "encoding": str(specs.parse(encoding)),
         "task": request.task,
         "corpus": request.corpus,
         "tokenizer": request.tokenizer,
@@ -37,6 +38,9 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
             f"--tokens {config.tokens} is less than one step of {step} tokens ({config.batch} windows of "
             f"{config.length}); give at least {step}, or a smaller --batch or --length"
         )
+    refuse_unaffordable(config, device)  # first: the check builds the encodings
+    with refusing_sizes(specs.parse(encoding)):
+        specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
     return config
 
 
