@@ -7,15 +7,22 @@ from typing import Annotated
 
 import typer
 
+from poscli.cli import plan
 from poscli.cli.options import Device, Json, Out
 from poscli.cli.report import present
-from poscli.system.console import err
+from poscli.system.console import err, note
 from poscli.system.errors import PARTIAL, PoscliError
+from poscli.system.progress import duration
+
+INCOMPLETE = {"diverged", "oom"}  # states of rows that hold no number where one was asked for
 
 
 def run(
     suite: Annotated[Path, typer.Argument(help="The suite, a TOML file such as suites/quick.toml.")],
     to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/SUITE.")] = None,
+    dry_run: plan.DryRun = False,
+    force: plan.Force = False,
+    yes: plan.Yes = False,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
@@ -27,15 +34,30 @@ def run(
     from poscli.sweep.suite import jobs_of, run_jobs
     from poscli.tasks import task_columns
 
-    results = run_jobs(jobs_of(load(suite), device, out_ / "runs"), Here(), _failed)
+    asked = jobs_of(load(suite), device, out_ / "runs")
+    jobs = plan.sweeps(asked, anew=force)
+    if dry_run:
+        plan.show(jobs, json_)
+        return
+    _announce(jobs, yes=yes)
+    if force:
+        plan.delete(jobs, out_ / "runs")
+    results = run_jobs(asked, Here(), _failed)
     folders, failures = results.folders, results.failures
     if not folders:
         raise PoscliError(f"every run of {suite} failed; the first: {failures[0]['error']}")
     rows = read_tables([folder / "eval.csv" for folder in folders], EVAL_COLUMNS, task_columns())
     positions = read_tables([folder / "position.csv" for folder in folders], POSITION_COLUMNS)
     present(rows, positions, to or out_ / suite.stem, out_ / "runs", json_, failures=failures)
-    if failures or (rows["status"] == "diverged").any():
+    if failures or rows["status"].isin(INCOMPLETE).any():
         raise typer.Exit(PARTIAL)
+
+
+def _announce(jobs: list[plan.PlannedJob], *, yes: bool) -> None:
+    """Say how long the suite takes, before it starts; ask if that is long."""
+    seconds = sum(job.seconds for job in jobs)
+    note(f"{len(jobs)} jobs, about {duration(seconds)} on this machine")
+    plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
 
 
 def _failed(message: str) -> None:

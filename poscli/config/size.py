@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,12 +82,17 @@ def _dense(model: ModelConfig, vocab: int) -> int:
 
 
 def _needs(config: RunConfig, device: torch.device, *, training: bool) -> Needs:
-    """What attention needs on the engines that run the encodings, from one period of the alternating layers."""
-    spec, model = specs.parse(config.encoding), config.model
-    layers = spec.layers[: model.layers]
-    shape = replace(model.shape(config.length), layers=len(layers))
+    """What attention needs on the engines that run the encodings."""
     dtype = getattr(torch, config.precision) if device.type == "cuda" else torch.float32
-    place = Place(device.type, dtype, shape.head_width, training)
+    place = Place(device.type, dtype, config.model.width // config.model.heads, training)
+    return _needs_of(config.encoding, config.model, config.length, place)
+
+
+@cache
+def _needs_of(encoding: str, model: ModelConfig, length: int, place: Place) -> Needs:
+    """What attention needs in the layer that needs most, from one period of the alternating layers."""
+    layers = specs.parse(encoding).layers[: model.layers]
+    shape = replace(model.shape(length), layers=len(layers))
     built = abstract(Spec(layers), shape)
     return largest_needs([(choose(each, place=place).name, each) for each in built], shape.head_width)
 

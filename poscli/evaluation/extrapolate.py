@@ -50,7 +50,7 @@ def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torc
         )
     columns = EVAL_COLUMNS | task.columns
     with run.locked():
-        if _evaluated(run, settings):
+        if is_evaluated(run, settings):
             known = read_table(run.eval_csv, columns)
             note(f"{run.id} is evaluated already: nothing to do")
             return known
@@ -95,7 +95,7 @@ def _warn_of_overflow(model: Model, length: int) -> None:
             )
 
 
-def _evaluated(run: Run, settings: EvaluationSettings) -> bool:
+def is_evaluated(run: Run, settings: EvaluationSettings) -> bool:
     """Whether a run's tables were made under these settings."""
     try:
         known = json.loads((run.folder / "eval.json").read_text())

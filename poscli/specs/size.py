@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -41,6 +42,7 @@ def abstract(spec: Spec, shape: Shape) -> list[Encoding]:
             return build(spec, shape, seed=0)
 
 
+@cache
 def encoding_parameters(spec: Spec, shape: Shape) -> int:
     """The number of parameters of the encodings of all layers, those that layers share counted once.
 

@@ -55,11 +55,11 @@ def duration(seconds: float) -> str:
     """A duration for people: m:ss below an hour, h:mm:ss below two days, then whole days, then whole years.
 
     >>> duration(42), duration(3723), duration(10**6), duration(10**9), duration(10**20)
-    ('0:42', '1:02:03', '12 days', '32 years', 'more than 1,000 years')
+    ('0:42', '1:02:03', '12 days', '32 years', '1,000 years or more')
     """
     day, year = 24 * 3600, 365.25 * 24 * 3600
     if seconds > 1000 * year:
-        return "more than 1,000 years"
+        return "1,000 years or more"
     if seconds >= 2 * year:
         return f"{seconds / year:.0f} years"
     if seconds >= 2 * day:
