@@ -49,7 +49,7 @@ def extrapolate(
 
     work = _work(request, run or [], enc or [], smoke, device, out_ / "runs")
     jobs = plan.evaluations(work.runs, work.tasks, work.settings, work.device)
-    _announce_longest(work.settings)
+    plan.announce_longest(work.settings)
     if dry_run:
         plan.show(jobs, json_)
         return
@@ -90,12 +90,3 @@ def _work(
     settings = [settings_of(run.config, request, smoke) for run in chosen]
     tasks = [opened(run.config.task, run.config.corpus, run.config.tokenizer) for run in chosen]
     return _Work(chosen, tasks, settings, device)
-
-
-def _announce_longest(settings: list[EvaluationSettings]) -> None:
-    """Say so where the longest length is shorter than --max-len, because lengths are doublings of L."""
-    for each in dict.fromkeys(settings):
-        longest = each.lengths[-1]
-        if longest < each.max_len:
-            within = f"the largest doubling of {each.train_length} within --max-len {each.max_len}"
-            note(f"evaluating up to {longest}, {within}")

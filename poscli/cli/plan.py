@@ -104,6 +104,15 @@ def delete(jobs: Iterable[PlannedJob], runs: Path) -> None:
             note(f"deleted {job.run_id}")
 
 
+def announce_longest(settings: Iterable[EvaluationSettings]) -> None:
+    """Say so where the longest length is shorter than --max-len, because lengths are doublings of L."""
+    for each in dict.fromkeys(settings):
+        longest = each.lengths[-1]
+        if longest < each.max_len:
+            within = f"the largest doubling of {each.train_length} within --max-len {each.max_len}"
+            note(f"evaluating up to {longest}, {within}")
+
+
 def _training(config: RunConfig, task: Task, runs: Path, device: torch.device, *, anew: bool) -> PlannedJob:
     from poscli.config.size import parameters
     from poscli.runs.run import ENDED

@@ -10,11 +10,10 @@ import typer
 from poscli.cli import plan
 from poscli.cli.options import Device, Json, Out
 from poscli.cli.report import present
+from poscli.cli.train import WITHOUT_MODEL
 from poscli.system.console import err, note
 from poscli.system.errors import PARTIAL, PoscliError
 from poscli.system.progress import duration
-
-INCOMPLETE = {"diverged", "oom"}  # states of rows that hold no number where one was asked for
 
 
 def run(
@@ -29,6 +28,7 @@ def run(
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
     from poscli.config.suite import load
+    from poscli.evaluation.extrapolate import settings_of
     from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, read_tables
     from poscli.sweep.runners import Here
     from poscli.sweep.suite import jobs_of, run_jobs
@@ -36,6 +36,7 @@ def run(
 
     asked = jobs_of(load(suite), device, out_ / "runs")
     jobs = plan.sweeps(asked, anew=force)
+    plan.announce_longest(settings_of(job.config, job.extrapolate) for job in asked)
     if dry_run:
         plan.show(jobs, json_)
         return
@@ -49,14 +50,14 @@ def run(
     rows = read_tables([folder / "eval.csv" for folder in folders], EVAL_COLUMNS, task_columns())
     positions = read_tables([folder / "position.csv" for folder in folders], POSITION_COLUMNS)
     present(rows, positions, to or out_ / suite.stem, out_ / "runs", json_, failures=failures)
-    if failures or rows["status"].isin(INCOMPLETE).any():
+    if failures or rows["status"].isin(WITHOUT_MODEL).groupby(rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)
 
 
 def _announce(jobs: list[plan.PlannedJob], *, yes: bool) -> None:
     """Say how long the suite takes, before it starts; ask if that is long."""
     seconds = sum(job.seconds for job in jobs)
-    note(f"{len(jobs)} jobs, about {duration(seconds)} on this machine")
+    note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} on this machine")
     plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
 
 
