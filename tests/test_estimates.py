@@ -243,6 +243,7 @@ def test_a_dry_run_says_what_is_done(results, folder):
     assert again["jobs"][0]["done"] == "not begun"
     evaluated = document("extrapolate", *SHORT, "--dry-run")
     assert {job["done"] for job in evaluated["jobs"]} == {"evaluated"}
+    assert evaluated["seconds"] == 0
     longer = document("extrapolate", "--max-len", 64, "--dry-run")
     assert {job["done"] for job in longer["jobs"]} == {"not evaluated"}
     assert snapshot(folder) == before

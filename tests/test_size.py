@@ -19,12 +19,15 @@ from poscli.config.size import encoding_share, evaluation_bytes, parameters, tra
 from poscli.encodings import Encoding, Shape, names
 from poscli.encodings.registry import missing
 from poscli.evaluation import estimate as evaluation
+from poscli.evaluation.plan import Measurement
 from poscli.model.initialise import build_model, fresh_model
+from poscli.runs.schema import FULL
 from poscli.specs import parse
 from poscli.specs.size import abstract, encoding_parameters
 from poscli.system import memory
 from poscli.system.errors import UsageError
 from poscli.system.memory import Peak
+from poscli.tasks import open_task
 from poscli.training.optimizer import Optimizer
 
 CPU = torch.device("cpu")
@@ -147,6 +150,15 @@ def test_windows_that_cannot_fit_are_refused() -> None:
     evaluation.refuse_unaffordable(config, 8192, CPU)
     with pytest.raises(UsageError, match=r"on 10000000000 tokens needs about .* free; lower --max-len"):
         evaluation.refuse_unaffordable(config, 10**10, CPU)
+
+
+def test_losses_that_cannot_fit_are_refused() -> None:
+    task = open_task("copy", "stdlib", "bytes")
+    evaluation.refuse_unaffordable_losses(task, {Measurement(1024, 0, FULL): 100})
+    with pytest.raises(
+        UsageError, match=r"^keeping the losses of 1,000,000,000 windows needs about 7.5 TiB, .*lower --tokens"
+    ):
+        evaluation.refuse_unaffordable_losses(task, {Measurement(1024, 0, FULL): 10**9})
 
 
 def take_step(config: RunConfig) -> None:

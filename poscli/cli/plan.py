@@ -140,7 +140,12 @@ def _evaluation(
 ) -> PlannedJob:
     """The evaluation of a run, or of a configuration that has no run yet."""
     from poscli.config.size import evaluation_bytes, parameters
-    from poscli.evaluation.estimate import evaluation_seconds, refuse_unaffordable, windows_of
+    from poscli.evaluation.estimate import (
+        evaluation_seconds,
+        refuse_unaffordable,
+        refuse_unaffordable_losses,
+        windows_of,
+    )
     from poscli.evaluation.extrapolate import is_evaluated
     from poscli.evaluation.measure import PASS_TOKENS
 
@@ -148,6 +153,7 @@ def _evaluation(
     refuse_unaffordable(config, longest, device)
     done = run is not None and is_evaluated(run, settings)
     windows = {} if done else windows_of(task, settings)
+    refuse_unaffordable_losses(task, windows)
     size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest, vocab=task.vocab)
     return PlannedJob(
         run_id=run.id if run else config.run_id(task.fingerprint),

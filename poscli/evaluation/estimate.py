@@ -22,6 +22,8 @@ from poscli.system.memory import unaffordable
 from poscli.tasks import Task
 
 MEASURED_FROM = 60.0  # seconds by the count of operations from which a forward pass is timed
+SHORT = 512  # tokens of the shorter timed window, at least: attention to fewer takes too little time to show
+LOSS_BYTES = 4  # of a token's loss, and of each further measurement of the task
 CERTAIN = 3  # an estimate of memory of so many times what is free cannot be wrong
 
 Windows = Mapping[Measurement, int]  # the number of windows of each measurement
@@ -40,13 +42,22 @@ def windows_of(task: Task, settings: EvaluationSettings) -> dict[Measurement, in
     return {each: len(spans) for each, spans in Plan(task, settings).measurements().items()}
 
 
+def refuse_unaffordable_losses(task: Task, windows: Windows) -> None:
+    """UsageError if the losses of all tokens of all windows, which an evaluation holds, do not fit the memory."""
+    tokens = sum(count * each.window for each, count in windows.items())
+    if why := unaffordable(LOSS_BYTES * tokens * (1 + len(task.columns)), torch.device("cpu")):
+        raise UsageError(
+            f"keeping the losses of {sum(windows.values()):,} windows {why}; lower --tokens or --max-len, or raise --stride"
+        )
+
+
 def evaluation_seconds(config: RunConfig, task: Task, windows: Windows, device: torch.device) -> float:
     """The time to evaluate a trained run: by the count of operations, or, if that is long, by timed forward passes."""
     total = sum(_rough(config, task, each, count, device) for each, count in windows.items())
     if total <= MEASURED_FROM:
         return total
     model = fresh_model(config, task.vocab, device).eval().requires_grad_(False)
-    base, slope = _timed(model, min(each.window for each in windows), device)
+    base, slope = _timed(model, device)
     return sum(
         count * each.window * (base + slope * (each.window if each.model == FULL else 0))
         for each, count in windows.items()
@@ -60,13 +71,14 @@ def _rough(config: RunConfig, task: Task, measurement: Measurement, count: int, 
     return rough_seconds(tokens * flops, 0, device) + passes * rough_seconds(0, config.model.layers, device)
 
 
-def _timed(model: Model, length: int, device: torch.device) -> tuple[float, float]:
+def _timed(model: Model, device: torch.device) -> tuple[float, float]:
     """Seconds per token at any length, and what every further token of the window adds to them."""
-    short = _pass(model, length, device)
+    length = max(model.length, SHORT)
     try:
-        slope = max(0.0, (_pass(model, 4 * length, device) - short) / (3 * length))
-    except Unsupported:  # the longer lengths will be skipped for the same reason
-        slope = 0.0
+        short, long = _pass(model, length, device), _pass(model, 4 * length, device)
+    except Unsupported:  # the encoding ends here, and longer lengths will be skipped for the same reason
+        return _pass(model, model.length, device), 0.0
+    slope = max(0.0, (long - short) / (3 * length))
     return max(0.0, short - slope * length), slope
 
 
