@@ -46,7 +46,8 @@ def run(
     results = run_jobs(asked, Here(), _failed)
     folders, failures = results.folders, results.failures
     if not folders:
-        raise PoscliError(f"every run of {suite} failed; the first: {failures[0]['error']}")
+        cause = f"failed; the first: {failures[0]['error']}" if failures else "is left to another process"
+        raise PoscliError(f"every run of {suite} {cause}")
     rows = read_tables([folder / "eval.csv" for folder in folders], EVAL_COLUMNS, task_columns())
     positions = read_tables([folder / "position.csv" for folder in folders], POSITION_COLUMNS)
     present(rows, positions, to or out_ / suite.stem, out_ / "runs", json_, failures=failures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 
 import torch
 
@@ -37,6 +38,7 @@ def refuse_unaffordable(config: RunConfig, longest: int, device: torch.device) -
         raise UsageError(f"evaluating {config.encoding} on {longest} tokens {why}; lower --max-len")
 
 
+@lru_cache(maxsize=4)
 def windows_of(task: Task, settings: EvaluationSettings) -> dict[Measurement, int]:
     """The measurements of an evaluation with their numbers of windows; UsageError or DataError if there are none."""
     return {each: len(spans) for each, spans in Plan(task, settings).measurements().items()}
@@ -44,11 +46,10 @@ def windows_of(task: Task, settings: EvaluationSettings) -> dict[Measurement, in
 
 def refuse_unaffordable_losses(task: Task, windows: Windows) -> None:
     """UsageError if the losses of all tokens of all windows, which an evaluation holds, do not fit the memory."""
-    tokens = sum(count * each.window for each, count in windows.items())
+    count, tokens = sum(windows.values()), sum(n * each.window for each, n in windows.items())
     if why := unaffordable(LOSS_BYTES * tokens * (1 + len(task.columns)), torch.device("cpu")):
-        raise UsageError(
-            f"keeping the losses of {sum(windows.values()):,} windows {why}; lower --tokens or --max-len, or raise --stride"
-        )
+        fix = "lower --tokens or --max-len, or raise --stride"
+        raise UsageError(f"keeping the losses of {count:,} windows {why}; {fix}")
 
 
 def evaluation_seconds(config: RunConfig, task: Task, windows: Windows, device: torch.device) -> float:
