@@ -15,11 +15,11 @@ from torch import nn
 
 from poscli.bench import peers, pictures
 from poscli.bench.comparison import Comparison
-from poscli.bench.needs import Needs
 from poscli.bench.session import Bench
 from poscli.bench.settings import AUTO
 from poscli.bench.synthetic import VOCAB, synthetic_tokens
 from poscli.bench.workloads import untrained_model
+from poscli.config.needs import Needs
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig

@@ -9,9 +9,10 @@ import pytest
 from small_bench import CPU
 
 from poscli.bench import timing
-from poscli.bench.needs import Needs, estimate, needs, needs_of_model
+from poscli.bench.needs import needs_of_model
 from poscli.bench.synthetic import VOCAB
 from poscli.bench.workloads import forward, untrained_model
+from poscli.config.needs import Needs, estimate, needs
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.system.memory import Peak
@@ -56,7 +57,7 @@ def test_estimates_are_right_within_a_factor_of_three(encoding: str) -> None:
 
 
 def test_needs_grow_with_what_an_engine_materialises() -> None:
-    assert needs("sdpa", frozenset({"distance_bias"}), 16) == Needs()
+    assert needs("sdpa", frozenset({"distance_bias"}), 16, learned=False) == Needs()
     dense = needs("reference", frozenset({"distance_bias"}), 16)
     vectors = needs("reference", frozenset({"relative_keys"}), 16)
     assert 0 < dense.at_once < vectors.at_once

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from poscli.bench.conditions import Row
-from poscli.bench.needs import Needs
 from poscli.bench.synthetic import VOCAB, synthetic_tokens
 from poscli.bench.timing import Work
+from poscli.config.needs import Needs
 from poscli.config.run import Recipe, RunConfig
 from poscli.system.errors import UsageError, near
 from poscli.training.muon import Muon

@@ -9,9 +9,9 @@ import torch
 from poscli.attention import Place, choose
 from poscli.bench.cases import BenchCase
 from poscli.bench.conditions import Row
-from poscli.bench.needs import Needs, estimate
 from poscli.bench.settings import AUTO
 from poscli.bench.synthetic import VOCAB
+from poscli.config.needs import Needs, estimate
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
 from poscli.model.precision import precision_of

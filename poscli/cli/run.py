@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from poscli.cli import complete
+from poscli.cli import complete, plan
 from poscli.cli.options import Device, Json, Out
 from poscli.cli.report import present
-from poscli.system.console import err
+from poscli.cli.train import WITHOUT_MODEL
+from poscli.system.console import err, note
 from poscli.system.errors import PARTIAL, PoscliError
+from poscli.system.progress import duration
 
 
 def run(
@@ -20,25 +22,49 @@ def run(
         typer.Argument(help="The suite, a TOML file such as suites/quick.toml.", autocompletion=complete.suites),
     ],
     to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/SUITE.")] = None,
+    dry_run: plan.DryRun = False,
+    force: plan.Force = False,
+    yes: plan.Yes = False,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
-    from poscli.config.suite import load
+    from poscli.config.suite import load, report_folder
+    from poscli.evaluation.extrapolate import settings_of
     from poscli.runs.results import evaluations, open_evaluated
     from poscli.sweep.runners import Here
     from poscli.sweep.suite import jobs_of, run_jobs
     from poscli.tasks import task_columns
 
-    results = run_jobs(jobs_of(load(suite), device, out_ / "runs"), Here(), _failed)
+    content, folder = load(suite), to or report_folder(out_, suite)
+    asked = jobs_of(content, device, out_ / "runs")
+    jobs = plan.sweeps(asked, anew=force)
+    plan.announce_longest(settings_of(job.config, job.extrapolate) for job in asked)
+    if dry_run:
+        plan.show(jobs, json_)
+        return
+    _announce(jobs, yes=yes)
+    if force:
+        plan.delete(jobs, out_ / "runs")
+    results = run_jobs(asked, Here(), _failed)
     folders, failures = results.folders, results.failures
     if not folders:
         raise PoscliError(f"every run of {suite} failed; the first: {failures[0]['error']}")
     rows, positions = evaluations([open_evaluated(folder) for folder in folders], task_columns())
-    present(rows, positions, to or out_ / suite.stem, out_ / "runs", json_, failures=failures)
-    if failures or (rows["status"] == "diverged").any():
+    present(
+        rows, positions, folder, out_ / "runs", json_,
+        title=content.title, description=content.description, failures=failures,
+    )  # fmt: skip
+    if failures or rows["status"].isin(WITHOUT_MODEL).groupby(rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)
+
+
+def _announce(jobs: list[plan.PlannedJob], *, yes: bool) -> None:
+    """Say how long the suite takes, before it starts; ask if that is long."""
+    seconds = sum(job.seconds for job in jobs)
+    note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} on this machine")
+    plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
 
 
 def _failed(message: str) -> None:

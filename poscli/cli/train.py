@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from poscli.cli import complete
+from poscli.cli import complete, plan
 from poscli.cli.from_model import Part, from_model
-from poscli.cli.options import MOST, Device, Json, Out
+from poscli.cli.options import MOST, Device, Json, Out, carried
 from poscli.config.request import TrainRequest
-from poscli.config.run import ModelConfig
+from poscli.config.run import ModelConfig, RunConfig
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL
+
+if TYPE_CHECKING:
+    import torch
+
+    from poscli.tasks import Task
+
+LARGEST_SEED = 2**63 - 1  # that a table holds
+WITHOUT_MODEL = {"diverged", "oom"}  # states in which a training has ended without a model to evaluate
 
 
 @from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": Part(ModelConfig, "the preset's")})
@@ -28,41 +37,60 @@ def train(
         ),
     ],
     request: TrainRequest,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the weights and of the order of the data.", min=0, max=MOST)
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the data.", min=0, max=MOST)] = 0,
+    dry_run: plan.DryRun = False,
+    force: plan.Force = False,
+    yes: plan.Yes = False,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
     """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
-    results = _train(enc, seed, request, device, out_)
-    emit(json_, results, lambda: _show(results, 16 * request.length))
-    if any(row["status"] == "diverged" for row in results):
+    work = _work(enc, seed, request, device)
+    jobs = plan.trainings(work.configs, work.task, out_ / "runs", work.device, anew=force)
+    if dry_run:
+        plan.show(jobs, json_)
+        return
+    plan.confirm(sum(job.seconds for job in jobs), "--tokens or --preset", yes=yes)
+    if force:
+        plan.delete(jobs, out_ / "runs")
+    results = _train(work, out_ / "runs")
+    emit(json_, results, lambda: _show(results))
+    note(f"next: poscli extrapolate --max-len {16 * request.length}{carried(out_)}")
+    if any(row["status"] in WITHOUT_MODEL for row in results):
         raise typer.Exit(PARTIAL)
 
 
-def _train(
-    encodings: list[str], seed: int, request: TrainRequest, device_name: str, out_: Path
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Work:
+    """The runs to train, with the task and the device they share."""
+
+    configs: list[RunConfig]
+    task: Task
+    device: torch.device
+
+
+def _work(encodings: list[str], seed: int, request: TrainRequest, device_name: str) -> _Work:
+    """Everything that is asked for, checked: nothing is trained if any part of it cannot be."""
     from poscli.config.resolve import resolve
-    from poscli.runs.summary import training_summary
     from poscli.system.device import device_of
     from poscli.tasks import open_task
-    from poscli.training.train import train as train_run
 
     device = device_of(device_name)
     configs = [resolve(request, encoding, seed, device) for encoding in encodings]
     task = open_task(request.task, request.corpus, request.tokenizer)
     task.check(request.length)
-    results = []
-    for config in configs:
-        run = train_run(config.model_copy(update={"corpus": task.corpus}), task, out_ / "runs", device)
-        results.append(training_summary(run))
-    return results
+    return _Work([config.model_copy(update={"corpus": task.corpus}) for config in configs], task, device)
 
 
-def _show(results: list[dict[str, Any]], longest: int) -> None:
+def _train(work: _Work, runs: Path) -> list[dict[str, Any]]:
+    from poscli.runs.summary import training_summary
+    from poscli.training.train import train as train_run
+
+    return [training_summary(train_run(config, work.task, runs, work.device)) for config in work.configs]
+
+
+def _show(results: list[dict[str, Any]]) -> None:
     for row in results:
         loss = "no finite loss" if row["bpb"] is None else f"{row['bpb']:.3f} bits per byte"
         out().print(
@@ -71,4 +99,3 @@ def _show(results: list[dict[str, Any]], longest: int) -> None:
             markup=False,
             soft_wrap=True,
         )
-    note(f"next: poscli extrapolate --max-len {longest}")

@@ -8,7 +8,9 @@ from poscli import specs
 from poscli.config.plugins import source_hashes
 from poscli.config.request import TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
+from poscli.config.size import refuse_unaffordable
 from poscli.config.validate import validated
+from poscli.specs.size import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
 from poscli.system.plugins import canonical
@@ -19,10 +21,9 @@ BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.device) -> RunConfig:
     """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
     model = _model(request)
-    checked = specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
     task, tokenizer = canonical(request.task), canonical(request.tokenizer)
     values = {
-        "encoding": str(checked),
+        "encoding": str(specs.parse(encoding)),
         "task": task,
         "corpus": request.corpus,
         "tokenizer": tokenizer,
@@ -33,7 +34,6 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         "precision": precision_name(request.precision, device, model.width),
         "model": model,
         "recipe": validated(Recipe, dict(request.recipe), "recipe"),
-        "plugins": source_hashes(str(checked), task, tokenizer, model.shape(request.length)),
     }
     config = validated(RunConfig, values, "train")
     if config.tokens < (step := config.batch * config.length):
@@ -41,7 +41,11 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
             f"--tokens {config.tokens} is less than one step of {step} tokens ({config.batch} windows of "
             f"{config.length}); give at least {step}, or a smaller --batch or --length"
         )
-    return config
+    refuse_unaffordable(config, device)  # first: the check builds the encodings
+    with refusing_sizes(specs.parse(encoding)):
+        specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
+    sources = source_hashes(config.encoding, task, tokenizer, model.shape(request.length))
+    return config.model_copy(update={"plugins": sources})
 
 
 def _model(request: TrainRequest) -> ModelConfig:

@@ -14,6 +14,7 @@ from poscli.evaluation.posthoc import with_encoding
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows
 from poscli.evaluation.search import search_constants
+from poscli.evaluation.sources import record_of
 from poscli.model.transformer import Model
 from poscli.runs.load import load_trained
 from poscli.runs.results import evaluated_under, evaluation, write_evaluation
@@ -49,13 +50,13 @@ def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torc
             f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
         )
     with run.locked():
-        if evaluated_under(run) == settings.record():
+        if is_evaluated(run, settings):
             known = evaluation(run, task.columns)
             note(f"{run.id} is evaluated already: nothing to do")
             return known
         rows, positions = _evaluate(EvaluationSetup(run, task, settings, device))
         table = frame(rows, EVAL_COLUMNS | task.columns)
-        write_evaluation(run, table, frame(positions, POSITION_COLUMNS), settings.record())
+        write_evaluation(run, table, frame(positions, POSITION_COLUMNS), record_of(run, settings))
         return table
 
 
@@ -90,3 +91,8 @@ def _warn_of_overflow(model: Model, length: int) -> None:
             warn_once(
                 f"{encoding.name} overflows {kind} beyond {longest:,} tokens: longer inputs will be `unsupported`"
             )
+
+
+def is_evaluated(run: Run, settings: EvaluationSettings) -> bool:
+    """Whether a run's tables were made under these settings."""
+    return evaluated_under(run) == record_of(run, settings)

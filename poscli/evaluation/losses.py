@@ -38,12 +38,12 @@ class Losses:
 
     def at(self, spans: Spans, scored: int, name: str = NLL) -> NDArray[np.float64]:
         """A measurement of the last `scored` tokens of these windows, `[spans, scored]`, in the order of `spans`."""
-        row = np.searchsorted(_keys(self.spans), _keys(spans))
+        row = np.searchsorted(span_keys(self.spans), span_keys(spans))
         assert (self.spans[row] == spans).all()
         return self.values[name][row, self.length - scored :].astype(np.float64)
 
 
-def _keys(spans: Spans) -> NDArray[np.int64]:
+def span_keys(spans: Spans) -> NDArray[np.int64]:
     """A number per span that sorts as the spans do."""
     return spans[:, 0] << 40 | spans[:, 1]
 

@@ -20,6 +20,7 @@ from poscli.equation import Unsupported
 from poscli.evaluation.losses import NLL, Losses, Measured
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings
+from poscli.evaluation.sources import record_of
 from poscli.model.transformer import Model
 from poscli.runs.run import Run
 from poscli.runs.schema import FULL
@@ -82,7 +83,7 @@ class Evaluation:
     def _key(self) -> str:
         """What decides the losses of this evaluation, beside the windows."""
         setup = self.setup
-        return json.dumps([SCHEMA, setup.run.id, setup.settings.record(), device_name(setup.device)])
+        return json.dumps([SCHEMA, setup.run.id, record_of(setup.run, setup.settings), device_name(setup.device)])
 
     def _known(self, measurement: Measurement, spans: Spans) -> Measured | None:
         """A measurement that was made before; None if there is none, or its file is damaged."""

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from poscli.sweep.job import Job, Outcome, run_job
 from poscli.system.errors import LockedError, PoscliError
+from poscli.system.plugin_sources import blamed
 from poscli.system.signals import Interrupted
 from poscli.tasks import open_task
 
@@ -37,8 +38,9 @@ class Here(Runner):
     def run(self, job: Job) -> Outcome:
         folders: list[Path] = []
         try:
-            for folder in run_job(job, self._open):
-                folders.append(folder)
+            with blamed():
+                for folder in run_job(job, self._open):
+                    folders.append(folder)
         except Interrupted:
             raise
         except LockedError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
 from poscli.config.suite import Suite
+from poscli.evaluation.estimate import refuse_unaffordable
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_specs
@@ -38,7 +39,9 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
     task = open_task(configs[0].task, configs[0].corpus, configs[0].tokenizer)
     configs = list(dict.fromkeys(config.model_copy(update={"corpus": task.corpus}) for config in configs))
     task.check(configs[0].length)
-    Plan(task, settings_of(configs[0], suite.extrapolate))  # refuses lengths for which no document is long enough
+    settings = settings_of(configs[0], suite.extrapolate)
+    refuse_unaffordable(configs[0], settings.lengths[-1], where)  # first: a task may make a text for every length
+    Plan(task, settings)  # refuses lengths for which no document is long enough
     _refuse_useless_posthoc(configs, suite.extrapolate.as_)
     return [Job(config=config, extrapolate=suite.extrapolate, runs=runs, device=device) for config in configs]
 

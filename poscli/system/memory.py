@@ -45,7 +45,19 @@ def unaffordable(size: float, device: torch.device) -> str:
     free = available(device)
     if size <= USABLE * free:
         return ""
-    return f"needs about {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+    return f"needs about {in_words(size)}, {in_words(free)} are free"
+
+
+def in_words(size: float) -> str:
+    """A number of bytes for people.
+
+    >>> in_words(3 * 2**28), in_words(2.0**43), in_words(1e30)
+    ('0.8 GiB', '8.0 TiB', '1,000 PiB or more')
+    """
+    for unit, name in ((2**30, "GiB"), (2**40, "TiB"), (2**50, "PiB")):
+        if size < 1000 * unit:
+            return f"{size / unit:.1f} {name}"
+    return "1,000 PiB or more"
 
 
 class Peak:

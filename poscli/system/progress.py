@@ -6,7 +6,8 @@ import os
 import time
 from types import TracebackType
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 from poscli.system.console import err
 
@@ -47,8 +48,34 @@ class Meter:
 
     def _left(self) -> str:
         pace = (time.monotonic() - self.start) / max(self.done - self.done_at_start, 1e-9)
-        seconds = round(pace * (self.total - self.done))
-        return f"{seconds // 60}:{seconds % 60:02d}"
+        return duration(pace * (self.total - self.done))
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: m:ss below an hour, h:mm:ss below two days, then whole days, then whole years.
+
+    >>> duration(42), duration(3723), duration(10**6), duration(10**9), duration(10**20)
+    ('0:42', '1:02:03', '12 days', '32 years', '1,000 years or more')
+    """
+    day, year = 24 * 3600, 365.25 * 24 * 3600
+    if seconds > 1000 * year:
+        return "1,000 years or more"
+    if seconds >= 2 * year:
+        return f"{seconds / year:.0f} years"
+    if seconds >= 2 * day:
+        return f"{seconds / day:.0f} days"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+class _TimeColumn(ProgressColumn):
+    """The time left, or, once the work is done, the time it took; in words where it is days or years."""
+
+    max_refresh = 0.5  # seconds between two updates: a number that changes more often cannot be read
+
+    def render(self, task: Task) -> Text:
+        seconds = task.finished_time if task.finished else task.time_remaining
+        return Text("-:--" if seconds is None else duration(seconds), style="progress.remaining")
 
 
 def _bar() -> Progress:
@@ -57,6 +84,6 @@ def _bar() -> Progress:
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:3.0f}%", markup=False),
         TextColumn("{task.fields[words]}", style="cyan", markup=False),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        _TimeColumn(),
         console=err,
     )

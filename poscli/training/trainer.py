@@ -60,7 +60,7 @@ class Trainer:
             return self._train()
         except PoscliError:  # a signal or a full disk: the last checkpoint is whole, and the same command goes on
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # SystemExit: a plugin has called sys.exit
             write_training_log(self.run, self.log.rows)
             if is_out_of_memory(error):
                 return self._out_of_memory()

@@ -1,0 +1,209 @@
+"""What a command is going to do: a table for --dry-run, and a question before work that takes long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from poscli.config.run import RunConfig
+from poscli.system.console import emit, err, note, out, warn_once
+from poscli.system.errors import PoscliError, UsageError
+from poscli.system.progress import duration
+
+if TYPE_CHECKING:
+    import torch
+
+    from poscli.evaluation.protocol import EvaluationSettings
+    from poscli.runs.run import Run
+    from poscli.sweep.job import Job
+    from poscli.tasks import Task
+
+ASKED_FROM = 3600.0  # seconds
+REFUSED_FROM = 60 * 24 * 3600.0  # seconds: no one waits for two months by accident
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done and how long it takes; write nothing.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Delete what these runs have so far, and train them again.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start at once, however long it takes.")]
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One run with what is done already, and the time and memory that the rest takes."""
+
+    run_id: str
+    encoding: str
+    seed: int
+    parameters: int
+    steps: int
+    done: str
+    memory_gib: float
+    seconds: float
+
+
+def trainings(
+    configs: Iterable[RunConfig], task: Task, runs: Path, device: torch.device, *, anew: bool
+) -> list[PlannedJob]:
+    """The trainings of some runs, each once. `anew`: what they have so far will be deleted. Nothing is written."""
+    return [_training(config, task, runs, device, anew=anew) for config in dict.fromkeys(configs)]
+
+
+def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
+    """The jobs of a suite: each a training and its evaluations. `anew`: what they have so far will be deleted."""
+    from functools import cache
+
+    from poscli.evaluation.extrapolate import settings_of
+    from poscli.evaluation.posthoc import posthoc_specs
+    from poscli.runs.run import evaluated_as
+    from poscli.system.device import device_of
+    from poscli.tasks import open_task
+
+    opened, planned = cache(open_task), []
+    for job in jobs:
+        config, device = job.config, device_of(job.device)
+        task = opened(config.task, config.corpus, config.tokenizer)
+        training = _training(config, task, job.runs, device, anew=anew)
+        run = None if anew else _existing(job.runs / training.run_id)
+        others = posthoc_specs(config, job.extrapolate.as_, strict=False)
+        models: list[Run | None] = [None] * (1 + len(others))
+        if run is not None:
+            models = [run, *(evaluated_as(run, other) for other in others)]
+        settings = settings_of(config, job.extrapolate)
+        each = [_evaluation(model, config, task, settings, device) for model in models]
+        done = "complete, evaluated" if all(e.seconds == 0 for e in each) else training.done
+        seconds = training.seconds + sum(e.seconds for e in each)
+        memory = max(training.memory_gib, *(e.memory_gib for e in each))
+        planned.append(replace(training, done=done, seconds=seconds, memory_gib=memory))
+    return planned
+
+
+def evaluations(
+    runs: Iterable[Run], tasks: Iterable[Task], settings: Iterable[EvaluationSettings], device: torch.device
+) -> list[PlannedJob]:
+    """The evaluations of some runs. Nothing is written."""
+    each = zip(runs, tasks, settings, strict=True)
+    return [_evaluation(run, run.config, task, wanted, device) for run, task, wanted in each]
+
+
+def delete(jobs: Iterable[PlannedJob], runs: Path) -> None:
+    """Delete the folders of the runs that exist."""
+    from poscli.runs.delete import delete_run
+
+    for job in jobs:
+        if (runs / job.run_id).exists():
+            delete_run(runs / job.run_id)
+            note(f"deleted {job.run_id}")
+
+
+def announce_longest(settings: Iterable[EvaluationSettings]) -> None:
+    """Say so where the longest length is shorter than --max-len, because lengths are doublings of L."""
+    for each in dict.fromkeys(settings):
+        longest = each.lengths[-1]
+        if longest < each.max_len:
+            within = f"the largest doubling of {each.train_length} within --max-len {each.max_len}"
+            note(f"evaluating up to {longest}, {within}")
+
+
+def _training(config: RunConfig, task: Task, runs: Path, device: torch.device, *, anew: bool) -> PlannedJob:
+    from poscli.config.size import parameters
+    from poscli.runs.run import ENDED
+    from poscli.training.estimate import estimate_training
+
+    run_id = config.run_id(task.fingerprint)
+    run = None if anew else _existing(runs / run_id)
+    state, step = ("not begun", 0) if run is None else (run.status()["state"], run.status()["step"])
+    left_from = config.steps if state in ENDED else step
+    estimate = estimate_training(config, task, device, left_from)
+    return PlannedJob(
+        run_id=run_id,
+        encoding=config.encoding,
+        seed=config.seed,
+        parameters=parameters(config.model, config.encoding, config.length, task.vocab),
+        steps=config.steps,
+        done=state if left_from in (0, config.steps) else f"step {step} of {config.steps}",
+        memory_gib=estimate.bytes / 2**30,
+        seconds=estimate.seconds,
+    )
+
+
+def _evaluation(
+    run: Run | None, config: RunConfig, task: Task, settings: EvaluationSettings, device: torch.device
+) -> PlannedJob:
+    """The evaluation of a run, or of a configuration that has no run yet."""
+    from poscli.config.size import evaluation_bytes, parameters
+    from poscli.evaluation.estimate import (
+        evaluation_seconds,
+        refuse_unaffordable,
+        refuse_unaffordable_losses,
+        windows_of,
+    )
+    from poscli.evaluation.extrapolate import is_evaluated
+    from poscli.evaluation.measure import PASS_TOKENS
+
+    longest = settings.lengths[-1]
+    refuse_unaffordable(config, longest, device)
+    done = run is not None and is_evaluated(run, settings)
+    windows = {} if done else windows_of(task, settings)
+    refuse_unaffordable_losses(task, windows)
+    size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest, vocab=task.vocab)
+    return PlannedJob(
+        run_id=run.id if run else config.run_id(task.fingerprint),
+        encoding=run.label if run else config.encoding,
+        seed=config.seed,
+        parameters=parameters(config.model, config.encoding, config.length, task.vocab),
+        steps=config.steps,
+        done="evaluated" if done else "not evaluated",
+        memory_gib=size / 2**30,
+        seconds=evaluation_seconds(config, task, windows, device),
+    )
+
+
+def _existing(folder: Path) -> Run | None:
+    from poscli.runs.run import open_run
+
+    return open_run(folder) if (folder / "config.toml").exists() else None
+
+
+def show(jobs: list[PlannedJob], as_json: bool) -> None:
+    """Print the jobs and the total, as a table or as a JSON document."""
+    total = sum(job.seconds for job in jobs)
+    emit(as_json, {"jobs": [asdict(job) for job in jobs], "seconds": total}, lambda: out().print(_table(jobs)))
+    note("nothing is written in a dry run; times are rough, and measured where they exceed a minute")
+
+
+def confirm(seconds: float, shorter: str, *, yes: bool) -> None:
+    """Before work that takes over an hour, ask on a terminal, or say so in a pipe; `shorter` names options to lower.
+
+    Raises UsageError for work of two months, PoscliError if the answer is no. With `yes` nothing is asked or refused.
+    """
+    if yes or seconds <= ASKED_FROM:
+        return
+    about = f"this takes about {duration(seconds)}"
+    if seconds > REFUSED_FROM:
+        raise UsageError(f"{about}; lower {shorter}, or give --yes to start all the same")
+    if not (sys.stdin.isatty() and err.is_terminal):
+        warn_once(f"{about}; lower {shorter} to shorten it")
+    elif not typer.confirm(f"{about}. Start?", err=True):
+        raise PoscliError(f"not started; lower {shorter}")
+
+
+def _table(jobs: list[PlannedJob]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    names = ("encoding", "seed", "parameters", "steps", "done", "memory", "time")
+    for name in names:
+        table.add_column(name, justify="left" if name in ("encoding", "done") else "right")
+    for job in jobs:
+        values: tuple[Any, ...] = (job.encoding, job.seed, f"{job.parameters:,}", f"{job.steps:,}", job.done)
+        table.add_row(*(Text(str(value)) for value in (*values, f"{job.memory_gib:.1f} GiB", duration(job.seconds))))
+    table.add_section()
+    table.add_row("total", "", "", "", "", "", duration(sum(job.seconds for job in jobs)))
+    return table

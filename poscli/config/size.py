@@ -1,0 +1,118 @@
+"""The size of a run: its parameters, and the memory that training and evaluation need, before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+
+from poscli import specs
+from poscli.attention import Place, choose
+from poscli.config.needs import Needs, estimate, largest_needs
+from poscli.config.run import ModelConfig, RunConfig
+from poscli.specs import Spec
+from poscli.specs.size import abstract, encoding_parameters
+from poscli.system.errors import UsageError
+from poscli.system.memory import unaffordable
+
+VOCAB = 257  # of the tokenizer `bytes`; a count that is exact for a task takes the task's own
+NUMBER = 4  # bytes of a weight, a gradient and an optimizer's number
+
+# Numbers per parameter in a training step: weight, gradient, two moments of AdamW; Muon has one moment, and its batches
+# of orthogonalised matrices take temporaries for the other.
+TRAINED, TEMPORARY = 4, 3
+CERTAIN = 8  # an estimate of so many times the free memory cannot be wrong
+MOST_SEGMENTS = 8  # more segments than a memory reaches back in training
+
+
+def parameters(model: ModelConfig, encoding: str, length: int, vocab: int = VOCAB) -> int:
+    """The number of parameters of a model with the encodings of a spec. Time and memory do not depend on the result.
+
+    UsageError if the encoding has tensors too large to exist.
+    """
+    return _dense(model, vocab) + encoding_parameters(specs.parse(encoding), model.shape(length, vocab))
+
+
+def encoding_share(config: RunConfig, vocab: int) -> float:
+    """The share of a model's parameters that belongs to its encodings."""
+    return 1 - _dense(config.model, vocab) / parameters(config.model, config.encoding, config.length, vocab)
+
+
+def training_bytes(config: RunConfig, device: torch.device, vocab: int = VOCAB) -> float:
+    """Peak memory of a training step: weights, gradients and optimizer, and activations or the optimizer's temporaries.
+
+    Measured peaks lie between a sixth and twice this: an encoding may need less than its blanks suggest.
+    """
+    needs = _needs(config, device, training=True)
+    memory = min(config.model.memory, MOST_SEGMENTS * config.length)
+    activations = estimate(
+        config.model, vocab, needs, batch=config.batch, length=config.length, training=True, memory=memory
+    )
+    weights = NUMBER * parameters(config.model, config.encoding, config.length, vocab)
+    return TRAINED * weights + max(activations, TEMPORARY * weights)
+
+
+def evaluation_bytes(config: RunConfig, device: torch.device, *, batch: int, length: int, vocab: int = VOCAB) -> float:
+    """Peak memory of a forward pass over `batch` windows of `length` tokens, with the weights."""
+    needs = _needs(config, device, training=False)
+    activations = estimate(config.model, vocab, needs, batch=batch, length=length, training=False)
+    return NUMBER * parameters(config.model, config.encoding, config.length, vocab) + activations
+
+
+def refuse_unaffordable(config: RunConfig, device: torch.device) -> None:
+    """UsageError for a run that certainly does not fit the memory; it names what to lower.
+
+    A run that may or may not fit is not refused: training/estimate.py tries a step.
+    """
+    weights = TRAINED * NUMBER * _dense(config.model, VOCAB)  # before the encoding is built, even abstractly
+    if unaffordable(weights, device):
+        _refuse(config, weights, device, lambda c: _dense(c.model, VOCAB))
+    size = training_bytes(config, device)
+    if unaffordable(size / CERTAIN, device):
+        _refuse(config, size, device, lambda c: training_bytes(c, device))
+
+
+def _dense(model: ModelConfig, vocab: int) -> int:
+    """The parameters outside the encoding: matrices and norms of the layers, the embedding, the last norm, the head."""
+    layer = 4 * model.width**2 + 3 * model.width * model.mlp + 2 * model.width
+    return model.layers * layer + (2 * vocab + 1) * model.width
+
+
+def _needs(config: RunConfig, device: torch.device, *, training: bool) -> Needs:
+    """What attention needs on the engines that run the encodings."""
+    dtype = getattr(torch, config.precision) if device.type == "cuda" else torch.float32
+    place = Place(device.type, dtype, config.model.width // config.model.heads, training)
+    return _needs_of(config.encoding, config.model, config.length, place)
+
+
+@cache
+def _needs_of(encoding: str, model: ModelConfig, length: int, place: Place) -> Needs:
+    """What attention needs in the layer that needs most, from one period of the alternating layers."""
+    layers = specs.parse(encoding).layers[: model.layers]
+    shape = replace(model.shape(length), layers=len(layers))
+    built = abstract(Spec(layers), shape)
+    return largest_needs([(choose(each, place=place).name, each) for each in built], shape.head_width)
+
+
+def _refuse(config: RunConfig, size: float, device: torch.device, measure: Callable[[RunConfig], float]) -> None:
+    """UsageError that names the option whose smallest value would save the most."""
+    model = config.model
+    smaller: dict[str, dict[str, Any]] = {
+        "--batch": {"batch": 1},
+        "--length": {"length": 8},
+        f"an option of {config.encoding}": {"encoding": "none"},
+        "--layers": {"model": model.model_copy(update={"layers": 1})},
+        "--width": {"model": model.model_copy(update={"width": model.heads})},
+        "--mlp": {"model": model.model_copy(update={"mlp": 1})},
+    }
+
+    def saved(name: str) -> float:
+        try:
+            return size - measure(config.model_copy(update=smaller[name]))
+        except UsageError:  # the encoding does not exist in this shape
+            return 0.0
+
+    raise UsageError(f"training {config.encoding} {unaffordable(size, device)}; lower {max(smaller, key=saved)}")

@@ -1,0 +1,97 @@
+"""How long an evaluation takes, and whether it fits the memory, before it starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+
+import torch
+
+from poscli.config.run import RunConfig
+from poscli.config.size import evaluation_bytes
+from poscli.equation import Unsupported
+from poscli.evaluation.measure import PASS_TOKENS
+from poscli.evaluation.plan import Measurement, Plan
+from poscli.evaluation.protocol import EvaluationSettings
+from poscli.model.flops import evaluation_flops, rough_seconds
+from poscli.model.initialise import fresh_model
+from poscli.model.transformer import Model
+from poscli.runs.schema import FULL
+from poscli.system.errors import UsageError
+from poscli.system.memory import unaffordable
+from poscli.tasks import Task
+
+MEASURED_FROM = 60.0  # seconds by the count of operations from which a forward pass is timed
+SHORT = 512  # tokens of the shorter timed window, at least: attention to fewer takes too little time to show
+LOSS_BYTES = 4  # of a token's loss, and of each further measurement of the task
+CERTAIN = 3  # an estimate of memory of so many times what is free cannot be wrong
+
+Windows = Mapping[Measurement, int]  # the number of windows of each measurement
+
+
+def refuse_unaffordable(config: RunConfig, longest: int, device: torch.device) -> None:
+    """UsageError if windows of `longest` tokens certainly do not fit the memory."""
+    size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest)
+    if unaffordable(size / CERTAIN, device):
+        why = unaffordable(size, device)
+        raise UsageError(f"evaluating {config.encoding} on {longest} tokens {why}; lower --max-len")
+
+
+@lru_cache(maxsize=4)
+def windows_of(task: Task, settings: EvaluationSettings) -> dict[Measurement, int]:
+    """The measurements of an evaluation with their numbers of windows; UsageError or DataError if there are none."""
+    return {each: len(spans) for each, spans in Plan(task, settings).measurements().items()}
+
+
+def refuse_unaffordable_losses(task: Task, windows: Windows) -> None:
+    """UsageError if the losses of all tokens of all windows, which an evaluation holds, do not fit the memory."""
+    count, tokens = sum(windows.values()), sum(n * each.window for each, n in windows.items())
+    if why := unaffordable(LOSS_BYTES * tokens * (1 + len(task.columns)), torch.device("cpu")):
+        fix = "lower --tokens or --max-len, or raise --stride"
+        raise UsageError(f"keeping the losses of {count:,} windows {why}; {fix}")
+
+
+def evaluation_seconds(config: RunConfig, task: Task, windows: Windows, device: torch.device) -> float:
+    """The time to evaluate a trained run: by the count of operations, or, if that is long, by timed forward passes."""
+    total = sum(_rough(config, task, each, count, device) for each, count in windows.items())
+    if total <= MEASURED_FROM:
+        return total
+    model = fresh_model(config, task.vocab, device).eval().requires_grad_(False)
+    base, slope = _timed(model, device)
+    return sum(
+        count * each.window * (base + slope * (each.window if each.model == FULL else 0))
+        for each, count in windows.items()
+    )
+
+
+def _rough(config: RunConfig, task: Task, measurement: Measurement, count: int, device: torch.device) -> float:
+    tokens = count * measurement.window
+    passes = tokens / max(PASS_TOKENS, measurement.window)
+    flops = evaluation_flops(config.model, task.vocab, measurement.window)
+    return rough_seconds(tokens * flops, 0, device) + passes * rough_seconds(0, config.model.layers, device)
+
+
+def _timed(model: Model, device: torch.device) -> tuple[float, float]:
+    """Seconds per token at any length, and what every further token of the window adds to them."""
+    length = max(model.length, SHORT)
+    try:
+        short, long = _pass(model, length, device), _pass(model, 4 * length, device)
+    except Unsupported:  # the encoding ends here, and longer lengths will be skipped for the same reason
+        return _pass(model, model.length, device), 0.0
+    slope = max(0.0, (long - short) / (3 * length))
+    return max(0.0, short - slope * length), slope
+
+
+@torch.inference_mode()
+def _pass(model: Model, length: int, device: torch.device) -> float:
+    """Seconds per token of a forward pass over windows of a length; the second of two passes if the first is short."""
+    tokens = torch.zeros(max(1, PASS_TOKENS // length), length, dtype=torch.long, device=device)
+    seconds = 0.0
+    for _ in range(2):
+        start = time.monotonic()
+        model(tokens).sum().item()  # waits for the device
+        seconds = time.monotonic() - start
+        if seconds > 1:
+            break
+    return seconds / tokens.numel()

@@ -1,0 +1,171 @@
+"""The size of a run, known before anything is allocated: parameters exactly, memory within a factor of three."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from cli_runner import NANO, assert_refused
+from torch import nn
+from toys import COMPOSITES
+
+from poscli.config import size
+from poscli.config.request import TrainRequest
+from poscli.config.resolve import resolve
+from poscli.config.run import PRESETS, ModelConfig, RunConfig
+from poscli.config.size import encoding_share, evaluation_bytes, parameters, training_bytes
+from poscli.encodings import Encoding, Shape, names
+from poscli.encodings.registry import missing
+from poscli.evaluation import estimate as evaluation
+from poscli.evaluation.plan import Measurement
+from poscli.model.initialise import build_model, fresh_model
+from poscli.runs.schema import FULL
+from poscli.specs import parse
+from poscli.specs.size import abstract, encoding_parameters
+from poscli.system import memory
+from poscli.system.errors import UsageError
+from poscli.system.memory import Peak
+from poscli.tasks import open_task
+from poscli.training.optimizer import Optimizer
+
+CPU = torch.device("cpu")
+
+
+class Counting(Encoding):
+    """A bias per head that its constructor can only make with numbers at hand."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.table = nn.Parameter(torch.tensor(torch.arange(shape.heads).float().tolist()))
+
+
+SMALL = ModelConfig(layers=5, width=48, heads=3, mlp=40)
+LENGTH = 32
+HUGE = [10**9, 10**12, 2**63 - 1, 2**63, 10**30]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Every command runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("spec", [*names(), *COMPOSITES, "rope|none", "deberta|tupe|urpe", "t5|t5(far=64)|none"])
+def test_parameters_are_counted_exactly_without_building_the_model(spec: str) -> None:
+    if missing(spec):
+        pytest.skip(missing(spec))
+    built = build_model(SMALL, spec, vocab=257, length=LENGTH, seed=0)
+    assert parameters(SMALL, spec, LENGTH) == built.size
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_encoding_can_be_built_without_numbers(name: str) -> None:
+    """An encoding that cannot is built with numbers, which takes the memory that is to be measured."""
+    if missing(name):
+        pytest.skip(missing(name))
+    for encoding in abstract(parse(name), SMALL.shape(LENGTH)):
+        assert all(tensor.is_meta for tensor in (*encoding.parameters(), *encoding.buffers()))
+
+
+def test_an_encoding_that_needs_numbers_is_built_with_them() -> None:
+    (layer,) = abstract(parse("test_size:Counting"), replace(SMALL.shape(LENGTH), layers=1))
+    assert not layer.table.is_meta
+    assert encoding_parameters(parse("test_size:Counting"), SMALL.shape(LENGTH)) == 5 * 3
+
+
+@pytest.mark.parametrize("number", HUGE)
+@pytest.mark.parametrize("option", ["fourier(terms", "clipped(clip", "gaussian(terms", "cpb(hidden", "path(rank"])
+def test_options_beyond_any_memory_are_refused(option: str, number: int) -> None:
+    with pytest.raises(UsageError, match=r"lower its options|GiB are free; lower an option of "):
+        resolve(TrainRequest(preset="nano"), f"{option}={number})", 0, CPU)
+
+
+def test_an_allocation_that_the_system_refuses_is_the_spec_s_fault() -> None:
+    with pytest.raises(UsageError, match=r"^randomized\(max=10000000000000\) has tensors larger than any memory"):
+        resolve(TrainRequest(preset="nano", length=LENGTH), "randomized(max=10000000000000)", 0, CPU)
+
+
+@pytest.mark.parametrize(
+    ("options", "blamed"),
+    [
+        (("--layers", 10**8), "--layers"),
+        (("--mlp", 99999999999), "--mlp"),
+        (("--width", 2**30), "--width"),
+        (("--batch", 10**6, "--tokens", 10**12), "--batch"),
+        (("--length", 10**8, "--batch", 1, "--tokens", 10**12), "--length"),
+        (("--enc", "clipped(clip=10000000000)"), "an option of clipped(clip=10000000000)"),
+    ],
+)
+def test_a_run_that_cannot_fit_is_refused_with_the_option_to_lower(options, blamed, monkeypatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda _: 16 * 2.0**30)  # the message says it, and it changes
+    assert_refused(
+        ("train", "--enc", "none", *NANO, *options), 2, ("needs about", "16.0 GiB are free", f"; lower {blamed}")
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_fits_16_gib_with_every_encoding(preset: str, monkeypatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda _: 16 * 2.0**30)
+    for name in names():
+        if not missing(name):
+            config = RunConfig(encoding=name, model=PRESETS[preset], length=512, batch=4)
+            size.refuse_unaffordable(config, CPU)
+            assert encoding_share(config, 257) < 0.5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a piece of work")
+@pytest.mark.parametrize(
+    ("encoding", "length", "batch", "model"),
+    [
+        ("none", 1024, 8, {}),
+        ("none", 64, 64, {"mlp": 512}),
+        ("none", 16, 1, {"width": 512}),
+        ("kerple-log", 1536, 1, {}),
+        ("cope", 512, 4, {}),
+        ("shaw", 512, 4, {}),
+        ("fire", 1024, 2, {}),
+    ],
+)
+def test_the_memory_of_training_is_right_within_a_factor_of_three(encoding, length, batch, model) -> None:
+    config = resolve(TrainRequest(preset="nano", length=length, batch=batch, model=model), encoding, 0, CPU)
+    take_step(config.model_copy(update={"length": 32, "batch": 1}))  # what torch loads once is not of this step
+    with Peak(CPU) as peak:
+        take_step(config)
+    assert peak.mb / 2 < training_bytes(config, CPU) / 2**20 < 3 * peak.mb
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a piece of work")
+@pytest.mark.parametrize(("encoding", "length"), [("none", 16384), ("alibi", 16384), ("cope", 4096), ("t5", 8192)])
+@torch.inference_mode()
+def test_the_memory_of_evaluation_is_right_within_a_factor_of_three(encoding, length) -> None:
+    config = resolve(TrainRequest(preset="nano", length=256), encoding, 0, CPU)
+    model = fresh_model(config, 257, CPU).eval().requires_grad_(False)
+    model(torch.zeros(1, 64, dtype=torch.long))
+    with Peak(CPU) as peak:
+        model(torch.zeros(1, length, dtype=torch.long)).float().logsumexp(-1)
+    assert peak.mb / 2 < evaluation_bytes(config, CPU, batch=1, length=length) / 2**20 < 3 * peak.mb
+
+
+def test_windows_that_cannot_fit_are_refused() -> None:
+    config = RunConfig(encoding="none", model=PRESETS["nano"])
+    evaluation.refuse_unaffordable(config, 8192, CPU)
+    with pytest.raises(UsageError, match=r"on 10000000000 tokens needs about .* free; lower --max-len"):
+        evaluation.refuse_unaffordable(config, 10**10, CPU)
+
+
+def test_losses_that_cannot_fit_are_refused() -> None:
+    task = open_task("copy", "stdlib", "bytes")
+    evaluation.refuse_unaffordable_losses(task, {Measurement(1024, 0, FULL): 100})
+    with pytest.raises(UsageError, match=r"^keeping the losses of 1,000,000,000 windows needs about 7.5 TiB"):
+        evaluation.refuse_unaffordable_losses(task, {Measurement(1024, 0, FULL): 10**9})
+
+
+def take_step(config: RunConfig) -> None:
+    model = fresh_model(config, 257, CPU)
+    optimizer = Optimizer(model, config.recipe, 10)
+    tokens = torch.zeros(config.batch, config.length, dtype=torch.long)
+    model.loss(tokens, tokens).backward()
+    optimizer.clip()
+    optimizer.step(0)
