@@ -46,7 +46,7 @@ SUITES = {
     "no encodings": (SUITE.replace('["alibi"]', "[]"), "encodings = []"),
     "unknown encoding": (SUITE.replace('["alibi"]', '["alibi", "rpoe"]'), ("'rpoe'", "did you mean urpe or rope")),
     "encodings not text": (SUITE.replace('"alibi"', "3"), "encodings.0 = 3"),
-    "negative seed": ("seeds = [0, -1]\n" + SUITE, "seed = -1"),
+    "negative seed": ("seeds = [0, -1]\n" + SUITE, "seeds.1 = -1"),
     "no seeds": ("seeds = []\n" + SUITE, "seeds = []"),
     "text for a number": (SUITE.replace("length = 32", 'length = "long"'), "train.length = 'long'"),
     "infinity": (SUITE + "[train.recipe]\nclip = inf", ("clip = inf", "finite")),
@@ -68,8 +68,8 @@ def test_suites_that_cannot_run_train_nothing(folder, text, words):
 
 
 def test_a_suite_whose_windows_no_document_fills_trains_nothing(folder):
-    (folder / "far.toml").write_text(SUITE.replace("max_len = 128", "max_len = 33_554_432"))
-    assert_refused(("run", "far.toml"), 4, ("length 33554432", "held-out document", "--max-len"))
+    (folder / "far.toml").write_text(SUITE.replace("max_len = 128", "max_len = 1_048_576"))
+    assert_refused(("run", "far.toml"), 4, ("length 1048576", "held-out document", "--max-len"))
 
 
 def test_a_wrong_suite_is_listed_with_its_error(folder):
@@ -101,7 +101,7 @@ def test_limits_of_an_evaluation(run):
     assert_refused(("extrapolate", "--stride", 33), 2, ("--stride 33", "training length 32"))
     assert_refused(("extrapolate", "--tokens", 8), 2, ("--tokens 8", "stride of 16"))
     assert_refused(
-        ("extrapolate", "--max-len", 2**25, "--tokens", 256), 4, ("33554432", "held-out document", "smaller --max-len")
+        ("extrapolate", "--max-len", 2**20, "--tokens", 256), 4, ("1048576", "held-out document", "smaller --max-len")
     )
 
 

@@ -16,6 +16,7 @@ from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import PRESETS, SCHEMA, ModelConfig, Recipe, RunConfig, mlp_width
 from poscli.data import Split, batch
+from poscli.data.tokenizers import TOKENIZERS
 from poscli.system import device
 from poscli.system.errors import UsageError
 from poscli.system.seeds import derive, generator
@@ -35,6 +36,7 @@ OTHER: dict[str, Any] = {
     "precision": "bfloat16",
     "model": PRESETS["nano"],
     "recipe": Recipe(clip=0.5),
+    "plugins": {"mine:Mine": "0" * 16},
 }
 MODEL = {"layers": 5, "width": 256, "heads": 4, "mlp": 353, "memory": 64}
 RECIPE = dict.fromkeys(Recipe.model_fields, 0.3)
@@ -91,7 +93,8 @@ ASKED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("field", [None, *TrainRequest.model_fields])
-def test_every_field_of_a_request_reaches_the_run(field: str | None) -> None:
+def test_every_field_of_a_request_reaches_the_run(field: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TOKENIZERS._plugins, "other", TOKENIZERS.get("bytes"))
     value, expected = ASKED[field] if field else (None, {})
     found = resolve(TrainRequest(**({field: value} if field else {})), "rope", seed=7, device=CPU)
     default = {"encoding": "rope", "seed": 7, "length": 512, "batch": 4, "tokens": 2_000_000, "model": PRESETS["tiny"]}

@@ -78,7 +78,7 @@ def test_an_encoding_that_needs_numbers_is_built_with_them() -> None:
 @pytest.mark.parametrize("number", HUGE)
 @pytest.mark.parametrize("option", ["fourier(terms", "clipped(clip", "gaussian(terms", "cpb(hidden", "path(rank"])
 def test_options_beyond_any_memory_are_refused(option: str, number: int) -> None:
-    with pytest.raises(UsageError, match=r"lower its options|GiB are free; lower an option of "):
+    with pytest.raises(UsageError, match=r"lower (its options|an option of)|give smaller numbers|must be below 2\^63"):
         resolve(TrainRequest(preset="nano"), f"{option}={number})", 0, CPU)
 
 
@@ -90,11 +90,9 @@ def test_an_allocation_that_the_system_refuses_is_the_spec_s_fault() -> None:
 @pytest.mark.parametrize(
     ("options", "blamed"),
     [
-        (("--layers", 10**8), "--layers"),
-        (("--mlp", 99999999999), "--mlp"),
-        (("--width", 2**30), "--width"),
+        (("--width", 2**16), "--width"),
         (("--batch", 10**6, "--tokens", 10**12), "--batch"),
-        (("--length", 10**8, "--batch", 1, "--tokens", 10**12), "--length"),
+        (("--length", 2**20, "--batch", 1, "--tokens", 10**12, "--width", 1024), "--length"),
         (("--enc", "clipped(clip=10000000000)"), "an option of clipped(clip=10000000000)"),
     ],
 )

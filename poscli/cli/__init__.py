@@ -22,6 +22,8 @@ from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, one_li
 from poscli.system.plugin_sources import blamed
 from poscli.system.streams import OutputError, ReaderLeft
 
+COMPLETION = {"--install-completion", "--show-completion"}
+
 app = typer.Typer(
     name="poscli",
     help="Which position encoding still works past the length it was trained on? Trains tiny language models with "
@@ -110,7 +112,9 @@ def _call(arguments: list[str]) -> int:
         rich_utils.COLOR_SYSTEM = None  # typer keeps bold and dim under NO_COLOR
     try:
         code = app(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
-    except SystemExit as end:  # typer ends so after printing or installing the completion of a shell
+    except SystemExit as end:  # typer ends so after completing a word, or installing the completion of a shell
+        if "_POSCLI_COMPLETE" not in os.environ and not COMPLETION.intersection(arguments):
+            raise
         code = end.code
     return code if isinstance(code, int) else 0
 

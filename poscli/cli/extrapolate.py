@@ -23,26 +23,30 @@ if TYPE_CHECKING:
     from poscli.tasks import Task
 
 
+Encodings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--enc", "-e", help="Evaluate only runs of this encoding; repeatable.", autocompletion=complete.encodings
+    ),
+]
+Runs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--run", help="Evaluate only the run whose id is, or begins with, this; repeatable.",
+        autocompletion=complete.runs,
+    ),
+]  # fmt: skip
+Smoke = Annotated[
+    bool, typer.Option("--smoke", help="Score only a few hundred tokens, to see whether everything runs.")
+]
+
+
 @from_model({"baselines": ("--baseline",), "protocols": ("--protocol",)})
 def extrapolate(
     request: ExtrapolateRequest,
-    enc: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--enc", "-e", help="Evaluate only runs of this encoding; repeatable.", autocompletion=complete.encodings
-        ),
-    ] = None,
-    run: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--run",
-            help="Evaluate only the run whose id is, or begins with, this; repeatable.",
-            autocompletion=complete.runs,
-        ),
-    ] = None,
-    smoke: Annotated[
-        bool, typer.Option("--smoke", help="Score only a few hundred tokens, to see whether everything runs.")
-    ] = False,
+    enc: Encodings = None,
+    run: Runs = None,
+    smoke: Smoke = False,
     dry_run: plan.DryRun = False,
     yes: plan.Yes = False,
     device: Device = "auto",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,10 @@ from poscli.cli.train import WITHOUT_MODEL
 from poscli.system.console import err, note
 from poscli.system.errors import PARTIAL, PoscliError
 from poscli.system.progress import duration
+
+if TYPE_CHECKING:
+    from poscli.config.suite import Suite
+    from poscli.sweep.suite import SweepResults
 
 
 def run(
@@ -32,10 +36,8 @@ def run(
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
     from poscli.config.suite import load, report_folder
     from poscli.evaluation.extrapolate import settings_of
-    from poscli.runs.results import evaluations, open_evaluated
     from poscli.sweep.runners import Here
     from poscli.sweep.suite import jobs_of, run_jobs
-    from poscli.tasks import task_columns
 
     content, folder = load(suite), to or report_folder(out_, suite)
     asked = jobs_of(content, device, out_ / "runs")
@@ -48,15 +50,20 @@ def run(
     if force:
         plan.delete(jobs, out_ / "runs")
     results = run_jobs(asked, Here(), _failed)
-    folders, failures = results.folders, results.failures
-    if not folders:
-        raise PoscliError(f"every run of {suite} failed; the first: {failures[0]['error']}")
-    rows, positions = evaluations([open_evaluated(folder) for folder in folders], task_columns())
-    present(
-        rows, positions, folder, out_ / "runs", json_,
-        title=content.title, description=content.description, failures=failures,
-    )  # fmt: skip
-    if failures or rows["status"].isin(WITHOUT_MODEL).groupby(rows["run_id"]).all().any():
+    if not results.folders:
+        raise PoscliError(f"every run of {suite} failed; the first: {results.failures[0]['error']}")
+    _present(content, results, folder, out_ / "runs", json_)
+
+
+def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: bool) -> None:
+    """Write the report of a suite; exit code 3 if a run failed or has no model."""
+    from poscli.runs.results import evaluations, open_evaluated
+    from poscli.tasks import task_columns
+
+    rows, positions = evaluations([open_evaluated(folder) for folder in results.folders], task_columns())
+    about: dict[str, Any] = {"title": suite.title, "description": suite.description, "failures": results.failures}
+    present(rows, positions, to, runs, json_, mix=False, **about)
+    if results.failures or rows["status"].isin(WITHOUT_MODEL).groupby(rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 import tempfile
+import tomllib
 from pathlib import Path
 
 import tomli_w
@@ -16,7 +17,7 @@ import tomli_w
 from poscli import specs
 from poscli.config import suite
 from poscli.config.resolve import resolve
-from poscli.config.run import RunConfig, load_run_config, slug, write_run_config
+from poscli.config.run import RunConfig, slug, write_run_config
 from poscli.data.corpora import source_of
 from poscli.data.tokenizers import tokenizer
 from poscli.system.device import device_of
@@ -83,7 +84,7 @@ def _encoding(text: str, folder: Path) -> None:
     config = RunConfig(encoding=str(spec))
     _stays_inside(config.run_id("0"), folder)
     (folder / "config.toml").write_text(write_run_config(config), encoding="utf-8")
-    assert load_run_config(folder / "config.toml") == config
+    assert RunConfig.model_validate(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))) == config
 
 
 def _stays_inside(name: str, folder: Path) -> None:
