@@ -5,6 +5,7 @@
 #   make numerical   the fast tests that compare numbers; .ci/run runs them with the kernels of other CPUs
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
+#   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
 #   make bench    what every encoding costs on this machine, compared with none and with x-transformers (an hour or two)
 
 PYTHON ?= python3
@@ -13,10 +14,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
+MUTANTS := $(VENV)/.mutants
+SEED ?= 1
+COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds, or are too slow to repeat.
-NOT_NUMERICAL := bad_files bad_input bench bench_against bench_timing cli_options cli_processes contributing data docs every_encoding_trains hub jobs kernels readme report rooms spec suites system_memory
+NOT_NUMERICAL := bad_files bad_input bench bench_against bench_timing cli_options cli_processes contributing data docs every_encoding_trains hub jobs kernels mutants readme report rooms spec suites system_memory
 
-.PHONY: install demo smoke check format table golden test numerical slow gpu bench clean
+.PHONY: install demo smoke check format table golden test numerical slow gpu mutants bench clean
 
 install: $(CORE)
 
@@ -53,6 +57,9 @@ slow: $(DEV)
 gpu: $(DEV)
 	$(BIN)/pytest -s -m gpu tests/test_gpu.py
 
+mutants: $(MUTANTS)
+	PYTHONPATH=tests $(BIN)/python -m mutants --seed $(SEED) --count $(COUNT) $(MUTANTS_FLAGS)
+
 bench: $(DEV)
 	$(BIN)/poscli bench --against x-transformers --resume
 
@@ -69,4 +76,8 @@ $(CORE): pyproject.toml constraints.txt | $(BIN)/pip
 
 $(DEV): $(CORE)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(MUTANTS): $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,mutants]'
 	touch $@
