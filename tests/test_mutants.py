@@ -26,6 +26,10 @@ LIMIT: int | None = 7
 
 
 def larger(a: int | None, b: int = 3) -> int | None:
+    \"\"\"
+    >>> LIMIT
+    7
+    \"\"\"
     assert a, "no" + "thing"
     if a > b:
         return a
@@ -45,7 +49,7 @@ from mutants import child
 root = Path(sys.argv[1])
 sys.path.insert(0, str(root))
 for text in json.loads(sys.argv[2]):
-    process = child.start(("toy.py", text), ["test_toy.py::test_larger"], 60, root, root)
+    process = child.start(("toy.py", text), ["test_toy.py::test_larger", "toy.py::toy.larger"], 60, root, root)
     _, status, _ = os.wait4(process, 0)
     verdict = child.verdict_of(process, status, root)
     print(json.dumps([verdict.caught, verdict.failed, verdict.ran]))
@@ -63,7 +67,7 @@ def test_nothing_without_an_effect_is_changed(toy) -> None:
     """Neither annotations nor `__all__` nor the message of an assertion; everything else is."""
     lines = {(mutant.line, mutant.operator.split("/")[1].split("_")[0]) for mutant in mutants_of(toy / "toy.py", toy)}
     assert lines == {
-        (4, "NumberReplacer"), (7, "NumberReplacer"), (8, "AddNot"), (9, "AddNot"), (9, "ReplaceComparisonOperator"),
+        (4, "NumberReplacer"), (7, "NumberReplacer"), (12, "AddNot"), (13, "AddNot"), (13, "ReplaceComparisonOperator"),
     }  # fmt: skip
 
 
@@ -77,12 +81,14 @@ def test_a_sample_is_a_function_of_its_seed(toy) -> None:
 
 
 def test_a_change_that_a_test_sees_is_caught_and_another_survives(toy) -> None:
-    changes = [TOY, TOY.replace("b: int = 3", "b: int = 4"), TOY.replace("= 7", "= 8"), TOY.replace("a > b", "a >> b")]
+    """Also by the doctest of a changed file, which pytest imports in a way of its own."""
+    (toy / "pytest.ini").write_text("[pytest]\naddopts = --doctest-modules\n")
+    changes = [TOY, TOY.replace("3)", "4)"), TOY.replace("7\n\n", "8\n\n"), TOY.replace("a > b", "a >= b")]
     environ = environment(PYTHONPATH=str(Path(__file__).parent), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     command = [sys.executable, "-c", FORKING, str(toy), json.dumps(changes)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environ)
-    caught = [True, "test_toy.py::test_larger", 1]
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [[False, "", 1], caught, [False, "", 1], caught]
+    caught = [[True, "test_toy.py::test_larger", 1], [True, "toy.py::toy.larger", 2]]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [[False, "", 2], *caught, [False, "", 2]]
 
 
 def test_a_statement_is_its_lines_above_its_body_and_the_names_it_defines() -> None:

@@ -111,9 +111,7 @@ def verdict_of(process: int, status: int, folder: Path) -> Verdict:
 
 def run_tests(source: tuple[str, str] | None, tests: Sequence[str], scratch: Path, root: Path) -> Verdict:
     """Run tests in this process, with one module imported from changed source, up to the first failure."""
-    if source is not None:
-        sys.meta_path.insert(0, MutantFinder(*source, root))
-    watch = Watch(tests)
+    watch = Watch(tests, MutantFinder(*source, root) if source else None)
     files = list(dict.fromkeys(test.split("::")[0] for test in tests))
     quiet = ["-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={scratch}"]
     quiet += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the parent has imported pytest's plugins
@@ -125,10 +123,16 @@ def run_tests(source: tuple[str, str] | None, tests: Sequence[str], scratch: Pat
 class Watch:
     """A pytest plugin: leaves the chosen tests, in the chosen order of files, and keeps the first failure."""
 
-    def __init__(self, tests: Sequence[str]) -> None:
+    def __init__(self, tests: Sequence[str], finder: MutantFinder | None) -> None:
+        self.finder = finder
         self.order = {test: number for number, test in enumerate(tests)}
         self.failed = self.why = ""
         self.ran = 0
+
+    def pytest_sessionstart(self) -> None:
+        """Put the mutant before pytest's own importer, which reads every file named on the command line from disk."""
+        if self.finder is not None:
+            sys.meta_path.insert(0, self.finder)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

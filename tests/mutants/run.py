@@ -67,9 +67,7 @@ def try_mutant(mutant: Mutant, known: CoverageMap, untrusted: set[str], most_sec
         if verdict.caught:
             break
     failed, why = verdict.failed, verdict.why
-    return Outcome(
-        mutant.key, mutant, before, after, verdict.caught, len(tests), ran, failed, why, round(spent, 2)
-    )  # fmt: skip
+    return Outcome(mutant.key, mutant, before, after, verdict.caught, len(tests), ran, failed, why, round(spent, 2))
 
 
 def fork_all(works: Iterable[Work], jobs: int, done: Callable[[Outcome], None]) -> None:
