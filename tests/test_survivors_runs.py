@@ -1,0 +1,147 @@
+"""Checkpoints, names of runs, seeds, suggestions in errors, the hub's budgets, and tasks: values by hand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from poscli.data import Corpus, Split
+from poscli.data.corpora.hub import _documents
+from poscli.data.hubspec import HubSpec
+from poscli.data.source import Document
+from poscli.data.splitting import cut_point
+from poscli.data.tokenizers.bytes import Bytes
+from poscli.runs.checkpoint import Checkpoint, load, save, steps
+from poscli.system.errors import near
+from poscli.system.memory import _process_mb
+from poscli.system.seeds import derive
+from poscli.tasks.copy import Copy
+from poscli.tasks.language import Language
+from poscli.tasks.task import IGNORED, Batch, Text
+
+
+def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:
+    for step in (5, 20, 100):
+        save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {"m": torch.zeros(2)}, {"step": step}))
+    assert steps(tmp_path) == [100]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-100"]
+    assert load(tmp_path, 100).state == {"step": 100}
+    assert load(tmp_path, 100).model["w"].item() == 100
+
+
+def test_a_seed_is_the_first_63_bits_of_a_hash_of_its_purpose() -> None:
+    digest = hashlib.sha256(b"7/bench/3").digest()
+    assert derive(7, "bench", 3) == sum(byte << 8 * n for n, byte in enumerate(digest[:8])) // 2
+    assert derive(7, "bench", 3) != derive(7, "bench", 4)
+
+
+def test_an_unknown_name_comes_with_at_most_three_similar_or_twenty_others() -> None:
+    names = [f"name{n:02d}" for n in range(21)]
+    assert near("zzz", names[:20]) == f"there are: {', '.join(names[:20])}"
+    assert near("zzz", names) == "none of the 21 known names is similar"
+    assert near("name", names).count(" or ") == 2
+    assert near("ABCD", ["abce"]) == "did you mean abce?"
+    assert near("abcdefghij", ["abcdefuvwx"]) == "did you mean abcdefuvwx?"  # 6 of 10 letters are equal
+    assert near("abcdefghij", ["abcdeuvwxy"]).startswith("there are")
+    assert near("x", []) == "there are none"
+
+
+def test_memory_of_the_process_is_in_mebibytes() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
+    if not pages:
+        pytest.skip("/proc is Linux's")
+    assert _process_mb("VmRSS") == pytest.approx(pages * 4096 / 2**20, rel=0.2)
+
+
+# ---- the corpus
+
+
+class Rows:
+    """A split of twelve documents of ten bytes."""
+
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        yield from [{"text": self.letter * 10}] * 12
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("org/set", [("train", "a" * 10)] * 12 + [("valid", "b" * 10)] * 12),
+        ("org/set?bytes=100", [("train", "a" * 10)] * 9 + [("valid", "b" * 10)]),
+        ("org/set@train?bytes=100", [(None, "a" * 10)] * 10),
+        ("org/set@validation,train?bytes=50", [("train", "b" * 10)] * 5 + [("valid", "a" * 10)]),
+    ],
+)
+def test_nine_tenths_of_a_budget_are_read_from_the_training_split(spec: str, expected: list[tuple[str, str]]) -> None:
+    splits = {"train": Rows("a"), "validation": Rows("b")}
+    found = list(_documents(HubSpec.parse(spec), splits))
+    assert found == [Document(text.encode(), part) for part, text in expected]
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("", 1), ("K", 1000), ("M", 10**6), ("G", 10**9)])
+def test_units_of_a_budget_are_powers_of_a_thousand(unit: str, factor: int) -> None:
+    assert HubSpec.parse(f"org/set?bytes=7{unit}").budget == 7 * factor
+
+
+def test_a_corpus_of_one_line_is_cut_at_nine_tenths_and_never_inside_a_character() -> None:
+    assert cut_point(b"x" * 1000) == 900
+    assert cut_point("é".encode() * 500) == 900
+    assert cut_point(b"x" + "é".encode() * 500) == 899  # 1001 * 9 // 10 is 900, inside a character
+    assert cut_point("é".encode()) == 0
+
+
+# ---- tasks
+
+
+def test_windows_that_follow_each_other_need_one_target_more_than_they_hold() -> None:
+    for tokens, segments in ((40, 3), (41, 4), (42, 4)):
+        split = Split(np.zeros(tokens, dtype=np.uint16), np.array([0, tokens]), tokens - 1)
+        assert Language(Corpus("x", "", Bytes(), split, split)).segments(10) == segments
+
+
+def test_documents_have_one_target_less_than_tokens() -> None:
+    split = Split(np.arange(10, dtype=np.uint16), np.array([0, 3, 10]), 8)
+    text = Text(split, np.arange(10) % 2 == 0)
+    assert list(text.sizes) == [2, 6]
+    spans = np.array([[0, 2], [1, 6]])
+    assert text.windows(spans, 2).tolist() == [[0, 1, 2], [7, 8, 9]]
+    assert text.targets(spans, 2).tolist() == [[1, 2], [8, 9]]
+    assert text.counts(spans, 2).tolist() == [[False, True], [True, False]]
+    assert Text(split).counts(spans, 2).all()
+
+
+def test_targets_that_do_not_count_are_ignored() -> None:
+    batch = Batch(np.array([[1, 2, 3]]), np.array([[False, True]]))
+    inputs, targets = batch.tensors(torch.device("cpu"))
+    assert (inputs.tolist(), targets.tolist()) == ([[1, 2]], [[IGNORED, 3]])
+
+
+def test_an_episode_of_copying_is_a_string_of_16_symbols_and_the_string_again() -> None:
+    task = Copy()
+    assert task.vocab == 18
+    batch = task.batch(size=200, length=13, seed=0, step=0)
+    tokens, counted = batch.tokens, batch.counted
+    assert tokens.shape == (200, 14)
+    assert counted is not None
+    sizes = counted.sum(1)
+    assert (sizes.min(), sizes.max()) == (1, 6)  # up to half of the window
+    for row, size in zip(tokens, sizes, strict=True):
+        assert list(row[: -2 * size - 1]) == [17] * (13 - 2 * size)
+        assert row[-size - 1] == 16
+        assert list(row[-size:]) == list(row[-2 * size - 1 : -size - 1])
+    assert set(np.unique(tokens)) == set(range(18))
+    evaluated = task.text(13)
+    assert list(evaluated.sizes) == [13] * 256
+    assert evaluated.counted is not None
+    assert evaluated.counted.sum() == 256 * 6
+    with pytest.raises(Exception, match="at least 2 tokens"):
+        task.check(1)
+    task.check(2)
