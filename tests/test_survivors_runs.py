@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
+from poscli.config.run import SCHEMA, RunConfig
 from poscli.data import Corpus, Split
 from poscli.data.corpora.hub import _documents
 from poscli.data.hubspec import HubSpec
@@ -17,12 +21,15 @@ from poscli.data.source import Document
 from poscli.data.splitting import cut_point
 from poscli.data.tokenizers.bytes import Bytes
 from poscli.runs.checkpoint import Checkpoint, load, save, steps
-from poscli.system.errors import near
+from poscli.runs.run import create, open_run
+from poscli.system import console
+from poscli.system.errors import CorruptError, near
 from poscli.system.memory import _process_mb
 from poscli.system.seeds import derive
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
 from poscli.tasks.task import IGNORED, Batch, Text
+from poscli.verify.noise import draw, perturbed, rounding, tolerances
 
 
 def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:
@@ -145,3 +152,62 @@ def test_an_episode_of_copying_is_a_string_of_16_symbols_and_the_string_again() 
     with pytest.raises(Exception, match="at least 2 tokens"):
         task.check(1)
     task.check(2)
+
+
+# ---- folders of other versions, and messages
+
+
+@pytest.mark.parametrize(("env", "schema"), [({"schema": 1}, 1), ({}, 1), ({"schema": SCHEMA + 1}, SCHEMA + 1)])
+def test_a_folder_of_another_version_says_which(tmp_path: Path, env: dict[str, int], schema: int) -> None:
+    config, corpus = RunConfig(encoding="alibi"), {"corpus": {"fingerprint": "0123456789abcdef"}}
+    folder = create(tmp_path, config, corpus).folder.rename(tmp_path / "older")
+    (folder / "env.json").write_text(json.dumps(corpus | env))
+    with pytest.raises(CorruptError, match=rf"results of schema {schema}, this one has {SCHEMA}\)"):
+        open_run(folder)
+    (folder / "env.json").write_text(json.dumps(corpus | {"schema": SCHEMA}))
+    with pytest.raises(CorruptError, match="was edited or renamed"):
+        open_run(folder)
+
+
+def test_messages_are_printed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=text, width=20))
+    console.note("[bold]a note[/bold] that is longer than the line")
+    console.warn_once("[red]a doubt[/red]")
+    console.warn_once("[red]a doubt[/red]")
+    assert text.getvalue() == "[bold]a note[/bold] that is longer than the line\nnote: [red]a doubt[/red]\n"
+
+
+# ---- tolerances of verify
+
+
+def test_a_tolerance_is_eight_times_the_error_or_the_rounding_of_a_sum_that_cancels() -> None:
+    exact = {name: torch.zeros(2) for name in ("output", "dq", "dslope")}
+    small = {name: torch.full((2,), 1e-12) for name in exact}
+    large = {"output": torch.tensor([0.0, -0.5])} | {name: small[name] for name in ("dq", "dslope")}
+    assert tolerances(exact, [small], width=8, keys=16) == {
+        "output": 8 * 8 * 2**-23, "dq": 8 * 8 * 2**-23, "dslope": 8 * 8 * 16 * 2**-23,
+    }  # fmt: skip
+    assert tolerances(exact, [small, large], width=8, keys=16)["output"] == 4.0
+
+
+def test_weights_are_moved_by_three_tenths_of_normal_numbers_of_their_own() -> None:
+    layer = perturbed(torch.nn.Linear(3, 2), seed=5)
+    plain = torch.nn.Linear(3, 2)
+    plain.load_state_dict(layer.state_dict())
+    perturbed(plain, seed=5)
+    for n, (before, after) in enumerate(zip(layer.parameters(), plain.parameters(), strict=True)):
+        assert torch.allclose(after - before, 0.3 * draw(*before.shape, seed=5000 + n), atol=1e-6)
+
+
+def test_rounding_is_four_times_the_largest_change_by_one_unit() -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.w * x
+
+    assert rounding(Scale(), torch.tensor([2.0, 4.0])) == 4 * 4 * 2**-23
+    assert rounding(Scale(), torch.tensor([2.0, 4.0]), unit=0.5) == 4 * 4 * 0.5

@@ -58,8 +58,10 @@ class Mutant:
         return f"{self.file}:{self.line}:{self.column} {self.operator} {self.occurrence} {self.source_hash}"
 
     def source(self, root: Path = ROOT) -> str:
-        """The changed source of the file."""
+        """The changed source of the file; RuntimeError if the file is no longer the one the mutant was drawn for."""
         text = (root / self.file).read_text(encoding="utf-8")
+        if hash_of(text) != self.source_hash:
+            raise RuntimeError(f"{self.file} has changed since the sample was drawn; run the same command again")
         changed = mutate_code(text, get_operator(self.operator)(), self.occurrence)
         assert changed is not None
         return changed
@@ -103,7 +105,7 @@ def sources() -> list[Path]:
 def mutants_of(file: Path, root: Path = ROOT) -> Iterator[Mutant]:
     """Every change that may have an effect in one file."""
     text = file.read_text(encoding="utf-8")
-    name, digest = str(file.relative_to(root)), hashlib.sha256(text.encode()).hexdigest()[:12]
+    name, digest = str(file.relative_to(root)), hash_of(text)
     skipped, kept = without_effect(ast.parse(text), text.splitlines())
     nodes = [node for node in ast_nodes(get_ast(text)) if _may_change(node)]
     for operator in operator_names():
@@ -114,6 +116,11 @@ def mutants_of(file: Path, root: Path = ROOT) -> Iterator[Mutant]:
         for occurrence, (line, column) in enumerate(positions):
             if not within((line, column), skipped) or within((line, column), kept):
                 yield Mutant(name, line, column, operator, occurrence, digest)
+
+
+def hash_of(text: str) -> str:
+    """Twelve hex digits that tell versions of a file apart."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def without_effect(tree: ast.Module, lines: list[str]) -> tuple[list[Span], list[Span]]:

@@ -24,14 +24,14 @@ def covering(mutant: Mutant, known: CoverageMap) -> set[str]:
     run a function of the module, and those that run a line anywhere in poscli with a name that the statement defines.
     """
     file = ROOT / mutant.file
-    lines, names = statement(ast.parse(file.read_text(encoding="utf-8")), mutant.line)
+    lines, names = statement(ast.parse(text_of(file)), mutant.line)
     if names is None:
         return known.tests_of(file, lines)
     tests = known.tests_of(file, lines_in_functions(file))
     if names:
         word = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
         for other in SOURCE.rglob("*.py"):
-            text = other.read_text(encoding="utf-8").splitlines()
+            text = text_of(other).splitlines()
             naming = {line for line in lines_in_functions(other) if word.search(text[line - 1])}
             tests |= known.tests_of(other, naming)
     return tests
@@ -130,9 +130,13 @@ def _defined(node: ast.stmt) -> list[str]:
 
 
 @cache
+def text_of(file: Path) -> str:
+    """The source of a file as it was when it was first asked for: somebody may be editing it."""
+    return file.read_text(encoding="utf-8")
+
+
+@cache
 def lines_in_functions(file: Path) -> Lines:
     """The lines that run when a function is called, not when the module is imported."""
-    functions = [
-        node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
-    ]
+    functions = [node for node in ast.walk(ast.parse(text_of(file))) if isinstance(node, ast.FunctionDef)]
     return {line for node in functions for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)}
