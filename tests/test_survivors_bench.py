@@ -103,6 +103,7 @@ def test_the_overview_shows_times_of_all_lengths_and_memory_of_the_longest() -> 
         row(what="train", length=32),
         row(what="eval", length=64, ratio=1.5, peak_mb=111.0),
         row(what="eval", length=128, ratio=1.75, peak_mb=222.0),
+        row(what="eval", length=256, ratio=2.0, peak_mb=333.0),
         row(what="decode", length=64),
     ]
     costs, empty = pd.DataFrame(rows), pd.DataFrame()
@@ -110,4 +111,4 @@ def test_the_overview_shows_times_of_all_lengths_and_memory_of_the_longest() -> 
     with console.capture() as capture:
         show(costs, empty, empty, console)
     (line,) = (line.split() for line in capture.get().splitlines() if "alibi" in line)
-    assert line == ["alibi", "sdpa", "20k", "1.25", "0.50", "1.50", "1.75", "222", "4.00"]
+    assert line == ["alibi", "sdpa", "20k", "1.25", "0.50", "1.50", "1.75", "2.00", "333", "4.00"]

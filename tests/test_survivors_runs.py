@@ -20,6 +20,7 @@ from poscli.data.hubspec import HubSpec
 from poscli.data.source import Document
 from poscli.data.splitting import cut_point
 from poscli.data.tokenizers.bytes import Bytes
+from poscli.equation import Encoding
 from poscli.runs.checkpoint import Checkpoint, load, save, steps
 from poscli.runs.run import create, open_run
 from poscli.system import console
@@ -29,7 +30,9 @@ from poscli.system.seeds import derive
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
 from poscli.tasks.task import IGNORED, Batch, Text
+from poscli.verify.checks import _finite_at
 from poscli.verify.noise import draw, perturbed, rounding, tolerances
+from poscli.verify.subject import SHAPE, Subject
 
 
 def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:
@@ -211,3 +214,27 @@ def test_rounding_is_four_times_the_largest_change_by_one_unit() -> None:
 
     assert rounding(Scale(), torch.tensor([2.0, 4.0])) == 4 * 4 * 2**-23
     assert rounding(Scale(), torch.tensor([2.0, 4.0]), unit=0.5) == 4 * 4 * 0.5
+
+
+# ---- verify
+
+
+class Far(Encoding):
+    """Queries grow with the position, and positions are a thousand apart."""
+
+    def positions(self, index: torch.Tensor) -> torch.Tensor:
+        return index * 1000
+
+    def query(self, q: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+        return q * pos.to(q.dtype)[:, None]
+
+
+def test_the_range_of_a_dtype_is_that_of_the_encodings_own_positions() -> None:
+    encoding, subject = Far(SHAPE), Subject("none", 0)
+    assert _finite_at(encoding, subject, torch.float16, 5)
+    assert not _finite_at(encoding, subject, torch.float16, 1000)  # 999,000 is too large, 999 would not be
+
+
+def test_only_several_encodings_of_one_layer_are_a_composition() -> None:
+    assert Subject("alibi+rope", 0).composed
+    assert not Subject("alibi", 0).composed

@@ -8,5 +8,6 @@
 4. `child.py` runs them in a forked process, in which one module is imported from the changed source.
 5. `run.py` goes through the sample and keeps what came out; `summary.py` writes it for people.
 
-Everything lies in `.mutants/`, which git ignores. A run that was stopped goes on where it was.
+`MUTANTS_FLAGS=--again` tries the survivors of a sample once more, after tests were added. Everything lies in
+`.mutants/`, which git ignores. A run that was stopped goes on where it was.
 """

@@ -34,6 +34,7 @@ NEVER_MUTATED = {
     "endmarker",
     "error_leaf",
 }
+ONLY_CHANGE = {"ReplaceBinaryOperator": "operator", "ReplaceComparisonOperator": "comparison"}  # most operators by far
 PUNCTUATION = set("()[]{},.:;=@") | {"->", ":="}
 # `a is b` for `a == b` differs or not by how CPython stores small numbers; the inserters need names of variables.
 NOT_USED = ("_Is", "_IsNot", "VariableReplacer", "VariableInserter")
@@ -77,16 +78,16 @@ class Mutant:
 
 
 def draw(seed: int, count: int, files: list[Path] | None = None, root: Path = ROOT) -> list[Mutant]:
-    """`count` mutants, or one of every place. A larger sample of the same seed begins with the smaller one."""
+    """`count` mutants, or one of every place. A larger sample of the same seed begins with the smaller one.
+
+    Places are in the order of a hash, so that a change to one file leaves the mutants of all others in the sample.
+    """
     places: dict[tuple[str, int, int, str], list[Mutant]] = defaultdict(list)
     for file in sources() if files is None else files:
         for mutant in mutants_of(file, root):
-            kind = mutant.operator.split("/")[1].split("_")[0]
-            places[mutant.file, mutant.line, mutant.column, kind].append(mutant)
-    order = sorted(places)
-    random.Random(seed).shuffle(order)
+            places[mutant.file, mutant.line, mutant.column, kind_of(mutant.operator)].append(mutant)
     drawn: list[Mutant] = []
-    for place in order:
+    for place in sorted(places, key=lambda place: hash_of(f"{seed} {place}")):
         choices = places[place]
         random.Random(f"{seed} {place}").shuffle(choices)
         working = next((mutant for mutant in choices if _changes(mutant, root)), None)
@@ -112,10 +113,20 @@ def mutants_of(file: Path, root: Path = ROOT) -> Iterator[Mutant]:
         if operator.endswith(NOT_USED):
             continue
         positions_of = get_operator(operator)().mutation_positions
-        positions = (start for node in nodes for start, _ in positions_of(node))
+        asked = [node for node in nodes if node.type == ONLY_CHANGE.get(kind_of(operator), node.type)]
+        positions = (start for node in asked for start, _ in positions_of(node))
         for occurrence, (line, column) in enumerate(positions):
             if not within((line, column), skipped) or within((line, column), kept):
                 yield Mutant(name, line, column, operator, occurrence, digest)
+
+
+def kind_of(operator: str) -> str:
+    """The kind of an operator.
+
+    >>> kind_of("core/ReplaceBinaryOperator_Add_Sub")
+    'ReplaceBinaryOperator'
+    """
+    return operator.split("/")[1].split("_")[0]
 
 
 def hash_of(text: str) -> str:
@@ -164,8 +175,8 @@ def _changes(mutant: Mutant, root: Path) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            changed = ast.dump(ast.parse(mutant.source(root)))
-            compile(mutant.source(root), mutant.file, "exec")
+            source = mutant.source(root)
+            compile(source, mutant.file, "exec")
         except SyntaxError:
             return False
-    return changed != ast.dump(ast.parse((root / mutant.file).read_text(encoding="utf-8")))
+    return ast.dump(ast.parse(source)) != ast.dump(ast.parse((root / mutant.file).read_text(encoding="utf-8")))
