@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from fake_results import BEHAVIOUR, LN2, many, results
 from rich.console import Console
 
+from poscli.report import build_report
 from poscli.report.caveats import caveats
 from poscli.report.figures import context_gain_by_length, loss_by_position, perplexity_by_length
 from poscli.report.findings import answer
@@ -182,3 +184,17 @@ def test_positions_are_ticked_at_octaves_of_the_training_length() -> None:
     assert shown[-1] == 4096
     assert 256 in shown
     assert all(length % 256 == 0 or 256 % length == 0 for length in shown)
+
+
+# ---- the file
+
+
+def test_the_report_has_no_holes_and_its_tables_no_gaps(tmp_path: Path) -> None:
+    rows, positions = results()
+    text = build_report(rows, positions, tmp_path).files[0].read_text(encoding="utf-8")
+    assert "\n\n\n" not in text
+    lines = text.splitlines()
+    for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
+        assert line or not (before.startswith("|") and after.startswith("|"))
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from rich.console import Console
 
 from poscli.config.run import SCHEMA, RunConfig
-from poscli.data import Corpus, Split
+from poscli.data import Corpus, Split, disk_cache
 from poscli.data.corpora.hub import _documents
 from poscli.data.hubspec import HubSpec
 from poscli.data.source import Document
@@ -238,3 +240,20 @@ def test_the_range_of_a_dtype_is_that_of_the_encodings_own_positions() -> None:
 def test_only_several_encodings_of_one_layer_are_a_composition() -> None:
     assert Subject("alibi+rope", 0).composed
     assert not Subject("alibi", 0).composed
+
+
+def test_a_process_that_waits_for_a_corpus_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, free = threading.Event(), threading.Event()
+    monkeypatch.setattr(disk_cache, "note", lambda message: said.set())
+
+    def build() -> None:
+        with disk_cache._locked(tmp_path / "corpus"):
+            free.set()
+
+    with FileLock(tmp_path / ".corpus.lock"):
+        other = threading.Thread(target=build, daemon=True)
+        other.start()
+        assert said.wait(60)  # at once, in fact
+        assert not free.is_set()
+    assert free.wait(60)
+    other.join()
