@@ -164,6 +164,13 @@ def test_bars_have_round_ticks_first() -> None:
     assert all(math.log(b / a) * inches > 0.4 for a, b in pairwise(shown))
 
 
+def test_a_narrow_axis_of_bars_keeps_the_tick_at_one() -> None:
+    page = BarPage([Bar("a" * 36, 200.0, 0.1, 200.0, "x" * 60, "k")])
+    shown = list(page.axes.xaxis.get_major_locator()())
+    assert 1.0 in shown
+    assert 2.0 not in shown
+
+
 def test_bars_near_one_leave_room_around_it() -> None:
     page = BarPage([Bar("a", 1.0, 1.0, 1.0, "text", "k")])
     assert page.axes.get_xlim() == pytest.approx((0.97 / 1.02, 1.1 * (1.1 / 0.97) ** 0.03))

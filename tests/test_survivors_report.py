@@ -127,6 +127,7 @@ def test_lines_of_an_evaluation_are_in_bits_per_byte_with_short_names_of_protoco
     rows = results({"rope": BEHAVIOUR["rope"]}, seeds=(1,), lengths=(256, 512))[0]
     text = printed(lengths_table([rows.assign(bytes=rows["bytes"] * 2)]))
     assert "sliding" in text
+    assert "sliding." not in text
     assert "nonoverl." in text
     (line,) = (line for line in text.splitlines() if "512 (2x)" in line)
     gain = -0.16 / LN2 / 2
