@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from rich.console import Console
-from small_bench import CPU
+from small_bench import CPU, SMALL, settings
 
+from poscli.bench import session
 from poscli.bench.needs import BLOCK_BYTES, Needs, estimate, needs
+from poscli.bench.peers import build
 from poscli.bench.rows import once_message
 from poscli.bench.settings import BenchSettings
 from poscli.bench.show import show
 from poscli.bench.synthetic import VOCAB, synthetic_task, synthetic_tokens
 from poscli.bench.timing import Pace, Timing, in_turns, ratio
-from poscli.config.run import ModelConfig
+from poscli.config.run import ModelConfig, RunConfig
+from poscli.system.progress import Meter
 
 
 def test_settings_have_the_defaults_that_their_descriptions_name() -> None:
@@ -110,5 +115,31 @@ def test_the_overview_shows_times_of_all_lengths_and_memory_of_the_longest() -> 
     console = Console(width=200, no_color=True)
     with console.capture() as capture:
         show(costs, empty, empty, console)
+    (head,) = (line.split() for line in capture.get().splitlines() if "encoding" in line)
+    assert head[:2] == ["encoding", "engine"]
     (line,) = (line.split() for line in capture.get().splitlines() if "alibi" in line)
     assert line == ["alibi", "sdpa", "20k", "1.25", "0.50", "1.50", "1.75", "2.00", "333", "4.00"]
+
+
+def test_the_meter_of_a_bench_ends_at_its_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meters: list[Meter] = []
+
+    class Kept(Meter):
+        def __enter__(self) -> Meter:
+            meters.append(self)
+            return super().__enter__()
+
+    monkeypatch.setattr(session, "Meter", Kept)
+    given = settings(encodings=("alibi", "t5"), engines=("auto", "reference"), what=("eval",), repeats=1)
+    session.Bench(given, CPU, tmp_path, resume=False, sizes=SMALL).run()
+    (meter,) = meters
+    assert meter.done == meter.total == 2 * 2 * 2 + 1  # encodings, engines, lengths; the machine
+
+
+def test_the_other_library_gets_a_model_of_the_same_sizes() -> None:
+    pytest.importorskip("x_transformers", reason="an extra of the tests")
+    shape = ModelConfig(layers=1, width=32, heads=4, mlp=88)  # the MLP is 2.75 times as wide as the model
+    peer = build(RunConfig(encoding="alibi", model=shape, length=16), CPU)
+    shapes = {tuple(parameter.shape) for parameter in peer.model.parameters()}
+    assert {(2 * 88, 32), (32, 88), (32, 32), (VOCAB, 32)} <= shapes
+    assert not any(size not in (88, 2 * 88, 32, VOCAB) for shape in shapes if len(shape) == 2 for size in shape)

@@ -14,7 +14,7 @@ HARMLESS = (
     (r"(?i)block|chunk|_bytes|budget|memory|\bpart\b|at_once", "a size of blocks: perhaps only speed or memory"),
     (r"(?i)fontsize|pad=|alpha=|linewidth|colou?r|dpi|\binches\b|zorder", "how a picture looks"),
     (r"(?i)progress|notice|\bwarn|say\(|print\(|console", "a message"),
-    (r"assert ", "an invariant, which never fails"),
+    (r"assert |strict=|frozen=", "an invariant, which never fails"),
     (r"timeout|sleep|interval=|pause", "only time"),
     (r"clamp|finfo|\beps|1e-\d+|tiny", "a bound that no usual number reaches"),
 )
