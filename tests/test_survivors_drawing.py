@@ -171,6 +171,14 @@ def test_a_narrow_axis_of_bars_keeps_the_tick_at_one() -> None:
     assert 2.0 not in shown
 
 
+def test_a_half_is_a_round_tick_and_goes_before_seven_tenths() -> None:
+    page = BarPage([Bar("a", 1.0, 0.4, 1.0, "text", "k")])
+    inches = page.axes.get_position().width * 8.0
+    page.axes.set_xlim(0.4, 0.4 * math.exp(inches / 1.15))  # 1.15 inches per factor e: 0.7 has room beside 1
+    assert 0.5 in page._ticks()
+    assert 0.7 not in page._ticks()
+
+
 def test_bars_near_one_leave_room_around_it() -> None:
     page = BarPage([Bar("a", 1.0, 1.0, 1.0, "text", "k")])
     assert page.axes.get_xlim() == pytest.approx((0.97 / 1.02, 1.1 * (1.1 / 0.97) ** 0.03))

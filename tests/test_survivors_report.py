@@ -19,7 +19,7 @@ from poscli.report.pooling import pool
 from poscli.report.sections import name_runs
 from poscli.report.summary import summarize
 from poscli.report.table import failures, summary_columns
-from poscli.report.terminal import lengths_table
+from poscli.report.terminal import OPTIONAL_COLUMNS, _fitting, lengths_table
 
 TWO = {name: BEHAVIOUR[name] for name in ("alibi", "rope")}
 
@@ -135,6 +135,19 @@ def test_lines_of_an_evaluation_are_in_bits_per_byte_with_short_names_of_protoco
     (first,) = (line for line in text.splitlines() if "256 (1x)" in line)
     assert first.strip().startswith("rope, seed 1")
     assert " - " in first  # no gain at the training length
+
+
+def test_columns_are_left_out_only_where_the_terminal_is_too_narrow() -> None:
+    summary = summarize(results()[0])
+    without, table = _fitting(summary, Console(width=200))
+    assert without == ()
+    assert "gain 16x [95 %]" in printed(table)
+    without, table = _fitting(summary, Console(width=80))
+    assert without == OPTIONAL_COLUMNS[: len(without)]
+    text = printed(table)
+    assert "±" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert _fitting(summary, Console(width=30))[0] == OPTIONAL_COLUMNS
 
 
 def test_the_answer_compares_the_best_with_itself_only_beyond_its_training_length() -> None:

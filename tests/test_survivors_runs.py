@@ -34,6 +34,7 @@ from poscli.tasks.language import Language
 from poscli.tasks.task import IGNORED, Batch, Text
 from poscli.verify.checks import _finite_at
 from poscli.verify.noise import draw, perturbed, rounding, tolerances
+from poscli.verify.shapes import wrong_shapes
 from poscli.verify.subject import SHAPE, Subject
 
 
@@ -257,3 +258,18 @@ def test_a_process_that_waits_for_a_corpus_says_so(tmp_path: Path, monkeypatch: 
         assert not free.is_set()
     assert free.wait(60)
     other.join()
+
+
+class Wider(Encoding):
+    """The query comes back twice as wide as the key."""
+
+    def query(self, q: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+        return torch.cat([q, q], dim=-1)
+
+    def key(self, k: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+        return k.clone()
+
+
+def test_query_and_key_must_have_equal_widths() -> None:
+    found = wrong_shapes(Wider(SHAPE), Subject("none", 0), torch.float32)
+    assert found == "query and key come back with 16 and 8 channels"
