@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ from poscli.system.seeds import derive
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
 from poscli.tasks.task import IGNORED, Batch, Text
-from poscli.verify.checks import _finite_at
+from poscli.verify.checks import _finite_at, range_of_dtypes
 from poscli.verify.noise import draw, perturbed, rounding, tolerances
 from poscli.verify.shapes import wrong_shapes
 from poscli.verify.subject import SHAPE, Subject
@@ -273,3 +274,12 @@ class Wider(Encoding):
 def test_query_and_key_must_have_equal_widths() -> None:
     found = wrong_shapes(Wider(SHAPE), Subject("none", 0), torch.float32)
     assert found == "query and key come back with 16 and 8 channels"
+
+
+class FarSubject(Subject):
+    encodings = [Far(SHAPE)]  # noqa: RUF012 - takes the place of a property
+
+
+def test_a_limit_that_was_found_is_told_from_one_that_was_not_reached() -> None:
+    told = range_of_dtypes(FarSubject("none", 0))
+    assert re.fullmatch(r"float16 [\d,]+, bfloat16 at least [\d,]+, float32 at least [\d,]+ tokens", told), told
