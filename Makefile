@@ -5,6 +5,8 @@
 #   make numerical   the fast tests that compare numbers; .ci/run runs them with the kernels of other CPUs
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
+#   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
+#   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
 #   make bench    what every encoding costs on this machine, compared with none and with x-transformers (an hour or two)
 #   make publish  write the reports of quick and after-training to results/published, which git tracks
 # What a user runs lands in other folders of results/, which git ignores; `bench` and `publish` are for maintainers.
@@ -15,10 +17,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
+MUTANTS := $(VENV)/.mutants
+SEED ?= 1
+COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds, or are too slow to repeat.
-NOT_NUMERICAL := bad_files bad_input bench bench_against bench_timing cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams commands configuration contributing corpus_cache corpus_files data delete docs estimates every_encoding_trains hostile_names hub hub_failures jobs kernels mutants plugins published readme report report_texts rooms size spec state suite_files suites system_memory torture windows_by_hand
+NOT_NUMERICAL := bad_files bad_input bench bench_against bench_timing cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams commands configuration contributing corpus_cache corpus_files data delete docs estimates every_encoding_trains hostile_names hub hub_failures jobs kernels mutants plugins published readme report report_texts rooms size spec state suite_files suites survivors_bench survivors_drawing survivors_pictures survivors_report system_memory torture windows_by_hand
 
-.PHONY: install demo smoke check format table golden test numerical slow gpu bench publish clean
+.PHONY: install demo smoke check format table golden test numerical slow gpu torture mutants bench publish clean
 
 install: $(CORE)
 
@@ -55,6 +60,12 @@ slow: $(DEV)
 gpu: $(DEV)
 	$(BIN)/pytest -s -m gpu tests/test_gpu.py
 
+torture: $(DEV)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m torture
+
+mutants: $(MUTANTS)
+	PYTHONPATH=tests $(BIN)/python -m mutants --seed $(SEED) --count $(COUNT) $(MUTANTS_FLAGS)
+
 bench: $(DEV)
 	$(BIN)/poscli bench --against x-transformers --resume --out results/published/bench
 
@@ -75,4 +86,8 @@ $(CORE): pyproject.toml constraints.txt | $(BIN)/pip
 
 $(DEV): $(CORE)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(MUTANTS): $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,mutants]'
 	touch $@

@@ -66,10 +66,9 @@ def amount(value: float) -> str:
     >>> [amount(x) for x in (512, 131072, 2_100_000)]
     ['512', '131k', '2.1M']
     """
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
-            scaled = value / (1e3 if unit == "k" else size)
-            return f"{scaled:.3g}{unit}"
+    for least, size, unit in ((999.5e6, 1e9, "B"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):  # 999,500 rounds to 1M
+        if value >= least:
+            return f"{value / size:.3g}{unit}"
     return f"{value:.0f}"
 
 

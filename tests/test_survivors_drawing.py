@@ -1,0 +1,211 @@
+"""Pages, axes and numbers in text: their geometry in inches, their ticks, and how a number is written."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+from poscli.drawing.axes import headroom, length_axis, log_ticks, mark_training, signed_axis
+from poscli.drawing.bars import Bar, BarPage
+from poscli.drawing.page import BOTTOM, MIN_HEIGHT, STRIP_ROW, TOP, Page, place_labels
+from poscli.drawing.text import amount, number
+
+
+@pytest.fixture
+def axes() -> Axes:
+    return Figure(figsize=(8, 5)).add_subplot()
+
+
+def ticks(axes: Axes) -> list[float]:
+    return [float(tick) for tick in axes.yaxis.get_major_locator()()]
+
+
+def labels(axes: Axes) -> list[str]:
+    return axes.yaxis.get_major_formatter().seq
+
+
+# ---- the page
+
+
+def test_the_strip_of_failures_lies_between_the_axes_and_the_title() -> None:
+    page = Page(labels=3, failures=2)
+    assert page.strip is not None
+    body, strip = page.axes.get_position(), page.strip.get_position()
+    assert page.height == pytest.approx(MIN_HEIGHT + 2 * STRIP_ROW + 0.08 - STRIP_ROW)
+    assert body.y0 * page.height == pytest.approx(BOTTOM)
+    assert (strip.y0 - body.y1) * page.height == pytest.approx(0.08)
+    assert strip.height * page.height == pytest.approx(2 * STRIP_ROW)
+    assert (1 - strip.y1) * page.height == pytest.approx(TOP)
+
+
+def test_the_page_grows_with_its_labels_and_writes_many_of_them_smaller() -> None:
+    assert (Page(24).size, Page(25).size) == (8.0, 6.8)
+    assert Page(20).height == MIN_HEIGHT
+    assert Page(60).height == pytest.approx(TOP + BOTTOM + 60 * 1.28 * 6.8 / 72 + 0.1)
+    assert Page(1).strip is None
+
+
+def test_text_is_folded_to_the_page_and_cut_after_its_lines() -> None:
+    page = Page(1)
+    assert page._fold("a short line", 9, 2) == "a short line"
+    words = " ".join(f"word{n}" for n in range(200))
+    folded = page._fold(words, 9, 2).split("\n")
+    assert len(folded) == 2
+    assert folded[1].endswith(" …")
+    assert 5.5 < page._width(folded, 9) < 8.0  # inches: as wide as the page between its margins, nearly
+    assert page._fold(words, 9, 20).replace("\n", " ") == words
+
+
+def test_the_heading_ends_at_the_right_margin_above_the_axes() -> None:
+    page = Page(1)
+    page.write("title", "finding", "heading", "footnote")
+    (heading,) = (text for text in page.figure.texts if text.get_text() == "heading")
+    x, y = heading.get_position()
+    assert x * 8.0 == pytest.approx(8.0 - 0.14)
+    assert y * page.height == pytest.approx(page.height - TOP + 0.06)
+
+
+def test_labels_move_apart_as_little_as_possible() -> None:
+    assert place_labels([1.0, 1.0, 1.0], 0.5, 0.0, 3.0) == pytest.approx([0.5, 1.0, 1.5])
+    assert place_labels([2.0, 0.0, 1.9], 0.5, 0.0, 3.0) == pytest.approx([2.2, 0.0, 1.7])
+    assert place_labels([2.9, 3.0], 0.5, 0.0, 3.0) == pytest.approx([2.5, 3.0])
+    assert place_labels([], 0.5, 0.0, 3.0) == []
+
+
+# ---- axes
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (2, 3, [2, 2.2, 2.4, 2.6, 2.8, 3]),
+        (2, 6, [2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6]),
+        (1, 5, [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5]),
+        (1, 10, [1, 1.5, 2, 3, 4, 5, 6, 8, 10]),
+        (1, 20, [1, 1.5, 2, 3, 5, 7, 10, 15, 20]),
+        (1, 100, [1, 2, 5, 10, 20, 50, 100]),
+        (1, 1e4, [1, 3, 10, 30, 100, 300, 1000, 3000, 10000]),
+        (1, 1e6, [1, 10, 100, 1000, 1e4, 1e5, 1e6]),
+    ],
+)
+def test_ticks_of_a_log_axis_are_the_densest_series_of_fewer_than_ten(axes, low, high, expected) -> None:
+    axes.set_ylim(low * 0.9999, high * 1.0001)
+    log_ticks(axes)
+    assert ticks(axes) == pytest.approx(expected)
+
+
+def test_ticks_are_written_as_plain_numbers_up_to_a_hundred_thousand(axes) -> None:
+    axes.set_ylim(0.9, 1.1e6)
+    log_ticks(axes)
+    assert labels(axes) == ["1", "10", "100", "1000", "10000", "1e+05", "1e+06"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "limits", "note"),
+    [
+        (-1.0, 0.5, (-1.3, 0.8), ""),
+        (-2.5, 0.5, (-2.8, 0.8), ""),
+        (-2.6, 0.5, (-5.2, 0.8), ", log scale below"),
+    ],
+)
+def test_an_axis_around_zero_is_squeezed_below_where_losses_are_over_five_times_the_gains(
+    axes, low, high, limits, note
+) -> None:
+    assert signed_axis(axes, low, high) == note
+    assert axes.get_ylim() == pytest.approx(limits)
+    assert axes.get_yscale() == ("symlog" if note else "linear")
+    assert list(axes.lines[-1].get_ydata()) == [0, 0]
+    assert 0.0 in ticks(axes)
+    assert labels(axes)[ticks(axes).index(0.0)] == "0"
+
+
+def test_headroom_is_seven_percent_of_the_height(axes) -> None:
+    axes.set_ylim(2, 4)
+    headroom(axes)
+    assert axes.get_ylim() == pytest.approx((2, 4.14))
+    axes.set_yscale("log")
+    axes.set_ylim(1, 100)
+    headroom(axes)
+    assert axes.get_ylim() == pytest.approx((1, 100**1.07))
+
+
+def test_the_training_length_is_named_inside_the_axes(axes) -> None:
+    for at, shift in ((1.0, -11), (0.0, 5)):
+        mark_training(axes, 256, at)
+        (name,) = (child for child in axes.texts[-1:] if isinstance(child, Annotation))
+        assert (name.xy, name.xyann) == ((256, at), (4, shift))
+        assert name.get_text() == "training length 256"
+
+
+def test_at_most_nine_lengths_are_ticks(axes) -> None:
+    length_axis(axes, [64 << n for n in range(9)], 256)
+    assert len(axes.xaxis.get_major_locator()()) == 9
+    length_axis(axes, [64 << n for n in range(10)], 256)
+    assert list(axes.xaxis.get_major_locator()()) == [64, 256, 1024, 4096, 16384]
+    assert axes.xaxis.get_major_formatter().seq[:2] == ["64\n1/4x", "256\n1x"]
+
+
+# ---- bars
+
+
+def test_bars_have_round_ticks_first() -> None:
+    page = BarPage([Bar("a", 10.0, 9.0, 11.0, "text", "k"), Bar("b", 0.5, 0.45, 0.6, "text", "k")])
+    shown = [float(tick) for tick in page.axes.xaxis.get_major_locator()()]
+    assert {0.5, 1.0, 2.0, 5.0, 10.0} <= set(shown)
+    assert shown == sorted(shown)
+    low, high = page.axes.get_xlim()
+    assert (low, high) == pytest.approx((0.45 / 1.02, 11 * (11 / 0.45) ** 0.03))
+    inches = page.axes.get_position().width * 8.0 / math.log(high / low)
+    assert all(math.log(b / a) * inches > 0.4 for a, b in pairwise(shown))
+
+
+def test_a_narrow_axis_of_bars_keeps_the_tick_at_one() -> None:
+    page = BarPage([Bar("a" * 36, 200.0, 0.1, 200.0, "x" * 60, "k")])
+    shown = list(page.axes.xaxis.get_major_locator()())
+    assert 1.0 in shown
+    assert 2.0 not in shown
+
+
+def test_a_half_is_a_round_tick_and_goes_before_seven_tenths() -> None:
+    page = BarPage([Bar("a", 1.0, 0.4, 1.0, "text", "k")])
+    inches = page.axes.get_position().width * 8.0
+    page.axes.set_xlim(0.4, 0.4 * math.exp(inches / 1.15))  # 1.15 inches per factor e: 0.7 has room beside 1
+    assert 0.5 in page._ticks()
+    assert 0.7 not in page._ticks()
+
+
+def test_bars_near_one_leave_room_around_it() -> None:
+    page = BarPage([Bar("a", 1.0, 1.0, 1.0, "text", "k")])
+    assert page.axes.get_xlim() == pytest.approx((0.97 / 1.02, 1.1 * (1.1 / 0.97) ** 0.03))
+    assert BarPage([Bar("a", 1, 1, 1, "text", "k")] * 60).height == pytest.approx(Page(76).height)
+
+
+# ---- numbers in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (9999, "9999"),
+        (10_000, "10k"),
+        (999_499, "999k"),
+        (999_500, "1M"),
+        (1_000_000, "1M"),
+        (999_600_000, "1B"),
+        (2.5e9, "2.5B"),
+    ],
+)
+def test_a_count_has_three_digits_and_never_a_power_of_ten(value: float, text: str) -> None:
+    assert amount(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(99_999.0, "99999"), (100_000.0, "1e+05"), (0.0123, "0.01"), (0.0, "0.00")]
+)
+def test_a_number_has_three_digits(value: float, text: str) -> None:
+    assert number(value) == text

@@ -1,0 +1,285 @@
+"""Checkpoints, names of runs, seeds, suggestions in errors, the hub's budgets, and tasks: values by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from rich.console import Console
+
+from poscli.config.run import SCHEMA, RunConfig
+from poscli.data import Corpus, Split, disk_cache
+from poscli.data.corpora.hub import _documents
+from poscli.data.hubspec import HubSpec
+from poscli.data.source import Document
+from poscli.data.splitting import cut_point
+from poscli.data.tokenizers.bytes import Bytes
+from poscli.equation import Encoding
+from poscli.runs.checkpoint import Checkpoint, load, save, steps
+from poscli.runs.run import create, open_run
+from poscli.system import console
+from poscli.system.errors import CorruptError, near
+from poscli.system.memory import _process_mb
+from poscli.system.seeds import derive
+from poscli.tasks.copy import Copy
+from poscli.tasks.language import Language
+from poscli.tasks.task import IGNORED, Batch, Text
+from poscli.verify.checks import _finite_at, range_of_dtypes
+from poscli.verify.noise import draw, perturbed, rounding, tolerances
+from poscli.verify.shapes import wrong_shapes
+from poscli.verify.subject import SHAPE, Subject
+
+
+def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:
+    for step in (5, 20, 100):
+        save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {"m": torch.zeros(2)}, {"step": step}))
+    assert steps(tmp_path) == [100]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-100"]
+    assert load(tmp_path, 100).state == {"step": 100}
+    assert load(tmp_path, 100).model["w"].item() == 100
+
+
+def test_a_seed_is_the_first_63_bits_of_a_hash_of_its_purpose() -> None:
+    digest = hashlib.sha256(b"7/bench/3").digest()
+    assert derive(7, "bench", 3) == sum(byte << 8 * n for n, byte in enumerate(digest[:8])) // 2
+    assert derive(7, "bench", 3) != derive(7, "bench", 4)
+
+
+def test_an_unknown_name_comes_with_at_most_three_similar_or_twenty_others() -> None:
+    names = [f"name{n:02d}" for n in range(21)]
+    assert near("zzz", names[:20]) == f"there are: {', '.join(names[:20])}"
+    assert near("zzz", names) == "none of the 21 known names is similar"
+    assert near("name", names).count(" or ") == 2
+    assert near("ABCD", ["abce"]) == "did you mean abce?"
+    assert near("abcdefghij", ["abcdefuvwx"]) == "did you mean abcdefuvwx?"  # 6 of 10 letters are equal
+    assert near("abcdefghij", ["abcdeuvwxy"]).startswith("there are")
+    assert near("x", []) == "there are none"
+
+
+def test_memory_of_the_process_is_in_mebibytes() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
+    if not pages:
+        pytest.skip("/proc is Linux's")
+    assert _process_mb("VmRSS") == pytest.approx(pages * 4096 / 2**20, rel=0.2)
+
+
+# ---- the corpus
+
+
+class Rows:
+    """A split of twelve documents of ten bytes."""
+
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        yield from [{"text": self.letter * 10}] * 12
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("org/set", [("train", "a" * 10)] * 12 + [("valid", "b" * 10)] * 12),
+        ("org/set?bytes=100", [("train", "a" * 10)] * 9 + [("valid", "b" * 10)]),
+        ("org/set@train?bytes=100", [(None, "a" * 10)] * 10),
+        ("org/set@validation,train?bytes=50", [("train", "b" * 10)] * 5 + [("valid", "a" * 10)]),
+    ],
+)
+def test_nine_tenths_of_a_budget_are_read_from_the_training_split(spec: str, expected: list[tuple[str, str]]) -> None:
+    splits = {"train": Rows("a"), "validation": Rows("b")}
+    found = list(_documents(HubSpec.parse(spec), splits))
+    assert found == [Document(text.encode(), part) for part, text in expected]
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("", 1), ("K", 1000), ("M", 10**6), ("G", 10**9)])
+def test_units_of_a_budget_are_powers_of_a_thousand(unit: str, factor: int) -> None:
+    assert HubSpec.parse(f"org/set?bytes=7{unit}").budget == 7 * factor
+
+
+def test_a_corpus_of_one_line_is_cut_at_nine_tenths_and_never_inside_a_character() -> None:
+    assert cut_point(b"x" * 1000) == 900
+    assert cut_point("é".encode() * 500) == 900
+    assert cut_point(b"x" + "é".encode() * 500) == 899  # 1001 * 9 // 10 is 900, inside a character
+    assert cut_point("é".encode()) == 0
+
+
+# ---- tasks
+
+
+def test_windows_that_follow_each_other_need_one_target_more_than_they_hold() -> None:
+    for tokens, segments in ((40, 3), (41, 4), (42, 4)):
+        split = Split(np.zeros(tokens, dtype=np.uint16), np.array([0, tokens]), tokens - 1)
+        assert Language(Corpus("x", "", Bytes(), split, split)).segments(10) == segments
+
+
+def test_documents_have_one_target_less_than_tokens() -> None:
+    split = Split(np.arange(10, dtype=np.uint16), np.array([0, 3, 10]), 8)
+    text = Text(split, np.arange(10) % 2 == 0)
+    assert list(text.sizes) == [2, 6]
+    spans = np.array([[0, 2], [1, 6]])
+    assert text.windows(spans, 2).tolist() == [[0, 1, 2], [7, 8, 9]]
+    assert text.targets(spans, 2).tolist() == [[1, 2], [8, 9]]
+    assert text.counts(spans, 2).tolist() == [[False, True], [True, False]]
+    assert Text(split).counts(spans, 2).all()
+
+
+def test_targets_that_do_not_count_are_ignored() -> None:
+    batch = Batch(np.array([[1, 2, 3]]), np.array([[False, True]]))
+    inputs, targets = batch.tensors(torch.device("cpu"))
+    assert (inputs.tolist(), targets.tolist()) == ([[1, 2]], [[IGNORED, 3]])
+
+
+def test_an_episode_of_copying_is_a_string_of_16_symbols_and_the_string_again() -> None:
+    task = Copy()
+    assert task.vocab == 18
+    batch = task.batch(size=200, length=13, seed=0, step=0)
+    tokens, counted = batch.tokens, batch.counted
+    assert tokens.shape == (200, 14)
+    assert counted is not None
+    sizes = counted.sum(1)
+    assert (sizes.min(), sizes.max()) == (1, 6)  # up to half of the window
+    for row, size in zip(tokens, sizes, strict=True):
+        assert list(row[: -2 * size - 1]) == [17] * (13 - 2 * size)
+        assert row[-size - 1] == 16
+        assert list(row[-size:]) == list(row[-2 * size - 1 : -size - 1])
+    assert set(np.unique(tokens)) == set(range(18))
+    evaluated = task.text(13)
+    assert list(evaluated.sizes) == [13] * 256
+    assert evaluated.counted is not None
+    assert evaluated.counted.sum() == 256 * 6
+    with pytest.raises(Exception, match="at least 2 tokens"):
+        task.check(1)
+    task.check(2)
+
+
+# ---- folders of other versions, and messages
+
+
+@pytest.mark.parametrize(("env", "schema"), [({"schema": 1}, 1), ({}, 1), ({"schema": SCHEMA + 1}, SCHEMA + 1)])
+def test_a_folder_of_another_version_says_which(tmp_path: Path, env: dict[str, int], schema: int) -> None:
+    config, corpus = RunConfig(encoding="alibi"), {"corpus": {"fingerprint": "0123456789abcdef"}}
+    folder = create(tmp_path, config, corpus).folder.rename(tmp_path / "older")
+    (folder / "env.json").write_text(json.dumps(corpus | env))
+    with pytest.raises(CorruptError, match=rf"results of schema {schema}, this one has {SCHEMA}\)"):
+        open_run(folder)
+    (folder / "env.json").write_text(json.dumps(corpus | {"schema": SCHEMA}))
+    with pytest.raises(CorruptError, match="was edited or renamed"):
+        open_run(folder)
+
+
+def test_messages_are_printed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=text, width=20))
+    console.note("[bold]a note[/bold] that is longer than the line")
+    console.warn_once("[red]a doubt[/red]")
+    console.warn_once("[red]a doubt[/red]")
+    assert text.getvalue() == "[bold]a note[/bold] that is longer than the line\nnote: [red]a doubt[/red]\n"
+
+
+# ---- tolerances of verify
+
+
+def test_a_tolerance_is_eight_times_the_error_or_the_rounding_of_a_sum_that_cancels() -> None:
+    exact = {name: torch.zeros(2) for name in ("output", "dq", "dslope")}
+    small = {name: torch.full((2,), 1e-12) for name in exact}
+    large = {"output": torch.tensor([0.0, -0.5])} | {name: small[name] for name in ("dq", "dslope")}
+    assert tolerances(exact, [small], width=8, keys=16) == {
+        "output": 8 * 8 * 2**-23, "dq": 8 * 8 * 2**-23, "dslope": 8 * 8 * 16 * 2**-23,
+    }  # fmt: skip
+    assert tolerances(exact, [small, large], width=8, keys=16)["output"] == 4.0
+
+
+def test_weights_are_moved_by_three_tenths_of_normal_numbers_of_their_own() -> None:
+    layer = perturbed(torch.nn.Linear(3, 2), seed=5)
+    plain = torch.nn.Linear(3, 2)
+    plain.load_state_dict(layer.state_dict())
+    perturbed(plain, seed=5)
+    for n, (before, after) in enumerate(zip(layer.parameters(), plain.parameters(), strict=True)):
+        assert torch.allclose(after - before, 0.3 * draw(*before.shape, seed=5000 + n), atol=1e-6)
+
+
+def test_rounding_is_four_times_the_largest_change_by_one_unit() -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.w * x
+
+    assert rounding(Scale(), torch.tensor([2.0, 4.0])) == 4 * 4 * 2**-23
+    assert rounding(Scale(), torch.tensor([2.0, 4.0]), unit=0.5) == 4 * 4 * 0.5
+
+
+# ---- verify
+
+
+class Far(Encoding):
+    """Queries grow with the position, and positions are a thousand apart."""
+
+    def positions(self, index: torch.Tensor) -> torch.Tensor:
+        return index * 1000
+
+    def query(self, q: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+        return q * pos.to(q.dtype)[:, None]
+
+
+def test_the_range_of_a_dtype_is_that_of_the_encodings_own_positions() -> None:
+    encoding, subject = Far(SHAPE), Subject("none", 0)
+    assert _finite_at(encoding, subject, torch.float16, 5)
+    assert not _finite_at(encoding, subject, torch.float16, 1000)  # 999,000 is too large, 999 would not be
+
+
+def test_only_several_encodings_of_one_layer_are_a_composition() -> None:
+    assert Subject("alibi+rope", 0).composed
+    assert not Subject("alibi", 0).composed
+
+
+def test_a_process_that_waits_for_a_corpus_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, free = threading.Event(), threading.Event()
+    monkeypatch.setattr(disk_cache, "note", lambda message: said.set())
+
+    def build() -> None:
+        with disk_cache._locked(tmp_path / "corpus"):
+            free.set()
+
+    with FileLock(tmp_path / ".corpus.lock"):
+        other = threading.Thread(target=build, daemon=True)
+        other.start()
+        assert said.wait(60)  # at once, in fact
+        assert not free.is_set()
+    assert free.wait(60)
+    other.join()
+
+
+class Wider(Encoding):
+    """The query comes back twice as wide as the key."""
+
+    def query(self, q: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+        return torch.cat([q, q], dim=-1)
+
+    def key(self, k: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+        return k.clone()
+
+
+def test_query_and_key_must_have_equal_widths() -> None:
+    found = wrong_shapes(Wider(SHAPE), Subject("none", 0), torch.float32)
+    assert found == "query and key come back with 16 and 8 channels"
+
+
+class FarSubject(Subject):
+    encodings = [Far(SHAPE)]  # noqa: RUF012 - takes the place of a property
+
+
+def test_a_limit_that_was_found_is_told_from_one_that_was_not_reached() -> None:
+    told = range_of_dtypes(FarSubject("none", 0))
+    assert re.fullmatch(r"float16 [\d,]+, bfloat16 at least [\d,]+, float32 at least [\d,]+ tokens", told), told
