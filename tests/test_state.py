@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from pathlib import Path
 
 import pytest
+from cli_runner import cli
 from test_suites import SUITE
+from torture.processes import Started
 
 from poscli.runs.lock import is_locked, locked
+from poscli.runs.run import list_runs
 from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.errors import CorruptError, LockedError, StorageError
 from poscli.system.files import remove_temporaries, write_atomic
@@ -100,15 +104,20 @@ def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path: Path) -> N
         pass
 
 
-def test_two_suites_at_once_wait_for_each_other(tmp_path: Path, monkeypatch) -> None:
-    """Each does what the other does not, waits for the rest, and reports everything."""
-    from torture.processes import Started
-
+def test_a_suite_waits_for_a_run_that_another_process_works_on(tmp_path: Path, monkeypatch) -> None:
+    """It does everything else first, then waits, and its report is the one of a suite that was alone."""
     monkeypatch.setattr("poscli.sweep.suite.SECONDS_BETWEEN_TRIES", 0.05)
-    suite = tmp_path / "tiny.toml"
+    suite, alone, waited = tmp_path / "tiny.toml", tmp_path / "alone", tmp_path / "waited"
     suite.write_text(SUITE)
-    both = [Started(("run", suite, "--out", tmp_path / "out", "--to", tmp_path / str(n))) for n in range(2)]
-    ended = [process.wait() for process in both]
-    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
-    assert any("is put off" in each.err for each in ended)
-    assert (tmp_path / "0" / "summary.csv").read_text() == (tmp_path / "1" / "summary.csv").read_text()
+    assert cli("run", suite, "--out", alone).code == 0
+    first = list_runs(alone / "runs")[0]
+    with locked(waited / "runs" / first.id):
+        process = Started(("run", suite, "--out", waited))
+        deadline = time.monotonic() + 60
+        while len(list((waited / "runs").glob("*/eval.json"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    ended = process.wait()
+    assert ended.code == 0, ended.err
+    assert f"process {os.getpid()}" in ended.err
+    assert "is put off" in ended.err
+    assert (waited / "tiny" / "summary.csv").read_text() == (alone / "tiny" / "summary.csv").read_text()

@@ -12,13 +12,13 @@ from rich.console import Console
 from small_bench import CPU, SMALL, settings
 
 from poscli.bench import session
-from poscli.bench.needs import BLOCK_BYTES, Needs, estimate, needs
 from poscli.bench.peers import build
 from poscli.bench.rows import once_message
 from poscli.bench.settings import BenchSettings
 from poscli.bench.show import show
 from poscli.bench.synthetic import VOCAB, synthetic_task, synthetic_tokens
 from poscli.bench.timing import Pace, Timing, in_turns, ratio
+from poscli.config.needs import BLOCK_BYTES, Needs, estimate, needs
 from poscli.config.run import ModelConfig, RunConfig
 from poscli.system.progress import Meter
 
@@ -76,10 +76,11 @@ def test_a_ratio_is_of_medians_and_its_spread_is_over_turns() -> None:
         ("reference", set(), Needs(4.0, 2.5)),
         ("reference", {"distance_bias"}, Needs(6.0, 4.0)),
         ("reference", {"relative_keys", "relative_values"}, Needs(4 + 1.5 * 8 * 2, 2.5 + 1.2 * 8 * 2)),
-        ("blocks", {"distance_bias"}, Needs(0.0, 2.0, BLOCK_BYTES)),
-        ("blocks", {"relative_keys"}, Needs(0.0, 4.0, BLOCK_BYTES)),
-        ("sdpa", {"distance_bias"}, Needs()),
-        ("sdpa", {"relative_keys"}, Needs(0.0, 3.0, BLOCK_BYTES)),
+        ("blocks", {"distance_bias"}, Needs(kept=2, buffer=BLOCK_BYTES)),
+        ("blocks", {"relative_keys"}, Needs(kept=4, buffer=BLOCK_BYTES)),
+        ("sdpa", {"distance_bias"}, Needs(block=6)),
+        ("sdpa", {"relative_keys"}, Needs(kept=3, buffer=BLOCK_BYTES)),
+        ("sdpa", {"bias"}, Needs(kept_once=3, buffer=BLOCK_BYTES)),
     ],
 )
 def test_needs_of_an_engine(engine: str, blanks: set[str], expected: Needs) -> None:

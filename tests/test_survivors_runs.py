@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from rich.console import Console
 
 from poscli.config.run import SCHEMA, RunConfig
 from poscli.data import Corpus, Split, disk_cache
@@ -24,6 +23,7 @@ from poscli.data.source import Document
 from poscli.data.splitting import cut_point
 from poscli.data.tokenizers.bytes import Bytes
 from poscli.equation import Encoding
+from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.runs.checkpoint import Checkpoint, load, save, steps
 from poscli.runs.run import create, open_run
 from poscli.system import console
@@ -35,15 +35,14 @@ from poscli.tasks.language import Language
 from poscli.tasks.task import IGNORED, Batch, Text
 from poscli.verify.checks import _finite_at, range_of_dtypes
 from poscli.verify.noise import draw, perturbed, rounding, tolerances
-from poscli.verify.shapes import wrong_shapes
 from poscli.verify.subject import SHAPE, Subject
 
 
-def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (5, 20, 100):
         save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {"m": torch.zeros(2)}, {"step": step}))
-    assert steps(tmp_path) == [100]
-    assert [path.name for path in tmp_path.iterdir()] == ["step-100"]
+    assert steps(tmp_path) == [20, 100]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-100", "step-20"]
     assert load(tmp_path, 100).state == {"step": 100}
     assert load(tmp_path, 100).model["w"].item() == 100
 
@@ -166,19 +165,19 @@ def test_an_episode_of_copying_is_a_string_of_16_symbols_and_the_string_again() 
 
 @pytest.mark.parametrize(("env", "schema"), [({"schema": 1}, 1), ({}, 1), ({"schema": SCHEMA + 1}, SCHEMA + 1)])
 def test_a_folder_of_another_version_says_which(tmp_path: Path, env: dict[str, int], schema: int) -> None:
-    config, corpus = RunConfig(encoding="alibi"), {"corpus": {"fingerprint": "0123456789abcdef"}}
-    folder = create(tmp_path, config, corpus).folder.rename(tmp_path / "older")
-    (folder / "env.json").write_text(json.dumps(corpus | env))
-    with pytest.raises(CorruptError, match=rf"results of schema {schema}, this one has {SCHEMA}\)"):
-        open_run(folder)
-    (folder / "env.json").write_text(json.dumps(corpus | {"schema": SCHEMA}))
+    corpus = {"corpus": {"fingerprint": "0123456789abcdef"}}
+    folder = create(tmp_path / "older", RunConfig(encoding="alibi"), corpus | {"schema": SCHEMA}).folder
     with pytest.raises(CorruptError, match="was edited or renamed"):
+        open_run(folder)
+    (folder / "env.json").write_text(json.dumps(corpus | env))
+    (folder / "MANIFEST.json").unlink()
+    with pytest.raises(CorruptError, match=rf"results of schema {schema}, this one has {SCHEMA}\)"):
         open_run(folder)
 
 
 def test_messages_are_printed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
-    monkeypatch.setattr(console, "err", Console(file=text, width=20))
+    monkeypatch.setattr(console, "err", console.PlainConsole(file=text, width=20))
     console.note("[bold]a note[/bold] that is longer than the line")
     console.warn_once("[red]a doubt[/red]")
     console.warn_once("[red]a doubt[/red]")
@@ -272,7 +271,7 @@ class Wider(Encoding):
 
 
 def test_query_and_key_must_have_equal_widths() -> None:
-    found = wrong_shapes(Wider(SHAPE), Subject("none", 0), torch.float32)
+    found = wrong_shapes(Wider(SHAPE), BlankInputs.of(SHAPE))
     assert found == "query and key come back with 16 and 8 channels"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torture.pipeline import STEPS
 from torture.rows import ROWS, Row
 
 SAMPLE = {  # trials of each row
@@ -49,6 +50,6 @@ def test_a_fault_that_is_not_survived_is_found(base: Path) -> None:
 
     whole = _whole(base)
     out = whole.start("extrapolate", base / "changed")
-    (weights,) = sorted(out.rglob("model.safetensors"))[-1:]
+    (weights,) = out.rglob(f"step-{STEPS}/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     assert any("model.safetensors differs" in fault for fault in whole.differences("train", out))

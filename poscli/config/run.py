@@ -130,7 +130,7 @@ def slug(text: str) -> str:
     name = re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.") or "encoding"
     if len(name) <= LONGEST_SLUG:
         return name
-    return f"{name[:LONGEST_SLUG]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{name[:LONGEST_SLUG]}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 def write_run_config(config: RunConfig) -> str:

@@ -75,6 +75,8 @@ class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
             raise UsageError(f"a spec has at most {LONGEST} characters; {text[:40]!r}... has {len(text)}")
+        if any("\ud800" <= sign <= "\udfff" for sign in text):  # bytes of the command line that are not UTF-8
+            raise UsageError(f"the encoding {text!r} is not UTF-8 text; rename the file that it names")
         self.text, self.at = text, 0
         self.tokens = self._scan()
 

@@ -11,7 +11,8 @@ import pandas as pd
 
 from .processes import Ended, command, steady_clock
 
-SHAPE = ("--preset", "nano", "--layers", 1, "--length", 16, "--batch", 2, "--tokens", 12 * 32)
+STEPS = 12
+SHAPE = ("--preset", "nano", "--layers", 1, "--length", 16, "--batch", 2, "--tokens", STEPS * 32)
 TIMING = ["seconds", "tokens_per_s", "peak_mb"]  # columns that differ between two equal runs
 STAGES = ("train", "extrapolate", "report")
 
@@ -67,7 +68,9 @@ def results(out: Path) -> dict[str, str]:
     found = {}
     for path in sorted(out.rglob("*")):
         name = str(path.relative_to(out))
-        if path.name == "model.safetensors" or path.name in ("config.toml", "report.md"):
+        if path.name == "model.safetensors" and path.parent.name != f"step-{STEPS}":
+            continue  # which checkpoint is the one before depends on when the run was stopped
+        if path.name in ("model.safetensors", "config.toml", "report.md"):
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif path.suffix == ".csv":
             found[name] = _without_timing(path.read_bytes())
