@@ -16,7 +16,11 @@ SAMPLE = {  # trials of each row
     "SIGKILL": 3,
     "SIGTERM": 3,
     "SIGINT": 2,
-    "mutated": 16,
+    "mutated files": 12,
+    "mutated corpora": 2,
+    "hostile names": 2,
+    "hostile texts": 0,  # tests/test_report_texts.py
+    "random command": 0,  # tests/test_commands.py
     "pickles": 2,
     "2, 4, 8": 2,
     "resume": 3,

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import pkgutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
 import torch
 
-from . import damage, deaths, killed, numbers
+import poscli
+
+from . import commands, corpora, damage, deaths, killed, names, numbers, reports
 from .__main__ import Row, Trial
 from .pipeline import Undisturbed
 
-KILLS, STOPS, MUTATIONS, PICKLES, ROUNDS, CUTS = 200, 50, 5000, 25, 50, 2
+KILLS, STOPS, PICKLES, ROUNDS, CUTS = 200, 50, 25, 50, 2
+MUTATIONS, CORPORA = 3750, 1250  # of files of runs, and of sources and caches of corpora
+NAMES, PAGES, LINES = 500, 100, 100  # hostile names; hostile reports, in one trial; batches of ten command lines
 LONGEST_RUN_SECONDS = 1.2  # within which a signal is sent: about as long as a stage takes
 
 
 @cache
 def _whole(base: Path) -> Undisturbed:
-    """The undisturbed run; made before the processes are forked that share what it has imported."""
+    """The undisturbed run; first everything is imported that the forked processes would import one by one."""
     torch.set_num_threads(1)
+    for module in pkgutil.walk_packages(poscli.__path__, "poscli."):
+        if "kernels" not in module.name and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    importlib.import_module("torch._dynamo")  # an optimizer imports it, in almost two seconds
     return Undisturbed(base / "undisturbed")
 
 
@@ -56,6 +66,35 @@ def _mutations(base: Path) -> Iterator[Trial]:
         yield f"seed {seed}", partial(damage.mutation, whole, seed=seed)
 
 
+def _corpora(base: Path) -> Iterator[Trial]:
+    for seed in range(CORPORA):
+        yield f"seed {seed}", partial(corpora.mutation, seed=seed)
+
+
+def _names(base: Path) -> Iterator[Trial]:
+    for seed in range(NAMES):
+        kind, text = names.hostile_spec(seed)
+        yield f"{kind} {text!r}"[:200], partial(_checked, partial(names.check, kind, text))
+
+
+def _pages(base: Path) -> Iterator[Trial]:
+    yield f"{PAGES} reports", partial(_checked, partial(reports.torture, PAGES, draw_pictures=False))
+
+
+def _lines(base: Path) -> Iterator[Trial]:
+    for batch in range(LINES):
+        yield f"batch {batch}", partial(_checked, partial(commands.torture, batch, 10))
+
+
+def _checked(check: Callable[[], object], folder: Path) -> list[str]:
+    """The faults of a check that raises what it finds."""
+    try:
+        check()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault
+        return [f"{type(error).__name__}: {error}"]
+    return []
+
+
 def _pickles(base: Path) -> Iterator[Trial]:
     whole = _whole(base)
     for seed in range(PICKLES):
@@ -79,6 +118,10 @@ ROWS = [
     Row("SIGTERM at random times", "code 143 within 10 s; goes on", partial(_signals, signal.SIGTERM, STOPS)),
     Row("SIGINT at random times", "code 130 within 10 s; goes on", partial(_signals, signal.SIGINT, STOPS)),
     Row("mutated files of runs", "refused, or the undisturbed results", _mutations),
+    Row("mutated corpora and their caches", "refused, rebuilt, or the same tokens", _corpora),
+    Row("hostile names, specs, corpora, suites", "nothing outside the results folder; one line", _names),
+    Row("hostile texts in 100 reports", "nothing injected", _pages),
+    Row("random command lines, ten at a time", "a documented exit code; one line; no traceback", _lines),
     Row("pickles in place of files", "none is executed", _pickles),
     Row("2, 4, 8 processes on one run", "one winner", _contests),
     Row("resume of every encoding, 2 cuts", "the same bits", _resumes),
