@@ -105,6 +105,7 @@ def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> 
         "ppl": math.exp(nll),
         "unigram": UNIGRAM,
         "chance": math.log(257),
+        "guess_gain_low": UNIGRAM - nll - 0.01,
         "nll_low": nll - 0.03,
         "nll_high": nll + 0.03,
         "gain": told,

@@ -198,7 +198,7 @@ def test_an_encoding_that_an_engine_cannot_run_gets_unsupported_rows(tmp_path: P
         (("--enc", "alibbi"), "did you mean alibi?"),
         (("--enc", "alibi", "--preset", "tinny"), "did you mean tiny"),
         (("--enc", "alibi", "--what", "tran"), "'machine', 'train', 'eval' or 'decode'"),
-        (("--enc", "alibi", "--lengths", "64,oops"), "--lengths 'oops' is no number of tokens"),
+        (("--enc", "alibi", "--lengths", "64,oops"), "--lengths 'oops': no number of tokens"),
         (("--enc", "alibi", "--lengths", "64", "--max-len", "32"), "all above --max-len 32"),
         (("--enc", "alibi", "--against", "x-transformer"), "did you mean x-transformers?"),
         (("--enc", "dape", "--against", "x-transformers"), "has none of dape; it has none, rope"),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from poscli.data import Split
+from poscli.evaluation import scoring
 from poscli.evaluation.intervals import ratio_interval
 from poscli.evaluation.losses import NLL, Losses
 from poscli.evaluation.scoring import FEWEST_DOCUMENTS, _Scores
@@ -120,6 +121,19 @@ def test_documents_are_resampled_whole() -> None:
     assert expected[1] - expected[0] > 2 * (windows[1] - windows[0])  # the spread that windows would hide
 
 
+@pytest.mark.parametrize(("vocab", "guess"), [(9, math.log(9)), (100, 3.0)])
+def test_the_gain_over_a_guess_is_paired(vocab: int, guess: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is resampled are the differences of each document; the guess is the better of chance and the unigrams."""
+    seen: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(scoring, "ratio_interval", lambda *pair: seen.append(pair) or (-1.5, 1.5))
+    made, losses = scores([0, 1, 1, 2, 3, 4], [1.0, 2.0, 4.0, 1.5, 1.25, 3.0])
+    made.task.vocab = vocab
+    assert made.numbers(losses)["guess_gain_low"] == -1.5
+    totals, counts = seen[-1]
+    assert totals == pytest.approx(np.array([guess - 1, 2 * guess - 6, guess - 1.5, guess - 1.25, guess - 3]))
+    assert list(counts) == [1, 2, 1, 1, 1]
+
+
 def test_with_few_documents_windows_are_resampled_and_the_row_says_so() -> None:
     documents = [0, 0, 0, 1, 1, 2, 2, 3]
     assert len(set(documents)) < FEWEST_DOCUMENTS
@@ -141,7 +155,7 @@ def seeds(gains: list[float], halves: list[float], bytes_per_token: int = 1) -> 
             "encoding": "e", "seed": range(len(gains)), "protocol": "fixed", "variant": "full", "length": 64,
             "train_length": 16, "status": "ok", "reason": "", "tokens": 100, "bytes": 100 * bytes_per_token,
             "documents": 9, "parameters": 5, "nll": 1.0, "nll_low": 0.9, "nll_high": 1.1, "bpb": 1.0 / LN2,
-            "unigram": 3.0, "chance": 5.0,
+            "unigram": 3.0, "chance": 5.0, "guess_gain_low": 1.9,
             "gain": gains,
             "gain_low": [gain - half for gain, half in zip(gains, halves, strict=True)],
             "gain_high": [gain + 2 * half for gain, half in zip(gains, halves, strict=True)],

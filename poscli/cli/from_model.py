@@ -136,7 +136,7 @@ def _read(kind: Any, value: Any, flag: str) -> Any:
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        raise UsageError(f"{flag} {error.errors()[0]['input']!r} is {rule(error)}") from error
+        raise UsageError(f"{flag} {error.errors()[0]['input']!r}: {rule(error)}") from error
 
 
 def assignments(pairs: list[str], flag: str) -> dict[str, float]:

@@ -70,7 +70,7 @@ class _Scores:
         self.counts = text.counts(spans, scored)
         targets = text.targets(spans, scored)
         self.bytes = int(setup.task.token_bytes(targets)[self.counts].sum())
-        self.unigram = float(setup.task.unigram(targets)[self.counts].mean())
+        self.unigram = setup.task.unigram(targets)  # nats of each token
         documents, unit = np.unique(spans[:, 0], return_inverse=True)
         self.documents = len(documents)
         by_document = self.documents >= FEWEST_DOCUMENTS
@@ -81,6 +81,7 @@ class _Scores:
         nll = losses.at(self.spans, self.scored)
         mean, tokens = float(nll[self.counts].mean()), int(self.counts.sum())
         low, high = self.interval(nll)
+        unigram, chance = float(self.unigram[self.counts].mean()), math.log(self.task.vocab)
         own = {name: float(losses.at(self.spans, self.scored, name)[self.counts].mean()) for name in self.task.columns}
         return {
             "tokens": tokens,
@@ -89,8 +90,9 @@ class _Scores:
             "nll": mean,
             "bpb": mean / math.log(2) * (tokens / self.bytes),
             "ppl": math.exp(min(mean, 700)),
-            "unigram": self.unigram,
-            "chance": math.log(self.task.vocab),
+            "unigram": unigram,
+            "chance": chance,
+            "guess_gain_low": self.interval((self.unigram if unigram < chance else chance) - nll)[0],
             "nll_low": low,
             "nll_high": high,
             "resampled": self.resampled,

@@ -20,15 +20,15 @@ def untrained(rows: pd.DataFrame) -> dict[str, str]:
     own = own[sound(own) & (own["length"] == own["train_length"])].drop_duplicates("run_id", keep="last")
     found = {}
     for name, runs in own.groupby("encoding"):
-        losses = zip(runs["nll"], runs["nll_high"], runs[["unigram", "chance"]].min(axis=1), strict=True)
+        losses = zip(runs["nll"], runs["guess_gain_low"], runs[["unigram", "chance"]].min(axis=1), strict=True)
         guesses = [loss for loss in losses if only_guesses(*loss)]
         if guesses:
             found[str(name)] = _reason(*guesses[0], seeds=(len(guesses), len(runs)))
     return found
 
 
-def _reason(nll: float, high: float, guess: float, seeds: tuple[int, int]) -> str:
+def _reason(nll: float, gain_low: float, guess: float, seeds: tuple[int, int]) -> str:
     some = f"{seeds[0]} of {seeds[1]} seeds: " if seeds[0] < seeds[1] else ""
-    above = f" (95 % interval up to {number(high)})" if nll < guess else ""
-    loss = f"its loss at its training length is {number(nll)} nats per token{above}"
-    return f"{some}{loss}, and guessing costs {number(guess)}"
+    close = f" (the 95 % interval of the difference begins at {number(gain_low)})" if nll < guess else ""
+    loss = f"its loss at its training length is {number(nll)} nats per token"
+    return f"{some}{loss}, and guessing costs {number(guess)}{close}"

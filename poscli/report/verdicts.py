@@ -34,12 +34,13 @@ def can_win(verdict: str) -> bool:
     return verdict != NOT_TRAINED and not is_failure(verdict)
 
 
-def only_guesses(nll: float, nll_high: float, guess: float) -> bool:
-    """Whether a loss is not below that of a guess, in nats per token.
+def only_guesses(nll: float, gain_low: float, guess: float) -> bool:
+    """Whether a loss is not surely below that of a guess, in nats per token.
 
-    `nll_high` is the upper end of the interval of the loss; where it is not defined (NaN), the loss itself decides.
+    `gain_low` is the lower end of the interval of the guess minus the loss, on the same tokens; where it is not
+    defined (NaN), the difference itself decides.
     """
-    return (nll if math.isnan(nll_high) else nll_high) >= guess
+    return (guess - nll if math.isnan(gain_low) else gain_low) <= 0
 
 
 def verdict(gain: float, gain_low: float, gain_high: float) -> str:

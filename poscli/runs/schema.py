@@ -41,6 +41,10 @@ EVAL_COLUMNS: Columns = {
     "ppl": ("float64", "perplexity per token, exp(nll)"),
     "unigram": ("float64", "nats per token of guessing the same tokens by their frequency in the training text"),
     "chance": ("float64", "nats per token of guessing evenly among the whole vocabulary"),
+    "guess_gain_low": (
+        "float64",
+        "lower end of the 95 % interval of the better guess minus nll on identical tokens, paired bootstrap",
+    ),
     "nll_low": ("float64", "lower end of the 95 % interval of nll, bootstrap over `resampled`"),
     "nll_high": ("float64", "upper end of that interval"),
     "gain": ("float64", "context gain, nats per token: nll of crop minus nll of this row, on identical tokens"),
