@@ -74,8 +74,10 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path,
 def test_what_a_killed_process_left_is_removed_under_the_lock(tmp_path: Path) -> None:
     (tmp_path / ".eval.csv.x1y2.tmp").write_text("half")
     (tmp_path / "mine.tmp").write_text("kept")
+    (tmp_path / "nll").mkdir()
+    (tmp_path / "nll" / ".32.parquet.x1y2.tmp").write_text("half")
     remove_temporaries(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.tmp"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine.tmp", "nll"]
 
 
 def _try(folder: Path, answer) -> None:  # type: ignore[no-untyped-def]

@@ -44,10 +44,14 @@ def make_folder(path: Path) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove files that a process killed in `write_atomic` left in a folder. No other process may be writing there."""
+    """Remove files that a process killed in `write_atomic` left in a folder or directly below it.
+
+    No other process may be writing there.
+    """
     with storing(folder):
-        for path in folder.glob(f".*{TEMPORARY}"):
-            path.unlink(missing_ok=True)
+        for path in (*folder.glob(f".*{TEMPORARY}"), *folder.glob(f"*/.*{TEMPORARY}")):
+            if path.is_file():
+                path.unlink(missing_ok=True)
 
 
 @contextmanager
