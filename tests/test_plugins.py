@@ -419,6 +419,17 @@ def test_an_edited_encoding_is_another_run(inside: Callable[[str], None]) -> Non
     assert new.json[0]["run_id"] != run_of("results", "toy.py:Toy").id
 
 
+def test_runs_of_older_code_are_left_out_beside_those_of_the_new(inside: Callable[[str], None]) -> None:
+    (old,) = cli(*TRAIN, "--json", "--out", "both").json
+    inside(TRAINED.replace("/ 8", "/ 7"))
+    (new,) = cli(*TRAIN, "--json", "--out", "both").json
+    result = cli("extrapolate", *SHORT, "--json", "--out", "both")
+    assert result.code == 0, result.err
+    assert {row["run_id"] for row in result.json} == {new["run_id"]}
+    assert f"{old['run_id']} is left out: the source of toy.py:Toy is not what this run was trained with" in result.err
+    assert cli("extrapolate", *SHORT, "--run", old["run_id"], "--out", "both").code == 5
+
+
 def test_an_encoding_that_is_gone_is_looked_for_where_it_was(
     inside: Callable[[str], None], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,17 +89,14 @@ def _work(
     """Every selected run, and its weights under the encodings of --as."""
     from functools import cache
 
-    from poscli.config.plugins import check_plugins
     from poscli.evaluation.extrapolate import settings_of
     from poscli.evaluation.posthoc import runs_as
-    from poscli.runs.select import select, trained
+    from poscli.runs.select import select, trained, with_known_plugins
     from poscli.system.device import device_of
     from poscli.tasks import open_task
 
     device, opened = device_of(device_name), cache(open_task)
-    selected = select(runs, ids, encodings)
-    for run in selected:
-        check_plugins(run.config, run.env)
+    selected = with_known_plugins(select(runs, ids, encodings), strict=bool(ids))
     chosen = runs_as(selected if ids else trained(selected), request.as_, strict=bool(ids or encodings))
     settings = [settings_of(run.config, request, smoke) for run in chosen]
     tasks = [opened(run.config.task, run.config.corpus, run.config.tokenizer) for run in chosen]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from poscli import specs
+from poscli.config.plugins import check_plugins
 from poscli.runs.run import Run, list_runs
 from poscli.system.console import note
-from poscli.system.errors import UsageError, near
+from poscli.system.errors import CorruptError, PoscliError, UsageError, near
 
 UNFINISHED = ("planned", "training", "interrupted")  # states in which a run has nothing to evaluate yet
 
@@ -20,12 +21,11 @@ def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
     for id_ in ids:
         if not any(run.id.startswith(id_) for run in known):
             raise UsageError(f"there is no run {id_!r} in {runs}: {near(id_, [run.id for run in known])}")
-    canonical = [str(specs.parse(text)) for text in encodings]
+    trained_with = {run.config.encoding for run in known}  # these need not be loaded to be found
+    canonical = [text if text in trained_with else str(specs.parse(text)) for text in encodings]
     for wanted in canonical:
         if all(run.config.encoding != wanted for run in known):
-            raise UsageError(
-                f"no run in {runs} has the encoding {wanted}: {near(wanted, {run.config.encoding for run in known})}"
-            )
+            raise UsageError(f"no run in {runs} has the encoding {wanted}: {near(wanted, trained_with)}")
     return [
         run
         for run in known
@@ -42,3 +42,21 @@ def trained(runs: list[Run]) -> list[Run]:
     if len(waiting) == len(runs):
         raise UsageError("no run is trained to its end; repeat the command that began one to finish it")
     return [run for run in runs if run not in waiting]
+
+
+def with_known_plugins(runs: list[Run], strict: bool) -> list[Run]:
+    """The runs whose plugins are what they were in training. Of the others, a note says what has changed.
+
+    The first fault is raised instead if `strict`, or if no run is left: CorruptError or UsageError.
+    """
+    faults: dict[str, PoscliError] = {}
+    for run in runs:
+        try:
+            check_plugins(run.config, run.env)
+        except (CorruptError, UsageError) as fault:
+            faults[run.id] = fault
+    if faults and (strict or len(faults) == len(runs)):
+        raise next(iter(faults.values()))
+    for name, reason in faults.items():
+        note(f"{name} is left out: {reason}")
+    return [run for run in runs if run.id not in faults]
