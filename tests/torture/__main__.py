@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -18,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "results" / "torture"
 COLUMNS = ["test", "tried", "faults", "minutes", "rule"]
+PAGE = Path(__file__).with_name("page.md")  # the text of results/torture/README.md
 
 Trial = tuple[str, Callable[[Path], list[str]]]  # a name, and what to try in a folder of its own
 
@@ -91,6 +94,20 @@ def _write(line: dict[str, object]) -> None:
     table = pd.DataFrame([known[row.test] for row in ROWS if row.test in known], columns=COLUMNS)
     FOLDER.mkdir(parents=True, exist_ok=True)
     table.to_csv(FOLDER / "torture.csv", index=False)
+    lines = ["| test | tried | with faults | minutes | rule |", "| --- | ---: | ---: | ---: | --- |"]
+    lines += [f"| {' | '.join(str(row[name]) for name in COLUMNS)} |" for row in table.to_dict("records")]
+    about = PAGE.read_text().format(
+        python=platform.python_version(), torch=torch.__version__, cpu=_cpu(), cores=os.cpu_count()
+    )
+    (FOLDER / "README.md").write_text(about.replace("TABLE", "\n".join(lines)))
+
+
+def _cpu() -> str:
+    """The name of the CPU, where the system tells it."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
 
 
 if __name__ == "__main__":
