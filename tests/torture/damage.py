@@ -28,7 +28,7 @@ def mutation(whole: Undisturbed, folder: Path, seed: int) -> list[str]:
 
 
 def _use(whole: Undisturbed, out: Path, stage: str, damaged: Path) -> list[str]:
-    before = {path: path.read_bytes() for path in out.rglob("model.safetensors")}
+    before = {path: path.read_bytes() for path in out.rglob("model.safetensors") if path.is_file()}
     ended = command(*_arguments(stage, out))
     found = ended.faults(0, 1, 2, 5)
     if ended.code == 0:

@@ -68,13 +68,15 @@ def results(out: Path) -> dict[str, str]:
     found = {}
     for path in sorted(out.rglob("*")):
         name = str(path.relative_to(out))
+        if not path.is_file():
+            continue  # a folder, or a symlink that leads nowhere
         if path.name == "model.safetensors" and path.parent.name != f"step-{STEPS}":
             continue  # which checkpoint is the one before depends on when the run was stopped
         if path.name in ("model.safetensors", "config.toml", "report.md"):
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif path.suffix == ".csv":
             found[name] = _without_timing(path.read_bytes())
-        elif path.is_file() and path.name.endswith(".tmp"):
+        elif path.name.endswith(".tmp"):
             found[name] = "left over"
     return found
 
