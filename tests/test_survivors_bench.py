@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -144,3 +145,16 @@ def test_the_other_library_gets_a_model_of_the_same_sizes() -> None:
     shapes = {tuple(parameter.shape) for parameter in peer.model.parameters()}
     assert {(2 * 88, 32), (32, 88), (32, 32), (VOCAB, 32)} <= shapes
     assert not any(size not in (88, 2 * 88, 32, VOCAB) for shape in shapes if len(shape) == 2 for size in shape)
+
+
+def test_a_fast_function_is_repeated_until_a_sample_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = SimpleNamespace(now=0.0), []
+
+    def work() -> None:
+        clock.now += 0.02
+        calls.append(1)
+
+    monkeypatch.setattr("poscli.bench.timing.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    (timing,) = in_turns([work], Pace(repeats=3, seconds=1000.0, sample=0.05), CPU)
+    assert len(calls) == 2 + 3 * 3  # two to warm up; in each turn ceil(0.05 / 0.02)
+    assert timing.seconds == pytest.approx([0.02] * 3)
