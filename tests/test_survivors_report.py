@@ -14,11 +14,12 @@ from poscli.report import build_report
 from poscli.report.caveats import caveats
 from poscli.report.figures import context_gain_by_length, loss_by_position, perplexity_by_length
 from poscli.report.findings import answer
+from poscli.report.markdown import _protocols
 from poscli.report.origin import scored_at_the_end, unit_of
 from poscli.report.pooling import pool
 from poscli.report.sections import _file_name, name_runs
 from poscli.report.summary import join, summarize
-from poscli.report.table import failures, summary_columns
+from poscli.report.table import Column, failures, summary_columns
 from poscli.report.terminal import OPTIONAL_COLUMNS, _fitting, lengths_table
 
 TWO = {name: BEHAVIOUR[name] for name in ("alibi", "rope")}
@@ -171,6 +172,14 @@ def test_joined_summaries_are_numbered_through() -> None:
 )
 def test_files_of_several_corpora_carry_the_last_forty_characters_of_their_names(name: str, expected: str) -> None:
     assert _file_name(name) == expected
+
+
+def test_names_of_encodings_are_the_only_column_at_the_left() -> None:
+    rows, _ = results(TWO)
+    first, *others = _protocols(rows, summarize(rows))
+    assert first == Column("encoding", ("alibi", "rope"), right=False)
+    assert others
+    assert all(column.right for column in others)
 
 
 # ---- figures

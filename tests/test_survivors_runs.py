@@ -29,7 +29,8 @@ from poscli.runs.checkpoint import Checkpoint, load, save, steps
 from poscli.runs.run import Run, create, evaluated_as, open_run
 from poscli.system import console
 from poscli.system.errors import CorruptError, near
-from poscli.system.memory import _process_mb
+from poscli.system.memory import _process_mb, in_words
+from poscli.system.registry import _same
 from poscli.system.seeds import derive
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
@@ -70,6 +71,28 @@ def test_memory_of_the_process_is_in_mebibytes() -> None:
     if not pages:
         pytest.skip("/proc is Linux's")
     assert _process_mb("VmRSS") == pytest.approx(pages * 4096 / 2**20, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0.0 GiB"), (999 * 2**30, "999.0 GiB"), (1000 * 2**30, "1.0 TiB"), (1000 * 2**40, "1.0 PiB"),
+        (999 * 2**50, "999.0 PiB"), (1000 * 2**50, "1,000 PiB or more"),
+    ],
+)  # fmt: skip
+def test_bytes_in_words_have_a_unit_below_a_thousand(size: int, text: str) -> None:
+    assert in_words(size) == text
+
+
+# ---- plugins
+
+
+def test_a_module_that_is_imported_again_has_the_classes_of_before() -> None:
+    first, second = (type("Toy", (), {"__module__": "mine"}) for _ in range(2))
+    assert _same(first, second)
+    assert not _same(first, type("Zoo", (), {"__module__": "mine"}))
+    assert not _same(type("Zoo", (), {"__module__": "mine"}), first)
+    assert not _same(first(), second())
 
 
 # ---- the corpus
