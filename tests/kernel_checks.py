@@ -205,7 +205,7 @@ def encoded(
     assert out.shape == (batch, at.heads, queries, at.head_width)
     g = draw(*out.shape, seed=20).to(dtype).to(device).to(out.dtype)
     out.backward(g)
-    learned = inputs | dict(encoding.named_parameters())
+    learned = inputs | {f"encoding.{name}": p for name, p in encoding.named_parameters()}
     grads = {f"d{name}": x.grad for name, x in learned.items() if x.grad is not None}
     return {name: x.detach().double().cpu() for name, x in ({"output": out} | grads).items()}
 

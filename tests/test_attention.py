@@ -55,7 +55,7 @@ def run(
     """
     (batch, queries, keys), sizes = case
     encoding, inputs, x_BSW = given(encoding, case[0], dtype, off)
-    learned = inputs | dict(encoding.named_parameters())
+    learned = inputs | {f"encoding.{name}": p for name, p in encoding.named_parameters()}
     features = encoding.features(x_BSW) if "features" in encoding.blanks else None
     at = encoding.locate(keys, torch.device("cpu"))
     out = attend(engine, encoding, *(x.requires_grad_() for x in inputs.values()), at, features, sizes)

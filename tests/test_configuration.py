@@ -179,8 +179,9 @@ def test_precisions_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
             wide
         ] * 2
         assert [device.precision_name("auto", CUDA, width) for width in (64, 768)] == [wide] * 2
-    with pytest.raises(UsageError, match=r"--precision 'half': choose auto, float32, bfloat16 or float16"):
-        device.precision_name("half", CPU, 64)
+    for unknown in ("half", "amp"):
+        with pytest.raises(UsageError, match=rf"--precision '{unknown}': choose auto, float32, bfloat16 or float16"):
+            device.precision_name(unknown, CPU, 64)
 
 
 def test_seeds_are_the_same_on_every_machine() -> None:

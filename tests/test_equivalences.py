@@ -71,6 +71,23 @@ def test_equal_by_their_options(one: str, other: str) -> None:
     assert_equal(fresh(one), fresh(other))
 
 
+@pytest.mark.parametrize("options", ["base=50", "layout=interleaved", "fraction=0.5", "50, interleaved, 0.5"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "p-rope(p=1, {})", "rope-linear(factor=1, {})", "rope-ntk(factor=1, {})", "rope-dynamic(factor=1, {})",
+        "yarn(factor=1, {})", "llama3(factor=1, {})", "longrope(factor=1, {})", "self-extend(group=1, {})",
+        f"rerope(window={21 * LENGTH}, {{}})", "rope-dropped({})",
+    ],
+)  # fmt: skip
+def test_variants_of_rope_take_its_options(variant: str, options: str) -> None:
+    """At the training length, where `rope-dynamic` is rope too."""
+    named = "base=50, layout=interleaved, fraction=0.5" if options.startswith("50") else options
+    torch.testing.assert_close(
+        attention(fresh(variant.format(named))), attention(fresh(f"rope({options})")), rtol=0, atol=1e3 * EXACT
+    )
+
+
 @pytest.mark.parametrize("spec", ["grape(planes=false, frequencies=false)", "self-extend(group=1)", "urpe(base=t5)"])
 def test_equal_initial_values_do_not_stay_equal(spec: str) -> None:
     """The encodings above that equal another one do have an effect."""

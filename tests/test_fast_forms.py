@@ -193,13 +193,13 @@ def test_cope_stops_at_the_last_row_of_its_table() -> None:
 
 @pytest.mark.parametrize("rows", [1, 100])
 def test_fire_computed_by_linear_pieces_equals_its_network(rows: int) -> None:
-    """Units that bend inside the unit interval, outside it on either side, or not at all, rising and falling."""
-    encoding = make("fire(hidden=9)", dtype=torch.float64)
+    """Units that bend inside the unit interval, at its ends, outside it on either side, or not at all."""
+    encoding = make("fire(hidden=13)", dtype=torch.float64)
     first = encoding.f[0]
     with torch.no_grad():
-        first.weight[:, 0] = torch.tensor([2, -2, 1, -1, 1, -1, 0, 0, 3.0])
-        first.bias[:] = torch.tensor([-1, 1, 2, -2, -2, 2, 1, -1, -0.5])
+        first.weight[:, 0] = torch.tensor([2, -2, 1, -1, 1, -1, 0, 0, 3.0, 1, -1, 1, -1])
+        first.bias[:] = torch.tensor([-1, 1, 2, -2, -2, 2, 1, -1, -0.5, 0, 0, -1, 1])
     assert sorted(encoding.pieces()[2].flatten().tolist()) == pytest.approx([0, 1 / 6, 0.5, 0.5])
     i, j = torch.arange(32, 41), torch.arange(41)
     fast = encoding.fast_bias(i, j, None, None, hidden_per_chunk=rows * 41 * 4)
-    torch.testing.assert_close(fast, encoding.bias(i, j, None, None), rtol=0, atol=16 * 9 * UNIT)
+    torch.testing.assert_close(fast, encoding.bias(i, j, None, None), rtol=0, atol=16 * 13 * UNIT)

@@ -102,7 +102,8 @@ def drawn() -> Content:
 
 def with_gradients(out: Tensor, encoding: Encoding, c: Content) -> dict[str, Tensor]:
     """The output, and its gradients under a random loss."""
-    learned = {"q": c.q, "k": c.k, "v": c.v, "x": c.x} | dict(encoding.named_parameters())
+    learned = {"q": c.q, "k": c.k, "v": c.v, "x": c.x}
+    learned |= {f"encoding.{name}": p for name, p in encoding.named_parameters()}  # some have a parameter v
     (out * draw(*out.shape, seed=4, dtype=out.dtype)).sum().backward()
     grads = {f"d{name}": torch.zeros(()) if p.grad is None else p.grad.clone() for name, p in learned.items()}
     return {"output": out.detach()} | grads

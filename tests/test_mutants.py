@@ -14,10 +14,11 @@ pytest.importorskip("cosmic_ray", reason="make mutants installs it")
 pytest.importorskip("coverage", reason="make mutants installs it")
 
 from cli_runner import environment
+from mutants import equivalent
 from mutants.draw import Mutant, draw, mutants_of
 from mutants.run import Outcome
 from mutants.selection import statement
-from mutants.summary import guess, write
+from mutants.summary import count, guess, write
 
 TOY = """from __future__ import annotations
 
@@ -25,7 +26,7 @@ __all__ = ["A" + "B"]
 LIMIT: int | None = 7
 
 
-def larger(a: int | None, b: int = 3) -> int | None:
+def larger(a: int | None, *, b: int = 3) -> int | None:
     \"\"\"
     >>> LIMIT
     7
@@ -64,7 +65,7 @@ def toy(tmp_path) -> Path:
 
 
 def test_nothing_without_an_effect_is_changed(toy) -> None:
-    """Neither annotations nor `__all__` nor the message of an assertion; everything else is."""
+    """Neither annotations nor `__all__` nor the message of an assertion nor a bare star; everything else is."""
     lines = {(mutant.line, mutant.operator.split("/")[1].split("_")[0]) for mutant in mutants_of(toy / "toy.py", toy)}
     assert lines == {
         (4, "NumberReplacer"), (7, "NumberReplacer"), (12, "AddNot"), (13, "AddNot"), (13, "ReplaceComparisonOperator"),
@@ -107,7 +108,62 @@ def test_the_summary_says_why_a_mutant_survived(tmp_path) -> None:
     caught = Outcome("c", mutant, "", "", True, 4, 1, "test", "", 1.0)
     assert guess(unseen) == "no test in this process runs the line"
     assert guess(seen).startswith("covered by 4 tests (3 ran), none looks at this value; may be equivalent")
-    assert "3 mutants, 1 caught, 2 survived" in write([unseen, seen, caught], tmp_path / "x.md", "Title")
+    assert "3 mutants: 1 caught, 2 survived" in write([unseen, seen, caught], tmp_path / "x.md", "Title", [])
     text = (tmp_path / "x.md").read_text()
-    assert "| report | 3 | 2 |" in text
+    assert "| report | 3 | 2 | 0 |" in text
     assert r"| `a \| 1` | `a \| 2` |" in text
+    assert "equivalent, because" not in text
+
+
+ENTRY = """
+[[equivalent]]
+file = "poscli/report/x.py"
+before = "size = 512"
+after = ["size = 511", "size = 513"]
+kind = "cost"
+because = "blocks of any size give the same sums"
+"""
+
+
+def outcome(before: str, after: str, *, caught: bool = False) -> Outcome:
+    mutant = Mutant("poscli/report/x.py", 3, 0, "core/NumberReplacer", 0, "")
+    return Outcome(f"{before} {after}", mutant, before, after, caught, 4, 3, "", "", 1.0)
+
+
+def test_listed_survivors_are_apart_and_do_not_count_as_missed(tmp_path) -> None:
+    """By the text of the line, wherever it stands; of two changes to a line only the listed one."""
+    (tmp_path / "list.toml").write_text(ENTRY)
+    known = equivalent.load(tmp_path / "list.toml")
+    tried = [outcome("size = 512", "size = 513"), outcome("size = 512", "size = -512"), outcome("a", "b", caught=True)]
+    head = write([*tried, outcome("c", "d", caught=True)], tmp_path / "x.md", "Title", known)
+    assert (
+        "4 mutants: 2 caught, 2 survived, of which 1 are equivalent. Of the 3 with an effect 66.7 % are caught" in head
+    )
+    text = (tmp_path / "x.md").read_text()
+    assert "| report | 4 | 2 | 1 |" in text
+    missed, apart = text.split("## Equivalent: only time or memory differ")
+    assert "`size = -512`" in missed
+    assert "`size = 513`" not in missed
+    assert "| equivalent, because |" in apart
+    assert "| `size = 512` | `size = 513` | blocks of any size give the same sums |" in apart
+    assert "no longer in the source" in text
+    assert "- poscli/report/x.py: `size = 512`" in text
+
+
+def test_an_entry_without_a_reason_is_refused(tmp_path) -> None:
+    for wrong in (ENTRY.replace("cost", "taste"), ENTRY.replace("blocks of any size give the same sums", "")):
+        (tmp_path / "list.toml").write_text(wrong)
+        with pytest.raises(ValueError, match="size = 512"):
+            equivalent.load(tmp_path / "list.toml")
+
+
+def test_the_share_is_of_mutants_with_an_effect() -> None:
+    assert count(10, 6, 4, 2).endswith("Of the 8 with an effect 75.0 % are caught.")
+    assert count(2, 0, 2, 2).endswith("Of the 0 with an effect none are caught.")
+
+
+def test_the_list_can_be_read() -> None:
+    entries = equivalent.load()
+    assert len({(entry.file, entry.before, after) for entry in entries for after in entry.after}) == sum(
+        len(entry.after) for entry in entries
+    ), "a change is listed twice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -137,10 +138,24 @@ def test_the_meter_of_a_bench_ends_at_its_total(tmp_path: Path, monkeypatch: pyt
     assert meter.done == meter.total == 2 * 2 * 2 + 1  # encodings, engines, lengths; the machine
 
 
-def test_the_other_library_gets_a_model_of_the_same_sizes() -> None:
+def test_the_other_library_gets_a_model_of_the_same_sizes_and_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("x_transformers", reason="an extra of the tests")
     shape = ModelConfig(layers=1, width=32, heads=4, mlp=88)  # the MLP is 2.75 times as wide as the model
-    peer = build(RunConfig(encoding="alibi", model=shape, length=16), CPU)
+    peer = build(RunConfig(encoding="rope", model=shape, length=16), CPU)
+    assert capsys.readouterr() == ("", "")  # it would advise wider heads
     shapes = {tuple(parameter.shape) for parameter in peer.model.parameters()}
     assert {(2 * 88, 32), (32, 88), (32, 32), (VOCAB, 32)} <= shapes
     assert not any(size not in (88, 2 * 88, 32, VOCAB) for shape in shapes if len(shape) == 2 for size in shape)
+
+
+def test_a_fast_function_is_repeated_until_a_sample_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = SimpleNamespace(now=0.0), []
+
+    def work() -> None:
+        clock.now += 0.02
+        calls.append(1)
+
+    monkeypatch.setattr("poscli.bench.timing.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    (timing,) = in_turns([work], Pace(repeats=3, seconds=1000.0, sample=0.05), CPU)
+    assert len(calls) == 2 + 3 * 3  # two to warm up; in each turn ceil(0.05 / 0.02)
+    assert timing.seconds == pytest.approx([0.02] * 3)

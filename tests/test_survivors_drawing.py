@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -61,13 +62,14 @@ def test_text_is_folded_to_the_page_and_cut_after_its_lines() -> None:
     assert page._fold(words, 9, 20).replace("\n", " ") == words
 
 
-def test_the_heading_ends_at_the_right_margin_above_the_axes() -> None:
+def test_texts_of_the_page_begin_at_the_left_margin_and_the_heading_ends_at_the_right_one() -> None:
     page = Page(1)
     page.write("title", "finding", "heading", "footnote")
-    (heading,) = (text for text in page.figure.texts if text.get_text() == "heading")
-    x, y = heading.get_position()
-    assert x * 8.0 == pytest.approx(8.0 - 0.14)
-    assert y * page.height == pytest.approx(page.height - TOP + 0.06)
+    inches = {text.get_text(): text.get_position() * np.array([8.0, page.height]) for text in page.figure.texts}
+    assert inches["title"] == pytest.approx([0.18, page.height - 0.14])
+    assert inches["finding"] == pytest.approx([0.18, page.height - 0.14 - 0.27])
+    assert inches["footnote"] == pytest.approx([0.18, 0.08])
+    assert inches["heading"] == pytest.approx([8.0 - 0.14, page.height - TOP + 0.06])
 
 
 def test_labels_move_apart_as_little_as_possible() -> None:

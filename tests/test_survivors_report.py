@@ -14,11 +14,12 @@ from poscli.report import build_report
 from poscli.report.caveats import caveats
 from poscli.report.figures import context_gain_by_length, loss_by_position, perplexity_by_length
 from poscli.report.findings import answer
+from poscli.report.markdown import _protocols
 from poscli.report.origin import scored_at_the_end, unit_of
 from poscli.report.pooling import pool
-from poscli.report.sections import name_runs
-from poscli.report.summary import summarize
-from poscli.report.table import failures, summary_columns
+from poscli.report.sections import _file_name, name_runs
+from poscli.report.summary import join, summarize
+from poscli.report.table import Column, failures, summary_columns
 from poscli.report.terminal import OPTIONAL_COLUMNS, _fitting, lengths_table
 
 TWO = {name: BEHAVIOUR[name] for name in ("alibi", "rope")}
@@ -156,7 +157,37 @@ def test_the_answer_compares_the_best_with_itself_only_beyond_its_training_lengt
     assert "(perplexity 3.9)" in answer(summarize(rows[rows["length"] == 256])).replace("3.90", "3.9")
 
 
+def test_joined_summaries_are_numbered_through() -> None:
+    summary = summarize(results(TWO)[0])
+    assert list(join([summary, summary]).index) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hf:owner/data_set", "hf-owner-data-set"),
+        ("text:/" + "folder/" * 9 + "end", "r-" + "folder-" * 5 + "end"),
+        ("/.", "corpus"),
+    ],
+)
+def test_files_of_several_corpora_carry_the_last_forty_characters_of_their_names(name: str, expected: str) -> None:
+    assert _file_name(name) == expected
+
+
+def test_names_of_encodings_are_the_only_column_at_the_left() -> None:
+    rows, _ = results(TWO)
+    first, *others = _protocols(rows, summarize(rows))
+    assert first == Column("encoding", ("alibi", "rope"), right=False)
+    assert others
+    assert all(column.right for column in others)
+
+
 # ---- figures
+
+
+def test_the_title_names_the_longest_multiple_of_the_training_length() -> None:
+    texts = [text.get_text().replace("\n", " ") for text in perplexity_by_length(results(TWO)[0]).page.figure.texts]
+    assert "Which encodings still predict well at 16x their training length?" in texts
 
 
 def test_lines_of_perplexity_are_drawn_through_the_pooled_points() -> None:

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from filelock import FileLock
 
 from poscli.config.run import SCHEMA, RunConfig
 from poscli.data import Corpus, Split, disk_cache
-from poscli.data.corpora.hub import _documents
+from poscli.data.corpora.hub import _documents, _suggestion
 from poscli.data.hubspec import HubSpec
 from poscli.data.source import Document
 from poscli.data.splitting import cut_point
@@ -25,10 +26,11 @@ from poscli.data.tokenizers.bytes import Bytes
 from poscli.equation import Encoding
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.runs.checkpoint import Checkpoint, load, save, steps
-from poscli.runs.run import create, open_run
+from poscli.runs.run import Run, create, evaluated_as, open_run
 from poscli.system import console
 from poscli.system.errors import CorruptError, near
-from poscli.system.memory import _process_mb
+from poscli.system.memory import _process_mb, in_words
+from poscli.system.registry import _same
 from poscli.system.seeds import derive
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
@@ -69,6 +71,28 @@ def test_memory_of_the_process_is_in_mebibytes() -> None:
     if not pages:
         pytest.skip("/proc is Linux's")
     assert _process_mb("VmRSS") == pytest.approx(pages * 4096 / 2**20, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0.0 GiB"), (999 * 2**30, "999.0 GiB"), (1000 * 2**30, "1.0 TiB"), (1000 * 2**40, "1.0 PiB"),
+        (999 * 2**50, "999.0 PiB"), (1000 * 2**50, "1,000 PiB or more"),
+    ],
+)  # fmt: skip
+def test_bytes_in_words_have_a_unit_below_a_thousand(size: int, text: str) -> None:
+    assert in_words(size) == text
+
+
+# ---- plugins
+
+
+def test_a_module_that_is_imported_again_has_the_classes_of_before() -> None:
+    first, second = (type("Toy", (), {"__module__": "mine"}) for _ in range(2))
+    assert _same(first, second)
+    assert not _same(first, type("Zoo", (), {"__module__": "mine"}))
+    assert not _same(type("Zoo", (), {"__module__": "mine"}), first)
+    assert not _same(first(), second())
 
 
 # ---- the corpus
@@ -217,6 +241,24 @@ def test_rounding_is_four_times_the_largest_change_by_one_unit() -> None:
 
     assert rounding(Scale(), torch.tensor([2.0, 4.0])) == 4 * 4 * 2**-23
     assert rounding(Scale(), torch.tensor([2.0, 4.0]), unit=0.5) == 4 * 4 * 0.5
+
+
+def test_a_post_hoc_evaluation_is_found_again_by_the_name_of_its_folder(tmp_path: Path) -> None:
+    """The six hex digits are the beginning of sha256("rope(base=5)"); another number of them is another folder."""
+    run = Run(tmp_path / "trained", RunConfig(encoding="alibi"), {})
+    assert evaluated_as(run, "rope(base=5)").folder == tmp_path / "trained" / "as" / "rope-base-5-f3e690"
+
+
+def test_an_unknown_data_set_is_looked_for_among_five_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def list_datasets(self: object, *, search: str, limit: int) -> list[SimpleNamespace]:
+        asked.append((search, limit))
+        return [SimpleNamespace(id=f"x/{n}") for n in range(limit)]
+
+    monkeypatch.setattr("huggingface_hub.HfApi.list_datasets", list_datasets)
+    assert _suggestion("owner/prose") == "there are: x/0, x/1, x/2, x/3, x/4"
+    assert asked == [("prose", 5)]
 
 
 # ---- verify

@@ -107,7 +107,7 @@ class Subject:
         if not engine.gradient:
             return {"output": out.double()}
         (out * draw(*out.shape, seed=self.seed + 9, dtype=dtype)).sum().backward()
-        learned = given | dict(encoding.named_parameters())
+        learned = given | {f"encoding.{name}": p for name, p in encoding.named_parameters()}
         grads = {f"d{name}": torch.zeros(()) if p.grad is None else p.grad for name, p in learned.items()}
         return {name: value.detach().double() for name, value in ({"output": out} | grads).items()}
 

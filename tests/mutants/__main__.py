@@ -9,7 +9,7 @@ import sys
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # before torch is imported
 
-from mutants import child, coverage_map, draw, run, summary
+from mutants import child, coverage_map, draw, equivalent, run, summary
 from mutants.coverage_map import HOME
 
 
@@ -24,6 +24,7 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that children are ended too
     HOME.mkdir(exist_ok=True)
+    known = equivalent.load()
     results = HOME / f"seed{given.seed}.jsonl"
     if (code := coverage_map.refresh()) not in (0, 1):  # tests that fail without a mutant are left out
         return code
@@ -33,7 +34,7 @@ def main() -> int:
     child.preload()
     outcomes = run.sample(drawn, coverage_map.CoverageMap(), results, given.jobs, given.seconds)
     path = HOME / f"seed{given.seed}.md"
-    print(summary.write(outcomes, path, f"Mutants, seed {given.seed}"), path, sep="\n")
+    print(summary.write(outcomes, path, f"Mutants, seed {given.seed}", known), path, sep="\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Writes what became of a sample: a Markdown file with the survivors, and a guess why each survived."""
+"""Writes what became of a sample: a Markdown file with the survivors, and why each survived."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from mutants.equivalent import KINDS, Equivalent, find
 from mutants.run import Outcome
 
 # What a change to such a line most often alters: nothing that a test could see.
@@ -31,20 +32,53 @@ def guess(outcome: Outcome) -> str:
     return f"{covered}; may be equivalent: {harmless}" if harmless else covered
 
 
-def write(outcomes: list[Outcome], path: Path, title: str) -> str:
+def write(outcomes: list[Outcome], path: Path, title: str, known: list[Equivalent]) -> str:
     """Write the summary and return its first lines, for the terminal."""
     survivors = [outcome for outcome in outcomes if not outcome.caught]
-    head = (
-        f"# {title}\n\n{len(outcomes)} mutants, {len(outcomes) - len(survivors)} caught, {len(survivors)} survived.\n"
-    )
-    rooms: dict[str, Counter[bool]] = defaultdict(Counter)
+    survivors.sort(key=lambda outcome: (outcome.mutant.file, outcome.mutant.line))
+    equivalent = [(outcome, entry) for outcome in survivors if (entry := find(outcome, known)) is not None]
+    missed = [outcome for outcome in survivors if find(outcome, known) is None]
+    caught = len(outcomes) - len(survivors)
+    head = f"# {title}\n\n{count(len(outcomes), caught, len(survivors), len(equivalent))}\n"
+    rooms: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in outcomes:
-        rooms[outcome.mutant.file.split("/")[1]][outcome.caught] += 1
-    lines = [head, "| room | mutants | survived |", "| --- | --- | --- |"]
-    lines += [f"| {room} | {count.total()} | {count[False]} |" for room, count in sorted(rooms.items())]
-    lines += ["", "| place | line | change | why |", "| --- | --- | --- | --- |"]
-    for outcome in sorted(survivors, key=lambda outcome: (outcome.mutant.file, outcome.mutant.line)):
-        code = (f"`{text.replace('|', chr(92) + '|')}`" for text in (outcome.before, outcome.after))
-        lines.append(f"| {outcome.mutant.file}:{outcome.mutant.line} | {' | '.join(code)} | {guess(outcome)} |")
+        rooms[outcome.mutant.file.split("/")[1]]["caught" if outcome.caught else "survived"] += 1
+    for outcome, _ in equivalent:
+        rooms[outcome.mutant.file.split("/")[1]]["equivalent"] += 1
+    lines = [head, "| room | mutants | survived | of these equivalent |", "| --- | --- | --- | --- |"]
+    for room, of in sorted(rooms.items()):
+        lines.append(f"| {room} | {of['caught'] + of['survived']} | {of['survived']} | {of['equivalent']} |")
+    lines += ["", "## Missed", "", "| place | line | change | why |", "| --- | --- | --- | --- |"]
+    lines += [_row(outcome, guess(outcome)) for outcome in missed]
+    for kind, meaning in KINDS.items():
+        if rows := [_row(outcome, entry.because) for outcome, entry in equivalent if entry.kind == kind]:
+            lines += ["", f"## Equivalent: {meaning}", "", "| place | line | change | equivalent, because |"]
+            lines += ["| --- | --- | --- | --- |", *rows]
+    if stale := [entry for entry in known if entry.is_stale()]:
+        lines += ["", "## In equivalent.toml, but no longer in the source: to be removed there", ""]
+        lines += [f"- {entry.file}: {_code(entry.before)}" for entry in stale]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return head
+
+
+def count(tried: int, caught: int, survived: int, equivalent: int) -> str:
+    """The line that says how a sample went; the share is that of the mutants a test could notice.
+
+    >>> count(300, 240, 60, 50)
+    '300 mutants: 240 caught, 60 survived, of which 50 are equivalent. Of the 250 with an effect 96.0 % are caught.'
+    """
+    effective = tried - equivalent
+    share = f"{100 * caught / effective:.1f} %" if effective else "none"
+    return (
+        f"{tried} mutants: {caught} caught, {survived} survived, of which {equivalent} are equivalent. "
+        f"Of the {effective} with an effect {share} are caught."
+    )
+
+
+def _row(outcome: Outcome, why: str) -> str:
+    place = f"{outcome.mutant.file}:{outcome.mutant.line}"
+    return f"| {place} | {_code(outcome.before)} | {_code(outcome.after)} | {why} |"
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('|', chr(92) + '|')}`"

@@ -16,6 +16,7 @@ from poscli.equation import Positions, Unsupported
 
 BATCH = 2
 STRIDES = (1, 21)  # steps between positions, which reach the training length, and 16 times that
+EMBEDDING_STRIDES = (1, 13, 21)  # a hierarchy of 16 rows ends at position 255, which 21 steps pass
 
 
 def content(stride: int, dtype: torch.dtype) -> Content:
@@ -27,7 +28,8 @@ def content(stride: int, dtype: torch.dtype) -> Content:
 
 def with_gradients(out: Tensor, encoding: Encoding, c: Content) -> dict[str, Tensor]:
     """The result, and its gradients under a random loss, as float64."""
-    learned = {"q": c.q, "k": c.k, "v": c.v, "x": c.x} | dict(encoding.named_parameters())
+    learned = {"q": c.q, "k": c.k, "v": c.v, "x": c.x}
+    learned |= {f"encoding.{name}": p for name, p in encoding.named_parameters()}  # some have a parameter v
     (out * draw(*out.shape, seed=4, dtype=out.dtype)).sum().backward()
     grads = {f"d{name}": torch.zeros_like(p) if p.grad is None else p.grad for name, p in learned.items()}
     return {name: value.detach().double() for name, value in ({"result": out} | grads).items()}
@@ -76,7 +78,7 @@ def limits(oracle: Oracle, stride: int, exact: dict[str, Tensor]) -> dict[str, f
 def largest(oracle: Oracle) -> tuple[float, float]:
     """The largest error in float32 over all engines and strides, and its limit."""
     seen = [(0.0, 0.0)]
-    for stride in STRIDES:
+    for stride in strides_of(oracle):
         try:
             exact = expected(oracle, stride)
             limit = limits(oracle, stride, exact)["result"]
@@ -86,6 +88,10 @@ def largest(oracle: Oracle) -> tuple[float, float]:
             value = found(oracle, stride, engine, torch.float32)["result"]
             seen.append((float((value - exact["result"]).abs().max()), limit))
     return max(seen)
+
+
+def strides_of(oracle: Oracle) -> tuple[int, ...]:
+    return EMBEDDING_STRIDES if oracle.gives == "embedding" else STRIDES
 
 
 def engines_of(oracle: Oracle) -> list[str]:
