@@ -20,7 +20,7 @@ def mutation(whole: Undisturbed, folder: Path, seed: int) -> list[str]:
     """
     draw = random.Random(seed)
     out = whole.start("report", folder)
-    path = draw.choice([path for path in sorted(out.rglob("*")) if path.is_file() and path.suffix != ".lock"])
+    path = draw.choice([path for path in sorted(out.rglob("*")) if path.is_file() and not path.name.endswith(".lock")])
     harm = draw.choice(HARMS)
     harm(draw, path)
     stage = draw.choice(("train", "extrapolate", "report", "ls", "generate"))
@@ -96,7 +96,7 @@ def cut(draw: random.Random, path: Path) -> None:
 
 def drop_lines(draw: random.Random, path: Path) -> None:
     """Leave out a line."""
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True) or [b""]
     del lines[draw.randrange(len(lines)) : draw.randrange(len(lines)) + 1]
     path.write_bytes(b"".join(lines))
 
@@ -150,7 +150,7 @@ class Payload:
 def pickled(whole: Undisturbed, folder: Path, seed: int) -> list[str]:
     """Put a pickle that would create a file in place of a file of a run, and use the run with every command."""
     out, marker = whole.start("report", folder), folder / "executed"
-    files = [path for path in sorted(out.rglob("*")) if path.is_file() and path.suffix != ".lock"]
+    files = [path for path in sorted(out.rglob("*")) if path.is_file() and not path.name.endswith(".lock")]
     target = files[seed % len(files)]
     target.write_bytes(pickle.dumps(Payload(marker), protocol=seed % 5))
     found = []
