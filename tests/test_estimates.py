@@ -109,6 +109,17 @@ def test_the_time_of_a_step_grows_with_its_windows(task, monkeypatch):
     assert training.measured_step(config(batch=8), task, CPU) == 16.0
 
 
+def test_the_operations_of_a_step_are_those_of_all_its_tokens(task, monkeypatch):
+    asked = []
+    monkeypatch.setattr(training, "rough_seconds", lambda flops, kernels, device: asked.append(flops) or 0.0)
+    for batch in (1, 6):
+        training.estimate_training(config(batch=batch), task, CPU)
+    made = config()
+    assert asked == [
+        tokens * training.training_flops(made.model, task.vocab, LENGTH) for tokens in (LENGTH, 6 * LENGTH)
+    ]
+
+
 def test_a_step_that_keeps_more_than_the_free_memory_is_stopped(task, monkeypatch):
     monkeypatch.setattr(training, "available", lambda _: 2.0**20)
     with pytest.raises(UsageError, match=r"^training none needs more than .* are free; lower --batch"):

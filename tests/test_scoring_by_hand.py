@@ -100,6 +100,12 @@ def test_the_cost_of_a_row_is_that_of_its_measurement(tmp_path) -> None:
         assert (row["parameters"], row["run_id"], row["fingerprint"]) == (5, "rope-1", "5ca1ab1e")
 
 
+def test_a_length_that_failed_leaves_the_positions_of_longer_ones(tmp_path) -> None:
+    rows = scored_rows(tmp_path, failed=Measurement(4, 0, "full"))
+    assert {row["length"] for row in rows if "from" in row} == {8}
+    assert row_of(rows, 4, "sliding", "full")["tokens"] == 0
+
+
 def test_targets_that_do_not_count_are_left_out_of_every_number(tmp_path) -> None:
     """Of sliding at 8, (0, 7), (0, 8), (0, 9), (0, 10), (2, 7), (2, 8), the third and the last do not count."""
     rows = scored_rows(tmp_path, Marked(DOCUMENTS, uncounted=[(0, 9), (2, 8)]))

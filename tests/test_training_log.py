@@ -105,6 +105,7 @@ class Watched:
         self.draws: list[int] = []
         self.applied: list[int] = []
         self.poisoned = -1  # the step at which the loss is to be infinite
+        self.exploding = -1  # the step at which only the gradient is
         self._watch(monkeypatch)
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ class Watched:
         def watched_clip(optimizer: Optimizer) -> Tensor:
             squares = [p.grad.double().square().sum() for p in optimizer.parameters]
             self.norms.append(math.sqrt(float(sum(squares))))
-            return clip(optimizer)
+            return clip(optimizer) * (math.inf if len(self.norms) - 1 == self.exploding else 1)
 
         def watched_begin(model: Model, progress: float, draw: torch.Generator) -> None:
             self.progress.append(progress)
@@ -196,6 +197,21 @@ def test_a_diverged_run_ends_in_a_row_that_says_so(watched: Watched, tmp_path) -
     assert not math.isfinite(last["grad_norm"])
     assert last["lr_scale"] == pytest.approx(SCALE[7])
     assert last["seconds"] == 16.0  # the failed step took time too
+
+
+def test_an_infinite_gradient_of_a_finite_loss_is_divergence_too(watched: Watched, tmp_path) -> None:
+    watched.exploding = 7
+    run, log = trained(tmp_path)
+    assert (run.status()["state"], run.status()["step"]) == ("diverged", 7)
+    assert watched.applied == list(range(7))
+    last = log.iloc[-1]
+    assert (last["status"], last["grad_norm"]) == ("diverged", math.inf)
+    assert last["nll"] == pytest.approx((watched.losses[6] + watched.losses[7]) / 2)
+
+
+def test_a_memory_lasts_eight_segments() -> None:
+    """With another number a run of the same name would read other text."""
+    assert trainer.SEGMENTS == 8
 
 
 def test_encodings_are_told_the_share_of_the_steps_done(

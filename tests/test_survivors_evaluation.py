@@ -1,0 +1,72 @@
+"""Which windows an evaluation reads, what its record holds, and where positions count as even: by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toys import make
+
+from poscli.config.run import RunConfig
+from poscli.equation.compatibility import entangled
+from poscli.equation.operands import even_step
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
+from poscli.evaluation.sources import record_of
+from poscli.runs.run import Run
+from poscli.system.errors import UsageError
+
+SETTINGS = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=4)
+
+
+@pytest.mark.parametrize("stride", [-1, 0, 9])
+def test_a_stride_is_at_least_one_and_at_most_the_training_length(stride: int) -> None:
+    with pytest.raises(UsageError, match=f"--stride {stride} must be between 1 and the training length 8"):
+        EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=stride)
+
+
+def test_a_budget_takes_the_same_windows_in_every_version() -> None:
+    """The first four of the permutation [4 0 2 1 5 3] of six windows: another draw would change published numbers."""
+    documents = Documents(np.array([6 * 8]), SETTINGS)
+    spans = PROTOCOLS.get("nonoverlapping")().spans(documents, 8)
+    assert spans.tolist() == [[0, 5 * 8], [0, 1 * 8], [0, 3 * 8], [0, 2 * 8]]  # (document, end)
+
+
+@pytest.mark.parametrize(("trained", "recorded"), [("", False), ("alibi", True)])
+def test_a_record_has_the_source_of_an_encoding_that_the_model_was_not_trained_with(
+    tmp_path: Path, trained: str, recorded: bool
+) -> None:
+    """That of the trained encoding is part of the run's configuration."""
+    run = Run(tmp_path, RunConfig(encoding="toys:Squares"), {}, trained=trained)
+    record = record_of(run, SETTINGS)
+    assert list(record.get("plugins", {})) == (["toys:Squares"] if recorded else [])
+
+
+@pytest.mark.parametrize(
+    ("positions", "step"),
+    [
+        ([3, 5, 7, 9], 2.0),
+        ([0, 1, 2], 1.0),
+        ([5.0, 5.25, 5.5], 0.25),
+        ([0, 1, 4], None),
+        ([0, 3, 4], None),
+        ([7], None),
+    ],
+)
+def test_positions_are_even_where_all_neighbours_are_equally_far(positions: list[float], step: float | None) -> None:
+    assert even_step(torch.tensor(positions)) == step
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (("alibi", "t5"), False),
+        (("rope", "alibi"), False),
+        (("rope", "xpos"), True),  # q and k are turned twice
+        (("fox", "stick-breaking"), True),  # the potential of a query cancels in a softmax only
+        (("rope", "stick-breaking"), False),
+    ],
+)
+def test_parts_that_may_turn_differences_into_positions(parts: tuple[str, ...], expected: bool) -> None:
+    assert entangled([make(part) for part in parts]) is expected
