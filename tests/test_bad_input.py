@@ -28,6 +28,8 @@ def folder(tmp_path, monkeypatch):
 
 
 USAGE = [
+    (("bench", "--enc", "none", "--batch", 10**20), ("bench: batch = 1000000000000", "less than or equal to 1048576")),
+    (("bench", "--enc", "none", "--lengths", "9" * 5000), ("--lengths", "too long for a number of tokens")),
     # encodings
     (("train", *NANO), "--enc"),
     ((*TRAIN, "--enc", "rope|none|alibi"), ("alternates 3 encodings", "has 2 layers")),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from poscli.config.count import TokenCount
+from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, TokenCount
 from poscli.config.validate import Frozen
 
 AUTO = "auto"  # stands for the fastest engine that can run an encoding
@@ -30,14 +30,17 @@ class BenchSettings(Frozen):
         WORKLOADS, description="What to measure: machine, train, eval or decode; repeatable. By default all of them."
     )
     preset: str = Field("tiny", description="Shape of the model: nano, tiny, small or base.")
-    train_length: int = Field(512, ge=8, description="Tokens in a training window.")
+    train_length: int = Field(512, ge=8, le=LONGEST_WINDOW, description="Tokens in a training window.")
     batch: int | None = Field(
-        None, ge=1, description="Windows per training step; by default as many as make 2048 tokens."
+        None,
+        ge=1,
+        le=LARGEST_BATCH,
+        description="Windows per training step; by default as many as make 2048 tokens.",
     )
     quick: bool = Field(
         False, description="Lengths of 512 and 2048 tokens only, three repetitions, two seconds per case."
     )
-    max_len: int = Field(32768, ge=1, description="Longest evaluation, in tokens.")
+    max_len: int = Field(32768, ge=1, le=MOST, description="Longest evaluation, in tokens.")
     lengths: tuple[TokenCount, ...] = Field(
         (),
         validate_default=True,

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 MOST = 2**63 - 1  # of anything that a table holds as int64: tokens, seeds
 LONGEST_WINDOW = 2**20  # tokens of a training window or of a memory
 LARGEST_BATCH = 2**20  # windows
+LONGEST_TEXT = 100  # characters of a number; Python refuses to print integers of more than 4300 digits
 FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
@@ -22,6 +23,8 @@ def read_count(value: object) -> object:
     """
     if not isinstance(value, str):
         return value
+    if len(value) > LONGEST_TEXT:
+        raise ValueError("too long for a number of tokens; write 4096, 500k or 2M")
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", value.strip(), re.IGNORECASE)
     if not match:
         raise ValueError("no number of tokens; write 4096, 500k or 2M")
