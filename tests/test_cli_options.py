@@ -68,7 +68,7 @@ def test_a_request_holds_what_was_given_and_the_models_defaults(arguments, value
     ("arguments", "words"),
     [
         (("--budget", "lots"), "--budget 'lots': no number of tokens"),
-        (("--counts", "64,0.5"), "--counts '0.5' .* a whole number of tokens"),
+        (("--counts", "64,0.5"), "--counts '0.5': .* a whole number of tokens"),
         (("--set", "a=fast"), "--set 'a=fast': write key=number"),
         (("--share", "-1"), "command: share = -1.0: .*greater than 0"),
         (("--length", "1"), "command: length = 1: .*greater than"),

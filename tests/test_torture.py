@@ -11,12 +11,12 @@ from torture.pipeline import STEPS
 from torture.rows import ROWS, Row
 
 SAMPLE = {  # trials of each row
-    "death": 8,
-    "ENOSPC": 8,
+    "death": 5,
+    "ENOSPC": 5,
     "SIGKILL": 3,
     "SIGTERM": 3,
     "SIGINT": 2,
-    "mutated files": 12,
+    "mutated files": 8,
     "mutated corpora": 2,
     "hostile names": 2,
     "hostile texts": 0,  # tests/test_report_texts.py
@@ -24,7 +24,7 @@ SAMPLE = {  # trials of each row
     "pickles": 2,
     "2, 4, 8": 2,
     "resume": 3,
-    "NaN": 6,
+    "NaN": 4,
 }
 
 
