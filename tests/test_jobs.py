@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import io
 import sys
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.runs.run import list_runs
+from poscli.sweep.__main__ import main
 from poscli.sweep.job import Job, Outcome
 from poscli.sweep.runners import Here, Subprocess
 
@@ -56,9 +57,10 @@ def test_a_job_that_fails_is_an_outcome_with_the_cause(runner, tmp_path) -> None
 
 
 @pytest.mark.parametrize("text", ["garbage", "{}", '{"config": 3, "runs": "x"}'])
-def test_what_is_not_a_job_is_refused_in_one_line(text) -> None:
-    done = subprocess.run([sys.executable, "-m", "poscli.sweep"], input=text, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: stdin is not a job (")
-    assert done.stderr.count("\n") == 1
+def test_what_is_not_a_job_is_refused_in_one_line(text, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main() == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: stdin is not a job (")
+    assert err.count("\n") == 1
