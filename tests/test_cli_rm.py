@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from cli_runner import assert_refused, cli, document, errors, trained
-from filelock import FileLock
 
+from poscli.runs.lock import locked
 from poscli.runs.run import list_runs
 
 
@@ -95,8 +96,8 @@ def test_what_names_no_run_is_refused(runs: Path, arguments: tuple[str, ...], wo
 
 def test_a_run_that_is_worked_on_is_refused(runs: Path) -> None:
     folder = next(runs.glob("alibi-*"))
-    with FileLock(folder / ".lock"):
+    with locked(folder):
         result = cli("rm", "alibi", "--yes")
     assert result.code == 75
-    assert "is being worked on by another process" in errors(result)[0]
+    assert f"is being worked on by process {os.getpid()} on " in errors(result)[0]
     assert left(runs) == ["alibi", "learned", "sinusoidal"]

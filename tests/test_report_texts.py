@@ -12,12 +12,12 @@ from rich.console import Console
 from torture.reports import check_page, torture
 
 from poscli.drawing.page import Page, drawable
-from poscli.drawing.text import printable
 from poscli.evaluation.explain import explanations
 from poscli.report import About, build_report, terminal
 from poscli.report.build import for_spreadsheets
 from poscli.report.markdown import escape
 from poscli.runs.schema import POSITION_COLUMNS, frame
+from poscli.system.text import printable_line
 
 
 def test_hostile_texts_in_pages_tables_and_terminals() -> None:
@@ -29,9 +29,9 @@ def test_hostile_texts_in_pictures() -> None:
 
 
 def test_control_characters_are_written_as_escapes() -> None:
-    assert printable("a\t\r\n b\u2028c ") == "a b c"
-    assert printable("\x1b[2J\x07\u202e\u200b") == "\\x1b[2J\\x07\\u202e\\u200b"
-    assert printable("\udc80 中文 é €") == "\\udc80 中文 é €"
+    assert printable_line("a\t\r\n b\u2028c ") == "a b c"
+    assert printable_line("\x1b[2J\x07\u202e\u200b") == "\\x1b[2J\\x07\\u202e\\u200b"
+    assert printable_line("\udc80 中文 é €") == "\\udc80 中文 é €"
 
 
 def test_addresses_and_mathematics_are_plain_text() -> None:

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Json, Out
-from poscli.system.console import emit, out, printable
+from poscli.system.console import emit, out
 from poscli.system.errors import FAILED
+from poscli.system.text import printable
 
 if TYPE_CHECKING:
     from poscli.attention import Engine

@@ -16,8 +16,9 @@ import typer
 
 from poscli.cli import complete
 from poscli.cli.options import MOST, Device, Json, Out
-from poscli.system.console import emit, note, printable
+from poscli.system.console import emit, note
 from poscli.system.errors import UsageError
+from poscli.system.text import printable
 
 if TYPE_CHECKING:
     from poscli.runs.run import Run

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Json, Out
-from poscli.system.console import emit, out, printable
+from poscli.system.console import emit, out
 from poscli.system.registry import Registry
+from poscli.system.text import printable
 
 app = typer.Typer(help="List encodings, tasks, corpora, tokenizers, protocols, baselines, runs or suites.")
 

@@ -168,9 +168,9 @@ def _evaluation(
 
 
 def _existing(folder: Path) -> Run | None:
-    from poscli.runs.run import open_run
+    from poscli.runs.run import exists, open_run
 
-    return open_run(folder) if (folder / "config.toml").exists() else None
+    return open_run(folder) if exists(folder) else None
 
 
 def show(jobs: list[PlannedJob], as_json: bool) -> None:

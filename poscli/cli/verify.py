@@ -10,8 +10,9 @@ from rich.text import Text
 
 from poscli.cli import complete
 from poscli.cli.options import MOST, Json
-from poscli.system.console import emit, note, out, printable
+from poscli.system.console import emit, note, out
 from poscli.system.errors import FAILED, UsageError
+from poscli.system.text import printable
 
 if TYPE_CHECKING:
     from poscli.verify import Verdict

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from poscli.system.errors import DataError
+from poscli.system.text import printable
 
 SUFFIXES = (".gz", ".zst")
 LARGEST_DOCUMENT_BYTES = 2**30  # of a compressed file or of one line: documents are held in memory one at a time
@@ -35,7 +36,7 @@ def open_stream(path: Path) -> Iterator[BinaryIO]:
             yield io.BufferedReader(_Zstd(file, zstandard)) if zstandard else gzip.GzipFile(fileobj=file)  # type: ignore[misc]
         except damage as error:
             raise DataError(
-                f"{shown(path)} is truncated or damaged ({error}); fetch it again, or leave it out of the corpus"
+                f"{printable(path)} is truncated or damaged ({error}); fetch it again, or leave it out of the corpus"
             ) from error
 
 
@@ -46,21 +47,12 @@ def too_large(where: str) -> DataError:
     )
 
 
-def shown(path: Path) -> str:
-    r"""A path for a message of one line: line breaks, control characters and bytes that are not UTF-8 are escaped.
-
-    >>> shown(Path("a\nb")), shown(Path("caf\udce9"))
-    ('a\\nb', 'caf\\udce9')
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))
-
-
 def _zstandard(path: Path) -> Any:
     try:
         return importlib.import_module("zstandard")
     except ImportError as error:
         raise DataError(
-            f"{shown(path)} needs the package zstandard, which is not installed: pip install 'poscli[zst]'"
+            f"{printable(path)} needs the package zstandard, which is not installed: pip install 'poscli[zst]'"
         ) from error
 
 

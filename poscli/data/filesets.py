@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from poscli.data import compressed
-from poscli.data.compressed import shown
 from poscli.system.errors import DataError
+from poscli.system.text import printable
 
 
 def find_files(kind: str, argument: str, suffixes: tuple[str, ...] = ("",)) -> tuple[str, list[Path]]:
@@ -25,11 +25,11 @@ def find_files(kind: str, argument: str, suffixes: tuple[str, ...] = ("",)) -> t
             return str(path), [path]
         if path.is_dir():
             files = list(_below(path, suffixes))
-            fault = f"the folder {shown(path)} holds no file named *{suffixes[0]}"
+            fault = f"the folder {printable(path)} holds no file named *{suffixes[0]}"
         else:
             names = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
             files = [Path(name) for name in names if Path(name).is_file()]
-            fault = f"{shown(path)} is no file, no folder and no pattern that matches a file"
+            fault = f"{printable(path)} is no file, no folder and no pattern that matches a file"
     if not files:
         raise DataError(f"{kind}:{argument}: {fault}; check the path")
     return str(path), sorted(files)
@@ -61,7 +61,7 @@ def read_file(path: Path) -> bytes:
         with compressed.open_stream(path) as stream:
             content = stream.read(compressed.LARGEST_DOCUMENT_BYTES + 1)
     if len(content) > compressed.LARGEST_DOCUMENT_BYTES:
-        raise compressed.too_large(shown(path))
+        raise compressed.too_large(printable(path))
     return content
 
 
@@ -73,7 +73,7 @@ def readable(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = " ".join(str(error.strerror or error).split())  # pyarrow raises OSErrors of several lines
         raise DataError(
-            f"cannot read {shown(path)}: {reason}; make it readable or leave it out of the corpus"
+            f"cannot read {printable(path)}: {reason}; make it readable or leave it out of the corpus"
         ) from error
 
 

@@ -8,18 +8,6 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 
-def printable(text: object) -> str:
-    r"""A text on one line, without characters that steer a terminal or reverse the direction of reading.
-
-    Runs of white space become one space; other characters that cannot be seen are written as escapes.
-
-    >>> print(printable("two\n lines, \x1b[31mred"))
-    two lines, \x1b[31mred
-    """
-    line = " ".join(str(text).split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-
-
 def listed(items: Sequence[str], most: int = 5) -> str:
     """Join names into an English list; past `most` names, count the rest.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from poscli.drawing.text import number, printable
+from poscli.drawing.text import number
 from poscli.report.findings import answer
 from poscli.report.origin import facts
 from poscli.report.pooling import headline, pool
@@ -17,6 +17,7 @@ from poscli.report.sections import Report, Section
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column, failures, gain_text, gains_of, legend, summary_columns
 from poscli.runs.schema import FULL
+from poscli.system.text import printable_line
 
 
 class Markdown(str):
@@ -35,7 +36,7 @@ def escape(value: object) -> Markdown:
     """
     if isinstance(value, Markdown):
         return value
-    return Markdown(re.sub(r"[\\|*_\[\]<>`~#&$]|:(?=//)|(?<=www)\.", r"\\\g<0>", printable(value)))
+    return Markdown(re.sub(r"[\\|*_\[\]<>`~#&$]|:(?=//)|(?<=www)\.", r"\\\g<0>", printable_line(value)))
 
 
 def _escape_line(value: object) -> Markdown:
@@ -62,7 +63,7 @@ def report_markdown(report: Report, trained: Mapping[str, int]) -> str:
         title=report.about.title or "Position encodings beyond their training length",
         description=report.about.description,
         left_out=report.about.left_out,
-        explained=[Markdown(printable(line)) for line in report.about.explained],
+        explained=[Markdown(printable_line(line)) for line in report.about.explained],
     )
     return text.rstrip() + "\n"
 

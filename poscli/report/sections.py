@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from poscli.drawing.text import amount, listed, printable
+from poscli.drawing.text import amount, listed
 from poscli.report.origin import corpora
+from poscli.system.text import printable_line
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _group(part: pd.DataFrame, positions: pd.DataFrame, slug: str) -> Group:
 def _printable(table: pd.DataFrame) -> pd.DataFrame:
     """The table with all texts printable; `run_id`, which joins tables, is kept."""
     texts = [name for name in table.select_dtypes(["object", "string"]).columns if name != "run_id"]
-    return table.assign(**{name: table[name].map(printable) for name in texts})
+    return table.assign(**{name: table[name].map(printable_line) for name in texts})
 
 
 def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
@@ -113,7 +114,7 @@ def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
     again = pd.DataFrame({"label": labels, "seed": runs["seed"]}).duplicated(keep=False)
     again = again.groupby(labels).transform("any")
     homes = [str(run).split(".as.")[0] for run in runs.index]
-    hashes = pd.Series([printable(home.rsplit("-", 1)[-1]) for home in homes], index=runs.index)
+    hashes = pd.Series([printable_line(home.rsplit("-", 1)[-1]) for home in homes], index=runs.index)
     labels = labels.where(~again, labels + " [" + hashes + "]")
     changed = sorted(set(encoding[labels != encoding]))
     note = f"{listed(changed)}: several runs that differ in more than the seed; the text in brackets tells them apart."

@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from poscli.drawing.text import amount, number, printable
+from poscli.drawing.text import amount, number
 from poscli.report.findings import answer
 from poscli.report.guessing import untrained
 from poscli.report.pooling import LN2, headline, task_measures
@@ -20,6 +20,7 @@ from poscli.report.summary import ratio_name, summarize
 from poscli.report.table import Column, failures, gain_text, legend, summary_columns
 from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, NOT_TRAINED, UNCLEAR, USES_CONTEXT
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
+from poscli.system.text import printable_line
 
 COLORS = {
     USES_CONTEXT: "green", EXTRAPOLATES: "cyan", DEGRADES: "yellow", BREAKS: "red",
@@ -33,9 +34,9 @@ def show(report: Report, console: Console) -> None:
     """Print every section: the answer, the summary, what its columns mean, failures and caveats."""
     for line in (report.about.title, report.about.description):
         if line:
-            console.print(Text(printable(line)))
+            console.print(Text(printable_line(line)))
     for line in report.about.left_out:
-        console.print(Text(printable(f"left out: {line}"), style="yellow"))
+        console.print(Text(printable_line(f"left out: {line}"), style="yellow"))
     for section in report.sections:
         _show_section(section, console)
 
@@ -45,7 +46,7 @@ def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool
     if not summed:
         console.print(lengths_table(tables))
         for name, reason in (item for rows in tables for item in untrained(rows).items()):
-            console.print(Text(printable(f"{name}: {NOT_TRAINED}: {reason}"), style=COLORS[NOT_TRAINED]))
+            console.print(Text(printable_line(f"{name}: {NOT_TRAINED}: {reason}"), style=COLORS[NOT_TRAINED]))
         return
     for group in split(pd.concat(tables, ignore_index=True), frame([], POSITION_COLUMNS)):
         console.print(Text(group.title, style="bold"))
@@ -132,7 +133,7 @@ class _LengthColumns:
 
     def heads(self) -> list[str]:
         """The heads of the columns after the encoding."""
-        short = [name if len(name) <= 9 else f"{name[:8]}." for name in map(printable, self.protocols)]
+        short = [name if len(name) <= 9 else f"{name[:8]}." for name in map(printable_line, self.protocols)]
         gain = ["gain, bits/byte\n[95 %]"] if self.chosen.gain else []
         return ["length", *(f"{name}\nppl" for name in short), "bpb", *self.measures, *gain, "tok/s"]
 
@@ -149,7 +150,7 @@ class _LengthColumns:
             *([_gain(model, self.chosen.gain)] if self.chosen.gain else []),
             "-" if pd.isna(scored["tokens_per_s"]) else amount(scored["tokens_per_s"]),
         ]
-        return [Text(printable(cell)) for cell in cells]
+        return [Text(printable_line(cell)) for cell in cells]
 
 
 def _gain(model: pd.DataFrame, protocol: str) -> str:
@@ -167,6 +168,6 @@ def _status(part: pd.DataFrame, told: set[str]) -> Text:
     if failed.empty:
         return Text("ok")
     status, reason = failed["status"].iloc[0], failed["reason"].iloc[0]
-    text = printable(status if status in told or not reason else f"{status}: {reason}")
+    text = printable_line(status if status in told or not reason else f"{status}: {reason}")
     told.add(status)
     return Text(text, style=FAILED_COLOR)

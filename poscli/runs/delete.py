@@ -6,9 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from poscli.system.errors import LockedError, PoscliError, UsageError
+from poscli.runs.lock import unused
+from poscli.system.errors import PoscliError, UsageError
 
 TRASH = ".deleted"  # beside the runs; one level deeper than the folders that are listed as runs
 
@@ -30,7 +29,8 @@ def delete_run(folder: Path) -> None:
     try:
         trash.mkdir(exist_ok=True)
         aside = Path(tempfile.mkdtemp(dir=trash))
-        _move_unless_locked(folder, aside / folder.name)
+        with unused(folder):
+            folder.rename(aside / folder.name)
     except OSError as error:
         raise PoscliError(f"cannot delete {folder}: {error.strerror or error}; change its permissions") from error
     finally:
@@ -40,15 +40,3 @@ def delete_run(folder: Path) -> None:
 def empty_trash(runs: Path) -> None:
     """Remove what deletions, the last one or earlier ones that were interrupted, have moved away."""
     shutil.rmtree(runs / TRASH, ignore_errors=True)  # another process may be emptying it as well; refuses a link
-
-
-def _move_unless_locked(folder: Path, target: Path) -> None:
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise LockedError(f"{folder.name} is being worked on by another process; wait for it to end") from error
-    try:
-        folder.rename(target)
-    finally:
-        lock.release()

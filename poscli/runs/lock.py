@@ -27,6 +27,16 @@ GRACE_SECONDS = 0.3  # `is_locked` holds the lock for an instant, which must not
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run's folder in the block; LockedError, which says who holds it, if another process does."""
     make_folder(folder)
+    with unused(folder):
+        remove_temporaries(folder)
+        with storing(folder):
+            (folder / HOLDER).write_text(json.dumps(_this_process()))
+        yield
+
+
+@contextmanager
+def unused(folder: Path) -> Iterator[None]:
+    """Hold the lock and write nothing, so that a run can be deleted while the disk is full; errors as of `locked`."""
     lock = FileLock(folder / LOCK)
     with storing(folder):
         try:
@@ -34,9 +44,6 @@ def locked(folder: Path) -> Iterator[None]:
         except Timeout as error:
             raise LockedError(f"{folder.name} is being worked on by {_holder(folder)}; wait for it to end") from error
     try:
-        remove_temporaries(folder)
-        with storing(folder):
-            (folder / HOLDER).write_text(json.dumps(_this_process()))
         yield
     finally:
         lock.release()

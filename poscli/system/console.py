@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -16,19 +15,9 @@ from typing import Any, Literal
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from poscli.system.text import printable
+
 _warned: set[str] = set()  # messages of this process, so that none is repeated
-# Characters that a terminal obeys or cannot show: control characters, separators of lines, marks that change the
-# direction of writing, and the halves of surrogate pairs by which Python stands for bytes that are not UTF-8.
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-
-
-def printable(text: str, keep: str = "") -> str:
-    r"""A text whose control characters are written as escapes, except those in `keep`.
-
-    >>> printable("red\x1b[31m\r\n")
-    'red\\x1b[31m\\r\\n'
-    """
-    return UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else repr(match[0])[1:-1], text)
 
 
 class PlainConsole(Console):
@@ -43,10 +32,7 @@ class PlainConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control or not UNPRINTABLE.search(segment.text):
-                yield segment
-            else:
-                yield Segment(printable(segment.text, keep="\n"), segment.style)
+            yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)
 
 
 err = PlainConsole(stderr=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from poscli.system.text import printable_line
+
 FAILED, USAGE, PARTIAL, DATA, CORRUPT, LOCKED = 1, 2, 3, 4, 5, 75
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -82,17 +84,8 @@ def one_line(message: str) -> str:
     >>> len(one_line("there is no encoding " + 10_000 * "a"))
     800
     """
-    line = printable(" ".join(message.split()))
+    line = printable_line(message)
     if len(line) <= LONGEST_MESSAGE:
         return line
     half = (LONGEST_MESSAGE - 5) // 2
     return f"{line[: LONGEST_MESSAGE - 5 - half]} ... {line[-half:]}"
-
-
-def printable(text: str) -> str:
-    r"""A text with escapes in place of control characters, which a terminal would obey.
-
-    >>> printable("a\x1b[2Jb")
-    'a\\x1b[2Jb'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -20,8 +20,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 from poscli.system import plugin_sources, plugins
-from poscli.system.errors import UsageError, near, printable
+from poscli.system.errors import UsageError, near
 from poscli.system.plugins import LoadError
+from poscli.system.text import printable
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)

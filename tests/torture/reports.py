@@ -22,11 +22,11 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
 
-from poscli.drawing.text import printable
 from poscli.evaluation.explain import explanations
 from poscli.report import About, Report, build, build_report, records, terminal
 from poscli.report.build import FORMULA_SIGNS
 from poscli.report.sections import Group
+from poscli.system.text import printable_line
 
 HOSTILE = (
     "<script>alert(1)</script>", "<!-- ", "-->", "&lt;b&gt;", "[x](http://evil.example)", "![x](file:///etc/passwd)",
@@ -52,7 +52,7 @@ def hostile_results(draw: st.DrawFn) -> tuple[pd.DataFrame, pd.DataFrame, About]
     """Rows of two encodings at two lengths, positions and a title, in which every text is hostile."""
     rows, positions = results({name: BEHAVIOUR[name] for name in ("alibi", "rope")}, lengths=(256, 512))
     names = dict(
-        zip(("alibi", "rope"), draw(st.lists(TEXTS, min_size=2, max_size=2, unique_by=printable)), strict=True)
+        zip(("alibi", "rope"), draw(st.lists(TEXTS, min_size=2, max_size=2, unique_by=printable_line)), strict=True)
     )
     rows = rows.assign(**{column: draw(TEXTS) for column in COLUMNS[1:]}, encoding=rows["encoding"].map(names))
     rows["variant"] = rows["variant"].replace("window", draw(TEXTS.filter(lambda text: text not in ("full", "crop"))))

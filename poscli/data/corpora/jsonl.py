@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from poscli.data import compressed
-from poscli.data.compressed import shown
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.fields import field_bytes, row_source
 from poscli.data.filesets import readable
 from poscli.data.source import Source
 from poscli.system.errors import DataError
+from poscli.system.text import printable
 
 
 def source(argument: str) -> Source:
@@ -29,7 +29,7 @@ def _rows(path: Path, field: str) -> Iterator[bytes]:
     largest = compressed.LARGEST_DOCUMENT_BYTES
     with readable(path), compressed.open_stream(path) as stream:
         for number, line in enumerate(iter(lambda: stream.readline(largest + 1), b""), start=1):
-            where = f"{shown(path)} line {number}"
+            where = f"{printable(path)} line {number}"
             if len(line) > largest:
                 raise compressed.too_large(where)
             if line.strip():

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from poscli.data.compressed import shown
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.fields import field_bytes, no_field, row_source
 from poscli.data.filesets import readable
 from poscli.data.source import Source
 from poscli.system.errors import DataError
+from poscli.system.text import printable
 
 
 def source(argument: str) -> Source:
@@ -28,10 +28,10 @@ def _rows(path: Path, column: str) -> Iterator[bytes]:
 
     try:
         with readable(path), path.open("rb") as stream:
-            yield from _texts(stream, column, shown(path))
+            yield from _texts(stream, column, printable(path))
     except (ArrowException, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{shown(path)} is not a parquet file, or damaged ({reason}); check the path") from error
+        raise DataError(f"{printable(path)} is not a parquet file, or damaged ({reason}); check the path") from error
 
 
 def _texts(stream: BinaryIO, column: str, where: str) -> Iterator[bytes]:

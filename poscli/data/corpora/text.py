@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poscli.data.compressed import shown
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.filesets import find_files, read_file, stamps
 from poscli.data.source import Document, Reading, Source
 from poscli.system.errors import DataError
+from poscli.system.text import printable
 
 
 def source(argument: str) -> Source:
@@ -19,7 +19,7 @@ def source(argument: str) -> Source:
 
 def _text(path: Path) -> bytes:
     """The bytes of a text file. A file that is not UTF-8 text is an error: nothing is converted or skipped."""
-    content, name = read_file(path), shown(path)
+    content, name = read_file(path), printable(path)
     if not content:
         raise DataError(
             f"{name} is empty; delete it, or name the files to read with a pattern like 'text:FOLDER/*.txt'"

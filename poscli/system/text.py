@@ -1,0 +1,37 @@
+"""Text that is safe to show: in a terminal, in a message of one line, in a report."""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def printable(text: object, keep: str = "") -> str:
+    r"""A text whose characters without a shape of their own are written as escapes, except those in `keep`.
+
+    These are control characters, separators of lines, marks that join letters or change the direction of writing, and
+    the halves of surrogate pairs by which Python stands for bytes that are not UTF-8. Spaces of any width stay.
+
+    >>> printable("red\x1b[31m\r\n")
+    'red\\x1b[31m\\r\\n'
+    """
+    whole = str(text)
+    if whole.isprintable():
+        return whole
+    return "".join(sign if sign in keep or _has_shape(sign) else _escaped(sign) for sign in whole)
+
+
+def printable_line(text: object) -> str:
+    r"""A printable text on one line: runs of white space become one space.
+
+    >>> printable_line("two\n lines, \x1b[31mred")
+    'two lines, \\x1b[31mred'
+    """
+    return printable(" ".join(str(text).split()))
+
+
+def _has_shape(sign: str) -> bool:
+    return sign.isprintable() or unicodedata.category(sign) == "Zs"  # Python calls only the usual space printable
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape", "surrogatepass").decode()
