@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ LS = ["encodings", "tasks", "corpora", "tokenizers", "protocols", "baselines", "
 LENGTH = 32  # tokens of a training window
 NANO = ("--preset", "nano", "--length", LENGTH, "--batch", 4, "--tokens", "4k")  # 31 steps: attention has an effect
 ALIBI = ("train", "--enc", "alibi", *NANO)
+# Characters that a terminal obeys or does not show, apart from the end of a line.
+UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 SHORT = ("--max-len", 4 * LENGTH, "--tokens", 256, "--stride", 16)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from cli_runner import COMMANDS, LS, assert_plain, cli, errors
+from cli_runner import COMMANDS, LS, UNSEEN, assert_plain, cli, errors
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -26,7 +26,6 @@ CONTROL = "\x1b[2J\x1b]0;title\x07 \r \b \x9b1m \u202egnp.exe\u2066 \u2028 \ud80
 ESCAPED = r"\x1b[2J\x1b]0;title\x07 \r \x08 \x9b1m \u202egnp.exe\u2066 \u2028 \ud800"
 HOSTILE = f"{LITERAL} {CONTROL}"
 SHOWN = f"{LITERAL} {ESCAPED}"
-UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 @pytest.fixture(autouse=True)

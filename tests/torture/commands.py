@@ -17,10 +17,9 @@ from pathlib import Path
 from unittest import mock
 
 import typer
-from cli_runner import Result, cli, errors, snapshot
+from cli_runner import UNSEEN, Result, cli, errors, snapshot
 
 from poscli.cli import app
-from poscli.system.console import UNPRINTABLE
 
 CODES = {0, 1, 2, 3, 4, 5, 75}
 NUMBERS = [
@@ -102,7 +101,7 @@ def check(words: list[str], results: Path | None = None) -> Result:
     assert result.code in CODES, said
     assert "Traceback" not in result.err, said
     assert "a bug of poscli" not in result.err, said
-    assert not UNPRINTABLE.search(result.err.replace("\n", "")), said
+    assert not UNSEEN.search(result.err), said
     assert len(errors(result)) == (result.code not in (0, 3)) or _has_results(words, result), said
     return result
 
