@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,6 +102,20 @@ def test_measuring_a_step_changes_no_bit_of_a_run(encoding, monkeypatch):
     (plain, other) = (next(Path(out, "runs").glob("*/config.toml")).parent for out in ("plain", "measured"))
     weights, others = (weights_of(load_trained(plan._existing(run), CPU)) for run in (plain, other))
     assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+@pytest.mark.parametrize(("steps", "measured"), [((0.5, 0.25), 0.25), ((5.0, 0.25), 5.0)])
+def test_the_second_step_is_measured_unless_the_first_is_long(steps, measured, task, monkeypatch):
+    clock, left = [100.0], list(steps)
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    original = training.Optimizer.step
+
+    def step(optimizer, number):
+        clock[0] += left.pop(0)
+        original(optimizer, number)
+
+    monkeypatch.setattr(training.Optimizer, "step", step)
+    assert training.measured_step(config(), task, CPU) == measured
 
 
 def test_the_time_of_a_step_grows_with_its_windows(task, monkeypatch):
