@@ -121,7 +121,14 @@ def _call(arguments: list[str]) -> int:
 
 def _usage(error: Any) -> str:
     """The message of an error of typer, and the command that shows what is allowed."""
+    from pydantic import ValidationError
+
+    from poscli.config.validate import rule
+
     help_ = f"; {error.ctx.command_path} --help shows what there is" if getattr(error, "ctx", None) else ""
+    refused = error.__cause__
+    if isinstance(refused, ValidationError) and error.param.opts:  # typer's own message leaves the value out
+        return f"{error.param.opts[0]} {refused.errors()[0]['input']!r}: {rule(refused)}{help_}"
     return error.format_message().replace(": Value error, ", ": ").rstrip(".") + help_
 
 
