@@ -17,7 +17,7 @@ from cli_runner import environment
 from mutants import equivalent
 from mutants.draw import Mutant, draw, mutants_of
 from mutants.run import Outcome
-from mutants.selection import statement
+from mutants.selection import named, statement
 from mutants.summary import count, guess, write
 
 TOY = """from __future__ import annotations
@@ -99,6 +99,11 @@ def test_a_statement_is_its_lines_above_its_body_and_the_names_it_defines() -> N
     assert statement(tree, 3) == ({2, 3, 4}, ["x"])
     assert statement(tree, 7) == ({6, 7, 8}, ["f"])
     assert statement(tree, 9) == ({9}, None)
+
+
+def test_a_file_without_a_line_that_is_called_has_the_tests_with_its_name() -> None:
+    tests = ["a.py::test_x[xlnet]", "a.py::test_x[rope+xlnet-21]", "a.py::test_xlnet", "a.py::test_x[my-xlnets]"]
+    assert named(Path("poscli/encodings/xlnet.py"), tests) == set(tests[:2])
 
 
 def test_the_summary_says_why_a_mutant_survived(tmp_path) -> None:

@@ -9,9 +9,13 @@ import pytest
 import torch
 from toys import make
 
+from poscli.bench.synthetic import synthetic_task
 from poscli.config.run import RunConfig
 from poscli.equation.compatibility import entangled
 from poscli.equation.operands import even_step
+from poscli.evaluation.baseline import BASELINES
+from poscli.evaluation.baselines.crop import Crop
+from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
 from poscli.evaluation.sources import record_of
 from poscli.runs.run import Run
@@ -70,3 +74,26 @@ def test_positions_are_even_where_all_neighbours_are_equally_far(positions: list
 )
 def test_parts_that_may_turn_differences_into_positions(parts: tuple[str, ...], expected: bool) -> None:
     assert entangled([make(part) for part in parts]) is expected
+
+
+# ---- plans
+
+
+@pytest.mark.parametrize(("stride", "refused"), [(4, False), (5, True)])
+def test_a_baseline_must_read_all_tokens_that_are_scored(
+    stride: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Half(Crop):
+        """The window cut to half of the training length."""
+
+        def window(self, length: int, train_length: int) -> int:
+            return train_length // 2
+
+    BASELINES.names()
+    monkeypatch.setattr(BASELINES, "_plugins", BASELINES._plugins | {"half": Half})
+    asked = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=stride, baselines=("half",))
+    if not refused:
+        assert Plan(synthetic_task(16), asked).variants("sliding") == ["full", "crop", "half"]
+        return
+    with pytest.raises(UsageError, match=r"half reads 4 tokens, and the protocol \w+ scores 5; give a smaller"):
+        Plan(synthetic_task(16), asked)

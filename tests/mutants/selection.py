@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -34,7 +35,16 @@ def covering(mutant: Mutant, known: CoverageMap) -> set[str]:
             text = text_of(other).splitlines()
             naming = {line for line in lines_in_functions(other) if word.search(text[line - 1])}
             tests |= known.tests_of(other, naming)
-    return tests
+    return tests or named(file, known.times.seconds)
+
+
+def named(file: Path, tests: Iterable[str]) -> set[str]:
+    """The tests with the name of a file, as that of an encoding, among their parameters.
+
+    For a file without a line that is called, such as an encoding that only declares what it inherits.
+    """
+    word = re.compile(rf"\[(.*\W)?{re.escape(file.stem.replace('_', '-'))}\b")
+    return {test for test in tests if word.search(test)}
 
 
 def waves(mutant: Mutant, tests: set[str], known: CoverageMap, most_seconds: float) -> list[list[str]]:
