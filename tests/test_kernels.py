@@ -123,8 +123,8 @@ class TestFlex:
 
 
 FLASH = [
-    Case(),
-    *(Case(terms) for terms in ("t", "a", "b", "tab", "p", "w", "tw", "W", "tW", "abW", "tp")),
+    *(Case(terms, batch=1, heads=2) for terms in ("", "t", "a", "b", "p", "w", "W")),
+    *(Case(terms) for terms in ("tab", "tw", "tW", "abW", "tp")),
     Case("t", batch=1, queries=64, keys=64),  # a whole number of tiles
     Case("tabp", batch=1, heads=1, queries=1, keys=1),
     Case("tabp", batch=1, queries=1, keys=5, width=24, values=24),

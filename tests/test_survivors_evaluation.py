@@ -15,7 +15,8 @@ from poscli.equation.compatibility import entangled
 from poscli.equation.operands import even_step
 from poscli.evaluation.baseline import BASELINES
 from poscli.evaluation.baselines.crop import Crop
-from poscli.evaluation.plan import Plan
+from poscli.evaluation.measure import cost
+from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
 from poscli.evaluation.sources import record_of
 from poscli.runs.run import Run
@@ -97,3 +98,10 @@ def test_a_baseline_must_read_all_tokens_that_are_scored(
         return
     with pytest.raises(UsageError, match=r"half reads 4 tokens, and the protocol \w+ scores 5; give a smaller"):
         Plan(synthetic_task(16), asked)
+
+
+def test_the_work_of_a_window_doubles_where_attention_reaches_2048_tokens() -> None:
+    spans = np.zeros((3, 2), int)
+    assert cost(Measurement(2048, 0, "full"), spans) == 3 * 2048 * 2
+    assert cost(Measurement(1024, 0, "full"), spans) == 3 * 1024 * 1.5
+    assert cost(Measurement(4096, 0, "window"), spans) == 3 * 4096  # whatever the window hides
