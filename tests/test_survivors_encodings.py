@@ -6,6 +6,7 @@ import pytest
 import torch
 from toys import HEAD_WIDTH, make, shape
 
+from poscli.encodings import get, names
 from poscli.encodings.hierarchical import decompose
 from poscli.report.catalogue import describe_encodings
 from poscli.specs import check
@@ -45,3 +46,76 @@ def test_encodings_of_which_all_layers_use_one_instance() -> None:
         "alibi", "complex", "floater", "hierarchical", "interpolated", "learned", "logn", "longrope", "randomized",
         "sandwich", "sink", "sinusoidal", "t5", "tupe", "window",
     }  # fmt: skip
+
+
+BOUNDS = {  # of options: values that are allowed, and the nearest that are not, at a training length of 24
+    "clipped": (["clip=1"], ["clip=0"]),
+    "convolution": (["width=1"], ["width=0"]),
+    "cope": (["max_pos=2"], ["max_pos=1"]),
+    "cpb": (["hidden=1"], ["hidden=0"]),
+    "dape": (["hidden=1"], ["hidden=0", "base=rope", "base=path"]),
+    "deberta": (["span=2", "span=4, buckets=4"], ["span=1", "span=3, buckets=4", "span=9, buckets=3"]),
+    "fire": (["hidden=1"], ["hidden=0"]),
+    "floater": (["hidden=0", "step=1", "dt=0.1"], ["hidden=-1", "step=0", "dt=0"]),
+    "fope": (["sigma=0"], ["sigma=-0.1"]),
+    "fourier": (["terms=1"], ["terms=0"]),
+    "gaussian": (["terms=1"], ["terms=0"]),
+    "grape-additive": (["probe=2"], ["probe=0", "probe=3"]),
+    "hierarchical": (["alpha=0.6"], ["alpha=0", "alpha=1", "alpha=0.5"]),
+    "interpolated": (["factor=1"], ["factor=0.9"]),
+    "llama3": (["low=1, high=2"], ["low=0, high=2", "low=2, high=2"]),
+    "logn": (["length=2"], ["length=1"]),
+    "longrope": (["keep_first=0", "search=0"], ["keep_first=-1", "search=-1"]),
+    "p-rope": (["p=0", "p=1"], ["p=-0.1", "p=1.1"]),
+    "path": (["rank=1"], ["rank=0"]),
+    "polynomial": (["degree=1"], ["degree=0"]),
+    "pope": (["base=1.1"], ["base=1"]),
+    "randomized": (["max=24"], ["max=23"]),
+    "rerope": (["window=1"], ["window=0"]),
+    "rope": (
+        ["base=1.1", "fraction=0.25", "fraction=1"],
+        ["base=1", "fraction=0", "fraction=1.1", "fraction=0.125", "fraction=0.1"],
+    ),
+    "rope-dropped": (["recalibrate=0", "recalibrate=1"], ["recalibrate=-0.1", "recalibrate=1.1"]),
+    "rope-dynamic": (["factor=1"], ["factor=0.9"]),
+    "rope-linear": (["factor=1"], ["factor=0.9"]),
+    "sandwich": (["width=2", "base=1.1"], ["width=0", "width=3", "base=1"]),
+    "self-extend": (
+        ["window=8, group=1", "window=23", "window=24, group=2"],
+        ["window=8, group=0", "window=24"],
+    ),
+    "shaw": (["clip=1"], ["clip=0"]),
+    "sink": (["count=1"], ["count=0"]),
+    "t5": (["buckets=2, far=2"], ["buckets=1", "buckets=4, far=2"]),
+    "window": (["width=1"], ["width=0"]),
+    "yarn": (["beta_slow=1, beta_fast=2"], ["beta_slow=0, beta_fast=2", "beta_slow=2, beta_fast=2"]),
+}
+WITHIN = [f"{name}({options})" for name, (allowed, _) in BOUNDS.items() for options in allowed]
+BEYOND = [f"{name}({options})" for name, (_, refused) in BOUNDS.items() for options in refused]
+
+
+def joined(spec: str) -> str:
+    """The spec joined to what it needs beside it."""
+    return spec + {"sink": "+window", "randomized": "+rope", "logn": "+rope"}.get(spec.partition("(")[0], "")
+
+
+@pytest.mark.parametrize("spec", WITHIN)
+def test_options_reach_to_their_bounds(spec: str) -> None:
+    check(joined(spec), shape(24))
+
+
+@pytest.mark.parametrize("spec", BEYOND)
+def test_options_are_refused_beyond_their_bounds(spec: str) -> None:
+    with pytest.raises(UsageError, match=r"must be|must lie|needs |need an even|cannot be"):
+        check(joined(spec), shape(24))
+
+
+ABSOLUTE = {"complex", "fire", "floater", "grape-additive", "hierarchical", "learned", "sinusoidal", "tupe"}
+
+
+def test_all_encodings_but_eight_see_distances_only() -> None:
+    assert {name for name in names() if not get(name).relative} == ABSOLUTE
+
+
+def test_only_randomized_positions_depend_on_the_number_of_tokens_in_evaluation() -> None:
+    assert {name for name in names() if get(name).rescales} == {"randomized"}
