@@ -7,6 +7,8 @@ from toys import HEAD_WIDTH, HEADS, WIDTH, draw, make
 
 from poscli.attention import ENGINES
 from poscli.attention.call import operands
+from poscli.attention.fused import biased_attention
+from poscli.attention.sizes import BlockSizes
 from poscli.attention.tile_inputs import TileInputs
 from poscli.equation.operands import Operands
 from poscli.verify.subject import Subject
@@ -37,3 +39,9 @@ def test_gradients_of_values_are_compared_beside_a_parameter_named_v() -> None:
     found = subject.attention(encoding, ENGINES["reference"], torch.float64, 3, 5)
     assert found["dv"].shape == (2, 4, 5, 8)
     assert found["dencoding.v"].shape == encoding.v.shape
+
+
+def test_a_learned_bias_takes_the_fused_kernel_of_other_devices_too() -> None:
+    """On `meta`, which has shapes and no numbers, and is no CPU."""
+    q, bias = torch.empty(2, HEADS, 5, HEAD_WIDTH, device="meta"), torch.empty(1, HEADS, 5, 5, device="meta")
+    assert biased_attention(q, q, q, bias.requires_grad_(), 0.5, BlockSizes()).shape == q.shape

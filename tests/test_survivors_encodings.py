@@ -119,3 +119,9 @@ def test_all_encodings_but_eight_see_distances_only() -> None:
 
 def test_only_randomized_positions_depend_on_the_number_of_tokens_in_evaluation() -> None:
     assert {name for name in names() if get(name).rescales} == {"randomized"}
+
+
+def test_buckets_of_deberta_are_logarithmic_between_their_middle_and_the_span() -> None:
+    """Distance 7 of a span of 9 and 12 buckets: 6 + ceil(log(7/6) / log(8/6) * 5) = 6 + ceil(2.68)."""
+    encoding = make("deberta(span=9, buckets=12)")
+    assert encoding.bucket(torch.arange(12)).tolist() == [0, 1, 2, 3, 4, 5, 6, 9, 11, 11, 11, 11]
