@@ -12,20 +12,27 @@ import torch
 from rich.console import Console
 from small_bench import CPU, SMALL, settings
 
-from poscli.bench import session
+from poscli.bench import limits, session
+from poscli.bench.cases import BenchCase, cases_of, check_engines, run_config
+from poscli.bench.conditions import SIZES, Conditions, Sizes
 from poscli.bench.peers import build
-from poscli.bench.rows import once_message
+from poscli.bench.refusals import Refused, TimeEstimate, outcome
+from poscli.bench.rows import limit_values, once_message, utilisation
 from poscli.bench.settings import BenchSettings
 from poscli.bench.show import show
 from poscli.bench.synthetic import VOCAB, synthetic_task, synthetic_tokens
 from poscli.bench.timing import Pace, Timing, in_turns, ratio
 from poscli.config.needs import BLOCK_BYTES, Needs, estimate, needs
 from poscli.config.run import ModelConfig, RunConfig
+from poscli.equation import Unsupported
+from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
+from poscli.system.signals import Interrupted
 
 
 def test_settings_have_the_defaults_that_their_descriptions_name() -> None:
     usual, quick = BenchSettings(), BenchSettings(quick=True)
+    assert (usual.train_length, usual.batch, usual.max_len) == (512, None, 32_768)
     assert (usual.repeats, usual.seconds, usual.limit) == (5, 10.0, 60.0)
     assert usual.lengths == (512, 1024, 2048, 4096, 8192, 16384, 32768)
     assert usual.past == (512, 4096)
@@ -159,3 +166,163 @@ def test_a_fast_function_is_repeated_until_a_sample_is_long_enough(monkeypatch: 
     (timing,) = in_turns([work], Pace(repeats=3, seconds=1000.0, sample=0.05), CPU)
     assert len(calls) == 2 + 3 * 3  # two to warm up; in each turn ceil(0.05 / 0.02)
     assert timing.seconds == pytest.approx([0.02] * 3)
+
+
+# ---- what is measured
+
+
+def test_a_schedule_of_a_million_steps_never_ends_in_a_bench() -> None:
+    config = run_config(settings(), "alibi", CPU)
+    assert (config.batch, config.length, config.tokens) == (2, 32, 64_000_000)
+    assert config.steps == 1_000_000
+
+
+def test_unknown_engines_are_refused() -> None:
+    check_engines(settings(engines=("auto", "reference", "blocks", "sdpa")))
+    with pytest.raises(UsageError, match="there is no engine 'blocs': did you mean blocks"):
+        check_engines(settings(engines=("auto", "blocs")))
+
+
+def test_cases_have_the_batches_of_an_evaluation_and_ascend() -> None:
+    made = cases_of(settings(lengths=(64, 1000, 32, 64), past=(32, 16)), train_batch=3, pass_tokens=512)
+    assert [(case.what, case.length, case.batch) for case in made] == [
+        ("train", 32, 3), ("eval", 32, 16), ("eval", 64, 8), ("eval", 1000, 1), ("decode", 16, 1), ("decode", 32, 1),
+    ]  # fmt: skip
+    assert [(case.tokens, case.scores) for case in made[2:5]] == [(512, 8 * 64**2), (1000, 10**6), (1, 16**2)]
+    assert [case.training for case in made] == [True, False, False, False, False, False]
+    assert [case.what for case in cases_of(settings(what=("machine", "decode")), 3, 512)] == ["decode"]
+
+
+def test_a_bench_reports_the_rows_of_its_own_model_shape(tmp_path: Path) -> None:
+    """After --resume the file may hold larger and smaller models, other training lengths and other precisions."""
+    bench = session.Bench(settings(encodings=("alibi",)), CPU, tmp_path, sizes=SMALL)
+    shape = {"layers": 2, "width": 64, "heads": 4, "mlp": 192, "train_length": 32, "dtype": "float32"}
+    others = [shape | {name: number} for name, value in shape.items() if value != "float32" for number in (1, 9999)]
+    others += [shape | {"dtype": dtype} for dtype in ("bfloat16", "float64")]
+    table = pd.DataFrame([*others[:6], shape | {"encoding": "alibi"}, *others[6:], shape | {"encoding": "rope"}])
+    assert list(bench.own(table)["encoding"]) == ["alibi", "rope"]
+
+
+def test_memory_that_the_other_library_keeps_is_half_of_what_it_holds_at_once() -> None:
+    pytest.importorskip("x_transformers", reason="an extra of the tests")
+    shape = ModelConfig(layers=1, width=16, heads=2, mlp=16)
+    found = {name: build(RunConfig(encoding=name, model=shape, length=16), CPU).needs for name in ("none", "alibi")}
+    assert found == {"none": Needs(), "alibi": Needs(at_once=2.5, kept=1.25)}
+
+
+def test_a_case_is_skipped_where_squared_lengths_take_longer_than_the_limit() -> None:
+    estimate_of = TimeEstimate(limit=36.0)
+    estimate_of.check(BenchCase("eval", 10**6, 10**6))  # nothing is known yet
+    estimate_of.note(BenchCase("eval", 100, 4), 2.0)
+    estimate_of.note(BenchCase("train", 100, 4), 1000.0)
+    for case in (BenchCase("eval", 300, 8), BenchCase("decode", 600, 2), BenchCase("train", 10**6, 1)):
+        estimate_of.check(case)  # 2 s * 9 * 2 is 36 s; training is always tried
+    message = r"a run may take 38 s \(2.0 s at 100\): longer than --limit 36"
+    with pytest.raises(Refused, match=message) as caught:
+        estimate_of.check(BenchCase("eval", 435, 4))  # 4.35 squared is 18.9
+    assert caught.value.status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (Refused("skipped", "too long"), "skipped", "too long"),
+        (Unsupported("no backward pass"), "unsupported", "no backward pass"),
+        (MemoryError("no\n room"), "oom", "no room"),
+        (RuntimeError("can't allocate memory"), "oom", "can't allocate memory"),
+        (UsageError("a wrong\nspec"), "failed", "a wrong spec"),
+        (ArithmeticError("no luck"), "failed", "ArithmeticError: no luck"),
+    ],
+)
+def test_a_case_without_a_number_says_why(error: Exception, status: str, message: str) -> None:
+    def measure() -> dict[str, object]:
+        raise error
+
+    assert outcome(measure) == {"status": status, "message": message}
+
+
+def test_a_signal_ends_the_bench_and_is_no_outcome() -> None:
+    def measure() -> dict[str, object]:
+        raise Interrupted("stopped", 2)
+
+    with pytest.raises(Interrupted):
+        outcome(measure)
+
+
+# ---- limits of the machine
+
+
+@pytest.mark.parametrize(
+    ("kind", "sides", "copied"), [("cpu", (512, 1024, 1536), 2**28), ("cuda", (2048, 4096, 8192), 2**31)]
+)
+def test_limits_are_products_a_copy_and_attention_of_the_model_s_shapes(
+    kind: str, sides: tuple[int, ...], copied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tensor gets memory: torch's device `meta` knows shapes only."""
+    meta = torch.device("meta")
+    monkeypatch.setattr(limits, "_random", lambda shape, dtype, _: torch.empty(shape, dtype=dtype, device=meta))
+    config = RunConfig(encoding="none", model=ModelConfig(layers=1, width=64, heads=4, mlp=192), length=32, batch=2)
+    conditions = Conditions(settings(lengths=(32, 20_000)), meta, SIZES[kind], lambda: None)
+    found = list(limits.machine_limits(config, conditions))
+    shown = [(x.columns["limit"], x.columns["dtype"], x.columns["shape"], x.columns["unit"], x.amount) for x in found]
+    product, attention = "matrix product", "causal attention"
+    assert shown == [
+        *(
+            (product, dtype, f"{side} x {side} x {side}", "GFLOP/s", 2 * side**3)
+            for dtype in ("float32", "bfloat16")
+            for side in sides
+        ),
+        (product, "float32", "64 x 64 x 64", "GFLOP/s", 2 * 64 * 64 * 64),
+        (product, "float32", "64 x 64 x 192", "GFLOP/s", 2 * 64 * 64 * 192),
+        (product, "float32", "64 x 192 x 64", "GFLOP/s", 2 * 64 * 64 * 192),
+        (product, "float32", "64 x 64 x 257", "GFLOP/s", 2 * 64 * 64 * 257),
+        ("memory copy", "uint8", f"{copied} bytes", "GB/s", 2 * copied),
+        (f"{attention} with backward", "float32", "[2, 4, 32, 16]", "GFLOP/s", 6 * 2 * 4 * 32 * 32 * 16),
+        (attention, "float32", "[256, 4, 32, 16]", "GFLOP/s", 2 * 256 * 4 * 32 * 32 * 16),
+        (attention, "float32", "[1, 4, 20000, 16]", "GFLOP/s", 2 * 4 * 20_000**2 * 16),
+    ]
+    reasons = ["query, key, value, output", "MLP, in", "MLP, out", "logits", "read and written bytes"]
+    reasons += ["one layer in training", "one layer at 32", "one layer at 20000"]
+    assert [x.columns["why"] for x in found] == 6 * ["square"] + reasons
+    assert [tuple(x.work().shape) for x in found[6:10]] == [(64, 64), (64, 192), (64, 64), (64, 257)]
+
+
+def test_training_is_compared_with_the_product_of_the_highest_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = Sizes(products=(10, 20, 30), copied_bytes=1)
+    times = [Timing((seconds, 99.0, seconds), 0.0, "") for seconds in (1.0, 2.0, 9.0)]  # 2000, 8000, 6000 a second
+    monkeypatch.setattr(limits, "in_turns", lambda works, pace, device: times[: len(works)])
+    fastest = limits.fastest_product(torch.float32, CPU, sizes)
+    assert (fastest.columns["shape"], fastest.amount) == ("20 x 20 x 20", 16_000)
+    assert limit_values(fastest, times[1])["rate"] == 16_000 / 2 / 1e9
+    assert utilisation({"tokens_per_s": 30.0, "flops": 4.0}, times[1], fastest) == {
+        "product_gflops": 8e-6, "mfu": 30 * 4 / 8000,
+    }  # fmt: skip
+
+
+# ---- tables
+
+
+def test_the_cheapest_in_training_comes_first_then_the_cheapest_in_the_longest_evaluation() -> None:
+    nan = float("nan")
+    ratios = {  # training, evaluation at 256, 64 and 128 tokens
+        "slow": (3.0, 1.0, 1.0, 1.0),
+        "quick": (1.0, 9.0, 9.0, 9.0),
+        "mid-b": (2.0, 4.0, 1.0, 2.0),
+        "mid-a": (2.0, 3.0, 8.0, 9.0),
+        "mid-c": (2.0, nan, 1.0, 5.0),  # its longest one that was measured took 5 times as long
+        "untrained": (nan, 1.0, 1.0, 1.0),
+        "unmeasured": (nan, nan, nan, nan),
+    }
+    cases = (("train", 512), ("eval", 256), ("eval", 64), ("eval", 128))
+    rows = [
+        row(encoding=name, what=what, length=length, ratio=ratio)
+        for name, values in ratios.items()
+        for (what, length), ratio in zip(cases, values, strict=True)
+    ]
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        show(pd.DataFrame(rows), pd.DataFrame(), pd.DataFrame(), console)
+    names = [line.split()[0] for line in capture.get().splitlines() if line.strip()]
+    assert [name for name in names if name in ratios] == [
+        "quick", "mid-a", "mid-b", "mid-c", "slow", "untrained", "unmeasured",
+    ]  # fmt: skip
