@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from cli_runner import NANO
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
@@ -19,12 +21,15 @@ from poscli.config.resolve import resolve
 from poscli.data import hubclient
 from poscli.data.hubclient import HubGaveUp, _Adapter
 from poscli.sweep import suite
+from poscli.sweep.__main__ import main as run_one_job
 from poscli.sweep.job import Job, Outcome
-from poscli.sweep.runners import Runner, Subprocess
+from poscli.sweep.runners import Here, Runner, Subprocess
 from poscli.sweep.suite import run_jobs
-from poscli.system import early
+from poscli.system import early, files, memory, streams
 from poscli.system.device import device_of
+from poscli.system.registry import Registry, subclass_of
 from poscli.system.signals import Interrupted
+from poscli.tasks import Task
 
 
 def job(encoding: str = "alibi") -> Job:
@@ -72,7 +77,172 @@ def test_a_job_that_another_process_holds_waits_and_says_who(monkeypatch: pytest
     ]
 
 
+@pytest.mark.parametrize(("ends", "code"), [("well", 0), ("with an error", 0), (2, 130), (15, 143)])
+def test_a_process_of_one_job_ends_with_0_unless_a_signal_stopped_it(
+    ends: str | int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = Outcome(error="no luck") if ends == "with an error" else Outcome(folders=(Path("a"),))
+
+    def run(self: Here, given: Job) -> Outcome:
+        assert given == job()
+        if isinstance(ends, int):
+            raise Interrupted("stopped", ends)
+        return outcome
+
+    monkeypatch.setattr(Here, "run", run)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(job().model_dump_json(by_alias=True)))
+    assert run_one_job() == code
+    printed = capsys.readouterr().out
+    assert printed == ("" if code else outcome.model_dump_json() + "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [("{}", "config: Field required"), ("no JSON", "Invalid JSON: expected ident at line 1 column 2")],
+)
+def test_a_process_of_one_job_refuses_what_is_none(
+    text: str, cause: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert run_one_job() == 2
+    expected = f"error: stdin is not a job ({cause}); it takes what Job.model_dump_json writes\n"
+    assert capsys.readouterr() == ("", expected)
+
+
 # ---- the end of a process
+
+
+def stack(*files: str) -> Any:
+    """The innermost frame of a stack of functions in these files, the outermost first."""
+    frame = None
+    for name in files:
+        frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=name), f_back=frame)
+    return frame
+
+
+IMPORTING = "<frozen importlib._bootstrap>"
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "files", "leaves"),
+    [
+        (False, 0, ["main.py", "train.py"], False),
+        (False, 0, [], False),
+        (True, 0, ["main.py"], True),
+        (False, 2, ["main.py"], True),
+        (True, 2, ["main.py"], True),
+        (False, 0, ["main.py", IMPORTING, "torch/__init__.py"], True),
+        (False, 0, ["main.py", IMPORTING, early.TIDIES_UP, "os.py"], False),
+        (False, 0, [early.TIDIES_UP, IMPORTING], False),
+    ],
+)
+def test_a_signal_ends_the_process_at_once_if_it_is_the_second_or_something_is_imported(
+    told: bool, asked: int, files: list[str], leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Left(Exception):
+        pass
+
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    monkeypatch.setattr(early, "_told", told)
+    monkeypatch.setattr(early, "_asked", asked)
+    monkeypatch.setattr(early, "leave", leave)
+    assert early.asked() == (130 if asked else 0)
+    with pytest.raises(Left if leaves else early.Interruption) as caught:
+        early._handle(signal.SIGTERM, stack(*files))
+    if leaves:
+        assert caught.value.args == (143,)
+    else:
+        assert caught.value.exit_code == 143  # type: ignore[union-attr]
+        assert early.asked() == 143
+
+
+# ---- streams, files and memory
+
+
+@pytest.mark.parametrize("closed", [(), (0,), (1,), (2,), (0, 1, 2)])
+def test_descriptors_that_the_caller_has_closed_are_opened(
+    closed: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Input and output for reading, so that writing to stdout stays an error; errors for writing, to nowhere."""
+    opened: list[tuple[str, int]] = []
+    streams_opened: list[tuple[int, str, bool]] = []
+
+    def fstat(descriptor: int) -> None:
+        if descriptor in closed:
+            raise OSError(9, "Bad file descriptor")
+
+    def text_of(descriptor: int, mode: str, closefd: bool) -> str:
+        streams_opened.append((descriptor, mode, closefd))
+        return "opened"
+
+    found = SimpleNamespace(stdout=None if 1 in closed else "usual", stderr=None if 2 in closed else "usual")
+    system = SimpleNamespace(
+        fstat=fstat, open=lambda path, mode: opened.append((path, mode)), devnull="/nowhere", O_RDONLY=0, O_WRONLY=1
+    )
+    monkeypatch.setattr(streams, "os", system)
+    monkeypatch.setattr(streams, "sys", found)
+    monkeypatch.setattr(streams, "open", text_of, raising=False)
+    streams._open_missing()
+    assert opened == [("/nowhere", 1 if descriptor == 2 else 0) for descriptor in closed]
+    assert streams_opened == [(descriptor, "w", False) for descriptor in closed if descriptor]
+    assert (found.stdout, found.stderr) == tuple("opened" if number in closed else "usual" for number in (1, 2))
+
+
+def test_folders_that_are_made_reach_the_disk_with_their_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_folder", synced.append)
+    files.make_folder(tmp_path / "a" / "b" / "c")
+    assert set(synced) == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
+    files.make_folder(tmp_path / "a" / "d")
+    assert synced[3:] == [tmp_path / "a"]
+    files.make_folder(tmp_path / "a" / "d")
+    assert len(synced) == 4
+    files.write_atomic(tmp_path / "a" / "file", "text")
+    assert synced[4:] == [tmp_path / "a"]
+
+
+def test_peaks_are_in_mebibytes_whatever_the_system_counts_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux counts kibibytes, macOS and torch's allocator on a GPU bytes."""
+    resource = pytest.importorskip("resource", reason="Unix only")
+    usage = SimpleNamespace(ru_maxrss=3 * 2**20)
+    monkeypatch.setattr(resource, "getrusage", lambda who: usage)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)
+    monkeypatch.setattr(memory, "sys", SimpleNamespace(platform="linux"))
+    assert memory.peak_memory_mb(torch.device("cpu")) == 3 * 2**10
+    monkeypatch.setattr(memory, "sys", SimpleNamespace(platform="darwin"))
+    assert memory.peak_memory_mb(torch.device("cpu")) == 3
+    assert memory.peak_memory_mb(torch.device("cuda")) == 5
+
+
+def test_the_peak_of_a_gpu_is_above_what_was_in_use_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    reset: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * 2**20)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)
+    with memory.Peak(torch.device("cuda")) as peak:
+        assert reset == [torch.device("cuda")]
+    assert (peak.mb, peak.of) == (3.0, "case")
+
+
+# ---- plugins
+
+
+def test_what_a_package_offers_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "somebody-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: somebody\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[poscli.tasks]\nmine = poscli.tasks:Task\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry: Registry[type[Task]] = Registry("task", "poscli.tasks", subclass_of(Task))
+    first = registry.names()
+    assert "mine" in first
+    assert registry.names() == first
+    assert registry.get("mine") is Task
+    assert not registry.broken("mine")
 
 
 @pytest.mark.parametrize("told", [False, True])
