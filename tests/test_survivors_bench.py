@@ -12,11 +12,13 @@ import torch
 from rich.console import Console
 from small_bench import CPU, SMALL, settings
 
-from poscli.bench import limits, session
+from poscli.bench import limits, peers, session
 from poscli.bench.cases import BenchCase, cases_of, check_engines, run_config
+from poscli.bench.comparison import Comparison
 from poscli.bench.conditions import SIZES, Conditions, Sizes
-from poscli.bench.peers import build
+from poscli.bench.peers import Peer, build
 from poscli.bench.refusals import Refused, TimeEstimate, outcome
+from poscli.bench.result_file import ResultFile
 from poscli.bench.rows import limit_values, once_message, utilisation
 from poscli.bench.settings import BenchSettings
 from poscli.bench.show import show
@@ -326,3 +328,134 @@ def test_the_cheapest_in_training_comes_first_then_the_cheapest_in_the_longest_e
     assert [name for name in names if name in ratios] == [
         "quick", "mid-a", "mid-b", "mid-c", "slow", "untrained", "unmeasured",
     ]  # fmt: skip
+
+
+# ---- beside another library
+
+
+class Tiny(torch.nn.Module):
+    """Logits of the next token from the last one alone; the names are those of the other library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(VOCAB, 8), torch.nn.Linear(8, VOCAB, bias=False)
+        self.net = torch.nn.ModuleDict({"layers": torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False))})
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.net["layers"](self.embedding(tokens)))
+
+
+def compared(needs_of_peer: Needs = Needs()) -> Comparison:  # noqa: B008 - immutable
+    conditions = Conditions(settings(), CPU, SMALL, lambda: None)
+    config = run_config(settings(), "none", CPU)
+    return Comparison(conditions, config, Peer("tiny 1", Tiny(), "eager", "no attention", needs_of_peer))
+
+
+@pytest.mark.parametrize(
+    ("what", "gradients", "steps"), [("forward+backward", True, False), ("train", True, True), ("eval", False, False)]
+)
+@pytest.mark.parametrize("whose", ["own", "peer"])
+def test_only_training_takes_steps_and_only_evaluation_has_no_gradients(
+    whose: str, what: str, gradients: bool, steps: bool
+) -> None:
+    pair = compared()
+    model, work_of = {"own": (pair.model, pair._own_work), "peer": (pair.peer.model, pair._peer_work)}[whose]
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    work_of(BenchCase(what, 32, 2))()
+    after = list(model.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(after, before, strict=True)) == steps
+    assert any(parameter.grad is not None for parameter in after) == gradients
+
+
+def test_a_comparison_has_a_row_for_each_workload_but_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The times are those of a clock that the test turns: 2 s in poscli, 3 s in the other library."""
+    pair = compared()
+    both = [Timing((2.0, 2.0), 10.0, "case"), Timing((3.0, 3.0), 20.0, "case")]
+    monkeypatch.setattr(Conditions, "time", lambda self, works: both[: len(works)])
+    file = ResultFile(tmp_path / "against.csv", resume=False)
+    cases = [BenchCase("train", 32, 2), BenchCase("eval", 64, 2), BenchCase("decode", 32, 1)]
+    for _ in range(2):  # what is in the file is not measured again
+        pair.run(cases, file)
+    rows = file.table()
+    assert list(rows["what"]) == ["forward+backward", "train", "eval"]
+    assert list(rows["tokens"]) == [64, 64, 128]
+    assert list(rows["speedup"]) == [1.5, 1.5, 1.5]
+    assert list(rows["peer_tokens_per_s"]) == [64 / 3, 64 / 3, 128 / 3]
+    assert list(rows["peer_peak_mb"]) == [20.0, 20.0, 20.0]
+    assert set(rows["peer_parameters"]) == {2 * VOCAB * 8 + 8 * 8}
+    assert set(rows["status"]) == {"ok"}
+    assert (pair.own_time.last_seconds, pair.peer_time.last_seconds) == (2.0, 3.0)
+
+
+def test_a_library_that_needs_too_much_memory_is_left_out_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Conditions, "time", lambda self, works: [Timing((2.0,), 10.0, "case")] * len(works))
+    found = compared(Needs(at_once=1e12))._measure(BenchCase("eval", 64, 2))
+    assert (found["status"], found["seconds"]) == ("oom", 2.0)
+    assert found["message"].startswith("tiny 1: needs about ")
+    assert "peer_seconds" not in found
+
+
+def test_the_meter_counts_each_comparison_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advanced: list[tuple[float, str]] = []
+    monkeypatch.setattr(peers, "check_peer", lambda name: f"{name} 1")
+    monkeypatch.setattr(peers, "encodings", lambda: ["alibi", "t5"])
+    monkeypatch.setattr(peers, "build", lambda config, device: config.encoding)
+    monkeypatch.setattr(session, "Comparison", lambda *_: SimpleNamespace(run=lambda cases, file: None))
+    monkeypatch.setattr(session.Bench, "_measure_encoding", lambda *_: None)
+    monkeypatch.setattr(session.Bench, "_measure_machine", lambda _: None)
+    monkeypatch.setattr(Meter, "advance", lambda self, amount, words="": advanced.append((amount, words)))
+    given = settings(encodings=("alibi", "cope", "t5"))
+    session.Bench(given, CPU, tmp_path, against="tiny", sizes=SMALL).run()
+    assert advanced == [(1, "machine"), (1, "alibi against tiny 1"), (1, "t5 against tiny 1")]
+
+
+def test_a_library_without_any_of_the_encodings_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "check_peer", lambda name: f"{name} 1")
+    monkeypatch.setattr(peers, "encodings", lambda: ["alibi", "t5"])
+    with pytest.raises(UsageError, match=r"^tiny 1 has none of cope, rope; it has alibi, t5$"):
+        session.Bench(settings(encodings=("cope", "rope")), CPU, tmp_path, against="tiny", sizes=SMALL)
+
+
+def printed(limits: pd.DataFrame, against: pd.DataFrame) -> list[str]:
+    """The lines that are printed, without rules and empty ones."""
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        show(pd.DataFrame(), limits, against, console)
+    return [line for line in capture.get().splitlines() if line.strip(" \N{BOX DRAWINGS LIGHT HORIZONTAL}")]
+
+
+def test_the_table_beside_another_library_has_its_name_and_spreads() -> None:
+    common = {
+        "peer": "tiny 1.2", "peer_attention": "eager", "what": "train", "parameters": 12_345, "peer_parameters": 54_321,
+        "tokens_per_s": 2000.0, "peer_tokens_per_s": 1000.0, "peak_mb": 10.0, "peer_peak_mb": 20.0, "status": "ok",
+        "message": "", "repeats": 2, "speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5,
+    }  # fmt: skip
+    nan = float("nan")
+    missing = {"peer_tokens_per_s": nan, "peer_peak_mb": nan, "speedup": nan, "speedup_low": nan, "speedup_high": nan}
+    one = pd.DataFrame([common | {"encoding": "alibi", "length": 32}])
+    title, head, units, line = printed(pd.DataFrame(), one)
+    assert title.strip() == "beside tiny 1.2"
+    assert head.split() == ["poscli", "tiny", "times", "poscli", "theirs"]
+    assert units.split()[:6] == ["encoding", "work", "theirs", "length", "tokens/s", "tokens/s"]
+    values = ["alibi", "train", "eager", "32", "2000", "1000", "2.00", "1.50..2.50", "10", "20", "12.3k", "54.3k"]
+    assert line.split() == values
+    rows = pd.DataFrame([
+        common | {"encoding": "alibi", "length": 32, "repeats": 1},
+        common | missing | {"encoding": "t5", "length": 64, "status": "oom", "message": "too large"},
+    ])  # fmt: skip
+    *_, first, second, failure = printed(pd.DataFrame(), rows)
+    assert first.split()[6:9] == ["2.00", "one", "run"]
+    assert second.split() == ["t5", "train", "eager", "64", "2000", "-", "-", "-..-", "10", "-", "12.3k", "54.3k"]
+    assert failure == "oom: t5 (train 64): too large"
+
+
+def test_the_table_of_limits_has_milliseconds_and_the_machine() -> None:
+    limit = {
+        "limit": "memory copy", "dtype": "uint8", "why": "read and written bytes", "shape": "1 bytes", "unit": "GB/s",
+        "rate": 12.34, "seconds": 0.002, "seconds_min": 0.001, "seconds_max": 0.004, "machine": "a processor",
+        "device": "cpu", "threads": 3, "status": "ok", "message": "",
+    }  # fmt: skip
+    title, head, line = printed(pd.DataFrame([limit]), pd.DataFrame())
+    assert title.strip() == "limits of a processor (cpu), 3 threads"
+    assert " ".join(head.split()) == "limit dtype of what shape rate least ms ms most ms"
+    assert " ".join(line.split()) == "memory copy uint8 read and written bytes 1 bytes 12.3 GB/s 1.00 2.00 4.00"
