@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 from small_bench import CPU, SMALL, settings
 
@@ -43,6 +44,40 @@ def test_settings_have_the_defaults_that_their_descriptions_name() -> None:
     assert BenchSettings(quick=True, repeats=4).repeats == 4
     assert BenchSettings(max_len=4096).past == (512, 4096)
     assert BenchSettings(max_len=4095).past == (512,)
+
+
+def test_the_numbers_of_a_bench_have_limits() -> None:
+    most = 9_223_372_036_854_775_807  # the largest int64
+    limits: dict[str, tuple[float, float, float | None]] = {  # one below what is allowed, the least, the most
+        "train_length": (7, 8, 1_048_576), "batch": (0, 1, 1_048_576), "max_len": (0, 1, most), "repeats": (0, 1, None),
+        "seconds": (0.0, 1e-9, None), "limit": (0.0, 1e-9, None),
+    }  # fmt: skip
+    for field, (below, least, largest) in limits.items():
+        others = {"lengths": (1,), "past": (1,)} if field == "max_len" else {}
+        for value in filter(None, (least, largest)):
+            assert getattr(BenchSettings(**others, **{field: value}), field) == value
+        with pytest.raises(ValidationError, match="greater than"):
+            BenchSettings(**others, **{field: below})
+        if largest is not None:
+            with pytest.raises(ValidationError, match="less than"):
+                BenchSettings(**others, **{field: largest + 1})
+
+
+def test_an_engine_that_can_run_no_encoding_is_refused_with_the_first_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = {"alibi": "", "rope": "first", "cope": "second"}
+    monkeypatch.setattr(session, "engine_refusal", lambda config, *_: reasons[config.encoding])
+
+    def bench(*encodings: str) -> session.Bench:
+        return session.Bench(
+            settings(encodings=encodings, engines=("blocks",), what=("eval",)), CPU, tmp_path, sizes=SMALL
+        )
+
+    for encodings in (("rope", "cope"), ("rope",)):
+        with pytest.raises(UsageError, match=r"^--engine blocks: first$"):
+            bench(*encodings)
+    bench("rope", "alibi", "cope")
 
 
 def test_synthetic_text_is_one_document_of_64_windows() -> None:
@@ -286,7 +321,19 @@ def test_limits_are_products_a_copy_and_attention_of_the_model_s_shapes(
     reasons = ["query, key, value, output", "MLP, in", "MLP, out", "logits", "read and written bytes"]
     reasons += ["one layer in training", "one layer at 32", "one layer at 20000"]
     assert [x.columns["why"] for x in found] == 6 * ["square"] + reasons
-    assert [tuple(x.work().shape) for x in found[6:10]] == [(64, 64), (64, 192), (64, 64), (64, 257)]
+
+
+def test_the_work_of_a_limit_has_the_shape_that_its_row_names() -> None:
+    product = limits._product((3, 4, 5), torch.float32, CPU, "square").work()
+    attention = limits._attention((2, 3, 4, 5), torch.float32, CPU).work()
+    assert isinstance(product, torch.Tensor)
+    assert isinstance(attention, torch.Tensor)
+    assert product.shape == (3, 5)
+    assert attention.shape == (2, 3, 4, 5)
+    limits._attention_with_backward((2, 3, 4, 5), torch.float32, CPU).work()
+    copied = limits._copy(7, CPU).work()
+    assert isinstance(copied, torch.Tensor)
+    assert copied.tolist() == [0] * 7
 
 
 def test_training_is_compared_with_the_product_of_the_highest_rate(monkeypatch: pytest.MonkeyPatch) -> None:

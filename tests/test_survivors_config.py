@@ -8,7 +8,6 @@ import pytest
 import torch
 from pydantic import BaseModel, ValidationError
 
-from poscli.bench.settings import BenchSettings
 from poscli.config import size
 from poscli.config.needs import Needs, estimate
 from poscli.config.request import ExtrapolateRequest, TrainRequest
@@ -24,34 +23,9 @@ NANO = RunConfig(encoding="none", model=PRESETS["nano"], length=8, batch=1)
 # The matrices and norms of two layers, then embedding, last norm and head.
 NANO_PARAMETERS = 2 * (4 * 64 * 64 + 3 * 64 * 192 + 2 * 64) + (2 * 257 + 1) * 64
 
-# The smallest and the largest value of every whole number, with the other fields that these need; None: no limit.
-LIMITS: list[tuple[type[BaseModel], str, int, int | None, dict[str, Any]]] = [
-    (ModelConfig, "layers", 1, 1000, {}),
-    (ModelConfig, "width", 2, 65_536, {"heads": 1}),
-    (ModelConfig, "heads", 1, None, {}),
-    (ModelConfig, "mlp", 1, 1_048_576, {}),
-    (ModelConfig, "memory", 0, WINDOW, {}),
-    (RunConfig, "seed", 0, MOST, {"encoding": "none"}),
-    (RunConfig, "length", 8, WINDOW, {"encoding": "none"}),
-    (RunConfig, "batch", 1, BATCH, {"encoding": "none"}),
-    (RunConfig, "tokens", 1, MOST, {"encoding": "none"}),
-    (TrainRequest, "length", 8, WINDOW, {}),
-    (TrainRequest, "batch", 1, BATCH, {}),
-    (TrainRequest, "tokens", 1, MOST, {}),
-    (ExtrapolateRequest, "max_len", 1, MOST, {}),
-    (ExtrapolateRequest, "tokens", 1, MOST, {}),
-    (ExtrapolateRequest, "stride", 1, MOST, {}),
-    (BenchSettings, "train_length", 8, WINDOW, {}),
-    (BenchSettings, "batch", 1, BATCH, {}),
-    (BenchSettings, "max_len", 1, MOST, {"lengths": (1,), "past": (1,)}),
-    (BenchSettings, "repeats", 1, None, {}),
-]
 
-
-@pytest.mark.parametrize(("model", "field", "least", "most", "others"), LIMITS)
-def test_whole_numbers_have_limits(
-    model: type[BaseModel], field: str, least: int, most: int | None, others: dict[str, Any]
-) -> None:
+def assert_limits(model: type[BaseModel], field: str, least: int, most: int | None, **others: Any) -> None:
+    """A whole number of a configuration has these smallest and largest values; None: no largest one."""
     assert getattr(model(**others, **{field: least}), field) == least
     with pytest.raises(ValidationError, match="greater than or equal"):
         model(**others, **{field: least - 1})
@@ -61,36 +35,48 @@ def test_whole_numbers_have_limits(
             model(**others, **{field: most + 1})
 
 
-# Whether 0 and 1 are values of a number of the recipe; -0.1 never is, and 1.1 is if it has no upper limit.
-@pytest.mark.parametrize(
-    ("field", "zero", "one", "more"),
-    [
-        ("matrix_lr", False, True, True),
-        ("embedding_lr", False, True, True),
-        ("head_lr", False, True, True),
-        ("encoding_lr", False, True, True),
-        ("momentum", True, False, False),
-        ("beta2", True, False, False),
-        ("weight_decay", True, True, True),
-        ("warmup", True, False, False),
-        ("decay", False, True, False),
-        ("clip", False, True, True),
-    ],
-)
-def test_numbers_of_a_recipe_have_limits(field: str, zero: bool, one: bool, more: bool) -> None:
-    for value, allowed in ((-0.1, False), (0.0, zero), (1e-9, True), (1.0 - 1e-9, True), (1.0, one), (1.1, more)):
-        if allowed:
-            assert getattr(Recipe(**{field: value}), field) == value
-        else:
-            with pytest.raises(ValidationError):
-                Recipe(**{field: value})
+def test_the_numbers_of_a_model_have_limits() -> None:
+    assert_limits(ModelConfig, "layers", 1, 1000)
+    assert_limits(ModelConfig, "width", 2, 65_536, heads=1)
+    assert_limits(ModelConfig, "heads", 1, None)
+    assert_limits(ModelConfig, "mlp", 1, 1_048_576)
+    assert_limits(ModelConfig, "memory", 0, WINDOW)
+    with pytest.raises(ValidationError, match="width 128 is not divisible by 3 heads"):
+        ModelConfig(heads=3)
 
 
-@pytest.mark.parametrize("field", ["seconds", "limit"])
-def test_a_bench_takes_more_than_no_time(field: str) -> None:
-    assert getattr(BenchSettings(**{field: 1e-9}), field) == 1e-9
-    with pytest.raises(ValidationError, match="greater than 0"):
-        BenchSettings(**{field: 0.0})
+def test_the_numbers_of_a_run_have_limits() -> None:
+    assert_limits(RunConfig, "seed", 0, MOST, encoding="none")
+    assert_limits(RunConfig, "length", 8, WINDOW, encoding="none")
+    assert_limits(RunConfig, "batch", 1, BATCH, encoding="none")
+    assert_limits(RunConfig, "tokens", 1, MOST, encoding="none")
+
+
+def test_the_numbers_of_requests_have_limits() -> None:
+    assert_limits(TrainRequest, "length", 8, WINDOW)
+    assert_limits(TrainRequest, "batch", 1, BATCH)
+    assert_limits(TrainRequest, "tokens", 1, MOST)
+    assert_limits(ExtrapolateRequest, "max_len", 1, MOST)
+    assert_limits(ExtrapolateRequest, "tokens", 1, MOST)
+    assert_limits(ExtrapolateRequest, "stride", 1, MOST)
+
+
+def test_numbers_of_a_recipe_have_limits() -> None:
+    """Of each number: whether 0, 1 and 1.1 are allowed. None may be negative, and all may lie between 0 and 1."""
+    allowed = {
+        "matrix_lr": (False, True, True), "embedding_lr": (False, True, True), "head_lr": (False, True, True),
+        "encoding_lr": (False, True, True), "momentum": (True, False, False), "beta2": (True, False, False),
+        "weight_decay": (True, True, True), "warmup": (True, False, False), "decay": (False, True, False),
+        "clip": (False, True, True),
+    }  # fmt: skip
+    assert allowed.keys() == Recipe.model_fields.keys()
+    for field, (zero, one, more) in allowed.items():
+        for value, fine in ((-1e-9, False), (0.0, zero), (1e-9, True), (1.0 - 1e-9, True), (1.0, one), (1.1, more)):
+            if fine:
+                assert getattr(Recipe(**{field: value}), field) == value
+            else:
+                with pytest.raises(ValidationError):
+                    Recipe(**{field: value})
 
 
 def test_defaults_are_those_that_help_shows() -> None:

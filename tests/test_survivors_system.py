@@ -300,6 +300,14 @@ def test_a_body_that_drips_is_given_up_once_the_timeout_is_over(clock: SimpleNam
         next(stream)
 
 
+def test_a_body_of_a_thousand_bytes_per_second_is_waited_for(clock: SimpleNamespace) -> None:
+    stream = _Adapter()._watched(Body([b"a" * 4000] * 5, 4.0, clock).read)()
+    assert len(list(stream)) == 5
+    stream = _Adapter()._watched(Body([b"a" * 4000, b"a" * 4000, b"a" * 3999], 4.0, clock).read)()
+    with pytest.raises(HubGaveUp, match="too slowly: 11999 bytes in 12 s"):
+        list(stream)
+
+
 @pytest.mark.parametrize(("status", "watched"), [(200, True), (404, True), (500, False)])
 def test_bodies_are_watched_unless_the_hub_itself_failed(
     status: int, watched: bool, monkeypatch: pytest.MonkeyPatch
