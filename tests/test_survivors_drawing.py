@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
-from poscli.drawing.axes import headroom, length_axis, log_ticks, mark_training, signed_axis
+from poscli.drawing.axes import _round_ticks, headroom, length_axis, log_ticks, mark_training, signed_axis
 from poscli.drawing.bars import Bar, BarPage
-from poscli.drawing.page import BOTTOM, MIN_HEIGHT, STRIP_ROW, TOP, Page, place_labels
+from poscli.drawing.page import BOTTOM, MIN_HEIGHT, STRIP_ROW, TOP, End, Page, place_labels
+from poscli.drawing.style import Style
 from poscli.drawing.text import amount, number
 
 
@@ -79,6 +80,42 @@ def test_labels_move_apart_as_little_as_possible() -> None:
     assert place_labels([], 0.5, 0.0, 3.0) == []
 
 
+def labelled(ends: list[tuple[float, float, str]]) -> tuple[Page, dict[str, Annotation]]:
+    """A page on which a unit of y is an inch, and its labels by their text."""
+    page = Page(len(ends))
+    page.axes.set(xlim=(0, 2), ylim=(0, page.height - TOP - BOTTOM))
+    page.label_ends([End(x, y, text, Style("k", "-", "o")) for x, y, text in ends])
+    return page, {text.get_text(): text for text in page.axes.texts if isinstance(text, Annotation)}
+
+
+def test_labels_stand_at_the_ends_of_their_lines_where_there_is_room() -> None:
+    _, labels = labelled([(2, 1.0, "low"), (2, 2.5, "high"), (1, 2.0, "early")])
+    assert labels["low"].xy == (2, 1.0)
+    assert labels["low"].xyann == pytest.approx((26, 0))  # points
+    assert labels["high"].xyann == pytest.approx((26, 0))
+    assert labels["early"].xyann == pytest.approx((7, 0))
+    assert labels["early"].arrow_patch is None
+
+
+def test_labels_of_one_point_stand_half_a_line_above_and_below_it() -> None:
+    _, labels = labelled([(2, 1.5, "a"), (2, 1.5, "b")])
+    half = 1.28 * 8 / 2  # points: of lines of 8 points, 1.28 apart
+    assert [label.xyann[1] for label in labels.values()] == pytest.approx([-half, half])
+
+
+def test_a_leader_goes_from_the_end_of_a_line_to_the_left_side_of_its_label() -> None:
+    page, labels = labelled([(2, 1.0, "low"), (2, 2.5, "high")])
+    for label in labels.values():
+        label.update_positions(page.canvas.get_renderer())
+        box = Text.get_window_extent(label, page.canvas.get_renderer())  # without the leader
+        assert label.arrow_patch is not None
+        ends = label.arrow_patch.get_path().vertices[[0, -1]]
+        (left, _), (right, _) = sorted(ends.tolist())
+        assert page.axes.get_window_extent().x1 < left < right
+        assert right == pytest.approx(box.x0, abs=8)  # dots; a dot is 1/160 inch
+        assert ends[:, 1] == pytest.approx([(box.y0 + box.y1) / 2] * 2, abs=4)
+
+
 # ---- axes
 
 
@@ -124,6 +161,24 @@ def test_an_axis_around_zero_is_squeezed_below_where_losses_are_over_five_times_
     assert list(axes.lines[-1].get_ydata()) == [0, 0]
     assert 0.0 in ticks(axes)
     assert labels(axes)[ticks(axes).index(0.0)] == "0"
+
+
+@pytest.mark.parametrize(
+    ("high", "expected"),
+    [
+        (60, [10, 20, 30, 50]),
+        (5, [1, 2, 3, 5]),
+        (1, [0.3, 0.5, 1]),  # 0.2 is too near to 0.3, which goes before it
+        (0.6, [0.1, 0.2, 0.3, 0.5]),
+        (0.02, [0.003, 0.01, 0.02]),
+        (0.004, [0.001, 0.002, 0.003]),
+    ],
+)
+def test_ticks_around_zero_are_round_and_simple_ones_go_first(axes, high: float, expected: list[float]) -> None:
+    axes.set_ylim(-high * 1.0001, high * 1.0001)
+    _round_ticks(axes)
+    assert ticks(axes) == pytest.approx([*(-tick for tick in expected[::-1]), 0, *expected])
+    assert labels(axes)[len(expected) :] == ["0", *(f"+{tick}" for tick in expected)]
 
 
 def test_headroom_is_seven_percent_of_the_height(axes) -> None:

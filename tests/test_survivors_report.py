@@ -12,15 +12,21 @@ from rich.console import Console
 
 from poscli.report import build_report
 from poscli.report.caveats import caveats
-from poscli.report.figures import context_gain_by_length, loss_by_position, perplexity_by_length
-from poscli.report.findings import answer
-from poscli.report.markdown import _protocols
-from poscli.report.origin import scored_at_the_end, unit_of
+from poscli.report.figures import (
+    _octaves,
+    _perplexity_label,
+    context_gain_by_length,
+    loss_by_position,
+    perplexity_by_length,
+)
+from poscli.report.findings import _left_out, answer
+from poscli.report.markdown import _protocols, report_markdown
+from poscli.report.origin import _list, scored_at_the_end, unit_of
 from poscli.report.pooling import pool
-from poscli.report.sections import _file_name, name_runs
+from poscli.report.sections import About, Report, _file_name, name_runs
 from poscli.report.summary import join, summarize
 from poscli.report.table import Column, failures, summary_columns
-from poscli.report.terminal import OPTIONAL_COLUMNS, _fitting, lengths_table
+from poscli.report.terminal import OPTIONAL_COLUMNS, _fitting, lengths_table, summary_table
 
 TWO = {name: BEHAVIOUR[name] for name in ("alibi", "rope")}
 
@@ -108,6 +114,20 @@ def test_the_unit_is_a_byte_only_where_every_scored_token_is_one() -> None:
     assert unit_of(rows.iloc[:0]) == "token"
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([10, 9, 100, 9], "9, 10, 100"),
+        (["b", "", "a", "b"], "a, b"),
+        ([math.nan, "bf16", ""], "bf16"),
+        ([0.5, math.nan, 0.25], "0.25, 0.5"),
+        ([math.nan, ""], ""),
+    ],
+)
+def test_facts_list_distinct_values_without_missing_and_empty_ones(values: list[object], text: str) -> None:
+    assert _list(pd.Series(values)) == text
+
+
 # ---- tables
 
 
@@ -151,6 +171,12 @@ def test_columns_are_left_out_only_where_the_terminal_is_too_narrow() -> None:
     assert _fitting(summary, Console(width=30))[0] == OPTIONAL_COLUMNS
 
 
+def test_only_names_and_verdicts_may_be_folded() -> None:
+    table = summary_table(summarize(results(TWO)[0]))
+    assert [str(column.header) for column in table.columns if not column.no_wrap] == ["encoding", "verdict"]
+    assert [column.min_width for column in table.columns[:2]] == [12, None]
+
+
 def test_the_answer_compares_the_best_with_itself_only_beyond_its_training_length() -> None:
     rows, _ = results(TWO)
     assert "alibi predicts best (perplexity 3.94, 0.99x its own at 256)" in answer(summarize(rows))
@@ -182,7 +208,34 @@ def test_names_of_encodings_are_the_only_column_at_the_left() -> None:
     assert all(column.right for column in others)
 
 
+# ---- findings
+
+
+def test_left_out_are_those_that_guess_and_those_without_a_number_at_the_longest_length() -> None:
+    columns = ["encoding", "length", "nll"]
+    points = [("a", 8, math.nan), ("a", 16, 1.0), ("b", 8, 1.0), ("b", 16, math.nan), ("c", 8, 2.0), ("c", 16, 2.0)]
+    table = pd.DataFrame(points, columns=columns)
+    assert _left_out(table, ["c", "d"]) == "Not trained: c. No result there: b."
+    assert _left_out(table, []) == "No result there: b."
+    assert _left_out(table[table["encoding"] == "c"], ["c"]) == "Not trained: c."
+    assert _left_out(table[table["encoding"] == "c"], []) == ""
+
+
 # ---- figures
+
+
+@pytest.mark.parametrize(
+    ("points", "label"),
+    [
+        ([(1.0, 4.0), (2.0, 6.0)], "x 6.00 (1.50x)"),
+        ([(0.5, 5.0), (1.0, 4.0), (1.5, 2.0)], "x 2.00 (0.50x)"),
+        ([(1.0, 4.0)], "x 4.00"),  # nothing beyond the training length
+        ([(0.5, 4.0), (0.75, 3.0)], "x 3.00"),
+        ([(2.0, 4.0), (4.0, 6.0)], "x 6.00"),  # no number of its own
+    ],
+)
+def test_the_label_of_a_perplexity_is_its_last_with_the_growth_beyond_the_training_length(points, label) -> None:
+    assert _perplexity_label("x", pd.DataFrame(points, columns=["ratio", "ppl"])) == label
 
 
 def test_the_title_names_the_longest_multiple_of_the_training_length() -> None:
@@ -231,7 +284,28 @@ def test_positions_are_ticked_at_octaves_of_the_training_length() -> None:
     assert all(length % 256 == 0 or 256 % length == 0 for length in shown)
 
 
+@pytest.mark.parametrize(
+    ("train_length", "first", "last", "expected"),
+    [
+        (256, 16, 1024, [16, 32, 64, 128, 256, 512, 1024]),
+        (256, 17, 1023, [32, 64, 128, 256, 512]),
+        (96, 1, 200, [6, 12, 24, 48, 96, 192]),
+        (12, 1, 12, [3, 6, 12]),
+        (15, 1, 40, [15, 30]),
+        (100, 60, 90, [100]),  # none lies between
+        (1, 1, 2**25, [2**n for n in range(24)]),
+    ],
+)
+def test_octaves_are_whole_lengths_down_to_a_sixteenth(train_length, first, last, expected) -> None:
+    assert _octaves(train_length, first, last) == expected
+
+
 # ---- the file
+
+
+def test_a_report_has_the_title_that_it_is_given() -> None:
+    for about, title in ((About(title="Tiny"), "Tiny"), (About(), "Position encodings beyond their training length")):
+        assert report_markdown(Report((), pd.DataFrame(), (), about), {}) == f"# {title}\n"
 
 
 def test_the_report_has_no_holes_and_its_tables_no_gaps(tmp_path: Path) -> None:

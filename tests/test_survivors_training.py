@@ -1,0 +1,91 @@
+"""What training and its model do at their edges: segments, abandoned steps, compiling a single layer."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import torch
+from pieces_task import Pieces
+from toys import LENGTH, WIDTH, model
+
+from poscli.config.run import ModelConfig, RunConfig
+from poscli.model.compiled import compile_layers
+from poscli.model.initialise import fresh_model
+from poscli.runs.run import Run, create
+from poscli.system.signals import Abandoned, Interrupted
+from poscli.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def a_run(folder, memory: int = 0, **changes: object) -> Run:
+    """A new run of four steps."""
+    tiny = ModelConfig(layers=2, width=16, heads=2, mlp=32, memory=memory)
+    values = {"encoding": "alibi", "task": "pieces", "length": 8, "batch": 2, "tokens": 4 * 16, "model": tiny} | changes
+    return create(folder / "run", RunConfig(**values), {"schema": 1})
+
+
+def trainer_of(run: Run, task: Pieces | None = None) -> Trainer:
+    task = task or Pieces()
+    return Trainer(run, fresh_model(run.config, task.vocab, CPU), task)
+
+
+# ---- the trainer
+
+
+@pytest.mark.parametrize(("memory", "in_text", "segments"), [(8, 100, 8), (8, 8, 8), (8, 5, 5), (0, 100, 1)])
+def test_a_memory_lasts_eight_segments_or_as_many_as_the_text_has(
+    memory: int, in_text: int, segments: int, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pieces, "segments", lambda task, length: in_text)
+    assert trainer_of(a_run(tmp_path, memory)).segments == segments
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_abandoned_step_leaves_the_run_as_it_was_before_that_step(
+    signum: int, code: int, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradient = Trainer._gradient
+    before: list[torch.Tensor] = []
+
+    def abandoned(trainer: Trainer) -> tuple[float, float]:
+        if trainer.step < 2:
+            return gradient(trainer)
+        before.append(trainer.memory.states[0])
+        gradient(trainer)  # replaces the memory
+        trainer.stop.signum = signum
+        raise Abandoned
+
+    monkeypatch.setattr(Pieces, "segments", lambda task, length: 100)
+    monkeypatch.setattr(Trainer, "_gradient", abandoned)
+    run = a_run(tmp_path, memory=8)
+    trainer = trainer_of(run)
+    with run.locked(), pytest.raises(Interrupted, match=r"^stopped at step 2 of 4; the same") as caught:
+        trainer.train()
+    assert caught.value.exit_code == code
+    assert (run.status()["state"], run.status()["step"]) == ("interrupted", 2)
+    resumed = trainer_of(run)
+    assert resumed.step == 2
+    assert torch.equal(resumed.memory.states[0], before[0])
+
+
+# ---- the model
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_all_layers_are_compiled_and_the_first_is_tried(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    made: list[dict[str, object]] = []
+
+    def compiled(eager, **options: object):
+        made.append(options)
+        number = len(made) - 1
+        return lambda x: tried.append(number) or eager(x)
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    chosen = model("rope", layers=layers)
+    compile_layers(chosen, torch.zeros(2, LENGTH, WIDTH))
+    assert made == [{"dynamic": False, "backend": "inductor"}] * layers
+    assert tried == [0]
+    assert all("feed_forward" in vars(layer) for layer in chosen.layers)
