@@ -12,14 +12,8 @@ from rich.console import Console
 
 from poscli.report import build_report
 from poscli.report.caveats import caveats
-from poscli.report.figures import (
-    _octaves,
-    _perplexity_label,
-    context_gain_by_length,
-    loss_by_position,
-    perplexity_by_length,
-)
-from poscli.report.findings import _left_out, answer
+from poscli.report.figures import context_gain_by_length, loss_by_position, perplexity_by_length
+from poscli.report.findings import answer
 from poscli.report.markdown import _protocols, report_markdown
 from poscli.report.origin import _list, scored_at_the_end, unit_of
 from poscli.report.pooling import pool
@@ -208,34 +202,7 @@ def test_names_of_encodings_are_the_only_column_at_the_left() -> None:
     assert all(column.right for column in others)
 
 
-# ---- findings
-
-
-def test_left_out_are_those_that_guess_and_those_without_a_number_at_the_longest_length() -> None:
-    columns = ["encoding", "length", "nll"]
-    points = [("a", 8, math.nan), ("a", 16, 1.0), ("b", 8, 1.0), ("b", 16, math.nan), ("c", 8, 2.0), ("c", 16, 2.0)]
-    table = pd.DataFrame(points, columns=columns)
-    assert _left_out(table, ["c", "d"]) == "Not trained: c. No result there: b."
-    assert _left_out(table, []) == "No result there: b."
-    assert _left_out(table[table["encoding"] == "c"], ["c"]) == "Not trained: c."
-    assert _left_out(table[table["encoding"] == "c"], []) == ""
-
-
 # ---- figures
-
-
-@pytest.mark.parametrize(
-    ("points", "label"),
-    [
-        ([(1.0, 4.0), (2.0, 6.0)], "x 6.00 (1.50x)"),
-        ([(0.5, 5.0), (1.0, 4.0), (1.5, 2.0)], "x 2.00 (0.50x)"),
-        ([(1.0, 4.0)], "x 4.00"),  # nothing beyond the training length
-        ([(0.5, 4.0), (0.75, 3.0)], "x 3.00"),
-        ([(2.0, 4.0), (4.0, 6.0)], "x 6.00"),  # no number of its own
-    ],
-)
-def test_the_label_of_a_perplexity_is_its_last_with_the_growth_beyond_the_training_length(points, label) -> None:
-    assert _perplexity_label("x", pd.DataFrame(points, columns=["ratio", "ppl"])) == label
 
 
 def test_the_title_names_the_longest_multiple_of_the_training_length() -> None:
@@ -282,22 +249,6 @@ def test_positions_are_ticked_at_octaves_of_the_training_length() -> None:
     assert shown[-1] == 4096
     assert 256 in shown
     assert all(length % 256 == 0 or 256 % length == 0 for length in shown)
-
-
-@pytest.mark.parametrize(
-    ("train_length", "first", "last", "expected"),
-    [
-        (256, 16, 1024, [16, 32, 64, 128, 256, 512, 1024]),
-        (256, 17, 1023, [32, 64, 128, 256, 512]),
-        (96, 1, 200, [6, 12, 24, 48, 96, 192]),
-        (12, 1, 12, [3, 6, 12]),
-        (15, 1, 40, [15, 30]),
-        (100, 60, 90, [100]),  # none lies between
-        (1, 1, 2**25, [2**n for n in range(24)]),
-    ],
-)
-def test_octaves_are_whole_lengths_down_to_a_sixteenth(train_length, first, last, expected) -> None:
-    assert _octaves(train_length, first, last) == expected
 
 
 # ---- the file
