@@ -13,6 +13,7 @@ from fake_results import LN2
 from poscli.report.build import _no_formula
 from poscli.report.caveats import _documents, _dtypes, _holes, _intervals, _resampled, _sizes, _strides
 from poscli.report.findings import _left_out, answer, gain_finding, perplexity_finding, position_finding
+from poscli.report.guessing import _reason
 from poscli.report.markdown import escape, markdown_table
 from poscli.report.origin import corpora, facts, footnote, seeds
 from poscli.report.pooling import Headline, _failure, _gain, headline, perplexity, task_measures, the_train_length
@@ -130,6 +131,22 @@ def test_a_verdict_is_a_failure_a_guess_a_gap_or_the_gain(score, gain, last, gue
     scores = pd.DataFrame([score or FAILED], index=[last if score else last / 2])
     gains = pd.DataFrame([gain] if gain else [], columns=list(POINT))
     assert _judge(scores, gains, last, guesses) == told
+
+
+@pytest.mark.parametrize(
+    ("nll", "gain_low", "guess", "seeds", "text"),
+    [
+        (3.5, -0.3, 3.25, (1, 1), "its loss at its training length is 3.50 nats per token, and guessing costs 3.25"),
+        (3.25, -0.3, 3.25, (2, 2), "its loss at its training length is 3.25 nats per token, and guessing costs 3.25"),
+        (
+            3.25, -0.003, 3.5, (1, 2),
+            "1 of 2 seeds: its loss at its training length is 3.25 nats per token, and guessing costs 3.50 "
+            "(the 95 % interval of the difference begins at -0.003)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_guess_is_told_with_its_numbers(nll, gain_low, guess, seeds, text) -> None:
+    assert _reason(nll, gain_low, guess, seeds) == text
 
 
 # ---- the summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from poscli.drawing.text import number
+from poscli.drawing.text import number, signed
 from poscli.report.pooling import headline, sound
 from poscli.report.verdicts import only_guesses
 from poscli.runs.schema import FULL
@@ -29,6 +29,6 @@ def untrained(rows: pd.DataFrame) -> dict[str, str]:
 
 def _reason(nll: float, gain_low: float, guess: float, seeds: tuple[int, int]) -> str:
     some = f"{seeds[0]} of {seeds[1]} seeds: " if seeds[0] < seeds[1] else ""
-    close = f" (the 95 % interval of the difference begins at {number(gain_low)})" if nll < guess else ""
+    close = f" (the 95 % interval of the difference begins at {signed(gain_low)})" if nll < guess else ""
     loss = f"its loss at its training length is {number(nll)} nats per token"
     return f"{some}{loss}, and guessing costs {number(guess)}{close}"
