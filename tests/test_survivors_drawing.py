@@ -6,16 +6,29 @@ import math
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from poscli.drawing.axes import _round_ticks, headroom, length_axis, log_ticks, mark_training, signed_axis
+from poscli.drawing.axes import _round_ticks, _times, draw, headroom, length_axis, log_ticks, mark_training, signed_axis
 from poscli.drawing.bars import Bar, BarPage
-from poscli.drawing.page import BOTTOM, MIN_HEIGHT, STRIP_ROW, TOP, End, Page, place_labels
-from poscli.drawing.style import Style
-from poscli.drawing.text import amount, number
+from poscli.drawing.page import (
+    BOTTOM,
+    MIN_HEIGHT,
+    STRIP_ROW,
+    TOP,
+    End,
+    Failure,
+    Page,
+    _failure_text,
+    clip,
+    failure_rows,
+    place_labels,
+)
+from poscli.drawing.style import BACKGROUND, FAINT, INK, QUIET, Style
+from poscli.drawing.text import amount, distinct, listed, low_to_high, number, signed
 
 
 @pytest.fixture
@@ -116,6 +129,68 @@ def test_a_leader_goes_from_the_end_of_a_line_to_the_left_side_of_its_label() ->
         assert ends[:, 1] == pytest.approx([(box.y0 + box.y1) / 2] * 2, abs=4)
 
 
+def test_labels_take_their_room_from_the_axes_and_the_strip() -> None:
+    page = Page(2, failures=1)
+    page.label_ends(
+        [End(2, 0.5, "a" * 30, Style("k", "-", "o")), End(1, 0.2, "b" * 36, Style("k", "-", "o"))],
+        [Failure((1, 2), "oom", Style("k", "-", "o"))],
+    )
+    assert page.strip is not None
+    for axes in (page.axes, page.strip):
+        box = axes.get_position()
+        assert box.x0 * 8 == pytest.approx(0.78)
+        assert (1 - box.x1) * 8 == pytest.approx(0.5 + page._width(["a" * 30], 8.0))  # b lies inside the axes
+
+
+def test_the_strip_has_a_row_of_crosses_for_every_failure_the_first_above() -> None:
+    page = Page(1, failures=2)
+    styles = Style("#112233", "-", "o"), BACKGROUND
+    page.label_ends([], [Failure((8, 16), "a: oom", styles[0]), Failure((16,), "b: oom", styles[1])])
+    assert page.strip is not None
+    assert page.strip.get_ylim() == (1.5, -0.5)
+    crosses = [(line.get_marker(), list(line.get_xdata()), list(line.get_ydata())) for line in page.strip.lines]
+    assert crosses == [("x", [8, 16], [0, 0]), ("x", [16], [1])]
+    assert [(text.get_text(), text.xy, text.xyann) for text in page.strip.texts] == [
+        ("a: oom", (1, 0), (12, 0)),
+        ("b: oom", (1, 1), (12, 0)),
+    ]
+    assert [text.get_color() for text in page.strip.texts] == ["#112233", QUIET]
+    assert page.strip.get_ylabel() == "no result"
+
+
+def test_rows_of_failures_have_the_style_of_the_only_encoding_in_them() -> None:
+    styles = {"a": Style("#112233", "-", "o")}
+    rows = failure_rows({("oom", (8,)): ["a"], ("bad", (8, 16)): ["a", "b"], ("old", (1,)): ["b"]}, styles)
+    plain = Style(INK, "-", "x")
+    assert rows == [
+        Failure((8,), "a: oom", styles["a"]),
+        Failure((8, 16), "a and b: bad", plain),
+        Failure((1,), "b: old", plain),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("who", "cause", "text"),
+    [
+        (["a" * 29], "cause", "a" * 29 + ": cause"),  # 36 characters
+        (["a" * 30], "cause", "a" * 14 + "…" + "a" * 14 + ": cause"),
+        (["a" * 12], "c" * 30, "aaa…aaaa: " + "c" * 30),
+        (["a" * 12, "b" * 12], "12345", f"{'a' * 12} and {'b' * 12}: 12345"),  # 36 characters
+        (["a" * 12, "b" * 12], "123456", "2 encodings: 123456"),
+    ],
+)
+def test_a_failure_is_told_in_36_characters(who: list[str], cause: str, text: str) -> None:
+    assert _failure_text(who, cause) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "longest", "clipped"),
+    [("abcdef", 6, "abcdef"), ("abcdefg", 6, "ab…efg"), ("abcdefgh", 7, "abc…fgh"), ("\U0010fffd", 10, "\\U0010fffd")],
+)
+def test_a_long_label_is_shortened_in_its_middle(text: str, longest: int, clipped: str) -> None:
+    assert clip(text, longest) == clipped
+
+
 # ---- axes
 
 
@@ -207,7 +282,73 @@ def test_at_most_nine_lengths_are_ticks(axes) -> None:
     assert axes.xaxis.get_major_formatter().seq[:2] == ["64\n1/4x", "256\n1x"]
 
 
+def test_the_axis_of_lengths_reaches_a_little_beyond_them(axes) -> None:
+    length_axis(axes, [128, 256, 4096], 256)
+    assert axes.get_xlim() == pytest.approx((128 / 1.12, 4096 * 1.1))
+    assert list(axes.xaxis.get_minor_locator()()) == []
+    assert axes.xaxis.get_major_formatter().seq == ["128\n1/2x", "256\n1x", "4096\n16x"]
+    at = axes.transData.transform([(128, 1), (256, 1), (512, 1)])[:, 0]
+    assert at[1] - at[0] == pytest.approx(at[2] - at[1])
+
+
+@pytest.mark.parametrize(("count", "every", "marked"), [(5, 1, [0, 1, 2, 3, 4]), (6, 3, [2, 5]), (7, 3, [0, 3, 6])])
+def test_the_last_point_of_a_line_and_every_so_many_before_have_a_marker(axes, count, every, marked) -> None:
+    values = pd.Series(range(1, count + 1))
+    draw(axes, values, 2 * values, Style("k", "-", "o"), every)
+    (line,) = axes.lines
+    assert list(line.get_xdata()) == list(values)
+    assert list(line.get_ydata()) == list(2 * values)
+    assert list(range(count))[slice(line.get_markevery()[0], None, line.get_markevery()[1])] == marked
+
+
+def test_lines_look_as_their_styles_say_and_strong_ones_lie_above(axes) -> None:
+    values = pd.Series([1.0, 2.0])
+    for style in (Style("#112233", "--", "s"), Style("#112233", ":", "v", filled=False), BACKGROUND):
+        draw(axes, values, values, style)
+    first, second, third = axes.lines
+    assert (first.get_color(), first.get_linestyle(), first.get_marker()) == ("#112233", "--", "s")
+    assert (first.get_markerfacecolor(), second.get_markerfacecolor()) == ("#112233", "white")
+    assert second.get_linestyle() == ":"
+    assert (third.get_color(), third.get_marker()) == (FAINT, "")
+    assert first.get_zorder() == second.get_zorder() > third.get_zorder()
+    assert first.get_linewidth() > third.get_linewidth()
+    assert (Style("#112233", "-", "o").text, BACKGROUND.text) == ("#112233", QUIET)
+
+
+@pytest.mark.parametrize(
+    ("length", "train_length", "text"),
+    [(8, 8, "1x"), (2, 8, "1/4x"), (3, 8, "0.375x"), (12, 8, "1.5x"), (800, 8, "100x"), (4, 6, "0.666667x")],
+)
+def test_a_length_is_a_multiple_of_its_training_length_or_one_part_of_it(length, train_length, text) -> None:
+    assert _times(length, train_length) == text
+
+
 # ---- bars
+
+
+def test_a_bar_begins_at_one_with_its_spread_its_name_and_its_text() -> None:
+    page = BarPage([Bar("a", 2.0, 1.8, 2.5, "first", "#112233"), Bar("b", 0.5, 0.4, 0.6, "second", FAINT)])
+    bars = [(bar.get_x(), bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in page.axes.patches]
+    assert np.array(bars) == pytest.approx(np.array([(1, 1.0, 0), (1, -0.5, 1)]))
+    spreads = [segment.tolist() for lines in page.axes.collections for segment in lines.get_segments()]
+    assert spreads == [[[1.8, 0], [2.5, 0]], [[0.4, 1], [0.6, 1]]]
+    assert page.axes.get_ylim() == pytest.approx((1.6, -0.6))  # the first is above
+    texts = [(text.get_text(), text.xy, text.xyann, text.get_ha(), text.get_color()) for text in page.axes.texts]
+    assert texts == [
+        ("a", (0, 0), (-5, 0), "right", INK),
+        ("first", (1, 0), (6, 0), "left", INK),
+        ("b", (0, 1), (-5, 0), "right", INK),
+        ("second", (1, 1), (6, 0), "left", QUIET),
+    ]
+    page.name_axis("ratio")
+    assert page.axes.get_xlabel() == "ratio"
+
+
+def test_bars_leave_room_for_their_names_and_texts() -> None:
+    page = BarPage([Bar("a longer name", 2.0, 1.8, 2.5, "a text", "k"), Bar("b", 2.0, 1.8, 2.5, "a longer text", "k")])
+    box = page.axes.get_position()
+    assert box.x0 * 8 == pytest.approx(0.3 + page._width(["a longer name"], 7.2))
+    assert (1 - box.x1) * 8 == pytest.approx(0.35 + page._width(["a longer text"], 7.2))
 
 
 def test_bars_have_round_ticks_first() -> None:
@@ -266,3 +407,29 @@ def test_a_count_has_three_digits_and_never_a_power_of_ten(value: float, text: s
 )
 def test_a_number_has_three_digits(value: float, text: str) -> None:
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (4.9e-4, "0.000"), (-4.9e-4, "0.000"), (5.1e-4, "+0.001"), (0.9994, "+0.999"), (-0.25, "-0.250"),
+        (1.0, "+1.00"), (-1.0, "-1.00"), (12.25, "+12.25"),
+    ],
+)  # fmt: skip
+def test_a_difference_has_three_decimals_below_one_and_two_from_one_on(value: float, text: str) -> None:
+    assert signed(value) == text
+
+
+@pytest.mark.parametrize(
+    ("items", "most", "text"),
+    [([], 2, ""), (["a"], 2, "a"), (["a", "b"], 2, "a and b"), (["a", "b", "c"], 2, "a, b and 1 more"),
+     (["a", "b", "c"], 3, "a, b and c")],
+)  # fmt: skip
+def test_a_list_counts_what_is_past_its_most(items: list[str], most: int, text: str) -> None:
+    assert listed(items, most) == text
+
+
+def test_counts_are_one_or_a_range_and_texts_are_distinct() -> None:
+    assert low_to_high([3]) == low_to_high([3, 3]) == "3"
+    assert low_to_high([20_000, 5, 100]) == "5 to 20k"
+    assert distinct(pd.Series(["b", None, "", "a", "b"])) == ["a", "b"]

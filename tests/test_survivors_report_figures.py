@@ -220,7 +220,7 @@ def test_baselines_are_the_first_three_with_a_gain(monkeypatch: pytest.MonkeyPat
     found = gains(full=1.0, crop=0.0, none=NAN, w=1.0, x=2.0, y=-3.0, z=4.0)
     monkeypatch.setattr("poscli.report.figures.pool", lambda rows, protocol, variant: found[variant])
     rows = pd.DataFrame({"protocol": "p", "variant": list(found)})
-    other = pd.DataFrame({"protocol": ["q"], "variant": ["unknown"]})
+    other = pd.DataFrame({"protocol": ["o", "q"], "variant": ["unknown", "unknown"]})
     assert list(_baselines(pd.concat([other, rows]), "p")) == ["w", "x", "y"]
 
 
