@@ -13,6 +13,7 @@ from poscli.config.needs import Needs, estimate
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, slug
 from poscli.config.size import evaluation_bytes, parameters, training_bytes
+from poscli.equation import Shape
 from poscli.system import memory
 from poscli.system.errors import UsageError
 
@@ -114,6 +115,11 @@ def test_a_long_spec_is_cut_and_followed_by_eight_digits_of_its_hash() -> None:
     assert slug(120 * "a" + "b").startswith(120 * "a" + "-")
     assert slug(120 * "a" + "b") != slug(121 * "a")
     assert slug("..--") == "encoding"
+
+
+def test_a_shape_has_the_vocabulary_of_bytes_and_the_end_of_a_text_unless_another_is_given() -> None:
+    assert ModelConfig().shape(7) == Shape(width=128, heads=8, layers=4, length=7, vocab=257)
+    assert ModelConfig().shape(7, 300) == Shape(width=128, heads=8, layers=4, length=7, vocab=300)
 
 
 # ---- memory

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from poscli.data import Corpus, Split, build, check_trainable, corpus
-from poscli.data.corpora import hub
+from poscli.data.corpora import hub, source_of
 from poscli.data.hubspec import HubSpec
 from poscli.data.source import Document
 from poscli.data.splitting import StoredDocument, cut_point, fingerprint, hold_out, split_documents
 from poscli.data.tokenizers.bytes import Bytes
-from poscli.system.errors import DataError
+from poscli.system.errors import DataError, UsageError
 
 # ---- what is held out
 
@@ -144,6 +144,27 @@ def test_a_held_out_part_below_10000_bytes_is_warned_about(
     check_trainable(of_tokens(100, 100, size), 8)
     assert [text.partition(":")[0] for text in said] == ["the corpus text"] * warned
     assert all("holds out only 9999 bytes" in text and "100000 bytes of text or more" in text for text in said)
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(("length", "shown"), [(120, 120), (121, 60)])
+def test_a_name_that_is_refused_is_shown_whole_up_to_120_characters(length: int, shown: int) -> None:
+    name = ("text:" + 200 * "a")[: length - 1] + "\x85"
+    whole = name if shown == length else name[:60] + "..."
+    with pytest.raises(UsageError) as caught:
+        source_of(name)
+    assert str(caught.value) == (
+        f"the corpus {whole!r} has the character '\\x85' in its name; rename the file or the folder"
+    )
+
+
+def test_a_name_has_at_most_4096_characters() -> None:
+    with pytest.raises(UsageError, match="unknown corpus"):
+        source_of(4096 * "x")
+    with pytest.raises(UsageError, match=r"xxx\.\.\.' has a name of 4097 characters; 4096 are allowed"):
+        source_of(4097 * "x")
 
 
 # ---- the hub

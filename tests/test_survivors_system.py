@@ -25,7 +25,7 @@ from poscli.sweep.__main__ import main as run_one_job
 from poscli.sweep.job import Job, Outcome
 from poscli.sweep.runners import Here, Runner, Subprocess
 from poscli.sweep.suite import run_jobs
-from poscli.system import early, files, memory, streams
+from poscli.system import early, files, memory, progress, streams
 from poscli.system.device import device_of
 from poscli.system.registry import Registry, subclass_of
 from poscli.system.signals import Interrupted
@@ -98,15 +98,17 @@ def test_a_process_of_one_job_ends_with_0_unless_a_signal_stopped_it(
 
 @pytest.mark.parametrize(
     ("text", "cause"),
-    [("{}", "config: Field required"), ("no JSON", "Invalid JSON: expected ident at line 1 column 2")],
+    [("{}", "config: Field required"), ("no JSON", "Invalid JSON")],
 )
 def test_a_process_of_one_job_refuses_what_is_none(
     text: str, cause: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert run_one_job() == 2
-    expected = f"error: stdin is not a job ({cause}); it takes what Job.model_dump_json writes\n"
-    assert capsys.readouterr() == ("", expected)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"error: stdin is not a job ({cause}")
+    assert err.endswith("); it takes what Job.model_dump_json writes\n")
 
 
 # ---- the end of a process
@@ -226,6 +228,43 @@ def test_the_peak_of_a_gpu_is_above_what_was_in_use_before(monkeypatch: pytest.M
     with memory.Peak(torch.device("cuda")) as peak:
         assert reset == [torch.device("cuda")]
     assert (peak.mb, peak.of) == (3.0, "case")
+
+
+def test_what_is_left_of_a_job_is_told_by_its_pace_since_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 15 seconds where stderr is no terminal. What was done before counts as done, not as work of this time."""
+    now = SimpleNamespace(now=1000.0)
+    said: list[str] = []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.now))
+    monkeypatch.setattr(progress, "err", SimpleNamespace(is_terminal=False, print=lambda text, **_: said.append(text)))
+    monkeypatch.delenv("POSCLI_QUIET", raising=False)
+    with progress.Meter("job", 100, done=40) as meter:
+        for seconds, amount, words in ((14.9, 5, "early"), (0.1, 5, "first"), (15.0, 10, "second"), (14.0, 10, "not")):
+            now.now += seconds
+            meter.advance(amount, words)
+        now.now += 1.0
+        meter.advance(0, "third")
+    assert said == [
+        "job   50%  first  1:15 left",  # 10 units in 15 s; 50 are left
+        "job   60%  second  1:00 left",  # 20 in 30 s; 40 are left
+        "job   70%  third  0:45 left",  # 30 in 45 s; 30 are left
+    ]
+    monkeypatch.setenv("POSCLI_QUIET", "1")
+    with progress.Meter("job", 100) as meter:
+        now.now += 100.0
+        meter.advance(5)
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (172_799, "47:59:59"),
+        (172_800, "2 days"), (63_115_199, "730 days"), (63_115_200, "2 years"), (31_557_600_000, "1000 years"),
+        (31_557_600_001, "1,000 years or more"),
+    ],
+)  # fmt: skip
+def test_durations_are_in_units_that_people_read(seconds: float, text: str) -> None:
+    assert progress.duration(seconds) == text
 
 
 # ---- plugins
