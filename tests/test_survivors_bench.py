@@ -240,6 +240,18 @@ def test_a_bench_reports_the_rows_of_its_own_model_shape(tmp_path: Path) -> None
     assert list(bench.own(table)["encoding"]) == ["alibi", "rope"]
 
 
+def test_rows_of_an_earlier_bench_are_kept_only_to_go_on(tmp_path: Path) -> None:
+    bench = session.Bench(settings(encodings=("alibi",)), CPU, tmp_path, sizes=SMALL)
+    for file in bench.files:
+        file.add({"status": "ok", "machine": "Abacus"})
+    kept = {
+        resume: session.Bench(bench.settings, CPU, tmp_path, resume=resume, sizes=SMALL) for resume in (True, False)
+    }
+    assert [[row["machine"] for row in file.rows] for file in kept[True].files] == 3 * [["Abacus"]]
+    assert [file.rows for file in kept[False].files] == 3 * [[]]
+    assert [file.rows for file in session.Bench(bench.settings, CPU, tmp_path, sizes=SMALL).files] == 3 * [[]]
+
+
 def test_memory_that_the_other_library_keeps_is_half_of_what_it_holds_at_once() -> None:
     pytest.importorskip("x_transformers", reason="an extra of the tests")
     shape = ModelConfig(layers=1, width=16, heads=2, mlp=16)
@@ -419,6 +431,8 @@ def test_a_comparison_has_a_row_for_each_workload_but_decoding(tmp_path: Path, m
     pair = compared()
     both = [Timing((2.0, 2.0), 10.0, "case"), Timing((3.0, 3.0), 20.0, "case")]
     monkeypatch.setattr(Conditions, "time", lambda self, works: both[: len(works)])
+    monkeypatch.setattr(Comparison, "_own_work", lambda self, case: None)
+    monkeypatch.setattr(Comparison, "_peer_work", lambda self, case: None)
     file = ResultFile(tmp_path / "against.csv", resume=False)
     cases = [BenchCase("train", 32, 2), BenchCase("eval", 64, 2), BenchCase("decode", 32, 1)]
     for _ in range(2):  # what is in the file is not measured again

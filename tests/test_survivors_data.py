@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -11,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poscli.data import Corpus, Split, build, check_trainable, corpus
+from poscli.data import Corpus, Split, build, check_trainable, corpus, disk_cache
 from poscli.data.corpora import hub, source_of
 from poscli.data.hubspec import HubSpec
-from poscli.data.source import Document
+from poscli.data.source import Document, Reading, Source
 from poscli.data.splitting import StoredDocument, cut_point, fingerprint, hold_out, split_documents
 from poscli.data.tokenizers.bytes import Bytes
 from poscli.system.errors import DataError, UsageError
@@ -165,6 +168,20 @@ def test_a_name_has_at_most_4096_characters() -> None:
         source_of(4096 * "x")
     with pytest.raises(UsageError, match=r"xxx\.\.\.' has a name of 4097 characters; 4096 are allowed"):
         source_of(4097 * "x")
+
+
+def test_a_folder_of_the_cache_is_named_by_the_last_40_characters_and_a_hash() -> None:
+    def named(spec: str, stamp: object = None, tokenizer: str = "") -> str:
+        words = SimpleNamespace(fingerprint=tokenizer)
+        return disk_cache._folder_name(Source(spec, stamp, lambda: Reading(iter(()), {})), words)  # type: ignore[arg-type]
+
+    assert re.fullmatch(r"stdlib-[0-9a-f]{16}", named("stdlib"))
+    assert named(f"text:{'a' * 10}{'b' * 40}").rpartition("-")[0] == f"text-{'b' * 40}"
+    assert named("text:/home/me/Bücher (neu)/*.txt").rpartition("-")[0] == "text-home-me-B-cher-neu-.txt"
+    different = [("stdlib",), ("stdlib", 1), ("stdlib", None, "t"), ("stdlib", 1, "t"), ("text:x",), ("text:y",)]
+    assert len({named(*each) for each in different}) == len(different)
+    key = json.dumps(["split rule 1", "text:x", [1, 2], "t"])
+    assert named("text:x", [1, 2], "t") == f"text-x-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
 # ---- the hub

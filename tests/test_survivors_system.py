@@ -356,3 +356,43 @@ def test_bodies_are_watched_unless_the_hub_itself_failed(
     monkeypatch.setattr(hubclient.HTTPAdapter, "send", lambda *_, **__: answer)
     _Adapter().send(SimpleNamespace())
     assert (raw.stream != "as it was") == watched
+
+
+@pytest.mark.parametrize("status", [200, 404, 428, 429, 430, 499, 500, 599])
+def test_one_fault_of_the_hub_is_forgiven_and_too_many_requests_are_not(status: int) -> None:
+    adapter = _Adapter()
+    answer = SimpleNamespace(status_code=status, url="http://hub")
+    if status == 429:
+        with pytest.raises(HubGaveUp, match="the hub answered 429 for http://hub"):
+            adapter.answered(answer)
+        return
+    adapter.answered(answer)
+    assert adapter.failures == (status >= 500)
+    if status >= 500:
+        with pytest.raises(HubGaveUp, match=f"the hub answered {status} for http://hub"):
+            adapter.answered(answer)
+
+
+def test_a_complete_answer_clears_a_fault_and_a_broken_connection_counts_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[float] = []
+    fault = hubclient.requests.ConnectionError("refused")
+
+    def send(self: object, request: object, **options: float) -> None:
+        asked.append(options["timeout"])
+        raise fault
+
+    monkeypatch.setattr(hubclient.HTTPAdapter, "send", send)
+    monkeypatch.setattr(hubclient.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10)
+    adapter = _Adapter()
+    for options in ({}, {"timeout": 3}):
+        with pytest.raises(hubclient.requests.ConnectionError):
+            adapter.send(SimpleNamespace(), **options)
+        assert adapter.failures == 1
+        adapter.answered(SimpleNamespace(status_code=200, url=""))
+        assert adapter.failures == 0
+    adapter.failures = 1
+    with pytest.raises(HubGaveUp, match="refused"):
+        adapter.send(SimpleNamespace(), timeout=30)
+    assert asked == [10, 3, 10]
