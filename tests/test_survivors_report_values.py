@@ -14,13 +14,14 @@ from poscli.report.build import _no_formula
 from poscli.report.caveats import _documents, _dtypes, _holes, _intervals, _resampled, _sizes, _strides
 from poscli.report.findings import _left_out, answer, gain_finding, perplexity_finding, position_finding
 from poscli.report.guessing import _reason
-from poscli.report.markdown import escape, markdown_table
+from poscli.report.markdown import _protocols, escape, markdown_table
 from poscli.report.origin import corpora, facts, footnote, seeds
 from poscli.report.pooling import Headline, _failure, _gain, headline, perplexity, task_measures, the_train_length
 from poscli.report.sections import _slugs, split
 from poscli.report.summary import HEAD, TAIL, _judge, _sorted, join, measures_of, ratios_of, records, standings
 from poscli.report.table import Column, _best, failures, gain_text, legend, summary_columns
-from poscli.report.terminal import _status
+from poscli.report.terminal import _gain as _gain_of_line
+from poscli.report.terminal import _LengthColumns, _status
 from poscli.runs.schema import POSITION_COLUMNS, frame
 from poscli.system.errors import UsageError
 
@@ -275,6 +276,68 @@ def test_a_status_has_its_reason_the_first_time() -> None:
     assert [str(_status(part, told)) for _ in range(2)] == ["oom: y", "oom"]
     assert str(_status(part[:2], set())) == "ok"
     assert str(_status(part.assign(reason=""), set())) == "oom"
+
+
+LINE = {
+    "protocol": ["fixed", "sliding", "nonoverlapping"], "variant": "full", "encoding": "a", "seed": 2, "length": 16,
+    "ratio": 2.0, "ppl": [3.0, 4.0, 5.0], "bpb": [0.1, 0.2, 0.3], "tokens_per_s": [1.0, 20_000.0, 3.0], "tokens": 50,
+    "bytes": 100, "gain": [LN2, NAN, NAN], "gain_low": [0.0, NAN, NAN], "gain_high": [2 * LN2, NAN, NAN],
+}  # fmt: skip
+
+
+def test_a_line_of_an_evaluation_has_a_perplexity_per_protocol_and_the_gain_of_one() -> None:
+    rows = pd.DataFrame(LINE)
+    columns = _LengthColumns(rows)
+    gain = "gain, bits/byte\n[95 %]"
+    assert columns.heads() == ["length", "sliding\nppl", "nonoverl.\nppl", "bpb", gain, "tok/s"]
+    crop = rows.assign(variant="crop", ppl=99.0, bpb=99.0)
+    cells = ["a, seed 2", "16 (2x)", "4.00", "5.00", "0.20", "+0.500 [0.000, +1.00]", "20k"]
+    assert list(map(str, columns.line(pd.concat([crop, rows])))) == cells
+    own = rows.assign(seed=0, ratio=1.0, tokens_per_s=NAN)
+    assert list(map(str, columns.line(own[own["protocol"] != "nonoverlapping"]))) == [
+        "a", "16 (1x)", "4.00", "-", "0.20", "-", "-",
+    ]  # fmt: skip
+    assert list(map(str, columns.line(own[:1]))) == ["a", "16 (1x)", "-", "-", "0.10", "-", "-"]
+
+
+def test_lines_without_a_gain_or_of_one_protocol_have_what_there_is() -> None:
+    rows = pd.DataFrame(LINE)
+    assert _LengthColumns(rows[:1]).heads()[1:3] == ["fixed\nppl", "bpb"]
+    plain = rows[1:].assign(protocol=["nine_char", "ten_charac"], accuracy=0.5)
+    assert _LengthColumns(plain).heads() == ["length", "nine_char\nppl", "ten_char.\nppl", "bpb", "accuracy", "tok/s"]
+    assert [str(cell) for cell in _LengthColumns(plain).line(plain)][2:] == ["4.00", "5.00", "0.20", "0.50", "20k"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "+0.500 [0.000, +1.00]"),
+        ({"bytes": 200}, "+0.250 [0.000, +0.500]"),
+        ({"bytes": 0}, "-"),
+        ({"ratio": 1.0}, "-"),
+        ({"protocol": "other"}, "-"),
+    ],
+)
+def test_the_gain_of_a_line_is_in_bits_per_byte_beyond_the_training_length(changes: dict[str, Any], text: str) -> None:
+    assert _gain_of_line(pd.DataFrame(LINE)[:1].assign(**changes).set_index("protocol"), "fixed") == text
+
+
+def test_protocols_and_baselines_have_their_perplexity_at_the_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"full": [9.0, 1.0, 2.0], "crop": [9.0, 3.0, NAN]}
+
+    def pool(rows: pd.DataFrame, protocol: str, variant: str) -> pd.DataFrame:
+        return pd.DataFrame({"length": [8, 32, 32], "encoding": ["b", "b", "a"], "ppl": found[variant]})
+
+    monkeypatch.setattr("poscli.report.markdown.pool", pool)
+    rows = pd.DataFrame({"protocol": ["p", "p", "q"], "variant": ["full", "crop", "full"]})
+    table = summary(("a", 1, 1, "breaks"), ("b", 1, 1, "breaks"), ("c", 1, 1, "oom"), gain_bpb=[0.1, 0.2, NAN])
+    assert [(column.name, *column.cells) for column in _protocols(pd.concat([rows, rows]), table)] == [
+        ("encoding", "a", "b", "c"),
+        ("p", "2.00", "1.00", "-"),
+        ("p, crop", "-", "3.00", "-"),
+        ("q", "2.00", "1.00", "-"),
+        ("gain, bits per byte [95 %]", "+0.100 [+0.050, +0.200]", "+0.200 [+0.050, +0.200]", "-"),
+    ]
 
 
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])

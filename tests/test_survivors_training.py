@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from toys import LENGTH, WIDTH, model
 
 from poscli.config.run import ModelConfig, RunConfig
 from poscli.model.compiled import compile_layers
+from poscli.model.flops import rough_seconds
 from poscli.model.initialise import fresh_model
 from poscli.runs.run import Run, create
+from poscli.system.errors import PoscliError
 from poscli.system.signals import Abandoned, Interrupted
 from poscli.training.trainer import Trainer
 
@@ -70,7 +73,81 @@ def test_an_abandoned_step_leaves_the_run_as_it_was_before_that_step(
     assert torch.equal(resumed.memory.states[0], before[0])
 
 
+def test_words_beside_the_bar_are_those_of_the_last_row(tmp_path) -> None:
+    trainer = trainer_of(a_run(tmp_path))
+    assert trainer._words() == ""
+    trainer.log.rows += [{}, {"nll": 1.25, "bpb": 1.5, "tokens_per_s": 12_340.0}]
+    assert trainer._words() == "loss 1.250  1.500 bits/byte  12.3k tokens/s"
+
+
+ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (ValueError("bad"), "failed", "ValueError: bad"),
+        (SystemExit(3), "failed", "SystemExit: 3"),
+        (RuntimeError(ALLOCATOR), "oom", "step 1 does not fit the memory of "),
+        (PoscliError("the disk is full"), "interrupted", ""),
+    ],
+)
+def test_an_error_in_a_step_ends_the_run_unless_the_same_command_can_go_on(
+    error: BaseException, status: str, message: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradient = Trainer._gradient
+
+    def failing(trainer: Trainer) -> tuple[float, float]:
+        if trainer.step == 1:
+            raise error
+        return gradient(trainer)
+
+    monkeypatch.setattr(Trainer, "_gradient", failing)
+    run = a_run(tmp_path)
+    trainer = trainer_of(run)
+    with run.locked():
+        if status == "oom":
+            assert trainer.train() == "oom"
+        else:
+            with pytest.raises(type(error)) as caught:
+                trainer.train()
+            assert caught.value is error
+    assert run.status()["state"] == status
+    assert run.status()["message"].startswith(message)
+    assert run.status()["step"] == (0 if status == "interrupted" else 1)
+    if status == "oom":
+        assert run.status()["message"].endswith("; give a smaller --batch, --length or --preset")
+    assert run.train_csv.exists() == (status != "interrupted")
+
+
+def test_a_checkpoint_is_saved_after_half_a_minute_and_at_the_end(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    gradient = Trainer._gradient
+
+    def slow(trainer: Trainer) -> tuple[float, float]:
+        clock[0] += 11.0
+        return gradient(trainer)
+
+    saved: list[int] = []
+    monkeypatch.setattr("poscli.training.trainer.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(Trainer, "_gradient", slow)
+    monkeypatch.setattr(Trainer, "save", lambda trainer: saved.append(trainer.step))
+    run = a_run(tmp_path, tokens=8 * 16)
+    trainer = trainer_of(run)
+    with run.locked():
+        assert trainer.train() == "complete"
+    assert saved == [3, 6, 8]
+    assert (run.status()["state"], run.status()["step"]) == ("complete", 8)
+
+
 # ---- the model
+
+
+def test_rough_times_are_those_of_a_gpu_or_of_all_threads_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert rough_seconds(80e9, 3, CPU) == pytest.approx(1.003)  # twice 40e9 operations per second, 1 ms per layer
+    assert rough_seconds(5e12, 0, torch.device("cuda")) == pytest.approx(1.0)
+    assert rough_seconds(10e12, 1000, torch.device("cuda")) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
