@@ -17,6 +17,7 @@ from poscli.model.initialise import fresh_model
 from poscli.runs.run import Run, create
 from poscli.system.errors import PoscliError
 from poscli.system.signals import Abandoned, Interrupted
+from poscli.training import train as training
 from poscli.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -138,6 +139,50 @@ def test_a_checkpoint_is_saved_after_half_a_minute_and_at_the_end(tmp_path, monk
         assert trainer.train() == "complete"
     assert saved == [3, 6, 8]
     assert (run.status()["state"], run.status()["step"]) == ("complete", 8)
+
+
+# ---- a run from its configuration
+
+
+@pytest.mark.parametrize(
+    ("state", "begun", "said"),
+    [
+        ("complete", 0, []),
+        ("complete", 2, ["going on from step 2 of 4"]),
+        ("diverged", 0, ["ended as diverged: why"]),
+        ("oom", 3, ["going on from step 3 of 4", "ended as oom: why"]),
+    ],
+)
+def test_what_is_said_of_a_training_is_where_it_goes_on_and_how_it_failed(
+    state: str, begun: int, said: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Trained:
+        step = begun
+
+        def __init__(self, run: Run, *_: object) -> None:
+            self.run = run
+
+        def train(self) -> str:
+            self.run.set_status(state, 4, "why")
+            return state
+
+    notes: list[str] = []
+    monkeypatch.setattr(training, "Trainer", Trained)
+    monkeypatch.setattr(training, "note", notes.append)
+    config = a_run(tmp_path).config
+    run = training.train(config, Pieces(), tmp_path / "runs", CPU)
+    assert run.folder.parent == tmp_path / "runs"
+    assert notes == [f"{run.id}: {line}" if line.startswith("going") else f"{run.id} {line}" for line in said]
+    notes.clear()
+    assert training.train(config, Pieces(), tmp_path / "runs", CPU).id == run.id
+    assert (
+        notes[0]
+        == {
+            "complete": f"{run.id} is complete, but its last checkpoint is damaged",  # there is none
+            "diverged": f"{run.id} is diverged already: nothing to train",
+            "oom": f"{run.id}: going on from step 3 of 4",  # it may fit another time
+        }[state]
+    )
 
 
 # ---- the model
