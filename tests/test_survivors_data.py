@@ -254,10 +254,13 @@ def test_a_file_that_arrived_damaged_is_fetched_once_more(fault: Exception, data
     builder = Builder(fault)
     assert load(datasets, builder, "org/set", "0123") == "a table"
     assert builder.asked == ["download", "download force_redownload"]
-    builder = Builder(fault, FailedBuild("damaged"))
-    with pytest.raises(DataError, match="cannot load hf:org/set: damaged; check the network"):
+
+
+def test_a_second_download_that_fails_as_well_says_why_and_not_why_the_first_one_did(datasets: ModuleType) -> None:
+    builder = Builder(FailedBuild("damaged"), OSError("no room"))
+    with pytest.raises(DataError, match="cannot load hf:org/set: no room; check the network and the free disk space"):
         load(datasets, builder, "org/set", "0123")
-    assert len(builder.asked) == 2
+    assert builder.asked == ["download", "download force_redownload"]
 
 
 @pytest.mark.parametrize(
