@@ -17,7 +17,7 @@ from poscli.bench import limits, peers, session
 from poscli.bench.cases import BenchCase, cases_of, check_engines, run_config
 from poscli.bench.comparison import Comparison
 from poscli.bench.conditions import SIZES, Conditions, Sizes
-from poscli.bench.peers import Peer, build
+from poscli.bench.peers import Peer, build, forward_backward
 from poscli.bench.refusals import Refused, TimeEstimate, outcome
 from poscli.bench.result_file import ResultFile
 from poscli.bench.rows import limit_values, once_message, utilisation
@@ -424,6 +424,20 @@ def test_only_training_takes_steps_and_only_evaluation_has_no_gradients(
     after = list(model.parameters())
     assert any(not torch.equal(a, b) for a, b in zip(after, before, strict=True)) == steps
     assert any(parameter.grad is not None for parameter in after) == gradients
+
+
+def test_gradients_of_one_call_are_not_added_to_those_of_the_last() -> None:
+    model, tokens = Tiny(), synthetic_tokens(2, 9)
+    work = forward_backward(model, list(model.parameters()), tokens)
+    found = []
+    for _ in range(2):
+        work()
+        found.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+    assert len(found[0]) == 3
+    assert all(torch.allclose(one, other, rtol=1e-3) for one, other in zip(*found, strict=True))
+    loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    assert all(torch.allclose(one, other, rtol=1e-3) for one, other in zip(found[0], expected, strict=True))
 
 
 def test_a_comparison_has_a_row_for_each_workload_but_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
