@@ -204,3 +204,10 @@ def test_losses_are_the_last_tokens_of_the_windows_asked_for() -> None:
     assert losses.at(spans[[2, 0]], 2).tolist() == [[8, 9], [2, 3]]
     assert losses.at(spans[1:2], 3).tolist() == [[4, 5, 6]]
     assert losses.at(spans[1:2], 1, "other").tolist() == [[-6]]
+
+
+def test_a_loss_beyond_every_float_has_no_perplexity_of_its_own(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(SLOPES, Measurement(8, 0, "full"), 400.0)
+    row = row_of(scored_rows(tmp_path), 8, "sliding", "full")
+    assert row["nll"] > 3000
+    assert row["ppl"] == math.inf

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from toys import make, model
@@ -17,11 +19,13 @@ from poscli.equation.operands import even_step
 from poscli.evaluation import measure
 from poscli.evaluation.baseline import BASELINES
 from poscli.evaluation.baselines.crop import Crop
+from poscli.evaluation.extrapolate import eval_records
 from poscli.evaluation.measure import cost
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
 from poscli.evaluation.sources import record_of
 from poscli.runs.run import Run
+from poscli.runs.schema import perplexity
 from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
 from poscli.system.signals import Stop
@@ -133,3 +137,16 @@ def test_a_measurement_adds_the_seconds_of_its_passes_and_keeps_the_losses_in_or
     assert (passes, found.seconds, found.status) == ([2, 2, 1], 6.0, "ok")
     assert found.losses is not None
     assert found.losses.values["nll"][:, 0].tolist() == [8, 16, 24, 32, 40]
+
+
+def test_a_perplexity_is_the_exponential_of_the_loss_or_infinite() -> None:
+    """No number that was not measured: neither a bound where the exponential is larger, nor one in JSON."""
+    assert perplexity(2.0) == pytest.approx(math.e**2)
+    assert perplexity(705.0) == math.exp(705.0)
+    assert perplexity(1e6) == math.inf
+    assert math.isnan(perplexity(math.nan))
+    table = pd.DataFrame({"encoding": ["rope", "rope"], "nll": [1e6, math.nan], "ppl": [math.inf, math.nan]})
+    assert eval_records([table]) == [
+        {"encoding": "rope", "nll": 1e6, "ppl": None},
+        {"encoding": "rope", "nll": None, "ppl": None},
+    ]

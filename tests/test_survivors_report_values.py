@@ -18,13 +18,13 @@ from poscli.report.folder import _list, _listed
 from poscli.report.guessing import _reason
 from poscli.report.markdown import _protocols, escape, markdown_table
 from poscli.report.origin import corpora, facts, footnote, seeds
-from poscli.report.pooling import Headline, _failure, _gain, headline, perplexity, task_measures, the_train_length
+from poscli.report.pooling import Headline, _failure, _gain, headline, task_measures, the_train_length
 from poscli.report.sections import _slugs, split
 from poscli.report.summary import HEAD, TAIL, _judge, _sorted, join, measures_of, ratios_of, records, standings
 from poscli.report.table import Column, _best, failures, gain_text, legend, summary_columns
 from poscli.report.terminal import _gain as _gain_of_line
 from poscli.report.terminal import _LengthColumns, _status
-from poscli.runs.schema import POSITION_COLUMNS, frame
+from poscli.runs.schema import POSITION_COLUMNS, frame, perplexity
 from poscli.system.errors import UsageError
 
 NAN = math.nan

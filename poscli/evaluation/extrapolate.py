@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -61,8 +62,8 @@ def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torc
 
 
 def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
-    """The rows of several eval tables for JSON; NaN becomes null."""
-    rows = pd.concat(tables, ignore_index=True).astype(object)
+    """The rows of several eval tables for JSON; NaN and infinity become null."""
+    rows = pd.concat(tables, ignore_index=True).replace([math.inf, -math.inf], math.nan).astype(object)
     return [{str(k): v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]
 
 

@@ -15,7 +15,7 @@ from poscli.evaluation.intervals import ratio_interval
 from poscli.evaluation.losses import Losses, Measured, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, Measurements
 from poscli.evaluation.plan import PAIRED
-from poscli.runs.schema import FULL
+from poscli.runs.schema import FULL, perplexity
 from poscli.system.device import device_name
 from poscli.system.provenance import commit
 from poscli.tasks import Spans
@@ -89,7 +89,7 @@ class _Scores:
             "documents": self.documents,
             "nll": mean,
             "bpb": mean / math.log(2) * (tokens / self.bytes),
-            "ppl": math.exp(min(mean, 700)),
+            "ppl": perplexity(mean),
             "unigram": unigram,
             "chance": chance,
             "guess_gain_low": self.interval((self.unigram if unigram < chance else chance) - nll)[0],

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from poscli.runs.schema import EVAL_COLUMNS, FULL
+from poscli.runs.schema import EVAL_COLUMNS, FULL, perplexity
 from poscli.system.errors import PoscliError, UsageError
 
 LN2 = math.log(2)  # nats per bit
@@ -153,8 +153,3 @@ def _gain(good: Part) -> tuple[float, float, float]:
     seeds = stdtrit(count - 1, 0.975) * gains.std(ddof=1) / math.sqrt(count)
     gain, below, above = _mean(gains), (gains - lows).mean(), (highs - gains).mean()
     return gain, gain - math.hypot(below, seeds), gain + math.hypot(above, seeds)
-
-
-def perplexity(nll: float) -> float:
-    """exp(nll), or infinity where a float cannot hold it."""
-    return math.exp(nll) if nll < 709 else (math.inf if nll == nll else math.nan)

@@ -7,6 +7,7 @@ the window), `train.csv` one per logged step. A failed measurement is a row whos
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -87,6 +88,11 @@ TRAIN_COLUMNS: Columns = {
     "seconds": ("float64", "training time so far, in seconds"),
     "status": ("str", "ok or diverged"),
 }
+
+
+def perplexity(nll: float) -> float:
+    """The column `ppl` of a loss in nats per token: exp(nll), or infinity where a float cannot hold it."""
+    return math.exp(nll) if nll < 709 else (math.inf if nll == nll else math.nan)
 
 
 def frame(rows: list[dict], columns: Columns) -> pd.DataFrame:
