@@ -86,6 +86,20 @@ def test_texts_of_the_page_begin_at_the_left_margin_and_the_heading_ends_at_the_
     assert inches["heading"] == pytest.approx([8.0 - 0.14, page.height - TOP + 0.06])
 
 
+def test_the_finding_has_two_lines_at_most_and_the_footnote_three_as_wide_as_the_page() -> None:
+    page = Page(1)
+    words = "words " * 300
+    page.write("title", words, "heading", words)
+    _, finding, _, footnote = page.figure.texts
+    for text, count in ((finding, 2), (footnote, 3)):
+        lines = text.get_text().split("\n")
+        assert len(lines) == count
+        assert lines[-1].endswith(" …")
+        box = text.get_window_extent(page.canvas.get_renderer())
+        assert box.x0 / 160 == pytest.approx(0.18, abs=0.02)  # inches
+        assert 6.5 < box.x1 / 160 < 8 - 0.18
+
+
 def test_labels_move_apart_as_little_as_possible() -> None:
     assert place_labels([1.0, 1.0, 1.0], 0.5, 0.0, 3.0) == pytest.approx([0.5, 1.0, 1.5])
     assert place_labels([2.0, 0.0, 1.9], 0.5, 0.0, 3.0) == pytest.approx([2.2, 0.0, 1.7])

@@ -169,6 +169,7 @@ def test_only_names_and_verdicts_may_be_folded() -> None:
     table = summary_table(summarize(results(TWO)[0]))
     assert [str(column.header) for column in table.columns if not column.no_wrap] == ["encoding", "verdict"]
     assert [column.min_width for column in table.columns[:2]] == [12, None]
+    assert str(table.columns[-2].header) == "gain 16x [95 %]"  # wide unless asked otherwise
 
 
 def test_the_answer_compares_the_best_with_itself_only_beyond_its_training_length() -> None:

@@ -22,8 +22,8 @@ from poscli.report.pooling import Headline, _failure, _gain, headline, task_meas
 from poscli.report.sections import _slugs, split
 from poscli.report.summary import HEAD, TAIL, _judge, _sorted, join, measures_of, ratios_of, records, standings
 from poscli.report.table import Column, _best, failures, gain_text, legend, summary_columns
+from poscli.report.terminal import _cell, _LengthColumns, _status
 from poscli.report.terminal import _gain as _gain_of_line
-from poscli.report.terminal import _LengthColumns, _status
 from poscli.runs.schema import POSITION_COLUMNS, frame, perplexity
 from poscli.system.errors import UsageError
 
@@ -270,6 +270,19 @@ def test_a_table_in_markdown_aligns_numbers_right_and_the_best_is_bold() -> None
     columns = [Column("a|b", ("x", "y*"), right=False), Column("n", ("1", "2"), best=1)]
     assert markdown_table(columns) == "| a\\|b | n |\n| --- | ---: |\n| x | 1 |\n| y\\* | **2** |"
     assert escape("see https://a.b, www.c.d and e.f: $1") == "see https\\://a.b, www\\.c.d and e.f: \\$1"
+
+
+def test_verdicts_have_a_colour_in_the_terminal_and_the_best_number_is_bold() -> None:
+    words = ("uses context", "extrapolates", "degrades", "breaks", "unclear", "not tested", "not trained", "oom")
+    verdicts = Column("verdict", words, best=0)
+    assert [str(_cell(verdicts, row).style) for row in range(8)] == [
+        "green", "cyan", "yellow", "red", "yellow", "dim", "magenta", "magenta",
+    ]  # fmt: skip
+    assert [str(_cell(verdicts, row)) for row in range(8)] == list(words)
+    numbers = Column("4x", ("breaks", "2.00"), best=1)
+    assert [(str(_cell(numbers, row)), str(_cell(numbers, row).style)) for row in range(2)] == [
+        ("breaks", ""), ("2.00", "bold"),
+    ]  # fmt: skip
 
 
 def test_a_status_has_its_reason_the_first_time() -> None:
