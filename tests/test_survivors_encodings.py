@@ -112,14 +112,18 @@ def test_options_are_refused_beyond_their_bounds(spec: str) -> None:
 
 USABLE = {name for name in names() if not missing(name)}
 ABSOLUTE = {"complex", "fire", "floater", "grape-additive", "hierarchical", "learned", "sinusoidal", "tupe"}
+# Sums of waves, and groups that are counted from the start of the text, depend on more than the distance, too.
+ABSOLUTE |= {"fope", "self-extend"}
+# Without a factor, these are scaled by the length of the text that is read.
+SCALED = {"interpolated", "llama3", "longrope", "rope-dynamic", "rope-linear", "rope-ntk", "self-extend", "yarn"}
 
 
-def test_all_encodings_but_eight_see_distances_only() -> None:
+def test_all_encodings_but_ten_see_distances_only() -> None:
     assert {name for name in USABLE if not make(name).relative} == ABSOLUTE & USABLE
 
 
-def test_only_randomized_positions_depend_on_the_number_of_tokens_in_evaluation() -> None:
-    assert {name for name in USABLE if make(name).rescales} == {"randomized"}
+def test_only_scaled_and_randomized_positions_depend_on_the_length_of_the_text() -> None:
+    assert {name for name in USABLE if make(name).rescales} == SCALED | {"randomized"}
 
 
 def test_buckets_of_deberta_are_logarithmic_between_their_middle_and_the_span() -> None:
