@@ -132,8 +132,10 @@ def trained(base: Path) -> Path:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every path under a folder with its size and time of change, lock files aside."""
-    stats = {str(path.relative_to(folder)): path.lstat() for path in folder.rglob("*")}
+    """Every path under a folder with its size and time of change, but for locks and what Python compiles on import."""
+    stats = {
+        str(path.relative_to(folder)): path.lstat() for path in folder.rglob("*") if "__pycache__" not in path.parts
+    }
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if not name.endswith(".lock")}
 
 
