@@ -1,6 +1,6 @@
 # Every target does its own set-up from nothing: it creates .venv and installs under exact versions (constraints.txt).
 #   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 minutes on 2 cores)
-#   make check    format, lint and types        make test     fast tests (under 5 minutes)
+#   make check    format, lint and types        make test     fast tests (5 to 10 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
 #   make numerical   the fast tests that compare numbers; .ci/run runs them with the kernels of other CPUs
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change

@@ -126,9 +126,9 @@ def _usage(error: Any) -> str:
     from poscli.config.validate import rule
 
     help_ = f"; {error.ctx.command_path} --help shows what there is" if getattr(error, "ctx", None) else ""
-    refused = error.__cause__
-    if isinstance(refused, ValidationError) and error.param.opts:  # typer's own message leaves the value out
-        return f"{error.param.opts[0]} {refused.errors()[0]['input']!r}: {rule(refused)}{help_}"
+    refused, option = error.__cause__, getattr(error, "param", None)
+    if isinstance(refused, ValidationError) and option is not None:  # typer's own message leaves the value out
+        return f"{option.opts[0]} {refused.errors()[0]['input']!r}: {rule(refused)}{help_}"
     return error.format_message().replace(": Value error, ", ": ").rstrip(".") + help_
 
 

@@ -31,6 +31,7 @@ def rounding(model: nn.Module, text: Tensor, unit: float = FLOAT32) -> float:
 
     Arithmetic in another order gives the exact result for weights that are off by a few units of rounding. So every
     weight is changed by one unit, up or down at random; the limit is four times the largest change of three draws.
+    The model has its own weights again afterwards.
     """
     logits, moved = model(text), []
     own = [parameter.clone() for parameter in model.parameters()]  # to change and restore them is faster than a copy

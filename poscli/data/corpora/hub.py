@@ -82,16 +82,16 @@ def _splits(spec: HubSpec, config: str | None, revision: str | None) -> Any:
             raise DataError(f"cannot load {spec}: the hub has stopped answering; run it again later")
         if spec.budget is not None:
             return builder.as_streaming_dataset()
-        damaged = False
         try:
             builder.download_and_prepare()
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
             if revision is None or any(isinstance(cause, OSError) for cause in _chain(error)):
                 raise  # offline, or the network or the disk failed
-            damaged = True
-        if damaged:  # below the `except`, so that this error is not taken for the cause of the next one
-            # The hub's client keeps a file that arrived damaged and would serve it for ever: fetch it once more.
-            builder.download_and_prepare(download_mode="force_redownload")
+        else:
+            return builder.as_dataset()
+        # The hub's client keeps a file that arrived damaged and would serve it for ever: fetch it once more. Not in the
+        # `except`, so that the first error is not taken for the cause of a second one.
+        builder.download_and_prepare(download_mode="force_redownload")
         return builder.as_dataset()
 
 
