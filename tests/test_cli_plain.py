@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from cli_runner import COMMANDS, LS, UNSEEN, assert_plain, cli, errors
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from poscli.cli import app, doctor, ls, verify
+from poscli.cli import command_tree, doctor, ls, verify
 from poscli.system import progress
 from poscli.system.console import PlainConsole, note, out, warn_once
 from poscli.system.progress import Meter
@@ -119,15 +118,13 @@ def helps(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, st
 
 def test_no_help_text_reads_as_markup_or_as_the_name_of_an_emoji() -> None:
     """The library that prints help reads them as markup."""
-    texts = dict(helps(typer.main.get_command(app)))
+    texts = dict(helps(command_tree()))
     assert len(texts) > 60
     assert {name: text for name, text in texts.items() if Text.from_markup(text).plain != text} == {}
 
 
 def test_no_help_text_is_missing_and_each_is_a_sentence() -> None:
-    own = {
-        name: text for name, text in helps(typer.main.get_command(app)) if not name.endswith(("_completion", "help"))
-    }
+    own = {name: text for name, text in helps(command_tree()) if not name.endswith(("_completion", "help"))}
     wrong = {name: text for name, text in own.items() if not re.match(r"[A-Z'].*\.$", text, re.S)}
     assert wrong == {}
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import signal
+from functools import partial
 
 import pytest
 import torch
@@ -108,7 +109,8 @@ def test_the_last_two_checkpoints_are_kept(task, tmp_path, monkeypatch):
     assert checkpoint.steps(run.checkpoints) == [run.config.steps - 1, run.config.steps]
 
 
-def test_muon_in_batches_is_torchs_muon():
+def test_muon_in_batches_is_torchs_muon(monkeypatch):
+    monkeypatch.setattr("poscli.training.muon.orthogonal", partial(orthogonal, dtype=torch.bfloat16))
     torch.manual_seed(0)
     shapes = [(16, 16), (16, 16), (24, 16), (16, 24), (24, 16)]
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import sys
+from functools import cache
 from typing import Any
 
 import typer
@@ -62,6 +63,12 @@ def _options(
     """Options that stand before the command."""
 
 
+@cache
+def command_tree() -> Any:
+    """The commands as typer makes them from the functions, once per process: it reads every signature for that."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run a command; every error becomes one line on stderr and an exit code."""
     arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--quiet", "--no-plugins")]
@@ -111,7 +118,7 @@ def _call(arguments: list[str]) -> int:
 
         rich_utils.COLOR_SYSTEM = None  # typer keeps bold and dim under NO_COLOR
     try:
-        code = app(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
+        code = command_tree()(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
     except SystemExit as end:  # typer ends so after completing a word, or installing the completion of a shell
         if "_POSCLI_COMPLETE" not in os.environ and not COMPLETION.intersection(arguments):
             raise

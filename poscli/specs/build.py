@@ -20,7 +20,8 @@ LARGE_OPTION = 10**6  # a whole number above it may be the size of a table that 
 def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
     """The encoding of each layer; a shared one is the same instance in all layers. Weights are drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # Not torch.manual_seed: it would also reseed the generators of devices, and costs a stack trace for each kind.
+        torch.default_generator.manual_seed(seed)
         firsts: dict[Leaf, Encoding] = {}
         layers = [_layer(spec.layers[n % len(spec.layers)], shape, firsts) for n in range(shape.layers)]
     if len(spec.layers) > 1:

@@ -1,7 +1,8 @@
 """Muon (Jordan et al., 2024), with all matrices of one shape orthogonalised in one batch.
 
 torch.optim.Muon takes one matrix at a time: for the preset `tiny` that is 27 ms of a step of 100 ms on two cores, and
-11 ms in batches. The update rule and the state are those of torch; a test compares the two.
+11 ms in batches. The update rule and the state are those of torch; a test compares the two. Unlike torch's, the
+products are in float32 on CPUs that have no instructions for bfloat16.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import defaultdict
 
 import torch
 from torch import Tensor
+
+from poscli.system.device import cpu_has_bfloat16
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic Newton-Schulz iteration
 STEPS = 5
@@ -46,15 +49,23 @@ class Muon(torch.optim.Muon):
         return parameter.grad.lerp(buffer, momentum)
 
 
-def orthogonal(x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Semi-orthogonal matrices near `[n, rows, columns]`, rows <= columns: their singular values are roughly 1."""
+def orthogonal(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Semi-orthogonal matrices near `[n, rows, columns]`, rows <= columns: their singular values are roughly 1.
+
+    The iteration corrects its own rounding, so it runs in `dtype`, by default the faster of bfloat16, as in torch, and
+    float32 (three times as fast on a CPU without instructions for bfloat16).
+    """
     a, b, c = COEFFICIENTS
-    y = x.to(dtype)
+    y = x.to(dtype or _fast_dtype(x.device))
     y = y / y.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(STEPS):
         gram = y @ y.mT
         y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
     return y.to(x.dtype)
+
+
+def _fast_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "cpu" and not cpu_has_bfloat16() else torch.bfloat16
 
 
 def _wide(x: Tensor) -> Tensor:

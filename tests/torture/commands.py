@@ -16,10 +16,9 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-import typer
 from cli_runner import UNSEEN, Result, cli, errors, snapshot
 
-from poscli.cli import app
+from poscli.cli import command_tree
 
 CODES = {0, 1, 2, 3, 4, 5, 75}
 NUMBERS = [
@@ -47,7 +46,7 @@ class Parameter:
 @cache
 def commands() -> dict[tuple[str, ...], list[Parameter]]:
     """Every command with its parameters."""
-    return dict(_commands(typer.main.get_command(app), ()))
+    return dict(_commands(command_tree(), ()))
 
 
 def _commands(command: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[Parameter]]]:

@@ -161,7 +161,7 @@ def _split_names(spec: HubSpec, names: Sequence[str]) -> Sequence[str]:
 
 def _contents(spec: HubSpec, split: Any, where: str, budget: int | None) -> Iterator[bytes]:
     """The documents of one split, up to and including the one that reaches the budget in bytes."""
-    left = budget
+    left, half_read = budget, True
     try:
         with _explained(spec), closing(iter(split)) as rows:
             texts: Iterable[bytes] = (
@@ -173,8 +173,11 @@ def _contents(spec: HubSpec, split: Any, where: str, budget: int | None) -> Iter
                     left -= len(content)
                     if left <= 0:
                         break
+            else:
+                half_read = False
     finally:
-        gc.collect()  # a half-read parquet file would abort the interpreter at exit (apache/arrow#45214)
+        if half_read:
+            gc.collect()  # a half-read parquet file would abort the interpreter at exit (apache/arrow#45214)
 
 
 @contextmanager
