@@ -1,8 +1,8 @@
 # Every target does its own set-up from nothing: it creates .venv and installs under exact versions (constraints.txt).
 #   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 minutes on 2 cores)
-#   make check    format, lint and types        make test     fast tests (5 to 10 minutes on 2 cores)
+#   make check    format, lint and types        make test     fast tests (under 5 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
-#   make numerical   the fast tests that compare numbers; .ci/run runs them with the kernels of other CPUs
+#   make numerical   all tests that compare numbers, for every encoding; .ci/run runs them with the kernels of other CPUs
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
@@ -20,8 +20,8 @@ DEV := $(VENV)/.dev
 MUTANTS := $(VENV)/.mutants
 SEED ?= 1
 COUNT ?= 300
-# Test files that `make numerical` leaves out: they do not depend on how a CPU rounds, or are too slow to repeat.
-NOT_NUMERICAL := bad_files bad_input bench bench_against bench_timing cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams commands configuration contributing corpus_cache corpus_files data delete docs estimates every_encoding_trains hostile_names hub hub_failures jobs kernels mutants plugins published readme report report_texts rooms size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture windows_by_hand
+# Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
+NOT_NUMERICAL := bad_files bad_input bench bench_against bench_timing cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams commands configuration contributing corpus_cache corpus_files data delete docs estimates hostile_names hub hub_failures jobs mutants plugins published readme report report_texts rooms size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture windows_by_hand
 
 .PHONY: install demo smoke check format table golden test numerical slow gpu torture mutants bench publish clean
 
@@ -49,10 +49,10 @@ golden: $(DEV)
 	PYTHONPATH=tests $(BIN)/python tests/golden.py
 
 test: $(DEV)
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 numerical: $(DEV)
-	$(BIN)/pytest -n auto tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py)
+	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not gpu' tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py)
 
 slow: $(DEV)
 	$(BIN)/pytest -m slow

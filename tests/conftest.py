@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+
 import pytest
 import torch
+from PIL import Image
+
+from poscli.drawing.page import Page
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,3 +20,18 @@ def one_thread() -> None:
     8 ms, where one thread takes 20 microseconds.
     """
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Write a dot for every picture, unless the file of the tests says `LOOKS_AT_PICTURES = True`.
+
+    Commands in hundreds of tests write reports, and to draw their pictures would take half of that time.
+    """
+    if getattr(getattr(request.node, "obj", None), "LOOKS_AT_PICTURES", False):
+        yield
+        return
+    Image.new("RGB", (1, 1)).save(dot := io.BytesIO(), "png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Page, "png", lambda _: dot.getvalue())
+        yield

@@ -34,14 +34,14 @@ FOLDER = Path(__file__).parent / "golden"
 LENGTH, BATCH, STEPS = 64, 8, 20
 FLOAT32 = 2**-23  # one unit of rounding
 SPECS = {
-    "sinusoidal": "absolute",
     "rope": "token",
     "alibi": "distance",
+    "fox": "pair",
+    "rope+window(48)": "composition",
+    "sinusoidal": "absolute",
     "t5": "distance, learned",
     "transformer-xl": "relative",
-    "fox": "pair",
     "stick-breaking": "row",
-    "rope+window(48)": "composition",
 }
 WORDS = (
     *("the", "a", "cat", "dog", "bird", "old", "red", "small", "sees", "hears", "follows", "finds", "and", "but"),

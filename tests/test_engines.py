@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import ENDS, LENGTH, TOYS, WIDTH, draw, make, shape
+from toys import ENDS, EVERYWHERE, LENGTH, NARROW, TOYS, WIDTH, draw, make, shape, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose
 from poscli.attention.biases import BIASES
 from poscli.attention.place import SINKS_REFUSED
 from poscli.encodings import Encoding, names
 from poscli.equation import TIERS, Unsupported
+from poscli.specs import build, parse
 from poscli.system.errors import UsageError
 
 
@@ -59,6 +60,20 @@ def test_engines_that_hide_every_key_beyond_the_reach_refuse_sinks(engine: str) 
     assert ENGINES[engine].refuses(make("sink(2)+window(5)+alibi"), place) == SINKS_REFUSED
 
 
+def test_the_narrow_specs_fill_every_blank_and_run_on_every_engine() -> None:
+    """A new blank, or a new engine, needs a spec in `toys.NARROW`."""
+
+    def reached(specs: list[str]) -> set[str]:
+        layers = [encoding for spec in specs for encoding in build(parse(spec), shape(), seed=0)]
+        chosen = {
+            (choose(e, place=Place(gradient=gradient)).name, gradient) for e in layers for gradient in (True, False)
+        }
+        return set().union(chosen, *(encoding.blanks for encoding in layers))
+
+    assert set(NARROW) <= set(EVERYWHERE)
+    assert reached(NARROW) == reached(EVERYWHERE)
+
+
 class Largest(TorchDispatchMode):
     """Records the size of the largest tensor in numbers; a view counts as the memory behind it."""
 
@@ -83,7 +98,7 @@ def largest(engine: Engine, encoding: Encoding, tokens: int, sizes: BlockSizes) 
     return watch.numbers
 
 
-@pytest.mark.parametrize("spec", [*names(), "rope+window(9)", "rope+shaw(clip=4, values=false)", *TOYS])
+@pytest.mark.parametrize("spec", wide([*names(), "rope+window(9)", "rope+shaw(clip=4, values=false)", *TOYS]))
 def test_no_engine_makes_a_matrix_of_all_pairs(spec: str) -> None:
     """Functions of the distance hold O(L) numbers, and terms per pair a block of at most `block_entries`."""
     at = shape(8192 if ENDS & set(spec.split("+")) else 512, heads=1, width=8)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, tokens
+from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, tokens, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines_for
 from poscli.attention.call import operands
@@ -181,7 +182,16 @@ class Case:
     allowed: dict[str, Tensor]
 
 
-@pytest.fixture(scope="module", params=itertools.product(CASES, (TOKENS, FEW)), ids=lambda pair: f"{pair[0]}-{pair[1]}")
+def given() -> list[Any]:
+    """Every spec with all queries and with few; `make test` takes the two in turn."""
+    pairs = itertools.product(enumerate(CASES), enumerate((TOKENS, FEW)))
+    return [
+        pytest.param((spec, queries), id=f"{spec}-{queries}", marks=[] if (n + m) % 2 else [pytest.mark.wide])
+        for (n, spec), (m, queries) in pairs
+    ]
+
+
+@pytest.fixture(scope="module", params=given())
 def case(request: pytest.FixtureRequest) -> Case:
     spec, queries = request.param
     encoding, reference = prepared(spec), ENGINES["reference"]
@@ -250,7 +260,7 @@ def prefilled(trained: Model, text: Tensor) -> Tensor:
     return torch.cat([trained(part, cache=cache) for part in text.split(CHUNKS, dim=1)], dim=1)
 
 
-@pytest.mark.parametrize("spec", [*names(), *JOINS])
+@pytest.mark.parametrize("spec", wide([*names(), *JOINS]))
 def test_a_prefill_in_chunks_equals_the_full_forward(spec: str) -> None:
     """With every engine and in both modes without gradient, for one constant text and one random text."""
     rescales = make(spec).rescales  # keys of deeper layers are made when the text is shorter, by definition

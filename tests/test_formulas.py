@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from oracles import libraries as lib
 from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, model, perturbed, rounding, shape, tokens
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.t5.modeling_t5 import T5Attention
 
 from poscli.attention import ENGINES, Place, attend, engines_for
 from poscli.encodings import Encoding, get
@@ -92,7 +91,9 @@ def test_alibi_slopes(heads: int) -> None:
     bias = numbers(get("alibi")(shape(heads=heads, width=heads)).distance_bias(d))
     expected = -np.outer(get_slopes(heads), d)
     np.testing.assert_allclose(bias, expected, rtol=2 * 2**-23)  # a slope and a product in float32
-    bloom = build_alibi_tensor(torch.ones(1, 9, dtype=torch.long), heads, torch.float32)[:, 0, 1]  # m_h at key 1
+    bloom = lib.bloom.build_alibi_tensor(torch.ones(1, 9, dtype=torch.long), heads, torch.float32)[
+        :, 0, 1
+    ]  # m_h at key 1
     np.testing.assert_allclose(bias[:, 1], -numbers(bloom), rtol=16 * 2**-23)  # up to 32 powers of a rounded base
 
 
@@ -109,7 +110,9 @@ def make_exact(spec: str) -> Encoding:
 def test_t5_buckets(buckets: int, far: int) -> None:
     d = torch.arange(100_001)
     found = get("t5")(shape(), buckets=buckets, far=far).bucket(d)
-    theirs = T5Attention._relative_position_bucket(-d, bidirectional=False, num_buckets=buckets, max_distance=far)
+    theirs = lib.t5.T5Attention._relative_position_bucket(
+        -d, bidirectional=False, num_buckets=buckets, max_distance=far
+    )
     assert torch.equal(found, theirs)
     assert found.max() == buckets - 1
 

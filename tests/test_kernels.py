@@ -18,23 +18,28 @@ import pytest
 import torch
 from kernel_checks import FLEX, SPECS, TRITON, Case, check, check_encoding
 from torch import Tensor
-from toys import draw, make, shape
+from toys import draw, first, make, shape
 
 from poscli.attention import ENGINES, Place, attend
 from poscli.encodings.rope import RoPE
 
 CHILD = os.environ.get("POSCLI_KERNELS_CHILD") == "1"
+INTERPRETED = "TestFlash or TestEngine or TestDecode or TestRotary"
 
 
 class TestParent:
     __test__ = not CHILD
 
     @pytest.mark.parametrize(
-        ("tests", "interpret"),
-        [("TestFlash", "1"), ("TestEngine or TestDecode or TestRotary", "1")],
+        ("tests", "marked"),
+        [
+            (INTERPRETED, "not wide"),
+            pytest.param("TestFlash", "wide", marks=pytest.mark.wide),
+            pytest.param(INTERPRETED.replace("TestFlash or ", ""), "wide", marks=pytest.mark.wide),
+        ],
     )
-    def test_kernels_under_the_interpreter(self, tests: str, interpret: str) -> None:
-        in_child(tests, interpret)
+    def test_kernels_under_the_interpreter(self, tests: str, marked: str) -> None:
+        in_child(tests, "1", marked)
 
     @pytest.mark.slow
     def test_kernels_compile_for_a_gpu(self) -> None:
@@ -45,9 +50,9 @@ class TestParent:
         assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def in_child(tests: str, interpret: str) -> None:
-    """Run the tests of this file that match an expression in a child process."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "", "-k", tests]
+def in_child(tests: str, interpret: str, marked: str = "") -> None:
+    """Run the tests of this file whose names and marks match two expressions in a child process."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marked, "-k", tests]
     env = os.environ | {"TRITON_INTERPRET": interpret, "POSCLI_KERNELS_CHILD": "1"}
     env = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
     done = subprocess.run([*command, __file__], env=env, capture_output=True, text=True, cwd=Path(__file__).parents[1])
@@ -123,19 +128,20 @@ class TestFlex:
 
 
 FLASH = [
-    *(Case(terms, batch=1, heads=2) for terms in ("", "t", "a", "b", "p", "w", "W")),
-    *(Case(terms) for terms in ("tab", "tw", "tW", "abW", "tp")),
-    Case("t", batch=1, queries=64, keys=64),  # a whole number of tiles
+    *(Case(terms, batch=1, heads=2) for terms in ("t", "w", "W")),
     Case("tabp", batch=1, heads=1, queries=1, keys=1),
     Case("tabp", batch=1, queries=1, keys=5, width=24, values=24),
     Case("tabpw", batch=1, heads=2, queries=33, keys=64, width=24, values=16, met=40, shared=True, more=16),
+    *(Case(terms, batch=1, heads=2) for terms in ("", "a", "b", "p")),
+    *(Case(terms) for terms in ("tab", "tw", "tW", "abW", "tp")),
+    Case("t", batch=1, queries=64, keys=64),  # a whole number of tiles
 ]
 NARROW = [
+    (Case("t", 1, 1, 40, 40, 256, 128), torch.float16),  # PoPE and TUPE widen queries and keys
+    (Case("tp", 1, 2, 70, 70, 128, 128), torch.bfloat16),
     (Case("tW", queries=130, keys=150, width=24), torch.bfloat16),
     (Case("tab", 1, 1, 130, 150, 64, 64, 64), torch.float16),
     (Case("tab", 1, 1, 70, 90, 128, 128, 128), torch.bfloat16),
-    (Case("tp", 1, 2, 70, 70, 128, 128), torch.bfloat16),
-    (Case("t", 1, 1, 40, 40, 256, 128), torch.float16),  # PoPE and TUPE widen queries and keys
     (Case("t", 3, 1, 257, 257, 16, 16), torch.bfloat16),
 ]
 
@@ -143,13 +149,13 @@ NARROW = [
 class TestFlash:
     __test__ = CHILD
 
-    @pytest.mark.parametrize("case", FLASH, ids=str)
+    @pytest.mark.parametrize("case", first(6, FLASH), ids=str)
     def test_float32(self, case: Case) -> None:
         from poscli.attention.kernels.flash import flash
 
         check(flash, case, torch.float32, "cpu")
 
-    @pytest.mark.parametrize(("case", "dtype"), NARROW, ids=str)
+    @pytest.mark.parametrize(("case", "dtype"), first(2, NARROW), ids=str)
     def test_narrow(self, case: Case, dtype: torch.dtype) -> None:
         from poscli.attention.kernels.flash import flash
 
@@ -246,13 +252,16 @@ def check_rotation(rope: RoPE, dtype: torch.dtype, device: str) -> None:
         torch.testing.assert_close(found, right, rtol=0, atol=limit)
 
 
+# Tables, a potential, one reach, wider queries, and vectors that queries meet.
+FEW = ["alibi", "fox", "window(9)", "pope+alibi", "shaw(clip=4, values=false)"]
+ENGINE = first(len(FEW), [*FEW, *(spec for spec in SPECS if spec not in FEW)])
 ROPES = ["rope", "rope(layout=interleaved)", "rope(fraction=0.5)", "rope(layout=interleaved, fraction=0.25)"]
 
 
 class TestRotary:
     __test__ = CHILD
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    @pytest.mark.parametrize("dtype", first(2, [torch.float32, torch.bfloat16, torch.float16]), ids=str)
     @pytest.mark.parametrize("spec", ROPES)
     def test_the_rotation_kernel_equals_the_encoding(self, spec: str, dtype: torch.dtype) -> None:
         rope = make(spec, shape(heads=3, width=72))
@@ -263,16 +272,16 @@ class TestRotary:
 class TestEngine:
     __test__ = CHILD
 
-    @pytest.mark.parametrize("spec", SPECS)
+    @pytest.mark.parametrize("spec", ENGINE)
     def test_the_engine_equals_the_reference(self, spec: str) -> None:
         assert TRITON.refuses(make(spec), Place("cpu", width=16)) == ""
         check_encoding(spec, (2, 21, 37), 16, torch.float32, "cpu")
 
-    @pytest.mark.parametrize("spec", ["t5", "deberta", "fox"])
+    @pytest.mark.parametrize("spec", first(1, ["fox", "t5", "deberta"]))
     def test_in_bfloat16(self, spec: str) -> None:
         check_encoding(spec, (1, 37, 37), 16, torch.bfloat16, "cpu")
 
-    @pytest.mark.parametrize("spec", SPECS)
+    @pytest.mark.parametrize("spec", ENGINE)
     @torch.no_grad()
     def test_one_token_at_a_time(self, spec: str) -> None:
         encoding = make(spec, shape(37, heads=2, width=32))

@@ -9,9 +9,9 @@ from torch import Tensor
 from toys import (
     ALTERNATING,
     COMPOSITES,
+    EVERYWHERE,
     HEADS,
     LENGTH,
-    TOYS,
     VOCAB,
     WIDTH,
     make,
@@ -19,6 +19,7 @@ from toys import (
     perturbed,
     rounding,
     tokens,
+    wide,
 )
 
 from poscli.config.run import PRESETS, ModelConfig
@@ -32,14 +33,12 @@ from poscli.model.weights import load_weights, weights_of
 from poscli.specs import build, parse
 from poscli.system.errors import CorruptError
 
-EVERYWHERE = [*names(), *COMPOSITES, *ALTERNATING, *TOYS]
-
 
 def assert_rounded(found: Tensor, expected: Tensor, limit: float) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("spec", EVERYWHERE)
+@pytest.mark.parametrize("spec", wide(EVERYWHERE))
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_forward(spec: str) -> None:
     trained = perturbed(model(spec, length=24))
@@ -103,7 +102,7 @@ def test_a_fresh_model_predicts_nothing() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 5, 9])
-@pytest.mark.parametrize("spec", [*names(), "rope+shaw", "cope|shaw|fire", "toys:Forgetting", "toys:Carried"])
+@pytest.mark.parametrize("spec", wide([*names(), "rope+shaw", "cope|shaw|fire", "toys:Forgetting", "toys:Carried"]))
 @torch.no_grad()
 def test_a_window_is_the_masked_model(spec: str, width: int) -> None:
     trained = perturbed(model(spec))
@@ -160,7 +159,7 @@ def test_the_size_counts_each_number_once() -> None:
 
 
 @pytest.mark.parametrize("attention", [torch.float32, torch.bfloat16])  # on CPU; on CUDA
-@pytest.mark.parametrize("spec", EVERYWHERE)
+@pytest.mark.parametrize("spec", wide(EVERYWHERE))
 def test_bfloat16_stays_close(spec: str, attention: torch.dtype) -> None:
     exact, text = perturbed(model(spec)), tokens(2, LENGTH)
     rounded = perturbed(model(spec, precision=Precision(linear=torch.bfloat16, attention=attention)))
@@ -172,7 +171,7 @@ def test_bfloat16_stays_close(spec: str, attention: torch.dtype) -> None:
     assert all(p.dtype == p.grad.dtype == torch.float32 for p in rounded.parameters())
 
 
-@pytest.mark.parametrize("spec", EVERYWHERE)
+@pytest.mark.parametrize("spec", wide(EVERYWHERE))
 @torch.no_grad()
 def test_every_engine_gives_the_same_logits_in_bfloat16(spec: str) -> None:
     """The reference takes any dtype, as the specification must."""
@@ -190,7 +189,7 @@ def test_precisions() -> None:
     assert precision_of("bfloat16", cuda) == Precision(torch.bfloat16, torch.bfloat16)
 
 
-@pytest.mark.parametrize("spec", EVERYWHERE)
+@pytest.mark.parametrize("spec", wide(EVERYWHERE))
 @torch.no_grad()
 def test_saved_weights_give_back_the_model(spec: str) -> None:
     trained, other = perturbed(model(spec)), model(spec, seed=1)
@@ -208,7 +207,7 @@ def test_weights_of_another_model_are_refused() -> None:
             load_weights(model("t5"), theirs)
 
 
-@pytest.mark.parametrize("spec", EVERYWHERE)
+@pytest.mark.parametrize("spec", wide(EVERYWHERE))
 @torch.no_grad()
 def test_a_row_does_not_depend_on_its_batch(spec: str) -> None:
     trained, text = perturbed(model(spec)), tokens(4, LENGTH)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from oracles import FLOAT32, Oracle, every
 from oracles.measure import engines_of, expected, found, limits, strides_of
+from toys import NARROW
 
 from poscli.encodings import names
 from poscli.equation import Unsupported
@@ -15,7 +16,13 @@ from poscli.specs import parse
 
 
 @pytest.mark.parametrize(
-    ("oracle", "stride"), [(oracle, stride) for oracle in every() for stride in strides_of(oracle)], ids=str
+    ("oracle", "stride"),
+    [
+        pytest.param(oracle, stride, marks=[pytest.mark.wide] if stride > 1 and oracle.spec not in NARROW else [])
+        for oracle in every()
+        for stride in strides_of(oracle)
+    ],
+    ids=str,
 )
 def test_every_engine_equals_the_oracle(oracle: Oracle, stride: int) -> None:
     try:

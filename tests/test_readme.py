@@ -97,6 +97,7 @@ def done(tmp_path_factory):
         patch.chdir(folder)
         patch.setenv("POSCLI_QUIET", "")
         patch.setattr("poscli.encodings.names", lambda: ["alibi", "rope"])  # tests/test_verify.py verifies all
+        patch.setattr("poscli.evaluation.posthoc.names", lambda: ["alibi", "yarn"])  # tests/test_posthoc.py takes all
         results = {" ".join(words): cli(*shrunk(words)) for words in POSCLI}
     return folder, results
 

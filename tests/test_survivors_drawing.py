@@ -30,6 +30,8 @@ from poscli.drawing.page import (
 from poscli.drawing.style import BACKGROUND, FAINT, INK, QUIET, Style
 from poscli.drawing.text import amount, distinct, listed, low_to_high, number, signed
 
+LOOKS_AT_PICTURES = True
+
 
 @pytest.fixture
 def axes() -> Axes:

@@ -12,6 +12,8 @@ from poscli.drawing.bars import BarPage
 from poscli.drawing.page import Page
 from poscli.drawing.style import FAINT, PALETTE
 
+LOOKS_AT_PICTURES = True
+
 MADE = {
     "device": "cpu", "machine": "Abacus", "threads": 2, "torch": "9.9", "layers": 2, "width": 64, "heads": 4,
     "dtype": "float32", "repeats": 3, "train_length": 256, "batch": 8, "status": "ok", "asked": "auto",

@@ -16,7 +16,7 @@ from poscli.tasks import IGNORED, TASKS, Task, language, open_task
 from poscli.tasks.copy import COPY, PAD, SYMBOLS, Copy
 
 LENGTH = 32
-TRAIN = ("--task", "copy", "--preset", "nano", "--length", LENGTH, "--batch", 16, "--tokens", "250k")
+TRAIN = ("--task", "copy", "--preset", "nano", "--length", LENGTH, "--batch", 16, "--tokens", "120k")
 
 
 def counted(task, length: int) -> list[tuple[list[int], list[int]]]:

@@ -11,20 +11,20 @@ from torture.pipeline import STEPS
 from torture.rows import ROWS, Row
 
 SAMPLE = {  # trials of each row
-    "death": 5,
-    "ENOSPC": 5,
-    "SIGKILL": 3,
-    "SIGTERM": 3,
+    "death": 2,
+    "ENOSPC": 2,
+    "SIGKILL": 2,
+    "SIGTERM": 2,
     "SIGINT": 2,
-    "mutated files": 8,
+    "mutated files": 4,
     "mutated corpora": 2,
     "hostile names": 2,
     "hostile texts": 0,  # tests/test_report_texts.py
     "random command": 0,  # tests/test_commands.py
     "pickles": 2,
     "2, 4, 8": 2,
-    "resume": 3,
-    "NaN": 4,
+    "resume": 2,
+    "NaN": 2,
 }
 
 

@@ -8,6 +8,10 @@ B batch, T queries, S keys, H heads, D head width, W model width, F features, n 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -279,3 +283,22 @@ TOYS = [
     "sink(2)+window(5)+toys:Sharper+shaw+cope(max_pos=5)",
 ]
 EVERYWHERE = [*names(), *COMPOSITES, *ALTERNATING, *TOYS]
+# Specs that fill every blank and run on every engine: `make test` stops at these where all specs would take long.
+NARROW = [
+    *("none", "alibi", "cope", "dape", "fire", "fox", "learned", "path", "rerope", "rope", "rope-dynamic", "shaw"),
+    *("sinusoidal", "stick-breaking", "t5", "transformer-xl"),
+    *("alibi+ssmax", "learned+interpolated", "rope+window(9)", "shaw+randomized", "sink(2)+window(5)+fox+t5"),
+    *("transformer-xl+deberta+window(9)", "cope|fire", "urpe(base=t5)|xlnet"),
+    *("toys:Carried", "toys:Quarters", "toys:Sharper+toys:Bilinear+shaw", "toys:Squares+fire", "toys:Wide"),
+]
+
+
+def first(count: int, cases: Sequence[Any]) -> list[Any]:
+    """Cases as parameters of a test: `make test` takes the first `count`, `make numerical` all."""
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*each, marks=[pytest.mark.wide] if n >= count else []) for n, each in enumerate(values)]
+
+
+def wide(specs: Iterable[str]) -> list[Any]:
+    """Specs as parameters of a test: `make test` takes those in `NARROW`, `make numerical` all."""
+    return [spec if spec in NARROW else pytest.param(spec, marks=pytest.mark.wide) for spec in specs]

@@ -3,7 +3,7 @@
     make mutants SEED=1 COUNT=300
 
 1. `draw.py` draws places in poscli's source and one small change at each (cosmic-ray's operators).
-2. `coverage_map.py` runs all fast tests once, to learn which tests run which lines and how long they take.
+2. `coverage_map.py` runs all tests but the slow ones once, to learn which tests run which lines and how long they take.
 3. `selection.py` picks the tests of a mutant: those that run its line, the nearest and fastest first.
 4. `child.py` runs them in a forked process, in which one module is imported from the changed source.
 5. `run.py` goes through the sample and keeps what came out; `summary.py` writes it for people.

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from mutants.coverage_map import ROOT
+from mutants.coverage_map import ROOT, TESTS
 
 PRELOADED = (
     "torch", "torch.nn.attention.flex_attention", "numpy", "pandas", "pyarrow.parquet", "scipy.stats", "scipy.optimize",
@@ -113,7 +113,7 @@ def run_tests(source: tuple[str, str] | None, tests: Sequence[str], scratch: Pat
     """Run tests in this process, with one module imported from changed source, up to the first failure."""
     watch = Watch(tests, MutantFinder(*source, root) if source else None)
     files = list(dict.fromkeys(test.split("::")[0] for test in tests))
-    quiet = ["-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={scratch}"]
+    quiet = [*TESTS, "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={scratch}"]
     quiet += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the parent has imported pytest's plugins
     os.chdir(root)
     code = pytest.main([*files, *quiet], plugins=[watch])

@@ -1,4 +1,4 @@
-"""Which tests run which lines, and how long every test takes: one run of the fast tests under coverage.
+"""Which tests run which lines, and how long every test takes: one run of all but the slow tests, under coverage.
 
 Lines that a shared fixture runs count for every test that asks for the fixture, because only the first such test runs
 them. Results that poscli caches are thrown away before every test for the same reason. What a test does in other
@@ -24,6 +24,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "poscli"
 HOME = ROOT / ".mutants"
+TESTS = ("-m", "not slow and not gpu")  # those of `make test` and of `make numerical`
 FIXTURE = "fixture "  # how the contexts of shared fixtures begin
 
 
@@ -144,7 +145,7 @@ def record(files: list[str], home: Path = HOME) -> int:
         tracer.erase()
     tracer.start()
     try:
-        code = pytest.main([*files, "-p", "no:xdist", "-p", "no:cacheprovider"], plugins=[recorder])
+        code = pytest.main([*files, *TESTS, "-p", "no:xdist", "-p", "no:cacheprovider"], plugins=[recorder])
     finally:
         tracer.stop()
         tracer.save()

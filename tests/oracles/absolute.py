@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from transformers import GPT2Config, GPT2Model
-from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from oracles import FLOAT32, Content, dots, oracle
+from oracles import libraries as lib
 from poscli.encodings import Encoding
 from poscli.encodings.learned import noise
 from poscli.equation import Unsupported
@@ -51,7 +50,7 @@ def sinusoidal_beside(e: Encoding, c: Content) -> Tensor:
 def sinusoidal_marian(e: Encoding, c: Content) -> Tensor:
     """Marian has all sines in the first half and all cosines in the second, a permutation of the paper's channels."""
     index, width = c.pos.round().long(), c.x.shape[-1]
-    theirs = MarianSinusoidalPositionalEmbedding(int(index[-1]) + 1, width)
+    theirs = lib.marian.MarianSinusoidalPositionalEmbedding(int(index[-1]) + 1, width)
     theirs._init_weight()
     sines, cosines = theirs.weight.double()[index].chunk(2, dim=-1)
     return c.x + torch.stack([sines, cosines], dim=-1).reshape(len(index), width)
@@ -65,8 +64,8 @@ def learned(e: Encoding, c: Content) -> Tensor:
     index, width = c.pos.round().long(), c.x.shape[-1]
     if int(index[-1]) >= len(e.table):
         raise Unsupported("GPT-2 has no such position")
-    config = GPT2Config(vocab_size=1, n_positions=len(e.table), n_embd=width, n_layer=1, n_head=1)
-    gpt2, at = GPT2Model(config).double().eval(), index.expand(len(c.x), -1)
+    config = lib.transformers.GPT2Config(vocab_size=1, n_positions=len(e.table), n_embd=width, n_layer=1, n_head=1)
+    gpt2, at = lib.transformers.GPT2Model(config).double().eval(), index.expand(len(c.x), -1)
     given = {"inputs_embeds": c.x, "position_ids": at, "output_hidden_states": True, "use_cache": False}
     return functional_call(gpt2, {"wpe.weight": e.table}, (), given).hidden_states[0]
 

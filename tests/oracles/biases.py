@@ -8,14 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import SwinConfig, Swinv2Config, T5Config
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.swin.modeling_swin import SwinSelfAttention
-from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
-from transformers.models.t5.modeling_t5 import T5Attention
-from x_transformers.x_transformers import AlibiPositionalBias, DynamicPositionBias
 
 from oracles import FLOAT32, Content, attention, distances, dots, oracle
+from oracles import libraries as lib
 from poscli.encodings import Encoding
 
 L = 16  # tokens of a training window
@@ -78,13 +73,13 @@ def alibi_trained(e: Encoding, c: Content) -> Tensor:
 def bloom(e: Encoding, c: Content) -> Tensor:
     """BLOOM adds m_h j, which differs by a constant per query, so outputs are compared after the softmax."""
     pos = c.pos.round().long()
-    everywhere = build_alibi_tensor(torch.ones(1, int(pos[-1]) + 1), c.q.shape[1], torch.float32)
+    everywhere = lib.bloom.build_alibi_tensor(torch.ones(1, int(pos[-1]) + 1), c.q.shape[1], torch.float32)
     return attention(dots(c) + everywhere[..., pos].double(), c)
 
 
 @oracle("alibi", against="x-transformers AlibiPositionalBias", unit=FLOAT32)
 def alibi_of_x_transformers(e: Encoding, c: Content) -> Tensor:
-    return dots(c) + AlibiPositionalBias(c.q.shape[1]).forward_custom_pos(c.pos.float()).double()
+    return dots(c) + lib.x_transformers.AlibiPositionalBias(c.q.shape[1]).forward_custom_pos(c.pos.float()).double()
 
 
 # tables: T5, and every distance up to a limit
@@ -106,8 +101,8 @@ def t5(buckets: int, far: int) -> Callable[[Encoding, Content], Tensor]:
 def t5_of_transformers(buckets: int, far: int) -> Callable[[Encoding, Content], Tensor]:
     def formula(e: Encoding, c: Content) -> Tensor:
         sizes = {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": far}
-        config = T5Config(d_model=24, d_kv=8, num_heads=c.q.shape[1], is_decoder=True, **sizes)
-        layer = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+        config = lib.transformers.T5Config(d_model=24, d_kv=8, num_heads=c.q.shape[1], is_decoder=True, **sizes)
+        layer = lib.t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
         del layer.relative_attention_bias
         layer.relative_attention_bias = lambda buckets_TT: e.table.T[buckets_TT]
         return dots(c) + at(c, lambda n: layer.compute_bias(n, n, device="cpu")[0])
@@ -130,7 +125,7 @@ def swin(e: Encoding, c: Content) -> Tensor:
     """Swin's bias in a window of 1 x n with n above every distance; the last number of `clipped` is repeated."""
 
     def bias(n: int) -> Tensor:
-        layer = SwinSelfAttention(SwinConfig(), 24, c.q.shape[1], window_size=(1, n))
+        layer = lib.swin.SwinSelfAttention(lib.transformers.SwinConfig(), 24, c.q.shape[1], window_size=(1, n))
         numbers = {d: e.table[:, min(max(d, 0), len(e.table[0]) - 1)] for d in range(1 - n, n)}
         return torch.stack(list(numbers.values()), dim=-1)[:, layer.relative_position_index]
 
@@ -233,7 +228,9 @@ def dynamic_position_bias(log: bool) -> Callable[[Encoding, Content], Tensor]:
 
     def formula(e: Encoding, c: Content) -> Tensor:
         first, last = e.first, e.last
-        theirs = DynamicPositionBias(len(first.weight), heads=c.q.shape[1], depth=1, log_distance=log)
+        theirs = lib.x_transformers.DynamicPositionBias(
+            len(first.weight), heads=c.q.shape[1], depth=1, log_distance=log
+        )
         theirs.mlp[0][-1] = nn.ReLU()
         weights = {
             "mlp.0.0.weight": first.weight / (1 if log else L),
@@ -256,7 +253,9 @@ def swinv2(e: Encoding, c: Content) -> Tensor:
     """Swin's network in a window of 1 x n, before the squashing. Coordinates are log2(1 + 8 d / 8) / 3."""
 
     def bias(n: int) -> Tensor:
-        theirs = Swinv2SelfAttention(Swinv2Config(), 24, c.q.shape[1], (1, n), pretrained_window_size=[2, 9])
+        theirs = lib.swinv2.Swinv2SelfAttention(
+            lib.transformers.Swinv2Config(), 24, c.q.shape[1], (1, n), pretrained_window_size=[2, 9]
+        )
         column = 3 * math.log(2) * e.first.weight
         weights = {
             "0.weight": torch.cat([torch.zeros_like(column), column], dim=1),

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from x_transformers.x_transformers import CoPE, DataDependentAlibi
 
 from oracles import FLOAT32, Content, dots, oracle
+from oracles import libraries as lib
 from poscli.encodings import Encoding
-
-with warnings.catch_warnings():  # fla warns of optional packages, torch of deprecated functions
-    warnings.simplefilter("ignore")
-    from fla.ops.forgetting_attn.naive import naive_forgetting_attn
-    from fla.ops.path_attn.naive import naive_path_attn
-    from fla.ops.stickbreaking_attn.naive import naive_stickbreaking_attn
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -58,12 +51,14 @@ def fox(e: Encoding, c: Content) -> Tensor:
 @oracle("fox", "fox(start=0.5)", against="fla naive_forgetting_attn", gives="output", unit=FLOAT32)
 def fox_of_fla(e: Encoding, c: Content) -> Tensor:
     log_f = torch.log(sigmoid(gate(e, c))).transpose(1, 2)
-    return by_token(naive_forgetting_attn(by_token(c.q), by_token(c.k), by_token(c.v).float(), log_f).double())
+    return by_token(
+        lib.fla_fox.naive_forgetting_attn(by_token(c.q), by_token(c.k), by_token(c.v).float(), log_f).double()
+    )
 
 
 @oracle("fox", against="x-transformers DataDependentAlibi")
 def fox_of_x_transformers(e: Encoding, c: Content) -> Tensor:
-    theirs = DataDependentAlibi(c.x.shape[-1], c.q.shape[1])
+    theirs = lib.x_transformers.DataDependentAlibi(c.x.shape[-1], c.q.shape[1])
     weights = {"to_forget_gates.0.weight": e.w, "to_forget_gates.0.bias": e.b}
     return dots(c) + functional_call(theirs, weights, (c.x,))
 
@@ -94,7 +89,9 @@ def stick(current: bool) -> Callable[[Encoding, Content], Tensor]:
 
 def stick_of_fla(current: bool) -> Callable[[Encoding, Content], Tensor]:
     def formula(e: Encoding, c: Content) -> Tensor:
-        o, _ = naive_stickbreaking_attn(by_token(c.q), by_token(c.k), by_token(c.v), attend_current=current)
+        o, _ = lib.fla_stick_breaking.naive_stickbreaking_attn(
+            by_token(c.q), by_token(c.k), by_token(c.v), attend_current=current
+        )
         return by_token(o)
 
     return formula
@@ -136,7 +133,7 @@ def path_of_fla(e: Encoding, c: Content) -> Tensor:
     w, beta = reflections(e, c)
     q, k, v = (by_token(y) for y in (c.q, c.k, c.v))
     no_gate = torch.zeros_like(beta)
-    return by_token(naive_path_attn(q, k, v, w, beta, no_gate, c.q.shape[-1] ** -0.5, chunk_size=4))
+    return by_token(lib.fla_path.naive_path_attn(q, k, v, w, beta, no_gate, c.q.shape[-1] ** -0.5, chunk_size=4))
 
 
 # CoPE
@@ -159,7 +156,7 @@ def cope(e: Encoding, c: Content) -> Tensor:
 
 def cope_of_x_transformers(max_pos: int) -> Callable[[Encoding, Content], Tensor]:
     def formula(e: Encoding, c: Content) -> Tensor:
-        theirs = CoPE(c.q.shape[-1], c.q.shape[1], max_pos)
+        theirs = lib.x_transformers.CoPE(c.q.shape[-1], c.q.shape[1], max_pos)
         future = torch.ones(c.q.shape[2], c.q.shape[2], dtype=torch.bool).triu(1)
         s = dots(c).masked_fill(future, -1e9)  # the library sums the gates of all keys that are not masked
         return s + functional_call(theirs, {"pos_emb": e.e}, (c.q, s))

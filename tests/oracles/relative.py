@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
-from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import (
-    PositionalEmbedding,
-    RelPartialLearnableMultiHeadAttn,
-)
-from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
 from oracles import FLOAT32, Content, causal, distances, dots, oracle
+from oracles import libraries as lib
 from poscli.encodings import Encoding
 from poscli.equation import Unsupported
-
-with warnings.catch_warnings():  # this module uses torch.jit, which torch has deprecated
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention, make_log_bucket_position
 
 
 def pairwise(score: Callable[[int, int], Tensor], c: Content) -> Tensor:
@@ -97,12 +88,14 @@ def frequencies(width: int) -> Tensor:
 def transfo_xl(e: Encoding, c: Content) -> Tensor:
     """The library's scores only: its attention cannot mask in float64."""
     heads, width = c.q.shape[1], c.q.shape[3]
-    sinusoids = PositionalEmbedding(heads * width)
+    sinusoids = lib.transfo_xl.PositionalEmbedding(heads * width)
     sinusoids.inv_freq = frequencies(heads * width)
     r = sinusoids(c.pos[-1] - c.pos)[:, 0]
     q, k, r_k = heads_last(c.q), heads_last(c.k), torch.einsum("hdw,jw->jhd", e.w_r, r)
     ac = torch.einsum("ibhd,jbhd->ijbh", q + e.u[:, 0], k)
-    bd = RelPartialLearnableMultiHeadAttn._rel_shift(None, torch.einsum("ibhd,jhd->ijbh", q + e.v[:, 0], r_k))
+    bd = lib.transfo_xl.RelPartialLearnableMultiHeadAttn._rel_shift(
+        None, torch.einsum("ibhd,jhd->ijbh", q + e.v[:, 0], r_k)
+    )
     return (ac + bd).permute(2, 3, 0, 1) / math.sqrt(width)
 
 
@@ -114,15 +107,15 @@ def xlnet(e: Encoding, c: Content) -> Tensor:
         r_r_bias=e.v[:, 0],
         scale=width**-0.5,
         dropout=lambda x: x,
-        rel_shift_bnij=XLNetRelativeAttention.rel_shift_bnij,
+        rel_shift_bnij=lib.xlnet.XLNetRelativeAttention.rel_shift_bnij,
     )
     both_ways = (c.pos[1] - c.pos[0]) * torch.arange(count, -count, -1)
     both_ways = both_ways if e.clamp is None else both_ways.clamp(-e.clamp, e.clamp)
-    r = XLNetModel.positional_embedding(both_ways, frequencies(heads * width), batch)  # [2T, B, W]
+    r = lib.xlnet.XLNetModel.positional_embedding(both_ways, frequencies(heads * width), batch)  # [2T, B, W]
     k_r = torch.einsum("hdw,jbw->jbhd", e.w_r, r)
     q, k, v = (heads_last(x) for x in (c.q, c.k, c.v))
     mask = (~causal(c)).double()[:, :, None, None].expand(-1, -1, batch, heads)
-    return XLNetRelativeAttention.rel_attn_core(self, q, k, v, k_r, attn_mask=mask).permute(1, 2, 0, 3)
+    return lib.xlnet.XLNetRelativeAttention.rel_attn_core(self, q, k, v, k_r, attn_mask=mask).permute(1, 2, 0, 3)
 
 
 # DeBERTa, section 3.1: equations 2 to 4
@@ -180,7 +173,7 @@ def deberta_v2(e: Encoding, c: Content) -> Tensor:
     batch, heads, count, _ = c.q.shape
     relative = distances(c).round().long()
     if len(e.p) < 2 * e.span:
-        relative = make_log_bucket_position(relative, len(e.p) // 2, e.span)
+        relative = lib.deberta_v2.make_log_bucket_position(relative, len(e.p) // 2, e.span)
     mirrored = torch.cat([e.p[:1], e.p[1:].flip(0)])
     self = SimpleNamespace(
         pos_att_type=["c2p", "p2c"],
@@ -189,12 +182,14 @@ def deberta_v2(e: Encoding, c: Content) -> Tensor:
         position_buckets=-1,
         max_relative_positions=-1,
         num_attention_heads=heads,
-        transpose_for_scores=lambda x, n: DisentangledSelfAttention.transpose_for_scores(None, x, n),
+        transpose_for_scores=lambda x, n: lib.deberta_v2.DisentangledSelfAttention.transpose_for_scores(None, x, n),
         pos_key_proj=lambda p: p @ e.w_k.flatten(0, 1).T,
         pos_query_proj=lambda _: mirrored[None] @ e.w_q.flatten(0, 1).T,
     )
     q, k = c.q.flatten(0, 1), c.k.flatten(0, 1)
-    bias = DisentangledSelfAttention.disentangled_attention_bias(self, q, k, relative, e.p, scale_factor=3)
+    bias = lib.deberta_v2.DisentangledSelfAttention.disentangled_attention_bias(
+        self, q, k, relative, e.p, scale_factor=3
+    )
     return dots(c) / math.sqrt(3) + bias.view(batch, heads, count, count)
 
 

@@ -10,13 +10,9 @@ from typing import Any
 import torch
 from rotary_embedding_torch import RotaryEmbedding, apply_rotary_emb
 from torch import Tensor
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.gpt_neox import modeling_gpt_neox
-from transformers.models.gptj import modeling_gptj
-from transformers.models.llama import modeling_llama
 
 from oracles import FLOAT32, Content, dots, oracle
+from oracles import libraries as lib
 from poscli.encodings import Encoding
 
 D, L = 8, 16  # numbers per head, tokens of a training window
@@ -73,16 +69,16 @@ def rope_partly(e: Encoding, c: Content) -> Tensor:
 
 @oracle("rope", against="transformers' Llama", unit=FLOAT32)
 def llama(e: Encoding, c: Content) -> Tensor:
-    config = LlamaConfig(hidden_size=3 * D, num_attention_heads=3, max_position_embeddings=L)
-    cos, sin = modeling_llama.LlamaRotaryEmbedding(config)(c.q, c.pos[None])
-    q, k = modeling_llama.apply_rotary_pos_emb(c.q, c.k, cos, sin)
+    config = lib.transformers.LlamaConfig(hidden_size=3 * D, num_attention_heads=3, max_position_embeddings=L)
+    cos, sin = lib.llama.LlamaRotaryEmbedding(config)(c.q, c.pos[None])
+    q, k = lib.llama.apply_rotary_pos_emb(c.q, c.k, cos, sin)
     return torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(D)
 
 
 @oracle("rope(fraction=0.5)", against="transformers' GPT-NeoX")
 def neox(e: Encoding, c: Content) -> Tensor:
     angle = (c.pos[:, None] * torch.stack(powers(width=D // 2))).repeat(1, 2)[None]
-    q, k = modeling_gpt_neox.apply_rotary_pos_emb(c.q, c.k, angle.cos(), angle.sin())
+    q, k = lib.gpt_neox.apply_rotary_pos_emb(c.q, c.k, angle.cos(), angle.sin())
     return torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(D)
 
 
@@ -90,7 +86,7 @@ def neox(e: Encoding, c: Content) -> Tensor:
 def gptj(e: Encoding, c: Content) -> Tensor:
     angle = (c.pos[:, None] * torch.stack(powers()))[None]
     # GPT-J keeps heads after tokens
-    q, k = (modeling_gptj.apply_rotary_pos_emb(x.transpose(1, 2), angle.sin(), angle.cos()) for x in (c.q, c.k))
+    q, k = (lib.gptj.apply_rotary_pos_emb(x.transpose(1, 2), angle.sin(), angle.cos()) for x in (c.q, c.k))
     return torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(D)
 
 
@@ -265,9 +261,9 @@ def initialised(kind: str, c: Content, length: float | None = None, **options: A
         max_position_embeddings=L,
         rope_scaling={"rope_type": kind, **options},
     )
-    frequencies, times = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
+    frequencies, times = lib.rope_utils.ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
     angle = (c.pos[:, None] * frequencies.double()).repeat(1, 2)[None]
-    q, k = modeling_llama.apply_rotary_pos_emb(c.q, c.k, times * angle.cos(), times * angle.sin())
+    q, k = lib.llama.apply_rotary_pos_emb(c.q, c.k, times * angle.cos(), times * angle.sin())
     return torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(D)
 
 

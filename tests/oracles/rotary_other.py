@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
-from functools import cache
-from types import ModuleType
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
 from oracles import FLOAT32, Content, distances, dots, oracle
+from oracles import libraries as lib
 from poscli.encodings import Encoding
-
-
-@cache
-def x_transformers() -> ModuleType:
-    """Import the library, which uses deprecated functions of torch."""
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        from x_transformers import x_transformers
-
-    return x_transformers
 
 
 def frequencies(width: int, base: float) -> Tensor:
@@ -86,7 +75,7 @@ def xpos_partial(e: Encoding, c: Content) -> Tensor:
 
 @oracle("xpos(layout=interleaved)", against="x-transformers RotaryEmbedding(use_xpos=True)", unit=FLOAT32)
 def xpos_library(e: Encoding, c: Content) -> Tensor:
-    library = x_transformers()
+    library = lib.x_transformers
     freqs, scale = library.RotaryEmbedding(c.q.shape[-1], use_xpos=True).double()(c.pos)
     q, k = (library.apply_rotary_pos_emb(x, freqs, s) for x, s in ((c.q, scale), (c.k, scale**-1)))
     return torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(c.q.shape[-1])
@@ -172,7 +161,7 @@ def pope(e: Encoding, c: Content) -> Tensor:
 @oracle("pope", against="x-transformers PolarEmbedding", unit=FLOAT32)
 def pope_library(e: Encoding, c: Content) -> Tensor:
     heads, width = c.q.shape[1], c.q.shape[-1]
-    library = x_transformers()
+    library = lib.x_transformers
     freqs, bias = functional_call(library.PolarEmbedding(width, heads), {"learned_bias": e.delta}, (c.pos,))
     q, k = library.apply_polar_pos_emb(c.q, freqs), library.apply_polar_pos_emb(c.k, freqs + bias)
     return torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(width)

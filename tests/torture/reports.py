@@ -10,6 +10,7 @@ import csv
 import io
 import tempfile
 import unicodedata
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -71,7 +72,7 @@ def check(case: tuple[pd.DataFrame, pd.DataFrame, About], *, draw_pictures: bool
     """Write and print the report of hostile results: nothing is raised, and nothing is injected."""
     rows, positions, about = case
     with tempfile.TemporaryDirectory() as folder:
-        with contextlib.nullcontext() if draw_pictures else mock.patch.object(build, "_draw", _not_drawn):
+        with contextlib.nullcontext() if draw_pictures else undrawn():
             report = build_report(rows, positions, Path(folder), about=about)
         page = (Path(folder) / "report.md").read_text(encoding="utf-8")
         assert {path.name for path in Path(folder).iterdir()} == {path.name for path in report.files}
@@ -154,6 +155,11 @@ def _all(token: Token) -> list[Token]:
         token,
         *(inner for child in token.children or () for inner in (_all(child) if child.type != "image" else [child])),
     ]
+
+
+def undrawn() -> AbstractContextManager[object]:
+    """A report has no pictures within this context: to draw them takes most of its time."""
+    return mock.patch.object(build, "_draw", _not_drawn)
 
 
 def _not_drawn(group: Group, summary: pd.DataFrame, trained: object) -> tuple[dict[str, tuple[bytes, str]], list[str]]:
