@@ -234,6 +234,16 @@ def clip(text: str, longest: int = MAX_LABEL_CHARACTERS) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1 - half]}…{text[-half:]}"
 
 
+def clip_name(label: str, name: str) -> str:
+    """A label that begins with a name. If it is too long, the name is shortened and not the numbers behind it.
+
+    >>> clip_name("sink(2)+window(5)+rope 29.1 (7.29x), not trained", "sink(2)+window(5)+rope")
+    'sink…+rope 29.1 (7.29x), not trained'
+    """
+    rest = label.removeprefix(name)
+    return clip(name, max(8, MAX_LABEL_CHARACTERS - len(rest))) + rest
+
+
 def _leader(style: Style) -> dict[str, object]:
     return {
         "arrowstyle": "-",

@@ -26,7 +26,7 @@ from poscli.drawing.axes import (
     remark,
     signed_axis,
 )
-from poscli.drawing.page import End, Failure, Page, failure_rows
+from poscli.drawing.page import End, Failure, Page, clip_name, failure_rows
 from poscli.drawing.style import MAX_COLORED_LINES, Style, Styles, styles_for
 from poscli.drawing.text import distinct, listed, number, signed
 from poscli.report.findings import gain_finding, perplexity_finding, position_finding
@@ -197,7 +197,7 @@ def _ends(points: pd.DataFrame, column: str, styles: Styles, label: Label) -> li
         last = line.iloc[-1]
         if len(line) == 1 and last["length"] < right:
             continue  # a single point where all lines start cannot be labelled; the strip of failures names it
-        text = label(name, line) if last["length"] == right else name
+        text = clip_name(label(name, line), name) if last["length"] == right else name
         ends.append(End(last["length"], last[column], text, styles[name]))
     return ends
 
