@@ -2,7 +2,7 @@
 #   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 minutes on 2 cores)
 #   make check    format, lint and types        make test     fast tests (under 5 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
-#   make numerical   all tests that compare numbers, for every encoding; .ci/run runs them with the kernels of other CPUs
+#   make numerical   what compares numbers, for every encoding, with the kernels of other CPUs in .ci/run; other wide tests
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
@@ -53,6 +53,7 @@ test: $(DEV)
 
 numerical: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not gpu' tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py)
+	$(BIN)/pytest -n auto --dist worksteal -m wide $(NOT_NUMERICAL:%=tests/test_%.py)
 
 slow: $(DEV)
 	$(BIN)/pytest -m slow

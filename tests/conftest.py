@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Iterator
 
@@ -20,6 +21,12 @@ def one_thread() -> None:
     8 ms, where one thread takes 20 microseconds.
     """
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking again and again at what the imports have made."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

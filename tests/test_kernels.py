@@ -128,11 +128,11 @@ class TestFlex:
 
 
 FLASH = [
-    *(Case(terms, batch=1, heads=2) for terms in ("t", "w", "W")),
+    *(Case(terms, batch=1, heads=2) for terms in ("t", "W")),
     Case("tabp", batch=1, heads=1, queries=1, keys=1),
-    Case("tabp", batch=1, queries=1, keys=5, width=24, values=24),
     Case("tabpw", batch=1, heads=2, queries=33, keys=64, width=24, values=16, met=40, shared=True, more=16),
-    *(Case(terms, batch=1, heads=2) for terms in ("", "a", "b", "p")),
+    Case("tabp", batch=1, queries=1, keys=5, width=24, values=24),
+    *(Case(terms, batch=1, heads=2) for terms in ("", "a", "b", "p", "w")),
     *(Case(terms) for terms in ("tab", "tw", "tW", "abW", "tp")),
     Case("t", batch=1, queries=64, keys=64),  # a whole number of tiles
 ]
@@ -149,13 +149,13 @@ NARROW = [
 class TestFlash:
     __test__ = CHILD
 
-    @pytest.mark.parametrize("case", first(6, FLASH), ids=str)
+    @pytest.mark.parametrize("case", first(4, FLASH), ids=str)
     def test_float32(self, case: Case) -> None:
         from poscli.attention.kernels.flash import flash
 
         check(flash, case, torch.float32, "cpu")
 
-    @pytest.mark.parametrize(("case", "dtype"), first(2, NARROW), ids=str)
+    @pytest.mark.parametrize(("case", "dtype"), first(1, NARROW), ids=str)
     def test_narrow(self, case: Case, dtype: torch.dtype) -> None:
         from poscli.attention.kernels.flash import flash
 
@@ -252,8 +252,8 @@ def check_rotation(rope: RoPE, dtype: torch.dtype, device: str) -> None:
         torch.testing.assert_close(found, right, rtol=0, atol=limit)
 
 
-# Tables, a potential, one reach, wider queries, and vectors that queries meet.
-FEW = ["alibi", "fox", "window(9)", "pope+alibi", "shaw(clip=4, values=false)"]
+# Tables, a potential, and vectors that queries meet.
+FEW = ["alibi", "fox", "shaw(clip=4, values=false)"]
 ENGINE = first(len(FEW), [*FEW, *(spec for spec in SPECS if spec not in FEW)])
 ROPES = ["rope", "rope(layout=interleaved)", "rope(fraction=0.5)", "rope(layout=interleaved, fraction=0.25)"]
 

@@ -15,9 +15,9 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][\w-]*):", MAKEFILE, re.MULTILINE))
 SHELLS = {"sh", "bash", "shell", "console", "zsh"}
 KNOWN = {"poscli", "make", "git", "cd", "pip", "python", "python3", "source", "."}  # what a shell block may begin with
-ONCE = ("--train-length", 32, "--batch", 2, "--lengths", "32,64", "--past", 32, "--repeats", 1, "--seconds", 0.1)
+ONCE = ("--train-length", 32, "--batch", 2, "--lengths", 32, "--past", 32, "--repeats", 1, "--seconds", 0.1)
 SHRINK = {
-    "train": (*NANO, "--device", "cpu"),
+    "train": (*NANO, "--tokens", "1k", "--device", "cpu"),
     "extrapolate": (*SHORT, "--device", "cpu"),
     "generate": ("--tokens", 8),
     "bench": ("--preset", "nano", "--device", "cpu", "--threads", 1, *ONCE),

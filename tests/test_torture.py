@@ -11,18 +11,18 @@ from torture.pipeline import STEPS
 from torture.rows import ROWS, Row
 
 SAMPLE = {  # trials of each row
-    "death": 2,
-    "ENOSPC": 2,
-    "SIGKILL": 2,
-    "SIGTERM": 2,
-    "SIGINT": 2,
+    "death": 1,
+    "ENOSPC": 1,
+    "SIGKILL": 1,
+    "SIGTERM": 1,
+    "SIGINT": 1,
     "mutated files": 4,
     "mutated corpora": 2,
     "hostile names": 2,
     "hostile texts": 0,  # tests/test_report_texts.py
     "random command": 0,  # tests/test_commands.py
     "pickles": 2,
-    "2, 4, 8": 2,
+    "2, 4, 8": 1,
     "resume": 2,
     "NaN": 2,
 }
