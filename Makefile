@@ -2,7 +2,7 @@
 #   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 minutes on 2 cores)
 #   make check    format, lint and types        make test     fast tests (under 5 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
-#   make numerical   what compares numbers, for every encoding, with the kernels of other CPUs in .ci/run; other wide tests
+#   make numerical   tests that compare numbers, and every case that `make test` leaves out; .ci/run takes another CPU's kernels
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)

@@ -8,9 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from PIL import Image
-
-from poscli.drawing.page import Page
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,7 +21,7 @@ def one_thread() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from looking again and again at what the imports have made."""
+    """Keep the garbage collector from looking at everything that was imported, again and again."""
     gc.collect()
     gc.freeze()
 
@@ -38,6 +35,11 @@ def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
     if getattr(getattr(request.node, "obj", None), "LOOKS_AT_PICTURES", False):
         yield
         return
+    # Not at the top: `make mutants` puts a changed module in place after this file was imported.
+    from PIL import Image
+
+    from poscli.drawing.page import Page
+
     Image.new("RGB", (1, 1)).save(dot := io.BytesIO(), "png")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Page, "png", lambda _: dot.getvalue())

@@ -81,13 +81,27 @@ def test_a_sample_is_a_function_of_its_seed(toy) -> None:
     assert all(ast.dump(ast.parse(mutant.source(toy))) != ast.dump(ast.parse(TOY)) for mutant in every)
 
 
+def tried(toy: Path, changes: list[str]) -> subprocess.CompletedProcess[str]:
+    """The toy's tests against its file with other texts, each in a fork of one process."""
+    environ = environment(PYTHONPATH=str(Path(__file__).parent), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    command = [sys.executable, "-c", FORKING, str(toy), json.dumps(changes)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+
+
+def test_a_module_that_is_imported_before_the_mutant_is_in_its_place_is_an_error_of_the_tool(toy) -> None:
+    """It would survive, because the tests meet the module as it was."""
+    (toy / "conftest.py").write_text("import toy\n")
+    done = tried(toy, [TOY.replace("3)", "4)")])
+    assert done.returncode == 1
+    assert "RuntimeError: toy was imported before the mutant was in its place" in done.stderr
+
+
 def test_a_change_that_a_test_sees_is_caught_and_another_survives(toy) -> None:
     """Also by the doctest of a changed file, which pytest imports in a way of its own."""
     (toy / "pytest.ini").write_text("[pytest]\naddopts = --doctest-modules\n")
     changes = [TOY, TOY.replace("3)", "4)"), TOY.replace("7\n\n", "8\n\n"), TOY.replace("a > b", "a >= b")]
-    environ = environment(PYTHONPATH=str(Path(__file__).parent), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-    command = [sys.executable, "-c", FORKING, str(toy), json.dumps(changes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environ)
+    done = tried(toy, changes)
+    assert done.returncode == 0, done.stderr
     caught = [[True, "test_toy.py::test_larger", 1], [True, "toy.py::toy.larger", 2]]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [[False, "", 2], *caught, [False, "", 2]]
 

@@ -263,6 +263,15 @@ def test_weights_come_from_the_seed_alone(spec: str) -> None:
         assert not all(torch.equal(a, b) for a, b in zip(first, weights(6), strict=True))
 
 
+def test_building_an_encoding_leaves_the_generators_of_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    build(parse("learned"), shape(), 5)
+    assert seeds == []
+    torch.manual_seed(5)
+    assert seeds == [5]
+
+
 def test_an_encoding_without_positions_for_a_training_window_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"learned\+randomized cannot be trained on windows of 16 tokens: learned has 16"

@@ -128,6 +128,14 @@ def test_muon_in_batches_is_torchs_muon(monkeypatch):
         torch.testing.assert_close(p, q, rtol=0, atol=4 * 0.02 * 0.2 * 24**0.5 * 2**-7)
 
 
+@pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_muon_multiplies_in_what_the_cpu_multiplies_fast(native, dtype, monkeypatch):
+    monkeypatch.setattr("poscli.training.muon.cpu_has_bfloat16", lambda: native)
+    x = torch.randn(3, 20, 50, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(orthogonal(x), orthogonal(x, dtype))
+    assert not torch.equal(orthogonal(x, torch.bfloat16), orthogonal(x, torch.float32))
+
+
 def test_orthogonal_brings_singular_values_near_one():
     x = torch.randn(3, 20, 50, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(orthogonal(x, torch.float32))

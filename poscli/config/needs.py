@@ -67,9 +67,10 @@ def largest_needs(layers: Iterable[tuple[str, Encoding]], head_width: int) -> Ne
 def estimate(
     config: ModelConfig, vocab: int, needs: Needs, *, batch: int, length: int, training: bool, memory: int = 0
 ) -> float:
-    """Peak bytes of a forward pass or of a training step, right within a factor of three for inputs that fill memory.
+    """Peak bytes of a forward pass or of a training step.
 
-    A short text may need a fifth of it, because blocks are counted as if they were full.
+    They are right within a factor of three where an input is long enough to matter. For a short text with a learned
+    bias they may be five times too many, because every block is counted as if it were full.
 
     The sum of the scores, the activations of one layer (of all layers in training) and the logits, 4 bytes per number.
     `memory` is the number of earlier tokens that the windows attend to as well.

@@ -235,7 +235,7 @@ def clip(text: str, longest: int = MAX_LABEL_CHARACTERS) -> str:
 
 
 def clip_name(label: str, name: str) -> str:
-    """A label that begins with a name. If it is too long, the name is shortened and not the numbers behind it.
+    """Shorten the name that a label begins with until the label fits; the numbers behind the name stay whole.
 
     >>> clip_name("sink(2)+window(5)+rope 29.1 (7.29x), not trained", "sink(2)+window(5)+rope")
     'sink…+rope 29.1 (7.29x), not trained'

@@ -52,8 +52,8 @@ class Muon(torch.optim.Muon):
 def orthogonal(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Semi-orthogonal matrices near `[n, rows, columns]`, rows <= columns: their singular values are roughly 1.
 
-    The iteration corrects its own rounding, so it runs in `dtype`, by default the faster of bfloat16, as in torch, and
-    float32 (three times as fast on a CPU without instructions for bfloat16).
+    The products are in `dtype`. By default that is bfloat16, as in torch, but float32 on a CPU without instructions for
+    bfloat16, where float32 is three times as fast. The iteration corrects its own rounding, so that either will do.
     """
     a, b, c = COEFFICIENTS
     y = x.to(dtype or _fast_dtype(x.device))

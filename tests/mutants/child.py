@@ -117,6 +117,8 @@ def run_tests(source: tuple[str, str] | None, tests: Sequence[str], scratch: Pat
     quiet += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the parent has imported pytest's plugins
     os.chdir(root)
     code = pytest.main([*files, *quiet], plugins=[watch])
+    if watch.late:
+        raise RuntimeError(f"{watch.late} was imported before the mutant was in its place, so no test has met it")
     return Verdict(int(code), watch.failed, watch.why, watch.ran)
 
 
@@ -126,12 +128,13 @@ class Watch:
     def __init__(self, tests: Sequence[str], finder: MutantFinder | None) -> None:
         self.finder = finder
         self.order = {test: number for number, test in enumerate(tests)}
-        self.failed = self.why = ""
+        self.failed = self.why = self.late = ""
         self.ran = 0
 
     def pytest_sessionstart(self) -> None:
         """Put the mutant before pytest's own importer, which reads every file named on the command line from disk."""
         if self.finder is not None:
+            self.late = self.finder.name if self.finder.name in sys.modules else ""
             sys.meta_path.insert(0, self.finder)
 
     @pytest.hookimpl(trylast=True)
