@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from poscli.config.run import SCHEMA, RunConfig
-from poscli.runs.results import write_evaluation, write_training_log
+from poscli.runs.results import Tables, write_evaluation, write_training_log
 from poscli.runs.run import Run, create
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame
 
@@ -157,5 +157,5 @@ def evaluated_run(runs: Path, seed: int, rows: pd.DataFrame, positions: pd.DataF
         log = dict.fromkeys(TRAIN_COLUMNS, 1) | {"tokens": 9000, "status": "ok"}
         write_training_log(run, [log])
         run.set_status("complete", 1)
-        write_evaluation(run, rows, positions, {})
+        write_evaluation(run, Tables(rows, positions), {})
     return run

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe
-from poscli.config.suite import Suite
+from poscli.config.suite import Part, Suite
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "SUITES.md"
 HEAD = """# Suites
@@ -39,6 +39,12 @@ matrix_lr = 0.02
 [extrapolate]
 max_len = 4096
 baselines = ["sink(4)+window"]
+
+[[part]]                     # everything above, on the text above
+
+[[part]]                     # and once more on another text, with fewer tokens
+train.corpus = "stdlib"
+train.tokens = "300k"
 ```
 
 Unknown keys, infinity and NaN are errors. The report goes to `results/`, into a folder named like the file.
@@ -49,6 +55,7 @@ TABLES: dict[str, tuple[type[BaseModel], str]] = {
     "train.model": (ModelConfig, "Fields of the model's shape, each instead of the preset's"),
     "train.recipe": (Recipe, "Fields of the recipe"),
     "extrapolate": (ExtrapolateRequest, "How runs are evaluated; these are the options of `poscli extrapolate`"),
+    "part": (Part, "Parts of a suite, such as one for each corpus"),
 }
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 BOUNDS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}", "min_length": "{} or more"}
@@ -60,11 +67,14 @@ def document() -> str:
 
 
 def _section(path: str, model: type[BaseModel], about: str) -> Iterator[str]:
-    yield f"\n## {f'`[{path}]`' if path else 'The suite'}\n\n{about}.\n\n"
+    heads = {"": "The suite", "part": "`[[part]]`"}
+    yield f"\n## {heads.get(path, f'`[{path}]`')}\n\n{about}.\n\n"
     yield "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
     for name, field in model.model_fields.items():
         key = field.alias or name
-        if f"{path}.{key}".lstrip(".") not in TABLES:
+        if model is Part:
+            yield f"| `[part.{key}]` | table | `[{key}]` | {field.description} |\n"
+        elif f"{path}.{key}".lstrip(".") not in TABLES:
             default = "the preset's" if model is ModelConfig else _default(field)
             meaning = (field.description or "").replace("|", "\\|")
             yield f"| `{key}` | {_type(field)} | {default} | {meaning} |\n"
@@ -82,8 +92,8 @@ def _type(field: FieldInfo) -> str:
         kind = next(choice for choice in get_args(kind) if choice is not NoneType)
     if len(extra) < len(field.metadata):
         return 'number of tokens, such as 4096, "500k" or "2M"'
-    if get_origin(kind) is list:
-        (item,) = get_args(kind)
+    if get_origin(kind) in (list, tuple):
+        item = get_args(kind)[0]
         return f"list of {_plural(item)}{_bounds(extra)}"
     return f"{WORDS.get(kind, kind)}{_bounds(extra)}"
 

@@ -27,7 +27,7 @@ from poscli.evaluation.measure import Evaluation
 from poscli.model.initialise import build_model, fresh_model
 from poscli.model.weights import load_weights
 from poscli.runs.run import list_runs
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, read_table
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, UNIT_COLUMNS, read_table
 
 CPU = torch.device("cpu")
 STRIDE = 16
@@ -120,8 +120,8 @@ def assert_honest(table):
 def windows(sizes, protocol, length):
     """Every window (document, end) of a protocol, by its definition."""
     ends = {
-        "nonoverlapping": lambda n: range(length, n + 1, length),
-        "sliding": lambda n: [e for e in range(STRIDE, n + 1, STRIDE) if e >= length],
+        "nonoverlapping": lambda n: range(length, n - n % LONGEST + 1, length),
+        "sliding": lambda n: [e for e in range(STRIDE, n + 1, STRIDE) if e >= LONGEST],
         "fixed": lambda n: [e for e in range(STRIDE, n + 1, STRIDE) if e - STRIDE >= LONGEST],
     }[protocol]
     return pd.DataFrame([(d, e) for d, n in enumerate(sizes) for e in ends(n)], columns=["document", "end"])
@@ -223,14 +223,37 @@ def test_nonoverlapping_rows_have_no_gain(results):
     assert table[table["protocol"] == "nonoverlapping"][["gain", "gain_low", "gain_high"]].isna().all(axis=None)
 
 
-def test_the_fixed_protocol_scores_the_same_tokens_at_every_length(results, sizes):
+@pytest.mark.parametrize("protocol", list(VARIANTS))
+def test_every_protocol_scores_the_same_tokens_at_every_length(results, sizes, protocol):
     run = run_of(results, "alibi")
     sets = []
-    for length, variant in itertools.product(LENGTHS, VARIANTS["fixed"]):
-        tokens = scored(run, sizes, length, "fixed", variant)
+    for length, variant in itertools.product(LENGTHS, VARIANTS[protocol]):
+        tokens = scored(run, sizes, length, protocol, variant)
+        assert len(tokens) == row_of(run, length, protocol, variant)["tokens"]
         sets.append(set(zip(tokens["document"], tokens["byte"], strict=True)))
     assert all(other == sets[0] for other in sets)
-    assert min(byte for _, byte in sets[0]) > LONGEST
+    if protocol == "fixed":
+        assert min(byte for _, byte in sets[0]) > LONGEST
+
+
+def test_the_table_of_units_adds_up_to_the_rows(results):
+    """units.csv: the tokens, bytes and losses of each document make those of the row."""
+    run = run_of(results, "sinusoidal")
+    units, rows = read_table(run.folder / "units.csv", UNIT_COLUMNS), table_of(run)
+    key = ["length", "protocol", "variant"]
+    sums = units.assign(total=units["nll"] * units["tokens"]).groupby(key)[["tokens", "bytes", "total"]].sum()
+    for row in rows.to_dict("records"):
+        whole = sums.loc[tuple(row[name] for name in key)]
+        assert (whole["tokens"], whole["bytes"]) == (row["tokens"], row["bytes"])
+        assert whole["total"] / whole["tokens"] == pytest.approx(row["nll"], rel=1e-12)
+    assert units.groupby(key)["unit"].nunique().eq(rows.set_index(key)["documents"]).all()
+    assert not units.duplicated([*key, "unit"]).any()
+
+
+def test_a_run_that_ends_early_has_no_units_where_it_has_no_losses(results):
+    units = read_table(run_of(results, "learned").folder / "units.csv", UNIT_COLUMNS)
+    assert set(units.loc[units["variant"] != "crop", "length"]) == {LENGTH}
+    assert set(units.loc[units["variant"] == "crop", "length"]) == set(LENGTHS)
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "learned", "sinusoidal"])

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from poscli.data import Split
-from poscli.evaluation import scoring
+from poscli.evaluation import scores as scores_module
 from poscli.evaluation.intervals import ratio_interval
 from poscli.evaluation.losses import NLL, Losses
-from poscli.evaluation.scoring import FEWEST_DOCUMENTS, _Scores
+from poscli.evaluation.scores import FEWEST_DOCUMENTS, Scores
 from poscli.report.pooling import LN2, pool
 from poscli.tasks import Text
 
@@ -92,7 +92,7 @@ def test_an_interval_of_95_percent_holds_the_truth_in_about_95_percent() -> None
 # ---- which units the rows of eval.csv resample
 
 
-def scores(documents: list[int], losses: list[float]) -> tuple[_Scores, Losses]:
+def scores(documents: list[int], losses: list[float]) -> tuple[Scores, Losses]:
     """The scores of windows of one token, given the document of each window and its loss."""
     windows = len(documents)
     number = [documents[:at].count(document) + 1 for at, document in enumerate(documents)]
@@ -100,11 +100,15 @@ def scores(documents: list[int], losses: list[float]) -> tuple[_Scores, Losses]:
     starts = np.arange(max(documents) + 2) * (windows + 1)
     text = Text(Split(np.zeros(starts[-1], np.uint16), starts))
     task: Any = SimpleNamespace(
-        text=lambda length: text, token_bytes=np.ones_like, columns={}, unigram=lambda t: np.full(t.shape, 3.0), vocab=9
+        text=lambda length: text,
+        token_bytes=np.ones_like,
+        columns={},
+        unigram=lambda t: np.full(t.shape, 3.0),
+        vocab=9,
+        optimum=lambda t: None,
     )
-    setup: Any = SimpleNamespace(task=task)
     values = np.array(losses, np.float32)[:, None]
-    return _Scores(setup, 1, spans, 1), Losses(spans, {NLL: values})
+    return Scores(task, 1, spans, 1), Losses(spans, {NLL: values})
 
 
 def test_documents_are_resampled_whole() -> None:
@@ -125,7 +129,7 @@ def test_documents_are_resampled_whole() -> None:
 def test_the_gain_over_a_guess_is_paired(vocab: int, guess: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is resampled are the differences of each document; the guess is the better of chance and the unigrams."""
     seen: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(scoring, "ratio_interval", lambda *pair: seen.append(pair) or (-1.5, 1.5))
+    monkeypatch.setattr(scores_module, "ratio_interval", lambda *pair: seen.append(pair) or (-1.5, 1.5))
     made, losses = scores([0, 1, 1, 2, 3, 4], [1.0, 2.0, 4.0, 1.5, 1.25, 3.0])
     made.task.vocab = vocab
     assert made.numbers(losses)["guess_gain_low"] == -1.5

@@ -75,17 +75,25 @@ def test_fixed_scores_the_same_tokens_at_every_length_all_beyond_the_longest(pla
 def test_budget_is_met_where_documents_allow(plan):
     for length in (64, 128, 256, 512):
         assert len(plan.spans("sliding", length)) == 2048 // 32
-    assert len(plan.spans("nonoverlapping", 64)) == 2048 // 64
-    assert len(plan.spans("nonoverlapping", 512)) == 4
+    assert len(plan.spans("nonoverlapping", 64)) == 5 * 8  # five segments, more than the budget
+    assert len(plan.spans("nonoverlapping", 512)) == 5
 
 
-def test_sliding_scores_the_same_tokens_at_every_length_while_the_budget_allows():
-    small = Plan(documents(SIZES), settings(tokens=1024))
-    for length in (64, 128, 256, 512):
-        np.testing.assert_array_equal(small.spans("sliding", length), small.spans("fixed", length))
-    everything = Plan(documents(SIZES), settings(tokens=10**6))
-    assert len(everything.spans("sliding", 64)) == sum(size // 32 - 1 for size in SIZES)
-    assert len(everything.spans("fixed", 64)) == sum(max(0, size // 32 - 16) for size in SIZES)
+def test_sliding_scores_the_same_tokens_at_every_length():
+    """`fixed` leaves out the window of each document that begins where the document does."""
+    for tokens in (1024, 10**6):
+        made = Plan(documents(SIZES), settings(tokens=tokens))
+        for length in (128, 256, 512):
+            np.testing.assert_array_equal(made.spans("sliding", length), made.spans("sliding", 64))
+    assert len(made.spans("sliding", 64)) == sum(max(0, size // 32 - 15) for size in SIZES)
+    assert len(made.spans("fixed", 64)) == sum(max(0, size // 32 - 16) for size in SIZES)
+
+
+def test_lengths_can_be_any_multiples_of_the_training_length():
+    assert settings(ratios=(1, 1.25, 1.5, 3, 8)).lengths == [64, 80, 96, 192, 512]
+    assert settings(ratios=(1, 1.001, 9)).lengths == [64]  # 64.06 is 64, and 9 is beyond max_len
+    with pytest.raises(UsageError, match=r"--lengths must begin with 1, the training length, and not with 1\.5"):
+        settings(ratios=(1.5, 2))
 
 
 def test_a_larger_budget_keeps_the_tokens_of_a_smaller_one():

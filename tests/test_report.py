@@ -329,7 +329,7 @@ def test_runs_on_disk_come_back(tmp_path: Path, rows: pd.DataFrame, positions: p
     for seed, (run, part) in enumerate(rows.groupby("run_id")):
         curves = positions[positions["run_id"] == run] if seed else frame([], POSITION_COLUMNS)
         evaluated_run(tmp_path, seed, part, curves)
-    evals, curves = collect(tmp_path)
+    evals, curves, _ = collect(tmp_path)
     pd.testing.assert_frame_equal(summarize(evals), summarize(rows))
     assert curves["run_id"].nunique() == len(BEHAVIOUR) - 1
     assert set(trained_tokens(tmp_path).values()) == {9000}
@@ -634,7 +634,7 @@ def test_declared_measures_are_read_where_a_file_has_them(tmp_path: Path, rows: 
     nothing = frame([], POSITION_COLUMNS)
     evaluated_run(tmp_path, 0, rows.assign(run_id="a", accuracy=0.5, unknown=1.0), nothing)
     evaluated_run(tmp_path, 1, rows.assign(run_id="b"), nothing)
-    table, _ = collect(tmp_path, {"accuracy": ("float64", "share of correct answers")})
+    table, *_ = collect(tmp_path, {"accuracy": ("float64", "share of correct answers")})
     assert table.groupby("run_id")["accuracy"].mean().to_dict() == pytest.approx({"a": 0.5, "b": math.nan}, nan_ok=True)
     assert "unknown" not in table
     assert "accuracy" not in collect(tmp_path)[0]

@@ -13,9 +13,9 @@ from rich.console import Console
 from torture.reports import check_page, torture, undrawn
 
 from poscli.drawing.page import Page, drawable
-from poscli.evaluation.explain import explanations
 from poscli.report import About, build_report, terminal
 from poscli.report.build import for_spreadsheets
+from poscli.report.explain import explanations
 from poscli.report.markdown import escape
 from poscli.runs.schema import POSITION_COLUMNS, frame
 from poscli.system.text import printable_line

@@ -14,8 +14,8 @@ HOUSE = Path(__file__).parent.parent / "poscli"
 FLOORS = (
     ("cli",),
     ("sweep", "bench"),
-    ("training", "evaluation"),
-    ("report",),
+    ("training", "report"),
+    ("evaluation",),
     ("verify", "runs"),
     ("model",),
     ("config",),

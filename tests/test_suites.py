@@ -14,7 +14,7 @@ from poscli.config.resolve import resolve
 from poscli.evaluation import extrapolate as extrapolation
 from poscli.evaluation.measure import Evaluation
 from poscli.evaluation.plan import Plan
-from poscli.evaluation.scoring import FEWEST_DOCUMENTS
+from poscli.evaluation.scores import FEWEST_DOCUMENTS
 from poscli.runs.run import list_runs
 from poscli.tasks import open_task
 from poscli.training.trainer import Trainer

@@ -40,10 +40,10 @@ def test_a_stride_is_at_least_one_and_at_most_the_training_length(stride: int) -
 
 
 def test_a_budget_takes_the_same_windows_in_every_version() -> None:
-    """The first four of the permutation [4 0 2 1 5 3] of six windows: another draw would change published numbers."""
-    documents = Documents(np.array([6 * 8]), SETTINGS)
+    """Five of the permutation [7 0 1 4 2 5 8 6 3] of nine segments: another draw would change published numbers."""
+    documents = Documents(np.array([9 * 8]), SETTINGS, 8)
     spans = PROTOCOLS.get("nonoverlapping")().spans(documents, 8)
-    assert spans.tolist() == [[0, 5 * 8], [0, 1 * 8], [0, 3 * 8], [0, 2 * 8]]  # (document, end)
+    assert spans.tolist() == [[0, 8 * (n + 1)] for n in (7, 0, 1, 4, 2)]  # (document, end)
 
 
 @pytest.mark.parametrize(("trained", "recorded"), [("", False), ("alibi", True)])

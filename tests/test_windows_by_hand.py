@@ -18,9 +18,9 @@ DOCUMENTS = ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], [3, 3, 5, 3, 3], [7, 6, 5, 4, 3,
 SIZES = np.array([11, 5, 8])
 
 SPANS = {
-    ("nonoverlapping", 4): [(0, 4), (0, 8), (1, 4), (2, 4), (2, 8)],
+    ("nonoverlapping", 4): [(0, 4), (0, 8), (2, 4), (2, 8)],  # document 1 has no segment of the longest length, 8
     ("nonoverlapping", 8): [(0, 8), (2, 8)],
-    ("sliding", 4): [(0, 4), (0, 6), (0, 8), (0, 10), (1, 4), (2, 4), (2, 6), (2, 8)],
+    ("sliding", 4): [(0, 8), (0, 10), (2, 8)],
     ("sliding", 8): [(0, 8), (0, 10), (2, 8)],
     ("fixed", 4): [(0, 10)],  # targets 9 and 10 lie beyond the longest length, 8
     ("fixed", 8): [(0, 10)],
@@ -68,13 +68,11 @@ def test_which_targets_count() -> None:
     ("tokens", "protocol", "length", "count"),
     [
         (2, "sliding", 4, 1),
-        (7, "sliding", 4, 3),  # whole windows of 2 scored tokens that fit 7
-        (16, "sliding", 4, 8),
+        (5, "sliding", 4, 2),  # whole windows of 2 scored tokens that fit 5
+        (16, "sliding", 4, 3),  # all there are
         (2, "fixed", 8, 1),
-        (8, "nonoverlapping", 4, 4),  # four windows whatever the budget
-        (16, "nonoverlapping", 4, 4),
-        (20, "nonoverlapping", 4, 5),
-        (2, "nonoverlapping", 8, 2),  # all there are
+        (8, "nonoverlapping", 4, 4),  # up to five segments whatever the budget
+        (2, "nonoverlapping", 8, 2),
     ],
 )
 def test_the_budget(tokens: int, protocol: str, length: int, count: int) -> None:
@@ -90,10 +88,29 @@ def test_the_budget_of_fixed(length: int) -> None:
         assert len(Plan(Pieces([[1] * 40]), settings(tokens=tokens)).spans("fixed", length)) == count
 
 
-def test_a_sliding_budget_is_spent_first_on_the_windows_that_every_length_scores() -> None:
+@pytest.mark.parametrize(("tokens", "segments"), [(2, 5), (40, 5), (48, 6), (79, 9), (1000, 9)])
+def test_the_budget_of_nonoverlapping(tokens: int, segments: int) -> None:
+    """A document of 76 targets has nine segments of 8; each is cut into the windows of every length."""
+    made = Plan(Pieces([[1] * 76]), settings(tokens=tokens))
+    long, short = pairs(made.spans("nonoverlapping", 8)), pairs(made.spans("nonoverlapping", 4))
+    assert len(long) == segments
+    assert short == sorted((0, end - back) for _, end in long for back in (0, 4))
+
+
+def test_a_length_that_does_not_divide_the_longest_leaves_the_start_of_a_segment_out() -> None:
+    made = Plan(Pieces([[1] * 16]), settings(ratios=(1, 1.5, 2)))
+    assert pairs(made.spans("nonoverlapping", 8)) == [(0, 8), (0, 16)]
+    assert pairs(made.spans("nonoverlapping", 6)) == [(0, 8), (0, 16)]
+    assert pairs(made.spans("nonoverlapping", 4)) == [(0, 4), (0, 8), (0, 12), (0, 16)]
+
+
+def test_documents_take_turns() -> None:
+    """A long document with many windows and two short ones: every budget of three windows reads all of them."""
+    made = Plan(Pieces([[1] * 400, [1] * 10, [1] * 12]), settings(tokens=6))
     for length in (4, 8):
-        assert pairs(plan(tokens=2).spans("sliding", length)) == [(0, 10)]
-        assert (0, 10) in pairs(plan(tokens=4).spans("sliding", length))
+        assert made.spans("sliding", length)[:, 0].tolist() == [0, 1, 2]
+    two = Plan(Pieces([[1] * 400, [1] * 10, [1] * 12]), settings(tokens=20)).spans("sliding", 4)
+    assert np.bincount(two[:, 0]).tolist() == [5, 2, 3]
 
 
 def test_fixed_leaves_out_windows_whose_first_scored_token_lies_within_the_longest_length() -> None:
@@ -120,7 +137,7 @@ def test_the_measurements_of_a_plan() -> None:
     made = plan()
     found = {one: pairs(spans) for one, spans in made.measurements().items()}
     assert found == {
-        Measurement(4, 0, "full"): [(0, 4), (0, 6), (0, 8), (0, 10), (1, 4), (2, 4), (2, 6), (2, 8)],
+        Measurement(4, 0, "full"): [(0, 4), (0, 8), (0, 10), (2, 4), (2, 8)],
         Measurement(8, 0, "full"): [(0, 8), (0, 10), (2, 8)],
         Measurement(8, 0, "window"): [(0, 8), (0, 10), (2, 8)],
     }
@@ -143,7 +160,7 @@ def test_baselines_by_hand() -> None:
 def test_the_answer_protocol_reads_one_whole_episode_and_scores_half_of_L() -> None:
     """Episodes of l + 1 tokens have one window each, which ends with the episode."""
     answer, at = PROTOCOLS.get("answer")(), EvaluationSettings(train_length=8, max_len=16, tokens=12, stride=4)
-    documents = Documents(np.array([16] * 5), at)
+    documents = Documents(np.array([16] * 5), at, 16)
     assert answer.scored(at, 16) == answer.scored(at, 8) == 4
     assert pairs(answer.spans(documents, 16)) == [(0, 16), (1, 16), (2, 16)]  # 3 windows of 4 tokens make 12
     made = Plan(Copy(), at)

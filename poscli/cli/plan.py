@@ -105,11 +105,12 @@ def delete(jobs: Iterable[PlannedJob], runs: Path) -> None:
 
 
 def announce_longest(settings: Iterable[EvaluationSettings]) -> None:
-    """Say so where the longest length is shorter than --max-len, because lengths are doublings of L."""
+    """Say so where the longest length is shorter than --max-len, because lengths are multiples of L."""
     for each in dict.fromkeys(settings):
         longest = each.lengths[-1]
         if longest < each.max_len:
-            within = f"the largest doubling of {each.train_length} within --max-len {each.max_len}"
+            kind = "of --lengths" if each.ratios else f"doubling of {each.train_length}"
+            within = f"the largest {kind} within --max-len {each.max_len}"
             note(f"evaluating up to {longest}, {within}")
 
 

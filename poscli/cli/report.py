@@ -11,7 +11,7 @@ from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from poscli.runs.results import Tables
 
 
 def report(
@@ -24,13 +24,12 @@ def report(
     from poscli.report import collect
     from poscli.tasks import task_columns
 
-    rows, positions = collect(out_ / "runs", task_columns())
-    present(rows, positions, to or out_ / "report", out_ / "runs", json_, mix=mix)
+    tables = collect(out_ / "runs", task_columns())
+    present(tables, to or out_ / "report", out_ / "runs", json_, mix=mix)
 
 
 def present(
-    rows: pd.DataFrame,
-    positions: pd.DataFrame,
+    tables: Tables,
     to: Path,
     runs: Path,
     json_: bool,
@@ -44,12 +43,14 @@ def present(
 
     `title` and `description` are those of a suite. The runs in `failures`, if that is in `more`, are named as left out.
     """
-    from poscli.evaluation.explain import explanations
     from poscli.report import About, build_report, records, terminal, trained_tokens
+    from poscli.report.explain import explanations
 
     left_out = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in more.get("failures", ())]
-    about = About(title=title, description=description, left_out=left_out, explained=explanations(rows))
-    made = build_report(rows, positions, to, mix=mix, trained=trained_tokens(runs), about=about)
+    about = About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows))
+    made = build_report(
+        tables.rows, tables.positions, to, details=tables.details, mix=mix, trained=trained_tokens(runs), about=about
+    )
     payload = {"summary": records(made.summary), "files": [str(path) for path in made.files], **more}
     emit(json_, payload, lambda: terminal.show(made, out()))
     for path in made.files:

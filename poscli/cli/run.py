@@ -60,10 +60,10 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
     from poscli.runs.results import evaluations, open_evaluated
     from poscli.tasks import task_columns
 
-    rows, positions = evaluations([open_evaluated(folder) for folder in results.folders], task_columns())
+    tables = evaluations([open_evaluated(folder) for folder in results.folders], task_columns())
     about: dict[str, Any] = {"title": suite.title, "description": suite.description, "failures": results.failures}
-    present(rows, positions, to, runs, json_, mix=False, **about)
-    if results.failures or rows["status"].isin(WITHOUT_MODEL).groupby(rows["run_id"]).all().any():
+    present(tables, to, runs, json_, mix=False, **about)
+    if results.failures or tables.rows["status"].isin(WITHOUT_MODEL).groupby(tables.rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)
 
 

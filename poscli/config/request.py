@@ -5,12 +5,22 @@ The descriptions of the fields are the help texts of the options.
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, field_validator
 
 from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, TokenCount
 from poscli.config.validate import Frozen
 
 DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
+
+
+Ratio = Annotated[float, Field(ge=1, le=MOST)]
+
+
+def ascending(ratios: tuple[float, ...]) -> tuple[float, ...]:
+    """Lengths in ascending order, each once."""
+    return tuple(sorted(set(ratios)))
 
 
 class TrainRequest(Frozen):
@@ -38,6 +48,11 @@ class ExtrapolateRequest(Frozen):
         ge=1,
         le=MOST,
         description="Longest evaluation window, in tokens; by default 16 times the training length.",
+    )
+    lengths: Annotated[tuple[Ratio, ...], AfterValidator(ascending)] = Field(
+        (),
+        description="Windows to evaluate, in multiples of the training length, such as 1,1.25,1.5,2; by default its "
+        "doublings.",
     )
     tokens: TokenCount = Field(4096, description="Tokens to score per length and protocol, such as 4k or 1M.")
     stride: int | None = Field(

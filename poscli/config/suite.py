@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -15,11 +15,24 @@ from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.validate import Frozen, explain
 from poscli.system.errors import UsageError, near
 
+RequestT = TypeVar("RequestT", bound=Frozen)
 Seed = Annotated[int, Field(ge=0, le=MOST)]
 
 
+class Part(Frozen):
+    """What one part of a suite does otherwise: keys of its own [train] and [extrapolate] replace those of the suite."""
+
+    train: TrainRequest = Field(TrainRequest(), description="How the runs of this part are trained, where it differs.")
+    extrapolate: ExtrapolateRequest = Field(
+        ExtrapolateRequest(), description="How the runs of this part are evaluated, where it differs."
+    )
+
+
 class Suite(Frozen):
-    """The content of a suite file: every encoding is trained with every seed, and all runs are evaluated alike."""
+    """The content of a suite file: every encoding is trained with every seed, and all runs are evaluated alike.
+
+    With parts, such as one for each corpus, all of that is done for every part.
+    """
 
     title: str = Field(description="Title of the suite, which `poscli ls suites` shows.")
     description: str = Field("", description="What the suite asks, in a sentence or two.")
@@ -30,11 +43,29 @@ class Suite(Frozen):
     train: TrainRequest = Field(TrainRequest(), description="How every run is trained.")
     extrapolate: ExtrapolateRequest = Field(ExtrapolateRequest(), description="How every run is evaluated.")
 
+    part: list[Part] = Field(
+        [],
+        description="Parts, written [[part]], such as one for each corpus; each has all encodings and seeds.",
+    )
+
+    def parts(self) -> list[Suite]:
+        """A suite without parts for each part; the suite itself if it has none."""
+        changed = [
+            {"train": _with(self.train, part.train), "extrapolate": _with(self.extrapolate, part.extrapolate)}
+            for part in self.part
+        ]
+        return [self.model_copy(update=changes | {"part": []}) for changes in changed] or [self]
+
     def pairs(self) -> Iterator[tuple[str, int]]:
         """Pairs of encoding and seed, seed by seed, so that encodings can be compared after the first seed."""
         for seed in self.seeds:
             for encoding in self.encodings:
                 yield encoding, seed
+
+
+def _with(request: RequestT, other: RequestT) -> RequestT:
+    """A request with the values that the other one sets instead."""
+    return request.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
 
 
 def load(path: Path) -> Suite:

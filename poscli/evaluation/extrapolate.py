@@ -13,19 +13,20 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.measure import Evaluation, EvaluationSetup
 from poscli.evaluation.posthoc import with_encoding
 from poscli.evaluation.protocol import EvaluationSettings
-from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows
+from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows, unit_rows
 from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
 from poscli.model.transformer import Model
 from poscli.runs.load import load_trained
-from poscli.runs.results import evaluated_under, evaluation, write_evaluation
+from poscli.runs.results import Tables, evaluated_under, evaluation, write_evaluation
 from poscli.runs.run import Run
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, UNIT_COLUMNS, frame
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
 from poscli.tasks import Task
 
 FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
+LONGEST_RATIO = 16  # times the training length, unless another length is asked for
 SMOKE_WINDOWS = 4  # sliding windows per length in a smoke evaluation
 
 
@@ -33,11 +34,13 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
     """Settings for a run: by default up to 16 times its training length L, with a stride of 128 or, if less, L/2."""
     length = config.length
     stride = min(128, length // 2) if request.stride is None else request.stride
+    longest = round(max(request.lengths, default=LONGEST_RATIO) * length)
     return EvaluationSettings(
         train_length=length,
-        max_len=16 * length if request.max_len is None else request.max_len,
+        max_len=longest if request.max_len is None else request.max_len,
         tokens=SMOKE_WINDOWS * stride if smoke else request.tokens,
         stride=stride,
+        ratios=request.lengths,
         baselines=tuple(request.baselines),
         protocols=tuple(request.protocols),
     )
@@ -55,10 +58,9 @@ def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torc
             known = evaluation(run, task.columns)
             note(f"{run.id} is evaluated already: nothing to do")
             return known
-        rows, positions = _evaluate(EvaluationSetup(run, task, settings, device))
-        table = frame(rows, EVAL_COLUMNS | task.columns)
-        write_evaluation(run, table, frame(positions, POSITION_COLUMNS), record_of(run, settings))
-        return table
+        tables = _evaluate(EvaluationSetup(run, task, settings, device))
+        write_evaluation(run, tables, record_of(run, settings))
+        return tables.rows
 
 
 def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
@@ -67,11 +69,12 @@ def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]
 
 
-def _evaluate(setup: EvaluationSetup) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of eval.csv and position.csv; those of a run whose training failed say why."""
-    run, status = setup.run, setup.run.status()
+def _evaluate(setup: EvaluationSetup) -> Tables:
+    """The tables of an evaluation; the rows of a run whose training failed say why."""
+    run, status, columns = setup.run, setup.run.status(), EVAL_COLUMNS | setup.task.columns
     if status["state"] in FAILED_STATES:
-        return list(failed_rows(setup, status["state"], status["message"])), []
+        rows = failed_rows(setup, status["state"], status["message"])
+        return Tables(frame(list(rows), columns), frame([], POSITION_COLUMNS))
     if status["state"] != "complete":
         raise UsageError(f"{run.id} is {status['state']}, not complete; repeat the command that began it to finish it")
     model = load_trained(run, setup.device)
@@ -80,7 +83,11 @@ def _evaluate(setup: EvaluationSetup) -> tuple[list[dict[str, Any]], list[dict[s
     _warn_of_overflow(model, setup.settings.max_len)
     search_constants(model, setup.task, setup.settings.lengths[-1])
     measured = Evaluation(setup, model).measure()
-    return list(eval_rows(setup, measured)), list(position_rows(setup, measured))
+    return Tables(
+        frame(list(eval_rows(setup, measured)), columns),
+        frame(list(position_rows(setup, measured)), POSITION_COLUMNS),
+        {"units": frame(list(unit_rows(setup, measured)), UNIT_COLUMNS)},
+    )
 
 
 def _warn_of_overflow(model: Model, length: int) -> None:

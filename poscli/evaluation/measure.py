@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,7 @@ from poscli.equation import Unsupported
 from poscli.evaluation.losses import NLL, Losses, Measured
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings
+from poscli.evaluation.scores import Scores
 from poscli.evaluation.sources import record_of
 from poscli.model.transformer import Model
 from poscli.runs.run import Run
@@ -46,11 +47,19 @@ class EvaluationSetup:
     task: Task
     settings: EvaluationSettings
     device: torch.device
+    _scores: dict[tuple[str, int], Scores] = field(default_factory=dict)
 
     @cached_property
     def plan(self) -> Plan:
         """The windows of every protocol, baseline and length."""
         return Plan(self.task, self.settings)
+
+    def scores(self, protocol: str, length: int) -> Scores:
+        """The tokens that a protocol scores at a length."""
+        if (protocol, length) not in self._scores:
+            scored = self.plan.protocols[protocol].scored(self.settings, length)
+            self._scores[protocol, length] = Scores(self.task, length, self.plan.spans(protocol, length), scored)
+        return self._scores[protocol, length]
 
 
 class Evaluation:

@@ -46,8 +46,7 @@ class Plan:
         names = dict.fromkeys((*task.protocols, *settings.protocols))
         self.protocols: dict[str, Protocol] = {name: PROTOCOLS.get(name)() for name in names}
         self.baselines = {name: baseline(name) for name in dict.fromkeys((PAIRED, *settings.baselines))}
-        lengths = settings.lengths[:1] if task.same_text else settings.lengths
-        self._documents = {length: Documents(task.text(length).sizes, settings) for length in lengths}
+        self._documents = self._documents_by_length()
         self._spans: dict[tuple[str, int], Spans] = {}
         self._refuse_other_texts()
         self._refuse_short_documents()
@@ -60,8 +59,7 @@ class Plan:
     def spans(self, protocol: str, length: int) -> Spans:
         """The windows of a protocol at a length, sorted, each once."""
         if (protocol, length) not in self._spans:
-            documents = self._documents[self.settings.train_length if self.task.same_text else length]
-            chosen = self.protocols[protocol].spans(documents, length)
+            chosen = self.protocols[protocol].spans(self._documents[length], length)
             self._spans[protocol, length] = _distinct(chosen)
         return self._spans[protocol, length]
 
@@ -87,6 +85,13 @@ class Plan:
     def text(self, measurement: Measurement) -> Text:
         """The documents of a measurement."""
         return self.task.text(measurement.length or measurement.window)
+
+    def _documents_by_length(self) -> dict[int, Documents]:
+        """The documents that windows of each length are chosen from."""
+        lengths = self.settings.lengths
+        if self.task.same_text:
+            return dict.fromkeys(lengths, Documents(self.task.text(lengths[-1]).sizes, self.settings, lengths[-1]))
+        return {length: Documents(self.task.text(length).sizes, self.settings, length) for length in lengths}
 
     def _refuse_other_texts(self) -> None:
         """Refuse protocols that are made for the other kind of text."""

@@ -3,10 +3,10 @@
 A document is a first token, which is never predicted, and its targets, numbered from 1. A window is given by its
 document and its last target, e: it reads the l tokens before target e and predicts targets e - l + 1 to e.
 
-`sliding` and `fixed` take windows in one random order for all runs, encodings, seeds and lengths, beginning with those
-that every length can read. So all score the same tokens, and lengths score different ones only if the budget exceeds
-those windows. If each length drew its own windows, the perplexities of two lengths could differ by 8 % at 3072 scored
-tokens because of the text alone.
+Every protocol scores the same text at every length. `sliding` and `fixed` end their windows at the same tokens, and
+`nonoverlapping` cuts segments of the longest length into windows of every length. If each length drew its own windows,
+the perplexities of two lengths could differ by 8 % at 3072 scored tokens because of the text alone. The text is drawn
+in one order for all runs, encodings and seeds, in which the documents take turns.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ class EvaluationSettings:
     max_len: int
     tokens: int  # scored per length, in each protocol
     stride: int
+    ratios: tuple[float, ...] = ()  # lengths to evaluate, in multiples of the training length; none: 1, 2, 4, ...
     baselines: tuple[str, ...] = DEFAULT_BASELINES
     protocols: tuple[str, ...] = ()  # beside those of the task
 
     def __post_init__(self) -> None:
         if self.max_len < self.train_length:
             raise UsageError(f"--max-len {self.max_len} is below the training length {self.train_length}; give more")
+        if self.ratios and self.ratios[0] != 1:
+            raise UsageError(f"--lengths must begin with 1, the training length, and not with {self.ratios[0]:g}")
         if not 1 <= self.stride <= self.train_length:
             raise UsageError(f"--stride {self.stride} must be between 1 and the training length {self.train_length}")
         if self.tokens < self.stride:
@@ -46,7 +49,10 @@ class EvaluationSettings:
 
     @property
     def lengths(self) -> list[int]:
-        """1, 2, 4, ... times the training length, up to max_len."""
+        """The lengths to evaluate, in tokens: 1, 2, 4, ... or `ratios` times the training length, up to max_len."""
+        if self.ratios:
+            lengths = [round(ratio * self.train_length) for ratio in self.ratios]
+            return [length for length in dict.fromkeys(lengths) if length <= self.max_len]
         doublings = (self.max_len // self.train_length).bit_length()
         return [self.train_length << n for n in range(doublings)]
 
@@ -59,34 +65,26 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """The sizes (numbers of targets) of the documents to choose windows from, and the settings of the evaluation."""
+    """The sizes (numbers of targets) of the documents to choose windows from, and the settings of the evaluation.
+
+    `longest` is the longest of the lengths that read these documents.
+    """
 
     sizes: NDArray[np.int64]
     settings: EvaluationSettings
+    longest: int
 
-    @property
-    def longest(self) -> int:
-        """The longest length evaluated."""
-        return self.settings.lengths[-1]
+    def ends(self, first: int) -> Spans:
+        """Every (document, end) whose end is a multiple of the stride and at least `first`, drawn by `in_turns`.
 
-    @cached_property
-    def anchors(self) -> Spans:
-        """Every (document, end) whose end is a multiple of the stride, in random order, those of `shared` first."""
-        drawn = self._drawn
-        return drawn[np.argsort(~self._can_be_shared(drawn), kind="stable")]
-
-    @cached_property
-    def shared(self) -> Spans:
-        """The anchors whose last stride tokens lie beyond the longest length: every length can score them."""
-        return self.anchors[self._can_be_shared(self.anchors)]
+        `first` is at least the longest length.
+        """
+        return self._drawn[self._drawn[:, 1] >= first]
 
     @cached_property
     def _drawn(self) -> Spans:
-        anchors = every(self.sizes, self.settings.stride)
-        return anchors[np.random.default_rng(0).permutation(len(anchors))]
-
-    def _can_be_shared(self, anchors: Spans) -> NDArray[np.bool_]:
-        return anchors[:, 1] - self.settings.stride >= self.longest
+        ends = every(self.sizes, self.settings.stride)
+        return in_turns(ends[ends[:, 1] >= self.longest], seed=0)
 
 
 def every(sizes: NDArray[np.int64], step: int) -> Spans:
@@ -96,11 +94,26 @@ def every(sizes: NDArray[np.int64], step: int) -> Spans:
     return np.stack([documents, np.concatenate(ends)], axis=1)
 
 
+def in_turns(spans: Spans, seed: int) -> Spans:
+    """These spans in a random order in which the documents take turns: one of each document, another of each, ...
+
+    A budget then reaches as many documents as it can. The tokens of one document are alike, and intervals come from the
+    differences between documents.
+    """
+    drawn = spans[np.random.default_rng(seed).permutation(len(spans))]
+    by_document = np.argsort(drawn[:, 0], kind="stable")
+    document = drawn[by_document, 0]
+    turn = np.empty(len(drawn), dtype=np.int64)
+    turn[by_document] = np.arange(len(drawn)) - np.searchsorted(document, document)
+    return drawn[np.argsort(turn, kind="stable")]
+
+
 class Protocol(ABC):
     """A way to measure perplexity. Subclasses register under a name: `@PROTOCOLS.register("sliding")`."""
 
     name: ClassVar[str]
     explained: ClassVar[str]  # the explanation of the protocol in a report, in Markdown
+    convention: ClassVar[str] = ""  # who publishes numbers under it
     compared: ClassVar[bool] = True  # whether baselines are measured too, which gives a context gain
     same_text: ClassVar[bool | None] = None  # if not None, it is only for tasks with this `same_text`
 

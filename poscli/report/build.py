@@ -27,6 +27,7 @@ def build_report(
     positions: pd.DataFrame,
     out: Path,
     *,
+    details: Mapping[str, pd.DataFrame] | None = None,
     mix: bool = False,
     trained: Mapping[str, int] | None = None,
     about: About | None = None,

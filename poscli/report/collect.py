@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
-from poscli.runs.results import evaluated_parts, evaluations, is_evaluated, training_log
+from poscli.runs.results import Tables, evaluated_parts, evaluations, is_evaluated, training_log
 from poscli.runs.run import list_runs
 from poscli.runs.schema import Columns
 from poscli.system.console import note
@@ -15,8 +13,8 @@ from poscli.system.errors import PoscliError
 FIRST_COMMANDS = "run `poscli train --enc alibi` and `poscli extrapolate --max-len 8192` first"
 
 
-def collect(runs: Path, measures: Columns | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read the rows of every evaluated run in a folder: (eval rows, position rows).
+def collect(runs: Path, measures: Columns | None = None) -> Tables:
+    """Read the tables of every evaluated run in a folder.
 
     `measures` are columns that tasks add to the schema; they are kept where a file has them. PoscliError if no run is
     evaluated, CorruptError if a file of any run is damaged.

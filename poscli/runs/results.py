@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from poscli.runs.run import EVAL, EVALUATED, POSITION, POSTHOC, TRAIN, Run, evaluated_as, open_run
 from poscli.runs.schema import (
+    DETAILS,
     EVAL_COLUMNS,
     POSITION_COLUMNS,
     TRAIN_COLUMNS,
@@ -38,11 +40,21 @@ def training_log(run: Run) -> pd.DataFrame:
     return parse_table(run.files.read(TRAIN), run.train_csv, TRAIN_COLUMNS)
 
 
-def write_evaluation(run: Run, rows: pd.DataFrame, positions: pd.DataFrame, settings: dict[str, Any]) -> None:
+class Tables(NamedTuple):
+    """The tables of one evaluation or several: eval.csv, position.csv, and by name those of DETAILS."""
+
+    rows: pd.DataFrame
+    positions: pd.DataFrame
+    details: Mapping[str, pd.DataFrame] = MappingProxyType({})
+
+
+def write_evaluation(run: Run, tables: Tables, settings: dict[str, Any]) -> None:
     """Write the tables of an evaluation. eval.json is removed first and written last: with it, the others are whole."""
     run.files.remove(EVALUATED)
-    run.files.write(POSITION, table_text(positions))
-    run.files.write(EVAL, table_text(rows))
+    run.files.write(POSITION, table_text(tables.positions))
+    for name, table in tables.details.items():
+        run.files.write(f"{name}.csv", table_text(table))
+    run.files.write(EVAL, table_text(tables.rows))
     content = {"encoding": run.config.encoding, "settings": settings}
     run.files.write(EVALUATED, json.dumps(content, indent=2) + "\n")
 
@@ -80,8 +92,21 @@ def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
     return parse_table(run.files.read(EVAL), run.eval_csv, EVAL_COLUMNS, measures)
 
 
-def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of eval.csv and of position.csv of several evaluated runs. CorruptError if a file is damaged."""
+def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:
+    """The tables of several evaluated runs, joined. CorruptError if a file is damaged."""
     evals = [evaluation(run, measures) for run in runs]
     positions = [parse_table(run.files.read(POSITION), run.position_csv, POSITION_COLUMNS) for run in runs]
-    return join_tables(evals, EVAL_COLUMNS), join_tables(positions, POSITION_COLUMNS)
+    details = {name: [_detail(run, name) for run in runs] for name in DETAILS}
+    return Tables(
+        join_tables(evals, EVAL_COLUMNS),
+        join_tables(positions, POSITION_COLUMNS),
+        {name: join_tables(tables, DETAILS[name]) for name, tables in details.items()},
+    )
+
+
+def _detail(run: Run, name: str) -> pd.DataFrame:
+    """One of the DETAILS of a run; without rows if it was not made."""
+    file = f"{name}.csv"
+    if not run.files.has(file):
+        return frame([], DETAILS[name])
+    return parse_table(run.files.read(file), run.folder / file, DETAILS[name])

@@ -1,7 +1,8 @@
 """The columns of the result files, and how these files are read and written.
 
-`eval.csv` has one row per (run, length, protocol, variant), `position.csv` one per (run, length, bin of the position in
-the window), `train.csv` one per logged step. A failed measurement is a row whose `status` says why; no row is missing.
+`eval.csv` has one row per (run, length, protocol, variant), `units.csv` one per row of it and unit that its intervals
+resample, `position.csv` one per (run, length, bin of the position in the window), `train.csv` one per logged step. A
+failed measurement is a row of eval.csv whose `status` says why; no row is missing.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ EVAL_COLUMNS: Columns = {
     "ppl": ("float64", "perplexity per token, exp(nll)"),
     "unigram": ("float64", "nats per token of guessing the same tokens by their frequency in the training text"),
     "chance": ("float64", "nats per token of guessing evenly among the whole vocabulary"),
+    "optimum": (
+        "float64",
+        "smallest possible nll of any model that reads the same windows, on the same tokens; empty where unknown",
+    ),
     "guess_gain_low": (
         "float64",
         "lower end of the 95 % interval of the better guess minus nll on identical tokens, paired bootstrap",
@@ -63,19 +68,38 @@ EVAL_COLUMNS: Columns = {
     "commit": ("str", "commit of the source tree, if known"),
 }
 
-POSITION_COLUMNS: Columns = {
+# What identifies the run and the length in the other tables of an evaluation.
+_RUN_COLUMNS: Columns = {
     "run_id": ("str", "folder under results/runs"),
     "encoding": ("str", "canonical spec of the encoding"),
     "seed": ("int64", "seed"),
     "fingerprint": ("str", "fingerprint of the corpus"),
     "train_length": ("int64", "L"),
     "length": ("int64", "l"),
+}
+
+UNIT_COLUMNS: Columns = _RUN_COLUMNS | {
+    "protocol": ("str", "as in eval.csv"),
+    "variant": ("str", "as in eval.csv"),
+    "unit": (
+        "str",
+        "number of the document; where documents are too few to resample, also the end of the window in it",
+    ),
+    "tokens": ("int64", "tokens scored in the unit"),
+    "bytes": ("int64", "bytes of the original text that these tokens encode"),
+    "nll": ("float64", "mean nats per token"),
+}
+
+POSITION_COLUMNS: Columns = _RUN_COLUMNS | {
     "from": ("int64", "first position of this bin; position 1 is the first target in the window"),
     "to": ("int64", "last position of this bin, inclusive"),
     "tokens": ("int64", "tokens in the bin"),
     "nll": ("float64", "mean nats per token"),
     "tail_slope": ("float64", "change of nll per doubling of the position over the last two octaves of the window"),
 }
+
+# The tables of an evaluation beside eval.csv and position.csv, by the name of the file without `.csv`.
+DETAILS: dict[str, Columns] = {"units": UNIT_COLUMNS}
 
 TRAIN_COLUMNS: Columns = {
     "step": ("int64", "optimizer steps done"),

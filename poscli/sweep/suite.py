@@ -33,7 +33,13 @@ class SweepResults:
 
 
 def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
-    """The jobs of a suite, without repetitions; UsageError or DataError if any part of the suite cannot be done."""
+    """The jobs of a suite, without repetitions; UsageError or DataError if any of them cannot be done."""
+    jobs = [job for part in suite.parts() for job in _jobs_of_part(part, device, runs)]
+    return list({job.config: job for job in jobs}.values())
+
+
+def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
+    """The jobs of a suite without parts."""
     where = device_of(device)
     configs = [resolve(suite.train, encoding, seed, where) for encoding, seed in suite.pairs()]
     task = open_task(configs[0].task, configs[0].corpus, configs[0].tokenizer)

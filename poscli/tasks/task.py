@@ -130,6 +130,13 @@ class Task(ABC):
         """
         return np.full(tokens.shape, math.log(self.vocab))
 
+    def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """The best possible loss in nats of every target `[B, T]` of windows `[B, T + 1]`; None if it is not known.
+
+        That is the loss of a predictor that knows how the text was made, but nothing of what lies before the window.
+        """
+        return None
+
     def score(self, logits_BTV: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
         """Measurements of every target, `[B, T]` by name: `nll` in nats, and one for each of `columns`."""
         nll = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), reduction="none")

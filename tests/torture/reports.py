@@ -23,9 +23,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
 
-from poscli.evaluation.explain import explanations
 from poscli.report import About, Report, build, build_report, records, terminal
 from poscli.report.build import FORMULA_SIGNS
+from poscli.report.explain import explanations
 from poscli.report.sections import Group
 from poscli.system.text import printable_line
 

@@ -14,6 +14,8 @@ class Answer(Protocol):
         "equally many at every length; L is the training length."
     )
 
+    convention = "papers on length generalization, which report the accuracy of answers"
+
     def spans(self, documents: Documents, length: int) -> Spans:
         settings = documents.settings
         return every(documents.sizes, length)[: max(1, settings.tokens // self.scored(settings, length))]

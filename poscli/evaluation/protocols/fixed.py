@@ -6,17 +6,18 @@ from poscli.tasks import Spans
 
 @PROTOCOLS.register("fixed")
 class Fixed(Protocol):
-    """Like `sliding`, but only tokens count that lie beyond the longest length in their document."""
+    """Like `sliding`, but every scored token has the longest length or more of its document before it."""
 
     same_text = True
     explained = (
-        "**fixed**: like sliding, but every length is scored on the same tokens, which lie at least the longest length "
-        "into their documents. Only under this protocol can lengths be compared token by token, and the "
-        "report takes the gain from it."
+        "**fixed**: like sliding, but every scored token lies the longest length or more into its document, so that no "
+        "window of any length begins where a document does. The report takes the gain from it."
     )
+    convention = "no paper that we know of; a comparison of lengths needs it"
 
     def spans(self, documents: Documents, length: int) -> Spans:
-        return documents.shared[: documents.settings.tokens // documents.settings.stride]
+        first = documents.longest + documents.settings.stride
+        return documents.ends(first)[: documents.settings.tokens // documents.settings.stride]
 
     def scored(self, settings: EvaluationSettings, length: int) -> int:
         return settings.stride

@@ -2,26 +2,37 @@
 
 import numpy as np
 
-from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, every
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, every, in_turns
 from poscli.tasks import Spans
 
-FEWEST_WINDOWS = 4  # read at every length, even if they hold more tokens than the budget
+FEWEST_SEGMENTS = 5  # read at every length, even if they hold more tokens than the budget
 
 
 @PROTOCOLS.register("nonoverlapping")
 class Nonoverlapping(Protocol):
-    """Windows of l tokens with a stride of l; all l tokens count."""
+    """Windows of l tokens with a stride of l; all l tokens count.
+
+    Segments of the longest length are drawn, and each is cut into windows of every length, the last of which ends where
+    the segment does. So all lengths score the same text, but for a remainder at the start of a segment where a length
+    does not divide the longest one.
+    """
 
     explained = (
-        "**nonoverlapping**: the text is cut into windows of l tokens and every token is scored. Most papers report "
-        "this number. It favours long windows, because half of the tokens in a short window have little context."
+        "**nonoverlapping**: segments of the longest length are cut into windows of l tokens, and every token is "
+        "scored. All lengths score the same text. It favours long windows, because half of the tokens in a short "
+        "window have little context."
+    )
+    convention = (
+        "most papers, such as table 2 of ALiBi (arXiv:2108.12409), and perplexity scripts whose stride is the window"
     )
     compared = False
 
     def spans(self, documents: Documents, length: int) -> Spans:
-        windows = every(documents.sizes, length)
-        order = np.random.default_rng(1).permutation(len(windows))
-        return windows[order][: max(FEWEST_WINDOWS, documents.settings.tokens // length)]
+        longest = documents.longest
+        segments = in_turns(every(documents.sizes, longest), seed=1)
+        chosen = segments[: max(FEWEST_SEGMENTS, documents.settings.tokens // longest)]
+        back = np.arange(longest // length) * length
+        return np.stack([np.repeat(chosen[:, 0], len(back)), (chosen[:, 1:] - back).ravel()], axis=1)
 
     def scored(self, settings: EvaluationSettings, length: int) -> int:
         return length
