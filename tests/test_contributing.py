@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -99,6 +100,7 @@ def results(home) -> list[Any]:
         ("generate", "--enc", "root", "--tokens", 5, *language),
         ("train", "--enc", "root", *NANO, "--task", "reverse", *task),
         ("extrapolate", *SHORT, *task),
+        ("train", "--enc", "root", *NANO, "--corpus", "bayes:coin(heads=0.9)", "--out", "coin"),
     ]  # fmt: skip
     plain = json.dumps([[*map(str, command), "--json"] for command in commands])
     found = [json.loads(line) for line in python(home, "-c", COMMANDS, plain).splitlines()]
@@ -143,10 +145,18 @@ def test_a_report_explains_them(home, results) -> None:
 
 
 def test_a_task_from_outside_is_trained_and_scored(results) -> None:
-    (trained,), rows = results[9:]
+    (trained,), rows = results[9:11]
     assert trained["status"] == "complete"
     assert {row["corpus"] for row in rows} == {"reverse"}
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
+
+
+def test_a_text_of_known_limit_from_outside_is_trained_on(results) -> None:
+    (trained,), listed = results[11], {row["corpus"]: row["what"] for row in results[3]}
+    assert "coin" in listed["bayes:NAME(options)"]
+    best = -0.9 * math.log2(0.9) - 0.1 * math.log2(0.1)
+    assert trained["status"] == "complete"
+    assert best - 0.05 < trained["bpb"] < best + 0.5
 
 
 def test_a_runner_from_outside_runs_a_job(home) -> None:

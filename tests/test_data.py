@@ -296,7 +296,10 @@ def test_bad_data_is_an_error_of_one_line_that_names_it(spec: str, tmp_path: Pat
     [
         ("txt:book", "did you mean text"),
         ("wikitext", "did you mean hf:wikitext"),
-        ("nonsense", "there are: hf, hf:pg19, hf:wikitext, jsonl, parquet, stdlib, text"),
+        (
+            "nonsense",
+            "there are: bayes, bayes:bigram, bayes:recall, hf, hf:pg19, hf:wikitext, jsonl, parquet, stdlib, text",
+        ),
         ("text:", "is not of the form text:PATH"),
         ("stdlib:3.11", "is not of the form stdlib"),
         (__file__, f"write text:{__file__}"),

@@ -28,10 +28,15 @@ def _names(package: str) -> Callable[[], list[str]]:
 
 encodings = _names("poscli.encodings")
 tasks = _names("poscli.tasks")
-corpora = _names("poscli.data.corpora")
 tokenizers = _names("poscli.data.tokenizers")
 protocols = _names("poscli.evaluation.protocols")
 baselines = _names("poscli.evaluation.baselines")
+
+
+def corpora() -> list[str]:
+    """The kinds of corpora, and the texts whose best possible loss is known."""
+    known_limit = registered("poscli.data.known_limit")
+    return [*registered("poscli.data.corpora"), *(f"bayes:{name}" for name in known_limit)]
 
 
 def presets() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data import Corpus, batch, check_trainable, load_corpus
+from poscli.data import Corpus, batch, check_trainable, load_corpus, optimum_of
 from poscli.tasks.task import TASKS, Batch, Task, Text
 
 CHUNK_TOKENS = 1 << 22  # read at a time where the tokens of a corpus are counted
@@ -51,6 +51,12 @@ class Language(Task):
 
     def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return self._surprise[tokens]
+
+    def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        if self.data.tokenizer.fingerprint:  # the corpus knows the optimum of every byte, and these tokens are others
+            return None
+        best = optimum_of(self.corpus)
+        return best(tokens) if best else None
 
     @cached_property
     def _surprise(self) -> NDArray[np.float64]:

@@ -131,9 +131,10 @@ class Task(ABC):
         return np.full(tokens.shape, math.log(self.vocab))
 
     def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """The best possible loss in nats of every target `[B, T]` of windows `[B, T + 1]`; None if it is not known.
+        """The best possible loss in nats of every target `[B, T]` of windows `[B, T + 1]`; None where it is not known.
 
-        That is the loss of a predictor that knows how the text was made, but nothing of what lies before the window.
+        It is the loss of a predictor that knows how the text is made, and sees of it what the window shows before the
+        target. No model has a lower loss on average; on single tokens it may.
         """
         return None
 

@@ -11,6 +11,9 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from poscli.data.source import Source
 from poscli.system.errors import UsageError, near
 from poscli.system.registry import Registry
@@ -18,6 +21,10 @@ from poscli.system.registry import Registry
 LONGEST_SPEC = 4096  # characters; longer paths cannot be opened on Linux
 SHOWN_CHARACTERS = 60  # of a name that is refused
 UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, bytes that are not UTF-8, separators of lines
+
+# Takes windows of tokens [B, T + 1], in which token n is byte n and token 256 opens a document, and returns the best
+# possible loss [B, T] in nats of every target.
+Optimum = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Kind:
     source: Callable[[str], Source]  # takes what follows the colon; raises UsageError or DataError
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
     examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
+    optimum: Callable[[str], Optimum | None] = lambda argument: None  # of the corpus with this argument, if it is known
 
 
 CORPORA: Registry[Kind] = Registry("corpus", __name__, lambda thing: isinstance(thing, Kind))
@@ -44,6 +52,12 @@ def source_of(spec: str) -> Source:
     if bool(argument) != (":" in kind.grammar):
         raise UsageError(f"{spec!r} is not of the form {kind.grammar}")
     return kind.source(argument)
+
+
+def optimum_of(spec: str) -> Optimum | None:
+    """The best possible loss of every byte of a corpus; None where it is not known, as it is for all human text."""
+    name, _, argument = spec.partition(":")
+    return CORPORA.get(name).optimum(argument) if name in CORPORA.names() else None
 
 
 def _check_characters(spec: str) -> None:
