@@ -26,8 +26,9 @@ from poscli.evaluation import extrapolate as extrapolation
 from poscli.evaluation.measure import Evaluation
 from poscli.model.initialise import build_model, fresh_model
 from poscli.model.weights import load_weights
+from poscli.runs.details import DETAILS
 from poscli.runs.run import list_runs
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, UNIT_COLUMNS, read_table
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, read_table
 
 CPU = torch.device("cpu")
 STRIDE = 16
@@ -132,8 +133,11 @@ def scored(run, sizes, length, protocol, variant):
     own = LENGTH if variant == "crop" else length
     suffix = "-window" if variant == "window" and length > LENGTH else ""
     losses = pd.read_parquet(run.folder / "nll" / f"{own}{suffix}.parquet")
-    rows = windows(sizes, protocol, length).merge(losses, on=["document", "end"])
-    rows = rows[rows["position"] > own - (length if protocol == "nonoverlapping" else STRIDE)]
+    scored, piece = (length, length) if protocol == "nonoverlapping" else (STRIDE, min(STRIDE, own // 8))
+    parts = [windows(sizes, protocol, length).assign(back=back) for back in range(0, scored, piece)]
+    ends = pd.concat(parts).assign(end=lambda part: part["end"] - part["back"])
+    rows = ends.merge(losses, on=["document", "end"])
+    rows = rows[rows["position"] > own - piece]
     return pd.DataFrame(
         {"document": rows["document"], "byte": rows["end"] - own + rows["position"], "nll": rows["nll"].astype(float)}
     )
@@ -169,7 +173,7 @@ def test_every_row_says_how_it_was_made(results, books):
         "fingerprint": load_corpus(f"text:{books}").fingerprint,
         "train_length": LENGTH,
         "ratio": 2.0,
-        "stride": STRIDE,
+        "stride": 2 * LENGTH // 8,
         "parameters": size,
         "engine": "tiles",
         "device": "cpu",
@@ -239,7 +243,7 @@ def test_every_protocol_scores_the_same_tokens_at_every_length(results, sizes, p
 def test_the_table_of_units_adds_up_to_the_rows(results):
     """units.csv: the tokens, bytes and losses of each document make those of the row."""
     run = run_of(results, "sinusoidal")
-    units, rows = read_table(run.folder / "units.csv", UNIT_COLUMNS), table_of(run)
+    units, rows = read_table(run.folder / "units.csv", DETAILS["units"]), table_of(run)
     key = ["length", "protocol", "variant"]
     sums = units.assign(total=units["nll"] * units["tokens"]).groupby(key)[["tokens", "bytes", "total"]].sum()
     for row in rows.to_dict("records"):
@@ -251,7 +255,7 @@ def test_the_table_of_units_adds_up_to_the_rows(results):
 
 
 def test_a_run_that_ends_early_has_no_units_where_it_has_no_losses(results):
-    units = read_table(run_of(results, "learned").folder / "units.csv", UNIT_COLUMNS)
+    units = read_table(run_of(results, "learned").folder / "units.csv", DETAILS["units"])
     assert set(units.loc[units["variant"] != "crop", "length"]) == {LENGTH}
     assert set(units.loc[units["variant"] == "crop", "length"]) == set(LENGTHS)
 
@@ -373,7 +377,7 @@ def test_other_settings_are_measured_anew(copied, forwards):
     run = run_of(copied, "alibi")
     assert cli("extrapolate", "--max-len", 64, "--stride", 8, "--tokens", "1M", "--out", copied).code == 0
     assert {length for length, _ in forwards} == {32, 64}
-    assert set(table_of(run)["stride"]) == {32, 64, 8}
+    assert set(table_of(run)["stride"]) == {32, 64, 4, 8}  # windows of 32 are read in pieces of an eighth
 
 
 def test_smoke_scores_four_strides(copied):

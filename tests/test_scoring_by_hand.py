@@ -87,12 +87,12 @@ def test_the_numbers_of_a_row(protocol: str, length: int, variant: str, tmp_path
     else:
         gains = [(0.1 - slope) * t for numbers in targets.values() for t in numbers]
         assert row["gain"] == pytest.approx(sum(gains) / len(gains), rel=1e-5, abs=1e-6)
-    assert (row["stride"], row["ratio"]) == (length if protocol == "nonoverlapping" else 2, length / 8)
+    assert (row["stride"], row["ratio"]) == (length if protocol == "nonoverlapping" else 1, length / 8)
 
 
 def test_the_cost_of_a_row_is_that_of_its_measurement(tmp_path) -> None:
     rows = scored_rows(tmp_path)
-    windows = {("full", 4): 5 * 4, ("crop", 8): 5 * 4, ("full", 8): 3 * 8, ("window", 8): 3 * 8}
+    windows = {("full", 4): 8 * 4, ("crop", 8): 8 * 4, ("full", 8): 6 * 8, ("window", 8): 6 * 8}
     for (variant, length), read in windows.items():
         row = row_of(rows, length, "sliding", variant)
         assert (row["seconds"], row["peak_mb"], row["engine"]) == (2.0, 3.0, "sdpa")
@@ -163,12 +163,12 @@ def test_what_the_intervals_resample(tmp_path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_of_position_csv(tmp_path) -> None:
-    """Half octaves of the position: at 8 tokens 1, 2 to 3, 4, 5 to 8, over the windows (0, 8), (0, 10), (2, 8)."""
+    """Half octaves of the position: at 8 tokens 1, 2 to 3, 4, 5 to 8, over windows that end at 7, 8, 9, 10; 7, 8."""
     rows = [row for row in scored_rows(tmp_path) if "from" in row and row["length"] == 8]
-    assert [(row["from"], row["to"], row["tokens"]) for row in rows] == [(1, 1, 3), (2, 3, 6), (4, 4, 3), (5, 8, 12)]
-    # position p is target p, p + 2 and p: 2/3 nats for the documents and 0.08 (p + 2/3) for the targets
+    assert [(row["from"], row["to"], row["tokens"]) for row in rows] == [(1, 1, 6), (2, 3, 12), (4, 4, 6), (5, 8, 24)]
+    # position p is target p - 1 to p + 2, and p - 1 and p: 2/3 nats for documents and 0.08 (p + 1/6) for targets
     for row, position in zip(rows, (1, 2.5, 4, 6.5), strict=True):
-        assert row["nll"] == pytest.approx(2 / 3 + 0.08 * (position + 2 / 3), rel=1e-5)
+        assert row["nll"] == pytest.approx(2 / 3 + 0.08 * (position + 1 / 6), rel=1e-5)
     assert [row["tail_slope"] for row in rows] == pytest.approx([0.08 * slope_of_the_identity()] * 4, rel=1e-4)
 
 

@@ -29,6 +29,7 @@ from poscli.runs.schema import perplexity
 from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
 from poscli.system.signals import Stop
+from poscli.tasks.copy import Copy
 
 SETTINGS = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=4)
 
@@ -88,24 +89,27 @@ def test_parts_that_may_turn_differences_into_positions(parts: tuple[str, ...], 
 # ---- plans
 
 
-@pytest.mark.parametrize(("stride", "refused"), [(4, False), (5, True)])
+@pytest.mark.parametrize(("share", "refused"), [(2, False), (4, True)])
 def test_a_baseline_must_read_all_tokens_that_are_scored(
-    stride: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+    share: int, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Half(Crop):
-        """The window cut to half of the training length."""
+    """The protocol answer scores L/2 tokens. Sliding reads what it scores in pieces, which fit any baseline."""
+
+    class Part(Crop):
+        """The window cut to a part of the training length."""
 
         def window(self, length: int, train_length: int) -> int:
-            return train_length // 2
+            return train_length // share
 
     BASELINES.names()
-    monkeypatch.setattr(BASELINES, "_plugins", BASELINES._plugins | {"half": Half})
-    asked = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=stride, baselines=("half",))
+    monkeypatch.setattr(BASELINES, "_plugins", BASELINES._plugins | {"part": Part})
+    asked = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=4, baselines=("part",))
+    assert Plan(synthetic_task(16), asked).variants("sliding") == ["full", "crop", "part"]
     if not refused:
-        assert Plan(synthetic_task(16), asked).variants("sliding") == ["full", "crop", "half"]
+        assert Plan(Copy(), asked).variants("answer") == ["full", "crop", "part"]
         return
-    with pytest.raises(UsageError, match=r"half reads 4 tokens, and the protocol \w+ scores 5; give a smaller"):
-        Plan(synthetic_task(16), asked)
+    with pytest.raises(UsageError, match="the baseline part reads 2 tokens, and the protocol answer scores 4"):
+        Plan(Copy(), asked)
 
 
 def test_the_work_of_a_window_doubles_where_attention_reaches_2048_tokens() -> None:

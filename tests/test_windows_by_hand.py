@@ -11,7 +11,7 @@ from pieces_task import Pieces
 
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.plan import Measurement, Plan
-from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, pieces
 from poscli.tasks.copy import Copy
 
 DOCUMENTS = ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], [3, 3, 5, 3, 3], [7, 6, 5, 4, 3, 2, 1, 7])
@@ -133,19 +133,40 @@ def test_windows_are_chosen_at_random_and_not_from_the_first_documents() -> None
 
 
 def test_the_measurements_of_a_plan() -> None:
-    """Rows share measurements: crop at 8 is the model at 4, and a window of L hides nothing at 4."""
+    """Rows share measurements: crop at 8 is the model at 4, and a window of L hides nothing at 4.
+
+    The 2 tokens that sliding scores at the end of a window are read one by one, because a piece is at most 1/8 of it.
+    """
     made = plan()
     found = {one: pairs(spans) for one, spans in made.measurements().items()}
     assert found == {
-        Measurement(4, 0, "full"): [(0, 4), (0, 8), (0, 10), (2, 4), (2, 8)],
-        Measurement(8, 0, "full"): [(0, 8), (0, 10), (2, 8)],
-        Measurement(8, 0, "window"): [(0, 8), (0, 10), (2, 8)],
+        Measurement(4, 0, "full"): [(0, 4), (0, 7), (0, 8), (0, 9), (0, 10), (2, 4), (2, 7), (2, 8)],
+        Measurement(8, 0, "full"): [(0, 7), (0, 8), (0, 9), (0, 10), (2, 7), (2, 8)],
+        Measurement(8, 0, "window"): [(0, 7), (0, 8), (0, 9), (0, 10), (2, 7), (2, 8)],
     }
     assert [one.file for one in found] == ["4.parquet", "8.parquet", "8-window.parquet"]
     assert made.measurement(8, "crop") == made.measurement(4, "crop") == made.measurement(4, "full")
     assert made.measurement(4, "window") == Measurement(4, 0, "full")
     assert made.variants("nonoverlapping") == ["full"]
     assert made.variants("sliding") == made.variants("fixed") == ["full", "crop", "window"]
+
+
+@pytest.mark.parametrize(
+    ("stride", "window", "piece"),
+    [(128, 256, 32), (128, 1024, 128), (128, 512, 64), (12, 40, 4), (7, 40, 1), (16, 8, 1)],
+)
+def test_what_is_scored_at_the_end_of_a_window_is_at_most_an_eighth_of_it(stride: int, window: int, piece: int) -> None:
+    at = EvaluationSettings(train_length=256, max_len=1024, tokens=1000, stride=stride)
+    for protocol in ("sliding", "fixed"):
+        assert PROTOCOLS.get(protocol)().piece(at, window) == piece
+        assert PROTOCOLS.get(protocol)().scored(at, window) == stride
+    assert PROTOCOLS.get("nonoverlapping")().piece(at, window) == window
+
+
+def test_pieces_of_windows() -> None:
+    """Two windows of which 4 tokens are scored, read 2 at a time."""
+    assert pairs(pieces(np.array([[0, 8], [3, 12]]), 4, 2)) == [(0, 6), (0, 8), (3, 10), (3, 12)]
+    assert pairs(pieces(np.array([[0, 8], [3, 12]]), 4, 4)) == [(0, 8), (3, 12)]
 
 
 def test_baselines_by_hand() -> None:

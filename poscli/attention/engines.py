@@ -55,16 +55,18 @@ ENGINES: dict[str, Engine] = {
 }
 
 
-def choose(encoding: Encoding, wanted: str | None = None, place: Place | None = None) -> Choice:
-    """The fastest engine that can run an encoding in a place, or the one asked for; UsageError if that one cannot."""
+def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place | None = None) -> Choice:
+    """The fastest engine that can run an encoding in a place, or the one asked for; UsageError if that one cannot.
+
+    An engine is asked for by its name in `ENGINES`, or given itself: an analysis may bring one that is not there.
+    """
     place = place or Place()
     if wanted is not None:
-        if wanted not in ENGINES:
-            raise UsageError(f"there is no engine {wanted!r}: {near(wanted, ENGINES)}")
-        if reason := refusal(ENGINES[wanted], encoding, place):
+        engine = wanted if isinstance(wanted, Engine) else named(wanted)
+        if reason := refusal(engine, encoding, place):
             instead = choose(encoding, place=place).name
-            raise UsageError(f"the engine {wanted} cannot run {encoding.name}: {reason}; {instead} can")
-        return Choice(ENGINES[wanted], "asked for")
+            raise UsageError(f"the engine {engine.name} cannot run {encoding.name}: {reason}; {instead} can")
+        return Choice(engine, "asked for")
     passed: list[str] = []
     for engine in ENGINES.values():
         if not engine.automatic or misplaced(engine, place):
@@ -75,6 +77,13 @@ def choose(encoding: Encoding, wanted: str | None = None, place: Place | None = 
         if encoding.tier != "token":  # torch's kernel is the fastest engine where nothing is added to the scores
             passed.append(f"not {engine.name}: {reason}")
     raise AssertionError("the reference runs everything")
+
+
+def named(name: str) -> Engine:
+    """The engine of a name; UsageError, with the near names, if there is none."""
+    if name not in ENGINES:
+        raise UsageError(f"there is no engine {name!r}: {near(name, ENGINES)}")
+    return ENGINES[name]
 
 
 def engines_for(encoding: Encoding, place: Place | None = None) -> list[Engine]:

@@ -13,7 +13,7 @@ from poscli.cli.from_model import from_model
 from poscli.cli.options import Device, Json, Out, carried
 from poscli.config.request import ExtrapolateRequest
 from poscli.system.console import emit, note, out
-from poscli.system.errors import PARTIAL
+from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -67,10 +67,25 @@ def extrapolate(
     plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
     each = zip(work.runs, work.tasks, work.settings, strict=True)
     tables = [evaluate(*one, work.device) for one in each]
+    if request.why:
+        _explain(work, request.judge, out_ / "runs")
     emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
     note(f"next: poscli report{carried(out_)}")
     if any((table["status"] != "ok").all() for table in tables):
         raise typer.Exit(PARTIAL)
+
+
+def _explain(work: _Work, judge: str, runs: Path) -> None:
+    """The analyses of --why, of every run that was trained with the encoding that it is evaluated as."""
+    from poscli.evaluation.why.explain import Request, explain
+    from poscli.runs.select import select
+
+    judges = select(runs, [judge], []) if judge else [None]
+    if len(judges) > 1:
+        raise UsageError(f"--judge {judge} begins the ids of {len(judges)} runs; give more of one")
+    for run, task, settings in zip(work.runs, work.tasks, work.settings, strict=True):
+        if not run.trained and run.id != getattr(judges[0], "id", None):
+            explain(Request(run, task, settings, work.device, judges[0]))
 
 
 @dataclass(frozen=True)

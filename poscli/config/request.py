@@ -13,6 +13,7 @@ from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, TokenCount
 from poscli.config.validate import Frozen
 
 DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
+DEFAULT_NGRAM = 6
 
 
 Ratio = Annotated[float, Field(ge=1, le=MOST)]
@@ -68,6 +69,19 @@ class ExtrapolateRequest(Frozen):
         list(DEFAULT_BASELINES),
         description="What the model is compared with, such as 'sink(4)+window'; crop and window are always measured; "
         "repeatable.",
+    )
+    ngram: int = Field(
+        DEFAULT_NGRAM,
+        ge=1,
+        le=64,
+        description="Tokens that must occur again, in the table of recall by distance: 4 to 8 suit bytes.",
+    )
+    why: bool = Field(
+        False,
+        description="Also ask why each model breaks and whether it uses its context; takes about as long again.",
+    )
+    judge: str = Field(
+        "", description="With --why: the run that judges which tokens need long context, trained on 8 times the length."
     )
     protocols: list[str] = Field(
         [], description="A protocol to evaluate under beside those of the task, such as answer; repeatable."

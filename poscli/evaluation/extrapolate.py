@@ -13,14 +13,15 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.measure import Evaluation, EvaluationSetup
 from poscli.evaluation.posthoc import with_encoding
 from poscli.evaluation.protocol import EvaluationSettings
-from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows, unit_rows
+from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows, recall_table, unit_rows
 from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
 from poscli.model.transformer import Model
+from poscli.runs.details import DETAILS
 from poscli.runs.load import load_trained
 from poscli.runs.results import Tables, evaluated_under, evaluation, write_evaluation
 from poscli.runs.run import Run
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, UNIT_COLUMNS, frame
+from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
 from poscli.tasks import Task
@@ -41,6 +42,7 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
         tokens=SMOKE_WINDOWS * stride if smoke else request.tokens,
         stride=stride,
         ratios=request.lengths,
+        ngram=request.ngram,
         baselines=tuple(request.baselines),
         protocols=tuple(request.protocols),
     )
@@ -77,17 +79,27 @@ def _evaluate(setup: EvaluationSetup) -> Tables:
         return Tables(frame(list(rows), columns), frame([], POSITION_COLUMNS))
     if status["state"] != "complete":
         raise UsageError(f"{run.id} is {status['state']}, not complete; repeat the command that began it to finish it")
-    model = load_trained(run, setup.device)
-    if run.trained:
-        model = with_encoding(model, run.config.encoding, run.trained).eval().requires_grad_(False)
+    model = trained_model(setup)
     _warn_of_overflow(model, setup.settings.max_len)
     search_constants(model, setup.task, setup.settings.lengths[-1])
     measured = Evaluation(setup, model).measure()
     return Tables(
         frame(list(eval_rows(setup, measured)), columns),
         frame(list(position_rows(setup, measured)), POSITION_COLUMNS),
-        {"units": frame(list(unit_rows(setup, measured)), UNIT_COLUMNS)},
+        {
+            "units": frame(list(unit_rows(setup, measured)), DETAILS["units"]),
+            "recall": frame(list(recall_table(setup, measured)), DETAILS["recall"]),
+        },
     )
+
+
+def trained_model(setup: EvaluationSetup) -> Model:
+    """The trained model of a run, under the encoding that it is to be evaluated as."""
+    run = setup.run
+    model = load_trained(run, setup.device)
+    if run.trained:
+        model = with_encoding(model, run.config.encoding, run.trained).eval().requires_grad_(False)
+    return model
 
 
 def _warn_of_overflow(model: Model, length: int) -> None:

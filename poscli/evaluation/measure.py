@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -57,8 +57,10 @@ class EvaluationSetup:
     def scores(self, protocol: str, length: int) -> Scores:
         """The tokens that a protocol scores at a length."""
         if (protocol, length) not in self._scores:
-            scored = self.plan.protocols[protocol].scored(self.settings, length)
-            self._scores[protocol, length] = Scores(self.task, length, self.plan.spans(protocol, length), scored)
+            plan = self.plan
+            piece = partial(plan.protocols[protocol].piece, self.settings)
+            spans, scored = plan.spans(protocol, length), plan.scored(protocol, length)
+            self._scores[protocol, length] = Scores(self.task, length, spans, scored, piece)
         return self._scores[protocol, length]
 
 

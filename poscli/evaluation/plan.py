@@ -9,7 +9,7 @@ import numpy as np
 from poscli.config.run import slug
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.losses import span_keys
-from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, pieces
 from poscli.runs.schema import FULL
 from poscli.system.errors import DataError, UsageError
 from poscli.tasks import Spans, Task, Text
@@ -63,6 +63,15 @@ class Plan:
             self._spans[protocol, length] = _distinct(chosen)
         return self._spans[protocol, length]
 
+    def windows(self, protocol: str, length: int, window: int) -> Spans:
+        """The windows of `window` tokens that read what a protocol scores at a length."""
+        scored, piece = self.scored(protocol, length), self.protocols[protocol].piece(self.settings, window)
+        return pieces(self.spans(protocol, length), scored, piece)
+
+    def scored(self, protocol: str, length: int) -> int:
+        """How many tokens at the end of each of a protocol's windows count."""
+        return self.protocols[protocol].scored(self.settings, length)
+
     def measurement(self, length: int, variant: str) -> Measurement:
         """The measurement that holds the losses of a variant at a length."""
         text, train_length = 0 if self.task.same_text else length, self.settings.train_length
@@ -78,7 +87,9 @@ class Plan:
         for length in self.settings.lengths:
             for protocol in self.protocols:
                 for variant in self.variants(protocol):
-                    needed.setdefault(self.measurement(length, variant), []).append(self.spans(protocol, length))
+                    measurement = self.measurement(length, variant)
+                    windows = self.windows(protocol, length, measurement.window)
+                    needed.setdefault(measurement, []).append(windows)
         order = sorted(needed, key=lambda each: (each.window, each.length, each.model != FULL))
         return {each: _distinct(np.concatenate(needed[each])) for each in order}
 
@@ -104,9 +115,9 @@ class Plan:
         """Refuse baselines that would read fewer tokens than a protocol scores."""
         for protocol in self.protocols:
             for length in self.settings.lengths:
-                scored = self.protocols[protocol].scored(self.settings, length)
                 for variant in self.variants(protocol):
-                    if (window := self.measurement(length, variant).window) < scored:
+                    window = self.measurement(length, variant).window
+                    if window < (scored := self.protocols[protocol].piece(self.settings, window)):
                         raise UsageError(
                             f"the baseline {variant} reads {window} tokens, and the protocol {protocol} scores "
                             f"{scored}; give a smaller --stride"

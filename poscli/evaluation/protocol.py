@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.config.request import DEFAULT_BASELINES
+from poscli.config.request import DEFAULT_BASELINES, DEFAULT_NGRAM
 from poscli.system.errors import UsageError
 from poscli.system.registry import Registry, subclass_of
 from poscli.tasks import Spans
@@ -34,6 +34,7 @@ class EvaluationSettings:
     tokens: int  # scored per length, in each protocol
     stride: int
     ratios: tuple[float, ...] = ()  # lengths to evaluate, in multiples of the training length; none: 1, 2, 4, ...
+    ngram: int = DEFAULT_NGRAM  # tokens that must occur again, in the table of recall by distance
     baselines: tuple[str, ...] = DEFAULT_BASELINES
     protocols: tuple[str, ...] = ()  # beside those of the task
 
@@ -108,6 +109,21 @@ def in_turns(spans: Spans, seed: int) -> Spans:
     return drawn[np.argsort(turn, kind="stable")]
 
 
+def pieces(spans: Spans, scored: int, piece: int) -> Spans:
+    """The windows that read the last `scored` tokens of these windows in pieces, in order: `[n, 2]`."""
+    back = np.arange(scored - piece, -1, -piece)
+    return np.stack([np.repeat(spans[:, 0], len(back)), (spans[:, 1:] - back).ravel()], axis=1)
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number that is not above a limit, and at least 1.
+
+    >>> largest_divisor(128, 32), largest_divisor(12, 5), largest_divisor(7, 0)
+    (32, 4, 1)
+    """
+    return next(divisor for divisor in range(max(1, min(number, limit)), 0, -1) if number % divisor == 0)
+
+
 class Protocol(ABC):
     """A way to measure perplexity. Subclasses register under a name: `@PROTOCOLS.register("sliding")`."""
 
@@ -123,7 +139,15 @@ class Protocol(ABC):
 
     @abstractmethod
     def scored(self, settings: EvaluationSettings, length: int) -> int:
-        """How many tokens at the end of each window count: if the protocol is `compared`, at most L."""
+        """How many tokens at the end of each window of `spans` count: if the protocol is `compared`, at most L."""
+
+    def piece(self, settings: EvaluationSettings, window: int) -> int:
+        """How many of the `scored` tokens are read off one window of `window` tokens: a divisor of `scored`.
+
+        If it is less than all of them, each window is read as several that end a piece apart, so that every scored
+        token has nearly the whole window before it.
+        """
+        return self.scored(settings, window)
 
 
 PROTOCOLS: Registry[type[Protocol]] = Registry("protocol", "poscli.evaluation.protocols", subclass_of(Protocol))

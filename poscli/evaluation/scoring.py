@@ -1,4 +1,4 @@
-"""From losses per token to the rows of eval.csv, units.csv and position.csv."""
+"""From losses per token to the rows of eval.csv, units.csv, position.csv and recall.csv."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from poscli.config.run import SCHEMA
 from poscli.evaluation.losses import Measured, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, Measurements
 from poscli.evaluation.plan import PAIRED
+from poscli.evaluation.recall import recall_rows
 from poscli.runs.schema import FULL
 from poscli.system.device import device_name
 from poscli.system.provenance import commit
@@ -34,7 +35,7 @@ def unit_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[dict[s
         losses = measured[setup.plan.measurement(length, variant)].losses
         if losses is None:
             continue
-        common = _run_columns(setup) | {"length": length, "protocol": protocol, "variant": variant}
+        common = run_columns(setup) | {"length": length, "protocol": protocol, "variant": variant}
         for unit in setup.scores(protocol, length).by_unit(losses):
             yield common | unit
 
@@ -45,9 +46,35 @@ def position_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[di
         losses = measured[setup.plan.measurement(length, FULL)].losses
         if losses is None:
             continue
-        common = _run_columns(setup) | {"length": length, "tail_slope": tail_slope(losses)}
+        common = run_columns(setup) | {"length": length, "tail_slope": tail_slope(losses)}
         for b in position_curve(losses):
             yield common | {"from": b.start, "to": b.stop, "tokens": b.tokens, "nll": b.nll}
+
+
+def recall_table(setup: EvaluationSetup, measured: Measurements) -> Iterator[dict[str, Any]]:
+    """Rows of recall.csv: at the longest length, under the first protocol that compares it with the cropped context.
+
+    None for a task whose text is another one at every length, and where a measurement failed.
+    """
+    plan, longest = setup.plan, setup.settings.lengths[-1]
+    compared = [name for name in plan.protocols if PAIRED in plan.variants(name)]
+    if not compared or not setup.task.same_text:
+        return
+    full, crop = (measured[plan.measurement(longest, variant)].losses for variant in (FULL, PAIRED))
+    if full is None or crop is None:
+        return
+    scores = setup.scores(compared[-1], longest)
+    rows = recall_rows(
+        setup.task.text(longest),
+        scores.spans,
+        scores.scored,
+        scores.of(full),
+        scores.of(crop),
+        ngram=setup.settings.ngram,
+        train_length=setup.settings.train_length,
+        longest=longest,
+    )
+    yield from (run_columns(setup) | row for row in rows)
 
 
 def _cases(setup: EvaluationSetup) -> Iterator[tuple[int, str, str]]:
@@ -61,7 +88,7 @@ def _cases(setup: EvaluationSetup) -> Iterator[tuple[int, str, str]]:
 def _row(setup: EvaluationSetup, measured: Measurements, length: int, protocol: str, variant: str) -> dict[str, Any]:
     plan = setup.plan
     found = measured[plan.measurement(length, variant)]
-    scored = plan.protocols[protocol].scored(setup.settings, length)
+    scored = plan.protocols[protocol].piece(setup.settings, length)
     row = _provenance(setup, found, length) | {"protocol": protocol, "variant": variant, "stride": scored}
     if found.losses is None:
         return row | {"tokens": 0, "bytes": 0, "documents": 0}
@@ -71,7 +98,7 @@ def _row(setup: EvaluationSetup, measured: Measurements, length: int, protocol: 
     return row if crop is None else row | scores.gain(found.losses, crop)
 
 
-def _run_columns(setup: EvaluationSetup) -> dict[str, Any]:
+def run_columns(setup: EvaluationSetup) -> dict[str, Any]:
     """The columns that identify the run."""
     config = setup.run.config
     return {
@@ -87,7 +114,7 @@ def _provenance(setup: EvaluationSetup, found: Measured, length: int) -> dict[st
     """The columns that say how a row was made."""
     config = setup.run.config
     tokens = 0 if found.losses is None else found.losses.nll.size
-    return _run_columns(setup) | {
+    return run_columns(setup) | {
         "schema": SCHEMA,
         "corpus": config.corpus,
         "length": length,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poscli.attention import Choice, Place, attend, choose
+from poscli.attention import Choice, Engine, Place, attend, choose
 from poscli.config.run import ModelConfig
 from poscli.equation import Encoding, Positions
 from poscli.model.cache import Cache, LayerCache, Memory
@@ -42,7 +42,7 @@ class Attention(nn.Module):
         self.heads, self.precision = config.heads, precision
         self.q, self.k, self.v, self.o = (Linear(config.width, config.width, precision) for _ in range(4))
         self.encoding = encoding
-        self.wanted: str | None = None  # the name of the engine to use; None: the fastest that can run the encoding
+        self.wanted: str | Engine | None = None  # the engine to use; None: the fastest that can run the encoding
 
     def forward(
         self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None, before_BSW: Tensor | None
@@ -182,10 +182,10 @@ class Model(nn.Module):
             if isinstance(module, Encoding):
                 module.begin_step(progress, draw)
 
-    def use_engine(self, name: str) -> None:
-        """Run every layer on the engine of a name; UsageError if that engine cannot run an encoding."""
+    def use_engine(self, engine: str | Engine) -> None:
+        """Run every layer on an engine, given itself or by its name; UsageError if it cannot run an encoding."""
         for attention in self.attention:
-            attention.wanted = name
+            attention.wanted = engine
         assert self.choices  # raises for an engine that cannot
 
     def encoding_parameters(self) -> list[nn.Parameter]:

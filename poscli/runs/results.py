@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from poscli.runs.run import EVAL, EVALUATED, POSITION, POSTHOC, TRAIN, Run, evaluated_as, open_run
+from poscli.runs.details import DETAILS
+from poscli.runs.run import EVAL, EVALUATED, EXPLAINED, POSITION, POSTHOC, TRAIN, Run, evaluated_as, open_run
 from poscli.runs.schema import (
-    DETAILS,
     EVAL_COLUMNS,
     POSITION_COLUMNS,
     TRAIN_COLUMNS,
@@ -57,6 +57,19 @@ def write_evaluation(run: Run, tables: Tables, settings: dict[str, Any]) -> None
     run.files.write(EVAL, table_text(tables.rows))
     content = {"encoding": run.config.encoding, "settings": settings}
     run.files.write(EVALUATED, json.dumps(content, indent=2) + "\n")
+
+
+def write_explanation(run: Run, tables: Mapping[str, pd.DataFrame], settings: dict[str, Any]) -> None:
+    """Write the tables of --why, by the names of their files in DETAILS; why.json is written last."""
+    run.files.remove(EXPLAINED)
+    for name, table in tables.items():
+        run.files.write(f"{name}.csv", table_text(table))
+    run.files.write(EXPLAINED, json.dumps(settings, indent=2) + "\n")
+
+
+def explained_under(run: Run) -> dict[str, Any] | None:
+    """The settings of the analyses whose tables are there; None if there are none."""
+    return run.files.read_object(EXPLAINED) if run.files.has(EXPLAINED) else None
 
 
 def is_evaluated(run: Run) -> bool:
@@ -107,6 +120,7 @@ def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:
 def _detail(run: Run, name: str) -> pd.DataFrame:
     """One of the DETAILS of a run; without rows if it was not made."""
     file = f"{name}.csv"
-    if not run.files.has(file):
+    made = not name.startswith("why/") or run.files.has(EXPLAINED)
+    if not made or not run.files.has(file):
         return frame([], DETAILS[name])
     return parse_table(run.files.read(file), run.folder / file, DETAILS[name])

@@ -22,8 +22,19 @@ STATES = ("planned", "training", "interrupted", "failed", "oom", "complete", "di
 ENDED = ("complete", "diverged")  # states in which nothing is left to train; from the others training goes on
 CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
 TRAIN, EVAL, POSITION, EVALUATED = "train.csv", "eval.csv", "position.csv", "eval.json"
+EXPLAINED = "why.json"
 POSTHOC = "as"  # the folder of the evaluations under other encodings
-RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, "checkpoints", "nll", POSTHOC)  # what a run has only once it works
+RESULTS = (
+    STATUS,
+    TRAIN,
+    EVAL,
+    POSITION,
+    EVALUATED,
+    EXPLAINED,
+    "checkpoints",
+    "nll",
+    POSTHOC,
+)  # what a run has only once it works
 
 
 @dataclass(frozen=True)

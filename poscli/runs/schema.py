@@ -68,38 +68,27 @@ EVAL_COLUMNS: Columns = {
     "commit": ("str", "commit of the source tree, if known"),
 }
 
-# What identifies the run and the length in the other tables of an evaluation.
-_RUN_COLUMNS: Columns = {
+# What identifies the run in the other tables of an evaluation, and the length of its windows.
+RUN_COLUMNS: Columns = {
     "run_id": ("str", "folder under results/runs"),
     "encoding": ("str", "canonical spec of the encoding"),
     "seed": ("int64", "seed"),
     "fingerprint": ("str", "fingerprint of the corpus"),
     "train_length": ("int64", "L"),
-    "length": ("int64", "l"),
 }
+LENGTH_COLUMN: Columns = {"length": ("int64", "l")}
 
-UNIT_COLUMNS: Columns = _RUN_COLUMNS | {
-    "protocol": ("str", "as in eval.csv"),
-    "variant": ("str", "as in eval.csv"),
-    "unit": (
-        "str",
-        "number of the document; where documents are too few to resample, also the end of the window in it",
-    ),
-    "tokens": ("int64", "tokens scored in the unit"),
-    "bytes": ("int64", "bytes of the original text that these tokens encode"),
-    "nll": ("float64", "mean nats per token"),
-}
-
-POSITION_COLUMNS: Columns = _RUN_COLUMNS | {
-    "from": ("int64", "first position of this bin; position 1 is the first target in the window"),
-    "to": ("int64", "last position of this bin, inclusive"),
-    "tokens": ("int64", "tokens in the bin"),
-    "nll": ("float64", "mean nats per token"),
-    "tail_slope": ("float64", "change of nll per doubling of the position over the last two octaves of the window"),
-}
-
-# The tables of an evaluation beside eval.csv and position.csv, by the name of the file without `.csv`.
-DETAILS: dict[str, Columns] = {"units": UNIT_COLUMNS}
+POSITION_COLUMNS: Columns = (
+    RUN_COLUMNS
+    | LENGTH_COLUMN
+    | {
+        "from": ("int64", "first position of this bin; position 1 is the first target in the window"),
+        "to": ("int64", "last position of this bin, inclusive"),
+        "tokens": ("int64", "tokens in the bin"),
+        "nll": ("float64", "mean nats per token"),
+        "tail_slope": ("float64", "change of nll per doubling of the position over the last two octaves of the window"),
+    }
+)
 
 TRAIN_COLUMNS: Columns = {
     "step": ("int64", "optimizer steps done"),

@@ -14,6 +14,7 @@ from poscli.config.run import RunConfig
 from poscli.config.validate import Frozen
 from poscli.evaluation.extrapolate import extrapolate, settings_of
 from poscli.evaluation.posthoc import posthoc_specs
+from poscli.evaluation.why.explain import Request, explain
 from poscli.runs.run import evaluated_as
 from poscli.system.device import device_of
 from poscli.tasks import Task, open_task
@@ -57,5 +58,8 @@ def run_job(job: Job, open_task: OpenTask = open_task) -> Iterator[Path]:
     run = train(config, task, job.runs, device)
     posthoc = posthoc_specs(config, job.extrapolate.as_, strict=False)
     for each in (run, *(evaluated_as(run, encoding) for encoding in posthoc)):
-        extrapolate(each, task, settings_of(config, job.extrapolate), device)
+        settings = settings_of(config, job.extrapolate)
+        extrapolate(each, task, settings, device)
+        if job.extrapolate.why and not each.trained:
+            explain(Request(each, task, settings, device))
         yield each.folder

@@ -38,7 +38,8 @@ def rounding(model: nn.Module, text: Tensor, unit: float = FLOAT32) -> float:
     try:
         for n in range(3):
             for m, (parameter, value) in enumerate(zip(model.parameters(), own, strict=True)):
-                parameter.copy_(value * (1 + unit * draw(*value.shape, seed=1000 * n + m).sign()))
+                signs = draw(*value.shape, seed=1000 * n + m).sign().to(value.device)
+                parameter.copy_(value * (1 + unit * signs))
             moved.append(float((model(text) - logits).abs().max()))
     finally:
         for parameter, value in zip(model.parameters(), own, strict=True):

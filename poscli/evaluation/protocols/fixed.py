@@ -1,6 +1,7 @@
 """A sliding window, scored on the same tokens at every length."""
 
-from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, largest_divisor
+from poscli.evaluation.protocols.sliding import PIECES_PER_WINDOW
 from poscli.tasks import Spans
 
 
@@ -21,3 +22,6 @@ class Fixed(Protocol):
 
     def scored(self, settings: EvaluationSettings, length: int) -> int:
         return settings.stride
+
+    def piece(self, settings: EvaluationSettings, window: int) -> int:
+        return largest_divisor(settings.stride, window // PIECES_PER_WINDOW)

@@ -1,0 +1,144 @@
+"""Recall by distance: does a model use an earlier occurrence of what it has just read, and how far back?
+
+A token's n-gram are the n tokens before it. If the n-gram occurred before, the token that followed it there suggests
+what comes now. The token is a `hit` if it is that token again, so that it could be copied, and a `miss` if it is
+another one, so that copying would mislead. It is `new` if the window shows no earlier occurrence. Where the loss of
+distant hits is lower with the whole window than with the window cut to L, the model recalls text that it saw more than
+L tokens ago.
+
+In `abcd x abcd x abcd y`, with n = 4, the second x is a hit at distance 5, and y is a miss at distance 5.
+
+Everything is computed from losses that an evaluation has stored; no model is run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poscli.evaluation.mean_interval import mean_interval
+from poscli.tasks import Spans, Text
+
+HIT, MISS, NEW = "hit", "miss", "new"
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrences:
+    """The last earlier occurrence of every scored token's n-gram; all arrays are `[n, scored]`."""
+
+    distance: NDArray[np.int64]  # tokens back to that occurrence; 0 where the window shows none
+    same: NDArray[np.bool_]  # whether the scored token followed there too
+
+    def of_kind(self, kind: str) -> NDArray[np.bool_]:
+        """Which tokens are hits, misses or new."""
+        occurred = self.distance > 0
+        return {HIT: occurred & self.same, MISS: occurred & ~self.same, NEW: ~occurred}[kind]
+
+
+def recall_rows(
+    text: Text,
+    spans: Spans,
+    scored: int,
+    full: NDArray[np.float64],
+    crop: NDArray[np.float64],
+    *,
+    ngram: int,
+    train_length: int,
+    longest: int,
+) -> list[dict[str, Any]]:
+    """Loss of hits and misses by octave of the distance, from L/4 to the longest window, and of new tokens.
+
+    `full` and `crop` are the nats `[n, scored]` of the last `scored` targets of the windows `spans`, read with windows
+    of `longest` and of `train_length` tokens. Targets that do not count are left out. Hits and misses nearer than L/4
+    have no row. A bin without tokens has a row without numbers.
+    """
+    found, counts = recurrences(text, spans, scored, ngram, longest), text.counts(spans, scored)
+    documents = np.broadcast_to(spans[:, :1], counts.shape)
+
+    def row(kind: str, first: int, last: int) -> dict[str, Any]:
+        chosen = counts & found.of_kind(kind) & (found.distance >= first) & (found.distance <= last)
+        bounds = {"ngram": ngram, "kind": kind, "from": first, "to": last}
+        return bounds | _numbers(full[chosen], crop[chosen], documents[chosen])
+
+    bins = octaves(train_length, longest)
+    return [row(kind, *bounds) for kind in (HIT, MISS) for bounds in bins] + [row(NEW, 0, 0)]
+
+
+def octaves(train_length: int, longest: int) -> list[tuple[int, int]]:
+    """Distances L/4 to L/2 - 1, L/2 to L - 1 and so on up to `longest`, as (first, last), both inclusive.
+
+    >>> octaves(256, 1024)
+    [(64, 127), (128, 255), (256, 511), (512, 1023)]
+    """
+    edges = [-(-train_length // 4)]  # L/4 rounded up: the first whole distance in the bin
+    while edges[-1] < longest:
+        edges.append(-(-(train_length << len(edges)) // 4))
+    return [(first, min(stop, longest) - 1) for first, stop in pairwise(edges)]
+
+
+def recurrences(text: Text, spans: Spans, scored: int, ngram: int, longest: int) -> Recurrences:
+    """The last earlier occurrence of the n-gram before each scored target, within the document and the window.
+
+    An occurrence counts if it ends before the n-gram begins, lies in the same document, and is shown whole by the
+    window of `longest` tokens. The first tokens of a document, which have no n-gram before them, are new.
+    """
+    targets = spans[:, 1:] + np.arange(1 - scored, 1)  # numbers in the document, whose first token has number 0
+    distance, same = np.zeros_like(targets), np.zeros(targets.shape, dtype=bool)
+    for document in np.unique(spans[:, 0]):
+        tokens = np.asarray(text.split.tokens[slice(*text.split.starts[document : document + 2])], dtype=np.int64)
+        rows = spans[:, 0] == document
+        begins = targets[rows] - ngram  # where the n-gram before each target begins
+        earlier = _last_apart(_last_equal(_gram_numbers(tokens, ngram)), begins, ngram)
+        shown = earlier >= np.maximum(0, spans[rows, 1:] - longest)
+        distance[rows] = np.where(shown, begins - earlier, 0)
+        same[rows] = shown & (tokens[targets[rows] - distance[rows]] == tokens[targets[rows]])
+    return Recurrences(distance, same)
+
+
+def _gram_numbers(tokens: NDArray[np.int64], ngram: int) -> NDArray[np.int64]:
+    """A number for the n-gram that begins at each token; two numbers are equal if and only if the n-grams are."""
+    count = max(0, len(tokens) - ngram + 1)
+    numbers, kinds, vocab = np.zeros(count, np.int64), 1, int(tokens.max()) + 1
+    for n in range(ngram):
+        if kinds * vocab > np.iinfo(np.int64).max:  # number the shorter n-grams anew, without gaps
+            numbers = np.unique(numbers, return_inverse=True)[1]
+            kinds = count
+        numbers, kinds = numbers * vocab + tokens[n : n + count], kinds * vocab
+    return numbers
+
+
+def _last_equal(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The index of the last earlier element that equals each element; -1 if there is none."""
+    order = np.argsort(numbers, kind="stable")
+    equal = numbers[order[1:]] == numbers[order[:-1]]
+    last = np.full(len(numbers), -1)
+    last[order[1:][equal]] = order[:-1][equal]
+    return last
+
+
+def _last_apart(last: NDArray[np.int64], begins: NDArray[np.int64], ngram: int) -> NDArray[np.int64]:
+    """Where the last earlier occurrence of the n-grams that begin at `begins` begins, if they do not overlap; else -1.
+
+    `last` is the last occurrence of every n-gram, which may overlap it: `aaaa` occurs in `aaaaa` twice.
+    """
+    earlier = np.where(begins >= 0, last[np.maximum(begins, 0)], -1) if len(last) else np.full_like(begins, -1)
+    for _ in range(ngram - 1):  # each step goes back by at least one token
+        overlaps = (earlier >= 0) & (begins - earlier < ngram)
+        if not overlaps.any():
+            break
+        earlier = np.where(overlaps, last[earlier], earlier)
+    return earlier
+
+
+def _numbers(full: NDArray[np.float64], crop: NDArray[np.float64], documents: NDArray[np.int64]) -> dict[str, Any]:
+    """The columns of a row from the losses of its tokens and the document of each."""
+    counts = {"tokens": len(full), "documents": len(np.unique(documents))}
+    if not len(full):
+        return counts
+    low, high = mean_interval(crop - full, documents)
+    means = {"nll": float(full.mean()), "nll_crop": float(crop.mean()), "gain": float((crop - full).mean())}
+    return counts | means | {"gain_low": low, "gain_high": high}

@@ -1,0 +1,226 @@
+"""Which property of a long window breaks a model: its positions, its distances, or its number of keys.
+
+All losses are those of the same tokens. The base is the model on the last L tokens, at positions 0 to L-1, L the
+training length; the full window has l tokens. Three changes lie between the two, and each is made alone:
+
+- offset: the last L tokens at the positions that they have in the long window, n to n + L - 1 with n = l - L;
+- stretch: the last L tokens at positions 0, f, 2f, ... with f = l / L, rounded down to whole ones, so that distances
+  are as large as in the long window, and keys as many as in training;
+- crowd: all l tokens, but no distance and no position beyond those of training: crowd.py says how.
+
+Where an encoding's definition says that a change cannot matter, the change is void: it is made all the same, and a loss
+that does change is a fault of the encoding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from poscli.equation import Unsupported
+from poscli.evaluation.why.crowd import crowd_engine, refuses
+from poscli.evaluation.why.moved import Move, moved, uses_positions
+from poscli.evaluation.why.sample import PASS_TOKENS, Sample
+from poscli.model.transformer import Model
+from poscli.system.memory import is_out_of_memory
+from poscli.verify.noise import rounding
+
+BASE, FULL = "base", "full"
+SMALLEST_HARM = 0.01  # nats per token; a smaller one is not explained
+BROKEN = 0.2  # nats per token from which a model is said to break
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The losses `[n, scored]` under one change, or the reason why there are none, or why they mean nothing."""
+
+    losses: Array | None
+    status: str = "ok"
+    reason: str = ""
+
+
+def attribution(model: Model, sample: Sample) -> list[dict[str, Any]]:
+    """The rows of the table, one per change, with the columns ATTRIBUTION_COLUMNS."""
+    return rows(measure(model, sample), sample)
+
+
+def losses_by_change(model: Model, sample: Sample) -> dict[str, Array]:
+    """The loss of each scored token, `[n, scored]`, under every change that can be made."""
+    return {change: found.losses for change, found in measure(model, sample).items() if found.losses is not None}
+
+
+def rows(outcomes: dict[str, Outcome], sample: Sample) -> list[dict[str, Any]]:
+    """The rows of the table, from what `measure` found."""
+    counted = sample.text.counts(sample.spans, sample.scored)
+    nll = {c: math.nan if o.losses is None else float(o.losses[counted].mean()) for c, o in outcomes.items()}
+    broken = nll[FULL] - nll[BASE]
+    return [
+        {
+            "change": change,
+            "train_length": sample.train_length,
+            "length": sample.length,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "nll": nll[change],
+            "harm": nll[change] - nll[BASE],
+            "share": (nll[change] - nll[BASE]) / broken if broken >= SMALLEST_HARM else math.nan,
+        }
+        for change, outcome in outcomes.items()
+    ]
+
+
+def measure(model: Model, sample: Sample) -> dict[str, Outcome]:
+    """The losses under every change, in the order of the rows; the model is in evaluation mode."""
+    long, length = sample.length, sample.train_length
+    found = {BASE: _outcome(lambda: model, sample, length), FULL: _outcome(lambda: model, sample, long)}
+    found["offset"] = _short(model, sample, "offset", lambda index: index + long - length)
+    found["stretch"] = _short(model, sample, "stretch", lambda index: index * long // length)
+    found["crowd"] = _crowd(model, sample)
+    return {
+        change: each if change == BASE else _checked(each, found[BASE], model, sample) for change, each in found.items()
+    }
+
+
+def _outcome(changed: Callable[[], Model], sample: Sample, window: int) -> Outcome:
+    """The losses of a changed model on windows of so many tokens, or the reason why there are none."""
+    try:
+        losses = sample.losses(changed(), window)
+    except Unsupported as error:
+        return Outcome(None, "unsupported", str(error))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Outcome(None, "not measured", f"{window} tokens do not fit the memory")
+    if not np.isfinite(losses).all():
+        return Outcome(None, "not measured", "a loss is not finite")
+    return Outcome(losses)
+
+
+def _short(model: Model, sample: Sample, change: str, move: Move) -> Outcome:
+    """The losses on the last L tokens if the encodings are told other places; void, with its reason, by definition."""
+    if reason := _by_segments(model):
+        return Outcome(None, "not measured", reason)
+    found = _outcome(lambda: moved(model, move), sample, sample.train_length)
+    reason = _void(model, sample.device, change)
+    return replace(found, status="void", reason=reason) if reason and found.losses is not None else found
+
+
+def _checked(found: Outcome, base: Outcome, model: Model, sample: Sample) -> Outcome:
+    """An outcome; if it is void, its reason goes on with how much the losses changed all the same."""
+    if found.status != "void" or found.losses is None or base.losses is None:
+        return found
+    apart, limit = float(np.abs(found.losses - base.losses).max()), _rounding(model, sample)
+    if apart <= limit:
+        return replace(found, reason=f"nothing can change: {found.reason}")
+    fault = f"but the loss of a token changes by {apart:.2g} nats, and rounding explains {limit:.1g}"
+    return replace(found, reason=f"by definition nothing may change ({found.reason}), {fault}: a fault in the encoding")
+
+
+def _rounding(model: Model, sample: Sample) -> float:
+    """The largest difference of a token's loss to allow between two correct computations, in nats."""
+    text = sample.tokens(sample.train_length)[: max(1, PASS_TOKENS // sample.train_length), :-1]
+    coarsest = max(torch.finfo(dtype).eps for dtype in (model.precision.linear, model.precision.attention))
+    return 2 * rounding(model, text, coarsest)  # the target's logit may fall, and all others rise
+
+
+def _crowd(model: Model, sample: Sample) -> Outcome:
+    """The losses if no distance and no position exceeds those of training."""
+    length = sample.train_length
+    if reason := _by_segments(model):
+        return Outcome(None, "not measured", reason)
+    if "embed" in model.encodings[0].blanks:
+        reason = "a position belongs to a token, not to a pair of tokens, so no distance can be shortened for a query"
+        return Outcome(None, "void", reason)
+    if reason := next(filter(None, map(refuses, model.encodings)), ""):
+        return Outcome(None, "not measured", reason)
+
+    def crowded() -> Model:
+        changed = moved(model, lambda index: index.clamp(max=length - 1))
+        changed.use_engine(crowd_engine(length))
+        return changed
+
+    return _outcome(crowded, sample, sample.length)
+
+
+def _by_segments(model: Model) -> str:
+    """Why nothing can be changed in a model with a memory; '' for other models."""
+    if not model.config.memory:
+        return ""
+    return "with a memory, a long window is read in segments, whose positions, distances and keys are those of training"
+
+
+def _void(model: Model, device: torch.device, change: str) -> str:
+    """Why a change of positions cannot matter by definition; '' if it can."""
+    if not any(uses_positions(encoding, device) for encoding in model.encodings):
+        return "it uses no positions"
+    if change == "offset" and all(each.relative and not each.rescales for each in model.encodings):
+        return "scores depend on differences of positions only"
+    return ""
+
+
+# What breaks a model if one change alone explains at least half of the harm.
+CAUSES = {"offset": "position", "stretch": "distance", "crowd": "number of keys"}
+ENOUGH = 0.5
+# `stretch` also moves neighbouring tokens apart, which a long window does not, and which alone costs alibi 0.4 nats at
+# 4x. Where it does more than twice the harm of the long window, its harm is mostly that.
+MOST_OF_STRETCH = 2.0
+# What usually mends each cause, whatever the encoding.
+REMEDIES = {
+    "position": "a relative encoding, or training on randomized positions (randomized)",
+    "distance": "distances interpolated (rope-linear, yarn) or clipped (rerope) to those of training, or a window",
+    "number of keys": "a temperature that grows with the logarithm of the number of keys (ssmax, logn), or a window",
+}
+
+
+def verdict(rows: list[dict[str, Any]], name: str) -> str:
+    """One sentence on what breaks the model of a name, from the rows of `attribution`; void causes are left out."""
+    return f"{name} {what_breaks(rows)}"
+
+
+def what_breaks(rows: list[dict[str, Any]]) -> str:
+    """The sentence of `verdict` without its subject; equal texts mean equal causes."""
+    full = next(row for row in rows if row["change"] == FULL)
+    at = f"at {full['length'] / full['train_length']:g}x"
+    if full["status"] != "ok":
+        return f"was not measured {at}: {full['reason']}"
+    if not full["harm"] >= SMALLEST_HARM:
+        return f"does not break {at}"
+    stretched = next((row["share"] for row in rows if row["change"] == "stretch" and row["status"] == "ok"), 0.0)
+    untold = "; neighbours moved apart do more harm than the long window, which leaves the part of distance open"
+    verb = "breaks" if full["harm"] >= BROKEN else "is harmed"
+    return f"{verb} {at}{_by(*causes(rows))}" + (untold if stretched > MOST_OF_STRETCH else "")
+
+
+def remedies(rows: list[dict[str, Any]]) -> list[str]:
+    """What usually mends each cause that explains at least half of the harm."""
+    return [f"against {cause}: {REMEDIES[cause]}" for cause in causes(rows)[0]]
+
+
+def causes(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """The causes that alone explain at least half of the harm, and the others that were told apart from them."""
+    share = {row["change"]: row["share"] for row in rows if row["change"] in CAUSES and row["status"] == "ok"}
+    if share.get("stretch", 0.0) > MOST_OF_STRETCH:
+        del share["stretch"]
+    enough = [CAUSES[change] for change in share if share[change] >= ENOUGH]
+    return enough, [CAUSES[change] for change in share if share[change] < ENOUGH]
+
+
+def _by(alone: list[str], others: list[str]) -> str:
+    """The end of `verdict`'s sentence."""
+    if alone:
+        return f" by {_join(alone, 'and by')}" + (f", not by {_join(others, 'nor by')}" if others else "")
+    if len(others) > 1:
+        return f" by none of {_join(others, 'and')} alone, only by their combination"
+    return f", not by {others[0]}; no other cause was measured" if others else ", but no cause was measured"
+
+
+def _join(words: list[str], last: str) -> str:
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

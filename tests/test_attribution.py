@@ -1,0 +1,397 @@
+"""Why a model breaks: each change against formulas that share no code with it, and its rows over the whole registry.
+
+L = LENGTH tokens in a training window. B batch, T queries, S keys, H heads, D head width, N distances.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pieces_task import Pieces
+from torch import Tensor
+from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, Squares, draw, make, model, perturbed
+
+from poscli.attention import Engine, attend
+from poscli.attention.engines import named
+from poscli.encodings import Encoding, names
+from poscli.evaluation.why import attribution as why
+from poscli.evaluation.why import crowd
+from poscli.evaluation.why.attribution import attribution, losses_by_change, measure, remedies, verdict
+from poscli.evaluation.why.crowd import crowd_engine, refuses
+from poscli.evaluation.why.moved import Moved, moved
+from poscli.evaluation.why.sample import Sample
+from poscli.model.transformer import Model
+from poscli.runs.details import ATTRIBUTION_COLUMNS
+from poscli.runs.schema import frame
+from poscli.system.errors import UsageError
+
+KEYS = 3 * LENGTH + 5  # tokens of a long window
+LAST = LENGTH - 1  # the largest distance of training
+EXACT = 2**-42  # for float64: a thousand units of rounding; sums have a hundred terms of the order of 10
+CHANGES = ["base", "full", "offset", "stretch", "crowd"]
+
+
+class Liar(Squares):
+    """Positions that grow with the square of the order, in a class that claims to depend on differences only."""
+
+    relative = True
+
+
+def given(count: int = KEYS) -> dict[str, Tensor]:
+    sizes = dict.fromkeys("qkv", (2, HEADS, count, HEAD_WIDTH)) | {"x": (2, count, WIDTH)}
+    return {name: draw(*size, seed=n, dtype=torch.float64) for n, (name, size) in enumerate(sizes.items())}
+
+
+def attended(encoding: Encoding, at: dict[str, Tensor], engine: Engine | str) -> Tensor:
+    features = encoding.features(at["x"]) if "features" in encoding.blanks else None
+    positions = encoding.locate(at["q"].shape[2], torch.device("cpu"))
+    return attend(
+        named(engine) if isinstance(engine, str) else engine, encoding, at["q"], at["k"], at["v"], positions, features
+    )
+
+
+@torch.no_grad()
+def crowded(spec: str, at: dict[str, Tensor] | None = None) -> Tensor:
+    told = Moved(make(spec, dtype=torch.float64), lambda index: index.clamp(max=LAST))
+    return attended(told, at or given(), crowd_engine(LENGTH))
+
+
+def dense(s_BHTS: Tensor, v_BHSD: Tensor) -> Tensor:
+    """Causal softmax attention from scores."""
+    hidden = torch.ones(s_BHTS.shape[-2:], dtype=torch.bool).triu(1)
+    return s_BHTS.masked_fill(hidden, -math.inf).softmax(-1) @ v_BHSD
+
+
+def clipped(count: int = KEYS) -> Tensor:
+    """min(t - j, L - 1) `[T, S]`, 0 for the future."""
+    return (torch.arange(count)[:, None] - torch.arange(count)).clamp(0, LAST)
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=EXACT)
+
+
+def sample(length: int = KEYS, scored: int = 5, windows: int = 3) -> Sample:
+    random = np.random.default_rng(0)
+    documents = [random.integers(VOCAB, size=length + 3).tolist() for _ in range(windows)]
+    task = Pieces(documents)
+    spans = np.array([[n, length + n % 3] for n in range(windows)])
+    sizes = {"train_length": LENGTH, "length": length, "scored": scored}
+    return Sample(task=task, text=task.text(length), spans=spans, device=torch.device("cpu"), **sizes)
+
+
+def trained(spec: str) -> Model:
+    return perturbed(model(spec)).eval().requires_grad_(False)
+
+
+# Crowd, attention only
+
+
+def test_crowd_of_rope_is_a_rotation_by_the_clipped_distance() -> None:
+    at, half = given(), HEAD_WIDTH // 2
+    q, k = (torch.complex(at[n][..., :half], at[n][..., half:]) for n in "qk")
+    theta = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    turn = torch.exp(1j * clipped()[..., None] * theta)
+    s = torch.einsum("bhtm,bhsm,tsm->bhts", q, k.conj(), turn).real / math.sqrt(HEAD_WIDTH)
+    same(crowded("rope", at), dense(s, at["v"]))
+
+
+def test_crowd_of_rope_is_rerope_with_the_last_distance_as_its_window() -> None:
+    same(crowded("rope"), attended(make(f"rerope(window={LAST})", dtype=torch.float64), given(), "reference"))
+
+
+def test_crowd_of_alibi_stops_its_penalty_at_the_last_distance() -> None:
+    at, slope = given(), torch.tensor([2.0**-4, 2.0**-8, 2.0**-2], dtype=torch.float64)
+    s = at["q"] @ at["k"].mT / math.sqrt(HEAD_WIDTH) - slope[:, None, None] * clipped()
+    same(crowded("alibi", at), dense(s, at["v"]))
+
+
+def test_crowd_of_fire_by_a_loop_over_pairs() -> None:
+    at, e = given(), make("fire", dtype=torch.float64)
+    w, b, v, a = (p.detach() for p in e.f.parameters())
+    c, limit = math.log1p(math.exp(e.c.item())), abs(e.threshold.item()) * LENGTH / 4
+    s = at["q"] @ at["k"].mT / math.sqrt(HEAD_WIDTH)
+    for t in range(KEYS):
+        for j in range(t + 1):
+            i, d = min(t, LAST), min(t - j, LAST)
+            ratio = math.log(1 + c * d) / math.log(1 + c * max(i, limit))
+            s[:, :, t, j] += v @ torch.relu(w[:, 0] * ratio + b) + a
+    same(crowded("fire", at), dense(s, at["v"]))
+
+
+def test_crowd_of_fox_counts_the_gates_of_the_last_tokens_only() -> None:
+    at, e = given(), make("fox", dtype=torch.float64)
+    gate = torch.nn.functional.logsigmoid(at["x"] @ e.w.T + e.b).mT.detach()  # [B, H, S]
+    s = at["q"] @ at["k"].mT / math.sqrt(HEAD_WIDTH)
+    for t in range(KEYS):
+        for j in range(t + 1):
+            s[:, :, t, j] += gate[:, :, max(j, t - LAST) + 1 : t + 1].sum(-1)
+    same(crowded("fox", at), dense(s, at["v"]))
+
+
+def test_crowd_of_tupe_needs_no_row_beyond_its_table() -> None:
+    at, e = given(), make("tupe", dtype=torch.float64)
+    p, u_q, u_k = (x.detach() for x in (e.p, e.u_q, e.u_k))
+    places = (p @ u_q.mT) @ (p @ u_k.mT).mT  # [H, L, L]
+    i = torch.arange(KEYS)[:, None].clamp(max=LAST)
+    n = clipped()
+    s = (at["q"] @ at["k"].mT + places[:, i, (i - n).clamp(min=0)]) / math.sqrt(2 * HEAD_WIDTH)
+    same(crowded("tupe", at), dense(s + e.b.table.detach()[:, e.b.bucket(n)], at["v"]))
+
+
+def _measured(spec: str) -> bool:
+    encoding = make(spec)
+    return not refuses(encoding) and not encoding.blanks & {"embed", "sinks"}  # sinks are seen beyond any window
+
+
+@pytest.mark.parametrize("spec", [*filter(_measured, names()), "toys:Quarters", "toys:Paced", "rope+fox", "fire+shaw"])
+def test_inside_a_window_the_last_query_of_a_training_window_stands_for_every_later_one(spec: str) -> None:
+    """With a window of L tokens, a late query gives what it gives if the last L tokens are the whole text."""
+    at, windowed = given(), f"{spec}+window({LENGTH})"
+    found, encoding = crowded(windowed, at), make(windowed, dtype=torch.float64)
+    for t in (LAST, LENGTH, LENGTH + 7, KEYS - 1):
+        cut = {name: x[..., t - LAST : t + 1, :] for name, x in at.items()}
+        same(found[:, :, t], attended(encoding, cut, "reference")[:, :, -1])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "none", "clipped(clip=9)", f"shaw(clip={LAST})", f"deberta(span={LAST})", f"transformer-xl(clamp={LAST})",
+        "t5(buckets=6, far=11)", "clipped(clip=9)+urpe(base=none)", "rerope(window=9)", "stick-breaking",
+        "clipped(clip=9)+ssmax", "clipped(clip=9)+sink(2)+window(5)", "convolution(width=9)", "toys:Untied",
+        "toys:Disentangled", "toys:Toeplitz", "shaw(clip=9)+urpe(base=none)",
+    ],
+)  # fmt: skip
+def test_crowd_changes_nothing_where_all_far_distances_are_equal(spec: str) -> None:
+    same(crowded(spec), attended(make(spec, dtype=torch.float64), given(), "reference"))
+
+
+@pytest.mark.parametrize("spec", ["rope", "fire", "fox", "shaw", "deberta", "tupe", "toys:Paced", "rerope"])
+def test_small_blocks_of_queries_give_the_same(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = crowded(spec)
+    monkeypatch.setattr(crowd, "ENTRIES", 2 * HEADS * KEYS * HEAD_WIDTH * 3)
+    same(crowded(spec), whole)
+
+
+# The changed models
+
+
+@pytest.mark.parametrize("spec", ["rope", "fire", "fox", "shaw", "rope-linear", "xpos", "alibi|rope", "t5+ssmax"])
+def test_crowd_of_a_training_window_is_the_model_itself(spec: str) -> None:
+    at = sample(length=LENGTH)
+    rows = {row["change"]: row for row in attribution(trained(spec), at)}
+    limit = why._rounding(trained(spec), at)
+    assert abs(rows["crowd"]["harm"]) <= limit
+    assert abs(rows["offset"]["harm"]) <= limit
+    assert abs(rows["stretch"]["harm"]) <= limit
+
+
+@pytest.mark.parametrize("spec", ["rope", "alibi", "t5", "xpos", "fox", "shaw+window(9)", "rope|none", "rope+logn(5)"])
+def test_an_offset_cannot_change_a_relative_encoding(spec: str) -> None:
+    found = measure(trained(spec), sample())
+    assert found["offset"].status == "void"
+    assert found["offset"].reason.startswith("nothing can change: ")
+    assert not found["full"].reason
+
+
+def test_offset_of_sinusoids_adds_the_rows_of_the_long_window() -> None:
+    ours, at = trained("sinusoidal"), sample()
+    other = copy.deepcopy(ours)
+    k = np.arange(KEYS - LENGTH, KEYS)[:, None] / 10000 ** (np.arange(0, WIDTH, 2) / WIDTH)
+    rows = torch.from_numpy(np.stack([np.sin(k), np.cos(k)], axis=-1).reshape(LENGTH, WIDTH)).float()
+    for encoding in other.encodings:
+        encoding.embed = lambda x, pos, ids: x + rows  # type: ignore[method-assign]
+    apart = losses_by_change(ours, at)["offset"] - at.losses(other, LENGTH)
+    assert np.abs(apart).max() <= why._rounding(ours, at)
+    assert np.abs(losses_by_change(ours, at)["base"] - at.losses(other, LENGTH)).max() > 0.01
+
+
+def test_stretch_of_rope_multiplies_its_angles() -> None:
+    ours, at = trained("rope"), sample(length=4 * LENGTH)
+    other = copy.deepcopy(ours)
+    for encoding in other.encodings:
+        encoding.angles = lambda pos: 4.0 * pos[:, None] * 10000.0 ** -(torch.arange(4.0).double() / 4)
+    apart = losses_by_change(ours, at)["stretch"] - at.losses(other, LENGTH)
+    assert np.abs(apart).max() <= why._rounding(ours, at)
+
+
+def test_an_encoding_is_told_whole_places_before_its_own_positions() -> None:
+    at = torch.device("cpu")
+    length = 2.5 * LENGTH
+    squares = Moved(make("toys:Squares"), lambda index: index * int(length) // LENGTH)
+    assert squares.locate(4, at).pos.tolist() == [0 // 16, 2**2 // 16, 5**2 // 16, 7**2 // 16]
+    shared = trained("alibi")
+    copied = moved(shared, lambda index: index + 3)
+    assert copied.encodings[0] is copied.encodings[1]
+    assert copied.encodings[0].locate(2, at).pos.tolist() == [3, 4]
+    assert all(a is b for a, b in zip(copied.parameters(), shared.parameters(), strict=True))
+    assert not isinstance(shared.encodings[0], Moved)
+
+
+def test_a_class_that_falsely_claims_to_be_relative_is_found_out() -> None:
+    broken = trained("test_attribution:Liar")
+    row = attribution(broken, sample())[2]
+    assert (row["change"], row["status"]) == ("offset", "void")
+    assert row["reason"].startswith("by definition nothing may change (scores depend on differences of positions only)")
+    assert "the loss of a token changes by " in row["reason"]
+    assert row["reason"].endswith("a fault in the encoding")
+
+
+# Rows
+
+ABSOLUTE = {"complex", "floater", "hierarchical", "learned", "sinusoidal"}
+WHOLE_ROWS = {"cope", "dape", "path"}
+BLIND = {"none", "window", "sink", "ssmax", "logn", "randomized", "interpolated", "fox", "cable", "stick-breaking"}
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_encoding_has_five_rows(name: str) -> None:
+    rows = attribution(trained(name), sample(windows=2))
+    frame(rows, ATTRIBUTION_COLUMNS)
+    status = {row["change"]: row["status"] for row in rows}
+    assert list(status) == CHANGES
+    assert all((row["status"] == "ok") == (row["reason"] == "") for row in rows)
+    assert all("fault" not in row["reason"] for row in rows)
+    assert all(math.isfinite(row["nll"]) for row in rows if row["status"] == "ok")
+    assert rows[0]["harm"] == 0
+    assert status["base"] == "ok"
+    assert status["full"] == ("unsupported" if name in ENDS else "ok")
+    assert status["stretch"] == ("void" if name in BLIND | {"cope", "path"} else status["full"])
+    assert status["crowd"] == ("void" if name in ABSOLUTE else "not measured" if name in WHOLE_ROWS else "ok")
+    encoding = make(name)
+    relative = encoding.relative and not encoding.rescales
+    assert status["offset"] == ("void" if relative or name in BLIND else status["full"])
+
+
+def test_without_positions_the_full_window_is_the_crowd() -> None:
+    rows = {row["change"]: row for row in attribution(trained("none"), sample())}
+    assert rows["crowd"]["nll"] == pytest.approx(rows["full"]["nll"], abs=1e-5)
+    assert rows["crowd"]["nll"] != pytest.approx(rows["base"]["nll"], abs=1e-3)
+
+
+def test_a_memory_reads_segments_so_nothing_is_changed() -> None:
+    segmented = trained("rope")
+    segmented.config = segmented.config.model_copy(update={"memory": 8})
+    rows = attribution(segmented, sample())
+    assert [row["status"] for row in rows] == ["ok", "ok", *["not measured"] * 3]
+    assert all("read in segments" in row["reason"] for row in rows[2:])
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(torch.OutOfMemoryError("no"), f"{LENGTH} tokens do not fit the memory"), (None, "a loss is not finite")],
+)
+def test_a_change_that_fails_is_a_row(error: Exception | None, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def losses(self: Sample, of: Model, window: int) -> np.ndarray:
+        if isinstance(of.encodings[0], Moved) and window == LENGTH:
+            if error is not None:
+                raise error
+            return np.full((3, 5), math.inf)
+        return np.ones((3, 5))
+
+    monkeypatch.setattr(Sample, "losses", losses)
+    rows = attribution(trained("fire"), sample())
+    assert [row["reason"] for row in rows] == ["", "", reason, reason, ""]
+    assert [row["status"] for row in rows] == ["ok", "ok", "not measured", "not measured", "ok"]
+
+
+def test_other_errors_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowd.Late, "products", lambda late: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        attribution(trained("rope"), sample())
+
+
+def test_only_targets_that_count_are_averaged() -> None:
+    ours, at = trained("fire"), sample()
+    losses = losses_by_change(ours, at)
+    harm = losses["full"] - losses["base"]
+    n, m = np.unravel_index(harm.argmax(), harm.shape)  # of the one token that counts
+    counted = np.zeros(len(at.text.split.tokens), dtype=bool)
+    counted[at.text.split.starts[n] + at.spans[n, 1] + 1 - at.scored + m] = True
+    few = replace(at, text=replace(at.text, counted=counted))
+    assert {change: x.shape for change, x in losses.items()} == dict.fromkeys(CHANGES, (3, 5))
+    for row in attribution(ours, few):
+        assert row["nll"] == pytest.approx(losses[row["change"]][n, m])
+        assert row["harm"] == pytest.approx(row["nll"] - losses["base"][n, m])
+        assert row["share"] == pytest.approx(row["harm"] / harm[n, m])
+
+
+def test_an_engine_that_no_table_lists_is_used_or_refused() -> None:
+    ours = trained("rope")
+    ours.use_engine(engine := crowd_engine(LENGTH))
+    assert all(choice.engine is engine for choice in ours.choices)
+    assert ours.engine == "crowd"
+    assert refuses(make("toys:Carried")).startswith("its values depend on the positions")
+    assert refuses(make("fox+rerope")) == "" != refuses(make("path+window(9)"))
+    with pytest.raises(UsageError, match="the engine crowd cannot run cope: it computes whole rows"):
+        trained("cope").use_engine(engine)
+
+
+# Words
+
+
+def words(full: float = 1.0, status: dict[str, str] | None = None, **share: float) -> list[dict]:
+    rows = [{"change": "full", "status": "ok", "harm": full, "share": 1.0}]
+    rows += [{"change": c, "status": (status or {}).get(c, "ok"), "share": s} for c, s in share.items()]
+    return [row | {"train_length": 256, "length": 1024, "reason": "no row in its table"} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            words(offset=0.1, stretch=0.9, crowd=0.2),
+            "X breaks at 4x by distance, not by position nor by number of keys",
+        ),
+        (
+            words(offset=0.6, stretch=0.9, crowd=0.2),
+            "X breaks at 4x by position and by distance, not by number of keys",
+        ),
+        (words(offset=0.5, stretch=0.9, crowd=0.7), "X breaks at 4x by position, distance and by number of keys"),
+        (
+            words(offset=0.1, stretch=0.2, crowd=0.2),
+            "X breaks at 4x by none of position, distance and number of keys alone, only by their combination",
+        ),
+        (
+            words(offset=0.0, stretch=1.1, crowd=0.2, status={"offset": "void"}),
+            "X breaks at 4x by distance, not by number of keys",
+        ),
+        (
+            words(offset=0.0, stretch=0.0, crowd=1.0, status={"offset": "void", "stretch": "void"}),
+            "X breaks at 4x by number of keys",
+        ),
+        (
+            words(stretch=0.1, crowd=math.nan, status={"crowd": "not measured"}),
+            "X breaks at 4x, not by distance; no other cause was measured",
+        ),
+        (words(crowd=math.nan, status={"crowd": "void"}), "X breaks at 4x, but no cause was measured"),
+        (
+            words(offset=1.0, stretch=10.3, crowd=0.0),
+            "X breaks at 4x by position, not by number of keys; neighbours moved apart do more harm than the long "
+            "window, which leaves the part of distance open",
+        ),
+        (words(0.19, offset=0.9), "X is harmed at 4x by position"),
+        (words(0.009, offset=math.nan), "X does not break at 4x"),
+        (words(-1.0, offset=math.nan), "X does not break at 4x"),
+        (
+            [row | {"status": "unsupported"} for row in words(math.nan, offset=math.nan)],
+            "X was not measured at 4x: no row in its table",
+        ),
+    ],
+)
+def test_the_verdict_names_what_was_measured_and_no_more(rows: list[dict], expected: str) -> None:
+    assert verdict(rows, "X") == expected
+
+
+def test_the_remedy_goes_with_the_cause() -> None:
+    assert remedies(words(offset=0.1, stretch=0.9, crowd=0.2))[0].startswith("against distance: distances interpolated")
+    assert "ssmax" in remedies(words(crowd=0.5))[0]
+    assert len(remedies(words(offset=0.9, crowd=0.5))) == 2
+    assert remedies(words(offset=0.1)) == []
+    assert remedies(words(stretch=2.1)) == []
