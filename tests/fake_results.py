@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from poscli.config.run import SCHEMA, RunConfig
+from poscli.runs.details import DETAILS
 from poscli.runs.results import Tables, write_evaluation, write_training_log
 from poscli.runs.run import Run, create
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame
@@ -159,3 +160,22 @@ def evaluated_run(runs: Path, seed: int, rows: pd.DataFrame, positions: pd.DataF
         run.set_status("complete", 1)
         write_evaluation(run, Tables(rows, positions), {})
     return run
+
+
+def units_of(evals: pd.DataFrame, documents: int = 12) -> pd.DataFrame:
+    """The table of units that belongs to rows of eval.csv: documents whose losses average to those of the rows.
+
+    A document is as hard for every model; its gain differs from the mean by a tenth or so.
+    """
+    draw = np.random.default_rng(7)
+    hard, gains = draw.normal(0, 0.3, documents), draw.normal(0, 0.1, documents)
+    hard, gains = hard - hard.mean(), gains - gains.mean()
+    rows = []
+    for row in evals[evals["status"] == "ok"].to_dict("records"):
+        common = {name: row[name] for name in DETAILS["units"] if name in row}
+        tokens = row["tokens"] // documents
+        gain = 0.0 if math.isnan(row["gain"]) else row["gain"]
+        for n in range(documents):
+            nll = row["nll"] + hard[n] - gain * gains[n]
+            rows.append(common | {"unit": str(n), "tokens": tokens, "bytes": tokens, "nll": nll})
+    return frame(rows, DETAILS["units"])

@@ -207,9 +207,9 @@ def test_a_run_folder_renamed(run):
 
 def test_a_run_of_another_version(run):
     path = run / "env.json"
-    path.write_text(path.read_text().replace('"schema": 3', '"schema": 2'))
+    path.write_text(path.read_text().replace('"schema": 4', '"schema": 2'))
     (run / "MANIFEST.json").unlink()
-    assert_refused(LS_RUNS, 5, (run.name, "another version", "schema 2", "this one has 3"))
+    assert_refused(LS_RUNS, 5, (run.name, "another version", "schema 2", "this one has 4"))
 
 
 def _flip(path):

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import bench, doctor, extrapolate, generate, ls, report, rm, run, train, verify
+from poscli.cli import bench, compare, doctor, extrapolate, generate, ls, report, rm, run, train, verify
 from poscli.system import plugins
 from poscli.system.console import err
 from poscli.system.early import MESSAGE, Interruption, asked, told
@@ -38,6 +38,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("extrapolate")(extrapolate.extrapolate)
 app.command("report")(report.report)
+app.command("compare")(compare.compare)
 app.command("run")(run.run)
 app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)

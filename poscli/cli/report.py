@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poscli.cli import complete
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 def report(
     to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/report.")] = None,
     mix: Annotated[bool, typer.Option("--mix", help="Compare runs on different corpora in one table.")] = False,
+    baseline: Annotated[
+        str, typer.Option("--baseline", help="Compare all encodings with this one.", autocompletion=complete.encodings)
+    ] = "",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
@@ -25,7 +29,7 @@ def report(
     from poscli.tasks import task_columns
 
     tables = collect(out_ / "runs", task_columns())
-    present(tables, to or out_ / "report", out_ / "runs", json_, mix=mix)
+    present(tables, to or out_ / "report", out_ / "runs", json_, mix=mix, baseline=baseline)
 
 
 def present(
@@ -35,6 +39,7 @@ def present(
     json_: bool,
     *,
     mix: bool = False,
+    baseline: str = "",
     title: str = "",
     description: str = "",
     **more: Any,
@@ -49,7 +54,14 @@ def present(
     left_out = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in more.get("failures", ())]
     about = About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows))
     made = build_report(
-        tables.rows, tables.positions, to, details=tables.details, mix=mix, trained=trained_tokens(runs), about=about
+        tables.rows,
+        tables.positions,
+        to,
+        details=tables.details,
+        mix=mix,
+        baseline=baseline,
+        trained=trained_tokens(runs),
+        about=about,
     )
     payload = {"summary": records(made.summary), "files": [str(path) for path in made.files], **more}
     emit(json_, payload, lambda: terminal.show(made, out()))

@@ -17,6 +17,7 @@ from poscli.system.progress import duration
 
 if TYPE_CHECKING:
     from poscli.config.suite import Suite
+    from poscli.sweep.job import Job
     from poscli.sweep.suite import SweepResults
 
 
@@ -47,6 +48,7 @@ def run(
         plan.show(jobs, json_)
         return
     _announce(jobs, yes=yes)
+    _announce_power(content, asked)
     if force:
         plan.delete(jobs, out_ / "runs")
     results = run_jobs(asked, Here(), _failed)
@@ -72,6 +74,21 @@ def _announce(jobs: list[plan.PlannedJob], *, yes: bool) -> None:
     seconds = sum(job.seconds for job in jobs)
     note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} on this machine")
     plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
+
+
+def _announce_power(suite: Suite, asked: list[Job]) -> None:
+    """Say what the seeds and tokens of each part of a suite can tell apart, before it starts."""
+    from poscli.evaluation.extrapolate import settings_of
+    from poscli.evaluation.plan import Plan
+    from poscli.evaluation.power import detectable_difference
+    from poscli.tasks import open_task
+
+    if len(suite.encodings) < 2:
+        return
+    parts = {(job.config.task, job.config.corpus, job.config.tokenizer, job.config.length): job for job in asked}
+    for (task, corpus, tokenizer, _), job in parts.items():
+        plan_of_part = Plan(open_task(task, corpus, tokenizer), settings_of(job.config, job.extrapolate))
+        note(f"{corpus}: {detectable_difference(plan_of_part, len(set(suite.seeds)))}")
 
 
 def _failed(message: str) -> None:

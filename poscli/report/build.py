@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from poscli.drawing.style import styles_for
+from poscli.report.analyses import analyses
 from poscli.report.caveats import caveats
 from poscli.report.collect import FIRST_COMMANDS
 from poscli.report.folder import LIST, PAGE, TABLE, write_folder
@@ -15,9 +16,10 @@ from poscli.report.guessing import untrained
 from poscli.report.markdown import report_markdown
 from poscli.report.origin import footnote
 from poscli.report.pooling import NothingToPlot, headline
+from poscli.report.recalled import hits, points_of
 from poscli.report.sections import About, Group, Picture, Report, Section, split
 from poscli.report.summary import join, standings, summarize
-from poscli.system.errors import PoscliError
+from poscli.system.errors import PoscliError, UsageError, near
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are full-width
 
@@ -29,21 +31,28 @@ def build_report(
     *,
     details: Mapping[str, pd.DataFrame] | None = None,
     mix: bool = False,
+    baseline: str = "",
     trained: Mapping[str, int] | None = None,
     about: About | None = None,
 ) -> Report:
-    """Write summary.csv, report.md, up to three pictures per section, and files.json to the folder `out`.
+    """Write summary.csv, report.md, up to four pictures per section, and files.json to the folder `out`.
 
-    Each corpus and training length has its own section; `mix` puts corpora into one. `trained` (from
+    Each corpus and training length has its own section; `mix` puts corpora into one. `details` are the tables beside
+    rows and positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are
+    compared with; UsageError if there is none of that name. `trained` (from
     `trained_tokens`) adds the training budget to footnotes. `about` is what the rows cannot tell, such as a title.
     Files of an earlier report in the folder that are not written again are removed. All pictures are drawn before the
     first file is written, so that an error leaves the earlier report as it was.
     """
     if rows.empty:
         raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
+    if baseline and baseline not in (names := sorted(set(rows["encoding"]))):
+        raise UsageError(f"--baseline {baseline}: no run has this encoding: {near(baseline, names)}")
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}
-    sections = tuple(_section(group, out, trained, contents) for group in split(rows, positions, mix=mix))
+    sections = tuple(
+        _section(group, out, trained, contents, baseline) for group in split(rows, positions, details, mix=mix)
+    )
     summary = join([section.summary for section in sections])
     files = (out / PAGE, out / TABLE, *(out / name for name in contents), out / LIST)
     report = Report(sections, summary, files, about or About())
@@ -66,36 +75,40 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA_SIGNS) else text
 
 
-def _section(group: Group, out: Path, trained: Mapping[str, int], contents: dict[str, bytes]) -> Section:
+def _section(group: Group, out: Path, trained: Mapping[str, int], contents: dict[str, bytes], baseline: str) -> Section:
     """One section; the content of its pictures goes to `contents`, by file name."""
     summary = summarize(group.rows, mix=True)  # corpora that must stay apart are different groups already
     pictures, missing = _draw(group, summary, trained)
     contents |= {f"{name}{group.slug}.png": content for name, (content, _) in pictures.items()}
     shown = tuple(Picture(out / f"{name}{group.slug}.png", alt) for name, (_, alt) in pictures.items())
-    return Section(group, summary, shown, (*group.notes, *caveats(group.rows, summary), *missing))
+    notes = (*group.notes, *caveats(group.rows, summary), *missing)
+    return Section(group, summary, shown, notes, analyses(group, summary, baseline))
 
 
 def _draw(
     group: Group, summary: pd.DataFrame, trained: Mapping[str, int]
 ) -> tuple[dict[str, tuple[bytes, str]], list[str]]:
     """Draw one section in common styles: (PNG and alternative text by name, why others could not be drawn)."""
-    from poscli.report import figures  # matplotlib takes a second to import, and a summary does not need it
+    # matplotlib takes a second to import, and a summary does not need it
+    from poscli.report import figures
+    from poscli.report.recall_figure import recall_by_distance
 
     rows, styles = group.rows, styles_for(*standings(summary))
     scored = rows[rows["status"] == "ok"]
     per_token = scored["bytes"].sum() / scored["tokens"].sum() if scored["tokens"].sum() else 1.0
     origin = footnote(rows, headline(rows).perplexity, trained)
-    pictures, missing = {}, []
-    for name, draw in (
-        ("perplexity", lambda: figures.perplexity_by_length(rows, styles=styles, trained=trained)),
-        ("gain", lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained)),
-        (
-            "position",
-            lambda: figures.loss_by_position(
-                group.positions, styles=styles, bytes_per_token=per_token, origin=origin, guessing=untrained(rows)
-            ),
+    drawn: dict[str, Callable[[], figures.Drawing]] = {
+        "perplexity": lambda: figures.perplexity_by_length(rows, styles=styles, trained=trained),
+        "gain": lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained),
+        "position": lambda: figures.loss_by_position(
+            group.positions, styles=styles, bytes_per_token=per_token, origin=origin, guessing=untrained(rows)
         ),
-    ):
+    }
+    recall = group.details.get("recall")
+    if recall is not None and points_of(hits(recall))["from"].nunique() > 1:  # random text does not occur again
+        drawn["recall"] = lambda: recall_by_distance(recall, styles=styles, origin=origin)
+    pictures, missing = {}, []
+    for name, draw in drawn.items():
         try:
             drawing = draw()
         except NothingToPlot as error:

@@ -34,7 +34,7 @@ from poscli.report.guessing import untrained
 from poscli.report.origin import footnote, unit_of
 from poscli.report.pooling import LN2, NothingToPlot, headline, pool, the_train_length
 from poscli.report.summary import ratio_name
-from poscli.report.verdicts import NOT_TRAINED
+from poscli.report.verdicts import ENOUGH_SEEDS, NOT_TRAINED
 from poscli.runs.schema import FULL
 
 MIN_RATIO_FOR_LOG_AXIS = 2.5  # largest over smallest value
@@ -258,8 +258,8 @@ def _band(axes: Axes, line: pd.DataFrame, style: Style) -> None:
 
 
 def _bands(rows: pd.DataFrame, protocol: str) -> str:
-    if rows.groupby("encoding")["seed"].nunique().max() > 1:
-        return "Bands: lowest to highest seed."
+    if rows.groupby("encoding")["seed"].nunique().max() >= ENOUGH_SEEDS:
+        return "Bands: 95 % intervals over seeds and documents."
     units = listed(distinct(rows.loc[rows["protocol"] == protocol, "resampled"])) or "documents"
     return f"Bands: 95 % intervals over {units}, which are the same for all encodings."
 

@@ -11,7 +11,8 @@ from poscli.report.summary import ratio_name
 from poscli.report.verdicts import (
     BREAKS,
     DEGRADES,
-    EXTRAPOLATES,
+    HOLDS,
+    MAY_USE_CONTEXT,
     NOT_TESTED,
     NOT_TRAINED,
     UNCLEAR,
@@ -20,14 +21,21 @@ from poscli.report.verdicts import (
     verdict,
 )
 
-EFFECTS = {USES_CONTEXT: "helps", EXTRAPOLATES: "makes no difference to", DEGRADES: "harms", BREAKS: "breaks"}
+EFFECTS = {
+    USES_CONTEXT: "helps",
+    MAY_USE_CONTEXT: "may help",
+    HOLDS: "makes no difference to",
+    DEGRADES: "harms",
+    BREAKS: "breaks",
+}
 PHRASES = {
     NOT_TRAINED: "Not trained, since already at {length} they predict no better than a guess",
     USES_CONTEXT: "Better than with the context cut to {length}, so the longer context is used",
-    EXTRAPOLATES: "No worse than with the context cut to {length}",
+    MAY_USE_CONTEXT: "Better than with the context cut to {length}, as far as so few seeds can tell",
+    HOLDS: "No worse than with the context cut to {length}",
     DEGRADES: "Worse than with the context cut to {length}",
     BREAKS: "Broken there",
-    UNCLEAR: "Too few documents to tell",
+    UNCLEAR: "Too few seeds, documents or tokens to tell",
     NOT_TESTED: "No verdict",
 }
 
@@ -54,7 +62,10 @@ def gain_finding(points: pd.DataFrame, guessing: Collection[str] = ()) -> str:
     end = end.sort_values("gain", ascending=False)
     if points["ratio"].max() <= 1:
         return "Only the training length was evaluated."
-    verdicts = [verdict(*gain) for gain in end[["gain", "gain_low", "gain_high"]].itertuples(index=False)]
+    verdicts = [
+        verdict(*gain, seeds=seeds - failed)
+        for *gain, seeds, failed in end[["gain", "gain_low", "gain_high", "seeds", "failed"]].itertuples(index=False)
+    ]
     groups = {key: list(end["encoding"][[word == key for word in verdicts]]) for key in EFFECTS}
     told = "; ".join(f"{EFFECTS[key]} {listed(who, 4)}" for key, who in groups.items() if who)
     effect = f"longer context {told}" if told else "the effect of longer context is unclear"

@@ -17,7 +17,7 @@ from poscli.system.errors import PoscliError
 from poscli.system.files import remove_temporaries, sha256, write_atomic
 
 PAGE, TABLE, LIST = "report.md", "summary.csv", "files.json"
-OURS = re.compile(r"report\.md|summary\.csv|(perplexity|gain|position)[A-Za-z0-9-]*\.png")
+OURS = re.compile(r"report\.md|summary\.csv|(perplexity|gain|position|recall)[A-Za-z0-9-]*\.png")
 UNFINISHED = """# This report is not finished
 
 poscli was stopped while it wrote this folder, so that the files beside this one may belong to two different reports.

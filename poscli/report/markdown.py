@@ -90,6 +90,15 @@ def _section(section: Section, trained: Mapping[str, int]) -> dict[str, Any]:
         "pictures": section.pictures,
         "longest": f"{last} ({ratio_name(last / int(summary['train_length'].iloc[0]))})",
         "protocols": markdown_table(_protocols(rows, summary)),
+        "analyses": [
+            {
+                "title": analysis.title,
+                "answer": analysis.answer,
+                "table": markdown_table(analysis.columns) if analysis.columns else "",
+                "legend": analysis.legend,
+            }
+            for analysis in section.analyses
+        ],
         "failures": failures(summary),
         "facts": facts(rows, trained),
         "notes": section.notes,

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from poscli.runs.schema import EVAL_COLUMNS, FULL, perplexity
 from poscli.system.errors import PoscliError, UsageError
@@ -20,8 +19,10 @@ LN2 = math.log(2)  # nats per bit
 Part = dict[str, np.ndarray]  # the columns of some rows
 POINT = [
     "encoding", "length", "ratio", "seeds", "failed", "status", "reason", "parameters", "documents", "nll", "ppl",
-    "ppl_low", "ppl_high", "bpb", "gain", "gain_low", "gain_high",
+    "ppl_low", "ppl_high", "bpb", "excess", "gain", "gain_low", "gain_high",
 ]  # fmt: skip
+# Ends of 95 % intervals over seeds and documents, in nats per token, which over_seeds.py adds to rows.
+SEED_COLUMNS = ("seeds_nll_low", "seeds_nll_high", "seeds_gain_low", "seeds_gain_high")
 
 
 class NothingToPlot(PoscliError):
@@ -49,7 +50,7 @@ def headline(rows: pd.DataFrame) -> Headline:
 
 def task_measures(rows: pd.DataFrame) -> list[str]:
     """The numeric columns that a task added to the schema, such as `accuracy`, if any row has a number there."""
-    added = rows[[name for name in rows.columns if name not in EVAL_COLUMNS]].select_dtypes("number")
+    added = rows[[name for name in rows.columns if name not in (*EVAL_COLUMNS, *SEED_COLUMNS)]].select_dtypes("number")
     return [str(name) for name in added.columns if added[name].notna().any()]
 
 
@@ -57,9 +58,11 @@ def pool(rows: pd.DataFrame, protocol: str, variant: str = FULL) -> pd.DataFrame
     """One point per (encoding, length) of one protocol and variant, over its seeds, sorted by both.
 
     `status` is `ok` or the first failure among the seeds; `failed` counts failed seeds. Numbers come from the seeds
-    that have one. `gain` and its interval are in bits per byte. Measures of a task are averaged over seeds.
+    that have one. `gain` and its interval are in bits per byte. Measures of a task are averaged over seeds. Rows with
+    SEED_COLUMNS have intervals over seeds; without them, the intervals are over documents only.
     """
     measures = task_measures(rows)
+    rows = rows if SEED_COLUMNS[0] in rows else rows.assign(**dict.fromkeys(SEED_COLUMNS, math.nan))
     chosen = rows[(rows["protocol"] == protocol) & (rows["variant"] == variant)]
     chosen = chosen.drop_duplicates(["run_id", "length"], keep="last").assign(sound=sound)
     columns = {
@@ -118,9 +121,9 @@ def _failure(bad: Part, runs: int) -> dict:
 
 
 def _numbers(good: Part) -> dict:
-    """Means over seeds. The band of the loss is its 95 % interval for one seed, the range over several seeds."""
+    """Means over seeds. The band of the loss is its interval over seeds; without one, over documents."""
     nll = good["nll"]
-    low, high = (nll.min(), nll.max()) if len(nll) > 1 else (good["nll_low"][0], good["nll_high"][0])
+    low, high = _interval(good, "nll", np.ones(len(nll)))
     gain, gain_low, gain_high = _gain(good)
     return {
         "nll": nll.mean(),
@@ -128,6 +131,7 @@ def _numbers(good: Part) -> dict:
         "ppl_low": perplexity(low),
         "ppl_high": perplexity(high),
         "bpb": _mean(good["bpb"]),
+        "excess": _mean(good["bpb"] * (1 - good["optimum"] / good["nll"])),  # bits per byte above the optimum
         "documents": int(good["documents"].max()),
         "gain": gain,
         "gain_low": gain_low,
@@ -136,20 +140,22 @@ def _numbers(good: Part) -> dict:
 
 
 def _gain(good: Part) -> tuple[float, float, float]:
-    """Mean gain in bits per byte with a 95 % interval over documents and, where there are several, over seeds.
-
-    The interval over seeds is Student's t. It is added in quadrature to the mean interval over documents, which more
-    seeds do not narrow, because all seeds are scored on the same documents. Where the interval over documents of one
-    seed is not defined, neither is the pooled one. Seeds without a gain do not count.
-    """
+    """Mean gain in bits per byte with its 95 % interval. Seeds without a gain do not count."""
     good = _where(good, ~np.isnan(good["gain"]))
-    count = len(good["gain"])
-    if not count:
+    if not len(good["gain"]):
         return math.nan, math.nan, math.nan
     bits = good["tokens"] / np.where(good["bytes"] > 0, good["bytes"], math.nan) / LN2
-    gains, lows, highs = (good[name] * bits for name in ("gain", "gain_low", "gain_high"))
-    if count == 1:
-        return gains[0], lows[0], highs[0]
-    seeds = stdtrit(count - 1, 0.975) * gains.std(ddof=1) / math.sqrt(count)
-    gain, below, above = _mean(gains), (gains - lows).mean(), (highs - gains).mean()
-    return gain, gain - math.hypot(below, seeds), gain + math.hypot(above, seeds)
+    return _mean(good["gain"] * bits), *_interval(good, "gain", bits)
+
+
+def _interval(good: Part, column: str, scale: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of a mean over seeds: that over seeds and documents if it is known, else that over documents.
+
+    The interval over documents is that of the mean of the seeds, as if these seeds were all there are. It is as wide as
+    that of one seed, because all seeds are scored on the same documents.
+    """
+    low, high = good[f"seeds_{column}_low"] * scale, good[f"seeds_{column}_high"] * scale
+    if not np.isnan(low).all():
+        return _mean(low), _mean(high)
+    values, lows, highs = (good[name] * scale for name in (column, f"{column}_low", f"{column}_high"))
+    return values.mean() - (values - lows).mean(), values.mean() + (highs - values).mean()

@@ -7,14 +7,16 @@ different names, so that they are never averaged.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from poscli.drawing.text import amount, listed
+from poscli.report.analysis import Analysis
 from poscli.report.origin import corpora
+from poscli.report.over_seeds import with_intervals
 from poscli.system.text import printable_line
 
 
@@ -26,6 +28,7 @@ class Group:
     slug: str  # suffix of the names of its pictures; empty where there is one group
     rows: pd.DataFrame
     positions: pd.DataFrame
+    details: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -39,12 +42,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """One group with its summary, pictures and caveats."""
+    """One group with its summary, pictures, caveats and analyses."""
 
     group: Group
     summary: pd.DataFrame
     pictures: tuple[Picture, ...]
     notes: tuple[str, ...]
+    analyses: tuple[Analysis, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +76,12 @@ class Report:
         return tuple(dict.fromkeys(note for section in self.sections for note in section.notes))
 
 
-def split(rows: pd.DataFrame, positions: pd.DataFrame, *, mix: bool = False) -> list[Group]:
+Details = Mapping[str, pd.DataFrame]  # the tables of an evaluation beside rows and positions, by name
+
+
+def split(
+    rows: pd.DataFrame, positions: pd.DataFrame, details: Details | None = None, *, mix: bool = False
+) -> list[Group]:
     """Split rows into groups, the one with the most encodings first; `mix` joins corpora, never training lengths.
 
     All texts of the groups are `printable`, whatever the files said.
@@ -82,19 +91,27 @@ def split(rows: pd.DataFrame, positions: pd.DataFrame, *, mix: bool = False) -> 
     parts = [part for _, part in rows.groupby(key, sort=True)]
     parts.sort(key=lambda part: (-part["encoding"].nunique(), -len(part), -part["train_length"].iloc[0]))
     slugs = _slugs(parts)
-    return [_group(part, positions, slug) for part, slug in zip(parts, slugs, strict=True)]
+    return [_group(part, positions, details or {}, slug) for part, slug in zip(parts, slugs, strict=True)]
 
 
-def _group(part: pd.DataFrame, positions: pd.DataFrame, slug: str) -> Group:
+def _group(part: pd.DataFrame, positions: pd.DataFrame, details: Details, slug: str) -> Group:
     labels, notes = name_runs(part)
-    mine = positions[positions["run_id"].isin(labels.index)]
+    tables = {name: _of_runs(table, labels) for name, table in details.items()}
+    rows = part.assign(encoding=part["run_id"].map(labels))
     return Group(
         title=f"{corpora(part)}, trained at L = {part['train_length'].iloc[0]}",
         slug=slug,
-        rows=part.assign(encoding=part["run_id"].map(labels)),
-        positions=mine.assign(encoding=mine["run_id"].map(labels)),
+        rows=with_intervals(rows, tables["units"]) if "units" in tables else rows,
+        positions=_of_runs(positions, labels),
+        details=tables,
         notes=tuple(notes),
     )
+
+
+def _of_runs(table: pd.DataFrame, labels: pd.Series) -> pd.DataFrame:
+    """The rows of a table that belong to these runs, with their labels as encodings."""
+    mine = table[table["run_id"].isin(labels.index)]
+    return mine.assign(encoding=mine["run_id"].map(labels))
 
 
 def _printable(table: pd.DataFrame) -> pd.DataFrame:

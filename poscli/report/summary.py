@@ -10,13 +10,13 @@ import pandas as pd
 
 from poscli.report.guessing import untrained
 from poscli.report.pooling import headline, pool, task_measures, the_train_length
-from poscli.report.verdicts import NOT_TESTED, NOT_TRAINED, can_win, is_failure
+from poscli.report.verdicts import ENOUGH_SEEDS, HARM_BPB, NOT_TESTED, NOT_TRAINED, can_win, is_failure
 from poscli.report.verdicts import verdict as judge
 from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
-TAIL = ["growth", *GAIN, "verdict", "reason"]
+TAIL = ["growth", *GAIN, "safe", "verdict", "reason"]
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
@@ -24,7 +24,8 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
 
     Columns: corpus, fingerprint, train_length, max_length, encoding, seeds, parameters; per length ratio `ppl_4x`,
     `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over that
-    at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte;
+    at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte; `safe`,
+    the safe length as a multiple of L (empty with too few seeds);
     `verdict`; `reason` of a failure. `pooling.headline` chooses the protocols.
 
     Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
@@ -44,16 +45,32 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
         "max_length": int(rows["length"].max()),
     }
     ratios = sorted(set(rows["length"] / train_length))
-    measures = ["ppl", "bpb", *task_measures(rows)]
+    measures = ["ppl", "bpb", *(["excess"] if rows["optimum"].notna().any() else []), *task_measures(rows)]
     guessing = untrained(rows)
     lines = []
     for name, runs in rows.groupby("encoding", sort=True):
         own = scores[scores["encoding"] == name].set_index("ratio")
         gain = gains[(gains["encoding"] == name) & (gains["ratio"] == ratios[-1])]
         verdict, reason = _judge(own, gain, ratios[-1], guessing.get(str(name), ""))
-        numbers = _line(runs, own, gain, ratios, measures)
+        numbers = _line(runs, own, gain, ratios, measures) | {"safe": safe_ratio(gains[gains["encoding"] == name])}
         lines.append(head | {"encoding": name} | numbers | {"verdict": verdict, "reason": reason})
     return _sorted(pd.DataFrame(lines))
+
+
+def safe_ratio(gains: pd.DataFrame) -> float:
+    """The safe length of one encoding, from its points: a multiple of L; NaN if too few seeds have a loss.
+
+    It is the largest length at which, as at all shorter ones, the interval of the gain excludes a harm of HARM_BPB.
+    """
+    longer = gains[gains["ratio"] > 1].sort_values("ratio")
+    if longer.empty or (longer["seeds"] < ENOUGH_SEEDS).all():
+        return math.nan
+    safe = 1.0
+    for _, point in longer.iterrows():
+        if point["failed"] or not point["gain_low"] > -HARM_BPB:
+            break
+        safe = float(point["ratio"])
+    return safe
 
 
 def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
@@ -120,7 +137,8 @@ def _judge(scores: pd.DataFrame, gain: pd.DataFrame, last: float, guesses: str) 
         return NOT_TESTED, "no protocol measured a gain" if ends else "evaluate it up to the same length"
     if last <= 1:
         return NOT_TESTED, "evaluated at its training length only"
-    return judge(*(gain[name].iloc[0] for name in ("gain", "gain_low", "gain_high"))), ""
+    at_end = gain.iloc[0]
+    return judge(*at_end[["gain", "gain_low", "gain_high"]], seeds=at_end["seeds"] - at_end["failed"]), ""
 
 
 def _sorted(table: pd.DataFrame) -> pd.DataFrame:

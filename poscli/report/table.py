@@ -10,7 +10,7 @@ import pandas as pd
 from poscli.drawing.text import amount, number, signed
 from poscli.report.pooling import Headline
 from poscli.report.summary import GAIN, measures_of, ratio_name, ratios_of
-from poscli.report.verdicts import MEANING, NOT_TRAINED, can_win
+from poscli.report.verdicts import ENOUGH_SEEDS, HARM_BPB, MEANING, NOT_TRAINED, can_win
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
     for measure in _task_measures(summary):
         columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
     columns.append(_gains(f"gain {last}", summary, wide))
+    if summary["safe"].notna().any():
+        columns.append(Column("safe", tuple("-" if v != v else ratio_name(v) for v in summary["safe"])))
     return [*columns, _words("verdict", summary["verdict"])]
 
 
@@ -51,10 +53,19 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
     }
     for measure in _task_measures(summary):
         lines[measure] = f"{measure} {last}: {measure} of the task at {last} ({protocols.perplexity})"
+    if "excess" in lines:
+        lines["excess"] = (
+            f"excess {last}: bits per byte above the best possible loss at {last} ({protocols.perplexity})"
+        )
     if protocols.gain:
         lines["gain"] = (
             f"gain {last}: bits per byte won by reading {last} instead of 1x, on the same tokens ({protocols.gain}), "
             "with its 95 % interval"
+        )
+    if summary["safe"].notna().any():
+        lines["safe"] = (
+            f"safe: the largest multiple of L up to which the interval over at least {ENOUGH_SEEDS} seeds excludes a "
+            f"harm of {HARM_BPB} bits per byte, compared with the context cut to L"
         )
     seen = set(summary["verdict"])
     meanings = [f"{verdict}: {meaning}" for verdict, meaning in MEANING.items() if verdict in seen]

@@ -12,20 +12,23 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.drawing.text import amount, number
+from poscli.report import verdicts
+from poscli.report.comparison import BETTER, WORSE
 from poscli.report.findings import answer
 from poscli.report.guessing import untrained
 from poscli.report.pooling import LN2, headline, task_measures
 from poscli.report.sections import Report, Section, split
 from poscli.report.summary import ratio_name, summarize
 from poscli.report.table import Column, failures, gain_text, legend, summary_columns
-from poscli.report.verdicts import BREAKS, DEGRADES, EXTRAPOLATES, NOT_TESTED, NOT_TRAINED, UNCLEAR, USES_CONTEXT
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
 from poscli.system.text import printable_line
 
 COLORS = {
-    USES_CONTEXT: "green", EXTRAPOLATES: "cyan", DEGRADES: "yellow", BREAKS: "red",
-    UNCLEAR: "yellow", NOT_TESTED: "dim", NOT_TRAINED: "magenta",
+    verdicts.USES_CONTEXT: "green", verdicts.MAY_USE_CONTEXT: "green", verdicts.HOLDS: "cyan",
+    verdicts.DEGRADES: "yellow", verdicts.BREAKS: "red", verdicts.UNCLEAR: "yellow", verdicts.NOT_TESTED: "dim",
+    verdicts.NOT_TRAINED: "magenta",
 }  # fmt: skip
+WORDS = {BETTER: "green", WORSE: "red"}
 FAILED_COLOR = "magenta"
 OPTIONAL_COLUMNS = ("params", "bpb", "growth")  # dropped from the left where the terminal is too narrow
 
@@ -46,7 +49,9 @@ def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool
     if not summed:
         console.print(lengths_table(tables))
         for name, reason in (item for rows in tables for item in untrained(rows).items()):
-            console.print(Text(printable_line(f"{name}: {NOT_TRAINED}: {reason}"), style=COLORS[NOT_TRAINED]))
+            console.print(
+                Text(printable_line(f"{name}: {verdicts.NOT_TRAINED}: {reason}"), style=COLORS[verdicts.NOT_TRAINED])
+            )
         return
     for group in split(pd.concat(tables, ignore_index=True), frame([], POSITION_COLUMNS)):
         console.print(Text(group.title, style="bold"))
@@ -70,6 +75,26 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
     for row in range(len(summary)):
         table.add_row(*(_cell(column, row) for column in columns))
     return table
+
+
+def comparison_table(table: pd.DataFrame) -> Table:
+    """Differences between two runs or encodings, one line per length."""
+    first = table.iloc[0]
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name, side in (("length", "right"), ("difference, bits/byte [95 %]", "right"), ("p", "right"), ("", "left")):
+        shown.add_column(Text(name), justify=side)  # type: ignore[arg-type]
+    for row in table.to_dict("records"):
+        shown.add_row(
+            f"{row['length']} ({ratio_name(row['ratio'])})",
+            Text(gain_text(row["difference"], row["low"], row["high"])),
+            "-" if row["p_holm"] != row["p_holm"] else f"{row['p_holm']:.3f}",
+            Text(row["word"], style=WORDS.get(row["word"], "")),
+        )
+    shown.title = printable_line(f"{first['encoding']}, compared with {first['baseline']}")
+    shown.title_justify = "left"
+    shown.caption = f"loss of the first minus that of the second; {first['documents']} documents; p after Holm"
+    shown.caption_justify = "left"
+    return shown
 
 
 def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:
@@ -98,6 +123,8 @@ def _show_section(section: Section, console: Console) -> None:
     console.print(table)
     for line in legend(section.summary, headline(section.group.rows), without=without):
         console.print(Text(line, style="dim"))
+    for analysis in section.analyses:
+        console.print(Text(f"{analysis.title} {analysis.answer}"))
     for name, verdict, reason in failures(section.summary):
         console.print(Text(f"{name}: {verdict}: {reason}", style=COLORS.get(verdict, FAILED_COLOR)))
     for note in section.notes:

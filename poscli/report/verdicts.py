@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import math
 
-USES_CONTEXT, EXTRAPOLATES, DEGRADES, BREAKS = "uses context", "extrapolates", "degrades", "breaks"
+USES_CONTEXT, MAY_USE_CONTEXT, HOLDS = "uses context", "may use context", "holds"
+DEGRADES, BREAKS = "degrades", "breaks"
 UNCLEAR, NOT_TESTED, NOT_TRAINED = "unclear", "not tested", "not trained"
 
-# With many tokens even a loss of 0.0003 bits per byte is significant, though it does not matter. An encoding therefore
-# degrades only if its whole interval lies at losses of DEGRADED_BPB (0.7 % in perplexity per byte) or more, and then
-# breaks if the mean loss reaches BROKEN_BPB (23 %).
-DEGRADED_BPB, BROKEN_BPB = 0.01, 0.3
+# With many tokens even a harm of 0.0003 bits per byte is significant, though it does not matter. An encoding therefore
+# holds if its interval excludes a harm of HARM_BPB (0.7 % in perplexity per byte), degrades if the whole interval lies
+# at that harm or more, and then breaks if the mean harm reaches BROKEN_BPB (23 %).
+HARM_BPB, BROKEN_BPB = 0.01, 0.3
+# A smaller gain is of no consequence either. The context cut to L is up to L/8 shorter than L, which alone is worth
+# about 0.001 bits on source code.
+GAIN_BPB = 0.005
+ENOUGH_SEEDS = 3  # fewer say nothing about the spread between seeds
 MEANING = {
-    USES_CONTEXT: "better than the same model with its context cut to L: it reads beyond L and gains from it",
-    EXTRAPOLATES: f"not worse than with its context cut to L by {DEGRADED_BPB} bits per byte or more; a model that "
-    "ignores everything before the last L tokens also gets this verdict",
-    DEGRADES: f"worse than with its context cut to L by {DEGRADED_BPB} bits per byte or more: the longer context harms",
+    USES_CONTEXT: "better than the same model with its context cut to L, over seeds and documents: it reads beyond L "
+    "and gains from it",
+    MAY_USE_CONTEXT: f"better than with its context cut to L on these documents, with fewer than {ENOUGH_SEEDS} seeds: "
+    "other seeds may not be",
+    HOLDS: f"not worse than with its context cut to L by {HARM_BPB} bits per byte or more; a model that ignores "
+    "everything before the last L tokens also gets this verdict",
+    DEGRADES: f"worse than with its context cut to L by {HARM_BPB} bits per byte or more: the longer context harms",
     BREAKS: f"worse than with its context cut to L by {BROKEN_BPB} bits per byte or more: of no use at this length",
-    UNCLEAR: "no interval for the gain: too few documents are long enough",
+    UNCLEAR: f"the interval of the gain includes both a harm of {HARM_BPB} bits per byte and none, or there is no "
+    "interval because too few documents are long enough",
     NOT_TRAINED: "at its training length it predicts no better than guessing tokens by how frequent they are in the "
     "training text, so that it has nothing to extrapolate",
     NOT_TESTED: "not evaluated at the longest length, or only at the training length, or without a gain",
@@ -43,12 +52,14 @@ def only_guesses(nll: float, gain_low: float, guess: float) -> bool:
     return (guess - nll if math.isnan(gain_low) else gain_low) <= 0
 
 
-def verdict(gain: float, gain_low: float, gain_high: float) -> str:
-    """The verdict on a context gain and its 95 % interval, in bits per byte."""
+def verdict(gain: float, gain_low: float, gain_high: float, *, seeds: int = ENOUGH_SEEDS) -> str:
+    """The verdict on a context gain and its 95 % interval, in bits per byte, of so many seeds."""
     if math.isnan(gain_low) or math.isnan(gain_high):
         return UNCLEAR
-    if gain_low > 0:
-        return USES_CONTEXT
-    if gain_high > -DEGRADED_BPB:
-        return EXTRAPOLATES
+    if gain_low > 0 and gain >= GAIN_BPB:
+        return USES_CONTEXT if seeds >= ENOUGH_SEEDS else MAY_USE_CONTEXT
+    if gain_low > -HARM_BPB:
+        return HOLDS
+    if gain_high > -HARM_BPB:
+        return UNCLEAR
     return DEGRADES if gain > -BROKEN_BPB else BREAKS

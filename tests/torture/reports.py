@@ -94,9 +94,10 @@ def check_page(page: str, report: Report) -> None:
     heads = [token for token in tokens if token.type == "heading_open"]
     failed = sum(bool((section.summary["reason"] != "").any()) for section in report.sections)
     how_to_read = bool(report.about.explained)
-    assert len(heads) == 1 + 4 * len(report.sections) + failed + how_to_read
+    analyses = sum(len(section.analyses) for section in report.sections)
+    assert len(heads) == 1 + 4 * len(report.sections) + analyses + failed + how_to_read
     assert {token.level for token in tokens if token.type == "bullet_list_open"} == {0}
-    assert sum(token.type == "table_open" for token in tokens) == 2 * len(report.sections)
+    assert sum(token.type == "table_open" for token in tokens) == 2 * len(report.sections) + analyses
     for row in "".join(
         {"tr_open": "\n", "th_open": "c", "td_open": "c"}.get(token.type, "") for token in tokens
     ).split():

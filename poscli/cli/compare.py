@@ -1,0 +1,48 @@
+"""`poscli compare`: two runs, or two encodings with all their seeds, length by length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poscli.cli import complete
+from poscli.cli.options import Json, Out
+from poscli.system.console import emit, note, out
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUN = "A run's id, or the beginning of one; or an encoding, which stands for all its seeds."
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete.runs)],
+    second: Annotated[
+        str, typer.Argument(metavar="RUN", help="What it is compared with.", autocompletion=complete.runs)
+    ],
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="Protocol whose losses are compared.", autocompletion=complete.protocols)
+    ] = "sliding",
+    out_: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Is one run better than another? Differences with intervals at every length: better, worse or within noise."""
+    from poscli.report import collect
+    from poscli.report.comparison import compare_runs, pick
+    from poscli.report.terminal import comparison_table
+
+    rows, _, details = collect(out_ / "runs")
+    ours, theirs = pick(rows, first), pick(rows, second)
+    table = compare_runs(ours, theirs, details["units"], protocol)
+    emit(json_, _records(table), lambda: out().print(comparison_table(table)))
+    seeds = int(table["seeds"].max())
+    if seeds < 3:
+        note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over documents only, not over seeds")
+
+
+def _records(table: pd.DataFrame) -> list[dict]:
+    from poscli.report import records
+
+    return records(table)

@@ -1,0 +1,32 @@
+"""The analyses of a section, in the order in which a report shows them."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from poscli.report.analysis import Analysis
+from poscli.report.audit import audit
+from poscli.report.compared import compared
+from poscli.report.known_limit import known_limit
+from poscli.report.recalled import recalled
+from poscli.report.sections import Group
+from poscli.report.spread import spread
+from poscli.report.why import broken_by, used_window
+
+
+def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[Analysis, ...]:
+    """What a section can say beside its summary; `baseline` names the encoding that all others are compared with."""
+    rows, units = group.rows, group.details.get("units")
+    found: list[Analysis | None] = []
+    if units is not None:
+        found += [compared(rows, units, baseline) if baseline else None, spread(rows, units)]
+    found.append(known_limit(rows, summary))
+    details = {name: table for name, table in group.details.items() if len(table)}
+    if "recall" in details:
+        found.append(recalled(details["recall"], summary))
+    if "why/attribution" in details:
+        found.append(broken_by(details["why/attribution"], summary))
+    if "why/saturation" in details:
+        found.append(used_window(group.details, summary))
+    found.append(audit(rows, summary))
+    return tuple(analysis for analysis in found if analysis is not None)

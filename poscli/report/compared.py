@@ -1,0 +1,56 @@
+"""The table in which all encodings of a section are compared with one of them."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from poscli.drawing.text import listed, signed
+from poscli.report.analysis import Analysis
+from poscli.report.comparison import BETTER, SIGNIFICANT, WITHIN_NOISE, WORSE, compared_with
+from poscli.report.summary import ratio_name
+from poscli.report.table import Column, gain_text
+from poscli.report.verdicts import ENOUGH_SEEDS
+
+
+def compared(rows: pd.DataFrame, units: pd.DataFrame, baseline: str) -> Analysis | None:
+    """Differences to the baseline at every length; None where the section does not have the baseline."""
+    if baseline not in set(rows["encoding"]):
+        return None
+    table = compared_with(rows, units, baseline)
+    last = table[table["ratio"] == table["ratio"].max()].sort_values("difference")
+    names = tuple(last["encoding"])
+    columns = [Column("encoding", names, right=False)]
+    for ratio, part in table.groupby("ratio"):
+        cells = part.set_index("encoding").reindex(list(names))
+        columns.append(Column(ratio_name(float(ratio)), tuple(_cell(*cells.loc[name, CELL]) for name in names)))
+    few = table["seeds"].max() < ENOUGH_SEEDS
+    return Analysis(
+        f"Compared with {baseline}",
+        _answer(last, baseline),
+        tuple(columns),
+        (
+            f"loss minus that of {baseline} in bits per byte with its 95 % interval, below zero is better",
+            f"better, worse: the paired permutation test gives p < {SIGNIFICANT} after Holm's correction for "
+            f"{int(table['p'].notna().sum())} comparisons; within noise: it does not",
+            *([f"fewer than {ENOUGH_SEEDS} seeds: intervals and tests are over documents only"] if few else []),
+        ),
+    )
+
+
+CELL = ["difference", "low", "high", "word"]
+
+
+def _cell(difference: float, low: float, high: float, word: str) -> str:
+    return f"{gain_text(difference, low, high)} {word}" if difference == difference else "-"
+
+
+def _answer(last: pd.DataFrame, baseline: str) -> str:
+    """Which encodings are better and worse at the longest length, and which cannot be told apart."""
+    ratio = ratio_name(float(last["ratio"].iloc[0]))
+    parts = []
+    for word, phrase in ((BETTER, "better"), (WITHIN_NOISE, "within noise"), (WORSE, "worse")):
+        if len(mine := last[last["word"] == word]):
+            best = mine.iloc[0]
+            told = f" (the best by {signed(abs(best['difference']))[1:]} bits per byte)" if word == BETTER else ""
+            parts.append(f"{phrase}: {listed(list(mine['encoding']), 8)}{told}")
+    return f"At {ratio}, than {baseline}: {'; '.join(parts)}." if parts else "Nothing here can be compared."

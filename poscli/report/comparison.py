@@ -1,0 +1,171 @@
+"""Differences between encodings with intervals over seeds and documents, in words: better, worse, within noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from poscli.evaluation.intervals import holm, permutation_test, two_level_interval
+from poscli.report.over_seeds import nats
+from poscli.report.pooling import LN2, headline, sound
+from poscli.runs.schema import FULL
+from poscli.system.errors import UsageError, near
+
+SIGNIFICANT = 0.05
+BETTER, WORSE, WITHIN_NOISE, NOT_COMPARED = "better", "worse", "within noise", "not compared"
+COMPARED = [
+    "encoding", "baseline", "length", "ratio", "seeds", "documents", "difference", "low", "high", "p", "p_holm", "word",
+]  # fmt: skip
+
+
+def compared_with(rows: pd.DataFrame, units: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Every other encoding compared with one, at every length, under the protocol that reports quote.
+
+    Columns as in COMPARED: `difference` is the loss of the encoding minus that of the baseline in bits per byte, with
+    the ends of its 95 % interval; p-values are of paired permutation tests, and `p_holm` corrects them for the number
+    of comparisons. UsageError if there is no such encoding.
+    """
+    names = sorted(set(rows["encoding"]))
+    if baseline not in names:
+        raise UsageError(f"--baseline {baseline}: there is no such encoding in these results: {near(baseline, names)}")
+    protocol = headline(rows).perplexity
+    own = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL)]
+    units = units[units["protocol"] == protocol]
+    lines = [
+        {"encoding": name, "baseline": baseline, "length": length, "ratio": part["ratio"].iloc[0]}
+        | difference(
+            part[part["encoding"] == name], part[part["encoding"] == baseline], units[units["length"] == length]
+        )
+        for length, part in own.groupby("length")
+        for name in names
+        if name != baseline
+    ]
+    return judged(pd.DataFrame(lines))
+
+
+def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
+    """The rows of the run whose id is or begins with this text, else of all runs of this encoding; else UsageError."""
+    runs = sorted(set(rows["run_id"]))
+    found = [wanted] if wanted in runs else [run for run in runs if run.startswith(wanted)]
+    encodings = sorted(set(rows["encoding"]))
+    if wanted in encodings:
+        return rows[rows["encoding"] == wanted]
+    if len(found) == 1:
+        return rows[rows["run_id"] == found[0]]
+    if found:
+        raise UsageError(f"{wanted!r} begins {len(found)} ids: {', '.join(found[:3])}, ...; give more of it")
+    raise UsageError(f"no evaluated run is called {wanted!r}, nor its encoding: {near(wanted, [*runs, *encodings])}")
+
+
+def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: pd.DataFrame, protocol: str) -> pd.DataFrame:
+    """One selection of runs compared with another at every length that both have; columns as in COMPARED.
+
+    UsageError if they were evaluated on different text, or not under the protocol, or share no length.
+    """
+    ours, theirs = _comparable(ours, theirs)
+    known = sorted(set(ours["protocol"]) & set(theirs["protocol"]))
+    if protocol not in known:
+        raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
+    own, other = (table[(table["protocol"] == protocol) & (table["variant"] == FULL)] for table in (ours, theirs))
+    units = units[units["protocol"] == protocol]
+    lengths = sorted(set(own["length"]) & set(other["length"]))
+    if not lengths:
+        raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
+    lines = []
+    for length in lengths:
+        one, two = own[own["length"] == length], other[other["length"] == length]
+        head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
+        lines.append(head | difference(one, two, units[units["length"] == length]))
+    return judged(pd.DataFrame(lines))
+
+
+def _called(rows: pd.DataFrame) -> str:
+    """How a selection of runs is called: by its encoding, or, if it is a single run, by its id."""
+    runs = list(dict.fromkeys(rows["run_id"]))
+    return str(rows["encoding"].iloc[0]) if len(runs) > 1 else str(runs[0])
+
+
+def _comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows on the text, and of the training length, that both selections have; UsageError if that is not one.
+
+    Two selections of one training length each may differ in it.
+    """
+    common = set(ours["fingerprint"]) & set(theirs["fingerprint"])
+    if not common:
+        one, two = (" and ".join(_texts(table)) for table in (ours, theirs))
+        raise UsageError(
+            f"the runs were evaluated on {one}, and on {two}: losses on different text, or of different tokens of it, "
+            "cannot be compared"
+        )
+    if len(common) > 1:
+        shared = _texts(ours[ours["fingerprint"].isin(common)])
+        raise UsageError(f"both were evaluated on {' and '.join(shared)}; name single runs by their ids")
+    ours, theirs = (table[table["fingerprint"].isin(common)] for table in (ours, theirs))
+    if max(ours["train_length"].nunique(), theirs["train_length"].nunique()) == 1:
+        return ours, theirs
+    lengths = sorted(set(ours["train_length"]) & set(theirs["train_length"]))
+    if len(lengths) != 1:
+        raise UsageError("these encodings were trained at several lengths; name single runs by their ids")
+    one, two = (table[table["train_length"] == lengths[0]] for table in (ours, theirs))
+    return one, two
+
+
+def _texts(rows: pd.DataFrame) -> list[str]:
+    """The corpora of these rows, each with the beginning of its fingerprint."""
+    pairs = sorted(set(zip(rows["corpus"], rows["fingerprint"], strict=True)))
+    return [f"{corpus} ({mark[:8]})" for corpus, mark in pairs]
+
+
+def difference(ours: pd.DataFrame, theirs: pd.DataFrame, units: pd.DataFrame) -> dict[str, Any]:
+    """The loss of one encoding minus that of another in bits per byte: interval and p-value, over paired runs.
+
+    `ours` and `theirs` are rows of eval.csv of one length. Runs of equal seeds are pairs; a single run of each is a
+    pair, whatever the seeds. Without pairs or common text, all numbers are NaN.
+    """
+    ours, theirs = _paired(ours[sound(ours)], theirs[sound(theirs)])
+    nothing = {"seeds": 0, "documents": 0, "difference": np.nan, "low": np.nan, "high": np.nan, "p": np.nan}
+    if ours.empty:
+        return nothing
+    mine, _ = nats(units, list(ours["run_id"]), FULL)
+    other, _ = nats(units, list(theirs["run_id"]), FULL)
+    common = mine.columns.intersection(other.columns)
+    if common.empty or len(mine) != len(other):
+        return nothing
+    sizes = units.drop_duplicates("unit").set_index("unit")["bytes"].reindex(common)
+    totals = (mine[common].to_numpy() - other[common].to_numpy()) / LN2
+    counts = sizes.to_numpy(dtype=float)
+    interval = two_level_interval(totals, counts)
+    return {
+        "seeds": len(totals),
+        "documents": len(common),
+        "difference": interval.estimate,
+        "low": interval.low,
+        "high": interval.high,
+        "p": permutation_test(totals, counts),
+    }
+
+
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `p_holm`, corrected for the number of its comparisons, and the `word` for each difference."""
+    table = table.assign(p_holm=holm(table["p"].to_numpy()))
+    words = [_word(*row) for row in table[["difference", "p_holm"]].itertuples(index=False)]
+    return table.assign(word=words)[COMPARED]
+
+
+def _word(difference: float, p: float) -> str:
+    if np.isnan(p):
+        return NOT_COMPARED
+    if p > SIGNIFICANT:
+        return WITHIN_NOISE
+    return BETTER if difference < 0 else WORSE
+
+
+def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The runs of both that have a partner, in the same order."""
+    if len(ours) == len(theirs) == 1:
+        return ours, theirs
+    seeds = sorted(set(ours["seed"]) & set(theirs["seed"]))
+    one, other = (table.drop_duplicates("seed").set_index("seed", drop=False).loc[seeds] for table in (ours, theirs))
+    return one, other

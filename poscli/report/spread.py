@@ -1,0 +1,71 @@
+"""How sure are the numbers: the spread over seeds apart from that over documents."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from poscli.drawing.text import low_to_high
+from poscli.evaluation.intervals import Interval, two_level_interval
+from poscli.report.analysis import Analysis
+from poscli.report.over_seeds import nats
+from poscli.report.pooling import LN2, headline, sound
+from poscli.report.summary import ratio_name
+from poscli.report.table import Column
+from poscli.report.verdicts import ENOUGH_SEEDS
+from poscli.runs.schema import FULL
+
+
+def spread(rows: pd.DataFrame, units: pd.DataFrame) -> Analysis | None:
+    """The loss of every encoding at 1x and at the longest length with its interval and both spreads.
+
+    None if no encoding has enough seeds.
+    """
+    protocol = headline(rows).perplexity
+    own = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL) & sound(rows)]
+    units = units[units["protocol"] == protocol]
+    found: Found = {}
+    for ratio in sorted({1.0, float(own["ratio"].max())}) if len(own) else []:
+        for name, part in own[own["ratio"] == ratio].groupby("encoding"):
+            runs = list(part["run_id"].unique())
+            if len(runs) < ENOUGH_SEEDS:
+                continue
+            totals, _ = nats(units[units["length"] == part["length"].iloc[0]], runs, FULL)
+            sizes = units.drop_duplicates("unit").set_index("unit")["bytes"].reindex(totals.columns)
+            found[str(name), ratio] = two_level_interval(totals.to_numpy() / LN2, sizes.to_numpy(dtype=float))
+    return _analysis(found) if found else None
+
+
+Found = dict[tuple[str, float], Interval]  # by encoding and ratio
+
+LEGEND = (
+    "bits per byte: the loss with its 95 % interval over seeds and documents",
+    "over seeds: standard deviation of the losses of single seeds on the same documents",
+    "over documents: standard deviation of the losses of single documents, averaged over seeds",
+)
+
+
+def _analysis(found: Found) -> Analysis:
+    names, ratios = list(dict.fromkeys(name for name, _ in found)), sorted({ratio for _, ratio in found})
+    columns = [Column("encoding", tuple(names), right=False)]
+    for ratio in ratios:
+        cells, head = [found.get((name, ratio)) for name in names], ratio_name(ratio)
+        columns += [
+            Column(
+                f"bits per byte {head} [95 %]",
+                tuple("-" if c is None else f"{c.estimate:.3f} [{c.low:.3f}, {c.high:.3f}]" for c in cells),
+            ),
+            Column(f"over seeds {head}", tuple("-" if c is None else f"{c.seed_sd:.3f}" for c in cells)),
+            Column(f"over documents {head}", tuple("-" if c is None else f"{c.document_sd:.3f}" for c in cells)),
+        ]
+    return Analysis("How sure are these numbers?", _answer(found, ratios[-1]), tuple(columns), LEGEND)
+
+
+def _answer(found: Found, ratio: float) -> str:
+    """Which encodings depend most on the seed at the longest length."""
+    last = {name: interval for (name, at), interval in found.items() if at == ratio}
+    widest = max(last, key=lambda name: last[name].seed_sd)
+    least = min(last, key=lambda name: last[name].seed_sd)
+    seeds = low_to_high({interval.seeds for interval in last.values()})
+    text = f"{seeds} seeds per encoding. At {ratio_name(ratio)}, seeds of {widest} differ most"
+    text += f" (by {last[widest].seed_sd:.3f} bits per byte)"
+    return f"{text}, those of {least} least (by {last[least].seed_sd:.3f})." if widest != least else f"{text}."
