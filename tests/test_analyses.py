@@ -14,7 +14,7 @@ from poscli.report import build_report
 from poscli.report.audit import audit
 from poscli.report.comparison import BETTER, WITHIN_NOISE, WORSE, compare_runs, compared_with, pick
 from poscli.report.known_limit import known_limit
-from poscli.report.over_seeds import with_intervals
+from poscli.report.over_seeds import Units, with_intervals
 from poscli.report.pooling import pool
 from poscli.report.recalled import recalled
 from poscli.report.sections import split
@@ -73,7 +73,7 @@ def test_intervals_over_seeds_hold_the_mean_and_grow_with_the_spread() -> None:
     widths = []
     for noise in (0.002, 0.02):
         rows, units = three_seeds(noise)
-        points = pool(with_intervals(rows, units), "sliding").dropna(subset=["nll"])
+        points = pool(with_intervals(rows, Units(units)), "sliding").dropna(subset=["nll"])
         assert (points["ppl_low"] < points["ppl"]).all()
         assert (points["ppl"] < points["ppl_high"]).all()
         widths.append(np.log(points["ppl_high"] / points["ppl_low"]).mean())
@@ -84,7 +84,7 @@ def test_intervals_over_seeds_hold_the_mean_and_grow_with_the_spread() -> None:
 
 def test_fewer_than_three_seeds_have_no_interval_over_seeds() -> None:
     rows, _ = results(seeds=(0, 1))
-    made = with_intervals(rows, units_of(rows))
+    made = with_intervals(rows, Units(units_of(rows)))
     assert made["seeds_nll_low"].isna().all()
     assert made["seeds_gain_high"].isna().all()
 
@@ -112,7 +112,7 @@ def test_comparisons_say_better_worse_or_within_noise() -> None:
     draw = np.random.default_rng(0)
     jitter = {run: draw.normal(0, 0.004) for run in rows["run_id"].unique()}
     rows["nll"] += rows["run_id"].map(jitter)
-    table = compared_with(rows, units_of(rows), "base").set_index(["encoding", "length"])
+    table = compared_with(rows, Units(units_of(rows)), "base").set_index(["encoding", "length"])
     at = table.xs(4096, level="length")
     assert at["word"].to_dict() == {"good": BETTER, "bad": WORSE, "twin": WITHIN_NOISE}
     assert at.loc["good", "difference"] == pytest.approx(-0.1 / LN2, abs=0.02)
@@ -121,12 +121,12 @@ def test_comparisons_say_better_worse_or_within_noise() -> None:
     assert (table["p_holm"] >= table["p"]).all()
     assert (table["seeds"] == 3).all()
     with pytest.raises(UsageError, match="--baseline bas: there is no such encoding in these results: did you mean"):
-        compared_with(rows, units_of(rows), "bas")
+        compared_with(rows, Units(units_of(rows)), "bas")
 
 
 def test_single_runs_are_compared_over_documents() -> None:
     rows, _ = results({"a": (1.40, lambda _: 0.0), "b": (1.45, lambda _: 0.0)})
-    table = compare_runs(pick(rows, "a-"), pick(rows, "b-"), units_of(rows), "sliding")
+    table = compare_runs(pick(rows, "a-"), pick(rows, "b-"), Units(units_of(rows)), "sliding")
     assert list(table["length"]) == [256, 512, 1024, 2048, 4096]
     assert table["difference"].to_numpy() == pytest.approx(-0.05 / LN2)
     assert (table["word"] == BETTER).all()
@@ -137,7 +137,7 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
     rows, _ = results({"a": (1.40, lambda _: 0.0), "b": (1.45, lambda _: 0.0)})
     other, _ = results({"a": (1.40, lambda _: 0.0)}, corpus="text:books", fingerprint="77aa77aa77aa")
     both = pd.concat([rows, other], ignore_index=True)
-    units = units_of(both)
+    units = Units(units_of(both))
     with pytest.raises(UsageError, match=r"evaluated on stdlib \(3f2a9c41\), and on text:books \(77aa77aa\)"):
         compare_runs(pick(both, "b"), other, units, "sliding")
     assert len(compare_runs(pick(both, "a"), pick(both, "b"), units, "sliding")) == 5  # on the text that both have

@@ -40,7 +40,7 @@ from poscli.report.figures import Drawing, context_gain_by_length, loss_by_posit
 from poscli.report.folder import write_folder
 from poscli.report.guessing import untrained
 from poscli.report.markdown import Markdown, escape
-from poscli.report.over_seeds import with_intervals
+from poscli.report.over_seeds import Units, with_intervals
 from poscli.report.pooling import NothingToPlot, headline, pool
 from poscli.report.sections import split
 from poscli.report.table import summary_columns
@@ -117,7 +117,7 @@ def test_numbers_of_one_seed_are_those_of_its_rows(rows: pd.DataFrame) -> None:
 
 def test_seeds_are_pooled_in_nats_and_widen_the_interval() -> None:
     rows = results(seeds=(0, 1, 2))[0]
-    summary = by_name(summarize(with_intervals(rows, units_of(rows))))
+    summary = by_name(summarize(with_intervals(rows, Units(units_of(rows)))))
     line, one = summary.loc["rope"], by_name(summarize(results(seeds=(1,))[0])).loc["rope"]
     gains = [-0.16 * 8 * factor for factor in (0.94, 1.0, 1.06)]
     assert line["seeds"] == 3

@@ -31,11 +31,12 @@ def compare(
     """Is one run better than another? Differences with intervals at every length: better, worse or within noise."""
     from poscli.report import collect
     from poscli.report.comparison import compare_runs, pick
+    from poscli.report.over_seeds import Units
     from poscli.report.terminal import comparison_table
 
     rows, _, details = collect(out_ / "runs")
     ours, theirs = pick(rows, first), pick(rows, second)
-    table = compare_runs(ours, theirs, details["units"], protocol)
+    table = compare_runs(ours, theirs, Units(details["units"]), protocol)
     emit(json_, _records(table), lambda: out().print(comparison_table(table)))
     seeds = int(table["seeds"].max())
     if seeds < 3:

@@ -7,12 +7,13 @@ import pandas as pd
 from poscli.drawing.text import listed, signed
 from poscli.report.analysis import Analysis
 from poscli.report.comparison import BETTER, SIGNIFICANT, WITHIN_NOISE, WORSE, compared_with
+from poscli.report.over_seeds import Units
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column, gain_text
 from poscli.report.verdicts import ENOUGH_SEEDS
 
 
-def compared(rows: pd.DataFrame, units: pd.DataFrame, baseline: str) -> Analysis | None:
+def compared(rows: pd.DataFrame, units: Units, baseline: str) -> Analysis | None:
     """Differences to the baseline at every length; None where the section does not have the baseline."""
     if baseline not in set(rows["encoding"]):
         return None

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from poscli.evaluation.intervals import holm, permutation_test, two_level_interval
-from poscli.report.over_seeds import nats
+from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound
 from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError, near
@@ -20,7 +20,7 @@ COMPARED = [
 ]  # fmt: skip
 
 
-def compared_with(rows: pd.DataFrame, units: pd.DataFrame, baseline: str) -> pd.DataFrame:
+def compared_with(rows: pd.DataFrame, units: Units, baseline: str) -> pd.DataFrame:
     """Every other encoding compared with one, at every length, under the protocol that reports quote.
 
     Columns as in COMPARED: `difference` is the loss of the encoding minus that of the baseline in bits per byte, with
@@ -32,12 +32,9 @@ def compared_with(rows: pd.DataFrame, units: pd.DataFrame, baseline: str) -> pd.
         raise UsageError(f"--baseline {baseline}: there is no such encoding in these results: {near(baseline, names)}")
     protocol = headline(rows).perplexity
     own = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL)]
-    units = units[units["protocol"] == protocol]
     lines = [
         {"encoding": name, "baseline": baseline, "length": length, "ratio": part["ratio"].iloc[0]}
-        | difference(
-            part[part["encoding"] == name], part[part["encoding"] == baseline], units[units["length"] == length]
-        )
+        | difference(part[part["encoding"] == name], part[part["encoding"] == baseline], units)
         for length, part in own.groupby("length")
         for name in names
         if name != baseline
@@ -59,7 +56,7 @@ def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     raise UsageError(f"no evaluated run is called {wanted!r}, nor its encoding: {near(wanted, [*runs, *encodings])}")
 
 
-def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: pd.DataFrame, protocol: str) -> pd.DataFrame:
+def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protocol: str) -> pd.DataFrame:
     """One selection of runs compared with another at every length that both have; columns as in COMPARED.
 
     UsageError if they were evaluated on different text, or not under the protocol, or share no length.
@@ -69,7 +66,6 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: pd.DataFrame, 
     if protocol not in known:
         raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
     own, other = (table[(table["protocol"] == protocol) & (table["variant"] == FULL)] for table in (ours, theirs))
-    units = units[units["protocol"] == protocol]
     lengths = sorted(set(own["length"]) & set(other["length"]))
     if not lengths:
         raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
@@ -77,7 +73,7 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: pd.DataFrame, 
     for length in lengths:
         one, two = own[own["length"] == length], other[other["length"] == length]
         head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
-        lines.append(head | difference(one, two, units[units["length"] == length]))
+        lines.append(head | difference(one, two, units))
     return judged(pd.DataFrame(lines))
 
 
@@ -118,24 +114,23 @@ def _texts(rows: pd.DataFrame) -> list[str]:
     return [f"{corpus} ({mark[:8]})" for corpus, mark in pairs]
 
 
-def difference(ours: pd.DataFrame, theirs: pd.DataFrame, units: pd.DataFrame) -> dict[str, Any]:
+def difference(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units) -> dict[str, Any]:
     """The loss of one encoding minus that of another in bits per byte: interval and p-value, over paired runs.
 
-    `ours` and `theirs` are rows of eval.csv of one length. Runs of equal seeds are pairs; a single run of each is a
-    pair, whatever the seeds. Without pairs or common text, all numbers are NaN.
+    `ours` and `theirs` are rows of eval.csv of one protocol and length. Runs of equal seeds are pairs; a single run of
+    each is a pair, whatever the seeds. Without pairs or common text, all numbers are NaN.
     """
     ours, theirs = _paired(ours[sound(ours)], theirs[sound(theirs)])
     nothing = {"seeds": 0, "documents": 0, "difference": np.nan, "low": np.nan, "high": np.nan, "p": np.nan}
     if ours.empty:
         return nothing
-    mine, _ = nats(units, list(ours["run_id"]), FULL)
-    other, _ = nats(units, list(theirs["run_id"]), FULL)
-    common = mine.columns.intersection(other.columns)
-    if common.empty or len(mine) != len(other):
+    at = (str(ours["protocol"].iloc[0]), int(ours["length"].iloc[0]))
+    mine, other = (units.losses(list(table["run_id"]), *at) for table in (ours, theirs))
+    common = np.intersect1d(mine.units, other.units) if mine and other else np.array([])
+    if mine is None or other is None or not len(common):
         return nothing
-    sizes = units.drop_duplicates("unit").set_index("unit")["bytes"].reindex(common)
-    totals = (mine[common].to_numpy() - other[common].to_numpy()) / LN2
-    counts = sizes.to_numpy(dtype=float)
+    mine, other = mine.on(common), other.on(common)
+    totals, counts = (mine.nats - other.nats) / LN2, mine.bytes
     interval = two_level_interval(totals, counts)
     return {
         "seeds": len(totals),

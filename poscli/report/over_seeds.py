@@ -1,11 +1,14 @@
-"""Intervals over seeds and documents together, from the losses of each document in units.csv."""
+"""Losses of each unit of text over several runs, from units.csv, and intervals over seeds and documents from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from poscli.evaluation.intervals import Interval, two_level_interval
 from poscli.evaluation.plan import PAIRED
@@ -13,8 +16,52 @@ from poscli.report.pooling import SEED_COLUMNS, headline, sound
 from poscli.report.verdicts import ENOUGH_SEEDS
 from poscli.runs.schema import FULL
 
+Array = NDArray[np.float64]
 
-def with_intervals(rows: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Of S runs on the D units of text that all of them scored: nats `[S, D]`, and tokens and bytes `[D]`."""
+
+    units: NDArray[np.str_]
+    nats: Array
+    tokens: Array
+    bytes: Array
+
+    def on(self, units: NDArray[np.str_]) -> Losses:
+        """The losses on some of the units, which are sorted."""
+        chosen = np.searchsorted(self.units, units)
+        return Losses(units, self.nats[:, chosen], self.tokens[chosen], self.bytes[chosen])
+
+
+class Units:
+    """The table of units, in parts by run, protocol, length and variant. (Tables of pandas are slow to cut.)"""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        table = table.sort_values("unit", kind="stable")
+        names = table["unit"].to_numpy(dtype=str)
+        columns = [table[name].to_numpy(dtype=float) for name in ("nll", "tokens", "bytes")]
+        groups = table.groupby(["run_id", "protocol", "length", "variant"]).indices
+        self._parts = {key: (names[at], *(values[at] for values in columns)) for key, at in groups.items()}
+
+    def losses(self, runs: Sequence[str], protocol: str, length: int, variant: str = FULL) -> Losses | None:
+        """The losses of these runs, one row each; None if one of them has none, or they share no unit."""
+        keys = [(run, protocol, length, variant) for run in runs]
+        if not keys or any(key not in self._parts for key in keys):
+            return None
+        parts = [self._parts[key] for key in keys]
+        common = parts[0][0]
+        for names, *_ in parts[1:]:
+            common = np.intersect1d(common, names)
+        if not len(common):
+            return None
+        at = [np.searchsorted(names, common) for names, *_ in parts]
+        _, _, tokens, sizes = parts[0]
+        nats = np.stack([part[1][i] * part[2][i] for part, i in zip(parts, at, strict=True)])
+        return Losses(common, nats, tokens[at[0]], sizes[at[0]])
+
+
+def with_intervals(rows: pd.DataFrame, units: Units) -> pd.DataFrame:
     """Rows of eval.csv with SEED_COLUMNS: intervals over the seeds and documents of each encoding, in nats per token.
 
     They stand on the rows of every encoding with ENOUGH_SEEDS runs that have a loss, for the loss under the protocol
@@ -27,31 +74,23 @@ def with_intervals(rows: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
         (chosen.perplexity, "seeds_nll_low", "seeds_nll_high", False),
         (chosen.gain, "seeds_gain_low", "seeds_gain_high", True),
     ):
-        part = units[units["protocol"] == protocol]
         for (_, length), group in own[own["protocol"] == protocol].groupby(["encoding", "length"]):
-            found = _interval(part[part["length"] == length], list(group["run_id"].unique()), is_gain=is_gain)
+            runs = list(group["run_id"].unique())
+            found = _interval(units, runs, protocol, int(length), is_gain=is_gain)
             if found is not None:
                 made[low][group.index], made[high][group.index] = found.low, found.high
     return rows.assign(**made)
 
 
-def _interval(units: pd.DataFrame, runs: list[Hashable], *, is_gain: bool) -> Interval | None:
-    """The interval of the mean loss, or of the mean gain, over some runs; None if they are too few."""
-    if len(runs) < ENOUGH_SEEDS:
+def _interval(units: Units, runs: list[str], protocol: str, length: int, *, is_gain: bool) -> Interval | None:
+    """The interval of the mean loss, or of the mean gain, over some runs; None if they or their units are too few."""
+    found = units.losses(runs, protocol, length) if len(runs) >= ENOUGH_SEEDS else None
+    if found is None:
         return None
-    totals, tokens = nats(units, runs, FULL)
+    nats = found.nats
     if is_gain:
-        cropped, _ = nats(units, runs, PAIRED)
-        totals = (cropped - totals).dropna(axis=1)
-    if totals.shape[0] < ENOUGH_SEEDS or totals.shape[1] < 2:
-        return None
-    return two_level_interval(totals.to_numpy(), tokens[totals.columns].to_numpy())
-
-
-def nats(units: pd.DataFrame, runs: list[Hashable], variant: str) -> tuple[pd.DataFrame, pd.Series]:
-    """(nats, tokens) of every unit of text that all of these runs scored; one row per run, in their order."""
-    part = units[(units["variant"] == variant) & units["run_id"].isin(runs)]
-    part = part.assign(total=part["nll"] * part["tokens"])
-    totals = part.pivot_table(index="run_id", columns="unit", values="total", aggfunc="last")
-    totals = totals.reindex(runs).dropna(axis=0, how="all").dropna(axis=1)
-    return totals, part.groupby("unit")["tokens"].last().reindex(totals.columns)
+        cropped = units.losses(runs, protocol, length, PAIRED)
+        if cropped is None or not np.array_equal(cropped.units, found.units):
+            return None
+        nats = cropped.nats - nats
+    return two_level_interval(nats, found.tokens) if nats.shape[1] > 1 else None

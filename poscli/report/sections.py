@@ -16,7 +16,7 @@ import pandas as pd
 from poscli.drawing.text import amount, listed
 from poscli.report.analysis import Analysis
 from poscli.report.origin import corpora
-from poscli.report.over_seeds import with_intervals
+from poscli.report.over_seeds import Units, with_intervals
 from poscli.system.text import printable_line
 
 
@@ -101,7 +101,7 @@ def _group(part: pd.DataFrame, positions: pd.DataFrame, details: Details, slug: 
     return Group(
         title=f"{corpora(part)}, trained at L = {part['train_length'].iloc[0]}",
         slug=slug,
-        rows=with_intervals(rows, tables["units"]) if "units" in tables else rows,
+        rows=with_intervals(rows, Units(tables["units"])) if "units" in tables else rows,
         positions=_of_runs(positions, labels),
         details=tables,
         notes=tuple(notes),

@@ -7,7 +7,7 @@ import pandas as pd
 from poscli.drawing.text import low_to_high
 from poscli.evaluation.intervals import Interval, two_level_interval
 from poscli.report.analysis import Analysis
-from poscli.report.over_seeds import nats
+from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
@@ -15,23 +15,22 @@ from poscli.report.verdicts import ENOUGH_SEEDS
 from poscli.runs.schema import FULL
 
 
-def spread(rows: pd.DataFrame, units: pd.DataFrame) -> Analysis | None:
+def spread(rows: pd.DataFrame, units: Units) -> Analysis | None:
     """The loss of every encoding at 1x and at the longest length with its interval and both spreads.
 
     None if no encoding has enough seeds.
     """
     protocol = headline(rows).perplexity
     own = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL) & sound(rows)]
-    units = units[units["protocol"] == protocol]
     found: Found = {}
     for ratio in sorted({1.0, float(own["ratio"].max())}) if len(own) else []:
         for name, part in own[own["ratio"] == ratio].groupby("encoding"):
             runs = list(part["run_id"].unique())
             if len(runs) < ENOUGH_SEEDS:
                 continue
-            totals, _ = nats(units[units["length"] == part["length"].iloc[0]], runs, FULL)
-            sizes = units.drop_duplicates("unit").set_index("unit")["bytes"].reindex(totals.columns)
-            found[str(name), ratio] = two_level_interval(totals.to_numpy() / LN2, sizes.to_numpy(dtype=float))
+            losses = units.losses(runs, protocol, int(part["length"].iloc[0]))
+            if losses is not None:
+                found[str(name), ratio] = two_level_interval(losses.nats / LN2, losses.bytes)
     return _analysis(found) if found else None
 
 
