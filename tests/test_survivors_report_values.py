@@ -415,6 +415,10 @@ def test_the_finding_on_gains_groups_encodings_by_what_longer_context_does() -> 
     assert gain_finding(table, ["b"]).startswith("At 2x, longer context helps a; ")
     assert gain_finding(table[table["length"] == 8]) == "Only the training length was evaluated."
     assert gain_finding(table[:2].assign(gain_low=NAN)) == "At 2x, the effect of longer context is unclear."
+    wide = table.assign(gain_high=0.3)
+    assert gain_finding(wide) == (
+        "At 2x, longer context helps b and a; makes no difference to c; for d and e that is unclear."
+    )
     few = gain_finding(table.assign(seeds=3, failed=1))
     assert few == "At 2x, longer context may help b and a; makes no difference to c; harms d; breaks e."
 

@@ -106,7 +106,8 @@ def _draw(
     }
     recall = group.details.get("recall")
     if recall is not None and points_of(hits(recall))["from"].nunique() > 1:  # random text does not occur again
-        drawn["recall"] = lambda: recall_by_distance(recall, styles=styles, origin=origin)
+        of_gain = footnote(rows, headline(rows).gain, trained)
+        drawn["recall"] = lambda: recall_by_distance(recall, styles=styles, origin=of_gain)
     pictures, missing = {}, []
     for name, draw in drawn.items():
         try:

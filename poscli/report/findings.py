@@ -68,6 +68,8 @@ def gain_finding(points: pd.DataFrame, guessing: Collection[str] = ()) -> str:
     ]
     groups = {key: list(end["encoding"][[word == key for word in verdicts]]) for key in EFFECTS}
     told = "; ".join(f"{EFFECTS[key]} {listed(who, 4)}" for key, who in groups.items() if who)
+    unclear = list(end["encoding"][[word == UNCLEAR for word in verdicts]]) if told else []
+    told += f"; for {listed(unclear, 4)} that is unclear" if unclear else ""
     effect = f"longer context {told}" if told else "the effect of longer context is unclear"
     return f"At {ratio_name(points['ratio'].max())}, {effect}. {_left_out(points, guessing)}".strip()
 
