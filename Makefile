@@ -2,7 +2,8 @@
 #   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 minutes on 2 cores)
 #   make check    format, lint and types        make test     fast tests (under 5 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
-#   make numerical   tests that compare numbers, and every case that `make test` leaves out; .ci/run takes another CPU's kernels
+#   make wide     the cases that `make test` leaves out; .ci/run runs them with the kernels of another CPU
+#   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
@@ -23,7 +24,7 @@ COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
 NOT_NUMERICAL := analyses bad_files bad_input bench bench_against bench_timing cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams commands configuration contributing corpus_cache corpus_files data delete docs estimates hostile_names hub hub_failures intervals jobs mutants plugins published readme recall report report_texts rooms size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand
 
-.PHONY: install demo smoke check format table golden test numerical slow gpu torture mutants bench publish clean
+.PHONY: install demo smoke check format table golden test wide numerical slow gpu torture mutants bench publish clean
 
 install: $(CORE)
 
@@ -50,6 +51,9 @@ golden: $(DEV)
 
 test: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal
+
+wide: $(DEV)
+	$(BIN)/pytest -n auto --dist worksteal -m wide
 
 numerical: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not gpu' tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py)
