@@ -9,7 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from fake_results import BEHAVIOUR, LN2, results, units_of
+from pieces_task import Pieces
 
+from poscli.evaluation.plan import Plan
+from poscli.evaluation.power import detectable_difference
+from poscli.evaluation.protocol import EvaluationSettings
 from poscli.report import build_report
 from poscli.report.audit import audit
 from poscli.report.comparison import BETTER, WITHIN_NOISE, WORSE, compare_runs, compared_with, pick
@@ -268,3 +272,13 @@ def test_a_report_shows_every_analysis(tmp_path: Path) -> None:
     assert "safe: the largest multiple of L" in page
     with pytest.raises(UsageError, match="--baseline alib: no run has this encoding"):
         build_report(rows, NOTHING, tmp_path, details={"units": units}, baseline="alib")
+
+
+def test_what_a_suite_can_tell_apart_is_said_before_it_starts() -> None:
+    """More seeds find less; fewer than three say that they stand for themselves only."""
+    plan = Plan(Pieces([[1] * 40] * 12), EvaluationSettings(train_length=4, max_len=8, tokens=1000, stride=2))
+    few, three, five = (detectable_difference(plan, seeds) for seeds in (1, 3, 5))
+    assert three.startswith("with 3 seeds and 12 documents, a true difference of ")
+    assert "for these seeds only" in few
+    bits = [float(text.split("difference of ")[1].split()[0]) for text in (three, five)]
+    assert 0.02 < bits[1] < bits[0] < 0.2

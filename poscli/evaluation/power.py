@@ -7,9 +7,9 @@ import numpy as np
 from poscli.evaluation.intervals import smallest_detectable
 from poscli.evaluation.plan import Plan
 
-# Standard deviations, in bits per byte, of the difference between two encodings at the training length. Over seeds: the
-# median of 21 pairs on bayes:recall (nano, three seeds). Over single documents: that of 21 pairs on Python source (tiny,
-# L = 256, 4096 tokens of 12 documents).
+# Standard deviations, in bits per byte, of the difference between two encodings at the training length. Over seeds:
+# the median of 21 pairs on bayes:recall (nano, three seeds). Over single documents: that of 21 pairs on Python source
+# (tiny, L = 256, 4096 tokens of 12 documents).
 TYPICAL_SEED_SD, TYPICAL_DOCUMENT_SD = 0.015, 0.05
 
 
