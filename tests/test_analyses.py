@@ -124,8 +124,6 @@ def test_comparisons_say_better_worse_or_within_noise() -> None:
     assert (at["difference"] < at["high"]).all()
     assert (table["p_holm"] >= table["p"]).all()
     assert (table["seeds"] == 3).all()
-    with pytest.raises(UsageError, match="--baseline bas: there is no such encoding in these results: did you mean"):
-        compared_with(rows, Units(units_of(rows)), "bas")
 
 
 def test_single_runs_are_compared_over_documents() -> None:
@@ -157,6 +155,12 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
         compare_runs(pick(rows, "a"), pick(rows, "b"), units, "answer")
     with pytest.raises(UsageError, match="no evaluated run is called 'c'"):
         pick(rows, "c")
+    later, _ = results({"c": (1.4, lambda _: 0.0), "d": (1.4, lambda _: 0.0)}, seeds=(0, 1))
+    apart = later[(later["encoding"] == "c") & (later["seed"] == 0) | (later["encoding"] == "d") & (later["seed"] == 1)]
+    one, two = pick(later, "c"), pick(later, "d")
+    with pytest.raises(UsageError, match="no seed with a loss and no text in common; train both with the same --seed"):
+        compare_runs(one.assign(seed=one["seed"] + 5), two, Units(units_of(later)), "sliding")
+    assert len(compare_runs(pick(apart, "c"), pick(apart, "d"), Units(units_of(apart)), "sliding")) == 5  # single runs
     longer, _ = results({"c": (1.4, lambda _: 0.0)}, lengths=[300])
     with pytest.raises(UsageError, match="share no length"):
         compare_runs(pick(rows, "a"), longer, units, "sliding")

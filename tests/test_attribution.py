@@ -72,7 +72,7 @@ def clipped(count: int = KEYS) -> Tensor:
     return (torch.arange(count)[:, None] - torch.arange(count)).clamp(0, LAST)
 
 
-def same(found: Tensor, expected: Tensor) -> None:
+def assert_same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=EXACT)
 
 
@@ -98,17 +98,17 @@ def test_crowd_of_rope_is_a_rotation_by_the_clipped_distance() -> None:
     theta = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     turn = torch.exp(1j * clipped()[..., None] * theta)
     s = torch.einsum("bhtm,bhsm,tsm->bhts", q, k.conj(), turn).real / math.sqrt(HEAD_WIDTH)
-    same(crowded("rope", at), dense(s, at["v"]))
+    assert_same(crowded("rope", at), dense(s, at["v"]))
 
 
 def test_crowd_of_rope_is_rerope_with_the_last_distance_as_its_window() -> None:
-    same(crowded("rope"), attended(make(f"rerope(window={LAST})", dtype=torch.float64), given(), "reference"))
+    assert_same(crowded("rope"), attended(make(f"rerope(window={LAST})", dtype=torch.float64), given(), "reference"))
 
 
 def test_crowd_of_alibi_stops_its_penalty_at_the_last_distance() -> None:
     at, slope = given(), torch.tensor([2.0**-4, 2.0**-8, 2.0**-2], dtype=torch.float64)
     s = at["q"] @ at["k"].mT / math.sqrt(HEAD_WIDTH) - slope[:, None, None] * clipped()
-    same(crowded("alibi", at), dense(s, at["v"]))
+    assert_same(crowded("alibi", at), dense(s, at["v"]))
 
 
 def test_crowd_of_fire_by_a_loop_over_pairs() -> None:
@@ -121,7 +121,7 @@ def test_crowd_of_fire_by_a_loop_over_pairs() -> None:
             i, d = min(t, LAST), min(t - j, LAST)
             ratio = math.log(1 + c * d) / math.log(1 + c * max(i, limit))
             s[:, :, t, j] += v @ torch.relu(w[:, 0] * ratio + b) + a
-    same(crowded("fire", at), dense(s, at["v"]))
+    assert_same(crowded("fire", at), dense(s, at["v"]))
 
 
 def test_crowd_of_fox_counts_the_gates_of_the_last_tokens_only() -> None:
@@ -131,7 +131,7 @@ def test_crowd_of_fox_counts_the_gates_of_the_last_tokens_only() -> None:
     for t in range(KEYS):
         for j in range(t + 1):
             s[:, :, t, j] += gate[:, :, max(j, t - LAST) + 1 : t + 1].sum(-1)
-    same(crowded("fox", at), dense(s, at["v"]))
+    assert_same(crowded("fox", at), dense(s, at["v"]))
 
 
 def test_crowd_of_tupe_needs_no_row_beyond_its_table() -> None:
@@ -141,7 +141,7 @@ def test_crowd_of_tupe_needs_no_row_beyond_its_table() -> None:
     i = torch.arange(KEYS)[:, None].clamp(max=LAST)
     n = clipped()
     s = (at["q"] @ at["k"].mT + places[:, i, (i - n).clamp(min=0)]) / math.sqrt(2 * HEAD_WIDTH)
-    same(crowded("tupe", at), dense(s + e.b.table.detach()[:, e.b.bucket(n)], at["v"]))
+    assert_same(crowded("tupe", at), dense(s + e.b.table.detach()[:, e.b.bucket(n)], at["v"]))
 
 
 def _measured(spec: str) -> bool:
@@ -156,7 +156,7 @@ def test_inside_a_window_the_last_query_of_a_training_window_stands_for_every_la
     found, encoding = crowded(windowed, at), make(windowed, dtype=torch.float64)
     for t in (LAST, LENGTH, LENGTH + 7, KEYS - 1):
         cut = {name: x[..., t - LAST : t + 1, :] for name, x in at.items()}
-        same(found[:, :, t], attended(encoding, cut, "reference")[:, :, -1])
+        assert_same(found[:, :, t], attended(encoding, cut, "reference")[:, :, -1])
 
 
 @pytest.mark.parametrize(
@@ -169,14 +169,14 @@ def test_inside_a_window_the_last_query_of_a_training_window_stands_for_every_la
     ],
 )  # fmt: skip
 def test_crowd_changes_nothing_where_all_far_distances_are_equal(spec: str) -> None:
-    same(crowded(spec), attended(make(spec, dtype=torch.float64), given(), "reference"))
+    assert_same(crowded(spec), attended(make(spec, dtype=torch.float64), given(), "reference"))
 
 
 @pytest.mark.parametrize("spec", ["rope", "fire", "fox", "shaw", "deberta", "tupe", "toys:Paced", "rerope"])
 def test_small_blocks_of_queries_give_the_same(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = crowded(spec)
     monkeypatch.setattr(crowd, "ENTRIES", 2 * HEADS * KEYS * HEAD_WIDTH * 3)
-    same(crowded(spec), whole)
+    assert_same(crowded(spec), whole)
 
 
 # The changed models

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from poscli.cli import complete
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RUN = "A run's id, or the beginning of one; or an encoding, which stands for all its seeds."
 
@@ -29,7 +26,8 @@ def compare(
     json_: Json = False,
 ) -> None:
     """Is one run better than another? Differences with intervals at every length: better, worse or within noise."""
-    from poscli.report import collect
+    from poscli.evaluation.intervals import FEWEST_SEEDS
+    from poscli.report import collect, records
     from poscli.report.comparison import compare_runs, pick
     from poscli.report.over_seeds import Units
     from poscli.report.terminal import comparison_table
@@ -37,13 +35,6 @@ def compare(
     rows, _, details = collect(out_ / "runs")
     ours, theirs = pick(rows, first), pick(rows, second)
     table = compare_runs(ours, theirs, Units(details["units"]), protocol)
-    emit(json_, _records(table), lambda: out().print(comparison_table(table)))
-    seeds = int(table["seeds"].max())
-    if seeds < 3:
+    emit(json_, records(table), lambda: out().print(comparison_table(table)))
+    if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
         note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over documents only, not over seeds")
-
-
-def _records(table: pd.DataFrame) -> list[dict]:
-    from poscli.report import records
-
-    return records(table)

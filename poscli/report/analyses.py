@@ -8,7 +8,6 @@ from poscli.report.analysis import Analysis
 from poscli.report.audit import audit
 from poscli.report.compared import compared
 from poscli.report.known_limit import known_limit
-from poscli.report.over_seeds import Units
 from poscli.report.recalled import recalled
 from poscli.report.sections import Group
 from poscli.report.spread import spread
@@ -18,9 +17,8 @@ from poscli.report.why import broken_by, used_window
 def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[Analysis, ...]:
     """What a section can say beside its summary; `baseline` names the encoding that all others are compared with."""
     rows, found = group.rows, list[Analysis | None]()
-    if "units" in group.details:
-        units = Units(group.details["units"])
-        found += [compared(rows, units, baseline) if baseline else None, spread(rows, units)]
+    if group.units is not None:
+        found += [compared(rows, group.units, baseline) if baseline else None, spread(rows, group.units)]
     found.append(known_limit(rows, summary))
     details = {name: table for name, table in group.details.items() if len(table)}
     if "recall" in details:

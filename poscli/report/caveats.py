@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import amount, distinct, listed, low_to_high
+from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.pooling import headline, pool
 from poscli.report.summary import ratio_name
-from poscli.report.verdicts import ENOUGH_SEEDS, is_failure
+from poscli.report.verdicts import is_failure
 
 MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are not comparable without a warning
 
@@ -31,11 +32,11 @@ def _holes(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
 
 def _seeds(rows: pd.DataFrame) -> list[str]:
     counts = rows.groupby("encoding")["seed"].nunique()
-    if counts.max() >= ENOUGH_SEEDS:
-        few = [str(name) for name in counts[counts < ENOUGH_SEEDS].index]
-        told = f"Fewer than {ENOUGH_SEEDS} seeds for {listed(few)}: intervals leave out the spread between seeds."
+    if counts.max() >= FEWEST_SEEDS:
+        few = [str(name) for name in counts[counts < FEWEST_SEEDS].index]
+        told = f"Fewer than {FEWEST_SEEDS} seeds for {listed(few)}: intervals leave out the spread between seeds."
         return [told] if few else []
-    some = "One seed" if counts.max() == 1 else f"Fewer than {ENOUGH_SEEDS} seeds"
+    some = "One seed" if counts.max() == 1 else f"Fewer than {FEWEST_SEEDS} seeds"
     return [f"{some} per encoding: intervals cover the choice of documents, not the spread between seeds."]
 
 

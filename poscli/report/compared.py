@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import listed, signed
+from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.analysis import Analysis
 from poscli.report.comparison import BETTER, SIGNIFICANT, WITHIN_NOISE, WORSE, compared_with
 from poscli.report.over_seeds import Units
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column, gain_text
-from poscli.report.verdicts import ENOUGH_SEEDS
 
 
 def compared(rows: pd.DataFrame, units: Units, baseline: str) -> Analysis | None:
@@ -24,7 +24,7 @@ def compared(rows: pd.DataFrame, units: Units, baseline: str) -> Analysis | None
     for ratio, part in table.groupby("ratio"):
         cells = part.set_index("encoding").reindex(list(names))
         columns.append(Column(ratio_name(float(ratio)), tuple(_cell(*cells.loc[name, CELL]) for name in names)))
-    few = table["seeds"].max() < ENOUGH_SEEDS
+    few = table["seeds"].max() < FEWEST_SEEDS
     return Analysis(
         f"Compared with {baseline}",
         _answer(last, baseline),
@@ -33,7 +33,7 @@ def compared(rows: pd.DataFrame, units: Units, baseline: str) -> Analysis | None
             f"loss minus that of {baseline} in bits per byte with its 95 % interval, below zero is better",
             f"better, worse: the paired permutation test gives p < {SIGNIFICANT} after Holm's correction for "
             f"{int(table['p'].notna().sum())} comparisons; within noise: it does not",
-            *([f"fewer than {ENOUGH_SEEDS} seeds: intervals and tests are over documents only"] if few else []),
+            *([f"fewer than {FEWEST_SEEDS} seeds: intervals and tests are over documents only"] if few else []),
         ),
     )
 

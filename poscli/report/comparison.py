@@ -25,19 +25,15 @@ def compared_with(rows: pd.DataFrame, units: Units, baseline: str) -> pd.DataFra
 
     Columns as in COMPARED: `difference` is the loss of the encoding minus that of the baseline in bits per byte, with
     the ends of its 95 % interval; p-values are of paired permutation tests, and `p_holm` corrects them for the number
-    of comparisons. UsageError if there is no such encoding.
+    of comparisons.
     """
-    names = sorted(set(rows["encoding"]))
-    if baseline not in names:
-        raise UsageError(f"--baseline {baseline}: there is no such encoding in these results: {near(baseline, names)}")
     protocol = headline(rows).perplexity
     own = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL)]
     lines = [
         {"encoding": name, "baseline": baseline, "length": length, "ratio": part["ratio"].iloc[0]}
         | difference(part[part["encoding"] == name], part[part["encoding"] == baseline], units)
         for length, part in own.groupby("length")
-        for name in names
-        if name != baseline
+        for name in sorted(set(rows["encoding"]) - {baseline})
     ]
     return judged(pd.DataFrame(lines))
 
@@ -59,7 +55,7 @@ def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
 def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protocol: str) -> pd.DataFrame:
     """One selection of runs compared with another at every length that both have; columns as in COMPARED.
 
-    UsageError if they were evaluated on different text, or not under the protocol, or share no length.
+    UsageError if they were evaluated on different text, or not under the protocol, or share no length or no seed.
     """
     ours, theirs = _comparable(ours, theirs)
     known = sorted(set(ours["protocol"]) & set(theirs["protocol"]))
@@ -74,6 +70,8 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protoco
         one, two = own[own["length"] == length], other[other["length"] == length]
         head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
         lines.append(head | difference(one, two, units))
+    if not any(line["seeds"] for line in lines):
+        raise UsageError("these runs have no seed with a loss and no text in common; train both with the same --seed")
     return judged(pd.DataFrame(lines))
 
 

@@ -29,12 +29,13 @@ from poscli.drawing.axes import (
 from poscli.drawing.page import End, Failure, Page, clip_name, failure_rows
 from poscli.drawing.style import MAX_COLORED_LINES, Style, Styles, styles_for
 from poscli.drawing.text import distinct, listed, number, signed
+from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.findings import gain_finding, perplexity_finding, position_finding
 from poscli.report.guessing import untrained
 from poscli.report.origin import footnote, unit_of
 from poscli.report.pooling import LN2, NothingToPlot, headline, pool, the_train_length
 from poscli.report.summary import ratio_name
-from poscli.report.verdicts import ENOUGH_SEEDS, NOT_TRAINED
+from poscli.report.verdicts import NOT_TRAINED
 from poscli.runs.schema import FULL
 
 MIN_RATIO_FOR_LOG_AXIS = 2.5  # largest over smallest value
@@ -258,7 +259,7 @@ def _band(axes: Axes, line: pd.DataFrame, style: Style) -> None:
 
 
 def _bands(rows: pd.DataFrame, protocol: str) -> str:
-    if rows.groupby("encoding")["seed"].nunique().max() >= ENOUGH_SEEDS:
+    if rows.groupby("encoding")["seed"].nunique().max() >= FEWEST_SEEDS:
         return "Bands: 95 % intervals over seeds and documents."
     units = listed(distinct(rows.loc[rows["protocol"] == protocol, "resampled"])) or "documents"
     return f"Bands: 95 % intervals over {units}, which are the same for all encodings."

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from poscli.drawing.text import number, signed
+from poscli.evaluation.plan import PAIRED
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import LN2, headline, sound
 from poscli.report.summary import ratio_name
@@ -54,13 +57,13 @@ def _table(rows: pd.DataFrame, protocol: str) -> pd.DataFrame:
     )
     key = ["encoding", "ratio"]
     full = mine[mine["variant"] == FULL].groupby(key)[["excess", "best", "won"]].mean()
-    crop = mine[mine["variant"] == "crop"].groupby(key)["best"].mean()
+    crop = mine[mine["variant"] == PAIRED].groupby(key)["best"].mean()
     available = (crop - full["best"]).reindex(full.index)
     used = (full["won"] / available).where(available > NAMED_FROM_BITS)
     return full.assign(available=available, used=used)
 
 
-def _cells(values: pd.Series, names: list[str], ratio: float, write) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+def _cells(values: pd.Series, names: list[str], ratio: float, write: Callable[[float], str]) -> tuple[str, ...]:
     found = (values.get((name, ratio)) for name in names)
     return tuple("-" if value is None or value != value else write(value) for value in found)
 

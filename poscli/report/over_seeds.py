@@ -10,17 +10,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from poscli.evaluation.intervals import Interval, two_level_interval
+from poscli.evaluation.intervals import FEWEST_SEEDS, Interval, two_level_interval
 from poscli.evaluation.plan import PAIRED
 from poscli.report.pooling import SEED_COLUMNS, headline, sound
-from poscli.report.verdicts import ENOUGH_SEEDS
 from poscli.runs.schema import FULL
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Losses:
+class UnitLosses:
     """Of S runs on the D units of text that all of them scored: nats `[S, D]`, and tokens and bytes `[D]`."""
 
     units: NDArray[np.str_]
@@ -28,10 +27,10 @@ class Losses:
     tokens: Array
     bytes: Array
 
-    def on(self, units: NDArray[np.str_]) -> Losses:
+    def on(self, units: NDArray[np.str_]) -> UnitLosses:
         """The losses on some of the units, which are sorted."""
         chosen = np.searchsorted(self.units, units)
-        return Losses(units, self.nats[:, chosen], self.tokens[chosen], self.bytes[chosen])
+        return UnitLosses(units, self.nats[:, chosen], self.tokens[chosen], self.bytes[chosen])
 
 
 class Units:
@@ -44,7 +43,7 @@ class Units:
         groups = table.groupby(["run_id", "protocol", "length", "variant"]).indices
         self._parts = {key: (names[at], *(values[at] for values in columns)) for key, at in groups.items()}
 
-    def losses(self, runs: Sequence[str], protocol: str, length: int, variant: str = FULL) -> Losses | None:
+    def losses(self, runs: Sequence[str], protocol: str, length: int, variant: str = FULL) -> UnitLosses | None:
         """The losses of these runs, one row each; None if one of them has none, or they share no unit."""
         keys = [(run, protocol, length, variant) for run in runs]
         if not keys or any(key not in self._parts for key in keys):
@@ -58,13 +57,13 @@ class Units:
         at = [np.searchsorted(names, common) for names, *_ in parts]
         _, _, tokens, sizes = parts[0]
         nats = np.stack([part[1][i] * part[2][i] for part, i in zip(parts, at, strict=True)])
-        return Losses(common, nats, tokens[at[0]], sizes[at[0]])
+        return UnitLosses(common, nats, tokens[at[0]], sizes[at[0]])
 
 
 def with_intervals(rows: pd.DataFrame, units: Units) -> pd.DataFrame:
     """Rows of eval.csv with SEED_COLUMNS: intervals over the seeds and documents of each encoding, in nats per token.
 
-    They stand on the rows of every encoding with ENOUGH_SEEDS runs that have a loss, for the loss under the protocol
+    They stand on the rows of every encoding with FEWEST_SEEDS runs that have a loss, for the loss under the protocol
     that reports quote, and for the gain under the protocol of the gain; elsewhere they are NaN.
     """
     chosen = headline(rows)
@@ -84,7 +83,7 @@ def with_intervals(rows: pd.DataFrame, units: Units) -> pd.DataFrame:
 
 def _interval(units: Units, runs: list[str], protocol: str, length: int, *, is_gain: bool) -> Interval | None:
     """The interval of the mean loss, or of the mean gain, over some runs; None if they or their units are too few."""
-    found = units.losses(runs, protocol, length) if len(runs) >= ENOUGH_SEEDS else None
+    found = units.losses(runs, protocol, length) if len(runs) >= FEWEST_SEEDS else None
     if found is None:
         return None
     nats = found.nats

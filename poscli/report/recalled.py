@@ -7,11 +7,11 @@ import math
 import pandas as pd
 
 from poscli.drawing.text import amount, listed, signed
+from poscli.evaluation.recall import HIT
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import LN2
 from poscli.report.table import Column
 
-HIT = "hit"
 FEWEST_TOKENS = 50  # in a bin; with fewer, its mean is not shown
 NAMED_FROM_BITS = 0.1  # bits per token that count as recall in the answer, if their interval excludes zero
 

@@ -29,6 +29,7 @@ class Group:
     rows: pd.DataFrame
     positions: pd.DataFrame
     details: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    units: Units | None = None  # the table of units among the details, if it is there
     notes: tuple[str, ...] = ()
 
 
@@ -97,13 +98,15 @@ def split(
 def _group(part: pd.DataFrame, positions: pd.DataFrame, details: Details, slug: str) -> Group:
     labels, notes = name_runs(part)
     tables = {name: _of_runs(table, labels) for name, table in details.items()}
+    units = Units(tables["units"]) if "units" in tables else None
     rows = part.assign(encoding=part["run_id"].map(labels))
     return Group(
         title=f"{corpora(part)}, trained at L = {part['train_length'].iloc[0]}",
         slug=slug,
-        rows=with_intervals(rows, Units(tables["units"])) if "units" in tables else rows,
+        rows=rows if units is None else with_intervals(rows, units),
         positions=_of_runs(positions, labels),
         details=tables,
+        units=units,
         notes=tuple(notes),
     )
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import low_to_high
-from poscli.evaluation.intervals import Interval, two_level_interval
+from poscli.evaluation.intervals import FEWEST_SEEDS, Interval, two_level_interval
 from poscli.report.analysis import Analysis
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
-from poscli.report.verdicts import ENOUGH_SEEDS
 from poscli.runs.schema import FULL
+
+Found = dict[tuple[str, float], Interval]  # by encoding and ratio
 
 
 def spread(rows: pd.DataFrame, units: Units) -> Analysis | None:
@@ -26,15 +27,13 @@ def spread(rows: pd.DataFrame, units: Units) -> Analysis | None:
     for ratio in sorted({1.0, float(own["ratio"].max())}) if len(own) else []:
         for name, part in own[own["ratio"] == ratio].groupby("encoding"):
             runs = list(part["run_id"].unique())
-            if len(runs) < ENOUGH_SEEDS:
+            if len(runs) < FEWEST_SEEDS:
                 continue
             losses = units.losses(runs, protocol, int(part["length"].iloc[0]))
             if losses is not None:
                 found[str(name), ratio] = two_level_interval(losses.nats / LN2, losses.bytes)
     return _analysis(found) if found else None
 
-
-Found = dict[tuple[str, float], Interval]  # by encoding and ratio
 
 LEGEND = (
     "bits per byte: the loss with its 95 % interval over seeds and documents",

@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.guessing import untrained
 from poscli.report.pooling import headline, pool, task_measures, the_train_length
-from poscli.report.verdicts import ENOUGH_SEEDS, HARM_BPB, NOT_TESTED, NOT_TRAINED, can_win, is_failure
+from poscli.report.verdicts import HARM_BPB, NOT_TESTED, NOT_TRAINED, can_win, is_failure
 from poscli.report.verdicts import verdict as judge
 from poscli.system.errors import UsageError
 
@@ -63,7 +64,7 @@ def safe_ratio(gains: pd.DataFrame) -> float:
     It is the largest length at which, as at all shorter ones, the interval of the gain excludes a harm of HARM_BPB.
     """
     longer = gains[gains["ratio"] > 1].sort_values("ratio")
-    if longer.empty or (longer["seeds"] < ENOUGH_SEEDS).all():
+    if longer.empty or (longer["seeds"] < FEWEST_SEEDS).all():
         return math.nan
     safe = 1.0
     for _, point in longer.iterrows():

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from poscli.drawing.text import amount, number, signed
+from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.pooling import Headline
 from poscli.report.summary import GAIN, measures_of, ratio_name, ratios_of
-from poscli.report.verdicts import ENOUGH_SEEDS, HARM_BPB, MEANING, NOT_TRAINED, can_win
+from poscli.report.verdicts import HARM_BPB, MEANING, NOT_TRAINED, can_win
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
         )
     if summary["safe"].notna().any():
         lines["safe"] = (
-            f"safe: the largest multiple of L up to which the interval over at least {ENOUGH_SEEDS} seeds excludes a "
+            f"safe: the largest multiple of L up to which the interval over at least {FEWEST_SEEDS} seeds excludes a "
             f"harm of {HARM_BPB} bits per byte, compared with the context cut to L"
         )
     seen = set(summary["verdict"])

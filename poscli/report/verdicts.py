@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from poscli.evaluation.intervals import FEWEST_SEEDS
+
 USES_CONTEXT, MAY_USE_CONTEXT, HOLDS = "uses context", "may use context", "holds"
 DEGRADES, BREAKS = "degrades", "breaks"
 UNCLEAR, NOT_TESTED, NOT_TRAINED = "unclear", "not tested", "not trained"
@@ -15,11 +17,10 @@ HARM_BPB, BROKEN_BPB = 0.01, 0.3
 # A smaller gain is of no consequence either. The context cut to L is up to L/8 shorter than L, which alone is worth
 # about 0.001 bits on source code.
 GAIN_BPB = 0.005
-ENOUGH_SEEDS = 3  # fewer say nothing about the spread between seeds
 MEANING = {
     USES_CONTEXT: "better than the same model with its context cut to L, over seeds and documents: it reads beyond L "
     "and gains from it",
-    MAY_USE_CONTEXT: f"better than with its context cut to L on these documents, with fewer than {ENOUGH_SEEDS} seeds: "
+    MAY_USE_CONTEXT: f"better than with its context cut to L on these documents, with fewer than {FEWEST_SEEDS} seeds: "
     "other seeds may not be",
     HOLDS: f"not worse than with its context cut to L by {HARM_BPB} bits per byte or more; a model that ignores "
     "everything before the last L tokens also gets this verdict",
@@ -52,12 +53,12 @@ def only_guesses(nll: float, gain_low: float, guess: float) -> bool:
     return (guess - nll if math.isnan(gain_low) else gain_low) <= 0
 
 
-def verdict(gain: float, gain_low: float, gain_high: float, *, seeds: int = ENOUGH_SEEDS) -> str:
+def verdict(gain: float, gain_low: float, gain_high: float, *, seeds: int = FEWEST_SEEDS) -> str:
     """The verdict on a context gain and its 95 % interval, in bits per byte, of so many seeds."""
     if math.isnan(gain_low) or math.isnan(gain_high):
         return UNCLEAR
     if gain_low > 0 and gain >= GAIN_BPB:
-        return USES_CONTEXT if seeds >= ENOUGH_SEEDS else MAY_USE_CONTEXT
+        return USES_CONTEXT if seeds >= FEWEST_SEEDS else MAY_USE_CONTEXT
     if gain_low > -HARM_BPB:
         return HOLDS
     if gain_high > -HARM_BPB:
