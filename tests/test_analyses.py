@@ -215,12 +215,15 @@ def test_recall_is_what_is_won_beyond_the_training_length() -> None:
 
 
 def attributed(name: str, seed: int, full: float, **harms: float) -> list[dict]:
-    """Rows of why/attribution.csv; a harm that is not a number is void."""
+    """Rows of why/attribution.csv, harms in bits; one that is not a number is void."""
     rows = [{"change": "base", "harm": 0.0}, {"change": "full", "harm": full}]
     rows += [{"change": change, "harm": harm} for change, harm in harms.items()]
     same = {"encoding": name, "seed": seed, "train_length": 64, "length": 256, "reason": ""}
     return [
-        row | same | {"nll": 1 + row["harm"], "status": "ok" if row["harm"] == row["harm"] else "void"} for row in rows
+        row
+        | same
+        | {"harm": row["harm"] * LN2, "nll": 1 + row["harm"], "status": "ok" if row["harm"] == row["harm"] else "void"}
+        for row in rows
     ]
 
 
@@ -244,6 +247,16 @@ def test_what_breaks_is_told_by_groups_of_encodings_over_seeds() -> None:
     assert cells["position (offset)"] == ("void", "void", "void")
     assert cells["distance (stretch)"] == ("+0.500", "+0.800 (80 %)", "+0.900 (90 %)")
     assert cells["number of keys (crowd)"] == ("0.000", "+0.100 (10 %)", "+0.100 (10 %)")
+
+
+def test_a_fault_of_an_encoding_is_told_even_if_one_seed_shows_it() -> None:
+    rows = [*attributed("a", 0, 0.0, offset=0.0), *attributed("a", 1, 0.0, offset=0.5)]
+    rows[-1] |= {"status": "fault", "reason": "by definition nothing may change, but it does"}
+    found = broken_by(pd.DataFrame(rows), pd.DataFrame({"encoding": ["a"]}))
+    assert found is not None
+    assert found.answer == (
+        "At 4x, does not break: a. Faults of encodings: a: by definition nothing may change, but it does."
+    )
 
 
 def test_the_distance_to_a_known_optimum() -> None:

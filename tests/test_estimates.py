@@ -272,6 +272,9 @@ def test_a_dry_run_says_what_is_done(results, folder):
     evaluated = document("extrapolate", *SHORT, "--dry-run")
     assert {job["done"] for job in evaluated["jobs"]} == {"evaluated"}
     assert evaluated["seconds"] == 0
+    unexplained = document("extrapolate", *SHORT, "--why", "--dry-run")
+    assert {job["done"] for job in unexplained["jobs"]} == {"evaluated, not explained"}
+    assert all(job["seconds"] > 0 for job in unexplained["jobs"])
     longer = document("extrapolate", "--max-len", 64, "--dry-run")
     assert {job["done"] for job in longer["jobs"]} == {"not evaluated"}
     assert snapshot(folder) == before
@@ -291,6 +294,16 @@ def test_a_suite_says_how_long_it_takes_before_it_starts():
     done = document("run", "tiny.toml", "--dry-run")
     assert [job["done"] for job in done["jobs"]] == ["complete, evaluated"] * 2
     assert done["seconds"] == 0
+
+
+def test_the_analyses_of_why_take_time_until_they_are_made(folder):
+    assert cli("run", "tiny.toml").code == 0
+    (folder / "tiny.toml").write_text(SUITE + "why = true\n")
+    before = document("run", "tiny.toml", "--dry-run")
+    assert [job["done"] for job in before["jobs"]] == ["complete"] * 2
+    assert before["seconds"] > 0
+    assert cli("run", "tiny.toml").code == 0
+    assert document("run", "tiny.toml", "--dry-run")["seconds"] == 0
 
 
 # starting anew

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +15,8 @@ from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
-    import torch
-
-    from poscli.evaluation.protocol import EvaluationSettings
+    from poscli.evaluation.measure import EvaluationSetup
     from poscli.runs.run import Run
-    from poscli.tasks import Task
 
 
 Encodings = Annotated[
@@ -36,6 +32,13 @@ Runs = Annotated[
         autocompletion=complete.runs,
     ),
 ]  # fmt: skip
+Judge = Annotated[
+    str,
+    typer.Option(
+        "--judge", help="With --why: the run that says which tokens need long context, trained on 8 times the length.",
+        autocompletion=complete.runs,
+    ),
+]  # fmt: skip
 Smoke = Annotated[
     bool, typer.Option("--smoke", help="Score only a few hundred tokens, to see whether everything runs.")
 ]
@@ -46,6 +49,7 @@ def extrapolate(
     request: ExtrapolateRequest,
     enc: Encodings = None,
     run: Runs = None,
+    judge: Judge = "",
     smoke: Smoke = False,
     dry_run: plan.DryRun = False,
     yes: plan.Yes = False,
@@ -58,53 +62,48 @@ def extrapolate(
     from poscli.evaluation.extrapolate import extrapolate as evaluate
     from poscli.report import terminal
 
+    judging = _judge(judge, request, out_ / "runs")
     work = _work(request, run or [], enc or [], smoke, device, out_ / "runs")
-    jobs = plan.evaluations(work.runs, work.tasks, work.settings, work.device)
-    plan.announce_longest(work.settings)
+    jobs = plan.evaluations(work, why=request.why, judge=judging)
+    plan.announce_longest(each.settings for each in work)
     if dry_run:
         plan.show(jobs, json_)
         return
     plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
-    each = zip(work.runs, work.tasks, work.settings, strict=True)
-    tables = [evaluate(*one, work.device) for one in each]
+    tables = [evaluate(each.run, each.task, each.settings, each.device) for each in work]
     if request.why:
-        _explain(work, request.judge, out_ / "runs")
+        from poscli.evaluation.why.explain import explain
+
+        for each in work:
+            explain(each, judging)
     emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
     note(f"next: poscli report{carried(out_)}")
     if any((table["status"] != "ok").all() for table in tables):
         raise typer.Exit(PARTIAL)
 
 
-def _explain(work: _Work, judge: str, runs: Path) -> None:
-    """The analyses of --why, of every run that was trained with the encoding that it is evaluated as."""
-    from poscli.evaluation.why.explain import Request, explain
+def _judge(judge: str, request: ExtrapolateRequest, runs: Path) -> Run | None:
+    """The run of this id, or None if none is asked for; UsageError if it is not one run, or judges nothing."""
     from poscli.runs.select import select
 
-    judges = select(runs, [judge], []) if judge else [None]
-    if len(judges) > 1:
-        raise UsageError(f"--judge {judge} begins the ids of {len(judges)} runs; give more of one")
-    for run, task, settings in zip(work.runs, work.tasks, work.settings, strict=True):
-        if not run.trained and run.id != getattr(judges[0], "id", None):
-            explain(Request(run, task, settings, work.device, judges[0]))
-
-
-@dataclass(frozen=True)
-class _Work:
-    """The runs to evaluate, each with its task and settings, and the device."""
-
-    runs: list[Run]
-    tasks: list[Task]
-    settings: list[EvaluationSettings]
-    device: torch.device
+    if not judge:
+        return None
+    if not request.why:
+        raise UsageError(f"--judge {judge} judges the key tokens of --why; give --why too")
+    found = select(runs, [judge], [])
+    if len(found) > 1:
+        raise UsageError(f"--judge {judge} begins the ids of {len(found)} runs; give more of one")
+    return found[0]
 
 
 def _work(
     request: ExtrapolateRequest, ids: list[str], encodings: list[str], smoke: bool, device_name: str, runs: Path
-) -> _Work:
-    """Every selected run, and its weights under the encodings of --as."""
+) -> list[EvaluationSetup]:
+    """Every selected run, and its weights under the encodings of --as, with its task and settings."""
     from functools import cache
 
     from poscli.evaluation.extrapolate import settings_of
+    from poscli.evaluation.measure import EvaluationSetup
     from poscli.evaluation.posthoc import runs_as
     from poscli.runs.select import select, trained, with_known_plugins
     from poscli.system.device import device_of
@@ -113,6 +112,12 @@ def _work(
     device, opened = device_of(device_name), cache(open_task)
     selected = with_known_plugins(select(runs, ids, encodings), strict=bool(ids))
     chosen = runs_as(selected if ids else trained(selected), request.as_, strict=bool(ids or encodings))
-    settings = [settings_of(run.config, request, smoke) for run in chosen]
-    tasks = [opened(run.config.task, run.config.corpus, run.config.tokenizer) for run in chosen]
-    return _Work(chosen, tasks, settings, device)
+    return [
+        EvaluationSetup(
+            run,
+            opened(run.config.task, run.config.corpus, run.config.tokenizer),
+            settings_of(run.config, request, smoke),
+            device,
+        )
+        for run in chosen
+    ]

@@ -21,6 +21,7 @@ from poscli.system.progress import duration
 if TYPE_CHECKING:
     import torch
 
+    from poscli.evaluation.measure import EvaluationSetup
     from poscli.evaluation.protocol import EvaluationSettings
     from poscli.runs.run import Run
     from poscli.sweep.job import Job
@@ -63,6 +64,7 @@ def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
 
     from poscli.evaluation.extrapolate import settings_of
     from poscli.evaluation.posthoc import posthoc_specs
+    from poscli.evaluation.why.explain import is_left_to_explain
     from poscli.runs.run import evaluated_as
     from poscli.system.device import device_of
     from poscli.tasks import open_task
@@ -78,7 +80,10 @@ def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
         if run is not None:
             models = [run, *(evaluated_as(run, other) for other in others)]
         settings = settings_of(config, job.extrapolate)
-        each = [_evaluation(model, config, task, settings, device) for model in models]
+        why = job.extrapolate.why and is_left_to_explain(run, task, settings)
+        each = [
+            _evaluation(model, config, task, settings, device, why=why and i == 0) for i, model in enumerate(models)
+        ]
         done = "complete, evaluated" if all(e.seconds == 0 for e in each) else training.done
         seconds = training.seconds + sum(e.seconds for e in each)
         memory = max(training.memory_gib, *(e.memory_gib for e in each))
@@ -86,12 +91,16 @@ def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
     return planned
 
 
-def evaluations(
-    runs: Iterable[Run], tasks: Iterable[Task], settings: Iterable[EvaluationSettings], device: torch.device
-) -> list[PlannedJob]:
-    """The evaluations of some runs. Nothing is written."""
-    each = zip(runs, tasks, settings, strict=True)
-    return [_evaluation(run, run.config, task, wanted, device) for run, task, wanted in each]
+def evaluations(setups: Iterable[EvaluationSetup], *, why: bool, judge: Run | None = None) -> list[PlannedJob]:
+    """The evaluations of some runs, and with `why` the analyses that are not made yet. Nothing is written."""
+    from poscli.evaluation.why.explain import is_left_to_explain
+
+    planned = []
+    for each in setups:
+        run, task, settings = each.run, each.task, each.settings
+        left = why and is_left_to_explain(run, task, settings, judge)
+        planned.append(_evaluation(run, run.config, task, settings, each.device, why=left))
+    return planned
 
 
 def delete(jobs: Iterable[PlannedJob], runs: Path) -> None:
@@ -137,12 +146,13 @@ def _training(config: RunConfig, task: Task, runs: Path, device: torch.device, *
 
 
 def _evaluation(
-    run: Run | None, config: RunConfig, task: Task, settings: EvaluationSettings, device: torch.device
+    run: Run | None, config: RunConfig, task: Task, settings: EvaluationSettings, device: torch.device, *, why: bool
 ) -> PlannedJob:
-    """The evaluation of a run, or of a configuration that has no run yet."""
+    """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it."""
     from poscli.config.size import evaluation_bytes, parameters
     from poscli.evaluation.estimate import (
         evaluation_seconds,
+        explanation_seconds,
         refuse_unaffordable,
         refuse_unaffordable_losses,
         windows_of,
@@ -152,9 +162,11 @@ def _evaluation(
 
     longest = settings.lengths[-1]
     refuse_unaffordable(config, longest, device)
-    done = run is not None and is_evaluated(run, settings)
-    windows = {} if done else windows_of(task, settings)
+    evaluated = run is not None and is_evaluated(run, settings)
+    windows = {} if evaluated and not why else windows_of(task, settings)
     refuse_unaffordable_losses(task, windows)
+    seconds = 0.0 if evaluated else evaluation_seconds(config, task, windows, device)
+    seconds += explanation_seconds(config, task, windows, device) if why else 0.0
     size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest, vocab=task.vocab)
     return PlannedJob(
         run_id=run.id if run else config.run_id(task.fingerprint),
@@ -162,9 +174,9 @@ def _evaluation(
         seed=config.seed,
         parameters=parameters(config.model, config.encoding, config.length, task.vocab),
         steps=config.steps,
-        done="evaluated" if done else "not evaluated",
+        done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
         memory_gib=size / 2**30,
-        seconds=evaluation_seconds(config, task, windows, device),
+        seconds=seconds,
     )
 
 

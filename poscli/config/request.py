@@ -77,11 +77,7 @@ class ExtrapolateRequest(Frozen):
         description="Tokens that must occur again, in the table of recall by distance: 4 to 8 suit bytes.",
     )
     why: bool = Field(
-        False,
-        description="Also ask why each model breaks and whether it uses its context; takes about as long again.",
-    )
-    judge: str = Field(
-        "", description="With --why: the run that judges which tokens need long context, trained on 8 times the length."
+        False, description="Also ask why each model breaks and whether it uses its context; half as long again."
     )
     protocols: list[str] = Field(
         [], description="A protocol to evaluate under beside those of the task, such as answer; repeatable."

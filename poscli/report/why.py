@@ -8,13 +8,11 @@ from collections.abc import Mapping
 import pandas as pd
 
 from poscli.drawing.text import listed, signed
-from poscli.evaluation.why.attribution import remedies, what_breaks
+from poscli.evaluation.why.attribution import CAUSES, FULL, SMALLEST_HARM, remedies, what_breaks
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import LN2
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
-
-CHANGES = {"offset": "position", "stretch": "distance", "crowd": "number of keys"}
 
 
 def broken_by(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
@@ -26,10 +24,10 @@ def broken_by(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     ratio = ratio_name(float((table["length"] / table["train_length"]).max()))
     columns = [
         Column("encoding", tuple(names), right=False),
-        Column(f"harm at {ratio}", tuple(_cell(rows[name], "full") for name in names)),
+        Column(f"harm at {ratio}", tuple(_cell(rows[name], FULL) for name in names)),
         *(
             Column(f"{what} ({change})", tuple(_cell(rows[name], change) for name in names))
-            for change, what in CHANGES.items()
+            for change, what in CAUSES.items()
         ),
     ]
     return Analysis(
@@ -37,7 +35,7 @@ def broken_by(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         _answer({name: rows[name] for name in names}, ratio),
         tuple(columns),
         (
-            f"harm at {ratio}: nats per token above the loss with the last L tokens at their trained positions",
+            f"harm at {ratio}: bits per token above the loss with the last L tokens at their trained positions",
             "position (offset): those L tokens at the positions that they have in the long window",
             "distance (stretch): those L tokens with their distances multiplied, which also moves neighbours apart",
             "number of keys (crowd): all tokens, with no distance seen as more than in training",
@@ -48,14 +46,14 @@ def broken_by(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
 
 
 def _mean(part: pd.DataFrame) -> list[dict]:
-    """The rows of one encoding, averaged over its seeds: nll, harm and share; texts are those of the first seed."""
+    """The rows of one encoding, averaged over its seeds: nll, harm and share; texts are those of the worst seed."""
     rows = []
-    first = part.drop_duplicates("change")
+    first = part.sort_values("status", key=lambda status: status != "fault", kind="stable").drop_duplicates("change")
     means = part.groupby("change")[["nll", "harm"]].mean()
-    broken = means["harm"].get("full", math.nan)
+    broken = means["harm"].get(FULL, math.nan)
     for row in first.to_dict("records"):
         harm = float(means.loc[row["change"], "harm"])
-        share = harm / broken if broken >= 0.01 else math.nan
+        share = harm / broken if broken >= SMALLEST_HARM else math.nan
         rows.append(row | {"nll": float(means.loc[row["change"], "nll"]), "harm": harm, "share": share})
     return rows
 
@@ -66,8 +64,8 @@ def _cell(rows: list[dict], change: str) -> str:
         return "-"
     if row["status"] != "ok":
         return row["status"]
-    share = f" ({100 * row['share']:.0f} %)" if change != "full" and row["share"] == row["share"] else ""
-    return f"{signed(row['harm'])}{share}"
+    share = f" ({100 * row['share']:.0f} %)" if change != FULL and row["share"] == row["share"] else ""
+    return f"{signed(row['harm'] / LN2)}{share}"
 
 
 def _answer(rows: dict[str, list[dict]], ratio: str) -> str:
@@ -75,7 +73,9 @@ def _answer(rows: dict[str, list[dict]], ratio: str) -> str:
     groups: dict[str, list[str]] = {}
     for name, mine in rows.items():
         groups.setdefault(what_breaks(mine), []).append(name)
-    told = "; ".join(f"{text.replace(f' at {ratio}', '')}: {listed(names, 8)}" for text, names in groups.items())
+    told = "; ".join(f"{text}: {listed(names, 8)}" for text, names in groups.items())
+    faults = [f"{name}: {row['reason']}" for name, mine in rows.items() for row in mine if row["status"] == "fault"]
+    told += f". Faults of encodings: {'; '.join(faults)}" if faults else ""
     mended = dict.fromkeys(line for mine in rows.values() for line in remedies(mine))
     return f"At {ratio}, {told}.{' What usually mends that: ' + '; '.join(mended) + '.' if mended else ''}"
 

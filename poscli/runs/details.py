@@ -44,7 +44,11 @@ ATTRIBUTION_COLUMNS: Columns = {
     ),
     "train_length": ("int64", "tokens in a training window, L"),
     "length": ("int64", "tokens in the long window, l"),
-    "status": ("str", "ok; void: it cannot matter, or has no meaning, by definition; unsupported; not measured"),
+    "status": (
+        "str",
+        "ok; void: it cannot matter, or has no meaning, by definition; fault: it mattered all the same; unsupported; "
+        "not measured",
+    ),
     "reason": ("str", "cause of a status that is not ok, in one line"),
     "nll": ("float64", "mean negative log-likelihood of the scored tokens, nats per token"),
     "harm": ("float64", "nll minus that of the base, on identical tokens"),

@@ -13,8 +13,9 @@ from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.validate import Frozen
 from poscli.evaluation.extrapolate import extrapolate, settings_of
+from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import posthoc_specs
-from poscli.evaluation.why.explain import Request, explain
+from poscli.evaluation.why.explain import explain
 from poscli.runs.run import evaluated_as
 from poscli.system.device import device_of
 from poscli.tasks import Task, open_task
@@ -60,6 +61,6 @@ def run_job(job: Job, open_task: OpenTask = open_task) -> Iterator[Path]:
     for each in (run, *(evaluated_as(run, encoding) for encoding in posthoc)):
         settings = settings_of(config, job.extrapolate)
         extrapolate(each, task, settings, device)
-        if job.extrapolate.why and not each.trained:
-            explain(Request(each, task, settings, device))
+        if job.extrapolate.why:
+            explain(EvaluationSetup(each, task, settings, device))
         yield each.folder

@@ -121,7 +121,7 @@ def _checked(found: Outcome, base: Outcome, model: Model, sample: Sample) -> Out
     if apart <= limit:
         return replace(found, reason=f"nothing can change: {found.reason}")
     fault = f"but the loss of a token changes by {apart:.2g} nats, and rounding explains {limit:.1g}"
-    return replace(found, reason=f"by definition nothing may change ({found.reason}), {fault}: a fault in the encoding")
+    return replace(found, status="fault", reason=f"by definition nothing may change ({found.reason}), {fault}")
 
 
 def _rounding(model: Model, sample: Sample) -> float:
@@ -182,21 +182,22 @@ REMEDIES = {
 
 def verdict(rows: list[dict[str, Any]], name: str) -> str:
     """One sentence on what breaks the model of a name, from the rows of `attribution`; void causes are left out."""
-    return f"{name} {what_breaks(rows)}"
-
-
-def what_breaks(rows: list[dict[str, Any]]) -> str:
-    """The sentence of `verdict` without its subject; equal texts mean equal causes."""
     full = next(row for row in rows if row["change"] == FULL)
-    at = f"at {full['length'] / full['train_length']:g}x"
+    ratio = full["length"] / full["train_length"]
+    return f"{name} {what_breaks(rows, f' at {ratio:g}x')}"
+
+
+def what_breaks(rows: list[dict[str, Any]], at: str = "") -> str:
+    """The sentence of `verdict` without its subject, and without the length unless `at` has it."""
+    full = next(row for row in rows if row["change"] == FULL)
     if full["status"] != "ok":
-        return f"was not measured {at}: {full['reason']}"
+        return f"was not measured{at}: {full['reason']}"
     if not full["harm"] >= SMALLEST_HARM:
-        return f"does not break {at}"
+        return f"does not break{at}"
     stretched = next((row["share"] for row in rows if row["change"] == "stretch" and row["status"] == "ok"), 0.0)
     untold = "; neighbours moved apart do more harm than the long window, which leaves the part of distance open"
     verb = "breaks" if full["harm"] >= BROKEN else "is harmed"
-    return f"{verb} {at}{_by(*causes(rows))}" + (untold if stretched > MOST_OF_STRETCH else "")
+    return f"{verb}{at}{_by(*causes(rows))}" + (untold if stretched > MOST_OF_STRETCH else "")
 
 
 def remedies(rows: list[dict[str, Any]]) -> list[str]:

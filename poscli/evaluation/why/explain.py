@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from poscli.equation import Unsupported
 from poscli.evaluation.extrapolate import trained_model
@@ -25,7 +23,7 @@ from poscli.model.transformer import Model
 from poscli.runs.details import DETAILS
 from poscli.runs.load import load_trained
 from poscli.runs.results import explained_under, write_explanation
-from poscli.runs.run import Run
+from poscli.runs.run import ENDED, Run
 from poscli.runs.schema import frame
 from poscli.system.console import note
 from poscli.system.memory import is_out_of_memory
@@ -42,40 +40,58 @@ SCORED_SHARE = 1 / 8  # of L, at the end of each window, so that every scored to
 Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Request:
-    """The run to explain, its task and settings, the device, and the run that judges key tokens, if any does."""
-
-    run: Run
-    task: Task
-    settings: EvaluationSettings
-    device: torch.device
-    judge: Run | None = None
-
-
-def explain(request: Request) -> None:
+def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
     """Write the tables of all analyses of a run, unless they were written under the same settings before.
 
-    UsageError for a run that cannot be judged by the judge. A run without a trained model is left out with a note. A
-    signal raises Interrupted; the same command begins the analyses of this run anew.
+    `judge` is the run that says which tokens need long context; without one there are no key tokens. The judge itself
+    is passed over, and so is a run evaluated as an encoding that it was not trained with. UsageError if the judge
+    cannot judge this run. A run without a trained model is left out with a note. A signal raises Interrupted; the same
+    command begins the analyses of this run anew.
     """
-    run, settings = request.run, request.settings
-    if request.judge is not None:
-        refuse_judge(request.judge, run)
-    if run.status()["state"] != "complete" or not request.task.same_text or len(settings.lengths) < 2:
+    run = setup.run
+    if _is_passed_over(run, judge):
+        return
+    if judge is not None:
+        refuse_judge(judge, run)
+    if run.status()["state"] != "complete" or not _has_longer_lengths(setup.task, setup.settings):
         note(f"{run.id} has nothing to explain: it needs a trained model, one text, and a length beyond its own")
         return
-    record = record_of(run, settings) | ({"judge": request.judge.id} if request.judge else {})
     with run.locked():
-        if explained_under(run) == record:
+        if is_explained(run, setup.settings, judge):
             note(f"{run.id} is explained already: nothing to do")
             return
-        write_explanation(run, _tables(request), record)
+        write_explanation(run, _tables(setup, judge), _record(run, setup.settings, judge))
 
 
-def _tables(request: Request) -> dict[str, Any]:
+def is_left_to_explain(run: Run | None, task: Task, settings: EvaluationSettings, judge: Run | None = None) -> bool:
+    """Whether `explain` will have work to do with a run once it is trained; `run` is None if it is not begun."""
+    if not _has_longer_lengths(task, settings):
+        return False
+    if run is None:
+        return True
+    failed = run.status()["state"] in ENDED and run.status()["state"] != "complete"
+    return not (failed or _is_passed_over(run, judge) or is_explained(run, settings, judge))
+
+
+def _has_longer_lengths(task: Task, settings: EvaluationSettings) -> bool:
+    return task.same_text and len(settings.lengths) >= 2
+
+
+def _is_passed_over(run: Run, judge: Run | None) -> bool:
+    return bool(run.trained) or (judge is not None and run.id == judge.id)
+
+
+def is_explained(run: Run, settings: EvaluationSettings, judge: Run | None = None) -> bool:
+    """Whether the tables of a run were made under these settings and by this judge."""
+    return explained_under(run) == _record(run, settings, judge)
+
+
+def _record(run: Run, settings: EvaluationSettings, judge: Run | None) -> dict[str, Any]:
+    return record_of(run, settings) | ({"judge": judge.id} if judge else {})
+
+
+def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:
     """The table of every analysis, by the name of its file."""
-    setup = EvaluationSetup(request.run, request.task, request.settings, request.device)
     model, near, far = trained_model(setup), _sample(setup, NEAR, NEAR_TOKENS), _sample(setup, None, FAR_TOKENS)
     analyses: dict[str, Callable[[], Rows]] = {
         "why/attribution": lambda: attribution(model, near),
@@ -83,11 +99,11 @@ def _tables(request: Request) -> dict[str, Any]:
         "why/receptive": lambda: receptive(model, near, len(near.spans)),
         "why/dilution": lambda: dilution(model, far),
     }
-    if request.judge is not None:
-        judge = load_trained(request.judge, request.device)
-        analyses["why/key_tokens"] = lambda: _of_key_tokens(model, judge, _sample(setup, None, KEY_TOKENS))
+    if judge is not None:
+        judging = load_trained(judge, setup.device)
+        analyses["why/key_tokens"] = lambda: _of_key_tokens(model, judging, _sample(setup, None, KEY_TOKENS))
     tables = {}
-    with stoppable() as stop, Meter(f"why {request.run.config.encoding}", len(analyses)) as progress:
+    with stoppable() as stop, Meter(f"why {setup.run.config.encoding}", len(analyses)) as progress:
         for name, make in analyses.items():
             rows = _attempt(name, make)
             tables[name] = frame([run_columns(setup) | row for row in rows], DETAILS[name])
