@@ -44,6 +44,9 @@ SUITES = {
     "unknown recipe key": (SUITE + "[train.recipe]\nlr = 0.1", ("'lr'", "matrix_lr")),
     "unknown preset": (SUITE.replace("nano", "nanno"), ("'nanno'", "did you mean nano?")),
     "encodings as text": (SUITE.replace('["alibi"]', '"alibi"'), ("encodings = 'alibi'", "list")),
+    "a part in single brackets": (SUITE + "[part]\ntrain.length = 64", "[[part]]"),
+    "unknown key of a part": (SUITE + "[[part]]\ntrain.lenght = 64", ("'part.0.train.lenght'", "did you mean length?")),
+    "unknown table of a part": (SUITE + "[[part]]\ntrian.length = 64", ("'part.0.trian'", "did you mean train?")),
     "no encodings": (SUITE.replace('["alibi"]', "[]"), "encodings = []"),
     "unknown encoding": (SUITE.replace('["alibi"]', '["alibi", "rpoe"]'), ("'rpoe'", "did you mean urpe or rope")),
     "encodings not text": (SUITE.replace('"alibi"', "3"), "encodings.0 = 3"),
@@ -86,14 +89,19 @@ def test_a_wrong_suite_is_listed_with_its_error(folder):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return trained(tmp_path_factory.getbasetemp())
+def source(tmp_path_factory):
+    """A trained, evaluated and explained run of alibi."""
+    out = tmp_path_factory.mktemp("explained")
+    (own,) = (trained(tmp_path_factory.getbasetemp()) / "runs").glob("alibi-*")
+    shutil.copytree(own, out / "runs" / own.name)
+    result = cli("extrapolate", *SHORT, "--why", "--out", out)
+    assert result.code == 0, result.err
+    return out / "runs" / own.name
 
 
 @pytest.fixture
-def run(results, folder):
-    """A trained and evaluated run of alibi in ./results, which a test may damage."""
-    (source,) = (results / "runs").glob("alibi-*")
+def run(source, folder):
+    """The run in ./results, which a test may damage."""
     return shutil.copytree(source, folder / "results" / "runs" / source.name)
 
 
@@ -104,6 +112,10 @@ def test_limits_of_an_evaluation(run):
     assert_refused(
         ("extrapolate", "--max-len", 2**20, "--tokens", 256), 4, ("1048576", "held-out document", "smaller --max-len")
     )
+
+
+def test_a_run_is_not_compared_with_itself(run):
+    assert_refused(("compare", "alibi", run.name), 2, ("both names mean the same runs", run.name))
 
 
 @pytest.mark.parametrize("command", ["extrapolate", "generate"])
@@ -144,6 +156,7 @@ DAMAGES = {
     "a symlink to itself": _loop,
     "gone": lambda path: path.unlink(),
 }
+COMPARE = ("compare", "alibi", "alibi-")
 LS_RUNS, REPORT, GENERATE, EXTRAPOLATE = ("ls", "runs"), ("report",), ("generate",), ("extrapolate", *SHORT)
 READ_BY = {  # which commands read a file of a run
     "config.toml": (LS_RUNS, REPORT, GENERATE, EXTRAPOLATE),
@@ -153,6 +166,9 @@ READ_BY = {  # which commands read a file of a run
     "train.csv": (LS_RUNS, REPORT),
     "eval.csv": (REPORT, EXTRAPOLATE),
     "position.csv": (REPORT,),
+    "units.csv": (REPORT, COMPARE),
+    "recall.csv": (REPORT, COMPARE),
+    "why/attribution.csv": (REPORT,),
     "eval.json": (EXTRAPOLATE,),
 }
 

@@ -30,6 +30,13 @@ def folder(tmp_path, monkeypatch):
 USAGE = [
     (("bench", "--enc", "none", "--batch", 10**20), ("bench: batch = 1000000000000", "less than or equal to 1048576")),
     (("bench", "--enc", "none", "--lengths", "9" * 5000), ("--lengths", "too long for a number of tokens")),
+    (("extrapolate", "--lengths", "abc"), ("--lengths 'abc'", "valid number")),
+    (("extrapolate", "--lengths", "1,,2"), ("--lengths ''", "valid number")),
+    (("extrapolate", "--lengths", "0.5"), ("--lengths '0.5'", "greater than or equal to 1")),
+    (("extrapolate", "--lengths", "nan"), ("--lengths 'nan'", "finite")),
+    (("extrapolate", "--ngram", 65), ("ngram = 65", "64")),
+    (("extrapolate", "--judge", "alibi"), ("--judge alibi", "give --why too")),
+    (("compare", "alibi"), "Missing argument"),
     # encodings
     (("train", *NANO), "--enc"),
     ((*TRAIN, "--enc", "rope|none|alibi"), ("alternates 3 encodings", "has 2 layers")),

@@ -22,6 +22,7 @@ from poscli.encodings import Encoding, Shape, names
 from poscli.encodings.registry import missing
 from poscli.evaluation import estimate as evaluation
 from poscli.evaluation.plan import Measurement
+from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.initialise import build_model, fresh_model
 from poscli.runs.schema import FULL
 from poscli.specs import parse
@@ -163,9 +164,18 @@ def test_the_memory_of_evaluation_is_right_within_a_factor_of_three(encoding, le
 
 def test_windows_that_cannot_fit_are_refused() -> None:
     config = RunConfig(encoding="none", model=PRESETS["nano"])
-    evaluation.refuse_unaffordable(config, 8192, CPU)
-    with pytest.raises(UsageError, match=r"on 10000000000 tokens needs about .* free; lower --max-len"):
-        evaluation.refuse_unaffordable(config, 10**10, CPU)
+
+    def check(**asked) -> None:
+        settings = EvaluationSettings(train_length=512, tokens=512, stride=128, **asked)
+        evaluation.refuse_unaffordable(config, settings, CPU)
+
+    check(max_len=8192)
+    for asked, option in [
+        ({"max_len": 2**33}, "--max-len"),
+        ({"max_len": 2**33, "ratios": (1.0, 2.0**24)}, "--lengths"),
+    ]:
+        with pytest.raises(UsageError, match=rf"on 8589934592 tokens needs about .* free; lower {option}$"):
+            check(**asked)
 
 
 def test_losses_that_cannot_fit_are_refused() -> None:

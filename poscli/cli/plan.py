@@ -161,7 +161,7 @@ def _evaluation(
     from poscli.evaluation.measure import PASS_TOKENS
 
     longest = settings.lengths[-1]
-    refuse_unaffordable(config, longest, device)
+    refuse_unaffordable(config, settings, device)
     evaluated = run is not None and is_evaluated(run, settings)
     windows = {} if evaluated and not why else windows_of(task, settings)
     refuse_unaffordable_losses(task, windows)

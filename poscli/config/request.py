@@ -16,7 +16,7 @@ DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
 DEFAULT_NGRAM = 6
 
 
-Ratio = Annotated[float, Field(ge=1, le=MOST)]
+Ratio = Annotated[float, Field(ge=1, le=MOST, allow_inf_nan=False)]
 
 
 def ascending(ratios: tuple[float, ...]) -> tuple[float, ...]:

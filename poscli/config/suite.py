@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from poscli.config.count import MOST
 from poscli.config.request import ExtrapolateRequest, TrainRequest
@@ -47,6 +47,13 @@ class Suite(Frozen):
         [],
         description="Parts, written [[part]], such as one for each corpus; each has all encodings and seeds.",
     )
+
+    @field_validator("part", mode="before")
+    @classmethod
+    def _list(cls, value: object) -> object:
+        if isinstance(value, dict):
+            raise ValueError("a part of a suite begins with [[part]], in two pairs of brackets")
+        return value
 
     def parts(self) -> list[Suite]:
         """A suite without parts for each part; the suite itself if it has none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -44,9 +44,10 @@ def rule(error: ValidationError) -> str:
 
 
 def _keys(cls: type[BaseModel], path: list[str]) -> list[str]:
-    """The keys of the table at a path inside a model."""
+    """The keys of the table at a path inside a model; the number of a list's item is a part of the path."""
     for part in path:
-        kind = cls.model_fields[part].annotation if part in cls.model_fields else None
+        kind = cls.model_fields[part].annotation if part in cls.model_fields else cls
+        kind = next(iter(get_args(kind)), kind)
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             break
         cls = kind

@@ -31,12 +31,14 @@ CERTAIN = 3  # an estimate of memory of so many times what is free cannot be wro
 Windows = Mapping[Measurement, int]  # the number of windows of each measurement
 
 
-def refuse_unaffordable(config: RunConfig, longest: int, device: torch.device) -> None:
-    """UsageError if windows of `longest` tokens certainly do not fit the memory."""
+def refuse_unaffordable(config: RunConfig, settings: EvaluationSettings, device: torch.device) -> None:
+    """UsageError if windows of the longest length certainly do not fit the memory."""
+    longest = settings.lengths[-1]
     size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest)
     if unaffordable(size / CERTAIN, device):
         why = unaffordable(size, device)
-        raise UsageError(f"evaluating {config.encoding} on {longest} tokens {why}; lower --max-len")
+        option = "--lengths" if settings.ratios else "--max-len"
+        raise UsageError(f"evaluating {config.encoding} on {longest} tokens {why}; lower {option}")
 
 
 @lru_cache(maxsize=4)

@@ -110,12 +110,15 @@ KEY_TOKEN_COLUMNS: Columns = {
 }
 
 # The tables by the name of the file, without `.csv`; each begins with the columns that identify the run.
-DETAILS: dict[str, Columns] = {
+OF_EVALUATION: dict[str, Columns] = {
     "units": RUN_COLUMNS | UNIT_COLUMNS,
     "recall": RUN_COLUMNS | RECALL_COLUMNS,
+}
+OF_WHY: dict[str, Columns] = {
     "why/attribution": RUN_COLUMNS | ATTRIBUTION_COLUMNS,
     "why/saturation": RUN_COLUMNS | SATURATION_COLUMNS,
     "why/receptive": RUN_COLUMNS | RECEPTIVE_COLUMNS,
     "why/dilution": RUN_COLUMNS | DILUTION_COLUMNS,
     "why/key_tokens": RUN_COLUMNS | KEY_TOKEN_COLUMNS,
 }
+DETAILS = OF_EVALUATION | OF_WHY

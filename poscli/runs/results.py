@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from poscli.runs.details import DETAILS
+from poscli.runs.details import DETAILS, OF_EVALUATION, OF_WHY
 from poscli.runs.run import EVAL, EVALUATED, EXPLAINED, POSITION, POSTHOC, TRAIN, Run, evaluated_as, open_run
 from poscli.runs.schema import (
     EVAL_COLUMNS,
@@ -52,8 +52,7 @@ def write_evaluation(run: Run, tables: Tables, settings: dict[str, Any]) -> None
     """Write the tables of an evaluation. eval.json is removed first and written last: with it, the others are whole."""
     run.files.remove(EVALUATED)
     run.files.write(POSITION, table_text(tables.positions))
-    for name, table in tables.details.items():
-        run.files.write(f"{name}.csv", table_text(table))
+    _write_details(run, tables.details, OF_EVALUATION)
     run.files.write(EVAL, table_text(tables.rows))
     content = {"encoding": run.config.encoding, "settings": settings}
     run.files.write(EVALUATED, json.dumps(content, indent=2) + "\n")
@@ -62,8 +61,7 @@ def write_evaluation(run: Run, tables: Tables, settings: dict[str, Any]) -> None
 def write_explanation(run: Run, tables: Mapping[str, pd.DataFrame], settings: dict[str, Any]) -> None:
     """Write the tables of --why, by the names of their files in DETAILS; why.json is written last."""
     run.files.remove(EXPLAINED)
-    for name, table in tables.items():
-        run.files.write(f"{name}.csv", table_text(table))
+    _write_details(run, tables, OF_WHY)
     run.files.write(EXPLAINED, json.dumps(settings, indent=2) + "\n")
 
 
@@ -117,10 +115,16 @@ def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:
     )
 
 
+def _write_details(run: Run, tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Columns]) -> None:
+    """Write a table of every kind, so that one which is missing was deleted; a kind without a table has no rows."""
+    for name, columns in kinds.items():
+        run.files.write(f"{name}.csv", table_text(tables.get(name, frame([], columns))))
+
+
 def _detail(run: Run, name: str) -> pd.DataFrame:
-    """One of the DETAILS of a run; without rows if it was not made."""
+    """One of the DETAILS of a run; without rows if it was not made, as by older versions and without --why."""
     file = f"{name}.csv"
-    made = not name.startswith("why/") or run.files.has(EXPLAINED)
-    if not made or not run.files.has(file):
+    made = run.files.has(EVALUATED if name in OF_EVALUATION else EXPLAINED)
+    if not (made and run.files.was_written(file)):
         return frame([], DETAILS[name])
     return parse_table(run.files.read(file), run.folder / file, DETAILS[name])

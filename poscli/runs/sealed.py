@@ -58,6 +58,10 @@ class Sealed:
         """Whether there is a file of this name, damaged or not."""
         return os.path.lexists(self.folder / name)  # true for a symlink that leads nowhere
 
+    def was_written(self, name: str) -> bool:
+        """Whether a file of this name was ever written here, removed since or not."""
+        return name in self._sums()
+
     def remove(self, name: str) -> None:
         """Remove a file durably, if there is one."""
         with storing(self.folder / name):

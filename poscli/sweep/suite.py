@@ -46,7 +46,7 @@ def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     configs = list(dict.fromkeys(config.model_copy(update={"corpus": task.corpus}) for config in configs))
     task.check(configs[0].length)
     settings = settings_of(configs[0], suite.extrapolate)
-    refuse_unaffordable(configs[0], settings.lengths[-1], where)  # first: a task may make a text for every length
+    refuse_unaffordable(configs[0], settings, where)  # first: a task may make a text for every length
     Plan(task, settings)  # refuses lengths for which no document is long enough
     _refuse_useless_posthoc(configs, suite.extrapolate.as_)
     return [Job(config=config, extrapolate=suite.extrapolate, runs=runs, device=device) for config in configs]
