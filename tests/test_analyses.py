@@ -214,6 +214,17 @@ def test_recall_is_what_is_won_beyond_the_training_length() -> None:
     assert recalled(table.assign(kind="miss"), pd.DataFrame({"encoding": ["a"]})) is None
 
 
+def gained(gains: dict[str, tuple[float, float]]) -> pd.DataFrame:
+    """Rows of eval.csv at 16x with these context gains in bits per byte, of the model and of it under a window."""
+    rows, _ = results({name: (1.5, lambda _: 0.0) for name in gains})
+    rows = rows[rows["variant"].isin(["full", "crop", "window"])]
+    for name, (own, windowed) in gains.items():
+        for variant, gain in (("full", own), ("window", windowed)):
+            at = (rows["encoding"] == name) & (rows["variant"] == variant)
+            rows.loc[at, "gain"] = gain * LN2
+    return rows
+
+
 def attributed(name: str, seed: int, full: float, **harms: float) -> list[dict]:
     """Rows of why/attribution.csv, harms in bits; one that is not a number is void."""
     rows = [{"change": "base", "harm": 0.0}, {"change": "full", "harm": full}]
@@ -236,27 +247,34 @@ def test_what_breaks_is_told_by_groups_of_encodings_over_seeds() -> None:
             *attributed("alibi", 0, 0.0, offset=math.nan, stretch=0.5, crowd=0.0),
         ]
     )
-    found = broken_by(table, pd.DataFrame({"encoding": ["alibi", "xpos", "rope"]}))
+    gains = {"rope": (-1.0, 0.0), "xpos": (-0.5, -0.4), "alibi": (0.0, 0.0)}
+    found = broken_by(table, gained(gains), pd.DataFrame({"encoding": ["alibi", "xpos", "rope"]}))
     assert found is not None
-    assert found.answer.startswith(
-        "At 4x, does not break: alibi; breaks by distance, not by number of keys: xpos and rope. "
-        "What usually mends that: against distance: distances interpolated"
+    assert found.answer == "A window of 4x L harms xpos and rope, and does not harm alibi."
+    assert found.points[0] == "xpos and rope break by distance, not by number of keys"
+    assert found.points[1].startswith("what usually mends that, against distance: distances interpolated")
+    assert found.points[2:] == (
+        "the baseline window, measured at the longest length, mends rope, and does not mend xpos",
     )
     cells = {column.name: column.cells for column in found.columns}
     assert cells["harm at 4x"] == ("0.000", "+1.00", "+1.00")
     assert cells["position (offset)"] == ("void", "void", "void")
     assert cells["distance (stretch)"] == ("+0.500", "+0.800 (80 %)", "+0.900 (90 %)")
+    apart = [*attributed("rope", 0, 0.1, offset=math.nan, stretch=0.3, crowd=0.1)]
+    found = broken_by(pd.DataFrame(apart), gained(gains), pd.DataFrame({"encoding": ["rope"]}))
+    assert found is not None
+    assert found.points[0] == "rope is harmed by number of keys; the part of distance is open"
+    assert found.columns[3].cells == ("+0.300 (open)",)
     assert cells["number of keys (crowd)"] == ("0.000", "+0.100 (10 %)", "+0.100 (10 %)")
 
 
 def test_a_fault_of_an_encoding_is_told_even_if_one_seed_shows_it() -> None:
     rows = [*attributed("a", 0, 0.0, offset=0.0), *attributed("a", 1, 0.0, offset=0.5)]
     rows[-1] |= {"status": "fault", "reason": "by definition nothing may change, but it does"}
-    found = broken_by(pd.DataFrame(rows), pd.DataFrame({"encoding": ["a"]}))
+    found = broken_by(pd.DataFrame(rows), gained({"a": (0.0, 0.0)}), pd.DataFrame({"encoding": ["a"]}))
     assert found is not None
-    assert found.answer == (
-        "At 4x, does not break: a. Faults of encodings: a: by definition nothing may change, but it does."
-    )
+    assert found.answer == "A window of 4x L does not harm a."
+    assert found.points == ("a has a fault: by definition nothing may change, but it does",)
 
 
 def test_the_distance_to_a_known_optimum() -> None:

@@ -21,7 +21,7 @@ from poscli.attention.engines import named
 from poscli.encodings import Encoding, names
 from poscli.evaluation.why import attribution as why
 from poscli.evaluation.why import crowd
-from poscli.evaluation.why.attribution import attribution, losses_by_change, measure, remedies, verdict
+from poscli.evaluation.why.attribution import attribution, losses_by_change, measure, remedies, verdict, what_breaks
 from poscli.evaluation.why.crowd import crowd_engine, refuses
 from poscli.evaluation.why.moved import Moved, moved
 from poscli.evaluation.why.sample import Sample
@@ -372,8 +372,15 @@ def words(full: float = 1.0, status: dict[str, str] | None = None, **share: floa
         (words(crowd=math.nan, status={"crowd": "void"}), "X breaks at 4x, but no cause was measured"),
         (
             words(offset=1.0, stretch=10.3, crowd=0.0),
-            "X breaks at 4x by position, not by number of keys; neighbours moved apart do more harm than the long "
-            "window, which leaves the part of distance open",
+            "X breaks at 4x by position, not by number of keys; the part of distance is open",
+        ),
+        (
+            words(stretch=10.3, crowd=0.3, status={"offset": "void"}),
+            "X breaks at 4x, not by number of keys; the part of distance is open",
+        ),
+        (
+            words(stretch=10.3, crowd=math.nan, status={"crowd": "unsupported"}),
+            "X breaks at 4x; the part of distance is open",
         ),
         (words(0.19, offset=0.9), "X is harmed at 4x by position"),
         (words(0.009, offset=math.nan), "X does not break at 4x"),
@@ -386,6 +393,12 @@ def words(full: float = 1.0, status: dict[str, str] | None = None, **share: floa
 )
 def test_the_verdict_names_what_was_measured_and_no_more(rows: list[dict], expected: str) -> None:
     assert verdict(rows, "X") == expected
+
+
+def test_several_encodings_are_told_in_the_plural() -> None:
+    assert what_breaks(words(crowd=1.0), many=True) == "break by number of keys"
+    assert what_breaks(words(0.19, crowd=1.0), many=True) == "are harmed by number of keys"
+    assert what_breaks(words(0.0, crowd=1.0), " at 4x", many=True) == "do not break at 4x"
 
 
 def test_the_remedy_goes_with_the_cause() -> None:

@@ -267,9 +267,24 @@ def test_an_axis_around_zero_is_squeezed_below_where_losses_are_over_five_times_
 )
 def test_ticks_around_zero_are_round_and_simple_ones_go_first(axes, high: float, expected: list[float]) -> None:
     axes.set_ylim(-high * 1.0001, high * 1.0001)
-    _round_ticks(axes)
+    _round_ticks(axes, even=False)
     assert ticks(axes) == pytest.approx([*(-tick for tick in expected[::-1]), 0, *expected])
     assert labels(axes)[len(expected) :] == ["0", *(f"+{tick}" for tick in expected)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((-0.41, 0.59), ["-0.4", "-0.2", "0", "+0.2", "+0.4"]),
+        ((-0.35, 0.42), ["-0.3", "-0.2", "-0.1", "0", "+0.1", "+0.2", "+0.3", "+0.4"]),
+        ((-0.011, 0.016), ["-0.01", "-0.005", "0", "+0.005", "+0.01", "+0.015"]),
+        ((-7, 11), ["-5", "0", "+5", "+10"]),
+    ],
+)
+def test_ticks_of_a_linear_axis_around_zero_are_even(axes, limits: tuple[float, float], expected: list[str]) -> None:
+    axes.set_ylim(*limits)
+    _round_ticks(axes, even=True)
+    assert labels(axes) == expected
 
 
 def test_headroom_is_seven_percent_of_the_height(axes) -> None:

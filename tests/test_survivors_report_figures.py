@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 import pytest
+from fake_results import results
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
@@ -28,6 +29,7 @@ from poscli.report.figures import (
     _octaves,
     _perplexity_label,
     _styles,
+    perplexity_by_length,
 )
 from poscli.report.pooling import LN2, NothingToPlot
 
@@ -199,6 +201,15 @@ def test_bands_are_explained_by_the_seeds_of_an_encoding(seeds: list[int], resam
     rows = pd.DataFrame({"encoding": names, "seed": seeds, "protocol": "p", "resampled": resampled})
     other = rows.assign(protocol="q", resampled="windows")
     assert _bands(pd.concat([rows, other]), "p") == note
+
+
+@pytest.mark.parametrize(("count", "banded"), [(6, True), (7, False)])
+def test_bands_that_would_hide_each_other_are_left_out(count: int, banded: bool) -> None:
+    rows, _ = results({f"e{n}": (1.4 + 0.01 * n, lambda _: 0.0) for n in range(count)})
+    drawn = perplexity_by_length(rows).page
+    assert len(drawn.axes.collections) == (count if banded else 0)
+    words = " ".join(text.get_text().replace("\n", " ") for text in drawn.figure.texts)
+    assert ("Bands: 95 %" in words, "No bands" in words) == (banded, not banded)
 
 
 def gains(**variants: float) -> dict[str, pd.DataFrame]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
 from poscli.drawing.style import INK, QUIET, Style
 
@@ -66,7 +66,7 @@ def signed_axis(axes: Axes, low: float, high: float) -> str:
     if squeezed:
         axes.set_yscale("symlog", linthresh=top, linscale=1.2)
     axes.set_ylim(low * 2 if squeezed else low - 0.6 * high, top)
-    _round_ticks(axes)
+    _round_ticks(axes, even=not squeezed)
     axes.axhspan(0, top, color=POSITIVE_TINT, zorder=0, linewidth=0)
     axes.axhline(0, color=INK, linewidth=1.1, zorder=3)
     return ", log scale below" if squeezed else ""
@@ -121,18 +121,29 @@ def log_ticks(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _round_ticks(axes: Axes) -> None:
-    """Set round ticks on an axis around zero: large and simple numbers first, unless another tick is too near."""
+def _round_ticks(axes: Axes, *, even: bool) -> None:
+    """Set round ticks on an axis around zero, at even steps or as many as are not too near to each other."""
     low, high = axes.get_ylim()
+    ticks = _even_ticks(low, high) if even else _spread_ticks(axes, low, high)
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:+g}" if tick else "0" for tick in ticks]))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    ticks = MaxNLocator(nbins=8, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [round(float(tick), 12) for tick in ticks if low <= tick <= high]
+
+
+def _spread_ticks(axes: Axes, low: float, high: float) -> list[float]:
+    """Large and simple numbers first, unless another tick is too near."""
     sizes = [digit * 10.0**power for power in (1, 0, -1, -2, -3) for digit in (1, 3, 5, 2)]
     kept: dict[float, float] = {}
     for tick in [0.0, *sizes, *(-size for size in sizes)]:
         at = _height(axes, tick)
         if low <= tick <= high and all(abs(at - other) > MIN_TICK_DISTANCE for other in kept.values()):
             kept[tick] = at
-    axes.yaxis.set_major_locator(FixedLocator(sorted(kept)))
-    axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:+g}" if tick else "0" for tick in sorted(kept)]))
-    axes.yaxis.set_minor_locator(NullLocator())
+    return sorted(kept)
 
 
 def _height(axes: Axes, y: float) -> float:

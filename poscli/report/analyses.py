@@ -24,7 +24,7 @@ def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[A
     if "recall" in details:
         found.append(recalled(details["recall"], summary))
     if "why/attribution" in details:
-        found.append(broken_by(details["why/attribution"], summary))
+        found.append(broken_by(details["why/attribution"], rows, summary))
     if "why/saturation" in details:
         found.append(used_window(group.details, summary))
     found.append(audit(rows, summary))

@@ -40,6 +40,8 @@ from poscli.runs.schema import FULL
 
 MIN_RATIO_FOR_LOG_AXIS = 2.5  # largest over smallest value
 SKIPPED_POSITIONS = 1 / 16  # of the training length: losses there are so high that they would flatten the curve
+MOST_BANDS = 6  # most of the width of a band is the spread of documents, the same for all: more bands hide each other
+NO_BANDS = "No bands: those of so many encodings would hide each other. The gain has its intervals."
 MIN_GAIN_AXIS_BPB = 0.01  # upper end of the gain axis where all gains are smaller
 BASELINE_DASHES = {":": "dotted", "-.": "dash-dotted", "--": "dashed"}  # further baselines are not drawn
 
@@ -54,7 +56,7 @@ class Drawing(NamedTuple):
 def perplexity_by_length(
     rows: pd.DataFrame, *, styles: Styles | None = None, trained: Mapping[str, int] | None = None
 ) -> Drawing:
-    """Perplexity by the length of the window, one line per encoding with its band.
+    """Perplexity by the length of the window, one line per encoding, with its band if there are few.
 
     `styles` keeps the look of an encoding over several figures; `trained` maps run ids to tokens of training.
     """
@@ -64,9 +66,11 @@ def perplexity_by_length(
     styles = styles or _styles(points, "ppl")
     failures = _failures(points, styles)
     page, last = Page(good["encoding"].nunique(), len(failures)), int(points["length"].max())
+    banded = good["encoding"].nunique() <= MOST_BANDS
     for name, line in _lines(points, "ppl"):
         draw(page.axes, line["length"], line["ppl"], styles[name])
-        _band(page.axes, line, styles[name])
+        if banded:
+            _band(page.axes, line, styles[name])
     length_axis(page.axes, sorted(set(points["length"])), train_length)
     scale = _log_where_wide(page.axes, good["ppl"])
     name_axes(page.axes, LENGTH_AXIS, f"perplexity per {unit}{scale} (lower is better)")
@@ -75,7 +79,7 @@ def perplexity_by_length(
     page.label_ends(_ends(good, "ppl", styles, _marking(_perplexity_label, guessing)), failures)
     title = f"Which encodings still predict well at {ratio_name(last / train_length)} their training length?"
     heading = f"perplexity at {last} (times its own at {train_length})"
-    note = f"{footnote(rows, protocol, trained)} {_bands(rows, protocol)}"
+    note = f"{footnote(rows, protocol, trained)} {_bands(rows, protocol) if banded else NO_BANDS}"
     return _finish(page, title, perplexity_finding(points, unit, guessing), heading, note)
 
 

@@ -94,6 +94,7 @@ def _section(section: Section, trained: Mapping[str, int]) -> dict[str, Any]:
             {
                 "title": analysis.title,
                 "answer": analysis.answer,
+                "points": analysis.points,
                 "table": markdown_table(analysis.columns) if analysis.columns else "",
                 "legend": analysis.legend,
             }

@@ -125,6 +125,8 @@ def _show_section(section: Section, console: Console) -> None:
         console.print(Text(line, style="dim"))
     for analysis in section.analyses:
         console.print(Text(f"{analysis.title} {analysis.answer}"))
+        for line in analysis.points:
+            console.print(Text(f"- {line}"))
     for name, verdict, reason in failures(section.summary):
         console.print(Text(f"{name}: {verdict}: {reason}", style=COLORS.get(verdict, FAILED_COLOR)))
     for note in section.notes:

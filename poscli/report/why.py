@@ -8,40 +8,48 @@ from collections.abc import Mapping
 import pandas as pd
 
 from poscli.drawing.text import listed, signed
-from poscli.evaluation.why.attribution import CAUSES, FULL, SMALLEST_HARM, remedies, what_breaks
+from poscli.evaluation.why.attribution import CAUSES, FULL, SMALLEST_HARM, is_open, remedies, what_breaks
 from poscli.report.analysis import Analysis
-from poscli.report.pooling import LN2
+from poscli.report.pooling import LN2, headline, pool
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
+from poscli.report.verdicts import HARM_BPB
+
+Changes = Mapping[str, list[dict]]  # the rows of the attribution of an encoding, over its seeds, by its name
 
 
-def broken_by(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
-    """What the long window does, and one change of it at a time; None if nothing was attributed."""
+def broken_by(table: pd.DataFrame, rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
+    """What the long window does, and one change of it at a time; None if nothing was attributed.
+
+    `rows` are those of the evaluation, which also measured what a window mends.
+    """
     if table.empty:
         return None
-    rows = {name: _mean(part) for name, part in table.groupby("encoding")}
-    names = [name for name in summary["encoding"] if name in rows]
+    found = {name: _mean(part) for name, part in table.groupby("encoding")}
+    changes = {name: found[name] for name in summary["encoding"] if name in found}
     ratio = ratio_name(float((table["length"] / table["train_length"]).max()))
     columns = [
-        Column("encoding", tuple(names), right=False),
-        Column(f"harm at {ratio}", tuple(_cell(rows[name], FULL) for name in names)),
+        Column("encoding", tuple(changes), right=False),
+        Column(f"harm at {ratio}", tuple(_cell(mine, FULL) for mine in changes.values())),
         *(
-            Column(f"{what} ({change})", tuple(_cell(rows[name], change) for name in names))
+            Column(f"{what} ({change})", tuple(_cell(mine, change) for mine in changes.values()))
             for change, what in CAUSES.items()
         ),
     ]
     return Analysis(
         "Why do they break?",
-        _answer({name: rows[name] for name in names}, ratio),
+        _answer(changes, ratio),
         tuple(columns),
         (
             f"harm at {ratio}: bits per token above the loss with the last L tokens at their trained positions",
             "position (offset): those L tokens at the positions that they have in the long window",
             "distance (stretch): those L tokens with their distances multiplied, which also moves neighbours apart",
+            "open: that does more than twice the harm of the long window, and so tells nothing about long distances",
             "number of keys (crowd): all tokens, with no distance seen as more than in training",
             "void: nothing can change, or the change has no meaning, by the encoding's definition; where nothing can "
             "change, the loss is computed all the same and checked",
         ),
+        points=(*_mechanisms(changes), *_mended(rows, changes), *_faults(changes)),
     )
 
 
@@ -64,20 +72,60 @@ def _cell(rows: list[dict], change: str) -> str:
         return "-"
     if row["status"] != "ok":
         return row["status"]
-    share = f" ({100 * row['share']:.0f} %)" if change != FULL and row["share"] == row["share"] else ""
-    return f"{signed(row['harm'] / LN2)}{share}"
+    harm = signed(row["harm"] / LN2)
+    if change == FULL or math.isnan(row["share"]):
+        return harm
+    return f"{harm} (open)" if is_open(row) else f"{harm} ({100 * row['share']:.0f} %)"
 
 
-def _answer(rows: dict[str, list[dict]], ratio: str) -> str:
-    """Encodings grouped by what breaks them, and what usually mends each cause."""
+def _answer(changes: Changes, ratio: str) -> str:
+    """Which encodings the long window harms."""
+    harmed = [name for name, mine in changes.items() if _full(mine)["harm"] >= SMALLEST_HARM]
+    spared = [name for name, mine in changes.items() if _full(mine)["harm"] < SMALLEST_HARM]
+    told = [f"harms {listed(harmed, 10)}"] * bool(harmed) + [f"does not harm {listed(spared, 10)}"] * bool(spared)
+    return f"A window of {ratio} L {', and '.join(told) or 'was not measured'}."
+
+
+def _full(mine: list[dict]) -> dict:
+    return next(row for row in mine if row["change"] == FULL)
+
+
+def _mechanisms(changes: Changes) -> list[str]:
+    """What breaks the encodings, the same for each group of them, and what usually mends that."""
+    harmed = {name: mine for name, mine in changes.items() if _full(mine)["harm"] >= SMALLEST_HARM}
     groups: dict[str, list[str]] = {}
-    for name, mine in rows.items():
+    for name, mine in harmed.items():
         groups.setdefault(what_breaks(mine), []).append(name)
-    told = "; ".join(f"{text}: {listed(names, 8)}" for text, names in groups.items())
-    faults = [f"{name}: {row['reason']}" for name, mine in rows.items() for row in mine if row["status"] == "fault"]
-    told += f". Faults of encodings: {'; '.join(faults)}" if faults else ""
-    mended = dict.fromkeys(line for mine in rows.values() for line in remedies(mine))
-    return f"At {ratio}, {told}.{' What usually mends that: ' + '; '.join(mended) + '.' if mended else ''}"
+    lines = [f"{listed(names, 10)} {what_breaks(harmed[names[0]], many=len(names) > 1)}" for names in groups.values()]
+    mended = dict.fromkeys(line for mine in harmed.values() for line in remedies(mine))
+    return lines + [f"what usually mends that, {line}" for line in mended]
+
+
+def _mended(rows: pd.DataFrame, changes: Changes) -> list[str]:
+    """Which of the encodings that long windows harm are no longer harmed under each baseline, as measured."""
+    points = {variant: _last_gains(rows, variant) for variant in dict.fromkeys(rows["variant"])}
+    whole = points.pop(FULL)
+    harmed = [name for name in changes if whole.get(name, 0.0) <= -HARM_BPB]
+    lines = []
+    for variant, gains in points.items():
+        measured = [name for name in harmed if name in gains and variant != "crop"]
+        mended = [name for name in measured if gains[name] > -HARM_BPB]
+        left = [name for name in measured if gains[name] <= -HARM_BPB]
+        told = [f"mends {listed(mended, 10)}"] * bool(mended) + [f"does not mend {listed(left, 10)}"] * bool(left)
+        if told:
+            lines.append(f"the baseline {variant}, measured at the longest length, {', and '.join(told)}")
+    return lines
+
+
+def _last_gains(rows: pd.DataFrame, variant: str) -> dict[str, float]:
+    """The context gain of every encoding at its longest length, by name, in bits per byte."""
+    points = pool(rows, headline(rows).gain or "", variant).dropna(subset="gain")
+    return dict(zip(points["encoding"], points["gain"], strict=True))
+
+
+def _faults(changes: Changes) -> list[str]:
+    faults = [(name, row) for name, mine in changes.items() for row in mine if row["status"] == "fault"]
+    return [f"{name} has a fault: {row['reason']}" for name, row in faults]
 
 
 def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> Analysis | None:

@@ -176,7 +176,7 @@ MOST_OF_STRETCH = 2.0
 REMEDIES = {
     "position": "a relative encoding, or training on randomized positions (randomized)",
     "distance": "distances interpolated (rope-linear, yarn) or clipped (rerope) to those of training, or a window",
-    "number of keys": "a temperature that grows with the logarithm of the number of keys (ssmax, logn), or a window",
+    "number of keys": "a temperature that grows with the logarithm of the number of keys (ssmax, logn)",
 }
 
 
@@ -187,17 +187,25 @@ def verdict(rows: list[dict[str, Any]], name: str) -> str:
     return f"{name} {what_breaks(rows, f' at {ratio:g}x')}"
 
 
-def what_breaks(rows: list[dict[str, Any]], at: str = "") -> str:
-    """The sentence of `verdict` without its subject, and without the length unless `at` has it."""
+def what_breaks(rows: list[dict[str, Any]], at: str = "", *, many: bool = False) -> str:
+    """The sentence of `verdict` without its subject, and without the length unless `at` has it.
+
+    With `many` the subject is more than one encoding.
+    """
     full = next(row for row in rows if row["change"] == FULL)
     if full["status"] != "ok":
-        return f"was not measured{at}: {full['reason']}"
+        return f"{'were' if many else 'was'} not measured{at}: {full['reason']}"
     if not full["harm"] >= SMALLEST_HARM:
-        return f"does not break{at}"
-    stretched = next((row["share"] for row in rows if row["change"] == "stretch" and row["status"] == "ok"), 0.0)
-    untold = "; neighbours moved apart do more harm than the long window, which leaves the part of distance open"
-    verb = "breaks" if full["harm"] >= BROKEN else "is harmed"
-    return f"{verb}{at}{_by(*causes(rows))}" + (untold if stretched > MOST_OF_STRETCH else "")
+        return f"{'do' if many else 'does'} not break{at}"
+    untold = any(is_open(row) for row in rows)
+    broken, harmed = ("break", "are harmed") if many else ("breaks", "is harmed")
+    verb = broken if full["harm"] >= BROKEN else harmed
+    return f"{verb}{at}{_by(*causes(rows), untold)}" + ("; the part of distance is open" if untold else "")
+
+
+def is_open(row: dict[str, Any]) -> bool:
+    """Whether the harm of `stretch` is mostly that of moving neighbours apart, and so tells nothing about distance."""
+    return row["change"] == "stretch" and row["status"] == "ok" and row["share"] > MOST_OF_STRETCH
 
 
 def remedies(rows: list[dict[str, Any]]) -> list[str]:
@@ -207,20 +215,21 @@ def remedies(rows: list[dict[str, Any]]) -> list[str]:
 
 def causes(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
     """The causes that alone explain at least half of the harm, and the others that were told apart from them."""
-    share = {row["change"]: row["share"] for row in rows if row["change"] in CAUSES and row["status"] == "ok"}
-    if share.get("stretch", 0.0) > MOST_OF_STRETCH:
-        del share["stretch"]
+    told = [row for row in rows if row["change"] in CAUSES and row["status"] == "ok" and not is_open(row)]
+    share = {row["change"]: row["share"] for row in told}
     enough = [CAUSES[change] for change in share if share[change] >= ENOUGH]
     return enough, [CAUSES[change] for change in share if share[change] < ENOUGH]
 
 
-def _by(alone: list[str], others: list[str]) -> str:
+def _by(alone: list[str], others: list[str], untold: bool) -> str:
     """The end of `verdict`'s sentence."""
     if alone:
         return f" by {_join(alone, 'and by')}" + (f", not by {_join(others, 'nor by')}" if others else "")
     if len(others) > 1:
         return f" by none of {_join(others, 'and')} alone, only by their combination"
-    return f", not by {others[0]}; no other cause was measured" if others else ", but no cause was measured"
+    if others:
+        return f", not by {others[0]}" + ("" if untold else "; no other cause was measured")
+    return "" if untold else ", but no cause was measured"
 
 
 def _join(words: list[str], last: str) -> str:
