@@ -263,7 +263,7 @@ def test_what_breaks_is_told_by_groups_of_encodings_over_seeds() -> None:
     apart = [*attributed("rope", 0, 0.1, offset=math.nan, stretch=0.3, crowd=0.1)]
     found = broken_by(pd.DataFrame(apart), gained(gains), pd.DataFrame({"encoding": ["rope"]}))
     assert found is not None
-    assert found.points[0] == "rope is harmed by number of keys; the part of distance is open"
+    assert found.points[0] == "rope is harmed by number of keys, not by distance"
     assert found.columns[3].cells == ("+0.300 (open)",)
     assert cells["number of keys (crowd)"] == ("0.000", "+0.100 (10 %)", "+0.100 (10 %)")
 

@@ -375,8 +375,12 @@ def words(full: float = 1.0, status: dict[str, str] | None = None, **share: floa
             "X breaks at 4x by position, not by number of keys; the part of distance is open",
         ),
         (
-            words(stretch=10.3, crowd=0.3, status={"offset": "void"}),
-            "X breaks at 4x, not by number of keys; the part of distance is open",
+            words(offset=0.0, stretch=10.3, crowd=0.3, status={"offset": "void"}),
+            "X breaks at 4x by distance, not by number of keys",  # the long window without long distances is mended
+        ),
+        (
+            words(offset=0.0, stretch=10.3, crowd=0.9, status={"offset": "void"}),
+            "X breaks at 4x by number of keys, not by distance",
         ),
         (
             words(stretch=10.3, crowd=math.nan, status={"crowd": "unsupported"}),

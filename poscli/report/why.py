@@ -44,7 +44,8 @@ def broken_by(table: pd.DataFrame, rows: pd.DataFrame, summary: pd.DataFrame) ->
             f"harm at {ratio}: bits per token above the loss with the last L tokens at their trained positions",
             "position (offset): those L tokens at the positions that they have in the long window",
             "distance (stretch): those L tokens with their distances multiplied, which also moves neighbours apart",
-            "open: that does more than twice the harm of the long window, and so tells nothing about long distances",
+            "open: that does more than twice the harm of the long window, and so tells nothing about long distances; "
+            "where position is void, the part of distance is what crowd leaves",
             "number of keys (crowd): all tokens, with no distance seen as more than in training",
             "void: nothing can change, or the change has no meaning, by the encoding's definition; where nothing can "
             "change, the loss is computed all the same and checked",

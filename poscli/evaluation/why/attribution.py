@@ -197,7 +197,7 @@ def what_breaks(rows: list[dict[str, Any]], at: str = "", *, many: bool = False)
         return f"{'were' if many else 'was'} not measured{at}: {full['reason']}"
     if not full["harm"] >= SMALLEST_HARM:
         return f"{'do' if many else 'does'} not break{at}"
-    untold = any(is_open(row) for row in rows)
+    untold = any(is_open(row) for row in rows) and "stretch" not in _shares(rows)
     broken, harmed = ("break", "are harmed") if many else ("breaks", "is harmed")
     verb = broken if full["harm"] >= BROKEN else harmed
     return f"{verb}{at}{_by(*causes(rows), untold)}" + ("; the part of distance is open" if untold else "")
@@ -215,10 +215,24 @@ def remedies(rows: list[dict[str, Any]]) -> list[str]:
 
 def causes(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
     """The causes that alone explain at least half of the harm, and the others that were told apart from them."""
-    told = [row for row in rows if row["change"] in CAUSES and row["status"] == "ok" and not is_open(row)]
-    share = {row["change"]: row["share"] for row in told}
+    share = _shares(rows)
     enough = [CAUSES[change] for change in share if share[change] >= ENOUGH]
     return enough, [CAUSES[change] for change in share if share[change] < ENOUGH]
+
+
+def _shares(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The share of the harm that each change explains, without those that tell nothing.
+
+    Where positions cannot matter, `crowd` and the full window differ in distances alone: if `stretch` tells nothing,
+    what `crowd` leaves of the harm is the share of distance.
+    """
+    status = {row["change"]: row["status"] for row in rows}
+    share = {row["change"]: row["share"] for row in rows if row["change"] in CAUSES and row["status"] == "ok"}
+    if any(is_open(row) for row in rows):
+        del share["stretch"]
+        if status.get("offset") == "void" and "crowd" in share:
+            share = {"stretch": 1 - share["crowd"]} | share
+    return share
 
 
 def _by(alone: list[str], others: list[str], untold: bool) -> str:
