@@ -181,7 +181,7 @@ def test_the_audit_names_what_changes_places() -> None:
     swapped.loc[where, "bpb"] -= 0.1
     found = audit(swapped, summary)
     assert found is not None
-    assert "under nonoverlapping, other than under sliding, these change places: a and b" in found.answer
+    assert "under nonoverlapping, other than under sliding, these change places: a with b" in found.answer
     agreement = dict(zip(found.columns[0].cells, found.columns[2].cells, strict=True))
     assert agreement == {"nonoverlapping": "-1.00", "sliding": "1.00", "fixed": "1.00"}
 

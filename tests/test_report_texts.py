@@ -51,6 +51,16 @@ def test_pictures_draw_dollars_as_they_are_and_escape_what_the_font_lacks() -> N
     assert drawable("é …\n") == "é …\n"
 
 
+def test_the_encoding_none_is_not_read_as_a_word(tmp_path: Path) -> None:
+    rows, positions = results({"none": (1.2, lambda _: 0.01), "rope": (1.3, lambda _: 0.0)})
+    (section,) = build_report(rows, positions, tmp_path).sections
+    assert ', "none" predicts best (' in (tmp_path / "report.md").read_text(encoding="utf-8")
+    told = " ".join(picture.alt for picture in section.pictures)
+    assert 'at once, "none" is best' in told
+    assert 'the window "none" needs' in told
+    assert 'help "none"' in told
+
+
 def test_formulas_get_an_apostrophe_and_numbers_do_not() -> None:
     table = pd.DataFrame({"text": ["=1+1", "@x", "-y", "\uff1dz", "rope+window", ""], "number": [-1.0, 2, 3, 4, 5, 6]})
     safe = for_spreadsheets(table)

@@ -8,6 +8,15 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 
+def named(name: str) -> str:
+    """The name of an encoding inside a sentence: `none` in quotes, because "none is best" says that nothing is.
+
+    >>> named("none"), named("rope")
+    ('"none"', 'rope')
+    """
+    return f'"{name}"' if name == "none" else name
+
+
 def listed(items: Sequence[str], most: int = 5) -> str:
     """Join names into an English list; past `most` names, count the rest.
 
@@ -16,6 +25,7 @@ def listed(items: Sequence[str], most: int = 5) -> str:
     >>> listed(list("abcdefgh"), most=3)
     'a, b, c and 5 more'
     """
+    items = [named(item) for item in items]
     if len(items) > most:
         return f"{', '.join(items[:most])} and {len(items) - most} more"
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from poscli.drawing.text import listed, signed
+from poscli.drawing.text import listed, named, signed
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import headline, pool
@@ -99,7 +99,7 @@ def _answer(losses: dict[str, pd.DataFrame], main: str) -> str:
         both = losses[main].index.intersection(table.index)
         one, other = losses[main].loc[both, "last"], table.loc[both, "last"]
         swapped = [
-            f"{a} and {b}"
+            f"{named(a)} with {named(b)}"
             for a, b in itertools.combinations(both, 2)
             if _is_swapped(one[a] - one[b], other[a] - other[b])
         ]

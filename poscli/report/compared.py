@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from poscli.drawing.text import listed, signed
+from poscli.drawing.text import listed, named, signed
 from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.analysis import Analysis
 from poscli.report.comparison import BETTER, SIGNIFICANT, WITHIN_NOISE, WORSE, compared_with
@@ -54,4 +54,4 @@ def _answer(last: pd.DataFrame, baseline: str) -> str:
             best = mine.iloc[0]
             told = f" (the best by {signed(abs(best['difference']))[1:]} bits per byte)" if word == BETTER else ""
             parts.append(f"{phrase}: {listed(list(mine['encoding']), 8)}{told}")
-    return f"At {ratio}, than {baseline}: {'; '.join(parts)}." if parts else "Nothing here can be compared."
+    return f"At {ratio}, than {named(baseline)}: {'; '.join(parts)}." if parts else "Nothing here can be compared."

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pandas as pd
 
-from poscli.drawing.text import listed, number
+from poscli.drawing.text import listed, named, number
 from poscli.report.summary import ratio_name
 from poscli.report.verdicts import (
     BREAKS,
@@ -47,11 +47,12 @@ def perplexity_finding(points: pd.DataFrame, unit: str, guessing: Collection[str
     if end.empty:
         return _left_out(points, guessing)
     best, worst = end.iloc[0], end.iloc[-1]
-    text = f"Reading {last} {unit}s at once, {best['encoding']}"
+    text = f"Reading {last} {unit}s at once, {named(best['encoding'])}"
     if len(end) == 1:
         text += f" has perplexity {number(best['ppl'])}."
     else:
-        text += f" is best (perplexity {number(best['ppl'])}) and {worst['encoding']} worst ({number(worst['ppl'])})."
+        text += f" is best (perplexity {number(best['ppl'])}) and {named(worst['encoding'])} worst"
+        text += f" ({number(worst['ppl'])})."
     return f"{text} {_left_out(points, guessing)}".strip()
 
 
@@ -81,8 +82,8 @@ def position_finding(bins: pd.DataFrame, guessing: Collection[str] = ()) -> str:
     if end.empty:
         return _untrained(bins, guessing)
     best, worst = end.iloc[0], end.iloc[-1]
-    text = f"At the end of the window {best['encoding']} needs {best['bits']:.2f} bits per byte"
-    text = f"{text}, {worst['encoding']} {worst['bits']:.2f}." if len(end) > 1 else f"{text}."
+    text = f"At the end of the window {named(best['encoding'])} needs {best['bits']:.2f} bits per byte"
+    text = f"{text}, {named(worst['encoding'])} {worst['bits']:.2f}." if len(end) > 1 else f"{text}."
     return f"{text} {_untrained(bins, guessing)}".strip()
 
 
@@ -97,8 +98,8 @@ def answer(summary: pd.DataFrame) -> str:
         best = scored.iloc[0]
         own = f", {number(best['growth'])}x its own at {length}" if last > length and best["growth"] > 0 else ""
         parts.append(
-            f"Trained on windows of {length} tokens and reading {last} ({ratio}), {best['encoding']} predicts best "
-            f"(perplexity {number(best[f'ppl_{ratio}'])}{own})."
+            f"Trained on windows of {length} tokens and reading {last} ({ratio}), {named(best['encoding'])} predicts "
+            f"best (perplexity {number(best[f'ppl_{ratio}'])}{own})."
         )
     seen = list(dict.fromkeys(summary["verdict"]))
     for word in [*(word for word in PHRASES if word in seen), *(word for word in seen if word not in PHRASES)]:

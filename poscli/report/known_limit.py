@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from poscli.drawing.text import number, signed
+from poscli.drawing.text import named, number, signed
 from poscli.evaluation.plan import PAIRED
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import LN2, headline, sound
@@ -76,4 +76,6 @@ def _most(table: pd.DataFrame, ratio: float) -> str:
     used = table["used"].xs(ratio, level="ratio").dropna()
     if used.empty:
         return ""
-    return f"At {ratio_name(ratio)}, {used.idxmax()} wins the largest share of that, {_percent(used.max())}."
+    return (
+        f"At {ratio_name(ratio)}, {named(str(used.idxmax()))} wins the largest share of that, {_percent(used.max())}."
+    )

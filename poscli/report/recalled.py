@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from poscli.drawing.text import amount, listed, signed
+from poscli.drawing.text import amount, listed, named, signed
 from poscli.evaluation.recall import HIT
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import LN2
@@ -70,5 +70,7 @@ def answer(points: pd.DataFrame, length: int) -> str:
     if best.empty:
         return f"No: nothing that was read {length} tokens ago or more is predicted better than with the context cut."
     farthest = sure.groupby("encoding")["to"].max()
-    told = [f"{name} (up to {farthest[name]} tokens back, {signed(gain)} bits)" for name, gain in best.items()]
+    told = [
+        f"{named(str(name))} (up to {farthest[name]} tokens back, {signed(gain)} bits)" for name, gain in best.items()
+    ]
     return f"Beyond {length} tokens, text is recalled by {listed(told, 6)}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from poscli.drawing.text import low_to_high
+from poscli.drawing.text import low_to_high, named
 from poscli.evaluation.intervals import FEWEST_SEEDS, Interval, two_level_interval
 from poscli.report.analysis import Analysis
 from poscli.report.over_seeds import Units
@@ -64,6 +64,6 @@ def _answer(found: Found, ratio: float) -> str:
     widest = max(last, key=lambda name: last[name].seed_sd)
     least = min(last, key=lambda name: last[name].seed_sd)
     seeds = low_to_high({interval.seeds for interval in last.values()})
-    text = f"{seeds} seeds per encoding. At {ratio_name(ratio)}, seeds of {widest} differ most"
+    text = f"{seeds} seeds per encoding. At {ratio_name(ratio)}, seeds of {named(widest)} differ most"
     text += f" (by {last[widest].seed_sd:.3f} bits per byte)"
-    return f"{text}, those of {least} least (by {last[least].seed_sd:.3f})." if widest != least else f"{text}."
+    return f"{text}, those of {named(least)} least (by {last[least].seed_sd:.3f})." if widest != least else f"{text}."

@@ -50,6 +50,8 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
     """
     run = setup.run
     if _is_passed_over(run, judge):
+        if not run.trained:
+            note(f"{run.id} is the judge, and does not judge itself: nothing to explain")
         return
     if judge is not None:
         refuse_judge(judge, run)
