@@ -77,6 +77,7 @@ bench: $(DEV)
 publish: $(CORE)
 	$(BIN)/poscli run suites/quick.toml --to results/published/quick
 	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
+	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -99,14 +99,30 @@ def test_every_token_sees_more_than_half_of_the_window_and_no_more_than_it() -> 
     text = [periodic(4, (1, 2, 3, 4)), periodic(8, (1, 2, 3, 4, 5, 6, 7))]
     for scored in (3, 8, 13):
         sample = sample_of(text, [(0, 100), (0, 77)], scored=scored)
-        half_seen = saturation.strided_losses(Recaller(3), sample, 6)
+        half_seen = sample.losses(Recaller(3), 6)
         assert half_seen.shape == (2, scored)
         assert half_seen == pytest.approx(RIGHT, abs=1e-5)  # stride 3: 4 to 6 tokens are in sight
-        unseen = saturation.strided_losses(Recaller(7), replace(sample, spans=np.array([[1, 100]])), 7)
+        unseen = replace(sample, spans=np.array([[1, 100]])).losses(Recaller(7), 7)
         assert unseen == pytest.approx(UNKNOWN, abs=1e-5)
 
 
-def test_strided_losses_are_in_the_order_of_the_tokens() -> None:
+def test_a_stride_of_one_shows_the_whole_window_to_every_scored_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that expects token 19 back is right once 20 tokens are in sight."""
+    sample = sample_of(TWENTY, [(0, 100), (1, 120)], scored=4)
+    some = sample.losses(Recaller(19), 20)
+    assert some[:, -1] == pytest.approx(RIGHT, abs=1e-5)
+    assert some[:, :-1] == pytest.approx(UNKNOWN, abs=1e-5)
+    exact = replace(sample, stride=1)
+    assert exact.losses(Recaller(19), 20) == pytest.approx(RIGHT, abs=1e-5)
+    assert exact.losses(Recaller(20), 20) == pytest.approx(UNKNOWN, abs=1e-5)
+    monkeypatch.setattr("poscli.evaluation.why.sample.PASS_TOKENS", 16)  # less than a window: one at a time
+    assert exact.losses(Recaller(19), 20) == pytest.approx(RIGHT, abs=1e-5)
+    crowded = replace(sample, stride=1, length=21)  # too short for windows that end before the last token
+    assert crowded.losses(Recaller(19), 20).shape == (2, 4)
+    assert crowded.losses(Recaller(19), 20) == pytest.approx(some)
+
+
+def test_losses_are_in_the_order_of_the_tokens() -> None:
     """Every token of a text is scored once, whatever the window; a model without context has known losses."""
 
     class Unigram(nn.Module):
@@ -117,7 +133,7 @@ def test_strided_losses_are_in_the_order_of_the_tokens() -> None:
     sample = sample_of([text], [(0, 90), (0, 150)], scored=11)
     expected = np.log(np.exp(np.arange(PIECES)).sum()) - sample.text.targets(sample.spans, 11)
     for window in (1, 2, 3, 8, 16, 64):
-        assert saturation.strided_losses(Unigram(), sample, window) == pytest.approx(expected, abs=1e-5)
+        assert sample.losses(Unigram(), window) == pytest.approx(expected, abs=1e-5)
 
 
 def test_saturation_counts_the_targets_that_count_and_survives_infinite_losses() -> None:

@@ -186,4 +186,4 @@ def _most_used(parts: Mapping[str, pd.DataFrame], names: list[str], length: int)
     beyond = [name for name in names if (text := _saturates(parts[name])).isdigit() and int(text) > length]
     if not beyond:
         return f"No encoding needs more than L = {length} tokens to come within 0.01 bits per token of its best."
-    return f"More than L = {length} tokens are needed by {', '.join(beyond)} to come within 0.01 bits of their best."
+    return f"More than L = {length} tokens are needed by {listed(beyond, 10)} to come within 0.01 bits of their best."

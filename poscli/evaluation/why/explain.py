@@ -146,6 +146,7 @@ def _sample(setup: EvaluationSetup, ratio: int | None, tokens: int) -> Sample:
         train_length=settings.train_length,
         length=lengths[-1],
         device=setup.device,
+        stride=settings.stride,
     )
 
 

@@ -7,11 +7,9 @@ gets better with every window; one whose loss stops falling at w has no use for 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from poscli.evaluation.mean_interval import mean_interval
 from poscli.evaluation.why.sample import Sample
@@ -26,7 +24,7 @@ def saturation(model: Model, sample: Sample) -> list[dict[str, Any]]:
     documents = np.broadcast_to(sample.spans[:, :1], counts.shape)[counts]
     if not counts.any():
         return []
-    losses = {window: strided_losses(model, sample, window)[counts] for window in windows(sample)}
+    losses = {window: sample.losses(model, window)[counts] for window in windows(sample)}
     finite = [window for window, nll in losses.items() if np.isfinite(nll).all()]
     best = min(finite, key=lambda window: float(losses[window].mean()), default=0)
     rows = []
@@ -44,24 +42,9 @@ def saturation(model: Model, sample: Sample) -> list[dict[str, Any]]:
 def windows(sample: Sample) -> list[int]:
     """L/16, L/8, ... in whole tokens, and the longest window last.
 
-    A window is left out if the document of a sample may be too short to score all tokens with it: see `Sample.spans`.
+    A window is left out if the document of a sample may be too short to score all tokens with it: see `Sample`.
     """
     smallest = [sample.train_length >> n for n in (4, 3, 2, 1) if sample.train_length >> n]
     doublings = (sample.length // sample.train_length).bit_length()
     found = [*smallest, *(sample.train_length << n for n in range(doublings))]
     return [*(window for window in found if window + sample.scored <= sample.length), sample.length]
-
-
-def strided_losses(model: Model, sample: Sample, window: int) -> NDArray[np.float64]:
-    """Nats of each scored token, `[n, scored]`, none of which sees more than `window` tokens.
-
-    Windows of `window` tokens end every `window // 2` tokens, and the last half of each is scored. So a token sees
-    more than half of `window` tokens, even if more tokens are scored than the window holds. The longest window is not
-    moved: the sample's own windows are read.
-    """
-    stride = sample.scored if window == sample.length else min(sample.scored, max(1, window // 2))
-    moves = -(-sample.scored // stride)  # windows that together score all tokens, the last one first
-    back = stride * np.arange(moves - 1, -1, -1)
-    documents, ends = np.repeat(sample.spans[:, 0], moves), (sample.spans[:, 1:] - back).ravel()
-    moved = replace(sample, spans=np.stack([documents, ends], axis=1), scored=stride)
-    return moved.losses(model, window).reshape(len(sample.spans), moves * stride)[:, -sample.scored :]
