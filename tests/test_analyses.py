@@ -16,7 +16,7 @@ from poscli.evaluation.power import detectable_difference
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.report import build_report
 from poscli.report.audit import audit
-from poscli.report.comparison import BETTER, WITHIN_NOISE, WORSE, compare_runs, compared_with, pick
+from poscli.report.comparison import BETTER, WITHIN_NOISE, WORSE, compare_runs, compared_with, on_corpus, pick
 from poscli.report.known_limit import known_limit
 from poscli.report.over_seeds import Units, with_intervals
 from poscli.report.pooling import pool
@@ -145,9 +145,18 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
     assert len(compare_runs(pick(both, "a"), pick(both, "b"), units, "sliding")) == 5  # on the text that both have
     second = pd.concat([both, other.assign(encoding="b", run_id="b-77a2560")], ignore_index=True)
     with pytest.raises(
-        UsageError, match=r"both were evaluated on stdlib \(3f2a9c41\) and text:books \(77aa77aa\); name"
+        UsageError, match=r"both were evaluated on stdlib \(3f2a9c41\) and text:books \(77aa77aa\); choose one with"
     ):
         compare_runs(pick(second, "a"), pick(second, "b"), units, "sliding")
+    for wanted in ("text:books", "text"):
+        chosen = on_corpus(second, wanted)
+        assert set(chosen["corpus"]) == {"text:books"}
+        assert len(compare_runs(pick(chosen, "a"), pick(chosen, "b"), Units(units_of(second)), "sliding")) == 5
+    with pytest.raises(UsageError, match="--corpus txt: no run was evaluated on it: there are: stdlib, text:books"):
+        on_corpus(second, "txt")
+    more = second.replace({"stdlib": "text:news"})
+    with pytest.raises(UsageError, match="--corpus text begins the names of text:books and text:news; give more"):
+        on_corpus(more, "text")
     short = results({"a": (1.40, lambda _: 0.0), "b": (1.45, lambda _: 0.0)}, train_length=128)[0]
     with pytest.raises(UsageError, match="trained at several lengths; name single runs by their ids"):
         compare_runs(*(pick(pd.concat([rows, short], ignore_index=True), name) for name in "ab"), units, "sliding")

@@ -22,17 +22,26 @@ def compare(
     protocol: Annotated[
         str, typer.Option("--protocol", help="Protocol whose losses are compared.", autocompletion=complete.protocols)
     ] = "sliding",
+    corpus: Annotated[
+        str,
+        typer.Option(
+            "--corpus",
+            help="Only runs on this corpus; the beginning of its name will do.",
+            autocompletion=complete.corpora,
+        ),
+    ] = "",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
     """Is one run better than another? Differences with intervals at every length: better, worse or within noise."""
     from poscli.evaluation.intervals import FEWEST_SEEDS
     from poscli.report import collect, records
-    from poscli.report.comparison import compare_runs, pick
+    from poscli.report.comparison import compare_runs, on_corpus, pick
     from poscli.report.over_seeds import Units
     from poscli.report.terminal import comparison_table
 
     rows, _, details = collect(out_ / "runs")
+    rows = on_corpus(rows, corpus) if corpus else rows
     ours, theirs = pick(rows, first), pick(rows, second)
     table = compare_runs(ours, theirs, Units(details["units"]), protocol)
     emit(json_, records(table), lambda: out().print(comparison_table(table)))

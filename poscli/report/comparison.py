@@ -38,6 +38,17 @@ def compared_with(rows: pd.DataFrame, units: Units, baseline: str) -> pd.DataFra
     return judged(pd.DataFrame(lines))
 
 
+def on_corpus(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
+    """The rows on the corpus whose name is or begins with this text; UsageError if there is no such one, or several."""
+    known = sorted(set(rows["corpus"]))
+    found = [wanted] if wanted in known else [name for name in known if name.startswith(wanted)]
+    if not found:
+        raise UsageError(f"--corpus {wanted}: no run was evaluated on it: {near(wanted, known)}")
+    if len(found) > 1:
+        raise UsageError(f"--corpus {wanted} begins the names of {' and '.join(found)}; give more of one")
+    return rows[rows["corpus"] == found[0]]
+
+
 def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     """The rows of the run whose id is or begins with this text, else of all runs of this encoding; else UsageError."""
     runs = sorted(set(rows["run_id"]))
@@ -97,7 +108,7 @@ def _comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame,
         )
     if len(common) > 1:
         shared = _texts(ours[ours["fingerprint"].isin(common)])
-        raise UsageError(f"both were evaluated on {' and '.join(shared)}; name single runs by their ids")
+        raise UsageError(f"both were evaluated on {' and '.join(shared)}; choose one with --corpus")
     ours, theirs = (table[table["fingerprint"].isin(common)] for table in (ours, theirs))
     if max(ours["train_length"].nunique(), theirs["train_length"].nunique()) == 1:
         return ours, theirs
