@@ -154,6 +154,16 @@ def test_fire_attention(threshold: float) -> None:
     assert_attention(encoding, biased(term))
 
 
+def test_fire_with_a_far_threshold_is_a_function_of_the_distance() -> None:
+    encoding, length = get("fire")(shape(), threshold=2), shape().length
+    first = torch.arange(length)
+    assert torch.equal(encoding.ratio(first, first), encoding.ratio(first + length, first + length))
+    beyond = first + length + 2  # the last two queries are at 2 L and after it
+    assert not torch.equal(encoding.ratio(first, first), encoding.ratio(beyond, beyond))
+    assert float(encoding.ratio(torch.tensor([2 * length]), torch.tensor([0])).detach()) == pytest.approx(1)
+    assert [name for name, part in encoding.named_parameters() if not part.requires_grad] == ["threshold"]
+
+
 def test_fire_starts_where_its_authors_start() -> None:
     fresh = get("fire")(shape())
     assert float(softplus(numbers(fresh.c))) == pytest.approx(0.1, rel=0.01)

@@ -13,18 +13,23 @@ class FIRE(Encoding):
     """s_ij += f_h( log(1 + c (i-j)) / log(1 + c max(i, T)) ), f a small network from the unit interval to the heads.
 
     The argument of f is at most 1 at any length, because the distance is divided by the query's own position. For
-    queries before the threshold T it is divided by T instead. c > 0 and T are learned; T starts at L/4.
+    queries before the threshold T it is divided by T instead. c > 0 and T are learned; T starts at L/4. The option
+    `threshold` is ours: T stays at so many L. With 16, no query up to 16 L is beyond it, and the bias is a function of
+    the distance alone.
     """
 
     relative = False
 
-    def __init__(self, shape: Shape, *, hidden: int = 32) -> None:
+    def __init__(self, shape: Shape, *, hidden: int = 32, threshold: float | None = None) -> None:
         super().__init__(shape)
         if hidden < 1:
             raise ValueError(f"hidden must be at least 1, got {hidden}")
+        if threshold is not None and threshold <= 0:
+            raise ValueError(f"threshold must be above 0, got {threshold:g}")
         self.f = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, shape.heads))
         self.c = nn.Parameter(torch.tensor(-2.25))  # softplus: 0.1, as the authors start it
-        self.threshold = nn.Parameter(torch.tensor(1.0))
+        self.threshold = nn.Parameter(torch.tensor(1.0 if threshold is None else 4.0 * threshold))  # in L/4
+        self.threshold.requires_grad_(threshold is None)
 
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         return self.f(self.ratio(i, j)[..., None].to(self.c.dtype)).permute(2, 0, 1)
