@@ -135,6 +135,16 @@ def test_single_runs_are_compared_over_documents() -> None:
     assert (table["seeds"] == 1).all()
 
 
+def test_an_encoding_may_be_spelled_otherwise(tmp_path: Path) -> None:
+    rows, _ = results({"rope(base=500000.0)": (1.40, lambda _: 0.0), "alibi": (1.45, lambda _: 0.0)})
+    units = units_of(rows)
+    assert set(pick(rows, "rope( base=500000 )")["encoding"]) == {"rope(base=500000.0)"}
+    report = build_report(rows, NOTHING, tmp_path, details={"units": units}, baseline="rope(base=5e5)")
+    assert report.sections[0].analyses[0].title == "Compared with rope(base=500000.0)"
+    with pytest.raises(UsageError, match=r"no evaluated run is called 'rope\(base=4\)'"):
+        pick(rows, "rope(base=4)")
+
+
 def test_runs_that_cannot_be_compared_are_refused() -> None:
     rows, _ = results({"a": (1.40, lambda _: 0.0), "b": (1.45, lambda _: 0.0)})
     other, _ = results({"a": (1.40, lambda _: 0.0)}, corpus="text:books", fingerprint="77aa77aa77aa")

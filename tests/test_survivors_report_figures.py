@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from poscli.drawing.style import BACKGROUND, FAINT, INK, Style, styles_for
+from poscli.report.bands import bands
 from poscli.report.figures import (
-    _bands,
     _baselines,
     _bins,
     _bits_label,
@@ -196,11 +196,10 @@ def test_the_axis_of_gains_holds_their_intervals_and_both_sides_of_zero(axes: Ax
         ([0, 1, 1], "", "Bands: 95 % intervals over documents, which are the same for all encodings."),
     ],
 )
-def test_bands_are_explained_by_the_seeds_of_an_encoding(seeds: list[int], resampled: str, note: str) -> None:
+def test_bands_are_explained_by_the_seeds(axes: Axes, seeds: list[int], resampled: str, note: str) -> None:
     names = ["b", "b", "b"] if len(set(seeds)) == 3 else ["a", "b", "b"]
-    rows = pd.DataFrame({"encoding": names, "seed": seeds, "protocol": "p", "resampled": resampled})
-    other = rows.assign(protocol="q", resampled="windows")
-    assert _bands(pd.concat([rows, other]), "p") == note
+    rows = pd.DataFrame({"encoding": names, "seed": seeds, "resampled": resampled})
+    assert bands(axes, [], AB, rows) == note
 
 
 @pytest.mark.parametrize(("count", "banded"), [(6, True), (7, False)])

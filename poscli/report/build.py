@@ -11,6 +11,7 @@ from poscli.drawing.style import styles_for
 from poscli.report.analyses import analyses
 from poscli.report.caveats import caveats
 from poscli.report.collect import FIRST_COMMANDS
+from poscli.report.comparison import as_written
 from poscli.report.folder import LIST, PAGE, TABLE, write_folder
 from poscli.report.guessing import untrained
 from poscli.report.markdown import report_markdown
@@ -46,7 +47,9 @@ def build_report(
     """
     if rows.empty:
         raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
-    if baseline and baseline not in (names := sorted(set(rows["encoding"]))):
+    names = sorted(set(rows["encoding"]))
+    baseline = as_written(baseline, names)
+    if baseline and baseline not in names:
         raise UsageError(f"--baseline {baseline}: no run has this encoding: {near(baseline, names)}")
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}

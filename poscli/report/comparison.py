@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from poscli import specs
 from poscli.evaluation.intervals import holm, permutation_test, two_level_interval
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound
@@ -49,11 +51,21 @@ def on_corpus(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     return rows[rows["corpus"] == found[0]]
 
 
+def as_written(spec: str, names: Collection[str]) -> str:
+    """The one of these names that a spec means in another spelling, such as rope(base=10000); else the spec itself."""
+    try:
+        canonical = spec if spec in names else str(specs.parse(spec))
+    except UsageError:
+        return spec
+    return canonical if canonical in names else spec
+
+
 def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     """The rows of the run whose id is or begins with this text, else of all runs of this encoding; else UsageError."""
     runs = sorted(set(rows["run_id"]))
     found = [wanted] if wanted in runs else [run for run in runs if run.startswith(wanted)]
     encodings = sorted(set(rows["encoding"]))
+    wanted = as_written(wanted, encodings)
     if wanted in encodings:
         return rows[rows["encoding"] == wanted]
     if len(found) == 1:

@@ -27,9 +27,9 @@ from poscli.drawing.axes import (
     signed_axis,
 )
 from poscli.drawing.page import End, Failure, Page, clip_name, failure_rows
-from poscli.drawing.style import MAX_COLORED_LINES, Style, Styles, styles_for
-from poscli.drawing.text import distinct, listed, number, signed
-from poscli.evaluation.intervals import FEWEST_SEEDS
+from poscli.drawing.style import MAX_COLORED_LINES, Styles, styles_for
+from poscli.drawing.text import number, signed
+from poscli.report.bands import bands
 from poscli.report.findings import gain_finding, perplexity_finding, position_finding
 from poscli.report.guessing import untrained
 from poscli.report.origin import footnote, unit_of
@@ -40,8 +40,6 @@ from poscli.runs.schema import FULL
 
 MIN_RATIO_FOR_LOG_AXIS = 2.5  # largest over smallest value
 SKIPPED_POSITIONS = 1 / 16  # of the training length: losses there are so high that they would flatten the curve
-MOST_BANDS = 6  # most of the width of a band is the spread of documents, the same for all: more bands hide each other
-NO_BANDS = "No bands: those of so many encodings would hide each other. The gain has its intervals."
 MIN_GAIN_AXIS_BPB = 0.01  # upper end of the gain axis where all gains are smaller
 BASELINE_DASHES = {":": "dotted", "-.": "dash-dotted", "--": "dashed"}  # further baselines are not drawn
 
@@ -66,11 +64,9 @@ def perplexity_by_length(
     styles = styles or _styles(points, "ppl")
     failures = _failures(points, styles)
     page, last = Page(good["encoding"].nunique(), len(failures)), int(points["length"].max())
-    banded = good["encoding"].nunique() <= MOST_BANDS
     for name, line in _lines(points, "ppl"):
         draw(page.axes, line["length"], line["ppl"], styles[name])
-        if banded:
-            _band(page.axes, line, styles[name])
+    told = bands(page.axes, _lines(points, "ppl"), styles, rows[rows["protocol"] == protocol])
     length_axis(page.axes, sorted(set(points["length"])), train_length)
     scale = _log_where_wide(page.axes, good["ppl"])
     name_axes(page.axes, LENGTH_AXIS, f"perplexity per {unit}{scale} (lower is better)")
@@ -79,7 +75,7 @@ def perplexity_by_length(
     page.label_ends(_ends(good, "ppl", styles, _marking(_perplexity_label, guessing)), failures)
     title = f"Which encodings still predict well at {ratio_name(last / train_length)} their training length?"
     heading = f"perplexity at {last} (times its own at {train_length})"
-    note = f"{footnote(rows, protocol, trained)} {_bands(rows, protocol) if banded else NO_BANDS}"
+    note = f"{footnote(rows, protocol, trained)} {told}"
     return _finish(page, title, perplexity_finding(points, unit, guessing), heading, note)
 
 
@@ -254,19 +250,6 @@ def _gain_axis(axes: Axes, gains: pd.DataFrame, train_length: int) -> str:
     remark(axes, (train_length, 1), (4, -11), above, halo=POSITIVE_TINT)
     remark(axes, (axes.get_xlim()[1], 0), (-3, 5), f"below zero: worse than cut to L = {train_length}", ha="right")
     return scale
-
-
-def _band(axes: Axes, line: pd.DataFrame, style: Style) -> None:
-    if style.strong:
-        x, low, high = line["length"], line["ppl_low"], line["ppl_high"]
-        axes.fill_between(x, low, high, color=style.color, alpha=0.09, linewidth=0)
-
-
-def _bands(rows: pd.DataFrame, protocol: str) -> str:
-    if rows.groupby("encoding")["seed"].nunique().max() >= FEWEST_SEEDS:
-        return "Bands: 95 % intervals over seeds and documents."
-    units = listed(distinct(rows.loc[rows["protocol"] == protocol, "resampled"])) or "documents"
-    return f"Bands: 95 % intervals over {units}, which are the same for all encodings."
 
 
 def _log_where_wide(axes: Axes, values: pd.Series) -> str:
