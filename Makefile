@@ -1,6 +1,6 @@
 # Every target does its own set-up from nothing: it creates .venv and installs under exact versions (constraints.txt).
-#   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 minutes on 2 cores)
-#   make check    format, lint and types        make test     fast tests (under 5 minutes on 2 cores)
+#   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 to 9 minutes on 2 cores)
+#   make check    format, lint and types        make test     fast tests (6 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
 #   make wide     the cases that `make test` leaves out; .ci/run runs them with the kernels of another CPU
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
@@ -9,7 +9,7 @@
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
 #   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
 #   make bench    what every encoding costs on this machine, compared with none and with x-transformers (an hour or two)
-#   make publish  write the reports of quick and after-training to results/published, which git tracks
+#   make publish  write the reports of quick, after-training and believe (two hours) to results/published, which git tracks
 # What a user runs lands in other folders of results/, which git ignores; `bench` and `publish` are for maintainers.
 
 PYTHON ?= python3
