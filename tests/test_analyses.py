@@ -17,6 +17,7 @@ from poscli.evaluation.protocol import EvaluationSettings
 from poscli.report import build_report
 from poscli.report.audit import audit
 from poscli.report.comparison import BETTER, WITHIN_NOISE, WORSE, compare_runs, compared_with, on_corpus, pick
+from poscli.report.key_tokens import on_key_tokens
 from poscli.report.known_limit import known_limit
 from poscli.report.over_seeds import Units, with_intervals
 from poscli.report.pooling import pool
@@ -229,7 +230,7 @@ def test_recall_is_what_is_won_beyond_the_training_length() -> None:
     ]
     nothing = recalled(table[table["encoding"] == "b"], pd.DataFrame({"encoding": ["b"]}))
     assert nothing is not None
-    assert nothing.answer.startswith("No: nothing that was read 64 tokens ago or more is predicted better")
+    assert nothing.answer.startswith("No: nothing read 64 tokens ago or more is predicted 0.1 bits or more better")
     assert recalled(table.assign(kind="miss"), pd.DataFrame({"encoding": ["a"]})) is None
 
 
@@ -285,6 +286,39 @@ def test_what_breaks_is_told_by_groups_of_encodings_over_seeds() -> None:
     assert found.points[0] == "rope is harmed by number of keys, not by distance"
     assert found.columns[3].cells == ("+0.300 (open)",)
     assert cells["number of keys (crowd)"] == ("0.000", "+0.100 (10 %)", "+0.100 (10 %)")
+
+
+def judged(name: str, seed: int, kind: str, tokens: int, gain: float, low: float) -> dict:
+    """A row of why/key_tokens.csv, in bits."""
+    nats = {"nll": LN2, "nll_crop": (1 + gain) * LN2, "gain": gain * LN2, "gain_low": low * LN2, "gain_high": LN2 * 9}
+    nats["nll"] = nats["nll"] if gain == gain else math.nan
+    return {"encoding": name, "seed": seed, "kind": kind, "tokens": tokens} | nats
+
+
+def test_key_tokens_tell_who_predicts_what_needs_long_context() -> None:
+    table = pd.DataFrame(
+        [
+            judged("a", 0, "key", 60, 3.0, 2.0),
+            judged("a", 1, "key", 60, 5.0, 4.0),
+            judged("a", 0, "other", 900, 0.02, 0.0),
+            judged("b", 0, "key", 60, 0.1, -0.1),
+            judged("b", 0, "other", 900, 0.0, 0.0),
+            judged("c", 0, "key", 3, math.nan, math.nan),
+        ]
+    )
+    summary = pd.DataFrame({"encoding": ["b", "a", "c", "d"]})
+    found = on_key_tokens(table, summary)
+    assert found is not None
+    assert found.answer == "Longer context helps on them with a; nothing is shown to be won by b."
+    assert [column.cells for column in found.columns[:4]] == [
+        ("b", "a", "c"), ("60", "60", "3"), ("1.10", "5.00", "-"), ("1.00", "1.00", "-"),
+    ]  # fmt: skip
+    assert found.columns[4].cells == ("+0.100 [-0.100, +9.00]", "+4.00 [+3.00, +9.00]", "-")
+    assert found.columns[5].cells == ("0.000", "+0.020", "-")
+    few = on_key_tokens(table[table["encoding"] == "c"], summary)
+    assert few is not None
+    assert few.answer == "The judge found too few key tokens to say."
+    assert on_key_tokens(table[:0], summary) is None
 
 
 def test_a_fault_of_an_encoding_is_told_even_if_one_seed_shows_it() -> None:

@@ -115,7 +115,9 @@ def test_limits_of_an_evaluation(run):
 
 
 def test_a_run_is_not_compared_with_itself(run):
-    assert_refused(("compare", "alibi", run.name), 2, ("both names mean the same runs", run.name))
+    assert_refused(
+        ("compare", "alibi", run.name), 2, (f"both names mean {run.name}, and no run is compared with itself",)
+    )
 
 
 @pytest.mark.parametrize("command", ["extrapolate", "generate"])

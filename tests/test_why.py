@@ -86,6 +86,7 @@ def test_key_tokens_need_a_judge(results: Path) -> None:
     wrong = cli(*WHY, "--enc", "sinusoidal", "--judge", folder_of(results, "alibi").name, "--out", results)
     assert wrong.code == 2
     assert str(8 * LENGTH) in wrong.err
+    assert len(wrong.err.splitlines()) == 1  # before anything is evaluated
     itself = cli(*WHY, "--enc", "t5", "--judge", judge, "--out", results)
     assert (itself.code, f"{judge} is the judge, and does not judge itself" in itself.err) == (0, True)
     assert not (folder_of(results, "t5") / "why.json").exists()

@@ -60,10 +60,13 @@ def extrapolate(
     """Evaluate every trained run at 1, 2, 4, ... times its training length, up to --max-len."""
     from poscli.evaluation.extrapolate import eval_records
     from poscli.evaluation.extrapolate import extrapolate as evaluate
+    from poscli.evaluation.why.explain import check_judge, explain
     from poscli.report import terminal
 
     judging = _judge(judge, request, out_ / "runs")
     work = _work(request, run or [], enc or [], smoke, device, out_ / "runs")
+    for each in work:
+        check_judge(each.run, judging)
     jobs = plan.evaluations(work, why=request.why, judge=judging)
     plan.announce_longest(each.settings for each in work)
     if dry_run:
@@ -71,11 +74,8 @@ def extrapolate(
         return
     plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
     tables = [evaluate(each.run, each.task, each.settings, each.device) for each in work]
-    if request.why:
-        from poscli.evaluation.why.explain import explain
-
-        for each in work:
-            explain(each, judging)
+    for each in work if request.why else []:
+        explain(each, judging)
     emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
     note(f"next: poscli report{carried(out_)}")
     if any((table["status"] != "ok").all() for table in tables):

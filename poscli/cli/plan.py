@@ -151,8 +151,8 @@ def _evaluation(
     """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it."""
     from poscli.config.size import evaluation_bytes, parameters
     from poscli.evaluation.estimate import (
+        WHY_SHARE,
         evaluation_seconds,
-        explanation_seconds,
         refuse_unaffordable,
         refuse_unaffordable_losses,
         windows_of,
@@ -165,8 +165,7 @@ def _evaluation(
     evaluated = run is not None and is_evaluated(run, settings)
     windows = {} if evaluated and not why else windows_of(task, settings)
     refuse_unaffordable_losses(task, windows)
-    seconds = 0.0 if evaluated else evaluation_seconds(config, task, windows, device)
-    seconds += explanation_seconds(config, task, windows, device) if why else 0.0
+    share = (not evaluated) + WHY_SHARE * why
     size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest, vocab=task.vocab)
     return PlannedJob(
         run_id=run.id if run else config.run_id(task.fingerprint),
@@ -176,7 +175,7 @@ def _evaluation(
         steps=config.steps,
         done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
         memory_gib=size / 2**30,
-        seconds=seconds,
+        seconds=share * evaluation_seconds(config, task, windows, device),
     )
 
 

@@ -25,7 +25,7 @@ from poscli.tasks import Task
 MEASURED_FROM = 60.0  # seconds by the count of operations from which a forward pass is timed
 SHORT = 512  # tokens of the shorter timed window, at least: attention to fewer takes too little time to show
 LOSS_BYTES = 4  # of a token's loss, and of each further measurement of the task
-WHY_SHARE = 0.5  # of the time of an evaluation; measured 0.4 to 0.7 on CPUs, by encoding and length
+WHY_SHARE = 0.5  # what --why takes, in times of an evaluation; measured 0.4 to 0.7 on CPUs, by encoding and length
 CERTAIN = 3  # an estimate of memory of so many times what is free cannot be wrong
 
 Windows = Mapping[Measurement, int]  # the number of windows of each measurement
@@ -66,11 +66,6 @@ def evaluation_seconds(config: RunConfig, task: Task, windows: Windows, device: 
         count * each.window * (base + slope * (each.window if each.model == FULL else 0))
         for each, count in windows.items()
     )
-
-
-def explanation_seconds(config: RunConfig, task: Task, windows: Windows, device: torch.device) -> float:
-    """The time of the analyses of --why, from the windows of the evaluation that they go with."""
-    return WHY_SHARE * evaluation_seconds(config, task, windows, device)
 
 
 def _rough(config: RunConfig, task: Task, measurement: Measurement, count: int, device: torch.device) -> float:

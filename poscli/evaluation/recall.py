@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.evaluation.mean_interval import mean_interval
+from poscli.evaluation.mean_interval import gain_numbers
 from poscli.tasks import Spans, Text
 
 HIT, MISS, NEW = "hit", "miss", "new"
@@ -137,8 +137,4 @@ def _last_apart(last: NDArray[np.int64], begins: NDArray[np.int64], ngram: int) 
 def _numbers(full: NDArray[np.float64], crop: NDArray[np.float64], documents: NDArray[np.int64]) -> dict[str, Any]:
     """The columns of a row from the losses of its tokens and the document of each."""
     counts = {"tokens": len(full), "documents": len(np.unique(documents))}
-    if not len(full):
-        return counts
-    low, high = mean_interval(crop - full, documents)
-    means = {"nll": float(full.mean()), "nll_crop": float(crop.mean()), "gain": float((crop - full).mean())}
-    return counts | means | {"gain_low": low, "gain_high": high}
+    return counts | gain_numbers(full, crop, documents) if len(full) else counts

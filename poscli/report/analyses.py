@@ -7,6 +7,7 @@ import pandas as pd
 from poscli.report.analysis import Analysis
 from poscli.report.audit import audit
 from poscli.report.compared import compared
+from poscli.report.key_tokens import on_key_tokens
 from poscli.report.known_limit import known_limit
 from poscli.report.recalled import recalled
 from poscli.report.sections import Group
@@ -27,5 +28,7 @@ def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[A
         found.append(broken_by(details["why/attribution"], rows, summary))
     if "why/saturation" in details:
         found.append(used_window(group.details, summary))
+    if "why/key_tokens" in details:
+        found.append(on_key_tokens(details["why/key_tokens"], summary))
     found.append(audit(rows, summary))
     return tuple(analysis for analysis in found if analysis is not None)

@@ -109,8 +109,8 @@ def _comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame,
 
     Two selections of one training length each may differ in it.
     """
-    if set(ours["run_id"]) == set(theirs["run_id"]):
-        raise UsageError(f"both names mean the same runs ({', '.join(sorted(set(ours['run_id'])))}); give two")
+    if both := sorted(set(ours["run_id"]) & set(theirs["run_id"])):
+        raise UsageError(f"both names mean {', '.join(both)}, and no run is compared with itself; give other ones")
     common = set(ours["fingerprint"]) & set(theirs["fingerprint"])
     if not common:
         one, two = (" and ".join(_texts(table)) for table in (ours, theirs))

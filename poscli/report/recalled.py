@@ -68,7 +68,8 @@ def answer(points: pd.DataFrame, length: int) -> str:
     sure = beyond[(beyond["gain"] >= NAMED_FROM_BITS) & (beyond["low"] > 0)]
     best = sure.groupby("encoding")["gain"].max().sort_values(ascending=False)
     if best.empty:
-        return f"No: nothing that was read {length} tokens ago or more is predicted better than with the context cut."
+        least = f"{NAMED_FROM_BITS} bits or more"
+        return f"No: nothing read {length} tokens ago or more is predicted {least} better than with the context cut."
     farthest = sure.groupby("encoding")["to"].max()
     told = [
         f"{named(str(name))} (up to {farthest[name]} tokens back, {signed(gain)} bits)" for name, gain in best.items()

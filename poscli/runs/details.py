@@ -23,18 +23,22 @@ UNIT_COLUMNS: Columns = (
     }
 )
 
+GAIN_COLUMNS: Columns = {
+    "documents": ("int64", "documents that these tokens come from"),
+    "nll": ("float64", "mean nats of these tokens with the longest window"),
+    "nll_crop": ("float64", "mean nats of these tokens with the window cut to L"),
+    "gain": ("float64", "nll_crop - nll: nats per token that the text beyond L is worth"),
+    "gain_low": ("float64", "lower end of the 95 % interval of the gain over documents, if there are at least five"),
+    "gain_high": ("float64", "upper end of that interval"),
+}
+
 RECALL_COLUMNS: Columns = {
     "ngram": ("int64", "n, the tokens before a scored token whose last earlier occurrence is looked up"),
     "kind": ("str", "hit: the same token followed there; miss: another one did; new: no earlier occurrence in sight"),
     "from": ("int64", "smallest distance of this bin: tokens from the earlier occurrence to this one; 0 for new"),
     "to": ("int64", "largest distance of this bin, inclusive; 0 for new"),
     "tokens": ("int64", "tokens of this kind at these distances"),
-    "documents": ("int64", "documents that these tokens come from"),
-    "nll": ("float64", "mean nats of these tokens with the whole window"),
-    "nll_crop": ("float64", "mean nats of these tokens with the window cut to L"),
-    "gain": ("float64", "nll_crop - nll: nats per token that the text beyond L is worth"),
-    "gain_low": ("float64", "lower end of the 95 % interval of the gain over documents, if there are at least five"),
-    "gain_high": ("float64", "upper end of that interval"),
+    **GAIN_COLUMNS,
 }
 
 ATTRIBUTION_COLUMNS: Columns = {
@@ -100,12 +104,7 @@ DILUTION_COLUMNS: Columns = {
 KEY_TOKEN_COLUMNS: Columns = {
     "kind": ("str", "key: tokens that a judge predicts only with a context of 8 L; other: all the others"),
     "tokens": ("int64", "tokens of this kind"),
-    "documents": ("int64", "documents that these tokens come from"),
-    "nll": ("float64", "mean nats of these tokens with the longest window"),
-    "nll_crop": ("float64", "mean nats of these tokens with the window cut to L"),
-    "gain": ("float64", "nll_crop - nll: nats per token that the text beyond L is worth"),
-    "gain_low": ("float64", "lower end of the 95 % interval of the gain over documents, if there are at least five"),
-    "gain_high": ("float64", "upper end of that interval"),
+    **GAIN_COLUMNS,
     "reason": ("str", "why there are no numbers; empty if there are"),
 }
 

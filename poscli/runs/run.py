@@ -24,17 +24,8 @@ CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
 TRAIN, EVAL, POSITION, EVALUATED = "train.csv", "eval.csv", "position.csv", "eval.json"
 EXPLAINED = "why.json"
 POSTHOC = "as"  # the folder of the evaluations under other encodings
-RESULTS = (
-    STATUS,
-    TRAIN,
-    EVAL,
-    POSITION,
-    EVALUATED,
-    EXPLAINED,
-    "checkpoints",
-    "nll",
-    POSTHOC,
-)  # what a run has only once it works
+# What a run has only once it works.
+RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, "checkpoints", "nll", POSTHOC)
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,7 @@ from poscli.model.cache import LayerCache
 from poscli.model.transformer import Attention, Model
 
 WINDOWS = 4  # read unless the caller says otherwise
-PAIR_NUMBERS = (
-    2**23
-)  # in a temporary of B H T S D numbers, which relative vectors take; it decides the queries at a time
+PAIR_NUMBERS = 2**23  # at a time, of the B H T S D numbers that relative vectors take
 
 
 @dataclass(frozen=True, eq=False)

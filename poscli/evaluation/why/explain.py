@@ -53,8 +53,7 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
         if not run.trained:
             note(f"{run.id} is the judge, and does not judge itself: nothing to explain")
         return
-    if judge is not None:
-        refuse_judge(judge, run)
+    check_judge(run, judge)
     if run.status()["state"] != "complete" or not _has_longer_lengths(setup.task, setup.settings):
         note(f"{run.id} has nothing to explain: it needs a trained model, one text, and a length beyond its own")
         return
@@ -63,6 +62,12 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
             note(f"{run.id} is explained already: nothing to do")
             return
         write_explanation(run, _tables(setup, judge), _record(run, setup.settings, judge))
+
+
+def check_judge(run: Run, judge: Run | None) -> None:
+    """UsageError if a judge is given that cannot judge a run which `explain` would not pass over."""
+    if judge is not None and not _is_passed_over(run, judge):
+        refuse_judge(judge, run)
 
 
 def is_left_to_explain(run: Run | None, task: Task, settings: EvaluationSettings, judge: Run | None = None) -> bool:

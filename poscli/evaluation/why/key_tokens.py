@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from poscli.evaluation.mean_interval import mean_interval
+from poscli.evaluation.mean_interval import gain_numbers
 from poscli.evaluation.why.sample import Sample
 from poscli.model.transformer import Model
 from poscli.runs.run import Run
 from poscli.system.errors import UsageError
 
+KEY, OTHER = "key", "other"
 GROWTH = 8  # times L: the context with which the judge predicts a key token
 FALL, LOW = 2.0, 2.0  # nats: by how much the judge's loss falls at least, and below what it ends
 FEWEST_TOKENS = 20  # with fewer tokens of a kind, their mean says nothing
@@ -68,7 +69,7 @@ def key_token_rows(model: Model, sample: Sample, key: NDArray[np.bool_]) -> list
     documents = np.broadcast_to(sample.spans[:, :1], counts.shape)
     return [
         {"kind": kind} | _numbers(whole[chosen], cropped[chosen], documents[chosen], kind)
-        for kind, chosen in (("key", counts & key), ("other", counts & ~key))
+        for kind, chosen in ((KEY, counts & key), (OTHER, counts & ~key))
     ]
 
 
@@ -78,10 +79,7 @@ def _numbers(
     counts = {"tokens": len(whole), "documents": len(np.unique(documents))}
     if len(whole) < FEWEST_TOKENS:
         return counts | {"reason": f"{len(whole)} {kind} tokens are too few for a mean; at least {FEWEST_TOKENS} count"}
-    low, high = mean_interval(cropped - whole, documents)
-    means = {"nll": whole.mean(), "nll_crop": cropped.mean(), "gain": (cropped - whole).mean()}
-    numbers = {name: float(value) for name, value in means.items()}
-    return counts | numbers | {"gain_low": low, "gain_high": high, "reason": ""}
+    return counts | gain_numbers(whole, cropped, documents) | {"reason": ""}
 
 
 def _refuse_short(trained: int, length: int) -> None:

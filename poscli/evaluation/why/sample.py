@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poscli.evaluation.losses import NLL
+from poscli.evaluation.protocol import largest_divisor, pieces
 from poscli.model.transformer import Model
 from poscli.tasks import Spans, Task, Text
 
@@ -31,7 +32,7 @@ class Sample:
     train_length: int
     length: int  # of the long window, in tokens
     device: torch.device
-    stride: int | None = None  # tokens scored at the end of a window below `length`, at most; None: as many as there
+    stride: int | None = None  # the most tokens to score at the end of a window shorter than `length`; None: `scored`
 
     def tokens(self, window: int) -> Tensor:
         """The tokens `[n, window + 1]` of every window, cut to its last `window` targets."""
@@ -41,22 +42,20 @@ class Sample:
     def losses(self, model: Model, window: int) -> NDArray[np.float64]:
         """Nats of each scored token, `[n, scored]`, none of which sees more than `window` tokens.
 
-        The long windows are read as they are. Shorter ones are moved by the stride or by half of their length,
-        whichever is less, so that a scored token sees nearly `window` tokens, and more than half of them in any case.
+        The long windows are read as they are. A shorter one is read several times, each time ending some scored tokens
+        later (at most `stride`), so that each scored token sees more than half of `window` tokens; with a stride of 1,
+        all of them.
         """
-        step = self._step(window)
-        moves = -(-self.scored // step)  # windows that together score all tokens, the last one first
-        back = step * np.arange(moves - 1, -1, -1)
-        spans = np.stack([np.repeat(self.spans[:, 0], moves), (self.spans[:, 1:] - back).ravel()], axis=1)
-        found = []
+        piece = self._piece(window)
+        spans, found = pieces(self.spans, self.scored, piece), []
         for some in np.array_split(spans, min(len(spans), -(-len(spans) * window // PASS_TOKENS))):
             tokens = torch.from_numpy(self.text.windows(some, window)).to(self.device)
             nll = self.task.score(model(tokens[:, :-1]).float(), tokens[:, 1:])[NLL]
-            found.append(nll[:, window - step :].double().cpu().numpy())
-        return np.concatenate(found).reshape(len(self.spans), moves * step)[:, -self.scored :]
+            found.append(nll[:, window - piece :].double().cpu().numpy())
+        return np.concatenate(found).reshape(len(self.spans), self.scored)
 
-    def _step(self, window: int) -> int:
-        """The tokens scored at the end of each window; all where a moved window may begin before its document."""
+    def _piece(self, window: int) -> int:
+        """The tokens read off one window; all where a window that ends earlier may begin before its document."""
         if window + self.scored > self.length:
             return self.scored
-        return min(self.scored, self.stride or self.scored, max(1, window // 2))
+        return largest_divisor(self.scored, min(self.stride or self.scored, window // 2))
