@@ -1,0 +1,78 @@
+"""A trained run to inspect: its model, and windows of its own held-out text.
+
+Shapes: B windows, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from poscli.evaluation.why.dilution import Call, calls_of_attention
+from poscli.model.transformer import Model
+from poscli.runs.load import load_trained
+from poscli.runs.run import Run
+from poscli.runs.select import select
+from poscli.system.console import note
+from poscli.system.errors import DataError, UsageError
+from poscli.tasks import Task, open_task
+
+WINDOWS = 4  # read of the held-out text
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A complete run with its model, and the task that has its text."""
+
+    run: Run
+    model: Model
+    task: Task
+
+    def calls(self, tokens: int) -> list[Call]:
+        """What the attention of every layer is called with on windows of at most `tokens` tokens.
+
+        Windows are as long as the held-out documents allow. Raises Unsupported if the model cannot read them.
+        """
+        return self._calls[tokens] if tokens in self._calls else self._calls.setdefault(tokens, self._read(tokens))
+
+    @cached_property
+    def _calls(self) -> dict[int, list[Call]]:
+        return {}
+
+    @torch.no_grad()
+    def _read(self, tokens: int) -> list[Call]:
+        text = self.task.text(tokens)
+        window = min(tokens, int(text.sizes.max()))
+        documents = np.flatnonzero(text.sizes >= window)
+        chosen = documents[np.linspace(0, len(documents) - 1, min(WINDOWS, len(documents))).round().astype(int)]
+        spans = np.stack([chosen, np.full(len(chosen), window)], axis=1).astype(np.int64)
+        return calls_of_attention(self.model, torch.from_numpy(text.windows(spans, window)[:, :-1]))
+
+
+def load(runs: Path, id_: str) -> Trained:
+    """The newest complete run whose id begins with `id_`, on the CPU.
+
+    UsageError if there is none, DataError if its text has changed since.
+    """
+    found = select(runs, [id_], [])
+    complete = [run for run in found if run.status()["state"] == "complete"]
+    if not complete:
+        run = found[-1]
+        state = run.status()["state"]
+        why = "it has no trained weights to show" if state in ("diverged", "oom", "failed") else "finish it first"
+        raise UsageError(f"--run {id_}: {run.id} is {state}, so {why}; `poscli ls runs` shows the complete ones")
+    run = complete[-1]
+    if len(complete) > 1:
+        note(f"--run {id_} begins the ids of {len(complete)} complete runs; {run.id} is the newest")
+    task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
+    if task.fingerprint != run.fingerprint:
+        raise DataError(
+            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
+            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
+        )
+    return Trained(run, load_trained(run, CPU), task)
