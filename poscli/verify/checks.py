@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from poscli.attention import ENGINES, Place, attend, engines_for
-from poscli.equation import Encoding, Positions, Unsupported
+from poscli.attention import Place, engines_for
+from poscli.equation import Encoding, Unsupported
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model.cache import Cache
 from poscli.model.weights import load_weights, weights_of
 from poscli.verify.noise import FLOAT32, draw, tolerances
-from poscli.verify.subject import BATCH, HEADS, LENGTH, VOCAB, WIDTH, Subject
+from poscli.verify.probe import REFERENCE, attend_at, embedded, longest_finite
+from poscli.verify.subject import HEADS, LENGTH, VOCAB, WIDTH, Subject
 
 FAR = 16 * LENGTH  # tokens
-LONGEST_TRIED = 2**20  # tokens
-SECONDS_OF_SEARCH = 0.5  # after which `range` tries no longer input
-REFERENCE = ENGINES["reference"]
 
 
 class Failed(Exception):
@@ -47,7 +44,7 @@ def shapes(subject: Subject) -> str:
             given = subject.inputs(LENGTH, LENGTH, dtype)
             if wrong := wrong_shapes(encoding, BlankInputs(given["x"], given["q"], subject.text(LENGTH))):
                 raise Failed(wrong)
-            out = _attend(encoding, given, torch.arange(LENGTH))
+            out = attend_at(encoding, given, torch.arange(LENGTH))
             if out.dtype != dtype or out.shape != given["v"].shape:
                 raise Failed(f"attention on {dtype} gives {out.dtype} {list(out.shape)}, not {list(given['v'].shape)}")
     filled = sorted(set().union(*(encoding.blanks for encoding in subject.encodings)))
@@ -156,7 +153,7 @@ def range_of_dtypes(subject: Subject) -> str:
     """Attention is finite up to the length that `longest` states; returns the length found in each dtype."""
     limits = []
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        longest, ended = min(_longest(encoding, subject, dtype) for encoding in subject.encodings)
+        longest, ended = min(longest_finite(encoding, dtype, subject.seed) for encoding in subject.encodings)
         promised = [n for encoding in subject.encodings if (n := encoding.longest(dtype)) is not None]
         if promised and ended and longest < min(promised) and not subject.composed:
             raise Failed(f"{dtype} is finite up to {longest:,} tokens only, `longest` says {min(promised):,}")
@@ -218,56 +215,12 @@ def learning(subject: Subject) -> str:
     return f"{count:,} parameters, all with finite gradients{words}" if own else "it learns nothing"
 
 
-def _attend(encoding: Encoding, given: dict[str, Tensor], pos: Tensor) -> Tensor:
-    """Attention of the reference engine at positions `[T]` of any spacing."""
-    with torch.no_grad():
-        features = encoding.features(given["x"]) if "features" in encoding.blanks else None
-        at = Positions(pos=pos, step=None)
-        return attend(REFERENCE, encoding, given["q"], given["k"], given["v"], at, features)
-
-
 def _at(encoding: Encoding, subject: Subject, start: int) -> Tensor:
     """Attention of a few tokens from token `start` of a text on; an embedding is used as q, k and v."""
     count = LENGTH // 2
     pos = encoding.positions(torch.arange(start + count))[start:]
-    given = subject.inputs(count, count, torch.float32)
-    if "embed" in encoding.blanks:
-        x_BTW = encoding.embed(given["x"], pos, subject.text(count))
-        heads = x_BTW.unflatten(2, (HEADS, -1)).transpose(1, 2)
-        given |= {"q": heads, "k": heads, "v": heads}
-    return _attend(encoding, given, pos)
-
-
-def _longest(encoding: Encoding, subject: Subject, dtype: torch.dtype) -> tuple[int, bool]:
-    """The longest finite input by doubling and bisection, and whether a longer one is known to fail."""
-    good, bad, start = LENGTH, 2 * LENGTH, time.monotonic()
-    while bad <= LONGEST_TRIED and _finite_at(encoding, subject, dtype, bad):
-        good, bad = bad, 2 * bad
-        if time.monotonic() - start > SECONDS_OF_SEARCH:
-            return good, False
-    if bad > LONGEST_TRIED:
-        return good, False
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if _finite_at(encoding, subject, dtype, middle) else (good, middle)
-    return good, True
-
-
-def _finite_at(encoding: Encoding, subject: Subject, dtype: torch.dtype, count: int) -> bool:
-    """Whether a few tokens at the start, middle and end of a text of `count` tokens get finite attention."""
-    index = torch.tensor([0, 1, count // 2, count - 2, count - 1])
-    given = subject.inputs(len(index), len(index), dtype)
-    try:
-        pos = encoding.positions(torch.arange(count))[index] if "positions" in encoding.blanks else index
-        embedded = encoding.embed(given["x"], pos, subject.text(len(index), BATCH))
-        bounded = encoding.temperature(torch.tensor([count])).isfinite() if "temperature" in encoding.blanks else True
-        return bool(
-            torch.as_tensor(bounded).all()
-            and embedded.isfinite().all()
-            and _attend(encoding, given, pos).isfinite().all()
-        )
-    except Unsupported:
-        return False
+    given = embedded(encoding, subject.inputs(count, count, torch.float32), pos, subject.text(count))
+    return attend_at(encoding, given, pos)
 
 
 LOOK = {
