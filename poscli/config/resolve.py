@@ -14,6 +14,7 @@ from poscli.specs.size import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
 from poscli.system.plugins import canonical
+from poscli.tasks import TASKS
 
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 
@@ -43,7 +44,8 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         )
     refuse_unaffordable(config, device)  # first: the check builds the encodings
     with refusing_sizes(specs.parse(encoding)):
-        specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
+        axes = TASKS.get(task).axes
+        specs.check(encoding, model.shape(request.length), memory=model.memory > 0, axes=axes)
     sources = source_hashes(config.encoding, task, tokenizer, model.shape(request.length))
     return config.model_copy(update={"plugins": sources})
 

@@ -68,7 +68,7 @@ def finite_at(encoding: Encoding, dtype: torch.dtype, tokens: int, seed: int = 0
 def _finite(encoding: Encoding, dtype: torch.dtype, tokens: int, seed: int) -> bool:
     index = torch.tensor([0, 1, tokens // 2, tokens - 2, tokens - 1])
     given = draw_inputs(encoding.shape, len(index), len(index), dtype, seed=seed)
-    pos = encoding.positions(torch.arange(tokens))[index] if "positions" in encoding.blanks else index
+    pos = encoding.locate(tokens, torch.device("cpu")).pos[index]
     embedded_BTW = encoding.embed(given["x"], pos, draw_tokens(encoding.shape.vocab, 2, len(index), seed))
     bounded = encoding.temperature(torch.tensor([tokens])).isfinite() if "temperature" in encoding.blanks else True
     return bool(
