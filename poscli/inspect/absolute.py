@@ -58,6 +58,7 @@ class Products(Record):
     mean: Array  # [n]
     low: Array  # [n], the smallest over places
     high: Array  # [n], the largest over places
+    length: int
 
     @property
     def finding(self) -> str:
@@ -112,10 +113,10 @@ class Gram(Record):
         off = np.abs(self.cosines[~np.eye(len(self.cosines), dtype=bool)])
         if not len(off):
             return "The table has one column"
-        many = float((off > 0.5).mean())
-        return (
-            f"|cos| of two columns is {number(float(off.mean()))} on average, above 0.5 for {100 * many:.2g} % of pairs"
-        )
+        many = 100 * float((off > 0.5).mean())
+        if many < 1:
+            return f"Columns are nearly orthogonal over a training window: |cos| {number(float(off.mean()))} on average"
+        return f"Columns overlap over a training window: |cos| above 0.5 for {many:.2g} % of pairs"
 
     def record(self) -> dict[str, object]:
         off = np.abs(self.cosines[~np.eye(len(self.cosines), dtype=bool)])
@@ -181,7 +182,7 @@ def products(subject: Subject) -> Products:
         each = (p_NW[at] * p_NW[at + d]).sum(axis=1) / size
         found.append((each.mean(), each.min(), each.max()))
     mean, low, high = np.array(found).T
-    return Products(distances.astype(np.float64), mean, low, high)
+    return Products(distances.astype(np.float64), mean, low, high, subject.length)
 
 
 def wavelengths(subject: Subject) -> Wavelengths:

@@ -18,6 +18,8 @@ from poscli.equation.blanks import FAST
 from poscli.equation.reference import scores, weights
 
 CPU = torch.device("cpu")
+# Blanks that take queries and keys of any width.
+ANY_WIDTH = {"positions", "embed", "temperature", "distance_bias", "reach", "sinks", "scores", "weights", "reweight"}
 TRIED = 24  # tokens on which `position_matters` is measured
 
 
@@ -31,19 +33,24 @@ class Fast:
         return getattr(self._encoding, f"fast_{name}" if name in FAST else name)
 
 
-def constant_operands(encoding: Encoding, keys: int, queries: int = 1, token: Tensor | None = None) -> Operands:
+def constant_operands(
+    encoding: Encoding, keys: int, queries: int = 1, *, token: Tensor | None = None, columns: int | None = None
+) -> Operands:
     """The inputs of one attention call in which all tokens are alike, in float64; the queries are the last ones.
 
     `token` is the vector `[W]` of every token, all ones unless given. Its slice of D channels is the query and the key
-    of a head. Where the encoding changes the embedding, queries and keys are instead random projections of the
-    embedding, one per head, the same for queries and for keys, as a head can read any channel.
+    of a head. Where the encoding changes the embedding, any head can read any channel; so the query and the key are
+    then the whole embedding, scaled so that products are what random projections to D channels give on average, or, if
+    the encoding needs heads of D channels, such a random projection, the same for queries and for keys.
+
+    For an encoding of two axes, `columns` is the number of columns of the grid that the tokens fill.
     """
     shape = encoding.shape
     token = torch.ones(shape.width, dtype=torch.float64) if token is None else token
-    x_1SW, at = token.expand(1, keys, -1), encoding.locate(keys, CPU)
+    x_1SW, at = token.expand(1, keys, -1), encoding.locate(keys, CPU, columns)
     if "embed" in encoding.blanks:
         x_1SW = encoding.embed(x_1SW, at.pos, torch.zeros(1, keys, dtype=torch.long))
-        x_1HSD = (x_1SW @ _projections(shape.heads, shape.width, shape.head_width))[None]
+        x_1HSD = _heads_of_embedding(x_1SW, encoding)
     else:
         x_1HSD = x_1SW.unflatten(2, (shape.heads, -1)).transpose(1, 2)
     features = encoding.features(x_1SW) if "features" in encoding.blanks else None
@@ -69,6 +76,14 @@ def position_matters(encoding: Encoding) -> bool:
     except Unsupported:
         return True
     return bool(((p_HS - p_HS[:, :1]).abs() > 1e-12).any())
+
+
+def _heads_of_embedding(x_1SW: Tensor, encoding: Encoding) -> Tensor:
+    """Queries or keys `[1, H, S, W]` or `[1, H, S, D]` that read the whole embedding."""
+    shape = encoding.shape
+    if encoding.blanks <= ANY_WIDTH:
+        return x_1SW[:, None].expand(-1, shape.heads, -1, -1) * (shape.head_width / shape.width) ** 0.5
+    return (x_1SW @ _projections(shape.heads, shape.width, shape.head_width))[None]
 
 
 def _projections(heads: int, width: int, head_width: int) -> Tensor:

@@ -107,6 +107,16 @@ class Scaling(Record):
     omega: Array  # [pairs] of the other encoding
     ratio: Array  # [pairs]
     other: str
+    length: int
+
+    @property
+    def new_from(self) -> int | None:
+        """The tokens from which on angles are new to a model of the other encoding trained on windows of L tokens.
+
+        None if there are no such angles, because all pairs of the other encoding turn at least once in training.
+        """
+        slow = self.omega * self.length < TURN
+        return round(self.length / float(self.ratio[slow].max())) if slow.any() else None
 
     @property
     def finding(self) -> str:
@@ -116,12 +126,20 @@ class Scaling(Record):
         same = np.abs(self.ratio - 1) < SAME_PAIR
         if same.all():
             return f"Every pair turns as fast as in {self.other}"
-        slowest = float(self.ratio.min()) if self.ratio.min() < 1 else float(self.ratio.max())
-        rest = "all pairs" if not same.any() else f"{int((~same).sum())} of {len(same)} pairs"
-        return f"{rest[0].upper()}{rest[1:]} turn at another speed than in {self.other}, down to {slowest:.3g} times"
+        pairs = "All pairs" if not same.any() else f"{int((~same).sum())} of {len(same)} pairs"
+        changed = self.ratio[~same]
+        low, high = f"{changed.min():.3g}", f"{changed.max():.3g}"
+        speeds = f"{low} to {high} times" if low != high else f"{low} times"
+        new = f"; angles new to {self.other} begin at {amount(self.new_from)} tokens" if self.new_from else ""
+        return f"{pairs} turn {speeds} as fast as in {self.other}{new}"
 
     def record(self) -> dict[str, object]:
-        return {"compared_with": self.other, "radians_per_token": self.omega.tolist(), "ratio": self.ratio.tolist()}
+        return {
+            "compared_with": self.other,
+            "radians_per_token": self.omega.tolist(),
+            "ratio": self.ratio.tolist(),
+            "new_angles_from": self.new_from if len(self.ratio) else None,
+        }
 
 
 def turning(subject: Subject) -> Turning:
@@ -154,8 +172,9 @@ def scaling(subject: Subject, other: Subject) -> Scaling:
     """The frequencies of a subject in its longest window, as shares of those of another one."""
     mine, theirs = turning(subject), turning(other)
     if len(mine.omega) != len(theirs.omega):
-        return Scaling(theirs.omega, np.zeros(0), other.spec)
-    return Scaling(theirs.omega, mine.omega / theirs.omega, other.spec)
+        return Scaling(theirs.omega, np.zeros(0), other.spec, subject.length)
+    own = theirs.omega_in_training
+    return Scaling(own, mine.omega / own, other.spec, subject.length)
 
 
 def _speeds(subject: Subject, tokens: int) -> tuple[Array, int]:

@@ -5,12 +5,12 @@ Shapes: B windows, T tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from poscli.evaluation.why.dilution import Call, calls_of_attention
 from poscli.model.transformer import Model
@@ -32,26 +32,23 @@ class Trained:
     run: Run
     model: Model
     task: Task
+    _read: dict[int, list[Call]] = field(default_factory=dict)
 
-    def calls(self, tokens: int) -> list[Call]:
-        """What the attention of every layer is called with on windows of at most `tokens` tokens.
-
-        Windows are as long as the held-out documents allow. Raises Unsupported if the model cannot read them.
-        """
-        return self._calls[tokens] if tokens in self._calls else self._calls.setdefault(tokens, self._read(tokens))
-
-    @cached_property
-    def _calls(self) -> dict[int, list[Call]]:
-        return {}
-
-    @torch.no_grad()
-    def _read(self, tokens: int) -> list[Call]:
+    def windows(self, tokens: int) -> Tensor:
+        """Windows `[B, T]` of held-out text, T at most `tokens`, as the documents allow."""
         text = self.task.text(tokens)
         window = min(tokens, int(text.sizes.max()))
         documents = np.flatnonzero(text.sizes >= window)
         chosen = documents[np.linspace(0, len(documents) - 1, min(WINDOWS, len(documents))).round().astype(int)]
         spans = np.stack([chosen, np.full(len(chosen), window)], axis=1).astype(np.int64)
-        return calls_of_attention(self.model, torch.from_numpy(text.windows(spans, window)[:, :-1]))
+        return torch.from_numpy(text.windows(spans, window)[:, :-1])
+
+    @torch.no_grad()
+    def calls(self, tokens: int) -> list[Call]:
+        """What the attention of every layer is called with on these windows; Unsupported if the model cannot."""
+        if tokens not in self._read:
+            self._read[tokens] = calls_of_attention(self.model, self.windows(tokens))
+        return self._read[tokens]
 
 
 def load(runs: Path, id_: str) -> Trained:

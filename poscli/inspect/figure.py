@@ -1,0 +1,95 @@
+"""The sheet of pictures: all views of one subject, or the views of several side by side on the same axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from poscli.drawing.sheet import Contents, Sheet
+from poscli.drawing.text import listed
+from poscli.equation import Encoding
+from poscli.inspect.numbers import Missing
+from poscli.inspect.subject import FRESH, RANDOM, Subject
+from poscli.inspect.views import SPEEDS, VIEWS, Inspected, View
+
+MOST_COLUMNS = 6  # of subjects side by side
+ALIKE = (
+    "Where all tokens look alike, every query and every key is the same vector of ones, so that only positions tell "
+    "keys apart."
+)
+RANDOMLY = "Its weights start at zero, where positions change nothing; drawn are random weights in their place."
+
+
+def draw_sheet(inspected: Sequence[Inspected]) -> Sheet:
+    """The sheet of one subject, with two panels in a row, or of several, with a column for each."""
+    views = [view for view in (*VIEWS, SPEEDS) if any(view.name in each.found for each in inspected)]
+    alone = len(inspected) == 1
+    columns = min(2, len(views)) if alone else len(inspected)
+    rows = -(-len(views) // columns) if alone else len(views)
+    sheet = Sheet(rows, columns, _contents(inspected))
+    for n, view in enumerate(views):
+        places = [divmod(n, columns)] if alone else [(n, column) for column in range(columns)]
+        _draw_view(sheet, view, places, inspected)
+    return sheet
+
+
+def explained(encoding: Encoding) -> str:
+    """The first paragraph of the docstring of an encoding, or of each part of a composed one: its formula."""
+    parts = getattr(encoding, "parts", None)
+    if parts is not None and type(encoding).__doc__ is not None and encoding.family == "composition":
+        return "  +  ".join(explained(part) for part in parts)
+    lines = (type(encoding).__doc__ or "").strip().partition("\n\n")[0].split()
+    return " ".join(lines)
+
+
+def _draw_view(sheet: Sheet, view: View, places: Sequence[tuple[int, int]], inspected: Sequence[Inspected]) -> None:
+    """Draw one view of all subjects that have it; where one has no numbers, its panel says why."""
+    panels, found = [], []
+    for (row, column), each in zip(places, inspected, strict=True):
+        record = each.found.get(view.name)
+        if record is None:
+            continue
+        if isinstance(record, Missing):
+            sheet.say(sheet.panel(row, column, f"No {view.name}"), record.finding)
+            continue
+        panels.append(sheet.panel(row, column, record.finding))
+        found.append(record)
+    if panels:
+        _function(view.figure)(panels, found)
+
+
+def _function(name: str) -> Callable[..., None]:
+    """The drawing function that a view names."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(f"poscli.inspect.{module}"), function)
+
+
+def _contents(inspected: Sequence[Inspected]) -> Contents:
+    subjects = [each.subject for each in inspected]
+    specs = list(dict.fromkeys(subject.spec for subject in subjects))
+    alone = len(subjects) == 1
+    title = subjects[0].title if alone else f"{listed(specs)} side by side" if len(specs) > 1 else specs[0]
+    headings = [] if alone else [subject.title for subject in subjects]
+    texts = [explained(subject.encoding) for subject in subjects]
+    sheets = [each.properties for each in inspected]
+    table = []
+    if all(sheet is not None for sheet in sheets):
+        known = [{row.name: row.value for row in sheet.rows} for sheet in sheets if sheet is not None]
+        table = [(name, [values.get(name, "") for values in known]) for name in known[0]]
+    return Contents(title, headings or [""], texts, table, _footnote(subjects))
+
+
+def _footnote(subjects: Sequence[Subject]) -> str:
+    """For which model the encodings were built, with which weights, and what the views assume."""
+    first, shape = subjects[0], subjects[0].encoding.shape
+    made = (
+        f"Built for training windows of L = {first.length} tokens, {first.depth} layers and {shape.heads} heads of "
+        f"width {shape.head_width}; drawn up to {first.max_len} tokens."
+    )
+    runs = list(dict.fromkeys(s.trained.run.id for s in subjects if s.trained))
+    weights = f"Weights of {listed(runs)}, and its own held-out text." if runs else ""
+    if any(s.weights == FRESH and any(True for _ in s.encoding.parameters()) for s in subjects):
+        weights = f"{weights} Initial weights, before any training."
+    if any(s.weights == RANDOM for s in subjects):
+        weights = f"{weights} {RANDOMLY}"
+    return " ".join(filter(None, (made, weights.strip(), ALIKE)))
