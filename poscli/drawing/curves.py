@@ -121,4 +121,5 @@ def color_bar(axes: Axes, image: object, ticks: Sequence[float]) -> None:
     bar = axes.figure.colorbar(image, cax=inner, ticks=list(ticks))  # type: ignore[arg-type, union-attr]
     bar.ax.set_yticklabels([f"{tick:.3g}" for tick in ticks])
     bar.ax.tick_params(labelsize=6.8, length=2, color=QUIET)
+    bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.outline.set_visible(False)  # type: ignore[operator]

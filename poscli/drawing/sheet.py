@@ -76,8 +76,8 @@ class Sheet:
     def _wrapped(text: str, share: int, name: int) -> list[str]:
         return textwrap.wrap(drawable(text), max(20, share - name - 2), max_lines=3, placeholder=" …") or [""]
 
-    def panel(self, row: int, column: int, title: str) -> Axes:
-        """The axes of a slot, under a title."""
+    def panel(self, row: int, column: int, caption: str, title: str) -> Axes:
+        """The axes of a slot, under a caption that says what is drawn and a title that says what can be seen."""
         x = MARGIN + column * SLOT_WIDTH
         top = self._head + row * SLOT_HEIGHT
         inner = SLOT_WIDTH - LEFT - RIGHT, SLOT_HEIGHT - ABOVE - BELOW
@@ -88,6 +88,7 @@ class Sheet:
         folded = textwrap.wrap(drawable(title), TITLE_CHARACTERS, max_lines=TITLE_LINES, placeholder=" …")
         at = top + ABOVE - 0.11
         self._text(x + 0.12, at, "\n".join(folded), size=TITLE_SIZE, weight="bold", linespacing=1.2, va="bottom")
+        self._text(x + 0.12, at - len(folded) * 0.148 - 0.02, caption, size=6.8, color=QUIET, va="bottom")
         return axes
 
     def say(self, axes: Axes, text: str) -> None:

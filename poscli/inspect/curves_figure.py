@@ -15,7 +15,7 @@ from poscli.inspect.biases import Bias, BiasAlone
 from poscli.inspect.numbers import Array
 from poscli.inspect.order import ByOrder
 from poscli.inspect.probe import Curves, Scores, Weights
-from poscli.inspect.terms import NAMES, Terms
+from poscli.inspect.terms import SHORT, Terms
 
 LEAST = 1e-2  # of the weight of equal weights: what is below is drawn at the bottom
 FEW = 4  # curves, up to which those of a training window are drawn beside those of the longest
@@ -36,7 +36,7 @@ def draw_weights(panels: Sequence[Axes], found: Sequence[Weights]) -> None:
         if each.far is not None and len(shown.lines) <= FEW:
             near = each.near.merged()
             top = max(top, float(near.values.max()))
-            _near(axes, near, np.abs(near.values))
+            _near(axes, near, np.abs(near.values), each.length)
         distance_axis(axes, count, each.length)
         name_axes(axes, "tokens back from the query", "attention weight")
         axes.set_ylim(max(LEAST / count, 1e-9), max(top * 2, 20 / count))
@@ -51,7 +51,7 @@ def draw_scores(panels: Sequence[Axes], found: Sequence[Scores]) -> None:
         _curves(axes, shown, values)
         if each.far is not None and len(shown.lines) <= FEW:
             near = each.near.merged()
-            _near(axes, near, np.where(np.isfinite(near.values), near.values, np.nan))
+            _near(axes, near, np.where(np.isfinite(near.values), near.values, np.nan), near.values.shape[1])
         distance_axis(axes, values.shape[1], each.near.values.shape[1])
         name_axes(axes, "tokens back from the query", "score less that of the own key")
     share_axes(panels)
@@ -75,7 +75,7 @@ def draw_bias(panels: Sequence[Axes], found: Sequence[Bias]) -> None:
     share_axes(panels)
 
 
-def draw_bias_alone(panels: Sequence[Axes], found: Sequence[BiasAlone]) -> None:
+def draw_shares(panels: Sequence[Axes], found: Sequence[BiasAlone]) -> None:
     """The share of the weight that the most recent keys hold, by how many they are."""
     for axes, each in zip(panels, found, strict=True):
         shown = each.curves.merged()
@@ -88,17 +88,8 @@ def draw_bias_alone(panels: Sequence[Axes], found: Sequence[BiasAlone]) -> None:
         axes.set_ylim(0, 1.02)
         distance_axis(axes, count, each.length)
         name_axes(axes, "tokens back from the query", "share of the weight, summed")
+        name_curves(axes, shown.lines, head_colors(len(shown.lines)))
     share_axes(panels)
-    for axes, each in zip(panels, found, strict=True):
-        shown = each.curves.merged()
-        share, middle = shown.values.cumsum(axis=1), (shown.values.cumsum(axis=1) < 0.5).sum(axis=1)
-        for n in sorted({0, len(share) - 1}):
-            color = head_colors(len(share))[n]
-            axes.plot(middle[n] + 1, share[n, middle[n]], "o", color=color, markersize=4, zorder=5)
-            axes.annotate(
-                shown.lines[n], (middle[n] + 1, share[n, middle[n]]), xytext=(5, -9), textcoords="offset points",
-                fontsize=6.8, color=color,
-            )  # fmt: skip
 
 
 def draw_terms(panels: Sequence[Axes], found: Sequence[Terms]) -> None:
@@ -109,8 +100,8 @@ def draw_terms(panels: Sequence[Axes], found: Sequence[Terms]) -> None:
             axes.plot(middle, row, color=color, linewidth=1.5)
         distance_axis(axes, each.by_distance.shape[1], each.by_distance.shape[1])
         name_axes(axes, "tokens back from the query", "term of the score, mean")
-        words = [f"{NAMES[n]}" for n in range(len(NAMES))]
-        name_curves(axes, [word.replace("content", "c.").replace("position", "p.") for word in words], PALETTE)
+        name_curves(axes, SHORT, PALETTE)
+        remark(axes, (1, 0), (2, 4), "query-key: c content, p position")
     share_axes(panels)
 
 
@@ -150,9 +141,9 @@ def _steps(axes: Axes, curves: Curves) -> None:
         axes.plot(at + 1, row[at], color=color, linewidth=1.4, drawstyle="steps-mid")
 
 
-def _near(axes: Axes, curves: Curves, values: Array) -> None:
+def _near(axes: Axes, curves: Curves, values: Array, length: int) -> None:
     """The curves of a query at the end of a training window, thin and dashed."""
     middle, mean, _, _ = binned(values)
     for row, color in zip(mean, head_colors(len(curves.lines)), strict=True):
         axes.plot(middle, row, color=color, linewidth=0.9, linestyle=(0, (3, 2)), zorder=3)
-    remark(axes, (1, 0), (2, 4), f"dashed: a query with {values.shape[1]} keys")
+    remark(axes, (1, 0), (2, 4), f"dashed: in a window of {length} tokens")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from poscli.drawing.sheet import Contents, Sheet
@@ -25,12 +25,30 @@ def draw_sheet(inspected: Sequence[Inspected]) -> Sheet:
     views = [view for view in (*VIEWS, SPEEDS) if any(view.name in each.found for each in inspected)]
     alone = len(inspected) == 1
     columns = min(2, len(views)) if alone else len(inspected)
-    rows = -(-len(views) // columns) if alone else len(views)
-    sheet = Sheet(rows, columns, _contents(inspected))
-    for n, view in enumerate(views):
-        places = [divmod(n, columns)] if alone else [(n, column) for column in range(columns)]
+    places = _in_turn(views, columns) if alone else _side_by_side(views, inspected)
+    sheet = Sheet(1 + max(row for row, _ in places.values()), columns, _contents(inspected))
+    for view in views:
         _draw_view(sheet, view, places, inspected)
     return sheet
+
+
+def _in_turn(views: Sequence[View], columns: int) -> dict[tuple[str, int], tuple[int, int]]:
+    """The row and column of each view of the only subject."""
+    return {(view.name, 0): divmod(n, columns) for n, view in enumerate(views)}
+
+
+def _side_by_side(views: Sequence[View], inspected: Sequence[Inspected]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The row and column of each view of each subject: a view has one row, the first in which its columns are free."""
+    taken: list[set[int]] = []
+    places = {}
+    for view in views:
+        own = {column for column, each in enumerate(inspected) if view.name in each.found}
+        row = next((n for n, columns in enumerate(taken) if not columns & own), len(taken))
+        if row == len(taken):
+            taken.append(set())
+        taken[row] |= own
+        places |= {(view.name, column): (row, column) for column in own}
+    return places
 
 
 def explained(encoding: Encoding) -> str:
@@ -42,17 +60,19 @@ def explained(encoding: Encoding) -> str:
     return " ".join(lines)
 
 
-def _draw_view(sheet: Sheet, view: View, places: Sequence[tuple[int, int]], inspected: Sequence[Inspected]) -> None:
+def _draw_view(
+    sheet: Sheet, view: View, places: Mapping[tuple[str, int], tuple[int, int]], inspected: Sequence[Inspected]
+) -> None:
     """Draw one view of all subjects that have it; where one has no numbers, its panel says why."""
     panels, found = [], []
-    for (row, column), each in zip(places, inspected, strict=True):
+    for n, each in enumerate(inspected):
         record = each.found.get(view.name)
         if record is None:
             continue
         if isinstance(record, Missing):
-            sheet.say(sheet.panel(row, column, f"No {view.name}"), record.finding)
+            sheet.say(sheet.panel(*places[view.name, n], view.caption, ""), record.finding)
             continue
-        panels.append(sheet.panel(row, column, record.finding))
+        panels.append(sheet.panel(*places[view.name, n], view.caption, record.finding))
         found.append(record)
     if panels:
         _function(view.figure)(panels, found)
@@ -61,7 +81,7 @@ def _draw_view(sheet: Sheet, view: View, places: Sequence[tuple[int, int]], insp
 def _function(name: str) -> Callable[..., None]:
     """The drawing function that a view names."""
     module, _, function = name.partition(":")
-    return getattr(import_module(f"poscli.inspect.{module}"), function)
+    return getattr(import_module(f"poscli.inspect.{module}_figure"), function)
 
 
 def _contents(inspected: Sequence[Inspected]) -> Contents:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from poscli.drawing.text import number
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.equation.grids import grid_shape, raster
 from poscli.inspect.absolute import table_of
@@ -46,7 +45,7 @@ class CellMaps(Record):
         seen = self.values.reshape(len(self.values), -1)
         own = self.values[:, -1, self.column]
         far = seen[:, 0]
-        return f"own cell {number(float(np.abs(own).max()))}, far corner {number(float(np.abs(far).max()))} at most"
+        return f"own cell {np.abs(own).max():.3g}, far corner {np.abs(far).max():.3g} at most"
 
     def record(self) -> dict[str, object]:
         maps = np.where(np.isfinite(self.values), self.values, 0).tolist()
@@ -119,5 +118,7 @@ def _maps(subject: Subject, values: Array, what: str) -> CellMaps:
     rows, columns, middle = _window(subject)
     grids = values.reshape(-1, rows, columns).copy()
     grids[:, -1, middle + 1 :] = np.nan
-    names = head_names(len(grids)) if len(grids) > 1 else ("",)
+    if float(np.nanmax(np.ptp(grids, axis=0))) == 0:
+        grids = grids[:1]
+    names = head_names(len(grids)) if len(grids) > 1 else ("all heads",)
     return CellMaps(grids, names, middle, grid_shape(subject.length), what)

@@ -13,7 +13,6 @@ from poscli.drawing.curves import RISING, SIGNED, color_bar
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.inspect.grid import CellMaps
 
-MOST_MAPS = 3  # heads that are drawn: the first, the middle and the last
 GAP = 0.06  # between two maps, as a share of the panel's width
 
 
@@ -41,7 +40,7 @@ def _parts(axes: Axes, maps: CellMaps) -> list[tuple[Axes, np.ndarray]]:
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     count = len(maps.values)
-    chosen = sorted({0, count // 2, count - 1}) if count > 1 else [0]
+    chosen = [0, count - 1] if count > 1 else [0]  # the first and the last head
     width = (1 - GAP * (len(chosen) - 1)) / len(chosen)
     made = []
     for n, head in enumerate(chosen):

@@ -24,8 +24,9 @@ from poscli.inspect.subject import Subject
 STEP = 4  # k: so small that fast channels turn by less than one turn, so large that slower ones are seen to turn
 ROWS_PER_COLUMN = 4  # of the fit, as many again to test it
 FARTHEST = 2**22  # the largest position that is used to tell slow channels apart
+WIDENED = 8  # from one range of places to the next
 WELL_CONDITIONED = 1e2  # ratio of the largest to the smallest singular value, at which no farther position is needed
-SECONDS_OF_SEARCH = 1.0  # after which no farther positions are tried
+SECONDS_OF_SEARCH = 3.0  # after which no farther positions are tried
 RANK = 1e-10  # singular values below this share of the largest one count as zero
 EXACT = 1e-6  # relative error on rows that were not fitted, below which P[i+k] is said to be P[i] M_k
 
@@ -64,13 +65,13 @@ def shift_map(subject: Subject, k: int = STEP) -> ShiftMap:
 def rows_apart(encoding: Encoding, length: int, k: int) -> tuple[Array, Array]:
     """Rows P[i] and P[i+k], `[n, W]` each, at random places i.
 
-    Places are drawn from a training window, and from ranges that double until the rows are well conditioned, the
+    Places are drawn from a training window, and from wider and wider ranges until the rows are well conditioned, the
     encoding has no such positions, or FARTHEST or the end of the time for the search is reached.
     """
     count, span, start = 2 * ROWS_PER_COLUMN * encoding.shape.width, length, time.monotonic()
     best = _rows(encoding, span, count, k)
     while span < FARTHEST and time.monotonic() - start < SECONDS_OF_SEARCH and _condition(best[0]) > WELL_CONDITIONED:
-        span *= 2
+        span *= WIDENED
         try:
             best = _rows(encoding, span, count, k)
         except Unsupported:

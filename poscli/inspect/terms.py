@@ -22,6 +22,7 @@ from poscli.inspect.numbers import Array, Record, sampled
 from poscli.inspect.subject import Subject
 
 NAMES = ("content-content", "content-position", "position-content", "position-position")
+SHORT = ("c-c", "c-p", "p-c", "p-p")
 QUERIES = 64  # at the end of each window
 LINEAR = ("query", "key", "content_query", "similarity")  # blanks that may not be filled: products would not split
 
@@ -38,8 +39,8 @@ class Terms(Record):
     def finding(self) -> str:
         """Which term tells keys apart."""
         order = np.argsort(-self.shares)
-        words = [f"{NAMES[n]} {100 * self.shares[n]:.0f} %" for n in order]
-        return f"What tells one key from another in layer 1: {', '.join(words)}"
+        words = [f"{SHORT[n]} {100 * self.shares[n]:.0f} %" for n in order]
+        return f"Scores of layer 1 tell keys apart by {', '.join(words)}"
 
     def record(self) -> dict[str, object]:
         shares = dict(zip(NAMES, self.shares.tolist(), strict=True))

@@ -25,56 +25,59 @@ SCORED = ("relative_keys", "relative_queries", "potential", "bias", "similarity"
 
 @dataclass(frozen=True)
 class View:
-    """One picture: its name, the encodings it applies to, its numbers, and the drawing in the module of figures."""
+    """One picture: its name and caption, the encodings it applies to, its numbers, and how they are drawn."""
 
     name: str
+    caption: str  # what is drawn
     applies: Callable[[Subject], bool]
     measure: Callable[[Subject], Record]
-    figure: str  # module:function below poscli.inspect, imported when something is drawn: matplotlib takes long
+    figure: str  # `curves:draw_bias` is in curves_figure.py, imported when something is drawn: matplotlib takes long
+
+
+def _any(*blanks: str) -> Callable[[Subject], bool]:
+    """Whether an encoding fills one of these blanks; any encoding if there are none."""
+    return lambda subject: not blanks or subject.fills(*blanks)
 
 
 def _line(*blanks: str) -> Callable[[Subject], bool]:
-    """Whether an encoding along a line fills one of these blanks."""
-    return lambda subject: subject.encoding.axes == 1 and subject.fills(*blanks)
+    """Whether an encoding along a line fills one of these blanks, if there are any."""
+    return lambda subject: subject.encoding.axes == 1 and _any(*blanks)(subject)
 
 
 def _grid(*blanks: str) -> Callable[[Subject], bool]:
-    """Whether an encoding on a grid fills one of these blanks; any encoding on a grid if there are none."""
-    return lambda subject: subject.encoding.axes == 2 and (not blanks or subject.fills(*blanks))
+    """Whether an encoding on a grid fills one of these blanks, if there are any."""
+    return lambda subject: subject.encoding.axes == 2 and _any(*blanks)(subject)
 
 
-def _of_a_run(*blanks: str) -> Callable[[Subject], bool]:
-    """Whether a subject is a trained encoding along a line, in a run's first layer if blanks are given."""
-
-    def applies(subject: Subject) -> bool:
-        first = 1 in subject.layers and subject.fills(*blanks) if blanks else True
-        return subject.trained is not None and subject.encoding.axes == 1 and first
-
-    return applies
+def _run(*blanks: str) -> Callable[[Subject], bool]:
+    """Whether an encoding along a line is trained, and, if there are blanks, fills one of them in the first layer."""
+    return lambda subject: (
+        subject.trained is not None and _line(*blanks)(subject) and (not blanks or 1 in subject.layers)
+    )
 
 
 VIEWS = (
-    View("table", lambda s: s.fills("embed"), absolute.table, "absolute_figure:draw_table"),
-    View("products", _line("embed"), absolute.products, "absolute_figure:draw_products"),
-    View("wavelengths", _line("embed"), absolute.wavelengths, "absolute_figure:draw_wavelengths"),
-    View("shift map", _line("embed"), shift.shift_map, "absolute_figure:draw_map"),
-    View("columns", lambda s: s.fills("embed"), absolute.gram, "absolute_figure:draw_gram"),
-    View("four terms", _of_a_run("embed"), terms.four_terms, "curves_figure:draw_terms"),
-    View("angles", _line("query", "key"), rotary.turning, "rotary_figure:draw_turning"),
-    View("decay", _line("query", "key"), rotary.decay, "rotary_figure:draw_decay"),
-    View("bias", _line("distance_bias"), biases.bias, "curves_figure:draw_bias"),
-    View("bias alone", _line("distance_bias"), biases.bias_alone, "curves_figure:draw_bias_alone"),
-    View("scores", _line(*SCORED), probe.scores_when_alike, "curves_figure:draw_scores"),
-    View("positions", _line("positions"), order.positions, "curves_figure:draw_positions"),
-    View("temperature", _line("temperature"), order.temperature, "curves_figure:draw_temperature"),
-    View("weights", lambda s: s.encoding.axes == 1, probe.weights_when_alike, "curves_figure:draw_weights"),
-    View("weights of the run", _of_a_run(), probe.weights_of_run, "curves_figure:draw_weights"),
-    View("bias map", _grid("distance_bias"), grid.bias_map, "grid_figure:draw_maps"),
-    View("embedding map", _grid("embed"), grid.embedding_map, "grid_figure:draw_maps"),
-    View("product map", _grid("query", "key"), grid.product_map, "grid_figure:draw_maps"),
-    View("weight map", _grid(), grid.weight_map, "grid_figure:draw_weight_maps"),
+    View("table", "the vectors of positions", _any("embed"), absolute.table, "absolute:draw_table"),
+    View("products", "products of two positions' vectors", _line("embed"), absolute.products, "absolute:draw_products"),
+    View("wavelengths", "wavelengths of channels", _line("embed"), absolute.wavelengths, "absolute:draw_wavelengths"),
+    View("shift map", "from one position to another", _line("embed"), shift.shift_map, "absolute:draw_map"),
+    View("columns", "angles between channels", _any("embed"), absolute.gram, "absolute:draw_gram"),
+    View("four terms", "terms of the score, in the run's text", _run("embed"), terms.four_terms, "curves:draw_terms"),
+    View("angles", "how far pairs of channels turn", _line("query", "key"), rotary.turning, "rotary:draw_turning"),
+    View("decay", "a query turned away from itself", _line("query", "key"), rotary.decay, "rotary:draw_decay"),
+    View("bias", "bias by distance", _line("distance_bias"), biases.bias, "curves:draw_bias"),
+    View("bias alone", "attention by the bias alone", _line("distance_bias"), biases.bias_alone, "curves:draw_shares"),
+    View("scores", "scores where all tokens look alike", _line(*SCORED), probe.scores_when_alike, "curves:draw_scores"),
+    View("positions", "positions that formulas see", _line("positions"), order.positions, "curves:draw_positions"),
+    View("temperature", "factor on scores", _line("temperature"), order.temperature, "curves:draw_temperature"),
+    View("weights", "attention where all tokens look alike", _line(), probe.weights_when_alike, "curves:draw_weights"),
+    View("weights of the run", "attention in the run's text", _run(), probe.weights_of_run, "curves:draw_weights"),
+    View("bias map", "bias of every cell, seen from a query", _grid("distance_bias"), grid.bias_map, "grid:draw_maps"),
+    View("embedding map", "products of cells' vectors", _grid("embed"), grid.embedding_map, "grid:draw_maps"),
+    View("product map", "products of cells' keys", _grid("query", "key"), grid.product_map, "grid:draw_maps"),
+    View("weight map", "attention where all cells look alike", _grid(), grid.weight_map, "grid:draw_weight_maps"),
 )
-SPEEDS = View("speeds", _line("query", "key"), rotary.turning, "rotary_figure:draw_scaling")
+SPEEDS = View("speeds", "angular speed of pairs", _line("query", "key"), rotary.turning, "rotary:draw_scaling")
 
 
 @dataclass(frozen=True, eq=False)
