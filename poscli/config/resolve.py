@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from poscli import specs
@@ -21,7 +23,7 @@ BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 
 def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.device) -> RunConfig:
     """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
-    model = _model(request)
+    model = model_config(request.preset, request.model)
     task, tokenizer = canonical(request.task), canonical(request.tokenizer)
     values = {
         "encoding": str(specs.parse(encoding)),
@@ -50,11 +52,11 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
     return config.model_copy(update={"plugins": sources})
 
 
-def _model(request: TrainRequest) -> ModelConfig:
+def model_config(preset: str, fields: Mapping[str, int]) -> ModelConfig:
     """The preset's shape with the given fields instead; a width without `mlp` also sets the usual width of the MLP."""
-    if request.preset not in PRESETS:
-        raise UsageError(f"there is no preset {request.preset!r}: {near(request.preset, PRESETS)}")
-    given = dict(request.model)
+    if preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}: {near(preset, PRESETS)}")
+    given = dict(fields)
     if "width" in given:
         given.setdefault("mlp", mlp_width(given["width"]))
-    return validated(ModelConfig, PRESETS[request.preset].model_dump() | given, "model")
+    return validated(ModelConfig, PRESETS[preset].model_dump() | given, "model")

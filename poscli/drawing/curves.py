@@ -118,8 +118,8 @@ def heat_map(
 def color_bar(axes: Axes, image: object, ticks: Sequence[float]) -> None:
     """A thin bar of colours at the right of the axes, with these ticks."""
     inner = axes.inset_axes((1.02, 0.0, 0.022, 1.0))
-    bar = axes.figure.colorbar(image, cax=inner, ticks=list(ticks))  # type: ignore[arg-type, union-attr]
+    bar = axes.figure.colorbar(image, cax=inner, ticks=list(ticks))  # type: ignore[arg-type]
     bar.ax.set_yticklabels([f"{tick:.3g}" for tick in ticks])
     bar.ax.tick_params(labelsize=6.8, length=2, color=QUIET)
     bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)

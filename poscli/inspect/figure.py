@@ -7,10 +7,10 @@ from importlib import import_module
 
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.text import listed
-from poscli.equation import Encoding
 from poscli.inspect.numbers import Missing
 from poscli.inspect.subject import FRESH, RANDOM, Subject
-from poscli.inspect.views import SPEEDS, VIEWS, Inspected, View
+from poscli.inspect.views import SPEEDS, VIEWS, Inspected, View, table_rows
+from poscli.report.catalogue import formula
 
 MOST_COLUMNS = 6  # of subjects side by side
 ALIKE = (
@@ -40,7 +40,7 @@ def _in_turn(views: Sequence[View], columns: int) -> dict[tuple[str, int], tuple
 def _side_by_side(views: Sequence[View], inspected: Sequence[Inspected]) -> dict[tuple[str, int], tuple[int, int]]:
     """The row and column of each view of each subject: a view has one row, the first in which its columns are free."""
     taken: list[set[int]] = []
-    places = {}
+    places: dict[tuple[str, int], tuple[int, int]] = {}
     for view in views:
         own = {column for column, each in enumerate(inspected) if view.name in each.found}
         row = next((n for n, columns in enumerate(taken) if not columns & own), len(taken))
@@ -51,13 +51,9 @@ def _side_by_side(views: Sequence[View], inspected: Sequence[Inspected]) -> dict
     return places
 
 
-def explained(encoding: Encoding) -> str:
-    """The first paragraph of the docstring of an encoding, or of each part of a composed one: its formula."""
-    parts = getattr(encoding, "parts", None)
-    if parts is not None and type(encoding).__doc__ is not None and encoding.family == "composition":
-        return "  +  ".join(explained(part) for part in parts)
-    lines = (type(encoding).__doc__ or "").strip().partition("\n\n")[0].split()
-    return " ".join(lines)
+def explained(subject: Subject) -> str:
+    """The formula of an encoding, which is the first paragraph of its docstring; of a composed one that of each part."""
+    return "  +  ".join(formula(type(leaf)) for leaf in subject.leaves)
 
 
 def _draw_view(
@@ -90,12 +86,11 @@ def _contents(inspected: Sequence[Inspected]) -> Contents:
     alone = len(subjects) == 1
     title = subjects[0].title if alone else f"{listed(specs)} side by side" if len(specs) > 1 else specs[0]
     headings = [] if alone else [subject.title for subject in subjects]
-    texts = [explained(subject.encoding) for subject in subjects]
-    sheets = [each.properties for each in inspected]
-    table = []
-    if all(sheet is not None for sheet in sheets):
-        known = [{row.name: row.value for row in sheet.rows} for sheet in sheets if sheet is not None]
-        table = [(name, [values.get(name, "") for values in known]) for name in known[0]]
+    texts = [explained(subject) for subject in subjects]
+    sheets = [sheet for sheet in {id(each.properties): each.properties for each in inspected}.values() if sheet]
+    table = [(name, values) for name, *values in table_rows(sheets)]
+    if len(sheets) > 1:
+        table = [("measured properties", [sheet.spec for sheet in sheets]), *table]
     return Contents(title, headings or [""], texts, table, _footnote(subjects))
 
 

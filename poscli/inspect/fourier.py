@@ -67,25 +67,23 @@ def _refined(table: Array, omega: Array, width: Array) -> Array:
         move = np.where(bend < 0, h * (below - above) / (2 * np.where(bend < 0, bend, 1.0)), h * np.sign(above - below))
         omega = np.clip(omega + move, low, high)
         h = np.clip(np.abs(move), 1e-5 * width, h)  # rounding hides smaller differences of energy
-    return omega
+    return np.asarray(omega, dtype=np.float64)
 
 
 def _explained(table: Array, omega: Array) -> Array:
     """The energy `[C]` of each column's least-squares fit by a cosine and a sine of its frequency `[C]`."""
     t = _centred(len(table))[:, None]  # around the middle, cosines and sines are orthogonal
     waves = np.cos(t * omega), np.sin(t * omega)
-    first, second = ((table * wave).sum(axis=0) ** 2 / np.maximum((wave**2).sum(axis=0), TINY) for wave in waves)
-    return first + second
+    fits = [(table * wave).sum(axis=0) ** 2 / np.maximum((wave**2).sum(axis=0), TINY) for wave in waves]
+    return np.asarray(fits[0] + fits[1], dtype=np.float64)
 
 
 def _explained_by_grid(table: Array, grid: Array) -> Array:
     """The energy `[G, C]` of the fit of every column by every frequency of a grid `[G]`."""
     angle = grid[:, None] * _centred(len(table))
-    first, second = (
-        (wave @ table) ** 2 / np.maximum((wave**2).sum(axis=1), TINY)[:, None]
-        for wave in (np.cos(angle), np.sin(angle))
-    )
-    return first + second
+    cos, sin = np.cos(angle), np.sin(angle)
+    fits = [(wave @ table) ** 2 / np.maximum((wave**2).sum(axis=1), TINY)[:, None] for wave in (cos, sin)]
+    return np.asarray(fits[0] + fits[1], dtype=np.float64)
 
 
 def _centred(n: int) -> Array:

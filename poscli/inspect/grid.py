@@ -30,7 +30,6 @@ class CellMaps(Record):
     names: tuple[str, ...]
     column: int  # of the query, which stands in the last row
     trained: tuple[int, int]  # rows and columns of the training grid
-    what: str
 
     @property
     def finding(self) -> str:
@@ -38,14 +37,9 @@ class CellMaps(Record):
         up, left = self.values[:, -2::-1, self.column], self.values[:, -1, self.column - 1 :: -1]
         steps = min(up.shape[1], left.shape[1])
         apart = np.abs(up[:, :steps] - left[:, :steps]).max() / max(float(np.nanmax(np.abs(self.values))), 1e-300)
-        alike = "the same upwards as to the left" if apart < 1e-6 else "other upwards than to the left"
-        return f"{self.what[0].upper()}{self.what[1:]}: {alike}; {self._contrast()}"
-
-    def _contrast(self) -> str:
-        seen = self.values.reshape(len(self.values), -1)
-        own = self.values[:, -1, self.column]
-        far = seen[:, 0]
-        return f"own cell {np.abs(own).max():.3g}, far corner {np.abs(far).max():.3g} at most"
+        alike = "The same upwards as to the left" if apart < 1e-6 else "Different upwards and to the left"
+        own, far = self.values[0, -1, self.column], self.values[0, 0, 0]
+        return f"{alike}; {self.names[0]}: own cell {own:.3g}, far corner {far:.3g}"
 
     def record(self) -> dict[str, object]:
         maps = np.where(np.isfinite(self.values), self.values, 0).tolist()
@@ -60,7 +54,7 @@ class CellMaps(Record):
 
 def weight_map(subject: Subject) -> CellMaps:
     """Attention weights of the query, per head, where all tokens are alike."""
-    return _of_query(subject, weight_rows, "attention where all cells look alike")
+    return _of_query(subject, weight_rows)
 
 
 def product_map(subject: Subject) -> CellMaps:
@@ -70,7 +64,7 @@ def product_map(subject: Subject) -> CellMaps:
         s_BHTS = x.q_BHTD @ x.k_BHSD.mT
         return s_BHTS / s_BHTS[..., -1:]
 
-    return _of_query(subject, products, "q . k over that with its own cell")
+    return _of_query(subject, products)
 
 
 @torch.no_grad()
@@ -80,7 +74,7 @@ def bias_map(subject: Subject) -> CellMaps:
     cells = raster(torch.arange(rows * columns), columns)
     query = torch.tensor([rows - 1, middle])
     values = subject.encoding.distance_bias(query - cells).double().numpy()
-    return _maps(subject, values, "the bias")
+    return _maps(subject, values)
 
 
 @torch.no_grad()
@@ -89,16 +83,16 @@ def embedding_map(subject: Subject) -> CellMaps:
     rows, columns, middle = _window(subject)
     p_NW = table_of(subject.encoding, subject.encoding.locate(rows * columns, CPU, columns).pos)
     own = p_NW[(rows - 1) * columns + middle]
-    return _maps(subject, (p_NW @ own / (own @ own))[None], "P[query] . P[cell]")
+    return _maps(subject, (p_NW @ own / (own @ own))[None])
 
 
-def _of_query(subject: Subject, rows_of: Callable[[Encoding, Operands], torch.Tensor], what: str) -> CellMaps:
+def _of_query(subject: Subject, rows_of: Callable[[Encoding, Operands], torch.Tensor]) -> CellMaps:
     rows, columns, middle = _window(subject)
     keys = (rows - 1) * columns + middle + 1
     with torch.no_grad():
         row_HS = rows_of(subject.encoding, constant_operands(subject.encoding, keys, columns=columns))[0, :, 0].numpy()
     rest = np.full((len(row_HS), rows * columns - keys), np.nan)
-    return _maps(subject, np.concatenate([row_HS, rest], axis=1), what)
+    return _maps(subject, np.concatenate([row_HS, rest], axis=1))
 
 
 def _window(subject: Subject) -> tuple[int, int, int]:
@@ -113,7 +107,7 @@ def _window(subject: Subject) -> tuple[int, int, int]:
     return rows, columns, columns // 2
 
 
-def _maps(subject: Subject, values: Array, what: str) -> CellMaps:
+def _maps(subject: Subject, values: Array) -> CellMaps:
     """The maps `[maps, R C]` as grids; cells after the query are hidden."""
     rows, columns, middle = _window(subject)
     grids = values.reshape(-1, rows, columns).copy()
@@ -121,4 +115,4 @@ def _maps(subject: Subject, values: Array, what: str) -> CellMaps:
     if float(np.nanmax(np.ptp(grids, axis=0))) == 0:
         grids = grids[:1]
     names = head_names(len(grids)) if len(grids) > 1 else ("all heads",)
-    return CellMaps(grids, names, middle, grid_shape(subject.length), what)
+    return CellMaps(grids, names, middle, grid_shape(subject.length))

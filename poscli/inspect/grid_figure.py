@@ -13,6 +13,7 @@ from poscli.drawing.curves import RISING, SIGNED, color_bar
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.inspect.grid import CellMaps
 
+LEAST = 1e-5  # of the largest weight: what is below has the colour of that
 GAP = 0.06  # between two maps, as a share of the panel's width
 
 
@@ -28,11 +29,12 @@ def draw_maps(panels: Sequence[Axes], found: Sequence[CellMaps]) -> None:
 def draw_weight_maps(panels: Sequence[Axes], found: Sequence[CellMaps]) -> None:
     """Attention weights on a logarithmic scale of colours, the same for all panels."""
     top = max(float(np.nanmax(each.values)) for each in found)
-    norm = LogNorm(top * 1e-5, top)
+    low = top * LEAST
+    norm = LogNorm(low, top)
     for axes, each in zip(panels, found, strict=True):
         for part, values in _parts(axes, each):
-            image = part.imshow(np.maximum(values, norm.vmin), cmap=RISING, norm=norm, interpolation="nearest")
-        color_bar(axes, image, (top * 1e-5, top))
+            image = part.imshow(np.maximum(values, low), cmap=RISING, norm=norm, interpolation="nearest")
+        color_bar(axes, image, (low, top))
 
 
 def _parts(axes: Axes, maps: CellMaps) -> list[tuple[Axes, np.ndarray]]:

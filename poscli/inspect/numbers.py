@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.drawing.text import amount
+from poscli.drawing.text import amount, low_to_high
 
 Array = NDArray[np.float64]
 SAMPLES = 64  # values of a curve in a JSON document
@@ -78,6 +78,16 @@ def described(values: Sequence[float] | NDArray[np.generic], names: Sequence[str
     if amount(numbers[low]) == amount(numbers[high]):
         return f"{amount(numbers[low])} {unit}"
     return f"{amount(numbers[low])} ({names[low]}) to {amount(numbers[high])} {unit} ({names[high]})"
+
+
+def ranged(values: Sequence[float] | NDArray[np.generic]) -> str:
+    """The smallest and the largest of some counts, or only one if they read the same.
+
+    >>> ranged([3, 3]), ranged([90, 1, 5])
+    ('3', '1 to 90')
+    """
+    numbers = np.asarray(values)
+    return low_to_high([float(numbers.min()), float(numbers.max())])
 
 
 def _plain(value: float) -> float | None:

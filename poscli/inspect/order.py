@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from poscli.drawing.text import amount, number
 from poscli.equation import Unsupported
@@ -22,7 +23,7 @@ from poscli.inspect.subject import Subject
 class ByOrder(Record):
     """Values by the number of a token, from 0, in lines; the text of the finding is made where they are measured."""
 
-    at: Array  # [n]
+    at: NDArray[np.int64]  # [n]
     values: Array  # [lines, n]
     names: tuple[str, ...]
     length: int
@@ -33,7 +34,7 @@ class ByOrder(Record):
         return self.found
 
     def record(self) -> dict[str, object]:
-        return sampled(self.at.astype(np.int64), self.values, self.names)
+        return sampled(self.at, self.values, self.names)
 
 
 def positions(subject: Subject) -> ByOrder:

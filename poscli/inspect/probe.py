@@ -17,7 +17,7 @@ from torch import Tensor
 from poscli.drawing.text import amount
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.inspect.constant import constant_operands, score_rows, weight_rows
-from poscli.inspect.numbers import Array, Record, described, sampled, spread
+from poscli.inspect.numbers import Array, Record, described, ranged, sampled, spread
 from poscli.inspect.subject import Subject
 
 QUERIES = 16  # at the end of each window of a trained run
@@ -51,6 +51,7 @@ class Weights(Record):
     near: Curves  # of a query with L keys
     far: Curves | None  # of a query with as many keys as the longest window has; None if there is no such position
     length: int
+    longest: int  # tokens of the longest window, whether the encoding can read it or not
     reason: str = ""  # why there is no `far`
 
     @property
@@ -64,8 +65,12 @@ class Weights(Record):
         shown = self.shown.merged()
         if spread(shown.values) <= SAME * float(np.abs(shown.values).max()):
             return f"Every one of {shown.values.shape[1]} keys gets the same weight"
-        halves = half_distance(shown.values)
-        return f"Half of the weight lies on the last {described(halves, shown.lines, 'keys')}"
+        halves, count = half_distance(shown.values), shown.values.shape[1]
+        own = half_distance(self.near.merged().values)
+        if self.far is None or np.array_equal(own, halves):
+            return f"Half of the weight lies on the last {described(halves, shown.lines, 'keys')}"
+        few, many = amount(self.near.values.shape[1]), amount(count)
+        return f"Half of the weight lies on the last {ranged(own)} of {few} keys, {ranged(halves)} of {many}"
 
     def record(self) -> dict[str, object]:
         found = self.shown
@@ -108,7 +113,7 @@ class Scores(Record):
 def weights_when_alike(subject: Subject) -> Weights:
     """Attention weights of the last query of a training window and of the longest one, where all tokens are alike."""
     near, far, reason = _at_both_lengths(subject, weight_rows)
-    return Weights(near, far, subject.length, reason)
+    return Weights(near, far, subject.length, subject.max_len, reason)
 
 
 def scores_when_alike(subject: Subject) -> Scores:
@@ -127,8 +132,8 @@ def weights_of_run(subject: Subject) -> Weights:
     try:
         far = _of_run(subject, subject.max_len)
     except Unsupported as reason:
-        return Weights(near, None, subject.length, str(reason))
-    return Weights(near, far, subject.length)
+        return Weights(near, None, subject.length, subject.max_len, str(reason))
+    return Weights(near, far, subject.length, subject.max_len)
 
 
 def half_distance(weights: Array) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from poscli.equation import Operands, Unsupported
@@ -101,6 +101,8 @@ def _parts(subject: Subject, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
     assert subject.trained is not None
     model, encoding = subject.trained.model, subject.encoding
     norm, pos = model.layers[0].norm_attention, encoding.locate(ids_BT.shape[1], CPU).pos
+    assert isinstance(norm, nn.RMSNorm)
+    assert norm.eps is not None
     x_BTW = F.embedding(ids_BT, model.embedding).double()
     both_BTW = encoding.embed(x_BTW, pos, ids_BT)
     position_BTW = encoding.embed(torch.zeros_like(x_BTW), pos, ids_BT)

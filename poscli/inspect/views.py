@@ -119,6 +119,13 @@ def inspect(subjects: Sequence[Subject], sheets: Sequence[Properties | None]) ->
     return inspected
 
 
+def table_rows(sheets: Sequence[Properties]) -> list[tuple[str, ...]]:
+    """The name of each property, and its value on every sheet, empty where a sheet has no such property."""
+    known = [{row.name: row.value for row in sheet.rows} for sheet in sheets]
+    names = dict.fromkeys(name for values in known for name in values)
+    return [(name, *(values.get(name, "") for values in known)) for name in names]
+
+
 def _measured(measure: Callable[[Subject], Record], subject: Subject) -> Record:
     """The numbers of a view; where the encoding is not defined for what the view needs, the reason."""
     try:
