@@ -19,7 +19,7 @@ from poscli.bench.timing import Pace, Timing
 from poscli.config.run import ModelConfig
 from poscli.encodings import Encoding, get
 from poscli.equation import Positions
-from poscli.inspect.properties import Properties, Property, cost, drift, measure_properties, unmasked
+from poscli.inspect.properties import Properties, Property, cost, drift, measure_properties, safe_length, unmasked
 from poscli.inspect.properties.order import equivariance, order_in_one_layer, order_with_mask, order_without_mask
 from poscli.inspect.properties.parameters import parameters
 from poscli.inspect.properties.safe_length import safe_lengths
@@ -66,6 +66,13 @@ class NarrowAngles(ROPE):
         return self.rotate(q_BHTD, (pos[:, None].to(q_BHTD.dtype) * self.theta(pos).to(q_BHTD.dtype)))
 
     key = query
+
+
+class Coarse(Encoding):
+    """Rounds the output to eighths in every dtype but float64, wherever the token is."""
+
+    def output(self, o_BHTD: Tensor, pos: Tensor) -> Tensor:
+        return o_BHTD if o_BHTD.dtype == torch.float64 else (8 * o_BHTD).round() / 8
 
 
 class Boasting(Encoding):
@@ -246,6 +253,12 @@ def test_what_layers_share_is_said() -> None:
 # ---- lengths and rounding
 
 
+def test_without_a_known_limit_the_length_is_one_that_every_dtype_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = {torch.float16: (500, True), torch.bfloat16: (4096, False), torch.float32: (2048, False)}
+    monkeypatch.setattr(safe_length, "longest_finite", lambda encoding, dtype, seed: reached[dtype])
+    assert safe_lengths(untrained("none")).value == "float16 500; bfloat16 and float32 at least 2,048 tokens"
+
+
 def test_the_largest_input_of_xpos() -> None:
     """Zeta = 0.4/1.4 to the power of half the positions over 512 must not overflow, nor its inverse underflow."""
     row = safe_lengths(untrained("xpos"))
@@ -291,6 +304,18 @@ def test_angles_in_a_narrow_dtype_drift() -> None:
     ratios = [entry["ratio"] for entry in row.numbers["bfloat16"]]
     assert ratios[-1] > 20  # position 1023 is off by 1 radian in the fastest pair
     assert ratios == sorted(ratios)
+
+
+def test_an_error_that_does_not_grow_is_told_from_one_that_does() -> None:
+    row = drift.drift(untrained(here(Coarse)))
+    assert row.value.startswith("float16: ")  # whose usual error is the smaller one
+    assert row.value.endswith("times the usual error at every length")
+
+
+def test_a_length_that_the_encoding_refuses_has_no_error() -> None:
+    entries = drift.drift(untrained("learned")).numbers["float16"]
+    assert [entry["error"] is None for entry in entries] == [False, False, True, True]
+    assert "learned has 64 positions" in entries[-1]["refused"]
 
 
 # ---- cost
@@ -357,6 +382,15 @@ def test_a_trained_model_is_measured_and_left_as_it_is() -> None:
     assert all(torch.equal(before[name], value) for name, value in trained.state_dict().items())
     assert all(p.requires_grad for p in trained.parameters())
     assert all(attention.wanted is None for attention in trained.attention)
+
+
+def test_the_number_of_threads_is_that_of_the_caller_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    with pytest.raises(UsageError):
+        measure_properties("alibbi", CONFIG, LENGTH)
+    assert set_to == [1, 7]
 
 
 def test_a_spec_that_cannot_be_trained_is_refused() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from poscli.bench.timing import Pace, Timing, in_turns, ratio
+from poscli.drawing.text import number
 from poscli.equation import Encoding, Unsupported
 from poscli.inspect.properties.row import Property, in_training_lengths
 from poscli.inspect.properties.tested_model import CPU, TestedModel
@@ -98,8 +99,8 @@ def time_row(tested: TestedModel, found: dict[int, tuple[Timing, Timing]], why: 
     """Time with the encoding as a multiple of that without, at the shortest and at the longest input."""
     measured = {tokens: _numbers(*pair) for tokens, pair in found.items()}
     at = {n: in_training_lengths(n, tested.length) for n in measured}
-    own = ", ".join(f"{1000 * m['seconds']:.3g} ms at {at[n]}" for n, m in measured.items())
-    plain = ", ".join(f"{1000 * m['seconds_without']:.3g} ms" for m in measured.values())
+    own = ", ".join(f"{number(1000 * m['seconds'])} ms at {at[n]}" for n, m in measured.items())
+    plain = ", ".join(f"{number(1000 * m['seconds_without'])} ms" for m in measured.values())
     last = f" {why}." if why else ""
     threads = f"{where['threads']} thread{'s' * (where['threads'] > 1)}"
     detail = (

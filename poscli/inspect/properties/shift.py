@@ -114,9 +114,9 @@ def _detail(tested: TestedModel, numbers: dict[str, Any], changes: dict[str, flo
     each = ", ".join(f"{percent(change)} for {label}" for label, change in changes.items())
     if numbers["invariant"]:
         first, *_, last = changes
-        each = f"at most {percent(max(changes.values()))} for shifts of {first} to {last}"
+        each = f"{percent(max(changes.values()))} at most, for shifts of {first} to {last}"
     limit = percent(max(numbers["limit"][label] for label in changes))
-    found = f"Moving all positions changes attention by {each}; rounding could make {limit}."
+    found = f"Moving all positions changes attention by {each}. Changes below {limit} may be rounding."
     if not numbers["agrees"]:
         declared = "invariant" if numbers["declared"] else "not invariant"
         return f"{found} This contradicts the class, which declares that it is {declared}."
