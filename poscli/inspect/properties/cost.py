@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from poscli.bench.timing import Pace, Timing, in_turns, ratio
+from poscli.drawing.text import number
 from poscli.equation import Encoding, Unsupported
 from poscli.inspect.properties.row import Property, in_training_lengths
 from poscli.inspect.properties.tested_model import CPU, TestedModel
@@ -39,7 +40,7 @@ def cost(tested: TestedModel) -> list[Property]:
     if not found:
         return [Property(name, "not measured", f"{why[0].upper()}{why[1:]}.", {}) for name in ("time", "memory")]
     where = {"engine": engine, "engine_without": usual, "threads": torch.get_num_threads()}
-    return [_time(tested, found, why, where), _memory(tested, found, where)]
+    return [time_row(tested, found, why, where), memory_row(tested, found)]
 
 
 def _encodings(tested: TestedModel) -> list[Encoding]:
@@ -94,17 +95,19 @@ def _run(tested: TestedModel, layers: Sequence[Attention], tokens: int) -> Calla
     return work
 
 
-def _time(tested: TestedModel, found: dict[int, tuple[Timing, Timing]], why: str, where: dict[str, Any]) -> Property:
+def time_row(tested: TestedModel, found: dict[int, tuple[Timing, Timing]], why: str, where: dict[str, Any]) -> Property:
+    """Time with the encoding as a multiple of that without, at the shortest and at the longest input."""
     measured = {tokens: _numbers(*pair) for tokens, pair in found.items()}
-    each = [f"{m['ratio']:.2f} times at {in_training_lengths(n, tested.length)}" for n, m in measured.items()]
-    seconds = [f"{1000 * m['seconds']:.1f} ms" for m in measured.values()]
-    plain = [f"{1000 * m['seconds_without']:.1f} ms" for m in measured.values()]
+    at = {n: in_training_lengths(n, tested.length) for n in measured}
+    own = ", ".join(f"{number(1000 * m['seconds'])} ms at {at[n]}" for n, m in measured.items())
+    plain = ", ".join(f"{number(1000 * m['seconds_without'])} ms" for m in measured.values())
     last = f" {why}." if why else ""
     threads = f"{where['threads']} thread{'s' * (where['threads'] > 1)}"
     detail = (
-        f"One attention layer, forward: {', '.join(seconds)} on the engine {where['engine']}, and {', '.join(plain)} "
-        f"without encoding on {where['engine_without']}; {threads}.{last}"
+        f"One attention layer, forward, {threads}: {own} on the engine {where['engine']}; without encoding {plain} "
+        f"on {where['engine_without']}.{last}"
     )
+    each = [f"{m['ratio']:.2f} times at {at[n]}" for n, m in measured.items()]
     numbers = where | {"lengths": {str(tokens): m for tokens, m in measured.items()}, "stopped": why}
     return Property("time", ", ".join(dict.fromkeys([each[0], each[-1]])), detail, numbers)
 
@@ -121,7 +124,7 @@ def _numbers(timing: Timing, without: Timing) -> dict[str, Any]:
     }
 
 
-def _memory(tested: TestedModel, found: dict[int, tuple[Timing, Timing]], where: dict[str, Any]) -> Property:
+def memory_row(tested: TestedModel, found: dict[int, tuple[Timing, Timing]]) -> Property:
     """Peak memory at the longest input, and how it has grown since a fourth of that length."""
     longest = max(found)
     timing, without = found[longest]
@@ -134,7 +137,9 @@ def _memory(tested: TestedModel, found: dict[int, tuple[Timing, Timing]], where:
         detail = "This system does not report the peak memory of a piece of work."
         return Property("memory", "not measured", detail, numbers)
     extra = timing.peak_mb - without.peak_mb
-    value = f"{max(extra, 0):.0f} MiB more at {at}" if extra >= 0.5 else f"no more at {at}"
+    value = f"{extra:.0f} MiB more at {at}" if extra >= 0.5 else f"no more at {at}"
+    if max(timing.peak_mb, without.peak_mb) < SMALLEST_MEMORY:
+        value = f"below {SMALLEST_MEMORY:.0f} MiB at {at}"
     detail = f"Peak of one attention layer at {at}: {timing.peak_mb:.0f} MiB, {without.peak_mb:.0f} without encoding"
     shorter = found.get(longest // 4)
     if shorter is None or shorter[0].peak_mb < SMALLEST_MEMORY:

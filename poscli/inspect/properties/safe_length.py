@@ -19,7 +19,8 @@ def safe_lengths(tested: TestedModel) -> Property:
     """The longest input with finite attention in float16, bfloat16 and float32, and why longer ones have none."""
     found = {dtype: _longest(tested, dtype) for dtype in DTYPES}
     numbers = {_name(dtype): entry for dtype, entry in found.items()}
-    value = ranges([(name, _in_words(entry)) for name, entry in numbers.items()])
+    unlimited = min((entry["tokens"] for entry in found.values() if not entry["known_limit"]), default=0)
+    value = ranges([(name, _in_words(entry, unlimited)) for name, entry in numbers.items()])
     shortest = min(found.values(), key=lambda entry: entry["tokens"])
     if shortest["why"]:
         detail = f"Beyond {shortest['tokens']:,} tokens: {shortest['why']}."
@@ -56,8 +57,9 @@ def _why(encoding: Encoding, dtype: torch.dtype, tokens: int, seed: int) -> str:
     return f"attention in {_name(dtype)} is not finite"
 
 
-def _in_words(entry: dict[str, Any]) -> str:
-    return f"{'' if entry['known_limit'] else 'at least '}{entry['tokens']:,}"
+def _in_words(entry: dict[str, Any], unlimited: int) -> str:
+    """A limit, or the length that all dtypes without a known limit reached: the search has little time for each."""
+    return f"{entry['tokens']:,}" if entry["known_limit"] else f"at least {unlimited:,}"
 
 
 def _name(dtype: torch.dtype) -> str:

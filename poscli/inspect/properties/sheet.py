@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from poscli.config.run import ModelConfig
 from poscli.inspect.properties.cost import cost
@@ -44,6 +48,17 @@ class Properties:
         return {"encoding": self.spec, "length": self.length, "trained": self.trained, "properties": rows}
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread inside the block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def measure_properties(
     spec: str, config: ModelConfig, length: int, *, seed: int = 0, model: Model | None = None
 ) -> Properties:
@@ -52,8 +67,11 @@ def measure_properties(
     `model` is a trained model of this spec, shape and training length `length`; without one, a new model is built, with
     weights moved away from their initial values. `seed` draws the random input and those weights. Raises UsageError for
     a spec that cannot be trained at this shape, and PluginError for an encoding from outside poscli that fails.
+
+    All is computed on one thread: most tensors are too small for a second one, and threads that wait for each other
+    would distort the times on a busy machine.
     """
-    with blamed():
+    with blamed(), one_thread():
         tested = TestedModel.of(spec, config, length, seed, model)
         rows = [measure(tested) for measure in MEASURED] + cost(tested)
     return Properties(str(tested.spec), length, tested.trained, rows)

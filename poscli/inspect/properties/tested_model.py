@@ -34,18 +34,16 @@ class TestedModel:
 
     @classmethod
     def of(cls, spec: str, config: ModelConfig, length: int, seed: int, model: Model | None) -> TestedModel:
-        """The trained model, or a new one of this shape for windows of `length` tokens.
+        """A copy of the trained model, or a new one of this shape for windows of `length` tokens.
 
-        Raises UsageError or PluginError for a spec that cannot be trained at this shape. Only a model on another device
-        is copied.
+        Raises UsageError or PluginError for a spec that cannot be trained at this shape.
         """
         if model is not None:
             assert (model.config, model.length) == (config, length), "the shape is not that of the trained model"
-            on_cpu = model if model.embedding.device == CPU else copy.deepcopy(model).to(CPU)
-            return cls(parse(spec), on_cpu.eval(), seed, trained=True)
+            return cls(parse(spec), _frozen(copy.deepcopy(model).to(CPU)), seed, trained=True)
         parsed = check(spec, config.shape(length, VOCAB))
         drawn = build_model(config, str(parsed), vocab=VOCAB, length=length, seed=seed)
-        return cls(parsed, _moved(drawn, seed).eval().requires_grad_(False), seed, trained=False)
+        return cls(parsed, _frozen(_moved(drawn, seed)), seed, trained=False)
 
     @property
     def shape(self) -> Shape:
@@ -82,9 +80,9 @@ class TestedModel:
         """Random token ids `[batch, count]`."""
         return draw_tokens(self.model.vocab, batch, count, self.seed)
 
-    def positions(self, encoding: Encoding, tokens: int) -> Tensor:
-        """The positions `[tokens]` of a text, as an encoding sees them; Unsupported for a text that is too long."""
-        return encoding.locate(tokens, CPU).pos
+
+def _frozen(model: Model) -> Model:
+    return model.eval().requires_grad_(False)
 
 
 def _moved(model: Model, seed: int) -> Model:
