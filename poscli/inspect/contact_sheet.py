@@ -32,6 +32,7 @@ TILE_HEIGHT, TILE_GAP, NAME, FAMILY = (
 MARGIN = 0.25
 LEAST = 1e-2  # of equal weights: the bottom of every tile
 BINS = 90
+JOINED = "meant to be joined with another"  # wrappers, most of which change nothing by themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +80,10 @@ def _draw(axes: Axes, tile: Tile) -> None:
         axes.imshow(values, cmap=RISING, norm=LogNorm(top * 1e-5, top), aspect="auto", interpolation="nearest")
     else:
         _say(axes, tile.reason or (found.finding if found else ""))
-    if tile.inspected and tile.inspected.subject.weights == RANDOM:
-        axes.text(0.97, 0.05, RANDOM, transform=axes.transAxes, fontsize=5.5, color=QUIET, ha="right")
+    if tile.inspected:
+        subject = tile.inspected.subject
+        remark = subject.weights if subject.weights == RANDOM else JOINED if subject.encoding.wraps else ""
+        axes.text(0.97, 0.05, remark, transform=axes.transAxes, fontsize=5.5, color=QUIET, ha="right")
 
 
 def _draw_curves(axes: Axes, found: Weights) -> None:
@@ -117,8 +120,8 @@ def _say(axes: Axes, text: str) -> None:
 def _contents(tiles: Sequence[Tile]) -> Contents:
     title = f"{len(tiles)} encodings: attention by distance where all tokens look alike"
     explained = (
-        "x: tokens back from the query, log scale; dashed: the training length. y: attention weight, log scale; dotted: "
-        "equal weights. One line per head, dark to light. Grids: the weight of every cell for a query in the middle of "
-        "the last row, head 1. An encoding that changes nothing at its initial weights is drawn with random ones."
+        "x: tokens back from the query, log scale; dashed: the training length. y: attention weight, log scale; "
+        "dotted: equal weights. One line per head, dark to light. Grids: the weight of every cell for a query in the "
+        "middle of the last row, head 1. An encoding that changes nothing at its initial weights has random ones here."
     )
     return Contents(title, [""], [explained], [], "")

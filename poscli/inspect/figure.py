@@ -52,7 +52,7 @@ def _side_by_side(views: Sequence[View], inspected: Sequence[Inspected]) -> dict
 
 
 def explained(subject: Subject) -> str:
-    """The formula of an encoding, which is the first paragraph of its docstring; of a composed one that of each part."""
+    """The formula: the first paragraph of the docstring of an encoding, or of each part of a composed one."""
     return "  +  ".join(formula(type(leaf)) for leaf in subject.leaves)
 
 

@@ -88,4 +88,4 @@ def _explained_by_grid(table: Array, grid: Array) -> Array:
 
 def _centred(n: int) -> Array:
     """The positions 0 to n - 1, less their mean."""
-    return np.arange(n) - (n - 1) / 2
+    return np.asarray(np.arange(n) - (n - 1) / 2, dtype=np.float64)

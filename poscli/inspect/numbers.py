@@ -68,6 +68,8 @@ def spread(values: Array) -> float:
 def described(values: Sequence[float] | NDArray[np.generic], names: Sequence[str], unit: str) -> str:
     """A count of each line in words: one number if all are equal, else the smallest and the largest.
 
+    The unit is in the plural, and loses its s after a single 1.
+
     >>> described([3, 3], ["head 1", "head 2"], "keys")
     '3 keys'
     >>> described([90, 1, 5], ["head 1", "head 2", "head 3"], "keys")
@@ -76,7 +78,7 @@ def described(values: Sequence[float] | NDArray[np.generic], names: Sequence[str
     numbers = np.asarray(values)
     low, high = int(numbers.argmin()), int(numbers.argmax())
     if amount(numbers[low]) == amount(numbers[high]):
-        return f"{amount(numbers[low])} {unit}"
+        return f"{amount(numbers[low])} {unit.removesuffix('s') if numbers[low] == 1 else unit}"
     return f"{amount(numbers[low])} ({names[low]}) to {amount(numbers[high])} {unit} ({names[high]})"
 
 
