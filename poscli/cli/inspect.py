@@ -14,34 +14,39 @@ from poscli.inspect.settings import DrawnShape, InspectSettings
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
+FLAGS = {"length": ("--length", "-L"), "properties": ("--properties/--no-properties",)}
 
-@from_model({"length": ("--length", "-L"), "properties": ("--properties/--no-properties",)},
-            {"model": Part(DrawnShape, "the preset's")})  # fmt: skip
+Encodings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Encoding specs: rope, 'rope|none', or your own path/to/file.py:Class; several are drawn side by side, on "
+        "the same axes.",
+        autocompletion=complete.encodings,
+    ),
+]
+Runs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--run",
+        help="A trained run, by its id or the beginning of it: its weights, and attention in its own text; repeatable.",
+        autocompletion=complete.runs,
+    ),
+]
+Everything = Annotated[
+    bool, typer.Option("--all", help="A gallery of all that `poscli ls encodings` shows, without property sheets.")
+]
+Folder = Annotated[
+    Path | None, typer.Option("--to", help="Folder of the files; by default OUT/inspect/ENC.", show_default=False)
+]
+
+
+@from_model(FLAGS, {"model": Part(DrawnShape, "the preset's")})
 def inspect(
     settings: InspectSettings,
-    enc: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Encoding specs: rope, 'rope|none', or your own path/to/file.py:Class; several are drawn side by "
-            "side, on the same axes.",
-            autocompletion=complete.encodings,
-        ),
-    ] = None,
-    run: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--run",
-            help="A trained run, by its id or the beginning of it: its weights, and attention in its own text; "
-            "repeatable.",
-            autocompletion=complete.runs,
-        ),
-    ] = None,
-    all_: Annotated[
-        bool, typer.Option("--all", help="A gallery of all that `poscli ls encodings` shows, without property sheets.")
-    ] = False,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="Folder of the files; by default OUT/inspect/ENC.", show_default=False)
-    ] = None,
+    enc: Encodings = None,
+    run: Runs = None,
+    all_: Everything = False,
+    to: Folder = None,
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:

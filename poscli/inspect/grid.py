@@ -39,7 +39,7 @@ class CellMaps(Record):
         apart = np.abs(up[:, :steps] - left[:, :steps]).max() / max(float(np.nanmax(np.abs(self.values))), 1e-300)
         alike = "The same upwards as to the left" if apart < 1e-6 else "Different upwards and to the left"
         own, far = self.values[0, -1, self.column], self.values[0, 0, 0]
-        return f"{alike}; {self.names[0]}: own cell {own:.3g}, far corner {far:.3g}"
+        return f"{alike}; {self.names[0]}: own cell {own + 0.0:.3g}, far corner {far:.3g}"
 
     def record(self) -> dict[str, object]:
         maps = np.where(np.isfinite(self.values), self.values, 0).tolist()

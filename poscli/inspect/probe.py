@@ -39,7 +39,9 @@ class Curves:
 
     def merged(self) -> Curves:
         """One line in place of all, if all are equal."""
-        if len(self.lines) == 1 or float(np.ptp(self.values, axis=0).max()) > SAME * max(spread(self.values), SAME):
+        seen = np.isfinite(self.values)
+        apart = np.ptp(np.where(seen, self.values, 0), axis=0).max()
+        if len(self.lines) == 1 or (seen != seen[:1]).any() or apart > SAME * max(spread(self.values), SAME):
             return self
         return Curves((f"all {len(self.lines)} {self.lines[0].split()[0]}s",), self.values[:1])
 
@@ -98,10 +100,11 @@ class Scores(Record):
         shown = (self.near if self.far is None else self.far).merged()
         if spread(shown.values) <= SAME:
             return "The score does not change with the distance"
-        change = shown.values[:, -1]
+        last = int(np.flatnonzero(np.isfinite(shown.values).all(axis=0))[-1])
+        change = shown.values[:, last]
         rows = [f"{value:+.3g} ({name})" for name, value in zip(shown.lines, change, strict=True)]
         some = rows if len(rows) <= 2 else [rows[int(change.argmin())], rows[int(change.argmax())]]
-        return f"{amount(shown.values.shape[1] - 1)} tokens back, the score differs by {' to '.join(some)}"
+        return f"{amount(last)} tokens back, the score differs by {' to '.join(some)}"
 
     def record(self) -> dict[str, object]:
         found = self.near if self.far is None else self.far

@@ -18,7 +18,7 @@ from poscli.inspect.trained import Trained, load
 from poscli.inspect.views import Inspected, inspect
 from poscli.specs import parse
 from poscli.system.console import note
-from poscli.system.errors import UsageError, near
+from poscli.system.errors import UsageError
 from poscli.system.files import write_atomic
 from poscli.system.memory import unaffordable
 
@@ -79,7 +79,7 @@ def groups_of(specs: Sequence[str], ids: Sequence[str], runs: Path, settings: In
         for spec in map(str, map(parse, specs)):
             if spec not in encodings:
                 trained = " and ".join(f"{group.name} is {group.subjects[0].spec}" for group in groups)
-                raise UsageError(f"{spec} is not what the run was trained with: {trained}; {near(spec, encodings)}")
+                raise UsageError(f"{spec} is not what --run was trained with: {trained}; leave {spec} out")
     columns = sum(len(group.subjects) for group in groups)
     if columns > MOST_COLUMNS and len(groups) > 1:
         raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from poscli.config.count import MOST
 from poscli.config.run import ModelConfig
 from poscli.config.validate import Frozen
 
@@ -28,7 +29,7 @@ class InspectSettings(Frozen):
     )
     preset: str = Field("tiny", description="Shape of the model: nano, tiny, small or base.")
     model: dict[str, int] = Field({}, description="Single fields of the model's shape, instead of the preset's.")
-    seed: int = Field(0, ge=0, description="Seed of initial weights and of random input.")
+    seed: int = Field(0, ge=0, le=MOST, description="Seed of initial weights and of random input.")
     properties: bool = Field(True, description="Whether to measure the property sheet, which takes some seconds.")
 
     def drawn(self, length: int) -> int:
