@@ -14,6 +14,7 @@ from poscli.specs.size import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
 from poscli.system.plugins import canonical
+from poscli.tasks import TASKS
 
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 
@@ -22,6 +23,7 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
     """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
     model = _model(request)
     task, tokenizer = canonical(request.task), canonical(request.tokenizer)
+    _refuse_memory_of_grids(task, model)
     values = {
         "encoding": str(specs.parse(encoding)),
         "task": task,
@@ -46,6 +48,13 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
     sources = source_hashes(config.encoding, task, tokenizer, model.shape(request.length))
     return config.model_copy(update={"plugins": sources})
+
+
+def _refuse_memory_of_grids(task: str, model: ModelConfig) -> None:
+    if model.memory and TASKS.get(task).axes > 1:
+        raise UsageError(
+            f"--memory {model.memory}: the task {task} reads whole grids, and none continues another; leave it out"
+        )
 
 
 def _model(request: TrainRequest) -> ModelConfig:

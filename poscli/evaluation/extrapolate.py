@@ -24,7 +24,7 @@ from poscli.runs.run import Run
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
-from poscli.tasks import Task
+from poscli.tasks import TASKS, Task
 
 FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
 LONGEST_RATIO = 16  # times the training length, unless another length is asked for
@@ -32,9 +32,9 @@ SMOKE_WINDOWS = 4  # sliding windows per length in a smoke evaluation
 
 
 def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = False) -> EvaluationSettings:
-    """Settings for a run: by default up to 16 times its training length L, with a stride of 128 or, if less, L/2."""
+    """Settings for a run: by default up to 16 times its training length, with the stride of its task."""
     length = config.length
-    stride = min(128, length // 2) if request.stride is None else request.stride
+    stride = TASKS.get(config.task).strides(length)[0] if request.stride is None else request.stride
     longest = round(max(request.lengths, default=LONGEST_RATIO) * length)
     return EvaluationSettings(
         train_length=length,

@@ -31,7 +31,7 @@ Optimum = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 class Kind:
     """A kind of corpus: how its specs are written, what it reads, and how a spec becomes a source."""
 
-    grammar: str  # a name, or a name, a colon and the form of the argument: "text:PATH"
+    grammar: str  # a name, or also a colon and the form of the argument: "text:PATH", "images[:FOLDER]"
     about: str
     source: Callable[[str], Source]  # takes what follows the colon; raises UsageError or DataError
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
@@ -49,7 +49,8 @@ def source_of(spec: str) -> Source:
     if name not in CORPORA.names():
         raise UsageError(f"unknown corpus {spec!r}: {_suggestion(spec, name)}")
     kind = CORPORA.get(name)
-    if bool(argument) != (":" in kind.grammar):
+    optional = kind.grammar.startswith(f"{name}[:")
+    if not optional and bool(argument) != (":" in kind.grammar):
         raise UsageError(f"{spec!r} is not of the form {kind.grammar}")
     return kind.source(argument)
 
