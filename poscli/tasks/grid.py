@@ -70,9 +70,10 @@ class Grid(Task):
             self._check_split(split, purpose, length)
 
     def check_evaluation(self, lengths: Sequence[int]) -> None:
-        whole = grid_shape(lengths[-1])
         for length in lengths:
             self.grid_columns(length)
+        whole = grid_shape(lengths[-1])
+        for length in lengths:
             rows, columns = grid_shape(length)
             if rows > whole[0] or columns > whole[1]:
                 raise UsageError(

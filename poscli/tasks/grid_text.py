@@ -66,7 +66,7 @@ class GridText(HeldOut):
         (rows, columns), (whole_rows, whole_columns) = grid_shape(length), grid_shape(longest)
         up, left = np.arange(whole_rows // rows) * rows, np.arange(whole_columns // columns) * columns
         back = up[:, None] * self.split.shapes[spans[:, 0], 1, None, None] + left  # [spans, up, left]
-        ends = (spans[:, 1, None, None] - back).reshape(len(spans), -1)
+        ends = (spans[:, 1, None, None] - back).reshape(len(spans), up.size * left.size)
         return np.stack([np.repeat(spans[:, 0], ends.shape[1]), ends.ravel()], axis=1)
 
     def shortage(self, length: int, stride: int) -> str:
