@@ -50,11 +50,7 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
 
 def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torch.device) -> pd.DataFrame:
     """Evaluate a run at every length and write its tables, unless they were written under the same settings before."""
-    if task.fingerprint != run.fingerprint:
-        raise DataError(
-            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
-            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
-        )
+    refuse_other_text(run, task)
     with run.locked():
         if is_evaluated(run, settings):
             known = evaluation(run, task.columns)
@@ -63,6 +59,15 @@ def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torc
         tables = _evaluate(EvaluationSetup(run, task, settings, device))
         write_evaluation(run, tables, record_of(run, settings))
         return tables.rows
+
+
+def refuse_other_text(run: Run, task: Task) -> None:
+    """DataError if a task's text is not the one that a run was trained on."""
+    if task.fingerprint != run.fingerprint:
+        raise DataError(
+            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
+            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
+        )
 
 
 def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
