@@ -1,20 +1,28 @@
-"""Grids: the shape of a window whose tokens are cells, read in raster order (row by row, from the top left)."""
+"""Grids: windows whose tokens are the cells of an image in raster order, at positions (row, column)."""
 
 from __future__ import annotations
 
 import math
 
+import torch
+from torch import Tensor
+
 
 def grid_shape(cells: int) -> tuple[int, int]:
-    """(rows, columns) of a grid of so many cells: as square as divisors allow, and never higher than wide.
+    """Rows and columns of the grid of so many cells: as square as its divisors allow, and never higher than wide.
 
-    >>> grid_shape(256), grid_shape(512), grid_shape(2304), grid_shape(7)
-    ((16, 16), (16, 32), (48, 48), (1, 7))
+    >>> grid_shape(256), grid_shape(512), grid_shape(7)
+    ((16, 16), (16, 32), (1, 7))
     """
-    rows = next(divisor for divisor in range(math.isqrt(cells), 0, -1) if cells % divisor == 0)
+    rows = next(rows for rows in range(math.isqrt(cells), 0, -1) if cells % rows == 0)
     return rows, cells // rows
 
 
-def columns_of(tokens: int) -> int:
-    """The number of columns of a window of so many tokens."""
-    return grid_shape(tokens)[1]
+def columns_of(cells: int) -> int:
+    """The columns of the grid of so many cells; see `grid_shape`."""
+    return grid_shape(cells)[1]
+
+
+def raster(index: Tensor, columns: int) -> Tensor:
+    """The row and column `[..., 2]` of tokens by their order `[...]` in the sequence."""
+    return torch.stack([index // columns, index % columns], dim=-1)

@@ -65,13 +65,13 @@ class Grid(Task):
         return self.data.describe()
 
     def check(self, length: int) -> None:
-        self.grid_columns(length)
+        _refuse_strips(length)
         for split, purpose in ((self.data.train, "training"), (self.data.valid, "held-out")):
             self._check_split(split, purpose, length)
 
     def check_evaluation(self, lengths: Sequence[int]) -> None:
         for length in lengths:
-            self.grid_columns(length)
+            _refuse_strips(length)
         whole = grid_shape(lengths[-1])
         for length in lengths:
             rows, columns = grid_shape(length)
@@ -80,17 +80,6 @@ class Grid(Task):
                     f"length {length} is a grid of {rows} x {columns} cells, which does not fit into the longest, "
                     f"{whole[0]} x {whole[1]}; leave out one of them (--lengths, --max-len)"
                 )
-
-    def grid_columns(self, length: int) -> int:
-        """The columns of a window of `length` tokens; UsageError if it would be more than twice as wide as high."""
-        rows, columns = grid_shape(length)
-        if not _is_good(length):
-            near = " or ".join(f"{n} ({'{} x {}'.format(*grid_shape(n))})" for n in _good_near(length))
-            raise UsageError(
-                f"a window of {length} tokens is a grid of {rows} x {columns} cells, and a grid may be at most "
-                f"{WIDEST} times as wide as high; take {near}"
-            )
-        return columns
 
     def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return self._surprise[tokens]
@@ -114,6 +103,18 @@ class Grid(Task):
             f"the corpus {self.corpus} has no {purpose} image of {rows} x {columns} cells, which a window of {length} "
             f"tokens needs; its largest has {height} x {width}: give --length {side * side} or less, or smaller patches"
         )
+
+
+def _refuse_strips(length: int) -> None:
+    """UsageError, with near lengths, for a length whose grid is more than twice as wide as high."""
+    if _is_good(length):
+        return
+    rows, columns = grid_shape(length)
+    near = " or ".join(f"{n} ({'{} x {}'.format(*grid_shape(n))})" for n in _good_near(length))
+    raise UsageError(
+        f"a window of {length} tokens is a grid of {rows} x {columns} cells, and a grid may be at most {WIDEST} times "
+        f"as wide as high; take {near}"
+    )
 
 
 def _is_good(length: int) -> bool:

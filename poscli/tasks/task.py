@@ -50,8 +50,8 @@ class Task(ABC):
     summary: ClassVar[str]  # one line for `poscli ls tasks`
     protocols: ClassVar[tuple[str, ...]]  # names of the protocols of its evaluation
     columns: ClassVar[dict[str, tuple[str, str]]] = {}  # further columns of eval.csv: (dtype, meaning)
+    axes: ClassVar[int] = 1  # of the tokens' positions: 1 for a line of text, 2 for the cells of a grid
     same_text: ClassVar[bool] = True  # True: `text` is the same at every length, so that lengths share measurements
-    axes: ClassVar[int] = 1  # of the positions of tokens: 1 for a line of text, 2 for rows and columns of a grid
 
     corpus: str  # canonical name of the text, for the column `corpus` of results
     fingerprint: str  # equal fingerprints mean equal text, token for token
@@ -90,10 +90,6 @@ class Task(ABC):
     def check_evaluation(self, lengths: Sequence[int]) -> None:
         """Refuse windows of lengths, ascending, that cannot be compared with each other: UsageError."""
         return
-
-    def grid_columns(self, length: int) -> int | None:
-        """The columns of the grid that a window of `length` tokens is; None: it is a line of text."""
-        return None
 
     def segments(self, length: int) -> int:
         """How many windows of `length` tokens can follow each other in one text, for models with a memory."""
