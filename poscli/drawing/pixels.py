@@ -14,15 +14,17 @@ from poscli.drawing.page import DOTS_PER_INCH, drawable
 from poscli.drawing.style import INK, PALETTE, QUIET
 
 PANEL_DOTS = 512  # of the longer side of an image, about
-LEFT, GAP, TOP, BOTTOM = 60, 60, 110, 110  # dots around and between the images
+LEFT, GAP, TOP, BOTTOM = 60, 60, 60, 110  # dots around and between the images
 LINE = PALETTE[1]
 
 
 def side_by_side(images: Sequence[NDArray[np.uint8]], names: Sequence[str], below: str, *, line: int) -> bytes:
     """A PNG of images of one shape, each cell a square, with their names above and a text below.
 
-    A thin line above row `line` of every image marks where what was given ends; its ends stand out at both sides.
+    A thin line above row `line` of every image, counted from 0, marks where what was given ends. The darkest cell of
+    all images is drawn black and the lightest one white.
     """
+    darkest, lightest = min(int(image.min()) for image in images), max(int(image.max()) for image in images)
     rows, columns = images[0].shape
     cell = max(1, PANEL_DOTS // max(rows, columns))
     width, height = columns * cell, rows * cell
@@ -32,7 +34,7 @@ def side_by_side(images: Sequence[NDArray[np.uint8]], names: Sequence[str], belo
     for n, (image, name) in enumerate(zip(images, names, strict=True)):
         left = LEFT + n * (width + GAP)
         axes = figure.add_axes((left / size[0], BOTTOM / size[1], width / size[0], height / size[1]))
-        axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto")
+        axes.imshow(image, cmap="gray", vmin=darkest, vmax=lightest, interpolation="nearest", aspect="auto")
         axes.plot([-0.03 * columns - 0.5, 1.03 * columns - 0.5], [line - 0.5] * 2, color=LINE, lw=1.2, clip_on=False)
         axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
         axes.set_axis_off()

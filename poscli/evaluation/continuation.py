@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from poscli.drawing.pixels import side_by_side
 from poscli.equation.grids import grid_shape
 from poscli.evaluation.losses import NLL
 from poscli.model.generate import generate
@@ -31,6 +33,16 @@ class Continuation:
     images: int  # how many these are
     nll: float  # nats per true cell of the rows that were not given, each predicted from all true cells before it
     seconds: float  # of the generation
+
+    @property
+    def cells(self) -> int:
+        """The number of cells that were generated."""
+        return self.made[self.kept :].size
+
+    @property
+    def told(self) -> str:
+        """A sentence about the loss."""
+        return f"{self.nll / math.log(2):.2f} bits per cell of the true image below row {self.kept}"
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,19 @@ def continue_image(model: Model, task: Grid, wish: Wish, *, temperature: float, 
     made = np.concatenate([cells[:kept].ravel(), np.array(drawn)]).reshape(rows, columns)
     greys, seconds = task.data.greys, time.perf_counter() - start
     return Continuation(greys[cells], greys[made], kept, wish.image, images, float(nll), seconds)
+
+
+def picture(made: Continuation, name: str, train_length: int) -> bytes:
+    """A PNG of the true image and, beside it, of the one that a model of a name has continued."""
+    trained = "{} x {}".format(*grid_shape(train_length))
+    rows, columns = made.true.shape
+    names = (f"held-out image {made.image} of {made.images}", f"continued by {name}")
+    below = (
+        f"Above the line: rows 1 to {made.kept}, which the model was given. Below it, at the right: {made.cells:,} "
+        f"generated cells.\nThe model was trained on grids of {trained} cells, and this one has {rows} x {columns}. "
+        f"It predicts the true cells below the line\nat {made.nll / math.log(2):.2f} bits per cell."
+    )
+    return side_by_side((made.true, made.made), names, below, line=made.kept)
 
 
 def _image(task: Grid, rows: int, columns: int, number: int) -> tuple[NDArray[np.uint8], int]:

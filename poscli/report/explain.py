@@ -1,9 +1,12 @@
-"""Explanations of protocols and baselines, for the end of a report."""
+"""Explanations of corpora, protocols and baselines, for the end of a report."""
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
+from poscli.data import CORPORA
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.markdown import escape
@@ -12,8 +15,10 @@ from poscli.system.errors import UsageError
 
 
 def explanations(rows: pd.DataFrame) -> list[str]:
-    """One line of Markdown for every protocol and then every baseline in rows of eval.csv, in the order of the rows."""
-    lines = []
+    """Lines of Markdown for rows of eval.csv: corpora that need one, then every protocol, then every baseline."""
+    kinds = dict.fromkeys(re.split(r"\W", corpus)[0] for corpus in rows["corpus"])
+    usable = [name for name in kinds if name in CORPORA.names() and not CORPORA.missing(name)]
+    lines = [CORPORA.get(name).explained for name in usable if CORPORA.get(name).explained]
     for name in dict.fromkeys(rows["protocol"]):
         lines.append(PROTOCOLS.get(name).explained if name in PROTOCOLS.names() else _unknown(name, "protocol"))
     for name in dict.fromkeys(rows["variant"]):

@@ -37,6 +37,7 @@ class Kind:
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
     examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
     optimum: Callable[[str], Optimum | None] = lambda argument: None  # of the corpus with this argument, if it is known
+    explained: str = ""  # what a reader of a report must know about it, in Markdown
 
 
 CORPORA: Registry[Kind] = Registry("corpus", __name__, lambda thing: isinstance(thing, Kind))
