@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 
-from poscli.data import CORPORA
+from poscli.data import kind_of
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.markdown import escape
@@ -16,9 +14,8 @@ from poscli.system.errors import UsageError
 
 def explanations(rows: pd.DataFrame) -> list[str]:
     """Lines of Markdown for rows of eval.csv: corpora that need one, then every protocol, then every baseline."""
-    kinds = dict.fromkeys(re.split(r"\W", corpus)[0] for corpus in rows["corpus"])
-    usable = [name for name in kinds if name in CORPORA.names() and not CORPORA.missing(name)]
-    lines = [CORPORA.get(name).explained for name in usable if CORPORA.get(name).explained]
+    kinds = dict.fromkeys(kind_of(corpus) for corpus in rows["corpus"].unique())
+    lines = [kind.explained for kind in kinds if kind and kind.explained]
     for name in dict.fromkeys(rows["protocol"]):
         lines.append(PROTOCOLS.get(name).explained if name in PROTOCOLS.names() else _unknown(name, "protocol"))
     for name in dict.fromkeys(rows["variant"]):

@@ -7,6 +7,7 @@ Each file of this package is one kind and registers it. Other packages offer the
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Kind:
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
     examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
     optimum: Callable[[str], Optimum | None] = lambda argument: None  # of the corpus with this argument, if it is known
+    unit: str = "byte"  # what reports call that which losses are measured per
     explained: str = ""  # what a reader of a report must know about it, in Markdown
 
 
@@ -54,6 +56,12 @@ def source_of(spec: str) -> Source:
     if not optional and bool(argument) != (":" in kind.grammar):
         raise UsageError(f"{spec!r} is not of the form {kind.grammar}")
     return kind.source(argument)
+
+
+def kind_of(spec: str) -> Kind | None:
+    """The kind of a corpus; None if no usable kind has its name."""
+    name = re.split(r"[:?]", spec)[0]
+    return CORPORA.get(name) if name in CORPORA.names() and not CORPORA.missing(name) else None
 
 
 def optimum_of(spec: str) -> Optimum | None:
