@@ -176,6 +176,15 @@ def test_files_that_are_no_images_are_named_and_left_out(tmp_path: Path, capfd: 
     assert said.count("\n") == 1
 
 
+def test_names_that_a_terminal_obeys_are_shown_as_escapes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "a", 3)
+    (folder / "\x1b[31mred.txt").write_text("no image")
+    load_images(f"images:{folder}")
+    assert "\\x1b[31mred.txt (no image)" in capfd.readouterr().err
+    with pytest.raises(UsageError, match="has the character"):
+        load_images(f"images:{folder}\x1b[31m")
+
+
 def test_copies_count_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "a", 4)
     (folder / "again.png").write_bytes((folder / "0.png").read_bytes())

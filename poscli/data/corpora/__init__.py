@@ -47,7 +47,7 @@ CORPORA: Registry[Kind] = Registry("corpus", __name__, lambda thing: isinstance(
 
 def source_of(spec: str) -> Source:
     """The source that a spec names; UsageError if the spec cannot be understood."""
-    _check_characters(spec)
+    check_characters(spec)
     name, _, argument = spec.partition(":")
     if name not in CORPORA.names():
         raise UsageError(f"unknown corpus {spec!r}: {_suggestion(spec, name)}")
@@ -70,7 +70,7 @@ def optimum_of(spec: str) -> Optimum | None:
     return CORPORA.get(name).optimum(argument) if name in CORPORA.names() else None
 
 
-def _check_characters(spec: str) -> None:
+def check_characters(spec: str) -> None:
     """UsageError if a name cannot stand in a line of a report or of an error, or in a file of results."""
     shown = spec if len(spec) <= 2 * SHOWN_CHARACTERS else f"{spec[:SHOWN_CHARACTERS]}..."
     if len(spec) > LONGEST_SPEC:

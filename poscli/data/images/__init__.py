@@ -10,6 +10,7 @@ cells, cells into levels), corpus.py (the result), sampler.py (training batches)
 
 from __future__ import annotations
 
+from poscli.data.corpora import check_characters
 from poscli.data.images import builtin, folder
 from poscli.data.images.corpus import ImageCorpus, ImageSplit, build
 from poscli.data.images.sampler import batch
@@ -23,6 +24,7 @@ def load_images(spec: str) -> ImageCorpus:
 
     Raises UsageError if the spec cannot be understood, and DataError if there are no images, or too few.
     """
+    check_characters(spec)
     parsed = ImageSpec.parse(spec)
     canonical, pictures = folder.pictures(parsed) if parsed.folder else (parsed, builtin.pictures(parsed.patch))
     return build(canonical, pictures)

@@ -56,8 +56,8 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
     check_judge(run, judge)
     if run.status()["state"] != "complete" or not _can_explain(setup.task, setup.settings):
         note(
-            f"{run.id} has nothing to explain: --why needs a trained model, one text at every length, "
-            "which is no grid, and a length beyond its own"
+            f"{run.id} has nothing to explain: --why needs a trained model, a length beyond its own, and one text for "
+            "all lengths, which is no image"
         )
         return
     with run.locked():
