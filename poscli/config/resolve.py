@@ -23,6 +23,7 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
     """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
     model = _model(request)
     task, tokenizer = canonical(request.task), canonical(request.tokenizer)
+    _refuse_memory_of_grids(task, model)
     values = {
         "encoding": str(specs.parse(encoding)),
         "task": task,
@@ -48,6 +49,13 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         specs.check(encoding, model.shape(request.length), memory=model.memory > 0, axes=axes)
     sources = source_hashes(config.encoding, task, tokenizer, model.shape(request.length))
     return config.model_copy(update={"plugins": sources})
+
+
+def _refuse_memory_of_grids(task: str, model: ModelConfig) -> None:
+    if model.memory and TASKS.get(task).axes > 1:
+        raise UsageError(
+            f"--memory {model.memory}: the task {task} reads whole grids, and none continues another; leave it out"
+        )
 
 
 def _model(request: TrainRequest) -> ModelConfig:
