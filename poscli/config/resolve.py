@@ -19,10 +19,16 @@ from poscli.tasks import TASKS
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 
 
-def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.device) -> RunConfig:
-    """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
+def resolve(
+    request: TrainRequest, encoding: str, seed: int, device: torch.device, axes: int | None = None
+) -> RunConfig:
+    """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained.
+
+    `axes` are those of the tokens' positions, by default the task's.
+    """
     model = _model(request)
     task, tokenizer = canonical(request.task), canonical(request.tokenizer)
+    length = TASKS.get(task).length if request.length is None else request.length
     _refuse_memory_of_grids(task, model)
     values = {
         "encoding": str(specs.parse(encoding)),
@@ -30,8 +36,8 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         "corpus": request.corpus,
         "tokenizer": tokenizer,
         "seed": seed,
-        "length": request.length,
-        "batch": request.batch or max(1, BATCH_TOKENS // request.length),
+        "length": length,
+        "batch": request.batch or max(1, BATCH_TOKENS // length),
         "tokens": request.tokens,
         "precision": precision_name(request.precision, device, model.width),
         "model": model,
@@ -45,9 +51,9 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         )
     refuse_unaffordable(config, device)  # first: the check builds the encodings
     with refusing_sizes(specs.parse(encoding)):
-        axes = TASKS.get(task).axes
-        specs.check(encoding, model.shape(request.length), memory=model.memory > 0, axes=axes)
-    sources = source_hashes(config.encoding, task, tokenizer, model.shape(request.length))
+        axes = axes or TASKS.get(task).axes
+        specs.check(encoding, model.shape(length), memory=model.memory > 0, axes=axes)
+    sources = source_hashes(config.encoding, task, tokenizer, model.shape(length))
     return config.model_copy(update={"plugins": sources})
 
 

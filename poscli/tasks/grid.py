@@ -33,6 +33,7 @@ class Grid(Task):
 
     summary = "predict the next cell of an image, row by row"
     protocols = ("nonoverlapping", "sliding", "fixed")
+    length = 256
     axes = 2
 
     def __init__(self, data: ImageCorpus) -> None:
