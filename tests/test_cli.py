@@ -136,7 +136,7 @@ def test_json_of_ls_runs(results):
 
 
 def test_json_of_ls_corpora():
-    assert [row["corpus"].partition(":")[0] for row in document("ls", "corpora")] == CORPORA.names()
+    assert [re.split(r"\W", row["corpus"])[0] for row in document("ls", "corpora")] == CORPORA.names()
 
 
 def test_json_of_ls_suites():
@@ -353,6 +353,22 @@ def test_generate_at_temperature_0_is_the_greedy_decode(results, encoding, monke
     arguments = ("generate", "--enc", encoding, "--out", results, "--prompt", "def f(", "--tokens", 2 * LENGTH)
     assert document(*arguments, "--temperature", 0)["text"] == expected
     assert cli(*arguments, "--temperature", 0).out == f"def f({expected}\n"
+
+
+def test_a_prompt_that_does_not_fit_the_memory_is_refused(results, monkeypatch):
+    monkeypatch.setattr("poscli.system.memory.available", lambda device: 1000.0)
+    result = cli("generate", "--enc", "alibi", "--out", results, "--prompt", 99 * "x")
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
+    assert line.startswith("error: reading 100 tokens with alibi needs about ")
+    assert "give a shorter --prompt" in line
+
+
+@pytest.mark.parametrize("option", [("--rows", 4), ("--side", 8), ("--image", 1), ("--to", "file.png")])
+def test_options_of_images_are_refused_for_text(results, option):
+    result = cli("generate", "--enc", "alibi", "--out", results, *option)
+    assert result.code == 2
+    assert f"was trained on text, for which {option[0]} means nothing" in result.err
 
 
 def test_generate_stops_with_a_note_where_learned_positions_end(results):

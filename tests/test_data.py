@@ -298,7 +298,8 @@ def test_bad_data_is_an_error_of_one_line_that_names_it(spec: str, tmp_path: Pat
         ("wikitext", "did you mean hf:wikitext"),
         (
             "nonsense",
-            "there are: bayes, bayes:bigram, bayes:recall, hf, hf:pg19, hf:wikitext, jsonl, parquet, stdlib, text",
+            "there are: bayes, bayes:bigram, bayes:recall, hf, hf:pg19, hf:wikitext, images, jsonl, parquet, stdlib, "
+            "text",
         ),
         ("text:", "is not of the form text:PATH"),
         ("stdlib:3.11", "is not of the form stdlib"),
@@ -314,7 +315,7 @@ def test_an_unknown_spec_gets_a_suggestion(spec: str, says: str, cache: Path) ->
 @pytest.mark.parametrize("name", CORPORA.names())
 def test_every_kind_of_corpus_has_a_grammar_and_a_description(name: str) -> None:
     kind = CORPORA.get(name)
-    assert kind.grammar.partition(":")[0] == name
+    assert re.split(r"\W", kind.grammar)[0] == name
     assert kind.about
     assert kind.available() == ""
 

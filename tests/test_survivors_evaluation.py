@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pieces_task import Pieces
 from toys import make, model
 
 from poscli.bench.synthetic import synthetic_task
@@ -42,7 +43,7 @@ def test_a_stride_is_at_least_one_and_at_most_the_training_length(stride: int) -
 
 def test_a_budget_takes_the_same_windows_in_every_version() -> None:
     """Five of the permutation [7 0 1 4 2 5 8 6 3] of nine segments: another draw would change published numbers."""
-    documents = Documents(np.array([9 * 8]), SETTINGS, 8)
+    documents = Documents(Pieces([[1] * 9 * 8]).text(8), SETTINGS, 8)
     spans = PROTOCOLS.get("nonoverlapping")().spans(documents, 8)
     assert spans.tolist() == [[0, 8 * (n + 1)] for n in (7, 0, 1, 4, 2)]  # (document, end)
 

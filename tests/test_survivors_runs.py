@@ -34,9 +34,9 @@ from poscli.system.errors import CorruptError, near
 from poscli.system.memory import _process_mb, in_words
 from poscli.system.registry import _same
 from poscli.system.seeds import derive
+from poscli.tasks import IGNORED, Batch, Text
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
-from poscli.tasks.task import IGNORED, Batch, Text
 from poscli.verify.checks import range_of_dtypes
 from poscli.verify.noise import draw, perturbed, rounding, tolerances
 from poscli.verify.probe import finite_at

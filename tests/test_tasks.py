@@ -55,7 +55,7 @@ def test_a_batch_is_a_function_of_seed_and_step(name: str) -> None:
 @pytest.mark.parametrize("name", TASKS.names())
 def test_every_row_of_an_evaluation_scores_something(name: str) -> None:
     task = open_task(name, "stdlib", "bytes")
-    settings = EvaluationSettings(train_length=LENGTH, max_len=4 * LENGTH, tokens=512, stride=16)
+    settings = EvaluationSettings(train_length=LENGTH, max_len=4 * LENGTH, tokens=512, stride=4)
     plan = Plan(task, settings)
     for length in settings.lengths:
         for protocol in task.protocols:
@@ -141,7 +141,7 @@ def test_a_model_that_was_never_trained_is_called_so(task: str, tmp_path) -> Non
     rates = [word for part in ("matrix", "head", "embedding") for word in ("--set", f"{part}_lr=1e-12")]
     still = ("--tokens", 64, *rates)
     words = ("--enc", "rope", "--task", task, "--preset", "nano", "--length", LENGTH, "--batch", 2, *still)
-    for command in (("train", *words), ("extrapolate", "--max-len", 2 * LENGTH, "--tokens", 256, "--stride", 16)):
+    for command in (("train", *words), ("extrapolate", "--max-len", 2 * LENGTH, "--tokens", 256, "--stride", 4)):
         result = cli(*command, "--out", tmp_path)
         assert result.code == 0, result.err
     assert "rope: not trained: its loss at its training length is" in " ".join(result.out.split())

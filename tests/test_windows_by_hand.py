@@ -181,7 +181,7 @@ def test_baselines_by_hand() -> None:
 def test_the_answer_protocol_reads_one_whole_episode_and_scores_half_of_L() -> None:
     """Episodes of l + 1 tokens have one window each, which ends with the episode."""
     answer, at = PROTOCOLS.get("answer")(), EvaluationSettings(train_length=8, max_len=16, tokens=12, stride=4)
-    documents = Documents(np.array([16] * 5), at, 16)
+    documents = Documents(Pieces([[1] * 16] * 5).text(16), at, 16)
     assert answer.scored(at, 16) == answer.scored(at, 8) == 4
     assert pairs(answer.spans(documents, 16)) == [(0, 16), (1, 16), (2, 16)]  # 3 windows of 4 tokens make 12
     made = Plan(Copy(), at)

@@ -30,19 +30,20 @@ def grid_blocks(encoding: Encoding, x: Operands, most: int) -> Iterator[tuple[Op
     """Blocks of about `most` queries in order, each with its distance bias `[1, H or 1, T, S]`, rows reversed.
 
     Every block but the first begins with a row of the grid, and the last one ends with the last query. Keys of the
-    future have the bias -inf; keys beyond a reach are not hidden.
+    future have the bias -inf. Keys beyond the reach of all queries of a block are left out; others are not hidden.
     """
     assert x.columns is not None
     w, first = x.columns, x.keys - x.queries
-    rows, first_row = math.ceil(x.keys / w), first // w
+    rows, first_row, reach = math.ceil(x.keys / w), first // w, x.reach or x.keys
     m = max(1, min(most // w, rows - first_row))
     g = _biases_of_rows(encoding, x, rows, m)
     blocks = math.ceil((rows - first_row) / m)
     for row in range(rows - blocks * m, rows, m):  # the last block ends with the last row
         start, stop = max(first, row * w), min((row + m) * w, x.keys)
+        first_key = 0 if x.sinks else max(0, start - reach + 1)
         queries = slice((row + m) * w - stop, (row + m) * w - start)
         offset = (rows - m - row) * w
-        yield x.block(start - first, stop - first), g[None, :, queries, offset : offset + stop]
+        yield x.block(start - first, stop - first, first_key), g[None, :, queries, offset + first_key : offset + stop]
 
 
 def _biases_of_rows(encoding: Encoding, x: Operands, rows: int, m: int) -> Tensor:

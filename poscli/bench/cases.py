@@ -74,7 +74,7 @@ def run_config(settings: BenchSettings, encoding: str, device: torch.device) -> 
         precision=settings.precision,
         tokens=2**62,  # replaced below, once the batch size is known
     )
-    config = resolve(request, encoding, 0, device)
+    config = resolve(request, encoding, 0, device, axes=2)  # its random tokens may as well be those of a grid
     return config.model_copy(update={"tokens": SCHEDULE_STEPS * config.batch * config.length})
 
 

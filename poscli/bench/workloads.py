@@ -13,6 +13,7 @@ from poscli.bench.settings import AUTO
 from poscli.bench.synthetic import VOCAB, synthetic_task, synthetic_tokens
 from poscli.bench.timing import Work
 from poscli.config.run import RunConfig
+from poscli.equation.grids import columns_of
 from poscli.model.cache import Cache
 from poscli.model.initialise import fresh_model
 from poscli.model.transformer import Model
@@ -63,11 +64,14 @@ def forward(model: Callable[[torch.Tensor], torch.Tensor], batch: int, length: i
 
 
 class Decode:
-    """Calling it decodes one more token after a text of `past` cached tokens; every call makes the text longer."""
+    """Calling it decodes one more token after a text of `past` cached tokens; every call makes the text longer.
+
+    Encodings of two axes see the tokens on a grid as wide as that of the first `past` tokens.
+    """
 
     @torch.inference_mode()
     def __init__(self, model: Model, past: int, device: torch.device) -> None:
-        self.model, self.cache = model, Cache()
+        self.model, self.cache = model, Cache(columns=columns_of(past))
         self.token = synthetic_tokens(1, 1).to(device)
         model(synthetic_tokens(1, past).to(device), cache=self.cache)
 

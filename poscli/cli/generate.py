@@ -1,4 +1,4 @@
-"""`poscli generate`: text from a trained model."""
+"""`poscli generate`: text or an image from a trained model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,52 @@ from poscli.system.errors import UsageError
 from poscli.system.text import printable
 
 if TYPE_CHECKING:
+    import torch
+
+    from poscli.evaluation.continuation import Continuation
     from poscli.runs.run import Run
+
+PROMPT, TOKENS = "def ", 400
+LARGEST_SIDE = 4096  # cells
+
+Prompt = Annotated[
+    str | None, typer.Option("--prompt", "-p", help="The beginning of the text.", show_default=f"'{PROMPT}'")
+]
+Enc = Annotated[
+    str | None,
+    typer.Option("--enc", "-e", help="Use the newest run of this encoding.", autocompletion=complete.encodings),
+]
+RunId = Annotated[
+    str | None,
+    typer.Option("--run", help="Use the run whose id is, or begins with, this.", autocompletion=complete.runs),
+]
+Tokens = Annotated[
+    int | None, typer.Option(help="Largest number of tokens to generate.", min=1, show_default=str(TOKENS))
+]
+Temperature = Annotated[
+    float, typer.Option(help="Randomness of the draw; 0 always takes the likeliest token.", min=0.0)
+]
+Seed = Annotated[int, typer.Option(help="Seed of the draw.", min=0, max=MOST)]
+Rows = Annotated[
+    int | None, typer.Option(help="Rows of an image to keep; the others are generated.", min=1, show_default="half")
+]
+Side = Annotated[
+    int | None,
+    typer.Option(
+        help="Rows and columns of the image, in cells.", min=2, max=LARGEST_SIDE, show_default="twice the training's"
+    ),
+]
+Image = Annotated[int | None, typer.Option(help="Number of the held-out image to continue.", min=1, show_default="1")]
+To = Annotated[Path | None, typer.Option(help="File of the picture.", show_default="OUT/generated/RUN.png")]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How tokens are drawn, and where the model runs."""
+
+    temperature: float
+    seed: int
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -35,43 +80,106 @@ class Generated:
 
 
 def generate(
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The beginning of the text.")] = "def ",
-    enc: Annotated[
-        str | None,
-        typer.Option("--enc", "-e", help="Use the newest run of this encoding.", autocompletion=complete.encodings),
-    ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option("--run", help="Use the run whose id is, or begins with, this.", autocompletion=complete.runs),
-    ] = None,
-    tokens: Annotated[int, typer.Option(help="Largest number of tokens to generate.", min=1)] = 400,
-    temperature: Annotated[
-        float, typer.Option(help="Randomness of the draw; 0 always takes the likeliest token.", min=0.0)
-    ] = 0.7,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.", min=0, max=MOST)] = 0,
+    prompt: Prompt = None,
+    enc: Enc = None,
+    run: RunId = None,
+    tokens: Tokens = None,
+    rows: Rows = None,
+    side: Side = None,
+    image: Image = None,
+    to: To = None,
+    temperature: Temperature = 0.7,
+    seed: Seed = 0,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Continue a prompt with a trained model, one token at a time, with keys and values cached."""
-    from poscli.data.tokenizers import tokenizer
-    from poscli.model.generate import generate as stream
-    from poscli.runs.load import load_trained
+    """Continue a prompt with a trained model, one token at a time, with keys and values cached.
+
+    A model that was trained on images continues the upper rows of one that was held out, and writes a picture.
+    """
     from poscli.system.device import device_of
+    from poscli.tasks import TASKS
 
     if not math.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: give a finite number; 0 always takes the likeliest token")
-    where = device_of(device)
-    chosen = _newest(out_ / "runs", run, enc)
-    model, coder = load_trained(chosen, where), tokenizer(chosen.config.tokenizer)
+    draw, chosen = Draw(temperature, seed, device_of(device)), _newest(out_ / "runs", run, enc)
+    if TASKS.get(chosen.config.task).axes == 1:
+        _refuse(chosen, "text", {"--rows": rows, "--side": side, "--image": image, "--to": to})
+        _continue_text(chosen, PROMPT if prompt is None else prompt, tokens or TOKENS, draw, json_)
+    else:
+        _refuse(chosen, "images", {"--prompt": prompt, "--tokens": tokens})
+        file = to or out_ / "generated" / f"{chosen.id}.png"
+        _continue_image(chosen, {"rows": rows, "side": side, "image": image or 1}, file, draw, json_)
+
+
+def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
+    """UsageError if one of the options is given, which mean nothing for what a run was trained on."""
+    if given := [name for name, value in options.items() if value is not None]:
+        raise UsageError(f"{run.id} was trained on {kind}, for which {given[0]} means nothing; leave it out")
+
+
+def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) -> None:
+    """Print a prompt and its continuation."""
+    from poscli.data.tokenizers import tokenizer
+    from poscli.model.generate import generate as stream
+    from poscli.runs.load import load_trained
+
+    model, coder = load_trained(run, draw.device), tokenizer(run.config.tokenizer)
     if model.vocab != coder.vocab:
-        raise UsageError(f"{chosen.id} was trained on the task {chosen.config.task}, not on text; choose another")
+        raise UsageError(f"{run.id} was trained on the task {run.config.task}, not on text; choose another")
     begun = coder.encode(os.fsencode(prompt)).tolist()  # as typed, even if it is not UTF-8
-    ids = stream(model, begun, coder.end, tokens=tokens, temperature=temperature, seed=seed)
+    _refuse_unaffordable(run, 1 + len(begun), draw, "give a shorter --prompt")
+    ids = stream(model, begun, coder.end, tokens=tokens, temperature=draw.temperature, seed=draw.seed)
     made = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
-    emit(json_, {"run_id": chosen.id, "prompt": prompt, **vars(made)}, lambda: sys.stdout.write("\n"))
-    speed = f"{chosen.id}: {made.tokens} tokens, {1000 * made.seconds / max(1, made.tokens):.1f} ms each"
+    emit(json_, {"run_id": run.id, "prompt": prompt, **vars(made)}, lambda: sys.stdout.write("\n"))
+    speed = _speed(run, made.tokens, "tokens", made.seconds)
     note(f"{made.note}; {speed}" if made.note else speed)
+
+
+def _continue_image(run: Run, wish: Mapping[str, Any], file: Path, draw: Draw, json_: bool) -> None:
+    """Write a picture of a held-out image and of its upper rows continued, and print the file and the loss."""
+    from poscli.equation import Unsupported
+    from poscli.evaluation.continuation import Wish, continue_image, picture
+    from poscli.evaluation.extrapolate import refuse_other_text
+    from poscli.runs.load import load_trained
+    from poscli.system.files import write_atomic
+    from poscli.tasks import open_task
+    from poscli.tasks.grid import Grid
+
+    asked, config = Wish(**wish), run.config
+    task = open_task(config.task, config.corpus, config.tokenizer)
+    if not isinstance(task, Grid):
+        raise UsageError(f"{run.id} was trained on the task {config.task}, which has no images; choose another")
+    refuse_other_text(run, task)
+    _refuse_unaffordable(run, asked.length(config.length), draw, "give a smaller --side")
+    model = load_trained(run, draw.device)
+    try:
+        made = continue_image(model, task, asked, temperature=draw.temperature, seed=draw.seed)
+    except Unsupported as error:
+        raise UsageError(f"{run.id} cannot continue so large an image: {error}; give a smaller --side") from error
+    write_atomic(file, picture(made, run.label, config.length))
+    emit(json_, _numbers(run, made, file), lambda: sys.stdout.write(f"{printable(file)}\n{made.told}\n"))
+    note(_speed(run, made.cells, "cells", made.seconds))
+
+
+def _numbers(run: Run, made: Continuation, file: Path) -> dict[str, Any]:
+    """The document of --json for an image."""
+    rows, columns = made.true.shape
+    shape = {"rows": rows, "columns": columns, "kept": made.kept, "image": made.image, "images": made.images}
+    return {"run_id": run.id, "file": str(file), **shape, "nll": made.nll, "cells": made.cells, "seconds": made.seconds}
+
+
+def _speed(run: Run, count: int, unit: str, seconds: float) -> str:
+    return f"{run.id}: {count} {unit}, {1000 * seconds / max(1, count):.1f} ms each"
+
+
+def _refuse_unaffordable(run: Run, length: int, draw: Draw, fix: str) -> None:
+    """UsageError if reading so many tokens at once certainly does not fit the memory."""
+    from poscli.evaluation.estimate import unaffordable_window
+
+    if why := unaffordable_window(run.config, length, draw.device):
+        raise UsageError(f"reading {length:,} tokens with {run.config.encoding} {why}; {fix}")
 
 
 def _newest(runs: Path, id_: str | None, encoding: str | None) -> Run:

@@ -56,7 +56,7 @@ def train(
         plan.delete(jobs, out_ / "runs")
     results = _train(work, out_ / "runs")
     emit(json_, results, lambda: _show(results))
-    note(f"next: poscli extrapolate --max-len {16 * request.length}{carried(out_)}")
+    note(f"next: poscli extrapolate --max-len {16 * work.configs[0].length}{carried(out_)}")
     if any(row["status"] in WITHOUT_MODEL for row in results):
         raise typer.Exit(PARTIAL)
 
@@ -79,7 +79,7 @@ def _work(encodings: list[str], seed: int, request: TrainRequest, device_name: s
     device = device_of(device_name)
     configs = [resolve(request, encoding, seed, device) for encoding in encodings]
     task = open_task(request.task, request.corpus, request.tokenizer)
-    task.check(request.length)
+    task.check(configs[0].length)
     return _Work([config.model_copy(update={"corpus": task.corpus}) for config in configs], task, device)
 
 

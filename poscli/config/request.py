@@ -30,7 +30,12 @@ class TrainRequest(Frozen):
     task: str = Field("language", description="What is asked of the model; `poscli ls tasks` shows all.")
     corpus: str = Field("stdlib", description="What to train on; `poscli ls corpora` shows all.")
     tokenizer: str = Field("bytes", description="How text becomes tokens; `poscli ls tokenizers` shows all.")
-    length: int = Field(512, ge=8, le=LONGEST_WINDOW, description="Tokens in a training window, L; at least 8.")
+    length: int | None = Field(
+        None,
+        ge=8,
+        le=LONGEST_WINDOW,
+        description="Tokens in a training window, L; by default 512, and 256 (16 x 16 cells) for the task grid.",
+    )
     tokens: TokenCount = Field(2_000_000, description="Tokens to train on, such as 500k or 2M.")
     batch: int | None = Field(
         None, ge=1, le=LARGEST_BATCH, description="Windows per step; by default as many as make 2048 tokens."

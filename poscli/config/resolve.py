@@ -21,18 +21,25 @@ from poscli.tasks import TASKS
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 
 
-def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.device) -> RunConfig:
-    """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
+def resolve(
+    request: TrainRequest, encoding: str, seed: int, device: torch.device, axes: int | None = None
+) -> RunConfig:
+    """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained.
+
+    `axes` are those of the tokens' positions, by default the task's.
+    """
     model = model_config(request.preset, request.model)
     task, tokenizer = canonical(request.task), canonical(request.tokenizer)
+    length = TASKS.get(task).length if request.length is None else request.length
+    _refuse_memory_of_grids(task, model)
     values = {
         "encoding": str(specs.parse(encoding)),
         "task": task,
         "corpus": request.corpus,
         "tokenizer": tokenizer,
         "seed": seed,
-        "length": request.length,
-        "batch": request.batch or max(1, BATCH_TOKENS // request.length),
+        "length": length,
+        "batch": request.batch or max(1, BATCH_TOKENS // length),
         "tokens": request.tokens,
         "precision": precision_name(request.precision, device, model.width),
         "model": model,
@@ -46,10 +53,17 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         )
     refuse_unaffordable(config, device)  # first: the check builds the encodings
     with refusing_sizes(specs.parse(encoding)):
-        axes = TASKS.get(task).axes
-        specs.check(encoding, model.shape(request.length), memory=model.memory > 0, axes=axes)
-    sources = source_hashes(config.encoding, task, tokenizer, model.shape(request.length))
+        axes = axes or TASKS.get(task).axes
+        specs.check(encoding, model.shape(length), memory=model.memory > 0, axes=axes)
+    sources = source_hashes(config.encoding, task, tokenizer, model.shape(length))
     return config.model_copy(update={"plugins": sources})
+
+
+def _refuse_memory_of_grids(task: str, model: ModelConfig) -> None:
+    if model.memory and TASKS.get(task).axes > 1:
+        raise UsageError(
+            f"--memory {model.memory}: the task {task} reads whole grids, and none continues another; leave it out"
+        )
 
 
 def model_config(preset: str, fields: Mapping[str, int]) -> ModelConfig:

@@ -6,7 +6,7 @@ turns documents into tokens; each is one file in tokenizers/.
 Read in this order: corpus.py (the result), source.py (what a kind provides), corpora/__init__.py (registry of kinds),
 one kind such as corpora/text.py, tokenizers/__init__.py, splitting.py (which documents are held out), build.py
 (documents into arrays), disk_cache.py (where the arrays are kept), sampler.py (training batches). known_limit/ has
-texts of random processes whose best possible loss can be computed.
+texts of random processes whose best possible loss can be computed, and images/ has corpora of images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poscli.data import tokenizers
-from poscli.data.corpora import CORPORA, Kind, optimum_of, source_of
+from poscli.data.corpora import CORPORA, Kind, kind_of, optimum_of, source_of
 from poscli.data.corpus import Corpus, Split, check_trainable
 from poscli.data.disk_cache import load_or_build
 from poscli.data.sampler import batch
@@ -29,6 +29,7 @@ __all__ = [
     "Tokenizer",
     "batch",
     "check_trainable",
+    "kind_of",
     "load_corpus",
     "optimum_of",
 ]

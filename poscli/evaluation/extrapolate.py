@@ -24,7 +24,7 @@ from poscli.runs.run import Run
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
-from poscli.tasks import Task
+from poscli.tasks import TASKS, Task
 
 FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
 LONGEST_RATIO = 16  # times the training length, unless another length is asked for
@@ -32,9 +32,9 @@ SMOKE_WINDOWS = 4  # sliding windows per length in a smoke evaluation
 
 
 def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = False) -> EvaluationSettings:
-    """Settings for a run: by default up to 16 times its training length L, with a stride of 128 or, if less, L/2."""
+    """Settings for a run: by default up to 16 times its training length, with the stride of its task."""
     length = config.length
-    stride = min(128, length // 2) if request.stride is None else request.stride
+    stride = TASKS.get(config.task).strides(length)[0] if request.stride is None else request.stride
     longest = round(max(request.lengths, default=LONGEST_RATIO) * length)
     return EvaluationSettings(
         train_length=length,
@@ -50,11 +50,7 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
 
 def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torch.device) -> pd.DataFrame:
     """Evaluate a run at every length and write its tables, unless they were written under the same settings before."""
-    if task.fingerprint != run.fingerprint:
-        raise DataError(
-            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
-            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
-        )
+    refuse_other_text(run, task)
     with run.locked():
         if is_evaluated(run, settings):
             known = evaluation(run, task.columns)
@@ -63,6 +59,15 @@ def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torc
         tables = _evaluate(EvaluationSetup(run, task, settings, device))
         write_evaluation(run, tables, record_of(run, settings))
         return tables.rows
+
+
+def refuse_other_text(run: Run, task: Task) -> None:
+    """DataError if a task's text is not the one that a run was trained on."""
+    if task.fingerprint != run.fingerprint:
+        raise DataError(
+            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
+            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
+        )
 
 
 def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:

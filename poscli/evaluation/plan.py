@@ -12,7 +12,7 @@ from poscli.evaluation.losses import span_keys
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, pieces
 from poscli.runs.schema import FULL
 from poscli.system.errors import DataError, UsageError
-from poscli.tasks import Spans, Task, Text
+from poscli.tasks import HeldOut, Spans, Task
 
 PAIRED = "crop"  # the baseline whose loss minus the model's is the context gain
 
@@ -46,6 +46,7 @@ class Plan:
         names = dict.fromkeys((*task.protocols, *settings.protocols))
         self.protocols: dict[str, Protocol] = {name: PROTOCOLS.get(name)() for name in names}
         self.baselines = {name: baseline(name) for name in dict.fromkeys((PAIRED, *settings.baselines))}
+        self._refuse_other_windows()
         self._documents = self._documents_by_length()
         self._spans: dict[tuple[str, int], Spans] = {}
         self._refuse_other_texts()
@@ -93,7 +94,7 @@ class Plan:
         order = sorted(needed, key=lambda each: (each.window, each.length, each.model != FULL))
         return {each: _distinct(np.concatenate(needed[each])) for each in order}
 
-    def text(self, measurement: Measurement) -> Text:
+    def text(self, measurement: Measurement) -> HeldOut:
         """The documents of a measurement."""
         return self.task.text(measurement.length or measurement.window)
 
@@ -101,8 +102,18 @@ class Plan:
         """The documents that windows of each length are chosen from."""
         lengths = self.settings.lengths
         if self.task.same_text:
-            return dict.fromkeys(lengths, Documents(self.task.text(lengths[-1]).sizes, self.settings, lengths[-1]))
-        return {length: Documents(self.task.text(length).sizes, self.settings, length) for length in lengths}
+            return dict.fromkeys(lengths, Documents(self.task.text(lengths[-1]), self.settings, lengths[-1]))
+        return {length: Documents(self.task.text(length), self.settings, length) for length in lengths}
+
+    def _refuse_other_windows(self) -> None:
+        """Refuse lengths and strides that the task's windows cannot have."""
+        default, most = self.task.strides(self.settings.train_length)
+        if self.settings.stride > most:
+            raise UsageError(
+                f"--stride {self.settings.stride} must be between 1 and {most} for the task {self.task.name} at "
+                f"training length {self.settings.train_length}; leave it out for {default}"
+            )
+        self.task.check_evaluation(self.settings.lengths)
 
     def _refuse_other_texts(self) -> None:
         """Refuse protocols that are made for the other kind of text."""
@@ -127,11 +138,7 @@ class Plan:
         longest, stride = self.settings.lengths[-1], self.settings.stride
         if all(len(self.spans(protocol, longest)) for protocol in self.protocols):
             return
-        sizes = self.task.text(longest).sizes
-        raise DataError(
-            f"length {longest} with stride {stride} needs a held-out document of {longest + stride} tokens, and the "
-            f"longest has {sizes.max(initial=0)}; give a smaller --max-len or --stride"
-        )
+        raise DataError(self.task.text(longest).shortage(longest, stride))
 
 
 def _distinct(spans: Spans) -> Spans:

@@ -1,7 +1,7 @@
 """Evaluation protocols: which windows are read at each length, and which of their tokens count.
 
-A document is a first token, which is never predicted, and its targets, numbered from 1. A window is given by its
-document and its last target, e: it reads the l tokens before target e and predicts targets e - l + 1 to e.
+A window is given by its document and its last target. poscli/tasks/text.py says which tokens it then holds, in a line
+of text or in an image.
 
 Every protocol scores the same text at every length. `sliding` and `fixed` end their windows at the same tokens, and
 `nonoverlapping` cuts segments of the longest length into windows of every length. If each length drew its own windows,
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from poscli.config.request import DEFAULT_BASELINES, DEFAULT_NGRAM
 from poscli.system.errors import UsageError
 from poscli.system.registry import Registry, subclass_of
-from poscli.tasks import Spans
+from poscli.tasks import HeldOut, Spans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,33 +66,30 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """The sizes (numbers of targets) of the documents to choose windows from, and the settings of the evaluation.
+    """The documents to choose windows from, and the settings of the evaluation.
 
     `longest` is the longest of the lengths that read these documents.
     """
 
-    sizes: NDArray[np.int64]
+    text: HeldOut
     settings: EvaluationSettings
     longest: int
 
-    def ends(self, first: int) -> Spans:
-        """Every (document, end) whose end is a multiple of the stride and at least `first`, drawn by `in_turns`.
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of targets of each document."""
+        return self.text.sizes
 
-        `first` is at least the longest length.
+    def ends(self, margin: int = 0) -> Spans:
+        """The places (document, end) of a window of the longest length that moves by the stride, drawn by `in_turns`.
+
+        Only those where the window begins at least `margin` tokens after its document does.
         """
-        return self._drawn[self._drawn[:, 1] >= first]
+        return self._drawn[self.text.inside(self._drawn, self.longest, margin)]
 
     @cached_property
     def _drawn(self) -> Spans:
-        ends = every(self.sizes, self.settings.stride)
-        return in_turns(ends[ends[:, 1] >= self.longest], seed=0)
-
-
-def every(sizes: NDArray[np.int64], step: int) -> Spans:
-    """Every (document, end) whose end is a multiple of `step`."""
-    ends = [np.arange(step, size + 1, step) for size in sizes]
-    documents = np.repeat(np.arange(len(sizes)), [len(e) for e in ends])
-    return np.stack([documents, np.concatenate(ends)], axis=1)
+        return in_turns(self.text.ends(self.settings.stride, self.longest), seed=0)
 
 
 def in_turns(spans: Spans, seed: int) -> Spans:

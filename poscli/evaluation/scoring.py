@@ -15,6 +15,7 @@ from poscli.evaluation.recall import recall_rows
 from poscli.runs.schema import FULL
 from poscli.system.device import device_name
 from poscli.system.provenance import commit
+from poscli.tasks import Text
 
 
 def eval_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[dict[str, Any]]:
@@ -54,18 +55,20 @@ def position_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[di
 def recall_table(setup: EvaluationSetup, measured: Measurements) -> Iterator[dict[str, Any]]:
     """Rows of recall.csv: at the longest length, under the first protocol that compares it with the cropped context.
 
-    None for a task whose text is another one at every length, and where a measurement failed.
+    None for a task whose text is another one at every length, for images, which have no n-grams along a line, and where
+    a measurement failed.
     """
     plan, longest = setup.plan, setup.settings.lengths[-1]
     compared = [name for name in plan.protocols if PAIRED in plan.variants(name)]
-    if not compared or not setup.task.same_text:
+    text = setup.task.text(longest)
+    if not compared or not setup.task.same_text or not isinstance(text, Text):
         return
     full, crop = (measured[plan.measurement(longest, variant)].losses for variant in (FULL, PAIRED))
     if full is None or crop is None:
         return
     scores = setup.scores(compared[-1], longest)
     rows = recall_rows(
-        setup.task.text(longest),
+        text,
         scores.spans,
         scores.scored,
         scores.of(full),

@@ -16,7 +16,7 @@ import torch
 from poscli.drawing.text import amount, number
 from poscli.equation import Encoding, Unsupported
 from poscli.inspect.fourier import Frequencies, frequencies
-from poscli.inspect.numbers import Array, Record, log_spaced, sampled
+from poscli.inspect.numbers import Array, Record, in_tokens, log_spaced, sampled
 from poscli.inspect.subject import Subject
 from poscli.verify.noise import draw
 
@@ -65,9 +65,7 @@ class Products(Record):
         """Whether distances are all that matters, and how far a position is told from its neighbours."""
         varies = float((self.high - self.low).max())
         fallen = np.flatnonzero(self.mean < 0.5)
-        where = (
-            f"falls to a half {amount(self.distances[fallen[0]])} tokens away" if len(fallen) else "stays above half"
-        )
+        where = f"falls to a half {in_tokens(self.distances[fallen[0]])} away" if len(fallen) else "stays above half"
         alone = "depends on the distance alone" if varies < 1e-6 else f"varies with the place by up to {number(varies)}"
         return f"P[i] . P[i+d] {alone}, and {where}"
 

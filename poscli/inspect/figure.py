@@ -102,7 +102,7 @@ def _footnote(subjects: Sequence[Subject]) -> str:
         f"width {shape.head_width}; drawn up to {first.max_len} tokens."
     )
     runs = list(dict.fromkeys(s.trained.run.id for s in subjects if s.trained))
-    weights = f"Weights of {listed(runs)}, and its own held-out text." if runs else ""
+    weights = f"Weights of {listed(runs)}, and held-out text of its own corpus." if runs else ""
     if any(s.weights == FRESH and any(True for _ in s.encoding.parameters()) for s in subjects):
         weights = f"{weights} Initial weights, before any training."
     if any(s.weights == RANDOM for s in subjects):

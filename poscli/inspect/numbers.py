@@ -82,6 +82,15 @@ def described(values: Sequence[float] | NDArray[np.generic], names: Sequence[str
     return f"{amount(numbers[low])} ({names[low]}) to {amount(numbers[high])} {unit} ({names[high]})"
 
 
+def in_tokens(count: float) -> str:
+    """A number of tokens in words.
+
+    >>> in_tokens(1), in_tokens(20000)
+    ('1 token', '20k tokens')
+    """
+    return f"{amount(count)} token{'s' * (count != 1)}"
+
+
 def ranged(values: Sequence[float] | NDArray[np.generic]) -> str:
     """The smallest and the largest of some counts, or only one if they read the same.
 

@@ -20,7 +20,7 @@ from poscli.drawing.text import amount, number
 from poscli.equation import Unsupported
 from poscli.inspect.constant import CPU, constant_operands
 from poscli.inspect.fourier import frequencies
-from poscli.inspect.numbers import Array, Record, sampled
+from poscli.inspect.numbers import Array, Record, in_tokens, sampled
 from poscli.inspect.shift import EXACT, fitted
 from poscli.inspect.subject import Subject
 from poscli.verify.noise import draw
@@ -89,7 +89,7 @@ class Decay(Record):
     def finding(self) -> str:
         """Where the product first falls below a half, and how large it gets again beyond the training length."""
         fallen = np.flatnonzero(self.ones < 0.5)
-        where = f"falls to a half {amount(fallen[0])} tokens away" if len(fallen) else "never falls to a half"
+        where = f"falls to a half {in_tokens(int(fallen[0]))} away" if len(fallen) else "never falls to a half"
         if not len(fallen) or len(self.ones) <= self.length:
             return f"q . R q {where}"
         again = float(self.ones[self.length :].max())

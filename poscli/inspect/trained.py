@@ -35,13 +35,11 @@ class Trained:
     _read: dict[int, list[Call]] = field(default_factory=dict)
 
     def windows(self, tokens: int) -> Tensor:
-        """Windows `[B, T]` of held-out text, T at most `tokens`, as the documents allow."""
-        text = self.task.text(tokens)
-        window = min(tokens, int(text.sizes.max()))
-        documents = np.flatnonzero(text.sizes >= window)
-        chosen = documents[np.linspace(0, len(documents) - 1, min(WINDOWS, len(documents))).round().astype(int)]
-        spans = np.stack([chosen, np.full(len(chosen), window)], axis=1).astype(np.int64)
-        return torch.from_numpy(text.windows(spans, window)[:, :-1])
+        """Windows `[B, T]` of held-out text: T is `tokens`, or half of it and so on, as the documents allow."""
+        while not len(spans := self.task.text(tokens).tiles(tokens)) and tokens > 1:
+            tokens //= 2
+        chosen = spans[np.linspace(0, len(spans) - 1, min(WINDOWS, len(spans))).round().astype(int)]
+        return torch.from_numpy(self.task.text(tokens).windows(chosen, tokens)[:, :-1])
 
     @torch.no_grad()
     def calls(self, tokens: int) -> list[Call]:

@@ -1,4 +1,4 @@
-"""Generating text with a trained model, token by token through the cache."""
+"""Generating text or an image with a trained model, token by token through the cache."""
 
 from __future__ import annotations
 
@@ -13,18 +13,28 @@ from poscli.system.seeds import generator
 
 @torch.inference_mode()
 def generate(
-    model: Model, prompt: Sequence[int], end: int, *, tokens: int, temperature: float, seed: int
+    model: Model,
+    prompt: Sequence[int],
+    end: int,
+    *,
+    tokens: int,
+    temperature: float,
+    seed: int,
+    columns: int | None = None,
 ) -> Iterator[int]:
     """Continue a document that begins with a prompt, until the model ends it or `tokens` tokens are generated.
 
-    `end` is the token between documents. A `temperature` of 0 takes the likeliest token. Raises Unsupported at the
+    `end` is the token between documents. With `columns` the document is a grid of so many columns, in raster order:
+    `end` opens it and is never generated. A `temperature` of 0 takes the likeliest token. Raises Unsupported at the
     first position that the encoding does not have.
     """
     device = model.embedding.device
     draw = generator(seed, "generate")
-    cache = Cache()
+    cache = Cache(columns=columns)
     logits = model(torch.tensor([[end, *prompt]], device=device), cache=cache)[0, -1]
     for n in range(tokens):
+        if columns is not None:
+            logits[end] = -torch.inf
         token = _pick(logits.float().cpu(), temperature, draw)
         if token == end:
             return

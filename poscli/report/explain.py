@@ -1,9 +1,10 @@
-"""Explanations of protocols and baselines, for the end of a report."""
+"""Explanations of corpora, protocols and baselines, for the end of a report."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from poscli.data import kind_of
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.markdown import escape
@@ -12,8 +13,9 @@ from poscli.system.errors import UsageError
 
 
 def explanations(rows: pd.DataFrame) -> list[str]:
-    """One line of Markdown for every protocol and then every baseline in rows of eval.csv, in the order of the rows."""
-    lines = []
+    """Lines of Markdown for rows of eval.csv: corpora that need one, then every protocol, then every baseline."""
+    kinds = dict.fromkeys(kind_of(corpus) for corpus in rows["corpus"].unique())
+    lines = [kind.explained for kind in kinds if kind and kind.explained]
     for name in dict.fromkeys(rows["protocol"]):
         lines.append(PROTOCOLS.get(name).explained if name in PROTOCOLS.names() else _unknown(name, "protocol"))
     for name in dict.fromkeys(rows["variant"]):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
+from poscli.data import kind_of
 from poscli.drawing.text import distinct, listed, low_to_high
 
 
@@ -59,9 +60,11 @@ def scored_at_the_end(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def unit_of(rows: pd.DataFrame) -> str:
-    """What one token is: `byte` where each token stands for one byte, else `token`."""
+    """What one token is: `byte`, or `cell` of an image, where each token stands for one, else `token`."""
     scored = rows[rows["status"] == "ok"]
-    return "byte" if len(scored) and (scored["tokens"] == scored["bytes"]).all() else "token"
+    units = {kind.unit if kind else "byte" for kind in map(kind_of, rows["corpus"].unique())}
+    whole = len(scored) and (scored["tokens"] == scored["bytes"]).all()
+    return units.pop() if whole and len(units) == 1 else "token"
 
 
 def corpora(rows: pd.DataFrame) -> str:

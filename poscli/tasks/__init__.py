@@ -1,8 +1,12 @@
-"""Tasks: what is asked of a model. task.py has the base class; every other file of this folder is a task."""
+"""Tasks: what is asked of a model.
 
-from poscli.tasks.task import IGNORED, TASKS, Batch, Spans, Task, Text
+task.py has the base class, and text.py and grid_text.py the documents to evaluate on; every other file is a task.
+"""
 
-__all__ = ["IGNORED", "TASKS", "Batch", "Spans", "Task", "Text", "open_task", "task_columns"]
+from poscli.tasks.task import IGNORED, TASKS, Batch, Task
+from poscli.tasks.text import HeldOut, Spans, Text
+
+__all__ = ["IGNORED", "TASKS", "Batch", "HeldOut", "Spans", "Task", "Text", "open_task", "task_columns"]
 
 
 def open_task(name: str, corpus: str, tokenizer: str) -> Task:

@@ -17,7 +17,8 @@ from torch import Tensor
 from poscli.data import Split
 from poscli.system.errors import UsageError
 from poscli.system.seeds import derive
-from poscli.tasks.task import TASKS, Batch, Task, Text
+from poscli.tasks.task import TASKS, Batch, Task
+from poscli.tasks.text import Text
 
 SYMBOLS = 16  # different symbols in a string
 COPY, PAD = SYMBOLS, SYMBOLS + 1

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poscli.data import Corpus, batch, check_trainable, load_corpus, optimum_of
-from poscli.tasks.task import TASKS, Batch, Task, Text
+from poscli.tasks.task import TASKS, Batch, Task
+from poscli.tasks.text import Text
 
 CHUNK_TOKENS = 1 << 22  # read at a time where the tokens of a corpus are counted
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,12 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.data import Split
 from poscli.system.registry import Registry, subclass_of
+from poscli.tasks.text import HeldOut
 
 IGNORED = -100  # a target that does not count; torch's cross_entropy leaves it out of the mean
-
-Spans = NDArray[np.int64]  # [windows, 2]: the document of each window, and the number of its last target, from 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,38 +43,6 @@ class Batch:
         return inputs, targets
 
 
-@dataclass(frozen=True, eq=False)
-class Text:
-    """Documents to evaluate on. A document's first token is never a target; `counted` says which of the others are."""
-
-    split: Split
-    counted: NDArray[np.bool_] | None = None  # parallel to the tokens of the split; None: every token is a target
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The number of targets of each document, counted or not."""
-        return np.diff(self.split.starts) - 1
-
-    def windows(self, spans: Spans, length: int) -> NDArray[np.int64]:
-        """The tokens `[B, length + 1]` of these windows, the last target included."""
-        return self.split.tokens[self._places(spans, length + 1)].astype(np.int64)
-
-    def targets(self, spans: Spans, scored: int) -> NDArray[np.int64]:
-        """The last `scored` targets of each window, `[B, scored]`."""
-        return self.split.tokens[self._places(spans, scored)].astype(np.int64)
-
-    def counts(self, spans: Spans, scored: int) -> NDArray[np.bool_]:
-        """Which of the last `scored` targets of each window count, `[B, scored]`."""
-        if self.counted is None:
-            return np.ones((len(spans), scored), dtype=bool)
-        return self.counted[self._places(spans, scored)]
-
-    def _places(self, spans: Spans, count: int) -> NDArray[np.int64]:
-        """The indices in the split of the last `count` tokens of each window, its last target included."""
-        last = self.split.starts[spans[:, 0]] + spans[:, 1]
-        return last[:, None] + np.arange(1 - count, 1)
-
-
 class Task(ABC):
     """A task with its text. Subclasses register under a name: `@TASKS.register("copy")`."""
 
@@ -83,6 +50,7 @@ class Task(ABC):
     summary: ClassVar[str]  # one line for `poscli ls tasks`
     protocols: ClassVar[tuple[str, ...]]  # names of the protocols of its evaluation
     columns: ClassVar[dict[str, tuple[str, str]]] = {}  # further columns of eval.csv: (dtype, meaning)
+    length: ClassVar[int] = 512  # tokens in a training window, unless another number is asked for
     axes: ClassVar[int] = 1  # of the tokens' positions: 1 for a line of text, 2 for the cells of a grid
     same_text: ClassVar[bool] = True  # True: `text` is the same at every length, so that lengths share measurements
 
@@ -104,7 +72,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def text(self, length: int) -> Text:
+    def text(self, length: int) -> HeldOut:
         """The documents on which windows of `length` tokens are evaluated."""
 
     @abstractmethod
@@ -114,6 +82,15 @@ class Task(ABC):
     @abstractmethod
     def check(self, length: int) -> None:
         """Refuse training windows of `length` tokens that the task cannot fill: UsageError or DataError."""
+
+    @classmethod
+    def strides(cls, length: int) -> tuple[int, int]:
+        """The default and the largest number of tokens between sliding windows, for a training length."""
+        return min(128, length // 2), length
+
+    def check_evaluation(self, lengths: Sequence[int]) -> None:
+        """Refuse windows of lengths, ascending, that cannot be compared with each other: UsageError."""
+        return
 
     def segments(self, length: int) -> int:
         """How many windows of `length` tokens can follow each other in one text, for models with a memory."""

@@ -7,6 +7,7 @@ Each file of this package is one kind and registers it. Other packages offer the
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,12 +32,14 @@ Optimum = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 class Kind:
     """A kind of corpus: how its specs are written, what it reads, and how a spec becomes a source."""
 
-    grammar: str  # a name, or a name, a colon and the form of the argument: "text:PATH"
+    grammar: str  # a name, or also a colon and the form of the argument: "text:PATH", "images[:FOLDER]"
     about: str
     source: Callable[[str], Source]  # takes what follows the colon; raises UsageError or DataError
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
     examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
     optimum: Callable[[str], Optimum | None] = lambda argument: None  # of the corpus with this argument, if it is known
+    unit: str = "byte"  # what reports call that which losses are measured per
+    explained: str = ""  # what a reader of a report must know about it, in Markdown
 
 
 CORPORA: Registry[Kind] = Registry("corpus", __name__, lambda thing: isinstance(thing, Kind))
@@ -44,14 +47,21 @@ CORPORA: Registry[Kind] = Registry("corpus", __name__, lambda thing: isinstance(
 
 def source_of(spec: str) -> Source:
     """The source that a spec names; UsageError if the spec cannot be understood."""
-    _check_characters(spec)
+    check_characters(spec)
     name, _, argument = spec.partition(":")
     if name not in CORPORA.names():
         raise UsageError(f"unknown corpus {spec!r}: {_suggestion(spec, name)}")
     kind = CORPORA.get(name)
-    if bool(argument) != (":" in kind.grammar):
+    optional = kind.grammar.startswith(f"{name}[:")
+    if not optional and bool(argument) != (":" in kind.grammar):
         raise UsageError(f"{spec!r} is not of the form {kind.grammar}")
     return kind.source(argument)
+
+
+def kind_of(spec: str) -> Kind | None:
+    """The kind of a corpus; None if no usable kind has its name."""
+    name = re.split(r"[:?]", spec)[0]
+    return CORPORA.get(name) if name in CORPORA.names() and not CORPORA.missing(name) else None
 
 
 def optimum_of(spec: str) -> Optimum | None:
@@ -60,7 +70,7 @@ def optimum_of(spec: str) -> Optimum | None:
     return CORPORA.get(name).optimum(argument) if name in CORPORA.names() else None
 
 
-def _check_characters(spec: str) -> None:
+def check_characters(spec: str) -> None:
     """UsageError if a name cannot stand in a line of a report or of an error, or in a file of results."""
     shown = spec if len(spec) <= 2 * SHOWN_CHARACTERS else f"{spec[:SHOWN_CHARACTERS]}..."
     if len(spec) > LONGEST_SPEC:

@@ -1,6 +1,6 @@
 """Episodes that end with an answer, of which the last tokens are scored."""
 
-from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, every
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol
 from poscli.tasks import Spans
 
 
@@ -18,7 +18,7 @@ class Answer(Protocol):
 
     def spans(self, documents: Documents, length: int) -> Spans:
         settings = documents.settings
-        return every(documents.sizes, length)[: max(1, settings.tokens // self.scored(settings, length))]
+        return documents.text.tiles(length)[: max(1, settings.tokens // self.scored(settings, length))]
 
     def scored(self, settings: EvaluationSettings, length: int) -> int:
         return settings.train_length // 2

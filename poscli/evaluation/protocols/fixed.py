@@ -17,8 +17,8 @@ class Fixed(Protocol):
     convention = "no paper that we know of; a comparison of lengths needs it"
 
     def spans(self, documents: Documents, length: int) -> Spans:
-        first = documents.longest + documents.settings.stride
-        return documents.ends(first)[: documents.settings.tokens // documents.settings.stride]
+        margin = documents.settings.stride
+        return documents.ends(margin)[: documents.settings.tokens // documents.settings.stride]
 
     def scored(self, settings: EvaluationSettings, length: int) -> int:
         return settings.stride

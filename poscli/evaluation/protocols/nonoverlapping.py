@@ -1,8 +1,6 @@
 """Windows that do not overlap, with every token scored."""
 
-import numpy as np
-
-from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, every, in_turns
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, in_turns
 from poscli.tasks import Spans
 
 FEWEST_SEGMENTS = 5  # read at every length, even if they hold more tokens than the budget
@@ -14,7 +12,7 @@ class Nonoverlapping(Protocol):
 
     Segments of the longest length are drawn, and each is cut into windows of every length, the last of which ends where
     the segment does. So all lengths score the same text, but for a remainder at the start of a segment where a length
-    does not divide the longest one.
+    does not divide the longest one: on grids, at its top and its left, where rows or columns do not divide.
     """
 
     explained = (
@@ -29,10 +27,9 @@ class Nonoverlapping(Protocol):
 
     def spans(self, documents: Documents, length: int) -> Spans:
         longest = documents.longest
-        segments = in_turns(every(documents.sizes, longest), seed=1)
+        segments = in_turns(documents.text.tiles(longest), seed=1)
         chosen = segments[: max(FEWEST_SEGMENTS, documents.settings.tokens // longest)]
-        back = np.arange(longest // length) * length
-        return np.stack([np.repeat(chosen[:, 0], len(back)), (chosen[:, 1:] - back).ravel()], axis=1)
+        return documents.text.parts(chosen, longest, length)
 
     def scored(self, settings: EvaluationSettings, length: int) -> int:
         return length

@@ -23,7 +23,7 @@ class Sliding(Protocol):
     convention = "tables 13 to 15 of ALiBi (arXiv:2108.12409), and perplexity scripts with a short stride"
 
     def spans(self, documents: Documents, length: int) -> Spans:
-        return documents.ends(documents.longest)[: documents.settings.tokens // documents.settings.stride]
+        return documents.ends()[: documents.settings.tokens // documents.settings.stride]
 
     def scored(self, settings: EvaluationSettings, length: int) -> int:
         return settings.stride

@@ -54,8 +54,11 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
             note(f"{run.id} is the judge, and does not judge itself: nothing to explain")
         return
     check_judge(run, judge)
-    if run.status()["state"] != "complete" or not _has_longer_lengths(setup.task, setup.settings):
-        note(f"{run.id} has nothing to explain: it needs a trained model, one text, and a length beyond its own")
+    if run.status()["state"] != "complete" or not _can_explain(setup.task, setup.settings):
+        note(
+            f"{run.id} has nothing to explain: --why needs a trained model, a length beyond its own, and one text for "
+            "all lengths, which is no image"
+        )
         return
     with run.locked():
         if is_explained(run, setup.settings, judge):
@@ -72,7 +75,7 @@ def check_judge(run: Run, judge: Run | None) -> None:
 
 def is_left_to_explain(run: Run | None, task: Task, settings: EvaluationSettings, judge: Run | None = None) -> bool:
     """Whether `explain` will have work to do with a run once it is trained; `run` is None if it is not begun."""
-    if not _has_longer_lengths(task, settings):
+    if not _can_explain(task, settings):
         return False
     if run is None:
         return True
@@ -80,8 +83,9 @@ def is_left_to_explain(run: Run | None, task: Task, settings: EvaluationSettings
     return not (failed or _is_passed_over(run, judge) or is_explained(run, settings, judge))
 
 
-def _has_longer_lengths(task: Task, settings: EvaluationSettings) -> bool:
-    return task.same_text and len(settings.lengths) >= 2
+def _can_explain(task: Task, settings: EvaluationSettings) -> bool:
+    """Whether there are longer windows of one text; the analyses count tokens along its line, which a grid has not."""
+    return task.same_text and task.axes == 1 and len(settings.lengths) >= 2
 
 
 def _is_passed_over(run: Run, judge: Run | None) -> bool:

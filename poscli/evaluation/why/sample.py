@@ -12,7 +12,7 @@ from torch import Tensor
 from poscli.evaluation.losses import NLL
 from poscli.evaluation.protocol import largest_divisor, pieces
 from poscli.model.transformer import Model
-from poscli.tasks import Spans, Task, Text
+from poscli.tasks import HeldOut, Spans, Task
 
 PASS_TOKENS = 8192  # tokens in one forward pass
 
@@ -26,7 +26,7 @@ class Sample:
     """
 
     task: Task
-    text: Text
+    text: HeldOut
     spans: Spans
     scored: int
     train_length: int
