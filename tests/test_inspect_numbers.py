@@ -301,6 +301,20 @@ def test_products_on_a_grid_are_cosines_of_rows_and_of_columns():
     assert found.values[0, 15 - down, found.column - right] == pytest.approx(expected, abs=1e-12)
 
 
+def test_means_by_offset_put_all_queries_of_a_row_at_one_place():
+    rows, columns = 3, 4
+    draw = np.random.default_rng(0).random((2, rows, 2 * columns - 1))
+    weights = np.zeros((2, columns, rows * columns))
+    for column in range(columns):
+        for r in range(rows):
+            for c in range(columns):
+                weights[:, column, r * columns + c] = draw[:, r, columns - 1 + c - column]
+    found = grid.by_offset(weights, rows, columns)
+    np.testing.assert_allclose(found[:, :-1], draw[:, :-1])
+    np.testing.assert_allclose(found[:, -1, :columns], draw[:, -1, :columns])
+    assert np.isnan(found[:, -1, columns:]).all()
+
+
 # Subjects and views.
 
 

@@ -16,7 +16,7 @@ from poscli.equation.grids import grid_shape, raster
 from poscli.inspect.absolute import table_of
 from poscli.inspect.constant import CPU, constant_operands, weight_rows
 from poscli.inspect.numbers import Array, Record
-from poscli.inspect.probe import head_names
+from poscli.inspect.probe import head_names, layer_names
 from poscli.inspect.subject import Subject
 
 ENLARGED = 4  # times the cells of the training grid
@@ -84,6 +84,43 @@ def embedding_map(subject: Subject) -> CellMaps:
     p_NW = table_of(subject.encoding, subject.encoding.locate(rows * columns, CPU, columns).pos)
     own = p_NW[(rows - 1) * columns + middle]
     return _maps(subject, (p_NW @ own / (own @ own))[None])
+
+
+@torch.no_grad()
+def weight_map_of_run(subject: Subject) -> CellMaps:
+    """Mean attention weights by the distance of rows and of columns, on windows of a trained run's own images.
+
+    The mean is over windows and over the queries of the last row. One map per head, or, where the subject has several
+    layers, one per layer with the mean of its heads.
+    """
+    assert subject.trained is not None
+    calls, (rows, columns) = subject.trained.calls(subject.length), grid_shape(subject.length)
+    layers = []
+    for number in subject.layers:
+        attention = subject.trained.model.attention[number - 1]
+        x = calls[number - 1].operands(attention)
+        part = x.block(x.queries - columns, x.queries)
+        p_HCS = weight_rows(attention.encoding, part).double().mean(dim=0).numpy()
+        layers.append(by_offset(p_HCS, rows, columns))
+    maps = layers[0] if len(layers) == 1 else np.stack([each.mean(axis=0) for each in layers])
+    names = head_names(len(maps)) if len(layers) == 1 else layer_names(subject.layers)
+    return CellMaps(maps, names, columns - 1, (rows, columns))
+
+
+def by_offset(p_HCS: Array, rows: int, columns: int) -> Array:
+    """The mean over the queries of the last row of their weights `[H, C, R C]`, by how far away a cell is.
+
+    In the map `[H, R, 2C - 1]` all queries stand in the last row, in column C - 1. NaN where no query sees a cell.
+    """
+    size = (len(p_HCS), rows, 2 * columns - 1)
+    total, count = np.zeros(size), np.zeros(size)
+    for column in range(columns):
+        to = slice(columns - 1 - column, 2 * columns - 1 - column)
+        seen = np.ones((rows, columns))
+        seen[-1, column + 1 :] = 0
+        total[:, :, to] += p_HCS[:, column].reshape(-1, rows, columns) * seen
+        count[:, :, to] += seen
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _of_query(subject: Subject, rows_of: Callable[[Encoding, Operands], torch.Tensor]) -> CellMaps:

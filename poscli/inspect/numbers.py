@@ -88,7 +88,7 @@ def in_tokens(count: float) -> str:
     >>> in_tokens(1), in_tokens(20000)
     ('1 token', '20k tokens')
     """
-    return f"{amount(count)} token{'s' * (count != 1)}"
+    return f"{amount(count)} token{'' if count == 1 else 's'}"
 
 
 def ranged(values: Sequence[float] | NDArray[np.generic]) -> str:

@@ -56,6 +56,11 @@ def _run(*blanks: str) -> Callable[[Subject], bool]:
     )
 
 
+def _grid_run(subject: Subject) -> bool:
+    """Whether an encoding on a grid is trained."""
+    return subject.trained is not None and subject.encoding.axes == 2
+
+
 VIEWS = (
     View("table", "the vectors of positions", _any("embed"), absolute.table, "absolute:draw_table"),
     View("products", "products of two positions' vectors", _line("embed"), absolute.products, "absolute:draw_products"),
@@ -75,6 +80,7 @@ VIEWS = (
     View("bias map", "bias of every cell, seen from a query", _grid("distance_bias"), grid.bias_map, "grid:draw_maps"),
     View("embedding map", "products of cells' vectors", _grid("embed"), grid.embedding_map, "grid:draw_maps"),
     View("product map", "products of cells' keys", _grid("query", "key"), grid.product_map, "grid:draw_maps"),
+    View("map of the run", "attention in the run's images", _grid_run, grid.weight_map_of_run, "grid:draw_weight_maps"),
     View("weight map", "attention where all cells look alike", _grid(), grid.weight_map, "grid:draw_weight_maps"),
 )
 SPEEDS = View("speeds", "angular speed of pairs", _line("query", "key"), rotary.turning, "rotary:draw_scaling")
