@@ -10,6 +10,7 @@ import torch
 from toys import wide
 
 from poscli.config.run import ModelConfig
+from poscli.encodings import names
 from poscli.equation import Unsupported
 from poscli.inspect import absolute, biases, fourier, grid, order, probe, rotary, shift
 from poscli.inspect.constant import constant_operands
@@ -348,11 +349,11 @@ def test_a_view_that_is_not_defined_says_why():
 
 @pytest.mark.parametrize(
     "spec",
-    wide(["none", "alibi", "cope", "fire", "fox", "learned", "rope", "shaw", "sinusoidal", "stick-breaking", "t5",
-          "transformer-xl", "rope+window(9)", "alibi+ssmax", "rerope", "dape", "path"]),
-)  # fmt: skip
+    wide([*names(), "rope+window(9)", "alibi+ssmax", "sink(2)+window(5)+fox+t5", "cope|fire"]),
+)
 def test_every_view_that_applies_has_numbers_a_finding_and_a_record(spec):
-    for each in inspect(fresh_subjects(spec, CONFIG, 32, 128), [None]):
+    subjects = fresh_subjects(spec, CONFIG, 32, 128)
+    for each in inspect(subjects, [None] * len(subjects)):
         assert {view.name for view in VIEWS if view.applies(each.subject)} == set(each.found)
         record = each.record()
         assert all(view["finding"] for view in record["views"].values())

@@ -29,7 +29,8 @@ def draw_maps(panels: Sequence[Axes], found: Sequence[CellMaps]) -> None:
 def draw_weight_maps(panels: Sequence[Axes], found: Sequence[CellMaps]) -> None:
     """Attention weights on a logarithmic scale of colours, the same for all panels."""
     top = max(float(np.nanmax(each.values)) for each in found)
-    low = top * LEAST
+    low = max(top * LEAST, min(float(np.nanmin(each.values)) for each in found))
+    low = min(low, top / 10)  # a scale of less than a decade would exaggerate
     norm = LogNorm(low, top)
     for axes, each in zip(panels, found, strict=True):
         for part, values in _parts(axes, each):

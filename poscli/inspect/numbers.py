@@ -46,7 +46,7 @@ def log_spaced(count: int, most: int = SAMPLES) -> NDArray[np.int64]:
     """At most `most` whole numbers from 0 to count - 1, dense at the start and then evenly spaced in their logarithm.
 
     >>> log_spaced(1000, 8).tolist()
-    [0, 1, 2, 7, 25, 84, 289, 999]
+    [0, 2, 6, 18, 51, 138, 372, 999]
     """
     spaced = np.geomspace(1, max(count, 2), most).round().astype(np.int64) - 1
     return np.unique(spaced[spaced < count])
