@@ -33,6 +33,21 @@ class Root(Encoding):
     def distance_bias(self, d):
         return -self.r * d.sqrt()[None]
 
+class Nan(Encoding):
+    def distance_bias(self, d):
+        return torch.where(d > 40, torch.nan, -d.double())[None]
+
+class Hidden(Encoding):
+    def distance_bias(self, d):
+        return torch.where(d > 40, -torch.inf, -d.double())[None]
+
+class Zero(Encoding):
+    def embed(self, x, pos, ids):
+        return x * 0
+
+    def query(self, q, pos):
+        return q * 0
+
 class Fails(Encoding):
     def distance_bias(self, d):
         if len(d) > 64:
@@ -212,6 +227,26 @@ def test_a_diverged_run_has_nothing_to_show(runs, folder):
     run_of(folder / "mine", "alibi").set_status("diverged", 3, "the loss is not finite")
     words = (f"{run.id} is diverged", "no trained weights")
     assert_refused(("inspect", "--run", run.id, "--out", folder / "mine"), 2, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "view", "words"),
+    [
+        ("Nan", "bias", "the bias is not a number (NaN) in 87 of 128 places"),
+        ("Zero", "products", "the vectors of all positions are zero"),
+        ("Zero", "angles", "zero or not finite"),
+        ("Zero", "decay", "not a number"),
+    ],
+)
+def test_an_encoding_of_nonsense_has_reasons_in_the_place_of_pictures(name, view, words):
+    views = document("inspect", f"mine.py:{name}", *SMALL)["inspected"][0]["views"]
+    assert words in views[view]["unsupported"]
+
+
+def test_a_bias_that_hides_keys_is_drawn():
+    views = document("inspect", "mine.py:Hidden", *SMALL)["inspected"][0]["views"]
+    assert views["bias"]["values"]["all heads"][-1] is None
+    assert views["bias"]["level_from"] == 41
 
 
 def test_json_holds_no_infinity():

@@ -125,7 +125,12 @@ def table_of(encoding: Encoding, pos: torch.Tensor) -> Array:
     """P `[n, W]` at positions `[n]`."""
     fill = torch.ones if joined(encoding) == MIXED else torch.zeros
     token = fill(1, len(pos), encoding.shape.width, dtype=torch.float64)
-    return encoding.embed(token, pos, torch.zeros(1, len(pos), dtype=torch.long))[0].numpy()
+    rows = encoding.embed(token, pos, torch.zeros(1, len(pos), dtype=torch.long))[0].numpy()
+    if not np.isfinite(rows).all():
+        raise Unsupported("the vectors of positions are not finite")
+    if not rows.any():
+        raise Unsupported("the vectors of all positions are zero")
+    return rows
 
 
 def joined(encoding: Encoding) -> str:

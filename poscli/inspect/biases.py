@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from poscli.drawing.text import amount
-from poscli.inspect.numbers import Record, described, sampled, spread
+from poscli.inspect.numbers import Record, described, sampled, spread, without_nan
 from poscli.inspect.probe import Curves, beyond, effective_keys, half_distance, head_names
 from poscli.inspect.subject import Subject
 
@@ -29,6 +29,8 @@ class Bias(Record):
     def straight(self) -> bool:
         """Whether every head's curve is a line."""
         values = self.curves.values
+        if not np.isfinite(values).all():
+            return False
         ends = np.linspace(values[:, 0], values[:, -1], values.shape[1], axis=1)
         return bool(np.abs(values - ends).max() <= STRAIGHT * max(spread(values), 1e-300))
 
@@ -94,6 +96,7 @@ class BiasAlone(Record):
 def bias(subject: Subject) -> Bias:
     """The curves, up to the longest window."""
     values = subject.encoding.distance_bias(torch.arange(subject.max_len)).double().numpy()
+    values = without_nan(values, "the bias")
     return Bias(Curves(_names(len(values)), values), subject.length)
 
 

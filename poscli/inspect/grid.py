@@ -147,6 +147,8 @@ def _window(subject: Subject) -> tuple[int, int, int]:
 def _maps(subject: Subject, values: Array) -> CellMaps:
     """The maps `[maps, R C]` as grids; cells after the query are hidden."""
     rows, columns, middle = _window(subject)
+    if not np.isfinite(values[:, : (rows - 1) * columns + middle + 1]).all():
+        raise Unsupported("values of some cells are not finite")
     grids = values.reshape(-1, rows, columns).copy()
     grids[:, -1, middle + 1 :] = np.nan
     if float(np.nanmax(np.ptp(grids, axis=0))) == 0:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poscli.drawing.text import amount, low_to_high
+from poscli.equation import Unsupported
 
 Array = NDArray[np.float64]
 SAMPLES = 64  # values of a curve in a JSON document
@@ -40,6 +41,13 @@ class Missing(Record):
 
     def record(self) -> dict[str, object]:
         return {"unsupported": self.reason}
+
+
+def without_nan(values: Array, what: str) -> Array:
+    """The values, if none of them is NaN. Raises Unsupported, which says what is not a number."""
+    if np.isnan(values).any():
+        raise Unsupported(f"{what} is not a number (NaN) in {int(np.isnan(values).sum())} of {values.size} places")
+    return values
 
 
 def log_spaced(count: int, most: int = SAMPLES) -> NDArray[np.int64]:

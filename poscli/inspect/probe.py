@@ -17,7 +17,7 @@ from torch import Tensor
 from poscli.drawing.text import amount
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.inspect.constant import constant_operands, score_rows, weight_rows
-from poscli.inspect.numbers import Array, Record, described, ranged, sampled, spread
+from poscli.inspect.numbers import Array, Record, described, ranged, sampled, spread, without_nan
 from poscli.inspect.subject import Subject
 
 QUERIES = 16  # at the end of each window of a trained run
@@ -180,7 +180,8 @@ def _at_both_lengths(
             if not found:
                 raise
             return found[0], None, str(reason)
-        found.append(Curves(head_names(subject.heads), row_HS.flip(-1).numpy()))
+        row = without_nan(row_HS.flip(-1).numpy(), f"attention of a query with {keys} keys")
+        found.append(Curves(head_names(subject.heads), row))
     return found[0], found[-1], ""
 
 
@@ -221,4 +222,4 @@ def mean_by_distance(encoding: Encoding, x: Operands, rows: Callable[..., Tensor
         for row in range(stop - start):
             last = stop - start - 1 - row  # keys after this query, which the flip has put first
             total += p_HTS[:, row, last : last + reach]
-    return total / queries
+    return without_nan(total / queries, "attention in the run's text")

@@ -20,7 +20,7 @@ from poscli.drawing.text import amount, number
 from poscli.equation import Unsupported
 from poscli.inspect.constant import CPU, constant_operands
 from poscli.inspect.fourier import frequencies
-from poscli.inspect.numbers import Array, Record, in_tokens, sampled
+from poscli.inspect.numbers import Array, Record, in_tokens, sampled, without_nan
 from poscli.inspect.shift import EXACT, fitted
 from poscli.inspect.subject import Subject
 from poscli.verify.noise import draw
@@ -209,4 +209,4 @@ def _products(subject: Subject, tokens: int, token: torch.Tensor | None) -> Arra
     """Products of the last query with keys by distance, relative to its own key's, `[H, n]`."""
     x = constant_operands(subject.encoding, tokens, token=token)
     s_HS = (subject.encoding.fast_similarity(x) if subject.fills("similarity") else x.q_BHTD @ x.k_BHSD.mT)[0, :, 0]
-    return (s_HS.flip(1) / s_HS[:, -1:]).numpy()
+    return without_nan((s_HS.flip(1) / s_HS[:, -1:]).numpy(), "q . k relative to its value at distance 0")

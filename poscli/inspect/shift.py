@@ -81,6 +81,8 @@ def rows_apart(encoding: Encoding, length: int, k: int) -> tuple[Array, Array]:
 
 def fitted(before: Array, after: Array, k: int) -> ShiftMap:
     """The least-squares map from rows to rows, fitted to every other pair of rows and tested on the rest."""
+    if not (np.isfinite(before).all() and np.isfinite(after).all() and before[::2].any() and after[1::2].any()):
+        raise Unsupported("vectors at some positions are zero or not finite, so that no map can be fitted to them")
     u, s, vt = np.linalg.svd(before[::2], full_matrices=False)
     rank = int((s > RANK * s[0]).sum())
     u, s, basis_rW = u[:, :rank], s[:rank], vt[:rank]
