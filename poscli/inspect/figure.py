@@ -53,7 +53,8 @@ def _side_by_side(views: Sequence[View], inspected: Sequence[Inspected]) -> dict
 
 def explained(subject: Subject) -> str:
     """The formula: the first paragraph of the docstring of an encoding, or of each part of a composed one."""
-    return "  +  ".join(formula(type(leaf)) for leaf in subject.leaves)
+    documented = [type(leaf) for leaf in subject.leaves if type(leaf).__doc__]  # of its own: it is not inherited
+    return "  +  ".join(map(formula, documented))
 
 
 def _draw_view(
