@@ -10,10 +10,11 @@ from poscli.config.request import TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
 from poscli.config.size import refuse_unaffordable
 from poscli.config.validate import validated
+from poscli.data.tokenizers import TOKENIZERS
 from poscli.specs.size import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
-from poscli.system.plugins import canonical
+from poscli.tasks import TASKS
 
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 
@@ -21,7 +22,7 @@ BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
 def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.device) -> RunConfig:
     """The configuration of a run. UsageError for an encoding, shape, recipe or budget that cannot be trained."""
     model = _model(request)
-    task, tokenizer = canonical(request.task), canonical(request.tokenizer)
+    task, tokenizer = TASKS.full_name(request.task), TOKENIZERS.full_name(request.tokenizer)
     values = {
         "encoding": str(specs.parse(encoding)),
         "task": task,
