@@ -12,7 +12,7 @@ HOUSE = Path(__file__).parent.parent / "poscli"
 
 # The floors, from the top. A room may import rooms on lower floors only; rooms on one floor do not know each other.
 FLOORS = (
-    ("cli",),
+    ("cli", "api"),
     ("inspect",),
     ("sweep", "bench"),
     ("training", "report"),

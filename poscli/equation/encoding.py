@@ -12,6 +12,7 @@ import torch
 
 from poscli.equation.blanks import BLANKS, TIERS, Blanks
 from poscli.equation.operands import Positions
+from poscli.equation.shown import Shown
 
 
 class Unsupported(Exception):
@@ -42,7 +43,7 @@ class Option:
     kind: Any
 
 
-class Encoding(Blanks):
+class Encoding(Shown, Blanks):
     """An encoding without any position information. Subclasses override the blanks that their paper touches.
 
     The blanks that a class fills are computed from the methods it overrides. The keyword-only parameters of the
