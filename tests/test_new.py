@@ -74,7 +74,7 @@ def test_the_encoding_is_short_and_fits_the_longest_name(kind: Kind) -> None:
     assert "poscli.equation.blanks" in code
 
 
-@pytest.mark.parametrize(("kind",), first(1, list(Kind)))
+@pytest.mark.parametrize("kind", first(1, list(Kind)))
 def test_the_encoding_can_be_verified_by_its_file_with_an_option(kind: Kind) -> None:
     assert cli("new", "mine", "--kind", kind).code == 0
     (verdict,) = cli("verify", "mine.py(2)" if kind != Kind.ROTARY else "mine.py(base=2)", "--json").json
