@@ -23,7 +23,8 @@ FLOORS = (
     ("specs",),
     ("encodings", "tasks"),
     ("attention", "data", "drawing"),
-    ("equation", "system"),
+    ("equation",),
+    ("system",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FILES = sorted(HOUSE.rglob("*.py"))
