@@ -40,7 +40,7 @@ class Shown(nn.Module):
         rows = {
             "formula": self.formula,
             "fills": self._filled,
-            "options": ", ".join(f"{key}={option.default}" for key, option in options.items()) or "none",
+            "options, with defaults": ", ".join(f"{key}={option.default}" for key, option in options.items()) or "none",
             "learns": self._learned,
             "built for": f"width {shape.width}, {shape.heads} heads, training length {shape.length}",
             "paper": getattr(self, "paper", ""),
