@@ -141,7 +141,7 @@ def test_crowd_of_tupe_needs_no_row_beyond_its_table() -> None:
     i = torch.arange(KEYS)[:, None].clamp(max=LAST)
     n = clipped()
     s = (at["q"] @ at["k"].mT + places[:, i, (i - n).clamp(min=0)]) / math.sqrt(2 * HEAD_WIDTH)
-    assert_same(crowded("tupe", at), dense(s + e.b.table.detach()[:, e.b.bucket(n)], at["v"]))
+    assert_same(crowded("tupe", at), dense(s + e.b.distance_bias(n.flatten()).detach().unflatten(1, n.shape), at["v"]))
 
 
 def _measured(spec: str) -> bool:

@@ -13,6 +13,7 @@ from toys import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, model, per
 
 from poscli.attention import ENGINES, Place, attend, engines_for
 from poscli.encodings import Encoding, get
+from poscli.encodings.t5 import bucket
 from poscli.equation import Positions
 from poscli.model.weights import weights_of
 
@@ -108,7 +109,7 @@ def make_exact(spec: str) -> Encoding:
 )
 def test_t5_buckets(buckets: int, far: int) -> None:
     d = torch.arange(100_001)
-    found = get("t5")(shape(), buckets=buckets, far=far).bucket(d)
+    found = bucket(d, buckets, far)
     theirs = lib.t5.T5Attention._relative_position_bucket(
         -d, bidirectional=False, num_buckets=buckets, max_distance=far
     )

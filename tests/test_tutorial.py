@@ -1,7 +1,7 @@
 """docs/TUTORIAL.md: every file and every command in it, in its order, as a reader would take them.
 
-`make test` trains on fewer tokens (`SHRINK`) and calls commands and tests in this process; `make slow` runs every line in a
-shell, as it is written.
+`make test` trains on fewer tokens (`SHRINK`) and calls commands and tests in this process; `make slow` runs every line
+as it is written, in a process of its own.
 """
 
 from __future__ import annotations

@@ -46,14 +46,15 @@ def encodings(
         return specs.build(specs.check(spec_of(spec), shape), shape, seed)
 
 
-def embed(x_BTW: Tensor, ids_BT: Tensor, encoding: Encoding, *, past: int = 0) -> Tensor:
+def embed(x_BTW: Tensor, ids_BT: Tensor, encoding: Encoding, *, past: int = 0, columns: int | None = None) -> Tensor:
     """The input of the first layer, from the token embeddings `[B, T, W]` and the ids of the tokens `[B, T]`.
 
     Absolute encodings act here, and every other encoding returns `x_BTW` as it is, so that a model which calls this and
     `attention` takes any encoding. Embeddings should have variance 1. `past` is the number of tokens before the first,
-    for a model that decodes with a cache.
+    for a model that decodes with a cache. `columns` is the width of the grid that the tokens fill row by row, for
+    encodings of rows and columns; without it, they are a whole grid.
     """
-    pos = encoding.locate(past + x_BTW.shape[1], x_BTW.device).pos[past:]
+    pos = encoding.locate(past + x_BTW.shape[1], x_BTW.device, columns).pos[past:]
     return encoding.embed(x_BTW, pos, ids_BT)
 
 
@@ -65,13 +66,14 @@ def attention(
     *,
     x_BSW: Tensor | None = None,
     engine: str | None = None,
+    columns: int | None = None,
 ) -> Tensor:
     """Causal attention with an encoding: the output `[B, H, T, D]` of queries, keys and values as projected.
 
     With fewer queries than keys, the queries are those of the last T tokens: a cache holds k and v as they come from
-    their projections. `x_BSW` is the input of the layer, which encodings with features need, such as FoX. The fastest
-    engine that can run the encoding is chosen, unless `engine` names one. UsageError for tensors that do not fit the
-    encoding; Unsupported for positions that it does not have.
+    their projections. `x_BSW` is the input of the layer, which encodings with features read, such as forget gates. The
+    fastest engine that can run the encoding is chosen, unless `engine` names one. `columns` is as in `embed`.
+    UsageError for tensors that do not fit the encoding; Unsupported for positions that it does not have.
     """
     _refuse_other_shapes(q_BHTD, k_BHSD, v_BHSD, encoding)
     features = None
@@ -82,7 +84,7 @@ def attention(
     learned = (q_BHTD, k_BHSD, v_BHSD, *encoding.parameters())
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in learned)
     place = Place(q_BHTD.device.type, q_BHTD.dtype, q_BHTD.shape[-1], gradient)
-    positions = encoding.locate(k_BHSD.shape[2], k_BHSD.device)
+    positions = encoding.locate(k_BHSD.shape[2], k_BHSD.device, columns)
     chosen = choose(encoding, engine, place).engine
     return attend(chosen, encoding, q_BHTD, k_BHSD, v_BHSD, positions, features)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from poscli.attention import grids
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending, skew, skew_keys
 from poscli.equation import TIERS, Encoding, Operands
@@ -31,6 +32,10 @@ def biased_blocks(
     `most` queries.
     """
     rows = min(_queries_of_a_block(encoding, x, sizes, dense), most or x.queries)
+    if grids.fits(encoding, x):
+        for block, of_distance in grids.grid_blocks(encoding, x, min(rows, sizes.block_queries)):
+            yield block, _tempered(encoding, _on_grid(encoding, block, of_distance), block)
+        return
     table, vectors = _table(encoding, x, rows), _vectors(encoding, x, rows)
     reach = x.reach or x.keys
     for start in range(0, x.queries, rows):
@@ -125,6 +130,13 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
         # Adding to the dense term keeps it contiguous; a sum that begins with the view would inherit its strides.
         bias = term.add_(bias) if len(term) >= len(bias) else term + bias
     return bias
+
+
+def _on_grid(encoding: Encoding, x: Operands, of_distance: Tensor) -> Tensor:
+    """The bias of a block on a grid, `[B or 1, H or 1, T, S]`, rows reversed, from that of `distance_bias`."""
+    others = encoding.blanks & set(TERMS) - {"distance_bias"}
+    bias = sum((_term(encoding, blank, x).flip(-2) for blank in TERMS if blank in others), of_distance)
+    return bias if x.reach is None else bias.masked_fill(~x.visible().flip(0), -math.inf)
 
 
 def _term(encoding: Encoding, blank: str, x: Operands) -> Tensor:

@@ -8,6 +8,8 @@ from torch import Tensor
 from poscli.attention.engines import Engine
 from poscli.attention.sizes import BlockSizes
 from poscli.equation import Encoding, Operands, Positions
+from poscli.equation.compatibility import BLIND
+from poscli.system.errors import UsageError
 
 DEFAULT_SIZES = BlockSizes()
 
@@ -37,6 +39,11 @@ def operands(
 ) -> Operands:
     """The inputs of an engine: every token blank except `output` is filled."""
     keys, queries = k_BHSD.shape[2], q_BHTD.shape[2]
+    if encoding.blanks - BLIND and positions.pos.ndim != encoding.axes:
+        takes = "rows and columns of a grid, [S, 2]" if encoding.axes == 2 else "positions along a line, [S]"
+        raise UsageError(
+            f"{encoding.name} takes {takes}, and was given {list(positions.pos.shape)}; encoding.locate(...) makes them"
+        )
     pos_T = positions.pos[keys - queries :]
     return Operands(
         q_BHTD=encoding.query(encoding.content_query(q_BHTD), pos_T),
@@ -46,6 +53,7 @@ def operands(
         raw_k_BHSD=k_BHSD,
         pos_S=positions.pos,
         step=positions.step,
+        columns=positions.columns,
         reach=encoding.reach,
         sinks=encoding.sinks if encoding.reach else 0,  # without a reach every key is visible
         features_BHSF=features_BHSF,

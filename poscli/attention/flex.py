@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poscli.attention.place import SINKS_REFUSED, Place
+from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.triton import ADDED, score_terms
 from poscli.equation import TIERS, Encoding, Operands
@@ -31,6 +31,8 @@ def refuses(encoding: Encoding, place: Place) -> str:
         return f"takes heads of 16 numbers or more on CUDA, not {place.width}"
     if acts := sorted(encoding.blanks & {*TIERS["row"], *TIERS["relative"], "bias"}):
         return f"a score function sees one pair and its score ({', '.join(acts)})"
+    if encoding.axes == 2 and encoding.blanks & ADDED:
+        return ON_GRID_REFUSED
     if "temperature" in encoding.blanks and encoding.blanks & ADDED:
         return "a temperature multiplies what is added to the scores"
     if "positions" in encoding.blanks and "distance_bias" in encoding.blanks:

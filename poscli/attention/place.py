@@ -10,6 +10,9 @@ import torch
 SINKS_REFUSED = "the first tokens stay visible beyond the reach (sinks)"
 
 
+ON_GRID_REFUSED = "its distances are those of a grid, of rows and of columns"
+
+
 @dataclass(frozen=True)
 class Place:
     """A device, a dtype, the head width of the model, and whether a gradient is needed."""

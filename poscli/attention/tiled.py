@@ -20,7 +20,7 @@ from torch import Tensor
 
 from poscli.attention.biases import BIASES
 from poscli.attention.fused import cpu_flash_attention
-from poscli.attention.place import SINKS_REFUSED, Place
+from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import skew, skew_keys, unskew
 from poscli.attention.tile_inputs import DistanceBand, ScoreBounds, TileInputs
@@ -34,6 +34,8 @@ def refuses(encoding: Encoding, _: Place) -> str:
     """Why tiles cannot compute an encoding; '' if they can."""
     if acts := sorted(encoding.blanks & set(TIERS["row"])):
         return f"needs whole rows of scores ({', '.join(acts)})"
+    if encoding.axes == 2 and encoding.blanks & BIASES - {"reach", "potential"}:
+        return ON_GRID_REFUSED
     if "bias" in encoding.blanks:
         return "the bias of a pair is no function of its distance"
     if "temperature" in encoding.blanks and encoding.blanks & BIASES:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from poscli.attention.biases import even_distances
-from poscli.attention.place import SINKS_REFUSED, Place
+from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
 from poscli.attention.sizes import BlockSizes
 from poscli.equation import TIERS, Encoding, Operands
 from poscli.equation.reference import tempered
@@ -45,6 +45,8 @@ def _place_refused(place: Place) -> str:
 def _encoding_refused(encoding: Encoding) -> str:
     if acts := sorted(encoding.blanks & {*TIERS["row"], "relative_values"}):
         return f"needs whole rows of scores ({', '.join(acts)})"
+    if encoding.axes == 2 and encoding.blanks & ADDED:
+        return ON_GRID_REFUSED
     if "bias" in encoding.blanks:
         return "the bias of a pair is no function of its distance"
     if not encoding.blanks & {*ADDED, "reach"}:

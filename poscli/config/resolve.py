@@ -44,7 +44,8 @@ def resolve(request: TrainRequest, encoding: str, seed: int, device: torch.devic
         )
     refuse_unaffordable(config, device)  # first: the check builds the encodings
     with refusing_sizes(specs.parse(encoding)):
-        specs.check(encoding, model.shape(request.length), memory=model.memory > 0)
+        axes = TASKS.get(task).axes
+        specs.check(encoding, model.shape(request.length), memory=model.memory > 0, axes=axes)
     sources = source_hashes(config.encoding, task, tokenizer, model.shape(request.length))
     return config.model_copy(update={"plugins": sources})
 

@@ -9,6 +9,18 @@ from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
 
 
+def bucket(d: Tensor, buckets: int, far: int) -> Tensor:
+    """T5's causal bucket of each distance `[n]`: int64 `[n]` in [0, buckets).
+
+    Half of the buckets hold one distance each; the others are spaced logarithmically up to `far`, and larger distances
+    share the last.
+    """
+    exact = buckets // 2
+    octaves = torch.log(d.float().clamp(min=1) / exact) / math.log(far / exact)
+    logarithmic = exact + (octaves * (buckets - exact)).long()
+    return torch.where(d < exact, d.long(), logarithmic.clamp(max=buckets - 1))
+
+
 @register("t5", paper="arXiv:1910.10683", family="bias")
 class T5(Encoding):
     """s_ij += table[h, bucket(i - j)], one learned table for all layers.
@@ -27,12 +39,5 @@ class T5(Encoding):
         self.buckets, self.far = buckets, far
         self.table = nn.Parameter(torch.zeros(shape.heads, buckets))
 
-    def bucket(self, d: Tensor) -> Tensor:
-        """The bucket of each distance `[n]`: int64 `[n]` in [0, buckets)."""
-        exact = self.buckets // 2
-        octaves = torch.log(d.float().clamp(min=1) / exact) / math.log(self.far / exact)
-        logarithmic = exact + (octaves * (self.buckets - exact)).long()
-        return torch.where(d < exact, d.long(), logarithmic.clamp(max=self.buckets - 1))
-
     def distance_bias(self, d: Tensor) -> Tensor:
-        return self.table[:, self.bucket(d)]
+        return self.table[:, bucket(d, self.buckets, self.far)]

@@ -14,6 +14,8 @@ EXCLUSIVE = {
     "positions": "the positions",
 }
 ROTATING = {"query", "key"}  # blanks that change q and k by their positions
+# Blanks whose arguments hold no positions.
+BLIND = {"content_query", "features", "temperature", "reach", "sinks", "potential", "weights"}
 
 
 def scale_of(parts: Sequence[Encoding]) -> float:
@@ -31,6 +33,19 @@ def scale_of(parts: Sequence[Encoding]) -> float:
     if len(scales) > 1:
         raise ValueError(f"{' and '.join(part.name for part in parts)} state different scales of q . k; keep one")
     return scales.pop() if scales else usual
+
+
+def axes_of(parts: Sequence[Encoding]) -> int:
+    """The axes of the positions that all parts share; ValueError if some count along a line and some on a grid."""
+    seeing = [part for part in parts if part.blanks - BLIND]
+    for part in seeing[1:]:
+        if part.axes != seeing[0].axes:
+            line, grid = sorted((seeing[0], part), key=lambda each: each.axes)
+            raise ValueError(
+                f"{line.name} counts positions along a line and {grid.name} on a grid; alternate them with |, or keep "
+                f"one of them"
+            )
+    return seeing[0].axes if seeing else 1
 
 
 def entangled(parts: Sequence[Encoding]) -> bool:

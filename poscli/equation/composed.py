@@ -12,7 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from poscli.equation.compatibility import entangled, scale_of
+from poscli.equation.compatibility import axes_of, entangled, scale_of
 from poscli.equation.encoding import Encoding
 from poscli.equation.operands import Operands
 
@@ -53,6 +53,7 @@ class Composed(Encoding):
         self.relative = all(part.relative for part in parts) and not entangled(parts)
         self.feature_width = sum(part.feature_width for part in parts)
         self._scale = scale_of(parts)
+        self.axes = axes_of(parts)
 
     def filling(self, blank: str) -> list[Encoding]:
         """The parts that fill a blank, in order."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from poscli.equation.blanks import BLANKS, TIERS, Blanks
+from poscli.equation.grids import columns_of, raster
 from poscli.equation.operands import Positions
 from poscli.equation.shown import Shown
 
@@ -57,6 +58,7 @@ class Encoding(Shown, Blanks):
     shared: ClassVar[bool] = False  # True: all layers use one instance; False: each layer has its own weights
     relative: bool = True  # True: scores depend on positions by their differences only
     rescales: bool = False  # True: the output for a token changes, by definition, when the text after it grows
+    axes: int = 1  # 1: positions are numbers; 2: positions are rows and columns of a grid
     feature_width: int = 0  # F, the numbers per token and head that `features` returns
     evaluations: int = 0  # the number of losses that `search` may measure on a trained model
     after: ClassVar[tuple[str, ...]] = ()  # names of encodings whose trained models this one can be evaluated on
@@ -66,6 +68,8 @@ class Encoding(Shown, Blanks):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
+        if not hasattr(type(self), "name"):
+            self.name = type(self).__name__  # type: ignore[misc]  # a class of one's own that was not registered
         self.shape = shape
         self.blanks = frozenset(blank for blank in BLANKS if getattr(type(self), blank) is not getattr(Blanks, blank))
 
@@ -103,10 +107,20 @@ class Encoding(Shown, Blanks):
     def longest(self, dtype: torch.dtype) -> int | None:
         """The longest input, in tokens, for which the formula stays finite in a dtype; None if there is no limit."""
 
-    def locate(self, tokens: int, device: torch.device) -> Positions:
-        """The positions of the first `tokens` tokens of a sequence, as this encoding sees them."""
+    def locate(self, tokens: int, device: torch.device, columns: int | None = None) -> Positions:
+        """The positions of the first `tokens` tokens of a sequence, as this encoding sees them.
+
+        With two axes the tokens fill a grid of `columns` columns row by row; without `columns` they are the whole grid
+        of `grid_shape(tokens)`.
+        """
         index = torch.arange(tokens, device=device)
-        return Positions.spaced(self.positions(index)) if "positions" in self.blanks else Positions(pos=index)
+        if self.axes == 1:
+            return Positions.spaced(self.positions(index)) if "positions" in self.blanks else Positions(pos=index)
+        columns = columns or columns_of(tokens)
+        pos = raster(index, columns)
+        if "positions" in self.blanks:
+            return Positions(pos=self.positions(pos), step=None)
+        return Positions(pos=pos, step=None, columns=columns)
 
     @classmethod
     def options(cls) -> dict[str, Option]:

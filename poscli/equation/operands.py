@@ -16,10 +16,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """The position of every token `[S]`; `step` is the spacing if it is even, so that pos[j] = pos[0] + step * j."""
+    """The position of every token, `[S]`, or `[S, 2]` as row and column of a grid.
+
+    On a line, `step` is the spacing if it is even, so that pos[j] = pos[0] + step * j. On a grid it is None, and
+    `columns` is the number of columns if token j is at (j // columns, j % columns).
+    """
 
     pos: Tensor
     step: float | None = 1
+    columns: int | None = None
 
     @staticmethod
     def spaced(pos: Tensor) -> Positions:
@@ -63,8 +68,9 @@ class Operands:
     v_BHSE: Tensor
     raw_q_BHTD: Tensor
     raw_k_BHSD: Tensor
-    pos_S: Tensor
+    pos_S: Tensor  # [S, 2] on a grid
     step: float | None
+    columns: int | None = None
     reach: int | None = None
     sinks: int = 0
     features_BHSF: Tensor | None = None
@@ -101,12 +107,17 @@ class Operands:
         return (apart >= 0) & (near | (order < self.sinks) if self.sinks else near)
 
     def distances(self) -> Tensor:
-        """Distances i - j of positions, `[T, S]`; 0 for hidden keys, so that formulas never meet negative distances."""
-        return snapped(self.pos_T[:, None] - self.pos_S).masked_fill(~self.visible(), 0)
+        """Distances i - j of positions, `[T, S]`, or `[T, S, 2]` on a grid; 0 for hidden keys.
+
+        So formulas never meet a negative distance on a line, nor a negative distance of rows on a grid.
+        """
+        hidden = ~self.visible()
+        d = snapped(self.pos_T[:, None] - self.pos_S)
+        return d.masked_fill(hidden if d.ndim == 2 else hidden[..., None], 0)
 
     def at_distances(self, of: Callable[[Tensor], Tensor]) -> Tensor:
-        """A function of distances, `[n]` -> `[H, n, ...]`, evaluated for every pair: `[H, T, S, ...]`."""
-        return of(self.distances().flatten()).unflatten(1, (self.queries, self.keys))
+        """A function of distances, `[n]` or `[n, 2]` -> `[H, n, ...]`, evaluated for every pair: `[H, T, S, ...]`."""
+        return of(self.distances().flatten(0, 1)).unflatten(1, (self.queries, self.keys))
 
     def block(self, start: int, stop: int, first_key: int = 0) -> Operands:
         """Queries `start` to `stop - 1`, with the keys from `first_key` to the last one that any of them sees."""

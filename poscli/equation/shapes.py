@@ -44,7 +44,7 @@ class BlankInputs:
 @torch.no_grad()
 def wrong_shapes(encoding: Encoding, given: BlankInputs) -> str:
     """A sentence on the first blank whose shape or dtype is wrong; '' if all are right."""
-    pos, dtype = encoding.positions(torch.arange(given.tokens)), given.q_BHTD.dtype
+    pos, dtype = encoding.locate(given.tokens, given.q_BHTD.device).pos, given.q_BHTD.dtype
     for blank, value, allowed in _returned(encoding, given, pos):
         if not isinstance(value, Tensor):
             return f"{blank} returns a {type(value).__name__}, not a tensor"
@@ -64,7 +64,7 @@ def _returned(encoding: Encoding, given: BlankInputs, pos: Tensor) -> Returned:
     """The name, the result and the allowed shapes of the blanks that an encoding fills."""
     x, q, has = given.x_BTW, given.q_BHTD, encoding.blanks
     if "positions" in has:
-        yield "positions", pos, [(given.tokens,)]
+        yield "positions", pos, [(given.tokens,) if encoding.axes == 1 else (given.tokens, 2)]
     if "embed" in has:
         yield "embed", encoding.embed(x, pos, given.ids_BT), [tuple(x.shape)]
     if "content_query" in has:
@@ -84,13 +84,14 @@ def _returned(encoding: Encoding, given: BlankInputs, pos: Tensor) -> Returned:
 def _returned_for_scores(encoding: Encoding, given: BlankInputs, pos: Tensor) -> Returned:
     """`_returned` for features, and for blanks that add to the scores or to the values."""
     x, q, has = given.x_BTW, given.q_BHTD, encoding.blanks
-    (batch, heads, tokens, width), d = q.shape, torch.arange(given.tokens)
+    (batch, heads, tokens, width), n = q.shape, torch.arange(given.tokens) + 1
+    d = n - 1 if encoding.axes == 1 else pos
     per_distance: Shapes = [(some, tokens) for some in (1, heads)]
     vectors: Shapes = [(some, tokens, width) for some in (1, heads)]
     if "features" in has:
         yield "features", encoding.features(x), [(batch, heads, tokens, encoding.feature_width)]
     if "temperature" in has:
-        yield "temperature", encoding.temperature(d + 1), per_distance
+        yield "temperature", encoding.temperature(n), per_distance
     if "distance_bias" in has:
         yield "distance_bias", encoding.distance_bias(d), per_distance
     for blank in ("relative_queries", "relative_values"):

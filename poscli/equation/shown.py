@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -19,6 +19,7 @@ class Shown(nn.Module):
     """What an encoding says about itself: its spec, its formula, the blanks it fills, its options and parameters."""
 
     spec: str = ""  # with the options that differ from their defaults; set when it is built from a spec
+    name: ClassVar[str]
     blanks: frozenset[str]
     shape: Any
 
@@ -49,7 +50,7 @@ class Shown(nn.Module):
 
     @property
     def _title(self) -> str:
-        return self.spec or getattr(self, "name", type(self).__name__)
+        return self.spec or self.name
 
     @property
     def _filled(self) -> str:

@@ -47,6 +47,7 @@ class Cache:
     layers: list[LayerCache] = field(default_factory=list)
     tokens: int = 0  # that the model has read so far
     held: int = 0  # the last of these, which are still in the cache
+    columns: int | None = None  # of the grid that the text fills, for encodings of two axes
 
     def keep_last(self, tokens: int) -> None:
         """Forget all but the last tokens."""

@@ -111,6 +111,8 @@ class Model(nn.Module):
     def forward(self, tokens_BT: Tensor, *, cache: Cache | None = None, memory: Memory | None = None) -> Tensor:
         """Logits of every token. With a cache or a memory, the tokens continue the text whose state it holds.
 
+        Encodings of two axes see the tokens on a grid: that of `grid_shape`, or of the columns that the cache states.
+
         A model that was trained with a memory reads longer inputs segment by segment, as in training. Raises
         Unsupported for a position that the encoding does not have.
         """
@@ -140,7 +142,7 @@ class Model(nn.Module):
         if cache is not None:
             cache.layers = cache.layers or [LayerCache() for _ in self.layers]
             cache.tokens, cache.held = cache.tokens + tokens_BT.shape[1], past + tokens_BT.shape[1]
-        positions = self._positions(past + tokens_BT.shape[1], tokens_BT.device)
+        positions = self._positions(past + tokens_BT.shape[1], tokens_BT.device, cache)
         first = self.encodings[0]
         x_BTW = first.embed(F.embedding(tokens_BT, self.embedding), positions[id(first)].pos[past:], tokens_BT)
         for n, layer in enumerate(self.layers):
@@ -197,6 +199,9 @@ class Model(nn.Module):
         """The attention of each layer."""
         return [layer.attention for layer in self.layers]  # type: ignore[misc]
 
-    def _positions(self, tokens: int, device: torch.device) -> dict[int, Positions]:
+    def _positions(self, tokens: int, device: torch.device, cache: Cache | None) -> dict[int, Positions]:
         distinct = {id(encoding): encoding for encoding in self.encodings}
-        return {key: encoding.locate(tokens, device) for key, encoding in distinct.items()}
+        columns = cache.columns if cache else None
+        if cache is not None and columns is None and any(encoding.axes == 2 for encoding in distinct.values()):
+            raise ValueError("tokens on a grid are decoded with the number of its columns: Cache(columns=...)")
+        return {key: encoding.locate(tokens, device, columns) for key, encoding in distinct.items()}

@@ -24,6 +24,7 @@ FAMILIES = {
     "relative": "relative vectors: one per distance",
     "rotary": "rotary: act on queries and keys",
     "content": "content-dependent: depend on the tokens between query and key",
+    "grid": "grids: rows and columns of an image",
     "wrapper": "wrappers: combine with any other encoding",
 }
 

@@ -29,9 +29,10 @@ def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
     return layers
 
 
-def check(text: str, shape: Shape, memory: bool = False) -> Spec:
+def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:
     """Parse a spec and build it, to report errors before training; `memory`: segments see those before them.
 
+    `axes` are those of the task's tokens: 1 on a line, where encodings of a grid are refused, 2 on a grid.
     UsageError for a spec that cannot be trained, PluginError for an encoding from outside poscli that fails.
     """
     spec = parse(text)
@@ -40,6 +41,7 @@ def check(text: str, shape: Shape, memory: bool = False) -> Spec:
     _refuse_huge(spec, shape)
     with blamed():
         layers = build(spec, shape, seed=0)
+        _refuse_grids(layers, axes)
         _refuse_short(spec, layers, shape)
         _refuse_wrong_shapes(layers, shape)
     if memory:
@@ -62,6 +64,16 @@ def _refuse_huge(spec: Spec, shape: Shape) -> None:
         raise UsageError(f"{spec} {why}; give smaller numbers")
 
 
+def _refuse_grids(layers: list[Encoding], axes: int) -> None:
+    """Refuse encodings of rows and columns for tokens that have neither."""
+    for encoding in layers:
+        if encoding.axes > axes:
+            raise UsageError(
+                f"{encoding.name} encodes rows and columns, and the tokens of this task stand on a line; add --task "
+                f"grid, or choose an encoding of one axis"
+            )
+
+
 @torch.no_grad()
 def _refuse_short(spec: Spec, layers: list[Encoding], shape: Shape) -> None:
     """Refuse a spec that lacks positions for a training window, such as `learned+randomized`."""
@@ -69,7 +81,7 @@ def _refuse_short(spec: Spec, layers: list[Encoding], shape: Shape) -> None:
     q_1HTD = x_1TW.unflatten(2, (shape.heads, -1)).transpose(1, 2)
     try:
         for encoding in dict.fromkeys(layers):
-            pos = encoding.positions(torch.arange(shape.length))
+            pos = encoding.locate(shape.length, torch.device("cpu")).pos
             encoding.embed(x_1TW, pos, ids)
             encoding.query(q_1HTD, pos)
     except Unsupported as reason:
@@ -96,7 +108,9 @@ def _refuse_wrong_shapes(layers: list[Encoding], shape: Shape) -> None:
 def _refuse_memory(layers: list[Encoding]) -> None:
     """Refuse encodings whose output is not a function of distances: every segment starts at position 0 again."""
     for encoding in layers:
-        if not encoding.relative or encoding.sinks:
+        if encoding.axes == 2:
+            why = "a grid does not go on from segment to segment"
+        elif not encoding.relative or encoding.sinks:
             why = "it depends on where in a text a token is, and every segment starts at 0 again"
         elif encoding.rescales:
             why = "it depends on the total length, and a segment does not know it"

@@ -83,6 +83,7 @@ class Task(ABC):
     summary: ClassVar[str]  # one line for `poscli ls tasks`
     protocols: ClassVar[tuple[str, ...]]  # names of the protocols of its evaluation
     columns: ClassVar[dict[str, tuple[str, str]]] = {}  # further columns of eval.csv: (dtype, meaning)
+    axes: ClassVar[int] = 1  # of the tokens' positions: 1 for a line of text, 2 for the cells of a grid
     same_text: ClassVar[bool] = True  # True: `text` is the same at every length, so that lengths share measurements
 
     corpus: str  # canonical name of the text, for the column `corpus` of results

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from poscli.attention import ENGINES, Place, attend, engines_for
-from poscli.equation import Encoding, Positions, Unsupported
+from poscli.attention import Place, engines_for
+from poscli.equation import Encoding, Unsupported
+from poscli.equation.grids import columns_of
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model.cache import Cache
 from poscli.model.weights import load_weights, weights_of
 from poscli.verify.noise import FLOAT32, draw, tolerances
+from poscli.verify.shifted import FAR, REFERENCE, SHIFTS, attended, shifted, shown
 from poscli.verify.subject import BATCH, HEADS, LENGTH, VOCAB, WIDTH, Subject
 
-FAR = 16 * LENGTH  # tokens
 LONGEST_TRIED = 2**20  # tokens
 SECONDS_OF_SEARCH = 0.5  # after which `range` tries no longer input
-REFERENCE = ENGINES["reference"]
+CPU = torch.device("cpu")
 
 
 class Failed(Exception):
@@ -47,7 +47,7 @@ def shapes(subject: Subject) -> str:
             given = subject.inputs(LENGTH, LENGTH, dtype)
             if wrong := wrong_shapes(encoding, BlankInputs(given["x"], given["q"], subject.text(LENGTH))):
                 raise Failed(wrong)
-            out = _attend(encoding, given, torch.arange(LENGTH))
+            out = attended(encoding, given, encoding.locate(LENGTH, CPU).pos)
             if out.dtype != dtype or out.shape != given["v"].shape:
                 raise Failed(f"attention on {dtype} gives {out.dtype} {list(out.shape)}, not {list(given['v'].shape)}")
     filled = sorted(set().union(*(encoding.blanks for encoding in subject.encodings)))
@@ -80,12 +80,13 @@ def decoding(subject: Subject) -> str:
         if any("embed" in encoding.blanks for encoding in subject.encodings):
             raise Skipped("the embedding depends on the total length, as declared")
         model, count = subject.fresh(layers=1).eval(), 2 * LENGTH if subject.takes(2 * LENGTH) else LENGTH
-    text, cache, worst = subject.text(count), Cache(), 0.0
+    text, cache, worst = subject.text(count), Cache(columns=columns_of(count)), 0.0
     limit = subject.tolerance(text, model)
     full = None if subject.rescales else model(text)
     for t in range(count):
         step = model(text[:, t : t + 1], cache=cache)[:, -1]
-        known = model(text[:, : t + 1])[:, -1] if full is None else full[:, t]
+        whole = Cache(columns=cache.columns)
+        known = model(text[:, : t + 1], cache=whole)[:, -1] if full is None else full[:, t]
         worst = max(worst, float((step - known).abs().max()))
     if not worst <= limit:
         raise Failed(f"logits are {worst:.1g} away from the full forward, {limit:.1g} would be rounding")
@@ -118,21 +119,23 @@ def shifts(subject: Subject) -> str:
         raise Skipped("it depends on the total length, as declared")
     moved, limit = 0.0, 0.0
     for encoding in subject.encodings:
-        for shift in (LENGTH // 2, FAR):
+        for shift in SHIFTS[encoding.axes]:
             try:
-                here, there = (_at(encoding, subject, index) for index in (0, shift))
+                here, there = (shifted(encoding, subject, by) for by in (torch.zeros_like(shift), shift))
             except Unsupported:
                 continue
             apart = float((here - there).abs().max())
             # An angle is off by 2 units in the last place of the position; a score sums WIDTH such products.
-            limit = 4 * FLOAT32 * (LENGTH + shift) * WIDTH
+            limit = 4 * FLOAT32 * (LENGTH + int(shift.max())) * WIDTH
             moved = max(moved, apart)
             if encoding.relative and not apart <= limit:
-                raise Failed(f"{shift} tokens farther on, attention changes by {apart:.1g}; declare `relative = False`")
+                far_ = f"{shown(shift)} farther on"
+                raise Failed(f"{far_}, attention changes by {apart:.1g}; declare `relative = False`")
     declared = all(encoding.relative for encoding in subject.encodings)
     if not declared and moved <= limit and not subject.composed:
         raise Failed("nothing changes with the position: `relative = False` is wrong")
-    return f"same attention {FAR} tokens on" if declared else f"not relative, as declared: changes by {moved:.1g}"
+    same = " and ".join(shown(shift) for shift in SHIFTS[subject.axes][-subject.axes :])
+    return f"same attention {same} on" if declared else f"not relative, as declared: changes by {moved:.1g}"
 
 
 def far(subject: Subject) -> str:
@@ -218,26 +221,6 @@ def learning(subject: Subject) -> str:
     return f"{count:,} parameters, all with finite gradients{words}" if own else "it learns nothing"
 
 
-def _attend(encoding: Encoding, given: dict[str, Tensor], pos: Tensor) -> Tensor:
-    """Attention of the reference engine at positions `[T]` of any spacing."""
-    with torch.no_grad():
-        features = encoding.features(given["x"]) if "features" in encoding.blanks else None
-        at = Positions(pos=pos, step=None)
-        return attend(REFERENCE, encoding, given["q"], given["k"], given["v"], at, features)
-
-
-def _at(encoding: Encoding, subject: Subject, start: int) -> Tensor:
-    """Attention of a few tokens from token `start` of a text on; an embedding is used as q, k and v."""
-    count = LENGTH // 2
-    pos = encoding.positions(torch.arange(start + count))[start:]
-    given = subject.inputs(count, count, torch.float32)
-    if "embed" in encoding.blanks:
-        x_BTW = encoding.embed(given["x"], pos, subject.text(count))
-        heads = x_BTW.unflatten(2, (HEADS, -1)).transpose(1, 2)
-        given |= {"q": heads, "k": heads, "v": heads}
-    return _attend(encoding, given, pos)
-
-
 def _longest(encoding: Encoding, subject: Subject, dtype: torch.dtype) -> tuple[int, bool]:
     """The longest finite input by doubling and bisection, and whether a longer one is known to fail."""
     good, bad, start = LENGTH, 2 * LENGTH, time.monotonic()
@@ -258,13 +241,13 @@ def _finite_at(encoding: Encoding, subject: Subject, dtype: torch.dtype, count: 
     index = torch.tensor([0, 1, count // 2, count - 2, count - 1])
     given = subject.inputs(len(index), len(index), dtype)
     try:
-        pos = encoding.positions(torch.arange(count))[index] if "positions" in encoding.blanks else index
+        pos = encoding.locate(count, CPU).pos[index]
         embedded = encoding.embed(given["x"], pos, subject.text(len(index), BATCH))
         bounded = encoding.temperature(torch.tensor([count])).isfinite() if "temperature" in encoding.blanks else True
         return bool(
             torch.as_tensor(bounded).all()
             and embedded.isfinite().all()
-            and _attend(encoding, given, pos).isfinite().all()
+            and attended(encoding, given, pos).isfinite().all()
         )
     except Unsupported:
         return False

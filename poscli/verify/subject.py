@@ -62,6 +62,11 @@ class Subject:
         return any(encoding.rescales for encoding in self.encodings)
 
     @property
+    def axes(self) -> int:
+        """The axes of positions, the most of any layer."""
+        return max(encoding.axes for encoding in self.encodings)
+
+    @property
     def composed(self) -> bool:
         """Whether the spec composes several encodings; no class declares properties of the composition."""
         return any(len(leaves) > 1 for leaves in parse(self.spec).layers)

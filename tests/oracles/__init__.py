@@ -30,7 +30,7 @@ class Content:
     v: Tensor
     x: Tensor  # [B, T, W], the layer's input
     ids: Tensor  # [B, T], int64
-    pos: Tensor  # [T], the order of the tokens, times a stride
+    pos: Tensor  # the order of the tokens [T], or their rows and columns [T, 2], times a stride
 
 
 FLOAT32, FLOAT64 = 2**-23, 2**-52  # units of rounding

@@ -34,10 +34,12 @@ def model(name: str) -> Library:
 
 bloom = model("bloom.modeling_bloom")
 deberta_v2 = model("deberta_v2.modeling_deberta_v2")
+detr = model("detr.modeling_detr")
 gpt_neox = model("gpt_neox.modeling_gpt_neox")
 gptj = model("gptj.modeling_gptj")
 llama = model("llama.modeling_llama")
 marian = model("marian.modeling_marian")
+qwen2_vl = model("qwen2_vl.modeling_qwen2_vl")
 swin = model("swin.modeling_swin")
 swinv2 = model("swinv2.modeling_swinv2")
 t5 = model("t5.modeling_t5")

@@ -13,16 +13,18 @@ from oracles import FLOAT32, Content, Oracle, attention
 from poscli.attention import ENGINES, Place, attend, engines_for
 from poscli.encodings import Encoding
 from poscli.equation import Positions, Unsupported
+from poscli.equation.grids import columns_of, raster
 
 BATCH = 2
 STRIDES = (1, 21)  # steps between positions, which reach the training length, and 16 times that
 EMBEDDING_STRIDES = (1, 13, 21)  # a hierarchy of 16 rows ends at position 255, which 21 steps pass
 
 
-def content(stride: int, dtype: torch.dtype) -> Content:
+def content(oracle: Oracle, stride: int, dtype: torch.dtype) -> Content:
     q, k, v = (draw(BATCH, HEADS, LENGTH, HEAD_WIDTH, seed=n, dtype=dtype).requires_grad_() for n in range(3))
     x = draw(BATCH, LENGTH, WIDTH, seed=3, dtype=dtype).requires_grad_()
-    pos = stride * torch.arange(LENGTH, dtype=torch.float64)
+    order = torch.arange(LENGTH)
+    pos = stride * (order if make(oracle.spec).axes == 1 else raster(order, columns_of(LENGTH))).double()
     return Content(q, k, v, x, tokens(BATCH, LENGTH) % VOCAB, pos)
 
 
@@ -37,7 +39,7 @@ def with_gradients(out: Tensor, encoding: Encoding, c: Content) -> dict[str, Ten
 
 def expected(oracle: Oracle, stride: int, noise: int | None = None) -> dict[str, Tensor]:
     """The oracle's results; with a seed `noise`, every input is changed by one unit of rounding of float32."""
-    encoding, c = make(oracle.spec, dtype=torch.float64), content(stride, torch.float64)
+    encoding, c = make(oracle.spec, dtype=torch.float64), content(oracle, stride, torch.float64)
     if noise is not None:
         with torch.no_grad():
             for n, number in enumerate([c.q, c.k, c.v, c.x, c.pos, *encoding.parameters()]):
@@ -48,16 +50,19 @@ def expected(oracle: Oracle, stride: int, noise: int | None = None) -> dict[str,
 
 def found(oracle: Oracle, stride: int, engine: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """The results of poscli, with gradients if the engine has a backward pass."""
-    encoding, c = copy.deepcopy(make(oracle.spec)).to(dtype), content(stride, dtype)
+    encoding, c = copy.deepcopy(make(oracle.spec)).to(dtype), content(oracle, stride, dtype)
     assert make(oracle.spec).blanks == encoding.blanks
     index = c.pos.long()
     pos = encoding.positions(index)
     if oracle.gives == "embedding":
         return with_gradients(encoding.embed(c.x, pos, c.ids), encoding, c)
     features = encoding.features(c.x) if "features" in encoding.blanks else None
-    step = float(stride) if torch.equal(pos, index) else None
+    even = torch.equal(pos, index)
+    at = Positions(pos=pos, step=float(stride) if even else None)
+    if encoding.axes == 2:
+        at = Positions(pos=pos, step=None, columns=columns_of(LENGTH) if even and stride == 1 else None)
     with torch.set_grad_enabled(ENGINES[engine].gradient):
-        out = attend(ENGINES[engine], encoding, c.q, c.k, c.v, Positions(pos=pos, step=step), features)
+        out = attend(ENGINES[engine], encoding, c.q, c.k, c.v, at, features)
     return with_gradients(out, encoding, c) if out.requires_grad else {"result": out.double()}
 
 
