@@ -106,7 +106,7 @@ def test_verify_finds_what_the_tutorial_says_about_a_wrong_encoding(tmp_path: Pa
     monkeypatch.setattr(plugin_sources, "_loaded", {})
     assert cli("new", "my-encoding").code == 0
     path = Path("my_encoding.py")
-    path.write_text(path.read_text().replace("d.sqrt()", "d.log()"))
+    path.write_text(path.read_text().replace("d.sqrt()", "(d / len(d)).sqrt()"))
     result = cli("verify", "my_encoding.py")
     assert result.code == 1
     text = " ".join(TUTORIAL.read_text(encoding="utf-8").split())
