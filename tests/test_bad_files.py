@@ -125,7 +125,7 @@ def test_unknown_runs_are_refused_with_similar_names(run, command):
     assert_refused((command, "--run", "alibi-z"), 2, ("'alibi-z'", run.name))
     assert_refused((command, "--run", run.name + "x"), 2, ("did you mean", run.name))
     assert_refused((command, "--enc", "rope"), 2, ("encoding rope", "there are: alibi"))
-    assert_refused((command, "--enc", "alibbi"), 2, ("'alibbi'", "did you mean alibi?"))
+    assert_refused((command, "--enc", "alibbi"), 2, ("'alibbi'", "did you mean alibi or alibi-2d?"))
 
 
 def _digit(path):

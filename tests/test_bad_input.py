@@ -41,8 +41,8 @@ USAGE = [
     (("train", *NANO), "--enc"),
     ((*TRAIN, "--enc", "rope|none|alibi"), ("alternates 3 encodings", "has 2 layers")),
     ((*ALIBI, "--tokens", "5"), ("--tokens 5 is less than one step", "give at least")),
-    ((*TRAIN, "--enc", "alibbi"), ("'alibbi'", "did you mean alibi?")),
-    ((*TRAIN, "--enc", "ALIBI"), ("'ALIBI'", "did you mean alibi?")),
+    ((*TRAIN, "--enc", "alibbi"), ("'alibbi'", "did you mean alibi or alibi-2d?")),
+    ((*TRAIN, "--enc", "ALIBI"), ("'ALIBI'", "did you mean alibi or alibi-2d?")),
     ((*TRAIN, "--enc", "rope(bsae=500)"), ("'bsae'", "did you mean base?")),
     ((*TRAIN, "--enc", "rope(theta=5)"), ("'theta'", "base", "fraction", "layout")),
     ((*TRAIN, "--enc", "none(base=5)"), ("'base'", "takes none")),
@@ -229,7 +229,7 @@ def test_debug_shows_the_traceback(folder):
     result = cli(*TRAIN, "--enc", "alibbi", "--debug")
     assert result.code == 2
     assert "Traceback" in result.err
-    assert "error: there is no encoding 'alibbi': did you mean alibi?" in result.err
+    assert "error: there is no encoding 'alibbi': did you mean alibi or alibi-2d?" in result.err
 
 
 def test_a_defect_of_poscli_is_one_line_too(monkeypatch):

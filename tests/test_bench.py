@@ -195,7 +195,7 @@ def test_an_encoding_that_an_engine_cannot_run_gets_unsupported_rows(tmp_path: P
     [
         (("--enc", "cope", "--engine", "sdpa"), "--engine sdpa: the engine sdpa cannot run cope"),
         (("--enc", "alibi", "--engine", "spda"), "did you mean sdpa?"),
-        (("--enc", "alibbi"), "did you mean alibi?"),
+        (("--enc", "alibbi"), "did you mean alibi or alibi-2d?"),
         (("--enc", "alibi", "--preset", "tinny"), "did you mean tiny"),
         (("--enc", "alibi", "--what", "tran"), "'machine', 'train', 'eval' or 'decode'"),
         (("--enc", "alibi", "--lengths", "64,oops"), "--lengths 'oops': no number of tokens"),

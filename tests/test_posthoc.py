@@ -46,7 +46,7 @@ def test_compatible_encodings_get_their_full_spec(trained: str, target: str, ful
         ("rope", "rope+t5", "a model must be trained with t5"),
         ("rope|none", "yarn", "its layers alternate, so write 2 encodings with | between"),
         ("rope|none", "rope|none|rope", "one alternates 2 encodings, the other 3"),
-        ("rope", "alibbi", "did you mean alibi?"),
+        ("rope", "alibbi", "did you mean alibi or alibi-2d?"),
     ],
 )
 def test_incompatible_encodings_are_refused_with_the_reason(trained: str, target: str, reason: str) -> None:

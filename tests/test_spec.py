@@ -63,7 +63,7 @@ def test_canonical_forms(text: str, canonical: str) -> None:
     [
         ("", "expected the name of an encoding at its end"),
         (" \n", "expected the name of an encoding at its end"),
-        ("alibbi", r"there is no encoding 'alibbi': did you mean alibi\?"),
+        ("alibbi", r"there is no encoding 'alibbi': did you mean alibi or alibi-2d\?"),
         ("zzz", "there is no encoding 'zzz': none of the "),
         ("Rope", "there is no encoding 'Rope': did you mean rope"),
         ("rope(bse=3)", r"rope has no option 'bse': did you mean base\?"),

@@ -84,6 +84,7 @@ GEOMETRIC = [20 ** ((n + 0.5) / 6) for n in range(6)]  # from 1 to L/2 over head
 STARTS: dict[str, dict[str, Drawn | Equal | Callable[[Tensor], None]]] = {
     "alibi": {"slope": Equal(ALIBI)},
     "alibi(trainable=true)": {"slope": Equal(ALIBI)},
+    "alibi-2d": {"slope": Equal(ALIBI)},
     "cable": {"w": ZERO, "b": ZERO},
     "cable(start=-5)": {"w": ZERO, "b": Equal(-5.0)},
     "clipped": {"table": ZERO},
@@ -141,15 +142,20 @@ STARTS: dict[str, dict[str, Drawn | Equal | Callable[[Tensor], None]]] = {
         "r2": through(sigmoid_times_2, [5 / 3, 1.0, 1 / 3]),  # (0, 2), the largest r1 where r2 is smallest
     },
     "learned": {"table": normal(1.0)},
+    "learned-2d": {"rows": normal(1.0), "columns": normal(1.0)},
     "path(rank=24)": {"down": normal(WIDTH**-0.5), "up": normal(24**-0.5), "u": ZERO, "b": ZERO},
     "polynomial": {"a": Equal([[-fall for fall in LINEAR_FALL], [0.0] * 3, [0.0] * 3])},
     "pope": {"delta": ZERO},
     "pope(start=uniform)": {"delta": Drawn("uniform", 2 * math.pi / math.sqrt(12), mean=-math.pi)},
     "query-bias": {"table": ZERO, "u": ZERO},
+    # 4 of the 8 pairs turn with the rows, and with `mixed` all turn in two directions, at right angles in pairs
+    "rope-2d(mixed=true)": {"frequencies": through(lambda x: x.norm(dim=0), [10 ** (-m / 2) for m in range(4)] * 2)},
     "shaw": {"a_k": ZERO, "a_v": ZERO},
     "sinusoidal(combine=concat)": {"project.weight": linear(2 * WIDTH)},
     "ssmax": {"s": Equal(1 / math.log(LENGTH))},
     "t5": {"table": ZERO},
+    "swin-2d": {"table": ZERO},
+    "t5-2d": {"rows": ZERO, "columns": ZERO},
     "transformer-xl": {"u": ZERO, "v": ZERO, "w_r": normal(WIDTH**-0.5)},
     "tupe": {"p": normal(0.02), "u_q": normal(WIDTH**-0.5), "u_k": normal(WIDTH**-0.5), "b.table": ZERO},
     "urpe": {"parts.1.c": ONE},

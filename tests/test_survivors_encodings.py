@@ -43,8 +43,8 @@ def test_buckets_of_deberta_need_distances_beyond_their_middle(buckets: int, sma
 def test_encodings_of_which_all_layers_use_one_instance() -> None:
     """As their papers say, or because they learn nothing and are applied outside attention."""
     assert {row["name"] for row in describe_encodings() if row["shared"]} == {
-        "alibi", "complex", "floater", "hierarchical", "interpolated", "learned", "logn", "longrope", "randomized",
-        "sandwich", "sink", "sinusoidal", "t5", "tupe", "window",
+        "alibi", "alibi-2d", "complex", "floater", "hierarchical", "interpolated", "learned", "learned-2d", "logn",
+        "longrope", "randomized", "sandwich", "sink", "sinusoidal", "sinusoidal-2d", "t5", "t5-2d", "tupe", "window",
     }  # fmt: skip
 
 
@@ -113,12 +113,12 @@ def test_options_are_refused_beyond_their_bounds(spec: str) -> None:
 USABLE = {name for name in names() if not missing(name)}
 ABSOLUTE = {"complex", "fire", "floater", "grape-additive", "hierarchical", "learned", "sinusoidal", "tupe"}
 # Sums of waves, and groups that are counted from the start of the text, depend on more than the distance, too.
-ABSOLUTE |= {"fope", "self-extend"}
+ABSOLUTE |= {"fope", "self-extend", "learned-2d", "sinusoidal-2d"}
 # Without a factor, these are scaled by the length of the text that is read.
 SCALED = {"interpolated", "llama3", "longrope", "rope-dynamic", "rope-linear", "rope-ntk", "self-extend", "yarn"}
 
 
-def test_all_encodings_but_ten_see_distances_only() -> None:
+def test_all_encodings_but_twelve_see_distances_only() -> None:
     assert {name for name in USABLE if not make(name).relative} == ABSOLUTE & USABLE
 
 

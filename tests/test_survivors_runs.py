@@ -37,8 +37,9 @@ from poscli.system.seeds import derive
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
 from poscli.tasks.task import IGNORED, Batch, Text
-from poscli.verify.checks import _finite_at, range_of_dtypes
+from poscli.verify.checks import range_of_dtypes
 from poscli.verify.noise import draw, perturbed, rounding, tolerances
+from poscli.verify.probe import finite_at
 from poscli.verify.subject import SHAPE, Subject
 
 
@@ -277,9 +278,8 @@ class Far(Encoding):
 
 
 def test_the_range_of_a_dtype_is_that_of_the_encodings_own_positions() -> None:
-    encoding, subject = Far(SHAPE), Subject("none", 0)
-    assert _finite_at(encoding, subject, torch.float16, 5)
-    assert not _finite_at(encoding, subject, torch.float16, 1000)  # 999,000 is too large, 999 would not be
+    assert finite_at(Far(SHAPE), torch.float16, 5)
+    assert not finite_at(Far(SHAPE), torch.float16, 1000)  # 999,000 is too large, 999 would not be
 
 
 def test_only_several_encodings_of_one_layer_are_a_composition() -> None:

@@ -256,7 +256,7 @@ def test_the_table_shows_what_failed() -> None:
     [
         ((), "name encodings to verify, or give --all"),
         (("alibi", "--all"), "name encodings to verify, or give --all"),
-        (("alibbi",), "did you mean alibi?"),
+        (("alibbi",), "did you mean alibi or alibi-2d?"),
         (("torch.nn:Linear",), "is no encoding"),
         (("rope(base=0.5)",), "base must be above 1, got 0.5"),
     ],

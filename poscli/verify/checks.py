@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from poscli.attention import Place, engines_for
-from poscli.equation import Encoding, Unsupported
+from poscli.equation import Unsupported
 from poscli.equation.grids import columns_of
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model.cache import Cache
 from poscli.model.weights import load_weights, weights_of
 from poscli.verify.noise import FLOAT32, draw, tolerances
-from poscli.verify.shifted import FAR, REFERENCE, SHIFTS, attended, shifted, shown
-from poscli.verify.subject import BATCH, HEADS, LENGTH, VOCAB, WIDTH, Subject
+from poscli.verify.probe import REFERENCE, attend_at, longest_finite
+from poscli.verify.shifted import FAR, SHIFTS, shifted, shown
+from poscli.verify.subject import HEADS, LENGTH, VOCAB, WIDTH, Subject
 
-LONGEST_TRIED = 2**20  # tokens
-SECONDS_OF_SEARCH = 0.5  # after which `range` tries no longer input
 CPU = torch.device("cpu")
 
 
@@ -47,7 +45,7 @@ def shapes(subject: Subject) -> str:
             given = subject.inputs(LENGTH, LENGTH, dtype)
             if wrong := wrong_shapes(encoding, BlankInputs(given["x"], given["q"], subject.text(LENGTH))):
                 raise Failed(wrong)
-            out = attended(encoding, given, encoding.locate(LENGTH, CPU).pos)
+            out = attend_at(encoding, given, encoding.locate(LENGTH, CPU).pos)
             if out.dtype != dtype or out.shape != given["v"].shape:
                 raise Failed(f"attention on {dtype} gives {out.dtype} {list(out.shape)}, not {list(given['v'].shape)}")
     filled = sorted(set().union(*(encoding.blanks for encoding in subject.encodings)))
@@ -159,7 +157,7 @@ def range_of_dtypes(subject: Subject) -> str:
     """Attention is finite up to the length that `longest` states; returns the length found in each dtype."""
     limits = []
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        longest, ended = min(_longest(encoding, subject, dtype) for encoding in subject.encodings)
+        longest, ended = min(longest_finite(encoding, dtype, subject.seed) for encoding in subject.encodings)
         promised = [n for encoding in subject.encodings if (n := encoding.longest(dtype)) is not None]
         if promised and ended and longest < min(promised) and not subject.composed:
             raise Failed(f"{dtype} is finite up to {longest:,} tokens only, `longest` says {min(promised):,}")
@@ -219,38 +217,6 @@ def learning(subject: Subject) -> str:
     idle = [name for name, p in own.items() if float(p.grad.abs().max()) <= 1e-6]  # type: ignore[union-attr]
     words = f"; {', '.join(idle)} changes nothing: the softmax cancels it" if idle else ""
     return f"{count:,} parameters, all with finite gradients{words}" if own else "it learns nothing"
-
-
-def _longest(encoding: Encoding, subject: Subject, dtype: torch.dtype) -> tuple[int, bool]:
-    """The longest finite input by doubling and bisection, and whether a longer one is known to fail."""
-    good, bad, start = LENGTH, 2 * LENGTH, time.monotonic()
-    while bad <= LONGEST_TRIED and _finite_at(encoding, subject, dtype, bad):
-        good, bad = bad, 2 * bad
-        if time.monotonic() - start > SECONDS_OF_SEARCH:
-            return good, False
-    if bad > LONGEST_TRIED:
-        return good, False
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if _finite_at(encoding, subject, dtype, middle) else (good, middle)
-    return good, True
-
-
-def _finite_at(encoding: Encoding, subject: Subject, dtype: torch.dtype, count: int) -> bool:
-    """Whether a few tokens at the start, middle and end of a text of `count` tokens get finite attention."""
-    index = torch.tensor([0, 1, count // 2, count - 2, count - 1])
-    given = subject.inputs(len(index), len(index), dtype)
-    try:
-        pos = encoding.locate(count, CPU).pos[index]
-        embedded = encoding.embed(given["x"], pos, subject.text(len(index), BATCH))
-        bounded = encoding.temperature(torch.tensor([count])).isfinite() if "temperature" in encoding.blanks else True
-        return bool(
-            torch.as_tensor(bounded).all()
-            and embedded.isfinite().all()
-            and attended(encoding, given, pos).isfinite().all()
-        )
-    except Unsupported:
-        return False
 
 
 LOOK = {

@@ -7,6 +7,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from poscli.equation import Shape
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 FLOAT32 = 2**-23  # the unit of rounding of float32
@@ -15,6 +17,24 @@ FLOAT32 = 2**-23  # the unit of rounding of float32
 def draw(*size: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal numbers from a generator of their own."""
     return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def draw_tokens(vocab: int, batch: int, count: int, seed: int = 0) -> Tensor:
+    """Random token ids `[batch, count]`."""
+    return torch.randint(vocab, (batch, count), generator=torch.Generator().manual_seed(seed + 17))
+
+
+def draw_inputs(
+    shape: Shape, queries: int, keys: int, dtype: torch.dtype, *, seed: int = 0, batch: int = 2
+) -> dict[str, Tensor]:
+    """Random inputs of one attention call: q, k and v per head in a dtype, and x `[B, S, W]`, the layer's input.
+
+    x is in float32 at least, because the norm before it returns float32 at least.
+    """
+    heads = {name: (batch, shape.heads, t, shape.head_width) for name, t in (("q", queries), ("k", keys), ("v", keys))}
+    sizes: dict[str, tuple[int, ...]] = heads | {"x": (batch, keys, shape.width)}
+    drawn = {name: draw(*size, seed=seed + n, dtype=dtype) for n, (name, size) in enumerate(sizes.items())}
+    return drawn | {"x": drawn["x"].to(torch.promote_types(dtype, torch.float32))}
 
 
 def perturbed(module: ModuleT, seed: int = 0) -> ModuleT:

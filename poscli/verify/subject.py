@@ -14,7 +14,7 @@ from poscli.equation import Encoding, Unsupported
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
 from poscli.specs import build, parse
-from poscli.verify.noise import FLOAT32, draw, perturbed, rounding
+from poscli.verify.noise import FLOAT32, draw, draw_inputs, draw_tokens, perturbed, rounding
 
 LENGTH, HEADS, WIDTH, VOCAB, BATCH = 16, 4, 32, 11, 2
 CONFIG = ModelConfig(layers=2, width=WIDTH, heads=HEADS, mlp=48)
@@ -53,8 +53,7 @@ class Subject:
 
     def text(self, count: int, batch: int = BATCH) -> Tensor:
         """Random tokens."""
-        generator = torch.Generator().manual_seed(self.seed + 17)
-        return torch.randint(VOCAB, (batch, count), generator=generator)
+        return draw_tokens(VOCAB, batch, count, self.seed)
 
     @property
     def rescales(self) -> bool:
@@ -86,10 +85,7 @@ class Subject:
 
     def inputs(self, queries: int, keys: int, dtype: torch.dtype, noise: int | None = None) -> dict[str, Tensor]:
         """q, k, v and the layer's input x; with a seed `noise`, each number is changed by one unit of rounding."""
-        sizes = {n: (BATCH, HEADS, t, WIDTH // HEADS) for n, t in (("q", queries), ("k", keys), ("v", keys))}
-        sizes["x"] = (BATCH, keys, WIDTH)  # type: ignore[assignment]
-        drawn = {name: draw(*size, seed=self.seed + n, dtype=dtype) for n, (name, size) in enumerate(sizes.items())}
-        drawn["x"] = drawn["x"].to(torch.promote_types(dtype, torch.float32))  # norms hand out float32 at least
+        drawn = draw_inputs(SHAPE, queries, keys, dtype, seed=self.seed, batch=BATCH)
         return drawn if noise is None else {name: rounded(x, noise + n) for n, (name, x) in enumerate(drawn.items())}
 
     def attention(
