@@ -58,7 +58,10 @@ class Verdict:
         return f"{self.encoding}: {self.status}, {counts[PASSED]} checks hold{does_not}{failed}"
 
     def _repr_html_(self) -> str:
-        rows = [(f.check, f.status, f.detail + (f"\nlook at: {f.look}" if f.look else "")) for f in self.findings]
+        rows: list[tuple[str, str, str]] = []
+        for finding in self.findings:
+            rows.append((finding.check, finding.status, finding.detail))
+            rows += [("", "", f"look at: {finding.look}")] if finding.look else []
         return html_table(f"{self.encoding}: {self.status}", rows, ("check", "", "what was found"), colors=COLORS)
 
     def record(self) -> dict[str, Any]:
