@@ -18,7 +18,20 @@ from poscli.cli import main
 from poscli.runs.run import Run, list_runs
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ["train", "extrapolate", "report", "compare", "run", "generate", "verify", "bench", "ls", "doctor", "rm"]
+COMMANDS = [
+    "train",
+    "extrapolate",
+    "report",
+    "compare",
+    "run",
+    "generate",
+    "verify",
+    "new",
+    "bench",
+    "ls",
+    "doctor",
+    "rm",
+]
 LS = ["encodings", "tasks", "corpora", "tokenizers", "protocols", "baselines", "runs", "suites"]
 LENGTH = 32  # tokens of a training window
 NANO = ("--preset", "nano", "--length", LENGTH, "--batch", 4, "--tokens", "4k")  # 31 steps: attention has an effect
