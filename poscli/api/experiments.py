@@ -65,7 +65,7 @@ def train(
         config = resolve(request, spec_of(enc), seed, where)
         _refuse_without_source(config)
         task = open_task(request.task, request.corpus, request.tokenizer)
-        task.check(request.length)
+        task.check(config.length)
         config = config.model_copy(update={"corpus": task.corpus})
         runs = Path(out) / "runs"
         if force and (runs / config.run_id(task.fingerprint)).exists():
