@@ -27,6 +27,7 @@ COMMANDS = [
     "generate",
     "verify",
     "new",
+    "inspect",
     "bench",
     "ls",
     "doctor",

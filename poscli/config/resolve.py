@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from poscli import specs
@@ -26,7 +28,7 @@ def resolve(
 
     `axes` are those of the tokens' positions, by default the task's.
     """
-    model = _model(request)
+    model = model_config(request.preset, request.model)
     task, tokenizer = TASKS.full_name(request.task), TOKENIZERS.full_name(request.tokenizer)
     length = TASKS.get(task).length if request.length is None else request.length
     _refuse_memory_of_grids(task, model)
@@ -64,11 +66,11 @@ def _refuse_memory_of_grids(task: str, model: ModelConfig) -> None:
         )
 
 
-def _model(request: TrainRequest) -> ModelConfig:
+def model_config(preset: str, fields: Mapping[str, int]) -> ModelConfig:
     """The preset's shape with the given fields instead; a width without `mlp` also sets the usual width of the MLP."""
-    if request.preset not in PRESETS:
-        raise UsageError(f"there is no preset {request.preset!r}: {near(request.preset, PRESETS)}")
-    given = dict(request.model)
+    if preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}: {near(preset, PRESETS)}")
+    given = dict(fields)
     if "width" in given:
         given.setdefault("mlp", mlp_width(given["width"]))
-    return validated(ModelConfig, PRESETS[request.preset].model_dump() | given, "model")
+    return validated(ModelConfig, PRESETS[preset].model_dump() | given, "model")

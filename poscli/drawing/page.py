@@ -70,7 +70,7 @@ class Page:
         self.strip: Axes | None = None
         if failures:
             self.strip = self.figure.add_axes(self._box(BOTTOM + body + 0.08, strip - 0.08), sharex=self.axes)
-        _plain_frame(self.axes)
+        plain_frame(self.axes)
 
     def _box(self, bottom: float, height: float) -> tuple[float, float, float, float]:
         return LEFT / WIDTH, bottom / self.height, 0.7, height / self.height
@@ -256,7 +256,8 @@ def _leader(style: Style) -> dict[str, object]:
     }
 
 
-def _plain_frame(axes: Axes) -> None:
+def plain_frame(axes: Axes) -> None:
+    """Give axes the look of all figures: faint horizontal lines, and no frame at the top and the right."""
     axes.set_facecolor("white")
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.7)
     axes.set_axisbelow(True)

@@ -1,0 +1,82 @@
+"""`poscli inspect`: pictures and measured properties of encodings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poscli.cli import complete
+from poscli.cli.from_model import Part, from_model
+from poscli.cli.options import Json, Out
+from poscli.inspect.settings import DrawnShape, InspectSettings
+from poscli.system.console import emit, note, out
+from poscli.system.errors import PARTIAL, UsageError
+
+FLAGS = {"length": ("--length", "-L"), "properties": ("--properties/--no-properties",)}
+
+Encodings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Encoding specs: rope, 'rope|none', or your own path/to/file.py:Class; several are drawn side by side, on "
+        "the same axes.",
+        autocompletion=complete.encodings,
+    ),
+]
+Runs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--run",
+        help="A trained run, by its id or the beginning of it: its weights, and attention in its own text; repeatable.",
+        autocompletion=complete.runs,
+    ),
+]
+Everything = Annotated[
+    bool, typer.Option("--all", help="A gallery of all that `poscli ls encodings` shows, without property sheets.")
+]
+Folder = Annotated[
+    Path | None, typer.Option("--to", help="Folder of the files; by default OUT/inspect/ENC.", show_default=False)
+]
+
+
+@from_model(FLAGS, {"model": Part(DrawnShape, "the preset's")})
+def inspect(
+    settings: InspectSettings,
+    enc: Encodings = None,
+    run: Runs = None,
+    all_: Everything = False,
+    to: Folder = None,
+    out_: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Show what an encoding does: tables, angles, biases, attention by distance, and its measured properties."""
+    import torch
+
+    from poscli.inspect.session import folder_of, groups_of, inspect_groups, write_sheet
+    from poscli.inspect.show import show
+
+    torch.set_num_threads(1)  # the tensors are too small for a second thread to pay
+    if bool(enc or run) == all_:
+        raise UsageError("name an encoding or a --run to inspect, or give --all: poscli inspect rope")
+    if all_:
+        _gallery(settings, to or out_ / "inspect" / "gallery", json_)
+        return
+    groups = groups_of(enc or [], run or [], out_ / "runs", settings)
+    inspected = inspect_groups(groups, settings)
+    files = write_sheet(inspected, to or folder_of(groups, out_))
+    document = {"inspected": [each.record() for each in inspected], "files": [str(path) for path in files]}
+    emit(json_, document, lambda: show(inspected, out()))
+    for path in files:
+        note(f"wrote {path}")
+
+
+def _gallery(settings: InspectSettings, folder: Path, json_: bool) -> None:
+    """Draw every encoding and the contact sheet; exit code 3 if one of them could not be drawn."""
+    from poscli.inspect.gallery import draw_gallery, show_gallery
+
+    gallery = draw_gallery(settings, folder)
+    emit(json_, gallery.record(), lambda: show_gallery(gallery, out()))
+    note(f"wrote {gallery.page} and {len(gallery.files) - 1} pictures beside it")
+    if gallery.failed:
+        raise typer.Exit(PARTIAL)

@@ -1,0 +1,96 @@
+"""The base of all numbers behind pictures, and how several of them are written in one sentence."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poscli.drawing.text import amount, low_to_high
+
+Array = NDArray[np.float64]
+SAMPLES = 64  # values of a curve in a JSON document
+
+
+class Record(ABC):
+    """Numbers of one picture, with the finding that is its title."""
+
+    @property
+    @abstractmethod
+    def finding(self) -> str:
+        """What the numbers say, in one sentence without a full stop."""
+
+    @abstractmethod
+    def record(self) -> dict[str, object]:
+        """The numbers for a JSON document, without NaN or infinity."""
+
+
+@dataclass(frozen=True)
+class Missing(Record):
+    """In place of numbers: why there are none."""
+
+    reason: str
+
+    @property
+    def finding(self) -> str:
+        return self.reason
+
+    def record(self) -> dict[str, object]:
+        return {"unsupported": self.reason}
+
+
+def log_spaced(count: int, most: int = SAMPLES) -> NDArray[np.int64]:
+    """At most `most` whole numbers from 0 to count - 1, dense at the start and then evenly spaced in their logarithm.
+
+    >>> log_spaced(1000, 8).tolist()
+    [0, 1, 2, 7, 25, 84, 289, 999]
+    """
+    spaced = np.geomspace(1, max(count, 2), most).round().astype(np.int64) - 1
+    return np.unique(spaced[spaced < count])
+
+
+def sampled(x: NDArray[np.generic], rows: Array, names: Sequence[str]) -> dict[str, object]:
+    """Curves for a JSON document: some x, and the values of every line there, null where they are not finite."""
+    at = log_spaced(len(x))
+    lines = {name: [_plain(value) for value in row[at]] for name, row in zip(names, rows, strict=True)}
+    return {"at": x[at].tolist(), "values": lines}
+
+
+def spread(values: Array) -> float:
+    """The largest difference of two finite values of one row."""
+    finite = np.where(np.isfinite(values), values, np.nan)
+    return float(np.nanmax(np.nanmax(finite, axis=-1) - np.nanmin(finite, axis=-1)))
+
+
+def described(values: Sequence[float] | NDArray[np.generic], names: Sequence[str], unit: str) -> str:
+    """A count of each line in words: one number if all are equal, else the smallest and the largest.
+
+    The unit is in the plural, and loses its s after a single 1.
+
+    >>> described([3, 3], ["head 1", "head 2"], "keys")
+    '3 keys'
+    >>> described([90, 1, 5], ["head 1", "head 2", "head 3"], "keys")
+    '1 (head 2) to 90 keys (head 1)'
+    """
+    numbers = np.asarray(values)
+    low, high = int(numbers.argmin()), int(numbers.argmax())
+    if amount(numbers[low]) == amount(numbers[high]):
+        return f"{amount(numbers[low])} {unit.removesuffix('s') if numbers[low] == 1 else unit}"
+    return f"{amount(numbers[low])} ({names[low]}) to {amount(numbers[high])} {unit} ({names[high]})"
+
+
+def ranged(values: Sequence[float] | NDArray[np.generic]) -> str:
+    """The smallest and the largest of some counts, or only one if they read the same.
+
+    >>> ranged([3, 3]), ranged([90, 1, 5])
+    ('3', '1 to 90')
+    """
+    numbers = np.asarray(values)
+    return low_to_high([float(numbers.min()), float(numbers.max())])
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,224 @@
+"""The probe: what a query gives to the key d tokens before it, where all tokens are alike, or in a trained run.
+
+Shapes: B windows, T queries, S keys, H heads, D head width, n distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from poscli.drawing.text import amount
+from poscli.equation import Encoding, Operands, Unsupported
+from poscli.inspect.constant import constant_operands, score_rows, weight_rows
+from poscli.inspect.numbers import Array, Record, described, ranged, sampled, spread
+from poscli.inspect.subject import Subject
+
+QUERIES = 16  # at the end of each window of a trained run
+PAIR_NUMBERS = 2**24  # at a time, of the B H T S D numbers that relative vectors take
+SAME = 1e-9  # heads whose curves differ by less, relative to their range, are one curve
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Values by distance of several lines: one per head, or one per layer."""
+
+    lines: tuple[str, ...]  # the names of the lines
+    values: Array  # [lines, n], at distances 0, 1, ..., n - 1
+
+    @property
+    def distances(self) -> NDArray[np.int64]:
+        """0, 1, ..., n - 1."""
+        return np.arange(self.values.shape[1])
+
+    def merged(self) -> Curves:
+        """One line in place of all, if all are equal."""
+        seen = np.isfinite(self.values)
+        apart = np.ptp(np.where(seen, self.values, 0), axis=0).max()
+        if len(self.lines) == 1 or (seen != seen[:1]).any() or apart > SAME * max(spread(self.values), SAME):
+            return self
+        return Curves((f"all {len(self.lines)} {self.lines[0].split()[0]}s",), self.values[:1])
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(Record):
+    """Attention weights by distance of the last query of a training window, and of one of the longest window."""
+
+    near: Curves  # of a query with L keys
+    far: Curves | None  # of a query with as many keys as the longest window has; None if there is no such position
+    length: int
+    longest: int  # tokens of the longest window, whether the encoding can read it or not
+    reason: str = ""  # why there is no `far`
+
+    @property
+    def shown(self) -> Curves:
+        """The curves of the longest window that the encoding can read."""
+        return self.near if self.far is None else self.far
+
+    @property
+    def finding(self) -> str:
+        """Within how many keys half of the weight lies, or that no key is preferred."""
+        shown = self.shown.merged()
+        if spread(shown.values) <= SAME * float(np.abs(shown.values).max()):
+            return f"Every one of {shown.values.shape[1]} keys gets the same weight"
+        halves, count = half_distance(shown.values), shown.values.shape[1]
+        own = half_distance(self.near.merged().values)
+        if self.far is None or np.array_equal(own, halves):
+            return f"Half of the weight lies on the last {described(halves, shown.lines, 'keys')}"
+        few, many = amount(self.near.values.shape[1]), amount(count)
+        return f"Half of the weight lies on the last {ranged(own)} of {few} keys, {ranged(halves)} of {many}"
+
+    def record(self) -> dict[str, object]:
+        found = self.shown
+        return {
+            "lines": list(found.lines),
+            "keys": found.values.shape[1],
+            "half_of_the_weight_within": half_distance(found.values).tolist(),
+            "keys_of_entropy": effective_keys(found.values).tolist(),
+            "weight_beyond_training_length": beyond(found.values, self.length).tolist(),
+            "unsupported": self.reason,
+        } | sampled(found.distances, found.values, found.lines)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(Record):
+    """Scores by distance, less their value at distance 0, of the last query of a training and of the longest window."""
+
+    near: Curves
+    far: Curves | None
+    reason: str = ""
+
+    @property
+    def finding(self) -> str:
+        """How far scores fall from distance 0 to the farthest key."""
+        shown = (self.near if self.far is None else self.far).merged()
+        if spread(shown.values) <= SAME:
+            return "The score does not change with the distance"
+        last = int(np.flatnonzero(np.isfinite(shown.values).all(axis=0))[-1])
+        change = shown.values[:, last]
+        rows = [f"{value:+.3g} ({name})" for name, value in zip(shown.lines, change, strict=True)]
+        some = rows if len(rows) <= 2 else [rows[int(change.argmin())], rows[int(change.argmax())]]
+        return f"{amount(last)} tokens back, the score differs by {' to '.join(some)}"
+
+    def record(self) -> dict[str, object]:
+        found = self.near if self.far is None else self.far
+        return {"lines": list(found.lines), "unsupported": self.reason} | sampled(
+            found.distances, found.values, found.lines
+        )
+
+
+def weights_when_alike(subject: Subject) -> Weights:
+    """Attention weights of the last query of a training window and of the longest one, where all tokens are alike."""
+    near, far, reason = _at_both_lengths(subject, weight_rows)
+    return Weights(near, far, subject.length, subject.max_len, reason)
+
+
+def scores_when_alike(subject: Subject) -> Scores:
+    """Scores of those queries, by distance, less the score of the query's own key."""
+    near, far, reason = _at_both_lengths(subject, _scores_less_own)
+    return Scores(near, far, reason)
+
+
+def weights_of_run(subject: Subject) -> Weights:
+    """Mean attention weights by distance of the last queries of windows of a trained run's own text.
+
+    One line per head, or, where the subject has several layers, one per layer with the mean of its heads.
+    """
+    assert subject.trained is not None
+    near = _of_run(subject, subject.length)
+    try:
+        far = _of_run(subject, subject.max_len)
+    except Unsupported as reason:
+        return Weights(near, None, subject.length, subject.max_len, str(reason))
+    return Weights(near, far, subject.length, subject.max_len)
+
+
+def half_distance(weights: Array) -> NDArray[np.int64]:
+    """The number of most recent keys that hold half of the weight of each row `[lines, n]`: int64 `[lines]`."""
+    share = np.abs(weights).cumsum(axis=1)
+    return (share < share[:, -1:] / 2 * (1 - 1e-12)).sum(axis=1) + 1
+
+
+def effective_keys(weights: Array) -> Array:
+    """The exponential of the entropy of each row of weights: the number of keys with equal weights of that entropy."""
+    p = np.abs(weights) / np.abs(weights).sum(axis=1, keepdims=True)
+    return np.exp(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1))
+
+
+def beyond(weights: Array, length: int) -> Array:
+    """The share of the weight on keys `length` or more tokens back, of each row `[lines, n]`."""
+    p = np.abs(weights)
+    return p[:, length:].sum(axis=1) / p.sum(axis=1)
+
+
+def head_names(heads: int) -> tuple[str, ...]:
+    """`head 1`, `head 2`, ..."""
+    return tuple(f"head {n + 1}" for n in range(heads))
+
+
+def layer_names(layers: tuple[int, ...]) -> tuple[str, ...]:
+    """`layer 1`, `layer 3`, ..."""
+    return tuple(f"layer {n}" for n in layers)
+
+
+@torch.no_grad()
+def _at_both_lengths(
+    subject: Subject, rows: Callable[[Encoding, Operands], Tensor]
+) -> tuple[Curves, Curves | None, str]:
+    """The rows of the last query with L keys and with the most keys; and why the second is missing, if it is."""
+    found: list[Curves] = []
+    for keys in dict.fromkeys((subject.length, subject.max_len)):
+        try:
+            row_HS = rows(subject.encoding, constant_operands(subject.encoding, keys))[0, :, 0]
+        except Unsupported as reason:
+            if not found:
+                raise
+            return found[0], None, str(reason)
+        found.append(Curves(head_names(subject.heads), row_HS.flip(-1).numpy()))
+    return found[0], found[-1], ""
+
+
+def _scores_less_own(encoding: Encoding, x: Operands) -> Tensor:
+    s_BHTS = score_rows(encoding, x)
+    if "scores" in encoding.blanks:
+        s_BHTS = encoding.fast_scores(s_BHTS, x).masked_fill(~x.visible(), -torch.inf)
+    return s_BHTS - s_BHTS[..., -1:]
+
+
+def _of_run(subject: Subject, tokens: int) -> Curves:
+    """Mean weights by distance on windows of at most this many tokens."""
+    assert subject.trained is not None
+    calls, model = subject.trained.calls(tokens), subject.trained.model
+    layers = []
+    for number in subject.layers:
+        attention = model.attention[number - 1]
+        with torch.no_grad():
+            x = calls[number - 1].operands(attention)
+            layers.append(mean_by_distance(attention.encoding, x))
+    if len(layers) == 1:
+        return Curves(head_names(subject.heads), layers[0])
+    return Curves(layer_names(subject.layers), np.stack([each.mean(axis=0) for each in layers]))
+
+
+def mean_by_distance(encoding: Encoding, x: Operands, rows: Callable[..., Tensor] = weight_rows) -> Array:
+    """The mean over texts and over the last queries of a quantity of pairs by distance, `[H, n]`.
+
+    `rows` computes the quantity `[B, H, T, S]`. Distances reach as far as those of the first of these queries.
+    """
+    batch, heads, _, width = x.k_BHSD.shape
+    queries = min(QUERIES, x.queries // 2)
+    step = max(1, PAIR_NUMBERS // (batch * heads * x.keys * width))
+    reach, total = x.keys - queries + 1, np.zeros((heads, x.keys - queries + 1))
+    for start, stop in pairwise([*range(x.queries - queries, x.queries, step), x.queries]):
+        part = x.block(start, stop)
+        p_HTS = rows(encoding, part).double().mean(dim=0).flip(-1).numpy()
+        for row in range(stop - start):
+            last = stop - start - 1 - row  # keys after this query, which the flip has put first
+            total += p_HTS[:, row, last : last + reach]
+    return total / queries

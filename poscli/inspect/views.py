@@ -1,0 +1,135 @@
+"""The views: which pictures an encoding gets, from the blanks that it fills.
+
+A view is one row of the table VIEWS: whether it applies, the function that computes its numbers, and the one that draws
+them. Drawings of several encodings are made together, so that they have the same axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from poscli.equation import Unsupported
+from poscli.inspect import absolute, biases, grid, order, probe, rotary, shift, terms
+from poscli.inspect.numbers import Missing, Record
+from poscli.inspect.properties import Properties
+from poscli.inspect.subject import Subject
+from poscli.system.plugin_sources import blamed
+
+SCORED = ("relative_keys", "relative_queries", "potential", "bias", "similarity", "scores")
+
+
+@dataclass(frozen=True)
+class View:
+    """One picture: its name and caption, the encodings it applies to, its numbers, and how they are drawn."""
+
+    name: str
+    caption: str  # what is drawn
+    applies: Callable[[Subject], bool]
+    measure: Callable[[Subject], Record]
+    figure: str  # `curves:draw_bias` is in curves_figure.py, imported when something is drawn: matplotlib takes long
+
+
+def _any(*blanks: str) -> Callable[[Subject], bool]:
+    """Whether an encoding fills one of these blanks; any encoding if there are none."""
+    return lambda subject: not blanks or subject.fills(*blanks)
+
+
+def _line(*blanks: str) -> Callable[[Subject], bool]:
+    """Whether an encoding along a line fills one of these blanks, if there are any."""
+    return lambda subject: subject.encoding.axes == 1 and _any(*blanks)(subject)
+
+
+def _grid(*blanks: str) -> Callable[[Subject], bool]:
+    """Whether an encoding on a grid fills one of these blanks, if there are any."""
+    return lambda subject: subject.encoding.axes == 2 and _any(*blanks)(subject)
+
+
+def _run(*blanks: str) -> Callable[[Subject], bool]:
+    """Whether an encoding along a line is trained, and, if there are blanks, fills one of them in the first layer."""
+    return lambda subject: (
+        subject.trained is not None and _line(*blanks)(subject) and (not blanks or 1 in subject.layers)
+    )
+
+
+VIEWS = (
+    View("table", "the vectors of positions", _any("embed"), absolute.table, "absolute:draw_table"),
+    View("products", "products of two positions' vectors", _line("embed"), absolute.products, "absolute:draw_products"),
+    View("wavelengths", "wavelengths of channels", _line("embed"), absolute.wavelengths, "absolute:draw_wavelengths"),
+    View("shift map", "from one position to another", _line("embed"), shift.shift_map, "absolute:draw_map"),
+    View("columns", "angles between channels", _any("embed"), absolute.gram, "absolute:draw_gram"),
+    View("four terms", "terms of the score, in the run's text", _run("embed"), terms.four_terms, "curves:draw_terms"),
+    View("angles", "how far pairs of channels turn", _line("query", "key"), rotary.turning, "rotary:draw_turning"),
+    View("decay", "a query turned away from itself", _line("query", "key"), rotary.decay, "rotary:draw_decay"),
+    View("bias", "bias by distance", _line("distance_bias"), biases.bias, "curves:draw_bias"),
+    View("bias alone", "attention by the bias alone", _line("distance_bias"), biases.bias_alone, "curves:draw_shares"),
+    View("scores", "scores where all tokens look alike", _line(*SCORED), probe.scores_when_alike, "curves:draw_scores"),
+    View("positions", "positions that formulas see", _line("positions"), order.positions, "curves:draw_positions"),
+    View("temperature", "factor on scores", _line("temperature"), order.temperature, "curves:draw_temperature"),
+    View("weights", "attention where all tokens look alike", _line(), probe.weights_when_alike, "curves:draw_weights"),
+    View("weights of the run", "attention in the run's text", _run(), probe.weights_of_run, "curves:draw_weights"),
+    View("bias map", "bias of every cell, seen from a query", _grid("distance_bias"), grid.bias_map, "grid:draw_maps"),
+    View("embedding map", "products of cells' vectors", _grid("embed"), grid.embedding_map, "grid:draw_maps"),
+    View("product map", "products of cells' keys", _grid("query", "key"), grid.product_map, "grid:draw_maps"),
+    View("weight map", "attention where all cells look alike", _grid(), grid.weight_map, "grid:draw_weight_maps"),
+)
+SPEEDS = View("speeds", "angular speed of pairs", _line("query", "key"), rotary.turning, "rotary:draw_scaling")
+
+
+@dataclass(frozen=True, eq=False)
+class Inspected:
+    """A subject with the numbers of every view that applies to it, and its property sheet if there is one."""
+
+    subject: Subject
+    found: dict[str, Record]
+    properties: Properties | None = field(default=None)
+
+    def record(self) -> dict[str, Any]:
+        """Everything for a JSON document."""
+        subject = self.subject
+        about = {
+            "spec": subject.spec,
+            "layers": list(subject.layers),
+            "weights": subject.weights or "initial",
+            "run": subject.trained.run.id if subject.trained else None,
+            "length": subject.length,
+            "max_len": subject.max_len,
+            "blanks": sorted(subject.encoding.blanks),
+        }
+        views = {name: {"finding": record.finding} | record.record() for name, record in self.found.items()}
+        return about | {"views": views, "properties": self.properties.record() if self.properties else None}
+
+
+def inspect(subjects: Sequence[Subject], sheets: Sequence[Properties | None]) -> list[Inspected]:
+    """The numbers of every view of every subject, in the order of VIEWS; with `sheets`, one for each subject.
+
+    Encodings that turn queries and keys are compared with the first of them.
+    """
+    inspected = []
+    first = next((s for s in subjects if SPEEDS.applies(s)), None)
+    for subject, properties in zip(subjects, sheets, strict=True):
+        found = {view.name: _measured(view.measure, subject) for view in VIEWS if view.applies(subject)}
+        if first is not None and subject is not first and SPEEDS.applies(subject):
+            found[SPEEDS.name] = _measured(partial(rotary.scaling, other=first), subject)
+        inspected.append(Inspected(subject, found, properties))
+    return inspected
+
+
+def table_rows(sheets: Sequence[Properties]) -> list[tuple[str, ...]]:
+    """The name of each property, and its value on every sheet, empty where a sheet has no such property."""
+    known = [{row.name: row.value for row in sheet.rows} for sheet in sheets]
+    names = dict.fromkeys(name for values in known for name in values)
+    return [(name, *(values.get(name, "") for values in known)) for name in names]
+
+
+def _measured(measure: Callable[[Subject], Record], subject: Subject) -> Record:
+    """The numbers of a view; where the encoding is not defined for what the view needs, the reason."""
+    try:
+        with blamed(), torch.no_grad():
+            return measure(subject)
+    except Unsupported as reason:
+        return Missing(str(reason))
