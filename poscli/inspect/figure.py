@@ -7,10 +7,10 @@ from importlib import import_module
 
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.text import listed
+from poscli.equation.shown import formula
 from poscli.inspect.numbers import Missing
 from poscli.inspect.subject import FRESH, RANDOM, Subject
 from poscli.inspect.views import SPEEDS, VIEWS, Inspected, View, table_rows
-from poscli.report.catalogue import formula
 
 MOST_COLUMNS = 6  # of subjects side by side
 ALIKE = (
