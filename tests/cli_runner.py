@@ -26,6 +26,7 @@ COMMANDS = [
     "run",
     "generate",
     "verify",
+    "new",
     "inspect",
     "bench",
     "ls",

@@ -279,7 +279,7 @@ def test_files_of_one_name_are_different_modules(here: Path) -> None:
     ("spec", "message"),
     [
         ("./absent.py:Toy", "there is no file .*absent.py"),
-        ("folder.py:Toy", "there is no file .*folder.py"),
+        ("folder.py:Toy", "folder.py is a folder"),
         ("toy.py:Other", "toy.py has no attribute 'Other'"),
         ("bad.py:Toy", "invalid syntax"),
         ("toy.py:", "'toy.py:'"),

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import bench, compare, doctor, extrapolate, generate, inspect, ls, report, rm, run, train, verify
+from poscli.cli import bench, compare, doctor, extrapolate, generate, inspect, ls, new, report, rm, run, train, verify
 from poscli.system import plugins
 from poscli.system.console import err
 from poscli.system.early import MESSAGE, Interruption, asked, told
@@ -42,6 +42,7 @@ app.command("compare")(compare.compare)
 app.command("run")(run.run)
 app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)
+app.command("new")(new.new)
 app.command("inspect")(inspect.inspect)
 app.command("bench")(bench.bench)
 app.add_typer(ls.app, name="ls")

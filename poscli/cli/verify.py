@@ -24,7 +24,7 @@ def verify(
     enc: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Encoding specs: alibi, 'rope+window(128)', or your own package.module:Class.",
+            help="Encoding specs: alibi, 'rope+window(128)', or your own: my_encoding.py, package.module:Class.",
             autocompletion=complete.encodings,
         ),
     ] = None,

@@ -12,10 +12,10 @@ from poscli.config.request import TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
 from poscli.config.size import refuse_unaffordable
 from poscli.config.validate import validated
+from poscli.data.tokenizers import TOKENIZERS
 from poscli.specs.size import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
-from poscli.system.plugins import canonical
 from poscli.tasks import TASKS
 
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
@@ -29,7 +29,7 @@ def resolve(
     `axes` are those of the tokens' positions, by default the task's.
     """
     model = model_config(request.preset, request.model)
-    task, tokenizer = canonical(request.task), canonical(request.tokenizer)
+    task, tokenizer = TASKS.full_name(request.task), TOKENIZERS.full_name(request.tokenizer)
     length = TASKS.get(task).length if request.length is None else request.length
     _refuse_memory_of_grids(task, model)
     values = {

@@ -1,6 +1,6 @@
 """Position encodings: one paper, one file. registry.py finds them; see poscli/equation/blanks.py."""
 
-from poscli.encodings.registry import get, missing, names, register
+from poscli.encodings.registry import full_name, get, missing, names, register
 from poscli.equation import Encoding, Operands, Shape, Unsupported
 
-__all__ = ["Encoding", "Operands", "Shape", "Unsupported", "get", "missing", "names", "register"]
+__all__ = ["Encoding", "Operands", "Shape", "Unsupported", "full_name", "get", "missing", "names", "register"]

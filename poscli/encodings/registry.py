@@ -1,7 +1,7 @@
 """The registry of encodings: every file of this package, and classes that other packages offer.
 
-A class from outside arrives through the entry-point group `poscli.encodings`, or is named as `package.module:Class` or
-`path/to/file.py:Class`.
+A class from outside arrives through the entry-point group `poscli.encodings`, or is named as `package.module:Class`,
+`path/to/file.py:Class`, or `path/to/file.py` if the file defines one encoding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def fault(cls: type[Encoding]) -> str:
 
 
 ENCODINGS: Registry[type[Encoding]] = Registry("encoding", "poscli.encodings", subclass_of(Encoding), EXPECTED, fault)
-missing, names = ENCODINGS.missing, ENCODINGS.names
+missing, names, full_name = ENCODINGS.missing, ENCODINGS.names, ENCODINGS.full_name
 
 
 def register(

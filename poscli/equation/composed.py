@@ -70,6 +70,11 @@ class Composed(Encoding):
     def scale(self) -> float:
         return self._scale
 
+    @property
+    def formula(self) -> str:
+        own = type(self) is not Composed  # a subclass has a formula, and its parts are its own affair
+        return super().formula if own else "; ".join(f"{part.name}: {part.formula}" for part in self.parts)
+
     positions, embed = _in_turn("positions"), _in_turn("embed")
     content_query, query, key = _in_turn("content_query"), _in_turn("query"), _in_turn("key")
     value, output = _in_turn("value"), _in_turn("output")

@@ -13,6 +13,7 @@ import torch
 from poscli.equation.blanks import BLANKS, TIERS, Blanks
 from poscli.equation.grids import columns_of, raster
 from poscli.equation.operands import Positions
+from poscli.equation.shown import Shown
 
 
 class Unsupported(Exception):
@@ -43,7 +44,7 @@ class Option:
     kind: Any
 
 
-class Encoding(Blanks):
+class Encoding(Shown, Blanks):
     """An encoding without any position information. Subclasses override the blanks that their paper touches.
 
     The blanks that a class fills are computed from the methods it overrides. The keyword-only parameters of the
@@ -67,6 +68,8 @@ class Encoding(Blanks):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
+        if not hasattr(type(self), "name"):
+            self.name = type(self).__name__  # type: ignore[misc]  # a class of one's own that was not registered
         self.shape = shape
         self.blanks = frozenset(blank for blank in BLANKS if getattr(type(self), blank) is not getattr(Blanks, blank))
 

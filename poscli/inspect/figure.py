@@ -7,10 +7,10 @@ from importlib import import_module
 
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.text import listed
+from poscli.equation.shown import formula
 from poscli.inspect.numbers import Missing
 from poscli.inspect.subject import FRESH, RANDOM, Subject
 from poscli.inspect.views import SPEEDS, VIEWS, Inspected, View, table_rows
-from poscli.report.catalogue import formula
 
 MOST_COLUMNS = 6  # of subjects side by side
 ALIKE = (
@@ -103,7 +103,7 @@ def _footnote(subjects: Sequence[Subject]) -> str:
         f"width {shape.head_width}; drawn up to {first.max_len} tokens."
     )
     runs = list(dict.fromkeys(s.trained.run.id for s in subjects if s.trained))
-    weights = f"Weights of {listed(runs)}, and held-out text of its own corpus." if runs else ""
+    weights = f"Weights and held-out text of {listed(runs)}." if runs else ""
     if any(s.weights == FRESH and any(True for _ in s.encoding.parameters()) for s in subjects):
         weights = f"{weights} Initial weights, before any training."
     if any(s.weights == RANDOM for s in subjects):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from poscli.attention import Place, choose, engines_for
@@ -10,6 +9,7 @@ from poscli.config.run import PRESETS
 from poscli.encodings import get, names
 from poscli.encodings.registry import missing
 from poscli.equation import Encoding
+from poscli.equation.shown import formula
 from poscli.specs import build, parse
 
 TRAIN_LENGTH = 512  # tokens, of the model whose engine and parameters are shown
@@ -67,11 +67,6 @@ def parameters(cls: type[Encoding]) -> int:
     """The number of learned parameters in all layers of a `tiny` model; parameters shared by layers count once."""
     layers = build(parse(cls.name), PRESETS["tiny"].shape(TRAIN_LENGTH), seed=0)
     return sum(p.numel() for p in {id(p): p for layer in layers for p in layer.parameters()}.values())
-
-
-def formula(cls: type[Encoding]) -> str:
-    """The formula: the first paragraph of the docstring of the class, on one line."""
-    return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
 
 
 def readme_table() -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from poscli.drawing.text import amount, listed
+from poscli.drawing.text import amount, listed, number
 from poscli.report.analysis import Analysis
 from poscli.report.origin import corpora
 from poscli.report.over_seeds import Units, with_intervals
+from poscli.system.notebook import html_table
 from poscli.system.text import printable_line
 
 
@@ -62,7 +63,7 @@ class About:
     explained: Sequence[str] = ()  # what the protocols and baselines are, in Markdown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The sections, the one with the most encodings first, the summary over all of them, and the files on disk."""
 
@@ -70,6 +71,19 @@ class Report:
     summary: pd.DataFrame
     files: tuple[Path, ...]
     about: About
+
+    def __repr__(self) -> str:
+        verdicts = (f"{row['encoding']}: {row['verdict']}" for row in self.summary.to_dict("records"))
+        return "\n".join([*verdicts, *map(str, self.files)])
+
+    def _repr_html_(self) -> str:
+        scores = [name for name in self.summary.columns if name.startswith("ppl_")]
+        rows = [
+            (row["encoding"], *(number(row[name]) for name in scores), row["verdict"])
+            for row in self.summary.to_dict("records")
+        ]
+        head = ["encoding", *(name.replace("ppl_", "perplexity ") for name in scores), "verdict"]
+        return html_table("", rows, head, notes=[str(path) for path in self.files])
 
     @property
     def notes(self) -> tuple[str, ...]:

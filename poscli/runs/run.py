@@ -16,7 +16,8 @@ from typing import Any
 from poscli.config.run import SCHEMA, RunConfig, slug, write_run_config
 from poscli.runs.lock import is_locked, locked
 from poscli.runs.sealed import MANIFEST, Sealed
-from poscli.system.errors import CorruptError
+from poscli.system.errors import CorruptError, PoscliError
+from poscli.system.notebook import html_table
 
 STATES = ("planned", "training", "interrupted", "failed", "oom", "complete", "diverged")
 ENDED = ("complete", "diverged")  # states in which nothing is left to train; from the others training goes on
@@ -28,7 +29,7 @@ POSTHOC = "as"  # the folder of the evaluations under other encodings
 RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, "checkpoints", "nll", POSTHOC)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One folder under results/runs."""
 
@@ -36,6 +37,32 @@ class Run:
     config: RunConfig
     env: dict[str, Any]
     trained: str = ""  # in a post-hoc evaluation, the encoding that the model was trained with
+
+    def __repr__(self) -> str:
+        return f"{self.id}: {self.label}, seed {self.config.seed}, {self._said}, in {self.folder}"
+
+    def _repr_html_(self) -> str:
+        config = self.config
+        rows = {
+            "encoding": self.label,
+            "trained on": f"{config.corpus} ({config.task}), {config.steps * config.batch * config.length:,} tokens",
+            "training length": config.length,
+            "seed": config.seed,
+            "parameters": f"{self.env.get('parameters', 0):,}",
+            "state": self._said,
+            "folder": self.folder,
+        }
+        return html_table(self.id, rows.items())
+
+    @property
+    def _said(self) -> str:
+        """The state in words, for people; whatever is wrong with the run's files is part of it."""
+        try:
+            status = self.status()
+        except PoscliError as error:
+            return f"damaged: {error}"
+        done = f"{status['state']} at step {status['step']} of {status['steps']}"
+        return f"{done}: {status['message']}" if status["message"] else done
 
     @property
     def id(self) -> str:

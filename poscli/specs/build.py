@@ -127,12 +127,13 @@ def _layer(leaves: tuple[Leaf, ...], shape: Shape, firsts: dict[Leaf, Encoding])
         part = first if first is not None and first.shared else leaf.make(shape)
         part.tie(firsts.setdefault(leaf, part))
         parts.append(part)
-    if len(parts) == 1:
-        return parts[0]
+    spec = "+".join(map(str, leaves))
     try:
-        return Composed(parts)
+        layer = parts[0] if len(parts) == 1 else Composed(parts)
     except ValueError as error:
-        raise UsageError(f"{'+'.join(map(str, leaves))}: {error}") from error
+        raise UsageError(f"{spec}: {error}") from error
+    layer.spec = spec
+    return layer
 
 
 def _refuse_alternating_input(layers: list[Encoding]) -> None:

@@ -3,7 +3,7 @@
     spec  := layer ("|" layer)*                      layers that alternate
     layer := leaf ("+" leaf)*                        encodings that act together on one layer
     leaf  := name [ "(" value | key=value, ... ")" ]
-    name  := a registered name | package.module:Class | path/to/file.py:Class
+    name  := a registered name | package.module:Class | path/to/file.py:Class | path/to/file.py
 
 >>> str(parse("rope(base=500000)"))
 'rope(base=500000.0)'
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-from poscli.encodings import get
+from poscli.encodings import full_name, get
 from poscli.equation import Encoding, Shape
 from poscli.specs.options import Value, canonical, text_of
 from poscli.system import plugin_sources, plugins
@@ -26,7 +27,7 @@ from poscli.system.errors import UsageError
 
 LONGEST = 1000  # characters of a spec; one that is longer is a mistake
 _TOKEN = re.compile(
-    r"\s*(?:([~\w./][~\w./-]*\.py:\w+)|([A-Za-z_][\w.:-]*)|([-+]?\.?\d[\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))"
+    r"\s*(?:([~\w./][~\w./-]*\.py(?::\w+|(?![\w.:/-])))|([A-Za-z_][\w.:-]*)|([-+]?\.?\d[\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))"
 )
 
 
@@ -66,7 +67,32 @@ class Spec:
 
 def parse(text: str) -> Spec:
     """The canonical form of a spec; UsageError for anything unknown or malformed."""
-    return _Parser(text).spec()
+    try:
+        return _Parser(text).spec()
+    except UsageError as error:
+        if why := _unusable_path(text):
+            raise UsageError(why) from error
+        raise
+
+
+def _unusable_path(text: str) -> str:
+    """Why the file or the folder of this name cannot be a spec; "" if there is none, or if it could be one."""
+    path = Path(text)
+    try:
+        if text and path.is_dir():
+            return f"{text!r} is a folder; name a Python file in it, such as {text.rstrip('/')}/my_encoding.py"
+        if not path.is_file():
+            return ""
+    except OSError:  # such as a name that is too long
+        return ""
+    if path.suffix != ".py":
+        return f"the file {text!r} is not Python; an encoding is a class in a file whose name ends with .py"
+    if not _TOKEN.fullmatch(text):
+        return (
+            f"the file {text!r} cannot be named in a spec, where a path has only letters, digits and the signs "
+            "_ - . / ~; rename it, or work in its folder"
+        )
+    return ""
 
 
 class _Parser:
@@ -95,7 +121,7 @@ class _Parser:
         return tuple(leaves)
 
     def _leaf(self) -> Leaf:
-        name = plugins.canonical(self._word("the name of an encoding"))
+        name = full_name(self._word("the name of an encoding"))
         cls = get(name)
         given: dict[str, str] = {}
         if self._take("("):

@@ -7,8 +7,8 @@ import types
 import typing
 from typing import Any
 
+from poscli.encodings import full_name
 from poscli.equation import Encoding
-from poscli.system import plugins
 from poscli.system.errors import UsageError, near
 
 Value = int | float | bool | str | None
@@ -50,7 +50,7 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-_READERS: dict[Any, Any] = {int: int, float: float, bool: _boolean, str: plugins.canonical}
+_READERS: dict[Any, Any] = {int: int, float: float, bool: _boolean, str: full_name}
 _PHRASES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 

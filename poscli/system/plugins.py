@@ -1,6 +1,7 @@
 """Loading plugins, which are code from outside poscli: a broken one is refused with its cause and hurts nothing else.
 
-A plugin is named by a value: `package.module:Class`, or `path/to/file.py:Class`.
+A plugin is named by a value: `package.module:Class`, `path/to/file.py:Class`, or `path/to/file.py` for the one plugin
+that the file defines.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from types import FrameType, ModuleType
 from typing import Any
 
 IMPORT_SECONDS = 10.0  # after which an import that has not ended counts as broken
+PREFIX = "poscli_plugin_"  # of the names in sys.modules of modules that were imported from files
+SOURCE = "__poscli_source__"  # the name under which the module of a file keeps the file's content
 SWITCH = "POSCLI_NO_PLUGINS"  # the environment variable behind --no-plugins; processes started from here inherit it
 
 
@@ -36,6 +39,17 @@ def enabled() -> bool:
     return os.environ.get(SWITCH, "0") in ("", "0")
 
 
+def is_file(value: str) -> bool:
+    """Whether a value is the path of a file without the name of a class."""
+    return value.endswith(".py") and ":" not in value
+
+
+def exists(value: str) -> bool:
+    """Whether a value names a file that exists."""
+    path, _ = _file_of(value)
+    return path is not None and path.is_file()
+
+
 def canonical(value: str) -> str:
     """The one spelling of a value, so that a run is found again: only the path of a file has several.
 
@@ -46,19 +60,26 @@ def canonical(value: str) -> str:
     if path is None:
         return value
     here = Path.cwd().resolve()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return f"{shown.as_posix()}:{attribute}"
+    shown = (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
+    return shown if is_file(value) else f"{shown}:{attribute}"
 
 
 def load(value: str) -> Any:
     """The object that a value names. LoadError, with the cause, for whatever goes wrong while it is imported."""
+    module, (place, _, attribute) = load_module(value), value.rpartition(":")
+    if not hasattr(module, attribute):
+        raise LoadError(
+            f"{place} has no attribute {attribute!r}" if attribute else "the class after the colon is missing"
+        )
+    return getattr(module, attribute)
+
+
+def load_module(value: str) -> ModuleType:
+    """The module that a value names. LoadError, with the cause, for whatever goes wrong while it is imported."""
     with contained():
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.insert(0, here)  # find a file in the current folder, as `python -m` does
-        module, (place, _, attribute) = import_module_of(value), value.rpartition(":")
-        if not hasattr(module, attribute):
-            raise LoadError(f"{place} has no attribute {attribute!r}")
-        return getattr(module, attribute)
+        return import_module_of(value)
 
 
 def import_module_of(value: str) -> ModuleType:
@@ -67,6 +88,19 @@ def import_module_of(value: str) -> ModuleType:
     if path is None:
         return importlib.import_module(value.partition(":")[0])
     return _import_file(path)
+
+
+def forget_edited() -> None:
+    """Let files whose content has changed since they were imported be imported again when they are named next.
+
+    A session of Python calls this when a person asks for something new. A command never does: all its work is done by
+    the code that it found first, whose hash its results carry.
+    """
+    for name in [name for name in sys.modules if name.startswith(PREFIX)]:
+        module = sys.modules[name]
+        path = Path(module.__file__ or "")
+        if not path.is_file() or path.read_bytes() != vars(module)[SOURCE]:
+            del sys.modules[name]
 
 
 @contextmanager
@@ -125,8 +159,8 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def _file_of(value: str) -> tuple[Path | None, str]:
-    """The absolute path of the file in `path/to/file.py:Class`, and the class; None for a value of another form."""
-    path, _, attribute = value.rpartition(":")
+    """The absolute path of the file that a value names, and the class, if it has one; None for a module's name."""
+    path, _, attribute = (value, "", "") if is_file(value) else value.rpartition(":")
     if not path.endswith(".py"):
         return None, attribute
     try:
@@ -136,18 +170,22 @@ def _file_of(value: str) -> tuple[Path | None, str]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """The module in a file, imported under a name that belongs to this path alone."""
-    name = f"poscli_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    """The module in a file, imported under a name that belongs to this path alone.
+
+    The file is compiled here, because Python's cache of compiled files misses a change within the same second.
+    """
+    name = f"{PREFIX}{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
-        raise LoadError(f"there is no file {path}")
+        raise LoadError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}")
+    source = path.read_bytes()
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    vars(module)[SOURCE] = source
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source, str(path), "exec"), vars(module))
     except BaseException:
         del sys.modules[name]  # as for any other import that fails
         raise

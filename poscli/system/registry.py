@@ -2,7 +2,7 @@
 
 A registry finds plugins in three places. Each file of the kind's own package registers its plugins when it is imported.
 Other packages offer theirs through an entry-point group with the name of that package. A name of the form
-`package.module:Class` or `path/to/file.py:Class` loads an object that is registered nowhere.
+`package.module:Class`, `path/to/file.py:Class` or `path/to/file.py` loads an object that is registered nowhere.
 
 A plugin of another package that cannot be imported, is no such plugin or has a name that is taken is listed as broken,
 with the cause, and hurts no other: built-in plugins keep their names, and of two packages that offer one name neither
@@ -26,6 +26,7 @@ from poscli.system.text import printable
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
+L = TypeVar("L")
 
 
 def subclass_of(base: type) -> Callable[[Any], bool]:
@@ -97,15 +98,39 @@ class Registry(Generic[T]):
         return name in self._broken
 
     def get(self, name: str) -> T:
-        """The plugin of a name, of `package.module:Class` or of `file.py:Class`; UsageError suggests similar names."""
-        if ":" in name:
-            return self._outside(plugins.canonical(name))
+        """The plugin of a name, of `package.module:Class`, of `file.py:Class` or of `file.py`.
+
+        UsageError suggests similar names.
+        """
+        if ":" in name or plugins.is_file(name):
+            return self._outside(self.full_name(name))
         if why := self.missing(name):
             raise UsageError(f"{name} {why}")
         if name not in self._plugins:
             shown = f"`poscli ls {self.package.rpartition('.')[2]}` shows all"
             raise UsageError(f"there is no {self.kind} {name!r}: {near(name, self._plugins)}; {shown}")
         return self._plugins[name]
+
+    def full_name(self, name: str) -> str:
+        """The one spelling of a name, as results show it: `file.py` becomes `file.py:Class`.
+
+        UsageError if the file cannot be imported, or does not define exactly one plugin of this kind. Classes that the
+        file imports, and those whose names begin with `_`, do not count.
+        """
+        name = plugins.canonical(name)
+        if not plugins.is_file(name):
+            return name
+        module = self._loaded(name, plugins.load_module)
+        own = {id(each): each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__}
+        classes = {cls.__qualname__: cls for cls in own.values() if isinstance(cls, type)}
+        found = [each for each, cls in classes.items() if self.accepts(cls) and not each.startswith("_")]
+        if len(found) == 1:
+            return f"{name}:{found[0]}"
+        if found:
+            named = f"{', '.join(found[:-1])} and {found[-1]}"
+            raise UsageError(f"{name} defines {len(found)} {self.kind}s, {named}: name one, as {name}:{found[0]}")
+        others = f"of its own it has only {', '.join(classes)}" if classes else "it has no class of its own"
+        raise UsageError(f"{name} defines no {self.kind}: {others}; {self.expected}")
 
     def _discover(self) -> None:
         """Import every file of the package, which registers its plugins, and load every entry point."""
@@ -153,14 +178,20 @@ class Registry(Generic[T]):
             return
         self._remember(point.name, f"{point.module}:{point.attr}", plugin, point)
 
-    def _outside(self, value: str) -> T:
+    def _loaded(self, value: str, load: Callable[[str], L]) -> L:
+        """What `load` makes of a value; UsageError if plugins are switched off, or this one cannot be loaded."""
         if not plugins.enabled():
             raise UsageError(f"{value!r} is a plugin, and --no-plugins (or {plugins.SWITCH}) is set; leave that out")
         try:
-            plugin = plugins.load(value)
+            return load(value)
         except LoadError as error:
-            forms = "package.module:Class or path/to/file.py:Class"
-            raise UsageError(f"cannot load the {self.kind} {value!r}: {error}; expected {forms}") from error
+            fix = "expected package.module:Class or path/to/file.py:Class"
+            if plugins.exists(value):
+                fix = "mend that file, or name another"
+            raise UsageError(f"cannot load the {self.kind} {value!r}: {error}; {fix}") from error
+
+    def _outside(self, value: str) -> T:
+        plugin = self._loaded(value, plugins.load)
         if not self.accepts(plugin):
             raise UsageError(f"{value!r} is no {self.kind}: {self.expected}")
         self._remember(value, value, plugin)

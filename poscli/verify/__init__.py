@@ -16,12 +16,14 @@ from typing import Any
 from poscli.encodings.registry import ENCODINGS
 from poscli.specs import check, parse
 from poscli.system.errors import PluginError, UsageError
+from poscli.system.notebook import html_table
 from poscli.verify.checks import CHECKS, Failed, Skipped
 from poscli.verify.subject import SHAPE, Subject
 
 __all__ = ["CHECKS", "Finding", "Verdict", "verify"]
 
 PASSED, FAILED, SKIPPED, UNAVAILABLE = "passed", "failed", "skipped", "unavailable"
+COLORS = {PASSED: "green", FAILED: "red", SKIPPED: "gray", UNAVAILABLE: "darkorange"}
 LOOK_AT_PLUGIN = "another package offers it: mend that package, or uninstall it"
 
 
@@ -35,7 +37,7 @@ class Finding:
     look: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """The findings of all checks on one encoding."""
 
@@ -48,6 +50,19 @@ class Verdict:
         """The worst status of the findings; `unavailable` if the encoding needs a package that is not installed."""
         found = {finding.status for finding in self.findings}
         return next((s for s in (UNAVAILABLE, FAILED) if s in found), PASSED)
+
+    def __repr__(self) -> str:
+        counts = {status: sum(f.status == status for f in self.findings) for status in (PASSED, SKIPPED)}
+        failed = "".join(f"; {f.check}: {f.detail}" for f in self.findings if f.status in (FAILED, UNAVAILABLE))
+        does_not = f", {counts[SKIPPED]} do not apply" if counts[SKIPPED] else ""
+        return f"{self.encoding}: {self.status}, {counts[PASSED]} checks hold{does_not}{failed}"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, str, str]] = []
+        for finding in self.findings:
+            rows.append((finding.check, finding.status, finding.detail))
+            rows += [("", "", f"look at: {finding.look}")] if finding.look else []
+        return html_table(f"{self.encoding}: {self.status}", rows, ("check", "", "what was found"), colors=COLORS)
 
     def record(self) -> dict[str, Any]:
         """The verdict as data for JSON."""

@@ -1,0 +1,57 @@
+"""poscli from Python: the commands as functions, with the same names, options and errors; docs/API.md shows each.
+
+    from poscli import api
+
+    alibi = api.encoding("alibi", width=128, heads=8, length=512)
+    out = api.attention(q, k, v, alibi)                    # in a model of one's own
+    run = api.train("alibi", tokens="500k", preset="nano")
+    api.extrapolate(run, max_len=4096)
+    api.results()                                          # a pandas table
+
+Nothing is printed on stdout; notes and progress go to stderr. What a command refuses raises the exception behind its
+message: a subclass of `PoscliError`. layers.py has what goes into a model of one's own, experiments.py what trains and
+evaluates, tables.py what reads results.
+"""
+
+from poscli.api.experiments import extrapolate, load, train, verify
+from poscli.api.layers import attention, embed, encoding, encodings
+from poscli.api.measured import Measured
+from poscli.api.tables import compare, report, results, runs, summary, training_log
+from poscli.equation import Encoding, Shape, Unsupported
+from poscli.system.errors import (
+    CorruptError,
+    DataError,
+    LockedError,
+    PluginError,
+    PoscliError,
+    StorageError,
+    UsageError,
+)
+
+__all__ = [
+    "CorruptError",
+    "DataError",
+    "Encoding",
+    "LockedError",
+    "Measured",
+    "PluginError",
+    "PoscliError",
+    "Shape",
+    "StorageError",
+    "Unsupported",
+    "UsageError",
+    "attention",
+    "compare",
+    "embed",
+    "encoding",
+    "encodings",
+    "extrapolate",
+    "load",
+    "report",
+    "results",
+    "runs",
+    "summary",
+    "train",
+    "training_log",
+    "verify",
+]

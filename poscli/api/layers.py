@@ -1,0 +1,107 @@
+"""Encodings and attention for a model of one's own.
+
+Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width, W model width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from poscli import specs
+from poscli.api.names import spec_of
+from poscli.attention import Place, attend, choose
+from poscli.equation import Encoding, Shape
+from poscli.system import plugins
+from poscli.system.errors import UsageError
+from poscli.system.plugin_sources import blamed
+
+
+def encoding(
+    spec: str | type[Encoding], *, width: int, heads: int, length: int, vocab: int = 257, seed: int = 0
+) -> Encoding:
+    """The torch module of a spec, such as `rope(base=500000)+window(128)` or `my_encoding.py`, or of a class.
+
+    `width` is that of the model, `length` the number of tokens in a training window, which some encodings need to know,
+    and `vocab` the number of different tokens. Weights are drawn from `seed`. UsageError for a spec that is wrong.
+    """
+    if len(specs.parse(spec_of(spec)).layers) > 1:
+        raise UsageError(f"{spec} alternates by layer; api.encodings(..., layers=4) builds one encoding for each layer")
+    return encodings(spec, layers=1, width=width, heads=heads, length=length, vocab=vocab, seed=seed)[0]
+
+
+def encodings(
+    spec: str | type[Encoding], *, layers: int, width: int, heads: int, length: int, vocab: int = 257, seed: int = 0
+) -> list[Encoding]:
+    """The encoding of each layer; alternating ones, such as `rope|none`, take turns.
+
+    Layers share one instance where the paper says so, as T5 does; `torch.nn.ModuleList` takes the list as it is. The
+    other parameters are those of `encoding`.
+    """
+    if layers < 1 or heads < 1 or width < 1 or width % heads:
+        raise UsageError(f"width {width} with {heads} heads in {layers} layers: the width must divide into heads")
+    plugins.forget_edited()
+    shape = Shape(width=width, heads=heads, layers=layers, length=length, vocab=vocab)
+    with blamed():
+        return specs.build(specs.check(spec_of(spec), shape), shape, seed)
+
+
+def embed(x_BTW: Tensor, ids_BT: Tensor, encoding: Encoding, *, past: int = 0, columns: int | None = None) -> Tensor:
+    """The input of the first layer, from the token embeddings `[B, T, W]` and the ids of the tokens `[B, T]`.
+
+    Absolute encodings act here, and every other encoding returns `x_BTW` as it is, so that a model which calls this and
+    `attention` takes any encoding. Embeddings should have variance 1. `past` is the number of tokens before the first,
+    for a model that decodes with a cache. `columns` is the width of the grid that the tokens fill row by row, for
+    encodings of rows and columns; without it, they are a whole grid.
+    """
+    pos = encoding.locate(past + x_BTW.shape[1], x_BTW.device, columns).pos[past:]
+    return encoding.embed(x_BTW, pos, ids_BT)
+
+
+def attention(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    encoding: Encoding,
+    *,
+    x_BSW: Tensor | None = None,
+    engine: str | None = None,
+    columns: int | None = None,
+) -> Tensor:
+    """Causal attention with an encoding: the output `[B, H, T, D]` of queries, keys and values as projected.
+
+    With fewer queries than keys, the queries are those of the last T tokens: a cache holds k and v as they come from
+    their projections. `x_BSW` is the input of the layer, which encodings with features read, such as forget gates. The
+    fastest engine that can run the encoding is chosen, unless `engine` names one. `columns` is as in `embed`.
+    UsageError for tensors that do not fit the encoding; Unsupported for positions that it does not have.
+    """
+    _refuse_other_shapes(q_BHTD, k_BHSD, v_BHSD, encoding)
+    features = None
+    if "features" in encoding.blanks:
+        if x_BSW is None or x_BSW.shape[:2] != (k_BHSD.shape[0], k_BHSD.shape[2]):
+            raise UsageError(f"{_name(encoding)} reads the input of the layer: give x_BSW, the tokens of all keys")
+        features = encoding.features(x_BSW)
+    learned = (q_BHTD, k_BHSD, v_BHSD, *encoding.parameters())
+    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in learned)
+    place = Place(q_BHTD.device.type, q_BHTD.dtype, q_BHTD.shape[-1], gradient)
+    positions = encoding.locate(k_BHSD.shape[2], k_BHSD.device, columns)
+    chosen = choose(encoding, engine, place).engine
+    return attend(chosen, encoding, q_BHTD, k_BHSD, v_BHSD, positions, features)
+
+
+def _refuse_other_shapes(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, encoding: Encoding) -> None:
+    """Refuse tensors of other heads than the encoding was built for, and more queries than keys."""
+    heads, width = encoding.shape.heads, encoding.shape.head_width
+    for name, tensor in (("q", q_BHTD), ("k", k_BHSD), ("v", v_BHSD)):
+        if tensor.ndim != 4 or (tensor.shape[1], tensor.shape[3]) != (heads, width):
+            raise UsageError(
+                f"{name} has the shape {list(tensor.shape)}; {_name(encoding)} was built for "
+                f"[batch, {heads} heads, tokens, {width} channels]"
+            )
+    if k_BHSD.shape != v_BHSD.shape or q_BHTD.shape[0] != k_BHSD.shape[0] or q_BHTD.shape[2] > k_BHSD.shape[2]:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in (q_BHTD, k_BHSD, v_BHSD))
+        raise UsageError(f"q, k and v have the shapes {shapes}; k and v must be equal, with a key for every query")
+
+
+def _name(encoding: Encoding) -> str:
+    return encoding.spec or type(encoding).__name__

@@ -1,0 +1,77 @@
+"""Results of runs as pandas tables, and reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from poscli.report import About, Report, build_report, collect, trained_tokens
+from poscli.report.comparison import compare_runs, on_corpus, pick
+from poscli.report.explain import explanations
+from poscli.report.over_seeds import Units
+from poscli.report.sections import split
+from poscli.report.summary import join, summarize
+from poscli.runs import results as files
+from poscli.runs.run import Run, list_runs
+from poscli.tasks import task_columns
+
+
+def runs(out: str | Path = "results") -> list[Run]:
+    """Every run in a folder of results, oldest first."""
+    return list_runs(Path(out) / "runs")
+
+
+def training_log(run: Run) -> pd.DataFrame:
+    """The training log of a run: one row per logged step."""
+    return files.training_log(run)
+
+
+def results(out: str | Path = "results") -> pd.DataFrame:
+    """All evaluations in a folder: one row per run, length, protocol and variant, as in eval.csv.
+
+    Each row has the run's id, encoding, seed, corpus and number of parameters; its loss in nats per token (`nll`) with
+    a 95 % interval, perplexity (`ppl`), bits per byte (`bpb`); and the context gain with its interval. PoscliError if
+    nothing is evaluated yet.
+    """
+    return collect(Path(out) / "runs", task_columns()).rows
+
+
+def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
+    """One row per encoding over its seeds, as in summary.csv: perplexities, gain, safe length and verdict.
+
+    `mix` compares runs on different corpora.
+    """
+    tables = collect(Path(out) / "runs", task_columns())
+    groups = split(tables.rows, tables.positions, tables.details, mix=mix)
+    return join([summarize(group.rows, mix=True) for group in groups])
+
+
+def compare(
+    first: str, second: str, *, protocol: str = "sliding", corpus: str = "", out: str | Path = "results"
+) -> pd.DataFrame:
+    """Is one run, or one encoding over its seeds, better than another? Differences in bits per byte at every length.
+
+    A run is named by its id or the beginning of it. `word` says better, worse or within noise.
+    """
+    tables = collect(Path(out) / "runs")
+    rows = on_corpus(tables.rows, corpus) if corpus else tables.rows
+    return compare_runs(pick(rows, first), pick(rows, second), Units(tables.details["units"]), protocol)
+
+
+def report(
+    out: str | Path = "results", *, to: str | Path | None = None, mix: bool = False, baseline: str = ""
+) -> Report:
+    """Write summary.csv, report.md and the pictures to the folder `to`, by default OUT/report; `files` names them."""
+    folder = Path(out)
+    tables = collect(folder / "runs", task_columns())
+    return build_report(
+        tables.rows,
+        tables.positions,
+        Path(to) if to else folder / "report",
+        details=tables.details,
+        mix=mix,
+        baseline=baseline,
+        trained=trained_tokens(folder / "runs"),
+        about=About(explained=explanations(tables.rows)),
+    )

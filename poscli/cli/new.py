@@ -1,0 +1,157 @@
+"""`poscli new`: a file to begin an encoding of one's own from, and its test."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poscli.cli import complete
+from poscli.cli.options import Json
+from poscli.system.console import emit, out
+from poscli.system.errors import StorageError, UsageError
+from poscli.system.files import write_atomic
+
+LONGEST = 40  # characters of a name
+IMPORTED = {"Encoding", "Shape", "Tensor"}  # what the file imports under these names
+
+
+class Kind(StrEnum):
+    """What the encoding begins with; each has its templates."""
+
+    BIAS = "bias"
+    ABSOLUTE = "absolute"
+    ROTARY = "rotary"
+    RELATIVE = "relative"
+
+
+@dataclass(frozen=True)
+class Names:
+    """What is derived from the name of an encoding: my-encoding, my_encoding.py, test_my_encoding.py, MyEncoding."""
+
+    name: str
+
+    @property
+    def module(self) -> str:
+        """The name of the Python module."""
+        return self.name.replace("-", "_")
+
+    @property
+    def file(self) -> str:
+        """The file of the encoding."""
+        return f"{self.module}.py"
+
+    @property
+    def test_file(self) -> str:
+        """The file of its test."""
+        return f"test_{self.module}.py"
+
+    @property
+    def cls(self) -> str:
+        """The class."""
+        return "".join(part[:1].upper() + part[1:] for part in re.split("[-_]", self.name))
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The encoding's name: letters, digits, - and _, such as my-encoding.")],
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            help="What it begins with: a bias of the scores, something added to the embedding, a rotation of queries "
+            "and keys, or a vector for each distance."
+        ),
+    ] = Kind.BIAS,
+    to: Annotated[Path, typer.Option("--to", help="Folder of the two files.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files of these names.")] = False,
+    json_: Json = False,
+) -> None:
+    """Write an encoding of your own that works as it is, with comments that say what to change, and its test."""
+    names = _checked(name, to)
+    paths = [to / names.file, to / names.test_file]
+    if taken := [path for path in paths if path.exists() and not force]:
+        raise UsageError(f"{taken[0]} exists already; choose another name, or overwrite it with --force")
+    for path, template in zip(paths, (f"{kind}.py.jinja", "test.py.jinja"), strict=True):
+        _write(path, _rendered(template, names, kind))
+    steps = _next(names, to)
+    payload = {"files": [str(path) for path in paths], "encoding": names.file, "class": names.cls, "next": steps}
+    emit(json_, payload, lambda: _show(paths, steps))
+
+
+def _checked(name: str, to: Path) -> Names:
+    """The names made of a name; UsageError for one that cannot be a module, or that something else has."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*", name) or len(name) > LONGEST:
+        raise UsageError(
+            f"{name[: 2 * LONGEST]!r} cannot name an encoding: a name has at most {LONGEST} letters, digits, - and _, "
+            "and begins with a letter, such as my-encoding"
+        )
+    names, spelled = Names(name), name.lower().replace("_", "-")
+    if spelled in complete.registered("poscli.encodings"):
+        raise UsageError(f"{name!r} is the name of an encoding that poscli has; choose another, such as my-{spelled}")
+    if keyword.iskeyword(names.module):
+        raise UsageError(
+            f"{name!r} is a keyword of Python, which cannot name a module; choose another, such as my-{name}"
+        )
+    if names.cls in IMPORTED or _is_taken(names.module, to):
+        raise UsageError(
+            f"{name!r} would hide something that Python or the encoding imports by this name; choose another, such as "
+            f"my-{name}"
+        )
+    return names
+
+
+def _is_taken(module: str, to: Path) -> bool:
+    """Whether a module of this name exists elsewhere, which a file in the current folder would hide."""
+    here = {Path.cwd(), to.resolve()}
+    elsewhere = [path for path in sys.path if Path(path).resolve() not in here]
+    found = PathFinder.find_spec(module, elsewhere)
+    return module in sys.stdlib_module_names or (found is not None and found.origin is not None)
+
+
+def _rendered(template: str, names: Names, kind: Kind) -> str:
+    """A template, filled in."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loaded = Environment(  # Python, not HTML: nothing is to be escaped
+        loader=PackageLoader("poscli.cli"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )
+    values = {key: getattr(names, key) for key in ("name", "module", "file", "test_file", "cls")}
+    return loaded.get_template(template).render(kind=kind.value, **values)
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        write_atomic(path, content)
+    except StorageError as error:
+        cause = getattr(error.__cause__, "strerror", None) or error.__cause__
+        raise StorageError(f"cannot write {path}: {cause}; choose another folder with --to") from error
+
+
+def _next(names: Names, to: Path) -> list[str]:
+    """The commands to run next."""
+    inside = [] if to.resolve() == Path.cwd().resolve() else [f"cd {shlex.quote(str(to))}"]
+    return [
+        *inside,
+        f"poscli verify {names.file}",
+        f"pytest {names.test_file}",
+        f"poscli inspect {names.file}",
+        f"poscli train --enc {names.file}",
+        "poscli extrapolate",
+        "poscli report",
+    ]
+
+
+def _show(paths: list[Path], steps: list[str]) -> None:
+    encoding, test = paths
+    out().print(f"wrote {encoding}: the encoding, which works as it is; comments say what to change", soft_wrap=True)
+    out().print(f"wrote {test}: its test, which needs pytest", soft_wrap=True)
+    out().print("next:")
+    for step in steps:
+        out().print(f"  {step}", soft_wrap=True)

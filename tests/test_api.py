@@ -1,0 +1,310 @@
+"""poscli from Python: every block of docs/API.md runs, results equal those of the commands, objects show themselves."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from cli_runner import ROOT, cli, document, environment
+from markdown_blocks import blocks
+
+from poscli import api
+from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.run import ModelConfig
+from poscli.system import plugin_sources
+
+SIZES = {"width": 32, "heads": 4, "length": 16}
+OWN = """
+from poscli import api
+
+class Own(api.Encoding):
+    '''s -= d / 8 <b>.'''
+
+    def distance_bias(self, d):
+        return -d[None] / 8
+"""
+FULL, FEW = 'tokens="200k"', 'tokens="8k"'  # the training budget of docs/API.md, and that of its fast test
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(plugin_sources, "_loaded", {})
+    return tmp_path
+
+
+# the document
+
+
+def run_document(folder: Path, budget: str) -> dict[str, Any]:
+    """Run the Python blocks of docs/API.md in a folder, one by one, as a notebook does; returns the names it holds."""
+    notebook = type(sys)("own_notebook")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(plugin_sources, "_loaded", {})
+        patch.setitem(sys.modules, "own_notebook", notebook)
+        for code in blocks(ROOT / "docs" / "API.md", "python"):
+            exec(compile(code.replace(FULL, budget), "API.md", "exec"), vars(notebook))
+    return vars(notebook)
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """What the blocks of docs/API.md leave behind after a short training: their names and their folder."""
+    folder = tmp_path_factory.mktemp("api")
+    return run_document(folder, FEW), folder
+
+
+@pytest.mark.slow
+def test_every_block_of_the_document_runs_as_it_is(here: Path) -> None:
+    assert re.sub(r"-\w{8}", "-...", repr(run_document(here, FULL)["run"])) in shown_text()
+
+
+def test_every_block_of_the_document_runs(documented: tuple[dict[str, Any], Path], monkeypatch) -> None:
+    names, folder = documented
+    monkeypatch.chdir(folder)
+    assert names["run"].status()["state"] == "complete"
+    assert names["logits"].shape == (1, len("def __init__("), 257)
+    assert Path("results/report/report.md").is_file()
+
+
+def test_the_document_shows_what_objects_say(documented: tuple[dict[str, Any], Path]) -> None:
+    names, _ = documented
+    assert repr(names["alibi"]) in shown_text()
+    assert " ".join(repr(names["measured"]).splitlines()[0].split()) in shown_text()
+
+
+def shown_text() -> str:
+    """The text of docs/API.md on one line, without the marks of quotations."""
+    return " ".join((ROOT / "docs" / "API.md").read_text(encoding="utf-8").replace("\n>", "\n").split())
+
+
+def test_the_document_names_every_function_and_error() -> None:
+    text = (ROOT / "docs" / "API.md").read_text(encoding="utf-8")
+    assert {name for name in api.__all__ if f"api.{name}" not in text} <= {"Shape", "StorageError", "Measured"}
+
+
+# in a model of one's own
+
+
+def brute_force(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: list[float]) -> torch.Tensor:
+    """Attention with a linear bias, query by query, in float64: `[H, T, D]`; the queries are the last T tokens."""
+    out, past = torch.zeros_like(q, dtype=torch.float64), k.shape[1] - q.shape[1]
+    for h, slope in enumerate(slopes):
+        for i in range(q.shape[1]):
+            keys = k[h, : past + i + 1].double()
+            far = torch.arange(past + i, -1, -1)
+            p = torch.softmax(keys @ q[h, i].double() / k.shape[2] ** 0.5 - slope * far, dim=0)
+            out[h, i] = p @ v[h, : past + i + 1].double()
+    return out
+
+
+@pytest.mark.parametrize("queries", [16, 5, 1])
+@pytest.mark.parametrize("engine", [None, "reference"])
+def test_attention_is_the_formula_with_and_without_a_cache(queries: int, engine: str | None) -> None:
+    q, k, v = torch.randn(3, 4, 16, 8, generator=torch.Generator().manual_seed(0))
+    out = api.attention(q[None, :, -queries:], k[None], v[None], api.encoding("alibi", **SIZES), engine=engine)
+    expected = brute_force(q[:, -queries:], k, v, [2**-2, 2**-4, 2**-6, 2**-8])
+    torch.testing.assert_close(out[0].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_has_gradients_in_everything() -> None:
+    encoding = api.encoding("alibi(trainable=true)+rope", **SIZES)
+    given = torch.randn(3, 1, 4, 16, 8, requires_grad=True)
+    api.attention(*given, encoding).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in (given, *encoding.parameters()))
+
+
+def test_embeddings_take_the_position_after_the_past() -> None:
+    encoding, x = api.encoding("sinusoidal", **SIZES), torch.zeros(1, 16, 32)
+    ids = torch.zeros(1, 16, dtype=torch.long)
+    whole = api.embed(x, ids, encoding)
+    torch.testing.assert_close(api.embed(x[:, :6], ids[:, :6], encoding, past=10), whole[:, 10:])
+    assert float(whole[0, 3, 0]) == pytest.approx(0.1411200, abs=1e-6)  # sin 3
+    assert torch.equal(api.embed(x, ids, api.encoding("rope", **SIZES)), x)
+
+
+def test_layers_alternate_and_share() -> None:
+    alternating = api.encodings("t5|none", layers=4, **SIZES)
+    assert [each.spec for each in alternating] == ["t5", "none", "t5", "none"]
+    assert alternating[0] is alternating[2]  # T5 shares its table
+    assert api.encoding("kerple-log", seed=1, **SIZES).spec == "kerple-log"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: api.encoding("alibbi", **SIZES), "did you mean alibi"),
+        (lambda: api.encoding("rope|none", **SIZES), "rope|none alternates by layer; api.encodings"),
+        (lambda: api.encoding(3, **SIZES), "3 names no encoding"),
+        (lambda: api.encoding("rope", width=30, heads=4, length=16), "width 30 with 4 heads"),
+        (lambda: api.encoding(local(), **SIZES), "is defined inside a function"),
+        (lambda: attend("alibi", (1, 8, 16, 8)), r"q has the shape [1, 8, 16, 8]; alibi was built for [batch, 4 heads"),
+        (lambda: attend("alibi", (1, 4, 16, 8), (1, 4, 15, 8)), "a key for every query"),
+        (lambda: attend("fox", (1, 4, 16, 8)), "fox reads the input of the layer: give x_BSW"),
+        (lambda: attend("cope", (1, 4, 16, 8), engine="sdpa"), "the engine sdpa cannot run cope"),
+        (lambda: api.verify("nowhere.py"), "there is no file"),
+        (lambda: api.train("alibi", tokns=5), "train has no option 'tokns': did you mean tokens?"),
+        (lambda: api.train("alibi", tokens="lots"), "tokens = 'lots'"),
+        (lambda: api.train("alibi", heads=3), "width 128 is not divisible by 3 heads"),
+        (lambda: api.train("alibi", preset="tini"), "there is no preset 'tini'"),
+        (lambda: api.results("nowhere"), "no evaluated runs in nowhere"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_in_a_line(call: Any, words: str) -> None:
+    with pytest.raises(api.PoscliError) as refused:
+        call()
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def attend(spec: str, queries: tuple[int, ...], keys: tuple[int, ...] | None = None, **options: Any) -> torch.Tensor:
+    k = torch.zeros(keys or queries)
+    return api.attention(torch.zeros(queries), k, k, api.encoding(spec, **SIZES), **options)
+
+
+def local() -> type:
+    class Local(api.Encoding): ...
+
+    return Local
+
+
+# as the commands
+
+
+def test_options_are_those_of_the_commands() -> None:
+    train, extrapolate = (set(inspect.signature(each).parameters) for each in (api.train, api.extrapolate))
+    assert (set(TrainRequest.model_fields) | set(ModelConfig.model_fields)) - {"model"} < train
+    assert set(ExtrapolateRequest.model_fields) < extrapolate
+    assert "Tokens in a training window" in inspect.getdoc(api.train)
+
+
+def test_a_run_is_the_one_that_the_command_makes(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("own.py").write_text(OWN)
+    small = {"preset": "nano", "layers": 1, "length": 32, "batch": 4, "tokens": "1k"}
+    run = api.train("own.py", **small, device="cpu", recipe={"matrix_lr": 0.02}, out=here / "results")
+    measured = api.extrapolate(run, max_len=64, tokens=64, stride=16, as_="own.py+window(20)", device="cpu")
+    assert capfd.readouterr().out == ""
+    options = [word for key, value in small.items() for word in (f"--{key}", value)]
+    (row,) = document("train", "--enc", "own.py", *options, "--set", "matrix_lr=0.02", "--device", "cpu")
+    assert row["run_id"] == run.id
+    again = cli("extrapolate", "--max-len", 64, "--tokens", 64, "--stride", 16, "--as", "own.py+window(20)", "--json")
+    assert again.err.count("is evaluated already") == 2
+    assert len(again.json) == len(measured.rows) == len(api.results())
+    assert set(measured.by_length["encoding"]) == {"own.py:Own", "own.py:Own as own.py:Own+window(width=20)"}
+    assert [each.id for each in api.runs()] == [run.id]
+    anew = api.train("own.py", **small, device="cpu", recipe={"matrix_lr": 0.02}, force=True)
+    assert anew.status()["updated"] >= run.status()["updated"]
+    assert not list(anew.folder.glob("eval.csv"))
+
+
+def test_an_edited_file_is_another_encoding_at_the_next_call() -> None:
+    for divisor in (8, 9):
+        Path("own.py").write_text(OWN.replace("/ 8", f"/ {divisor}"))
+        bias = api.encoding("own.py", **SIZES).distance_bias(torch.tensor([72]))
+        assert float(bias) == -72 / divisor
+
+
+def test_a_class_without_a_file_is_verified_and_not_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = type(sys)("cell")
+    monkeypatch.setitem(sys.modules, "cell", cell)
+    exec(OWN.replace("poscli import api", "poscli import api\n__name__ = 'cell'"), vars(cell))
+    assert api.verify(cell.Own).status == "passed"
+    with pytest.raises(api.UsageError, match=r"cell:Own has no file, .* %%writefile my_encoding.py"):
+        api.train(cell.Own, preset="nano", length=32, batch=4, tokens="1k")
+
+
+def test_importing_poscli_imports_nothing_heavy() -> None:
+    code = "import sys, poscli; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
+
+
+# how objects show themselves
+
+
+def test_an_encoding_shows_its_formula_blanks_options_and_parameters() -> None:
+    Path("own.py").write_text(OWN)
+    own = api.encoding("own.py", **SIZES)
+    assert repr(own) == "own.py:Own: s -= d / 8 <b>. (fills distance_bias; no parameters)"
+    assert "s -= d / 8 &lt;b&gt;." in own._repr_html_()
+    page = api.encoding("kerple-power", **SIZES)._repr_html_()
+    assert all(
+        words in page for words in ("kerple-power", "arXiv:2205.09921", "8 parameters: r1 [4], r2 [4]", "4 heads")
+    )
+    both = api.encoding("rope(base=500)+window(9)", **SIZES)
+    assert repr(both).startswith("rope(base=500.0)+window(width=9): rope: Pair m of q_i")
+    assert "window: " in repr(both)
+    assert repr(api.encoding("urpe", **SIZES)).startswith("urpe: o_i = sum_j")
+
+
+def test_a_verdict_shows_what_failed_and_where_to_look() -> None:
+    Path("own.py").write_text(OWN.replace("-d[None] / 8", "d[None].log()"))
+    verdict = api.verify("own.py")
+    assert verdict.status == "failed"
+    assert re.match(r"own.py:Own: failed, \d+ checks hold.*; \w+: ", repr(verdict))
+    page = verdict._repr_html_()
+    assert "color: red" in page
+    assert "look at: " in page
+
+
+def test_what_was_measured_shows_every_length_and_the_verdict(documented: tuple[dict[str, Any], Path]) -> None:
+    names, _ = documented
+    measured, table = names["measured"], names["measured"].by_length
+    assert list(table["length"]) == [64, 128, 256]
+    rows = measured.rows
+    sliding = rows[(rows["protocol"] == "sliding") & (rows["variant"] == "full")].set_index("length")
+    fixed = rows[(rows["protocol"] == "fixed") & (rows["variant"] == "full")].set_index("length")
+    assert table["ppl"].tolist() == pytest.approx(sliding["ppl"].tolist())
+    bits = fixed["gain"] * fixed["tokens"] / fixed["bytes"] / 0.6931471805599453
+    assert table["gain"].tolist() == pytest.approx(bits.tolist())
+    for text in (repr(measured), measured._repr_html_()):
+        assert all(
+            words in text for words in ("64 (1x)", "128 (2x)", "256 (4x)", f"alibi: {measured.summary['verdict'][0]}")
+        )
+
+
+def test_a_failed_evaluation_shows_its_status(documented: tuple[dict[str, Any], Path]) -> None:
+    rows = documented[0]["measured"].rows.copy()
+    rows.loc[rows["length"] == 256, ["status", "reason", "nll", "ppl", "bpb", "gain"]] = [
+        "oom",
+        "",
+        *[float("nan")] * 4,
+    ]
+    text = repr(api.Measured(rows))
+    assert re.search(r"256 \(4x\) +oom +- ", text)
+    assert "alibi: oom" in text
+
+
+def test_a_measured_task_without_a_gain_has_no_gain() -> None:
+    rows = pd.DataFrame()
+    small = {"preset": "nano", "layers": 1, "length": 32, "batch": 4, "tokens": "1k", "device": "cpu"}
+    rows = api.extrapolate(api.train("alibi", task="copy", **small), max_len=32, tokens=64, device="cpu").rows
+    assert "accuracy" in repr(api.Measured(rows.assign(gain=float("nan"))))
+
+
+def test_a_run_and_a_report_show_themselves(documented: tuple[dict[str, Any], Path], monkeypatch) -> None:
+    names, folder = documented
+    monkeypatch.chdir(folder)
+    page = names["run"]._repr_html_()
+    assert all(words in page for words in ("complete at step 3 of 3", "6,144 tokens", "results/runs/alibi-"))
+    report = names["report"]
+    assert "alibi" in repr(report)
+    assert "report.md" in repr(report)
+    assert "perplexity 4x" in report._repr_html_()
+    status = names["run"].folder / "status.json"
+    content = status.read_text()
+    try:
+        status.write_text("{")
+        assert "damaged: " in repr(names["run"])
+    finally:
+        status.write_text(content)

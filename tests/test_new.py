@@ -1,0 +1,137 @@
+"""`poscli new`: the files that it writes work as they are, and their tests fail on a wrong formula."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from cli_runner import COMMANDS, assert_refused, cli, errors
+from toys import first
+
+from poscli.cli.new import LONGEST, Kind
+from poscli.system import plugin_sources
+
+TESTS = ("test_attention_follows_the_formula", "test_it_does_what_every_encoding_must_do")
+# For each kind, a piece of its formula and another in its place: the first test must fail.
+WRONG = {
+    Kind.BIAS: ("d.sqrt()", "d.float()"),
+    Kind.ABSOLUTE: ("(angle + self.phi).sin()", "(angle - self.phi).sin()"),
+    Kind.ROTARY: ("b * cos + a * sin", "b * cos - a * sin"),
+    Kind.RELATIVE: ("max=self.clip", "max=self.clip - 1"),
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugin_sources, "_loaded", {})
+    yield tmp_path
+    for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
+        del sys.modules[name]
+
+
+def module(path: Path) -> ModuleType:
+    """The module in a file, imported anew together with the encoding that it imports."""
+    sys.modules.pop(path.stem.removeprefix("test_"), None)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = importlib.util.module_from_spec(spec)
+    exec(compile(path.read_text(), str(path), "exec"), vars(loaded))
+    return loaded
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_the_files_work_as_they_are(here: Path, kind: Kind) -> None:
+    result = cli("new", "my-Own_2", "--kind", kind, "--json")
+    assert result.code == 0, result.err
+    assert result.json["files"] == ["my_Own_2.py", "test_my_Own_2.py"]
+    assert (result.json["encoding"], result.json["class"]) == ("my_Own_2.py", "MyOwn2")
+    written, code = module(Path("test_my_Own_2.py")), Path("my_Own_2.py").read_text()
+    assert [name for name in vars(written) if name.startswith("test_")] == list(TESTS)
+    for name in TESTS:
+        vars(written)[name]()
+    right, wrong = WRONG[kind]
+    assert code.count(right) == 1
+    Path("my_Own_2.py").write_text(code.replace(right, wrong))
+    with pytest.raises(AssertionError):
+        vars(module(Path("test_my_Own_2.py")))[TESTS[0]]()
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_the_encoding_is_short_and_fits_the_longest_name(kind: Kind) -> None:
+    assert cli("new", "a" * LONGEST, "--kind", kind).code == 0
+    code, test = (Path(f"{start}{'a' * LONGEST}.py").read_text() for start in ("", "test_"))
+    assert len(code.splitlines()) < 30
+    assert max(map(len, [*code.splitlines(), *test.splitlines()])) <= 120
+    assert "nn.Parameter" in code
+    assert re.search(r"shape: Shape, \*, \w+: (float|int) = ", code)
+    assert "poscli.equation.blanks" in code
+
+
+@pytest.mark.parametrize("kind", first(1, list(Kind)))
+def test_the_encoding_can_be_verified_by_its_file_with_an_option(kind: Kind) -> None:
+    assert cli("new", "mine", "--kind", kind).code == 0
+    (verdict,) = cli("verify", "mine.py(2)" if kind != Kind.ROTARY else "mine.py(base=2)", "--json").json
+    assert verdict["status"] == "passed"
+
+
+def test_the_next_commands_are_shown_and_exist() -> None:
+    result = cli("new", "mine", "--to", "deep/my folder")
+    lines = result.out[result.out.index("next:") :].splitlines()[1:]
+    assert lines[0] == "  cd 'deep/my folder'"
+    assert {line.split()[1] for line in lines if line.startswith("  poscli")} <= {*COMMANDS, "inspect"}
+    assert (Path("deep/my folder") / "test_mine.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my own", ("'my own' cannot name an encoding", "such as my-encoding")),
+        ("3d", "begins with a letter"),
+        ("", "'' cannot name an encoding"),
+        ("../up", "letters, digits, - and _"),
+        ("a__b", "'a__b' cannot name"),
+        ("ümlaut", "cannot name"),
+        ("a" * (LONGEST + 1), f"at most {LONGEST}"),
+        ("class", ("'class' is a keyword of Python", "such as my-class")),
+        ("alibi", ("'alibi' is the name of an encoding that poscli has", "such as my-alibi")),
+        ("ALiBi", "'ALiBi' is the name of an encoding"),
+        ("rope_linear", "such as my-rope-linear"),
+        ("encoding", "would hide"),
+        ("random", "'random' would hide"),
+        ("torch", "'torch' would hide"),
+    ],
+)
+def test_bad_names_are_refused(name: str, words: str | tuple[str, ...]) -> None:
+    assert_refused(("new", name), 2, words)
+
+
+def test_files_are_not_overwritten_unless_asked(here: Path) -> None:
+    assert cli("new", "mine").code == 0
+    Path("mine.py").write_text("# edited")
+    assert_refused(("new", "mine"), 2, ("mine.py exists already", "--force"))
+    Path("mine.py").unlink()
+    assert_refused(("new", "mine"), 2, ("test_mine.py exists already", "--force"))
+    Path("mine.py").write_text("# edited")
+    assert cli("new", "mine", "--force", "--kind", "relative").code == 0
+    assert "relative_keys" in Path("mine.py").read_text()
+    assert cli("new", "mine", "--to", "other").code == 0  # elsewhere it is another file
+
+
+def test_a_folder_that_cannot_be_written_is_named(here: Path) -> None:
+    (here / "file").write_text("no folder")
+    assert_refused(("new", "mine", "--to", "file"), 1, ("cannot write file/mine.py", "another folder with --to"))
+    (here / "mine.py").mkdir()
+    result = cli("new", "mine", "--force")
+    assert (result.code, len(errors(result))) == (1, 1)
+    assert "cannot write mine.py" in result.err
+
+
+def test_a_kind_that_is_unknown_is_refused() -> None:
+    assert_refused(("new", "mine", "--kind", "bais"), 2, ("'bais'", "'bias'", "poscli new --help"))
