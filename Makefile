@@ -9,7 +9,7 @@
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
 #   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
 #   make bench    what every encoding costs on this machine, compared with none and with x-transformers (an hour or two)
-#   make publish  write the reports of quick, after-training and believe (two hours) to results/published, which git tracks
+#   make publish  write the reports of quick, after-training, believe and grids (three hours) to results/published, which git tracks
 # What a user runs lands in other folders of results/, which git ignores; `bench` and `publish` are for maintainers.
 
 PYTHON ?= python3
@@ -78,6 +78,7 @@ publish: $(CORE)
 	$(BIN)/poscli run suites/quick.toml --to results/published/quick
 	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
 	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe
+	$(BIN)/poscli run suites/grids.toml --yes --to results/published/grids
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -18,6 +18,7 @@ def training_summary(run: Run) -> dict[str, Any]:
     return {
         "run_id": run.id,
         "encoding": run.config.encoding,
+        "corpus": run.config.corpus,
         "seed": run.config.seed,
         "status": status["state"],
         "message": status["message"],
