@@ -38,7 +38,8 @@ def test_a_grid_is_as_square_as_its_cells_allow(cells: int, rows: int, columns: 
 
 def test_positions_follow_the_columns_of_the_grid() -> None:
     at = make("alibi-2d").locate(6, CPU, columns=4)
-    assert at.pos.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1]]
+    assert at.pos.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1]]  # the cells that tokens predict
+    assert at.of_keys.tolist() == [[-1, 3], [0, 0], [0, 1], [0, 2], [0, 3], [1, 0]]  # the cells that they show
     assert (at.columns, at.step) == (4, None)
     assert make("alibi-2d").locate(6, CPU).pos.tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
     assert make("alibi").locate(6, CPU, columns=4).pos.tolist() == [0, 1, 2, 3, 4, 5]
@@ -80,7 +81,7 @@ def test_slices_of_one_matrix_equal_the_formula(
 
 
 def test_the_cells_of_the_bias_by_hand() -> None:
-    """The query at (1, 1) of a grid of 3 columns sees 5 cells, whose distances are read off the grid."""
+    """The token that predicts the cell (1, 1) of a grid of 3 columns sees the 4 cells before it, and a first token."""
     seen: list[Tensor] = []
 
     class Recorded(type(make("alibi-2d"))):  # type: ignore[misc]
@@ -91,7 +92,7 @@ def test_the_cells_of_the_bias_by_hand() -> None:
     encoding = Recorded(shape())
     x = draw(1, HEADS, 5, HEAD_WIDTH)
     attend(ENGINES["reference"], encoding, x[:, :, 4:], x, x, encoding.locate(5, CPU, columns=3))
-    assert seen[0].tolist() == [[1, 1], [1, 0], [1, -1], [0, 1], [0, 0]]
+    assert seen[0].tolist() == [[2, -1], [1, 1], [1, 0], [1, -1], [0, 1]]
 
 
 @pytest.mark.parametrize("spec", [*GRIDS, "alibi-2d|alibi", "none"])

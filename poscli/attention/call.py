@@ -47,11 +47,12 @@ def operands(
     pos_T = positions.pos[keys - queries :]
     return Operands(
         q_BHTD=encoding.query(encoding.content_query(q_BHTD), pos_T),
-        k_BHSD=encoding.key(k_BHSD, positions.pos),
-        v_BHSE=encoding.value(v_BHSE, positions.pos),
+        k_BHSD=encoding.key(k_BHSD, positions.of_keys),
+        v_BHSE=encoding.value(v_BHSE, positions.of_keys),
         raw_q_BHTD=q_BHTD,
         raw_k_BHSD=k_BHSD,
-        pos_S=positions.pos,
+        pos_S=positions.of_keys,
+        pos_of_queries_T=None if positions.shown is None else pos_T,
         step=positions.step,
         columns=positions.columns,
         reach=encoding.reach,

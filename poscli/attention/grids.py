@@ -42,19 +42,23 @@ def grid_blocks(encoding: Encoding, x: Operands, most: int) -> Iterator[tuple[Op
         start, stop = max(first, row * w), min((row + m) * w, x.keys)
         first_key = 0 if x.sinks else max(0, start - reach + 1)
         queries = slice((row + m) * w - stop, (row + m) * w - start)
-        offset = (rows - m - row) * w
+        offset = (rows + 1 - m - row) * w - 1
         yield x.block(start - first, stop - first, first_key), g[None, :, queries, offset + first_key : offset + stop]
 
 
 def _biases_of_rows(encoding: Encoding, x: Operands, rows: int, m: int) -> Tensor:
-    """G for the last m of R rows of queries and the keys of all R rows: `[H or 1, m w, R w]`, the last query first."""
+    """G for the last m of R rows of queries: `[H or 1, m w, (R + 1) w]`, the last query first.
+
+    Its keys are the cells of all R rows, and those of a row above them: the first token stands at the end of it.
+    """
     w, device = x.columns, x.pos_S.device
     assert w is not None
-    down, right = torch.arange(rows - 1, -1, -1, device=device), torch.arange(w - 1, -w, -1, device=device)
+    down, right = torch.arange(rows, -1, -1, device=device), torch.arange(w - 1, -w, -1, device=device)
     d = torch.stack(torch.meshgrid(down, right, indexing="ij"), dim=-1)
-    future = (d[..., 0] == 0) & (d[..., 1] < 0)  # formulas never meet the distances of keys in the future
+    # The cell to predict and those after it, whose distances no formula ever meets.
+    future = (d[..., 0] == 0) & (d[..., 1] <= 0)
     bias = encoding.distance_bias(d.masked_fill(future[..., None], 0).flatten(0, 1)).to(x.q_BHTD.dtype)
     by_distance = bias.unflatten(1, future.shape).masked_fill(future, -math.inf)
     of_last_row = skew(by_distance[:, :, None].contiguous(), w, w).transpose(1, 2).flatten(2)  # [H, w, R w]
     longer = F.pad(of_last_row, (0, (m - 1) * w), value=-math.inf)
-    return torch.stack([longer[:, :, a * w :][..., : rows * w] for a in range(m)], dim=1).flatten(1, 2)
+    return torch.stack([longer[:, :, a * w :][..., : (rows + 1) * w] for a in range(m)], dim=1).flatten(1, 2)

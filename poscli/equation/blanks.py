@@ -16,8 +16,8 @@ Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens),
 F features, n distances. Distances d = i - j are never negative: attention is causal, in the order of the tokens.
 
 An encoding of two axes (`axes = 2`) sees the tokens on a grid, read row by row. Its positions are `[S, 2]`, rows and
-columns, and its distances `[n, 2]`. The distance of rows is never negative; that of columns is, where the key stands
-to the right of the query in an earlier row.
+columns, and its distances `[n, 2]`: those of the cell that a query predicts from the cell that a key shows. The
+distance of rows is never negative; that of columns is, where the key's cell is to the right in an earlier row.
 """
 
 from __future__ import annotations

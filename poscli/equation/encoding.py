@@ -110,17 +110,18 @@ class Encoding(Shown, Blanks):
     def locate(self, tokens: int, device: torch.device, columns: int | None = None) -> Positions:
         """The positions of the first `tokens` tokens of a sequence, as this encoding sees them.
 
-        With two axes the tokens fill a grid of `columns` columns row by row; without `columns` they are the whole grid
-        of `grid_shape(tokens)`.
+        With two axes the tokens predict the cells of a grid of `columns` columns row by row; without `columns` that is
+        the whole grid of `grid_shape(tokens)`. The first token shows no cell: as a key it stands where the cell before
+        the first one would be, at (-1, columns - 1).
         """
         index = torch.arange(tokens, device=device)
         if self.axes == 1:
             return Positions.spaced(self.positions(index)) if "positions" in self.blanks else Positions(pos=index)
         columns = columns or columns_of(tokens)
-        pos = raster(index, columns)
+        pos, shown = raster(index, columns), raster(index - 1, columns)
         if "positions" in self.blanks:
-            return Positions(pos=self.positions(pos), step=None)
-        return Positions(pos=pos, step=None, columns=columns)
+            return Positions(pos=self.positions(pos), shown=self.positions(shown), step=None)
+        return Positions(pos=pos, shown=shown, step=None, columns=columns)
 
     @classmethod
     def options(cls) -> dict[str, Option]:

@@ -18,13 +18,21 @@ from torch import Tensor
 class Positions:
     """The position of every token, `[S]`, or `[S, 2]` as row and column of a grid.
 
-    On a line, `step` is the spacing if it is even, so that pos[j] = pos[0] + step * j. On a grid it is None, and
-    `columns` is the number of columns if token j is at (j // columns, j % columns).
+    On a line, `step` is the spacing if it is even, so that pos[j] = pos[0] + step * j. On a grid it is None. A token
+    of a grid shows one cell and predicts the next, which may stand in another row: `pos` is the cell that it predicts,
+    its position as a query and in the embedding, and `shown` the cell that it shows, its position as a key. `columns`
+    is the number of columns if these are the cells j and j - 1 in raster order.
     """
 
     pos: Tensor
     step: float | None = 1
+    shown: Tensor | None = None
     columns: int | None = None
+
+    @property
+    def of_keys(self) -> Tensor:
+        """The positions of the tokens as keys."""
+        return self.pos if self.shown is None else self.shown
 
     @staticmethod
     def spaced(pos: Tensor) -> Positions:
@@ -68,8 +76,9 @@ class Operands:
     v_BHSE: Tensor
     raw_q_BHTD: Tensor
     raw_k_BHSD: Tensor
-    pos_S: Tensor  # [S, 2] on a grid
+    pos_S: Tensor  # of keys; [S, 2] on a grid
     step: float | None
+    pos_of_queries_T: Tensor | None = None  # None: the last T of `pos_S`
     columns: int | None = None
     reach: int | None = None
     sinks: int = 0
@@ -91,7 +100,8 @@ class Operands:
     @property
     def pos_T(self) -> Tensor:
         """Positions of the queries."""
-        return self.pos_S[self.keys - self.queries :]
+        found = self.pos_of_queries_T
+        return self.pos_S[self.keys - self.queries :] if found is None else found
 
     @property
     def features_of_queries(self) -> Tensor | None:
@@ -124,7 +134,7 @@ class Operands:
         assert not (self.sinks and first_key), "the first keys are visible to every query"
         last = self.keys - self.queries + stop
         keys = slice(first_key, last)
-        features, temperature = self.features_BHSF, self.temperature_HT
+        features, temperature, pos_T = self.features_BHSF, self.temperature_HT, self.pos_of_queries_T
         return replace(
             self,
             q_BHTD=self.q_BHTD[:, :, start:stop],
@@ -133,6 +143,7 @@ class Operands:
             v_BHSE=self.v_BHSE[:, :, keys],
             raw_k_BHSD=self.raw_k_BHSD[:, :, keys],
             pos_S=self.pos_S[keys],
+            pos_of_queries_T=None if pos_T is None else pos_T[start:stop],
             features_BHSF=None if features is None else features[:, :, keys],
             temperature_HT=None if temperature is None else temperature[:, start:stop],
         )

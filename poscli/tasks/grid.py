@@ -1,11 +1,10 @@
 """Images: predict every next cell of a grid, row by row.
 
 A window of l tokens is a grid of `grid_shape(l)` cells, such as 16 x 16 for l = 256. The model reads a token that opens
-the window and then all cells but the last, in raster order, and predicts the cells. Token t stands at the row and the
-column of the cell that it *predicts*: (t // columns, t % columns). A key is therefore labelled with the cell after its
-own. So the cell above the one to predict lies one row up from a query in every column: labelled with its own place, the
-query of a row's first cell would stand at the end of the row before, as far from it as the grid is wide. Only the last
-cell of a row pays for that, as its label is the start of the next row.
+the window and then all cells but the last, in raster order, and predicts the cells. So token t shows cell t - 1 and
+predicts cell t. Attention measures distances from the cell that a query predicts to the cell that a key shows: the cell
+above lies one row up and no column aside, in every column and on grids of any width. With one position per token, the
+last cell of a row would carry the label of the next row's first.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def found(oracle: Oracle, stride: int, engine: str, dtype: torch.dtype) -> dict[
     even = torch.equal(pos, index)
     at = Positions(pos=pos, step=float(stride) if even else None)
     if encoding.axes == 2:
-        at = Positions(pos=pos, step=None, columns=columns_of(LENGTH) if even and stride == 1 else None)
+        at = Positions(pos=pos, step=None)
     with torch.set_grad_enabled(ENGINES[engine].gradient):
         out = attend(ENGINES[engine], encoding, c.q, c.k, c.v, at, features)
     return with_gradients(out, encoding, c) if out.requires_grad else {"result": out.double()}
