@@ -1,4 +1,4 @@
-"""Encodings of two axes: what a query in the middle of the last row of a grid gives to every cell that it sees.
+"""Encodings of two axes: what a query that predicts the middle of the last row gives to every cell before it.
 
 Shapes: R rows, C columns, H heads.
 """
@@ -24,11 +24,11 @@ ENLARGED = 4  # times the cells of the training grid
 
 @dataclass(frozen=True, eq=False)
 class CellMaps(Record):
-    """Values of every cell for one query; NaN for cells that the query does not see."""
+    """Values of every cell for one query; NaN for the cell that it predicts and for those after it."""
 
     values: Array  # [maps, R, C]
     names: tuple[str, ...]
-    column: int  # of the query, which stands in the last row
+    column: int  # of the cell that the query predicts, in the last row
     trained: tuple[int, int]  # rows and columns of the training grid
 
     @property
@@ -38,8 +38,8 @@ class CellMaps(Record):
         steps = min(up.shape[1], left.shape[1])
         apart = np.abs(up[:, :steps] - left[:, :steps]).max() / max(float(np.nanmax(np.abs(self.values))), 1e-300)
         alike = "The same upwards as to the left" if apart < 1e-6 else "Different upwards and to the left"
-        own, far = self.values[0, -1, self.column], self.values[0, 0, 0]
-        return f"{alike}; {self.names[0]}: own cell {own + 0.0:.3g}, far corner {far:.3g}"
+        above, far = self.values[0, -2, self.column], self.values[0, 0, 0]
+        return f"{alike}; {self.names[0]}: cell above {above + 0.0:.3g}, far corner {far:.3g}"
 
     def record(self) -> dict[str, object]:
         maps = np.where(np.isfinite(self.values), self.values, 0).tolist()
@@ -58,11 +58,11 @@ def weight_map(subject: Subject) -> CellMaps:
 
 
 def product_map(subject: Subject) -> CellMaps:
-    """Products of the query with the key of every cell, relative to its own, where all tokens are alike."""
+    """Products of the query with the key of every cell, relative to the query's with itself; all tokens are alike."""
 
     def products(encoding: Encoding, x: Operands) -> torch.Tensor:
         s_BHTS = x.q_BHTD @ x.k_BHSD.mT
-        return s_BHTS / s_BHTS[..., -1:]
+        return s_BHTS / x.q_BHTD.square().sum(-1, keepdim=True)
 
     return _of_query(subject, products)
 
@@ -100,7 +100,7 @@ def weight_map_of_run(subject: Subject) -> CellMaps:
         attention = subject.trained.model.attention[number - 1]
         x = calls[number - 1].operands(attention)
         part = x.block(x.queries - columns, x.queries)
-        p_HCS = weight_rows(attention.encoding, part).double().mean(dim=0).numpy()
+        p_HCS = _of_cells(weight_rows(attention.encoding, part).double().mean(dim=0).numpy(), rows * columns, 0.0)
         layers.append(by_offset(p_HCS, rows, columns))
     maps = layers[0] if len(layers) == 1 else np.stack([each.mean(axis=0) for each in layers])
     names = head_names(len(maps)) if len(layers) == 1 else layer_names(subject.layers)
@@ -110,14 +110,14 @@ def weight_map_of_run(subject: Subject) -> CellMaps:
 def by_offset(p_HCS: Array, rows: int, columns: int) -> Array:
     """The mean over the queries of the last row of their weights `[H, C, R C]`, by how far away a cell is.
 
-    In the map `[H, R, 2C - 1]` all queries stand in the last row, in column C - 1. NaN where no query sees a cell.
+    In the map `[H, R, 2C - 1]` all queries predict the last row's cell of column C - 1. NaN where none sees a cell.
     """
     size = (len(p_HCS), rows, 2 * columns - 1)
     total, count = np.zeros(size), np.zeros(size)
     for column in range(columns):
         to = slice(columns - 1 - column, 2 * columns - 1 - column)
         seen = np.ones((rows, columns))
-        seen[-1, column + 1 :] = 0
+        seen[-1, column:] = 0
         total[:, :, to] += p_HCS[:, column].reshape(-1, rows, columns) * seen
         count[:, :, to] += seen
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
@@ -128,8 +128,13 @@ def _of_query(subject: Subject, rows_of: Callable[[Encoding, Operands], torch.Te
     keys = (rows - 1) * columns + middle + 1
     with torch.no_grad():
         row_HS = rows_of(subject.encoding, constant_operands(subject.encoding, keys, columns=columns))[0, :, 0].numpy()
-    rest = np.full((len(row_HS), rows * columns - keys), np.nan)
-    return _maps(subject, np.concatenate([row_HS, rest], axis=1))
+    return _maps(subject, _of_cells(row_HS, rows * columns, np.nan))
+
+
+def _of_cells(of_keys: Array, cells: int, fill: float) -> Array:
+    """Values of keys `[..., S]` as values of cells `[..., cells]`: the first key shows none, key j shows cell j - 1."""
+    shown = of_keys[..., 1:]
+    return np.concatenate([shown, np.full((*shown.shape[:-1], cells - shown.shape[-1]), fill)], axis=-1)
 
 
 def _window(subject: Subject) -> tuple[int, int, int]:
@@ -145,12 +150,12 @@ def _window(subject: Subject) -> tuple[int, int, int]:
 
 
 def _maps(subject: Subject, values: Array) -> CellMaps:
-    """The maps `[maps, R C]` as grids; cells after the query are hidden."""
+    """The maps `[maps, R C]` as grids; the cell that the query predicts and those after it are hidden."""
     rows, columns, middle = _window(subject)
-    if not np.isfinite(values[:, : (rows - 1) * columns + middle + 1]).all():
+    if not np.isfinite(values[:, : (rows - 1) * columns + middle]).all():
         raise Unsupported("values of some cells are not finite")
     grids = values.reshape(-1, rows, columns).copy()
-    grids[:, -1, middle + 1 :] = np.nan
+    grids[:, -1, middle:] = np.nan
     if float(np.nanmax(np.ptp(grids, axis=0))) == 0:
         grids = grids[:1]
     names = head_names(len(grids)) if len(grids) > 1 else ("all heads",)
