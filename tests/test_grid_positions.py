@@ -9,6 +9,7 @@ from toys import HEAD_WIDTH, HEADS, draw, make, perturbed, rounding, shape, toke
 from toys import model as initial
 
 from poscli.attention import ENGINES, BlockSizes, Place, attend, choose
+from poscli.attention.call import operands
 from poscli.attention.place import ON_GRID_REFUSED
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
@@ -175,3 +176,14 @@ def test_bad_options_are_refused() -> None:
         check("rope-2d", shape(heads=4))
     with pytest.raises(UsageError, match="4 must divide it; got 6"):
         check("sinusoidal-2d", shape(heads=3, width=6))
+
+
+def test_rotations_turn_by_the_cell_that_a_query_predicts_and_the_cell_that_a_key_shows() -> None:
+    """Products of equal vectors are sums of cosines of the distances by hand in the test above."""
+    encoding = make("rope-2d(base=50)")
+    x = torch.ones(1, HEADS, 5, HEAD_WIDTH, dtype=torch.float64)
+    given = operands(encoding, x[:, :, 4:], x, x, encoding.locate(5, CPU, columns=3))
+    d = torch.tensor([[2, -1], [1, 1], [1, 0], [1, -1], [0, 1]], dtype=torch.float64)
+    theta = torch.tensor([1.0, 50**-0.5], dtype=torch.float64)
+    expected = 2 * (d[:, :, None] * theta).cos().sum((1, 2))
+    torch.testing.assert_close((given.q_BHTD @ given.k_BHSD.mT)[0, 0, 0], expected, rtol=0, atol=1e-12)
