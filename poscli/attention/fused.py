@@ -50,6 +50,8 @@ def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
     """
     if bias.requires_grad and torch.is_grad_enabled():
         return _LearnedBias.apply(q, k, v, bias, scale, False, sizes)
+    if q.device.type == "cpu" and not torch.is_grad_enabled():
+        return cpu_flash_attention(q, k, v, scale=scale, bias=bias)[0]
     if q.device.type != "cpu":
         bias = bias.contiguous()  # CUDA's kernels need aligned rows; CPU's take any strides
     return fused_attention(q, k, v, attn_mask=bias, scale=scale)

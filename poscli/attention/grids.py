@@ -59,6 +59,12 @@ def _biases_of_rows(encoding: Encoding, x: Operands, rows: int, m: int) -> Tenso
     future = (d[..., 0] == 0) & (d[..., 1] <= 0)
     bias = encoding.distance_bias(d.masked_fill(future[..., None], 0).flatten(0, 1)).to(x.q_BHTD.dtype)
     by_distance = bias.unflatten(1, future.shape).masked_fill(future, -math.inf)
-    of_last_row = skew(by_distance[:, :, None].contiguous(), w, w).transpose(1, 2).flatten(2)  # [H, w, R w]
-    longer = F.pad(of_last_row, (0, (m - 1) * w), value=-math.inf)
-    return torch.stack([longer[:, :, a * w :][..., : (rows + 1) * w] for a in range(m)], dim=1).flatten(1, 2)
+    of_last_row = skew(by_distance[:, :, None].contiguous(), w, w).transpose(1, 2)  # [H, w, R + 1, w], a view
+    if torch.is_grad_enabled():
+        longer = F.pad(of_last_row, (0, 0, 0, m - 1), value=-math.inf)
+        return torch.stack([longer[:, :, a : a + rows + 1] for a in range(m)], dim=1).flatten(3).flatten(1, 2)
+    g = bias.new_empty(len(bias), m, w, rows + 1, w)  # written once: it is large, and further copies take as long
+    for a in range(m):
+        g[:, a, :, : rows + 1 - a] = of_last_row[:, :, a:]
+        g[:, a, :, rows + 1 - a :] = -math.inf
+    return g.flatten(3).flatten(1, 2)
