@@ -18,7 +18,7 @@ from poscli.attention.call import operands
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
 from poscli.equation.composed import Composed
-from poscli.equation.operands import Operands, snapped
+from poscli.equation.operands import Operands, Positions, snapped
 from poscli.equation.reference import scores
 from poscli.verify.noise import tolerances
 
@@ -184,15 +184,15 @@ def test_the_reference_is_the_equation(spec: str, queries: int) -> None:
     features = encoding.features(x_BSW) if "features" in encoding.blanks else None
     positions = encoding.locate(keys, torch.device("cpu"))
     found = attend(ENGINES["reference"], encoding, q, k, v, positions, features)
-    expected = by_hand(encoding, q, k, v, positions.pos, features)
+    expected = by_hand(encoding, q, k, v, positions, features)
     # Sums of D and of S terms of order 1: one unit of rounding per term, and as much again for the softmax.
     torch.testing.assert_close(found, expected, rtol=0, atol=2 * (keys + HEAD_WIDTH) * 2**-52 * float(v.abs().max()))
 
 
-def by_hand(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, features: Tensor | None) -> Tensor:
+def by_hand(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, at: Positions, features: Tensor | None) -> Tensor:
     """The equation of poscli/equation/blanks.py, query by query, over tensors that hold the visible past only."""
     has, queries, keys = encoding.blanks, q.shape[2], k.shape[2]
-    pos_T = pos[keys - queries :]
+    pos_T, pos = at.pos[keys - queries :], at.of_keys
     rotated, values = encoding.query(encoding.content_query(q), pos_T), encoding.value(v, pos)
     rotated_k, relative_q = encoding.key(k, pos), encoding.relative_query(q) if "relative_keys" in has else q
     rows = []
