@@ -32,6 +32,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(plugin_sources, "_loaded", {})
+    # Python's cache of compiled files misses a change of a file within the same second.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
     for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
         del sys.modules[name]
@@ -76,17 +78,19 @@ def test_the_encoding_is_short_and_fits_the_longest_name(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", first(1, list(Kind)))
 def test_the_encoding_can_be_verified_by_its_file_with_an_option(kind: Kind) -> None:
-    assert cli("new", "mine", "--kind", kind).code == 0
-    (verdict,) = cli("verify", "mine.py(2)" if kind != Kind.ROTARY else "mine.py(base=2)", "--json").json
+    assert cli("new", "freshly-made", "--kind", kind).code == 0
+    (verdict,) = cli(
+        "verify", "freshly_made.py(2)" if kind != Kind.ROTARY else "freshly_made.py(base=2)", "--json"
+    ).json
     assert verdict["status"] == "passed"
 
 
 def test_the_next_commands_are_shown_and_exist() -> None:
-    result = cli("new", "mine", "--to", "deep/my folder")
+    result = cli("new", "freshly-made", "--to", "deep/my folder")
     lines = result.out[result.out.index("next:") :].splitlines()[1:]
     assert lines[0] == "  cd 'deep/my folder'"
     assert {line.split()[1] for line in lines if line.startswith("  poscli")} <= {*COMMANDS, "inspect"}
-    assert (Path("deep/my folder") / "test_mine.py").is_file()
+    assert (Path("deep/my folder") / "test_freshly_made.py").is_file()
 
 
 @pytest.mark.parametrize(
@@ -113,25 +117,27 @@ def test_bad_names_are_refused(name: str, words: str | tuple[str, ...]) -> None:
 
 
 def test_files_are_not_overwritten_unless_asked(here: Path) -> None:
-    assert cli("new", "mine").code == 0
-    Path("mine.py").write_text("# edited")
-    assert_refused(("new", "mine"), 2, ("mine.py exists already", "--force"))
-    Path("mine.py").unlink()
-    assert_refused(("new", "mine"), 2, ("test_mine.py exists already", "--force"))
-    Path("mine.py").write_text("# edited")
-    assert cli("new", "mine", "--force", "--kind", "relative").code == 0
-    assert "relative_keys" in Path("mine.py").read_text()
-    assert cli("new", "mine", "--to", "other").code == 0  # elsewhere it is another file
+    assert cli("new", "freshly-made").code == 0
+    Path("freshly_made.py").write_text("# edited")
+    assert_refused(("new", "freshly-made"), 2, ("freshly_made.py exists already", "--force"))
+    Path("freshly_made.py").unlink()
+    assert_refused(("new", "freshly-made"), 2, ("test_freshly_made.py exists already", "--force"))
+    Path("freshly_made.py").write_text("# edited")
+    assert cli("new", "freshly-made", "--force", "--kind", "relative").code == 0
+    assert "relative_keys" in Path("freshly_made.py").read_text()
+    assert cli("new", "freshly-made", "--to", "other").code == 0  # elsewhere it is another file
 
 
 def test_a_folder_that_cannot_be_written_is_named(here: Path) -> None:
     (here / "file").write_text("no folder")
-    assert_refused(("new", "mine", "--to", "file"), 1, ("cannot write file/mine.py", "another folder with --to"))
-    (here / "mine.py").mkdir()
-    result = cli("new", "mine", "--force")
+    assert_refused(
+        ("new", "freshly-made", "--to", "file"), 1, ("cannot write file/freshly_made.py", "another folder with --to")
+    )
+    (here / "freshly_made.py").mkdir()
+    result = cli("new", "freshly-made", "--force")
     assert (result.code, len(errors(result))) == (1, 1)
-    assert "cannot write mine.py" in result.err
+    assert "cannot write freshly_made.py" in result.err
 
 
 def test_a_kind_that_is_unknown_is_refused() -> None:
-    assert_refused(("new", "mine", "--kind", "bais"), 2, ("'bais'", "'bias'", "poscli new --help"))
+    assert_refused(("new", "freshly-made", "--kind", "bais"), 2, ("'bais'", "'bias'", "poscli new --help"))

@@ -164,9 +164,11 @@ def _file_of(value: str) -> tuple[Path | None, str]:
     if not path.endswith(".py"):
         return None, attribute
     try:
-        return Path(path).expanduser().resolve(), attribute
-    except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL in a name, no home folder
+        found = Path(path).expanduser().resolve()
+        found.is_file()  # raises what every later use would raise
+    except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL in a name or a long one, no home folder
         return None, attribute
+    return found, attribute
 
 
 def _import_file(path: Path) -> ModuleType:
