@@ -334,7 +334,7 @@ def test_behind_a_window_nothing_is_far(spec: str) -> None:
 @pytest.mark.parametrize("spec", wide([*names(), *COMPOSITES, *ALTERNATING]))
 def test_weights_are_those_of_the_model(spec: str) -> None:
     """The operands of every layer give the layer's own output, and blocks of queries the weights of all at once."""
-    assert_own_weights(trained(spec), 15)
+    assert_own_weights(trained(spec), 12)
 
 
 def test_weights_are_those_of_a_model_with_a_memory() -> None:

@@ -20,6 +20,7 @@ from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines
 from poscli.attention.call import operands
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
+from poscli.equation.grids import columns_of
 from poscli.equation.reference import scores, tempered, weights
 from poscli.model.cache import Cache
 from poscli.model.transformer import Model
@@ -256,7 +257,7 @@ JOINS = ["rope+window(9)", "sink(2)+window(9)+rope", "alibi+window(30)", "fox+ss
 
 def prefilled(trained: Model, text: Tensor) -> Tensor:
     """Logits of a text that is read in chunks."""
-    cache = Cache()
+    cache = Cache(columns=columns_of(text.shape[1]))
     return torch.cat([trained(part, cache=cache) for part in text.split(CHUNKS, dim=1)], dim=1)
 
 

@@ -24,6 +24,7 @@ from toys import (
 
 from poscli.config.run import PRESETS, ModelConfig
 from poscli.encodings import names
+from poscli.equation.grids import columns_of
 from poscli.evaluation.posthoc import joined
 from poscli.model.cache import Cache
 from poscli.model.initialise import build_model
@@ -48,7 +49,7 @@ def test_cached_decoding_equals_the_full_forward(spec: str) -> None:
     limit = rounding(trained, text)
     full = trained(text)
     for steps in ([1] * 24, [5] + [1] * 19, [11, 1, 1, 7, 1, 3], [23, 1]):
-        cache = Cache()
+        cache = Cache(columns=columns_of(24))
         parts = [trained(part, cache=cache) for part in text.split(steps, dim=1)]
         assert cache.tokens == 24
         assert_rounded(torch.cat(parts, dim=1), full, limit)

@@ -29,7 +29,8 @@ HEADS, HEAD_WIDTH = 3, 8  # no power of two, which ALiBi's slopes treat differen
 WIDTH = HEADS * HEAD_WIDTH
 VOCAB = 11
 
-ENDS = {"learned", "tupe"}  # encodings without positions beyond the training length, unless an option adds them
+# Encodings without positions beyond the training length, unless an option adds them.
+ENDS = {"learned", "learned-2d", "tupe"}
 
 COMPOSITES = [
     "alibi(trainable=true)",
