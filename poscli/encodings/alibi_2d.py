@@ -2,37 +2,28 @@
 
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from poscli.encodings.alibi import slopes
+from poscli.encodings.alibi import ALiBi
 from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.equation import Shape
 
 
 @register("alibi-2d", paper="arXiv:2108.12409; arXiv:2311.00566", family="grid")
-class ALiBi2D(Encoding):
+class ALiBi2D(ALiBi):
     """s_ij -= m_h |p_i - p_j|: a penalty linear in the distance of two cells, with ALiBi's slopes m_h.
 
     `distance` is `euclidean`, as in CROMA, or `manhattan`, the distance of rows plus that of columns.
     """
 
     axes = 2
-    shared = True
-    slope: Tensor
 
     def __init__(
         self, shape: Shape, *, distance: Literal["euclidean", "manhattan"] = "euclidean", trainable: bool = False
     ) -> None:
-        super().__init__(shape)
+        super().__init__(shape, trainable=trainable)
         self.distance = distance
-        slope = torch.tensor(slopes(shape.heads))
-        if trainable:
-            self.slope = nn.Parameter(slope)
-        else:
-            self.register_buffer("slope", slope, persistent=False)
 
     def distance_bias(self, d: Tensor) -> Tensor:
         d = d.to(self.slope.dtype)
-        apart = d.square().sum(-1).sqrt() if self.distance == "euclidean" else d.abs().sum(-1)
-        return -self.slope[:, None] * apart
+        return super().distance_bias(d.square().sum(-1).sqrt() if self.distance == "euclidean" else d.abs().sum(-1))
