@@ -1,0 +1,43 @@
+"""The fields of a config.json, which have other names in other model types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from poscli.system.errors import DataError
+
+T = TypeVar("T", int, float)
+Config = Mapping[str, Any]  # the content of a config.json
+
+# The names under which model types know the same number.
+WIDTH = ("hidden_size", "n_embd", "d_model")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+LENGTH = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+def whole(config: Config, names: Sequence[str], default: int | None = None) -> int:
+    """The positive whole number of the first of these names that the configuration has.
+
+    DataError if it has none and there is no default, or if the number is not a positive whole one.
+    """
+    name = next((name for name in names if config.get(name) is not None), None)
+    if name is None:
+        if default is None:
+            raise DataError(f"config.json has none of the keys {', '.join(names)}: it belongs to no language model")
+        return default
+    value = config[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DataError(f"config.json says {name} = {value!r}, and it must be a whole number of at least 1")
+    return value
+
+
+def number(config: Config, name: str, default: float) -> float:
+    """A positive number of the configuration; DataError if it is something else."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise DataError(f"config.json says {name} = {value!r}, and it must be a number above 0")
+    return float(value)

@@ -1,0 +1,156 @@
+"""Rope and its scalings as config.json states them, in poscli's specs.
+
+transformers 4 writes `rope_theta` and `rope_scaling`; version 5 writes both as `rope_parameters`, for models of several
+thetas one for each type of layer. GPT-NeoX has `rotary_emb_base` and `rotary_pct`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from poscli.checkpoints.fields import Config, number, whole
+from poscli.checkpoints.kinds.kind import Layer
+from poscli.system.errors import DataError, UsageError, near
+
+Options = dict[str, Any]  # of a spec
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rope as transformers takes it where config.json is silent."""
+
+    theta: float = 10000.0
+    fraction: float = 1.0
+    layout: str = "half"
+
+
+DEFAULT = Rope()
+
+
+def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float | None) -> dict[str, Any]:
+    """The parameters of a layer's rope in the names of transformers 5, from whichever version wrote config.json.
+
+    `local_theta` is given for a layer that has a theta of its own and no scaling.
+    """
+    given = config.get("rope_parameters") or {}
+    nested = given.get(layer_type)
+    if isinstance(nested, dict):
+        found = dict(nested)
+    elif local_theta is not None:
+        found = {"rope_theta": number(config, "rope_local_base_freq", local_theta)}
+    else:
+        scaling = {key: value for key, value in given.items() if not isinstance(value, dict)}
+        found = scaling or dict(config.get("rope_scaling") or {})
+    found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
+    if found.get("rope_theta") is None:
+        found["rope_theta"] = number(config, "rope_theta", number(config, "rotary_emb_base", default.theta))
+    if found.get("partial_rotary_factor") is None:
+        fraction = number(config, "rotary_pct", default.fraction)
+        found["partial_rotary_factor"] = number(config, "partial_rotary_factor", fraction)
+    if config.get("original_max_position_embeddings") is not None:  # Phi-3 has it beside the scaling
+        found["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return found
+
+
+def scaled(rope: dict[str, Any], layout: str, head_width: int, length: int) -> Layer:
+    """The spec of a layer with these parameters; UsageError for a scaling that poscli does not know."""
+    kind = rope["rope_type"]
+    if kind not in SCALINGS:
+        raise UsageError(f"config.json has the rope scaling {kind!r}: {near(kind, SCALINGS)}")
+    name, options_of = SCALINGS[kind]
+    options = {"base": number(rope, "rope_theta", 10000.0), **options_of(rope, length)}
+    if layout != "half":
+        options["layout"] = layout
+    fraction = number(rope, "partial_rotary_factor", 1.0)
+    if fraction != 1:
+        options["fraction"] = fraction
+    spec = f"{name}({', '.join(f'{key}={_text(value)}' for key, value in options.items())})"
+    return Layer(spec, _factors(rope, int(head_width * fraction)) if kind == "longrope" else {})
+
+
+def _default(rope: dict[str, Any], length: int) -> Options:
+    return {}
+
+
+def _linear(rope: dict[str, Any], length: int) -> Options:
+    return {"factor": _factor(rope)}
+
+
+def _dynamic(rope: dict[str, Any], length: int) -> Options:
+    return {"factor": _factor(rope)}
+
+
+def _yarn(rope: dict[str, Any], length: int) -> Options:
+    original = _original(rope, length)
+    factor = _factor(rope, length / original)
+    options: Options = {"factor": factor, "original": original, "attention": _yarn_attention(rope, factor)}
+    options["beta_fast"], options["beta_slow"] = number(rope, "beta_fast", 32), number(rope, "beta_slow", 1)
+    if rope.get("truncate") is False:
+        options["truncate"] = False
+    return options
+
+
+def _yarn_attention(rope: dict[str, Any], factor: float) -> float:
+    """The factor on cos and sin: given, or by DeepSeek's two numbers, or the paper's."""
+
+    def grown(by: float) -> float:
+        return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
+
+    if rope.get("attention_factor") is not None:
+        return number(rope, "attention_factor", 1.0)
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return grown(number(rope, "mscale", 1.0)) / grown(number(rope, "mscale_all_dim", 1.0))
+    return grown(1.0)
+
+
+def _llama3(rope: dict[str, Any], length: int) -> Options:
+    low, high = number(rope, "low_freq_factor", 1), number(rope, "high_freq_factor", 4)
+    return {"factor": _factor(rope), "original": _original(rope, length), "low": low, "high": high}
+
+
+def _longrope(rope: dict[str, Any], length: int) -> Options:
+    original = _original(rope, length)
+    factor = _factor(rope, length / original)
+    grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    attention = number(rope, "attention_factor", grown)
+    return {"factor": max(1.0, factor), "original": original, "attention": attention}
+
+
+# By the `rope_type` of transformers: the encoding of poscli, and its options.
+SCALINGS: dict[str, tuple[str, Callable[[dict[str, Any], int], Options]]] = {
+    "default": ("rope", _default),
+    "linear": ("rope-linear", _linear),
+    "dynamic": ("rope-dynamic", _dynamic),
+    "yarn": ("yarn", _yarn),
+    "llama3": ("llama3", _llama3),
+    "longrope": ("longrope", _longrope),
+    "su": ("longrope", _longrope),  # its name in early Phi-3 checkpoints
+}
+
+
+def _factor(rope: dict[str, Any], default: float | None = None) -> float:
+    if rope.get("factor") is None and default is None:
+        raise DataError(f"config.json has the rope scaling {rope['rope_type']!r} without its factor")
+    return number(rope, "factor", default or 1.0)
+
+
+def _original(rope: dict[str, Any], length: int) -> int:
+    return whole(rope, ("original_max_position_embeddings",), length)
+
+
+def _factors(rope: dict[str, Any], width: int) -> dict[str, list[float]]:
+    """LongRoPE's two lists of a factor for each pair."""
+    found: dict[str, list[float]] = {}
+    for name in ("short_factor", "long_factor"):
+        factors = rope.get(name)
+        if not isinstance(factors, list) or len(factors) != width // 2:
+            raise DataError(f"config.json has the rope scaling longrope, whose {name} must list {width // 2} numbers")
+        found[name] = [float(factor) for factor in factors]
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,90 @@
+"""Loading a checkpoint from a folder, and checking that poscli's positions are those of the model itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poscli.checkpoints.architecture import Architecture
+from poscli.checkpoints.install import install, table_of
+from poscli.checkpoints.model import CheckpointModel, Seats
+from poscli.equation import Encoding, Shape
+from poscli.equation.composed import Composed
+from poscli.specs import build, parse
+from poscli.system.errors import DataError
+
+CHECKED_TOKENS = 48  # of the text on which both are compared
+# The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
+# the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
+ROUNDING, LEAST = 16, 1e-3
+
+
+def load(folder: Path, architecture: Architecture, device: torch.device, dtype: torch.dtype | None) -> CheckpointModel:
+    """The checkpoint in a folder, under its own positions; `dtype` None keeps the number format of its weights.
+
+    DataError if transformers cannot read it, or if its logits are others once poscli computes the positions.
+    """
+    stock = _stock(folder, dtype, device)
+    tokens_BT = torch.arange(CHECKED_TOKENS, device=device)[None] * 37 % architecture.vocab
+    with torch.inference_mode():
+        expected = stock(input_ids=tokens_BT, use_cache=False).logits.double()
+    model = adopted(stock, architecture)
+    with torch.inference_mode():
+        difference = _relative_difference(model(tokens_BT).double(), expected)
+    allowed = max(LEAST, ROUNDING * torch.finfo(next(stock.parameters()).dtype).eps)
+    if not difference <= allowed:
+        raise DataError(
+            f"{folder}: with the positions that config.json states, {architecture.spec}, the logits differ from those of "
+            f"transformers by {difference:.2g} of their spread, where rounding explains {allowed:.2g}; `poscli card` "
+            "says what transformers reads otherwise"
+        )
+    return model
+
+
+def adopted(stock: Any, architecture: Architecture) -> CheckpointModel:
+    """A stock model of transformers under its own positions, computed by poscli from now on."""
+    seats = Seats(architecture.head_width)
+    install(stock, seats)
+    model = CheckpointModel(stock, seats, architecture, ())
+    return model.under(own_encodings(model.shape, architecture, table_of(stock), model.device))
+
+
+def own_encodings(
+    shape: Shape, architecture: Architecture, table: Tensor | None, device: torch.device
+) -> list[Encoding]:
+    """The encodings of a checkpoint, with the numbers that config.json and the weights give them."""
+    built = build(parse(architecture.spec), shape, seed=0)
+    for encoding, layer in zip(built, architecture.layers, strict=True):
+        parts: list[Any] = list(encoding.parts) if type(encoding) is Composed else [encoding]
+        for part in parts:
+            if layer.numbers and hasattr(part, "use_factors"):
+                part.use_factors(*(torch.tensor(layer.numbers[name]) for name in ("short_factor", "long_factor")))
+            if table is not None and hasattr(part, "table"):
+                part.table = torch.nn.Parameter(table[: shape.length], requires_grad=False)
+    return [encoding.to(device).eval().requires_grad_(False) for encoding in built]
+
+
+def _relative_difference(found: Tensor, expected: Tensor) -> float:
+    """The root mean square of the difference over the standard deviation of what is expected."""
+    return float((found - expected).square().mean().sqrt() / (expected.std() + 1e-30))
+
+
+def _stock(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
+    """The model as transformers loads it: safetensors only, no code from the checkpoint, nothing from the network."""
+    import transformers
+
+    try:
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype="auto" if dtype is None else dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"transformers {transformers.__version__} cannot load {folder}: {cause}") from error
+    return model.to(device).eval().requires_grad_(False)

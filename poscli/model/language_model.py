@@ -1,0 +1,41 @@
+"""What an evaluation needs of a model: poscli's own `Model` has it, and so has a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from poscli.equation import Encoding, Shape
+
+
+class LanguageModel(Protocol):
+    """A trained decoder with an encoding on each layer."""
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes that its encodings are built for."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """The number format of queries and keys."""
+
+    @property
+    def encodings(self) -> Sequence[Encoding]:
+        """The encoding of each layer; layers may share an instance."""
+
+    @property
+    def engine(self) -> str:
+        """The names of the attention engines that run, joined by +."""
+
+    def under(self, encodings: Sequence[Encoding]) -> LanguageModel:
+        """A model with the same weights, and with these encodings on its layers."""
+
+    def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Logits `[B, n, V]` of slices of the tokens, in order. A slice is gone when the next one comes."""
