@@ -78,6 +78,8 @@ class Run:
     def label(self) -> str:
         """The run's name in tables: its encoding, its memory, and the encoding it was trained with if that differs."""
         memory = f" (memory {self.config.model.memory})" if self.config.model.memory else ""
+        if (checkpoint := self.config.checkpoint) is not None:
+            return f"{checkpoint.name} as {self.config.encoding}" if self.trained else checkpoint.name
         return f"{self.trained} as {self.config.encoding}{memory}" if self.trained else self.config.encoding + memory
 
     @property
