@@ -1,7 +1,7 @@
 """A small checkpoint that is really trained, by transformers' own model code, for tests and pictures of real effects.
 
-`python tests/trained_checkpoint.py FOLDER` trains a Llama of 1.2 million parameters on the source of the Python library,
-on windows of 128 tokens of a byte-level BPE, in about four minutes on two cores, and writes it to FOLDER.
+`python tests/trained_checkpoint.py FOLDER` trains a Llama of 1.1 million parameters on the source of Python's library,
+on windows of 128 tokens of a byte-level BPE, in about six minutes on one core, and writes it to FOLDER.
 """
 
 from __future__ import annotations
