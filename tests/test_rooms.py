@@ -18,7 +18,7 @@ FLOORS = (
     ("training", "report"),
     ("evaluation",),
     ("verify", "runs"),
-    ("model",),
+    ("model", "checkpoints"),
     ("config",),
     ("specs",),
     ("encodings", "tasks"),
