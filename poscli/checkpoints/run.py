@@ -16,8 +16,9 @@ from poscli.checkpoints.weights import FETCH
 from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import validated
 from poscli.specs import parse
-from poscli.system.errors import CorruptError
+from poscli.system.errors import CorruptError, UsageError, near
 from poscli.system.files import read_object
+from poscli.system.memory import unaffordable
 
 # Number formats by their names in safetensors, and the one to compute in; half precision is slow on CPUs.
 FORMATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -45,8 +46,12 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
     model = architecture(config, wish.length)
     parameters, kind = _numbers(source)
     precision = wish.precision
+    if precision not in ("auto", *FORMATS.values()):
+        raise UsageError(f"--precision {precision!r}: {near(precision, ['auto', *FORMATS.values()])}")
     if precision == "auto":
         precision = "float32" if kind == "float16" and device.type == "cpu" else kind
+    if why := unaffordable(parameters * getattr(torch, precision).itemsize, device):
+        raise UsageError(f"{source.spec} with {parameters:,} parameters in {precision} {why}; use a larger machine")
     values: dict[str, Any] = {
         "encoding": str(parse(model.spec)),
         "corpus": wish.corpus,

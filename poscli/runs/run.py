@@ -43,9 +43,11 @@ class Run:
 
     def _repr_html_(self) -> str:
         config = self.config
+        budget = f"{config.corpus} ({config.task}), {config.steps * config.batch * config.length:,} tokens"
+        origin = {"trained on": budget} if config.checkpoint is None else {"checkpoint": config.checkpoint.source}
         rows = {
             "encoding": self.label,
-            "trained on": f"{config.corpus} ({config.task}), {config.steps * config.batch * config.length:,} tokens",
+            **origin,
             "training length": config.length,
             "seed": config.seed,
             "parameters": f"{self.env.get('parameters', 0):,}",
