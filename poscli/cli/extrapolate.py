@@ -68,17 +68,14 @@ def extrapolate(
     With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ...
     """
     from poscli.evaluation.extrapolate import extrapolate as evaluate
-    from poscli.evaluation.why.explain import check_judge, explain
+    from poscli.evaluation.why.explain import explain
 
     judging = _judge(judge, request, out_ / "runs")
     wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
-    if wishes:
-        work = checkpoints.work(wishes, request, smoke, device, out_ / "runs")
-    else:
-        work = _work(request, run or [], enc or [], smoke, device, out_ / "runs")
-    for each in work:
-        check_judge(each.run, judging)
-    jobs = plan.evaluations(work, why=request.why, judge=judging)
+    work = checkpoints.work(wishes, request, smoke, device, out_ / "runs") or _work(
+        request, run or [], enc or [], smoke, device, out_ / "runs"
+    )
+    jobs = _jobs(work, request, judging)
     plan.announce_longest(each.settings for each in work)
     if dry_run:
         plan.show(jobs, json_)
@@ -89,6 +86,15 @@ def extrapolate(
     for each in work if request.why else []:
         explain(each, judging)
     _show(tables, request, out_, json_)
+
+
+def _jobs(work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None) -> list[plan.PlannedJob]:
+    """What there is to do; UsageError if the judge cannot judge one of the runs."""
+    from poscli.evaluation.why.explain import check_judge
+
+    for each in work:
+        check_judge(each.run, judge)
+    return plan.evaluations(work, why=request.why, judge=judge)
 
 
 def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json_: bool) -> None:
