@@ -8,11 +8,14 @@ from typing import Any
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.card.faults import Fault, Subject, faults_of, ranges
-from poscli.checkpoints.card.files import read_config, tokenizer_limit
+from poscli.checkpoints.card.files import tokenizer_limit
 from poscli.checkpoints.card.layers import OwnLayer, own_layers
 from poscli.checkpoints.card.stock import stock_reading
 from poscli.checkpoints.fields import LENGTH
+from poscli.checkpoints.source import CONFIG
+from poscli.checkpoints.weights import FETCH
 from poscli.specs import parse
+from poscli.system.files import read_object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +76,15 @@ class Card:
 def read_card(folder: Path) -> Card:
     """The card of the checkpoint in a folder, of which only the JSON files are read.
 
-    DataError for a folder without a usable config.json, UsageError for a model type that poscli does not know.
+    CorruptError for a damaged file, DataError for numbers that make no model, UsageError for a model type that poscli
+    does not know.
     """
     return card_of(read_subject(folder))
 
 
 def read_subject(folder: Path) -> Subject:
     """What the three readers make of the checkpoint in a folder; raises as `read_card` does."""
-    config = read_config(folder)
+    config = read_object(folder / CONFIG, FETCH)
     found = architecture(config)
     return Subject(
         config=config,

@@ -1,32 +1,23 @@
-"""The files of a checkpoint that say something about its positions: config.json, and one number of the tokenizer."""
+"""What the JSON files of a checkpoint say about positions, as it stands there."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.fields import Config
-from poscli.system.errors import DataError
+from poscli.checkpoints.weights import FETCH
+from poscli.system.files import read_object
 
-CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
+TOKENIZER = "tokenizer_config.json"
 UNLIMITED = 10**15  # transformers writes 1e30 for a tokenizer without a limit
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The content of a checkpoint's config.json; DataError, in one line, if there is none or it is no object."""
-    if not folder.is_dir():
-        raise DataError(f"{str(folder)!r} is no folder; give the folder of a checkpoint, which has a {CONFIG}")
-    if not (folder / CONFIG).is_file():
-        raise DataError(f"{str(folder)!r} has no {CONFIG}, so it is no checkpoint; give a folder that has one")
-    return _object(folder / CONFIG)
 
 
 def tokenizer_limit(folder: Path) -> int | None:
     """`model_max_length` of tokenizer_config.json: the tokens that the tokenizer lets through; None for no limit."""
     if not (folder / TOKENIZER).is_file():
         return None
-    limit = _object(folder / TOKENIZER).get("model_max_length")
+    limit = read_object(folder / TOKENIZER, FETCH).get("model_max_length")
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not 1 <= limit < UNLIMITED:
         return None
     return int(limit)
@@ -48,14 +39,3 @@ def rope_dictionaries(config: Config) -> dict[str, dict[str, Any]]:
             found[name] = flat
     return found
 
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{str(path)!r} cannot be read as JSON: {error}; download it again") from error
-    if not isinstance(content, dict):
-        raise DataError(
-            f"{str(path)!r} holds a {type(content).__name__}, and it must hold an object; download it again"
-        )
-    return content

@@ -33,11 +33,11 @@ def passage(folder: Path, architecture: Architecture) -> tuple[Tensor, str]:
 
     try:
         ids = Tokenizer.from_file(str(path)).encode(TEXT).ids[:count]
-    except Exception as error:  # noqa: BLE001 - the package raises bare Exception for whatever is wrong with the file
+    except Exception as error:  # the package has no other class for whatever is wrong with the file
         raise DataError(f"{str(path)!r} is no tokenizer: {error}; download it again") from error
     if max(ids) >= architecture.vocab:
         raise DataError(
-            f"{str(path)!r} has the token {max(ids)} and the model a vocabulary of {architecture.vocab}; use the tokenizer "
-            "that belongs to the model"
+            f"{str(path)!r} has the token {max(ids)} and the model a vocabulary of {architecture.vocab}; use the "
+            "tokenizer that belongs to the model"
         )
     return torch.tensor([ids]), f"{len(ids)} tokens of English"

@@ -26,7 +26,7 @@ from poscli.checkpoints.card.faults import Subject, ranges
 from poscli.checkpoints.card.layers import FAR, ROUNDING, Turns
 from poscli.checkpoints.card.passage import passage
 from poscli.checkpoints.card.stock import attentions, frequencies, quiet, rotation_of
-from poscli.checkpoints.load import LEAST, _relative_difference, _stock, adopted
+from poscli.checkpoints.load import LEAST, adopted, relative_difference, stock_model
 from poscli.checkpoints.load import ROUNDING as UNITS
 from poscli.checkpoints.model import CheckpointModel, replaced
 from poscli.equation import Encoding, Positions
@@ -72,7 +72,7 @@ def probe(folder: Path, subject: Subject, device: torch.device) -> Probe:
     """
     ids_BT, words = passage(folder, subject.architecture)
     with quiet():
-        return probe_model(_stock(folder, None, device), subject, ids_BT.to(device), words)
+        return probe_model(stock_model(folder, None, device), subject, ids_BT.to(device), words)
 
 
 @torch.inference_mode()
@@ -142,7 +142,7 @@ def _off(own: Turns, held: Turns, length: int) -> str:
 def _shifts(subject: Subject, at: Mapping[int, Tensor], dtype: torch.dtype, ids_BT: Tensor) -> Iterator[Finding]:
     """How far the logits of the passage move when it stands elsewhere."""
     first_TV = at[0]
-    moves = {start: _relative_difference(logits_TV, first_TV) for start, logits_TV in at.items() if start}
+    moves = {start: relative_difference(logits_TV, first_TV) for start, logits_TV in at.items() if start}
     furthest = max(moves, key=lambda start: moves[start] / _allowed(subject, start, dtype), default=0)
     if not furthest:
         return
@@ -166,7 +166,7 @@ def _state(stock: Any, subject: Subject, ids_BT: Tensor, at: Mapping[int, Tensor
     if start not in at:
         return
     again_TV = _stock_logits(stock, ids_BT, start)
-    moved = _relative_difference(again_TV, at[start])
+    moved = relative_difference(again_TV, at[start])
     if moved > LEAST:
         said = (
             f"at position {start} the passage has a loss of {_loss(at[start], ids_BT):.4f} nats per token, and "
@@ -180,7 +180,7 @@ def _against_poscli(
 ) -> Iterator[Finding]:
     """Compare the logits of the stock model with those under poscli's encodings, at 1 and at 4 times L."""
     for start in (min(stock_at), max(stock_at)) if len(stock_at) > 1 else stock_at:
-        difference, allowed = _relative_difference(stock_at[start], own_at[start]), _allowed(subject, start, dtype)
+        difference, allowed = relative_difference(stock_at[start], own_at[start]), _allowed(subject, start, dtype)
         differs = not difference <= allowed
         said = (
             f"at position {start} the logits of transformers and those under {subject.architecture.spec} differ by "

@@ -59,16 +59,21 @@ def stock_reading(folder: Path, length: int) -> Stock:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings of transformers: the card has its own words for what they say."""
-    logger = logging.getLogger("transformers")
+    """Without the warnings and progress bars of transformers: the card has its own words for what they say."""
+    from transformers.utils import logging as theirs
+
+    logger, bars = logging.getLogger("transformers"), theirs.is_progress_bar_enabled()
     before = logger.level
     logger.setLevel(logging.CRITICAL)
+    theirs.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(before)
+        if bars:
+            theirs.enable_progress_bar()
 
 
 def _layers(folder: Path, length: int) -> Iterator[Measured]:

@@ -28,7 +28,7 @@ WITH_LAYER_TYPES = {"qwen2", "qwen3", "gemma3_text", "smollm3"}
 READERS: dict[str, set[str]] = {
     "rotary_emb_base": {"gpt_neox"},
     "rotary_pct": {"gpt_neox"},
-    "partial_rotary_factor": {"phi", "phi3"},
+    "partial_rotary_factor": {"phi", "phi3", "gpt_neox"},  # version 4 writes it for gpt_neox, and does not read it
     "rope_local_base_freq": {"gemma3_text"},
     "no_rope_layers": {"smollm3"},
     "sliding_window": WITH_WINDOW,
@@ -60,7 +60,7 @@ def key_of_another_scaling(subject: Subject) -> Said:
         for key in foreign:
             readers = [kind for kind in SCALINGS if key in READ[kind]]
             yield (
-                f"{scaling.where} has {key} {scaling.parameters[key]!r}, which its type {scaling.kind!r} does not read.",
+                f"{scaling.where} has {key} {scaling.parameters[key]!r}, which its type {scaling.kind} does not read.",
                 f"Remove it, or set rope_type to one that reads it: {', '.join(readers)}.",
             )
 
