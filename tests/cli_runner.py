@@ -29,6 +29,7 @@ COMMANDS = [
     "new",
     "inspect",
     "bench",
+    "card",
     "ls",
     "doctor",
     "rm",

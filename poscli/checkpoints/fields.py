@@ -11,7 +11,7 @@ T = TypeVar("T", int, float)
 Config = Mapping[str, Any]  # the content of a config.json
 
 # The names under which model types know the same number.
-WIDTH = ("hidden_size", "n_embd", "d_model")
+WIDTH = ("n_embed", "hidden_size", "n_embd", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 LENGTH = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")

@@ -27,13 +27,13 @@ def load(folder: Path, architecture: Architecture, device: torch.device, dtype: 
 
     DataError if transformers cannot read it, or if its logits are others once poscli computes the positions.
     """
-    stock = _stock(folder, dtype, device)
+    stock = stock_model(folder, dtype, device)
     tokens_BT = torch.arange(CHECKED_TOKENS, device=device)[None] * 37 % architecture.vocab
     with torch.inference_mode():
         expected = stock(input_ids=tokens_BT, use_cache=False).logits.double()
     model = adopted(stock, architecture)
     with torch.inference_mode():
-        difference = _relative_difference(model(tokens_BT).double(), expected)
+        difference = relative_difference(model(tokens_BT).double(), expected)
     allowed = max(LEAST, ROUNDING * torch.finfo(next(stock.parameters()).dtype).eps)
     if not difference <= allowed:
         raise DataError(
@@ -67,12 +67,12 @@ def own_encodings(
     return [encoding.to(device).eval().requires_grad_(False) for encoding in built]
 
 
-def _relative_difference(found: Tensor, expected: Tensor) -> float:
+def relative_difference(found: Tensor, expected: Tensor) -> float:
     """The root mean square of the difference over the standard deviation of what is expected."""
     return float((found - expected).square().mean().sqrt() / (expected.std() + 1e-30))
 
 
-def _stock(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
+def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
     """The model as transformers loads it: safetensors only, no code from the checkpoint, nothing from the network."""
     import transformers
 

@@ -15,7 +15,22 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import bench, compare, doctor, extrapolate, generate, inspect, ls, new, report, rm, run, train, verify
+from poscli.cli import (
+    bench,
+    card,
+    compare,
+    doctor,
+    extrapolate,
+    generate,
+    inspect,
+    ls,
+    new,
+    report,
+    rm,
+    run,
+    train,
+    verify,
+)
 from poscli.system import plugins
 from poscli.system.console import err
 from poscli.system.early import MESSAGE, Interruption, asked, told
@@ -45,6 +60,7 @@ app.command("verify")(verify.verify)
 app.command("new")(new.new)
 app.command("inspect")(inspect.inspect)
 app.command("bench")(bench.bench)
+app.command("card")(card.card)
 app.add_typer(ls.app, name="ls")
 app.command("rm")(rm.rm)
 app.command("doctor")(doctor.doctor)

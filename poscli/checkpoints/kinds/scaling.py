@@ -68,7 +68,7 @@ def scaled(rope: dict[str, Any], layout: str, head_width: int, length: int) -> L
     if fraction != 1:
         options["fraction"] = fraction
     spec = f"{name}({', '.join(f'{key}={_text(value)}' for key, value in options.items())})"
-    return Layer(spec, _factors(rope, int(head_width * fraction)) if kind == "longrope" else {})
+    return Layer(spec, _factors(rope, int(head_width * fraction)) if name == SCALINGS["longrope"][0] else {})
 
 
 def _default(rope: dict[str, Any], length: int) -> Options:

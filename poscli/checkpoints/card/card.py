@@ -1,0 +1,139 @@
+"""The card of a checkpoint: its positions in numbers, and what is wrong with them, without its weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from poscli.checkpoints.architecture import architecture
+from poscli.checkpoints.card.faults import Fault, Subject, faults_of, ranges
+from poscli.checkpoints.card.files import tokenizer_limit
+from poscli.checkpoints.card.layers import OwnLayer, own_layers
+from poscli.checkpoints.card.stock import stock_reading
+from poscli.checkpoints.fields import LENGTH
+from poscli.checkpoints.source import CONFIG
+from poscli.checkpoints.weights import FETCH
+from poscli.specs import parse
+from poscli.system.files import read_object
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Layers of equal positions."""
+
+    layers: tuple[int, ...]
+    spec: str  # as `--enc` takes it
+    theta: float | None  # the base of rope; None without rotations
+    factor: float | None  # of a scaling by a fixed factor, else None
+    original: int | None  # tokens before that scaling
+    amplitude: float  # the factor on cos and sin
+    window: int | None  # tokens
+    pairs: int  # of channels that turn
+    never_turning: int  # of these, within the trained length: their angles beyond it are new to the model
+    slowest_wavelength: float | None  # tokens
+
+    @property
+    def numbers(self) -> str:
+        """The layers as ranges, for people."""
+        return ranges(self.layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a checkpoint's positions are. Lengths are in tokens."""
+
+    model_type: str
+    kind: str  # of positions, such as `rotary`
+    spec: str  # the positions of all layers, as `--enc` takes them
+    heads: int
+    kv_heads: int
+    head_width: int
+    groups: tuple[Group, ...]
+    length: int
+    length_from: str  # the key of config.json, or whose default it is
+    promised: (
+        int  # the longest text for which the positions are made: a scaling reaches further than the trained length
+    )
+    tokenizer_limit: int | None
+    transformers: str  # the version that was compared
+    faults: tuple[Fault, ...]  # and notes
+
+    @property
+    def layers(self) -> int:
+        return sum(len(group.layers) for group in self.groups)
+
+    @property
+    def grave(self) -> tuple[Fault, ...]:
+        """The faults that are more than notes."""
+        return tuple(fault for fault in self.faults if not fault.note)
+
+    def to_json(self) -> dict[str, Any]:
+        """The card as one object of JSON."""
+        return asdict(self) | {"layers": self.layers, "healthy": not self.grave}
+
+
+def read_card(folder: Path) -> Card:
+    """The card of the checkpoint in a folder, of which only the JSON files are read.
+
+    CorruptError for a damaged file, DataError for numbers that make no model, UsageError for a model type that poscli
+    does not know.
+    """
+    return card_of(read_subject(folder))
+
+
+def read_subject(folder: Path) -> Subject:
+    """What the three readers make of the checkpoint in a folder; raises as `read_card` does."""
+    config = read_object(folder / CONFIG, FETCH)
+    found = architecture(config)
+    return Subject(
+        config=config,
+        architecture=found,
+        layers=tuple(own_layers(found)),
+        stock=stock_reading(folder, found.length),
+        tokenizer_limit=tokenizer_limit(folder),
+    )
+
+
+def card_of(subject: Subject) -> Card:
+    """The card of a checkpoint that has been read."""
+    found = subject.architecture
+    return Card(
+        model_type=found.model_type,
+        kind=found.kind.name,
+        spec=str(parse(found.spec)),
+        heads=found.heads,
+        kv_heads=found.kv_heads,
+        head_width=found.head_width,
+        groups=tuple(_groups(subject)),
+        length=found.length,
+        length_from=next((name for name in LENGTH if subject.config.get(name)), f"the default of {found.model_type}"),
+        promised=max(found.length, *(round(layer.factor * layer.original) for layer in subject.layers)),
+        tokenizer_limit=subject.tokenizer_limit,
+        transformers=subject.stock.version,
+        faults=tuple(faults_of(subject)),
+    )
+
+
+def _groups(subject: Subject) -> list[Group]:
+    """The layers by their positions, in the order of their first layer."""
+    by_layer: dict[int, list[int]] = {}
+    for n, layer in enumerate(subject.layers):
+        by_layer.setdefault(id(layer), []).append(n)
+    return [_group(tuple(numbers), subject.layers[numbers[0]]) for numbers in by_layer.values()]
+
+
+def _group(numbers: tuple[int, ...], layer: OwnLayer) -> Group:
+    scaled = layer.factor != 1
+    return Group(
+        layers=numbers,
+        spec=str(parse(layer.layer.spec)),
+        theta=layer.theta,
+        factor=layer.factor if scaled else None,
+        original=layer.original if scaled else None,
+        amplitude=layer.measured.short.amplitude,
+        window=layer.window,
+        pairs=len(layer.measured.short.speeds),
+        never_turning=layer.never_turning,
+        slowest_wavelength=layer.slowest_wavelength,
+    )

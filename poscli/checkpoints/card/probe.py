@@ -1,0 +1,225 @@
+"""A probe of a checkpoint's positions with its weights: one passage, read at growing positions.
+
+Where scores depend on differences of positions only, the logits of a passage are the same wherever it stands, but for
+rounding. What moves them is a fault of the arithmetic that no configuration shows, such as angles in bfloat16, which
+holds no whole number beyond 256 exactly. The stock model reads the passage at the positions it is given; models that
+take no positions read it under poscli's encodings, which do. Then both are compared.
+
+Shapes: B windows, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from poscli.checkpoints.card.faults import Subject, ranges
+from poscli.checkpoints.card.layers import FAR, ROUNDING, Turns
+from poscli.checkpoints.card.passage import passage
+from poscli.checkpoints.card.stock import attentions, frequencies, quiet, rotation_of
+from poscli.checkpoints.load import LEAST, adopted, relative_difference, stock_model
+from poscli.checkpoints.load import ROUNDING as UNITS
+from poscli.checkpoints.model import CheckpointModel, replaced
+from poscli.equation import Encoding, Positions
+
+TIMES = (0, 1, 2, FAR)  # the starts of the passage, in trained lengths
+ANGLE_UNITS = (
+    4  # the fastest pair's error of angle at a position changes logits by less than this share of their spread
+)
+FLOAT32_ANGLE = 2.0**-24  # relative error of an angle in float32, which is what transformers computes in
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of a probe, in a sentence with numbers."""
+
+    name: str
+    said: str
+    fault: bool = False
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a checkpoint does at positions up to four times its trained length."""
+
+    passage: str
+    dtype: str
+    losses: Mapping[int, float]  # nats per token, by the position of the first token
+    findings: tuple[Finding, ...]
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.fault)
+
+    def to_json(self) -> dict[str, Any]:
+        """The probe as one object of JSON."""
+        return asdict(self)
+
+
+def probe(folder: Path, subject: Subject, device: torch.device) -> Probe:
+    """Load the checkpoint in a folder, in the number format of its weights, and probe it.
+
+    DataError if transformers cannot load it, or if its tokenizer does not belong to it.
+    """
+    ids_BT, words = passage(folder, subject.architecture)
+    with quiet():
+        return probe_model(stock_model(folder, None, device), subject, ids_BT.to(device), words)
+
+
+@torch.inference_mode()
+def probe_model(stock: Any, subject: Subject, ids_BT: Tensor, words: str = "a passage") -> Probe:
+    """Probe a stock model of transformers, which computes its positions with poscli afterwards."""
+    dtype = next(stock.parameters()).dtype
+    findings = list(_frequencies(stock, subject))
+    starts = _starts(subject, ids_BT.shape[1])
+    stock_at: dict[int, Tensor] = {}
+    if "position_ids" in inspect.signature(type(stock).forward).parameters:
+        stock_at = {start: _stock_logits(stock, ids_BT, start) for start in starts}
+        findings += _state(stock, subject, ids_BT, stock_at)
+    unplaced_TV = stock(input_ids=ids_BT, use_cache=False).logits[0].double()
+    model = adopted(stock, subject.architecture)
+    own_at = {start: _own_logits(model, ids_BT, start) for start in starts}
+    moved = stock_at or own_at
+    findings += _shifts(subject, moved, dtype, ids_BT)
+    findings += _against_poscli(subject, stock_at or {0: unplaced_TV}, own_at, dtype)
+    losses = {start: _loss(logits_TV, ids_BT) for start, logits_TV in moved.items()}
+    return Probe(words, str(dtype).removeprefix("torch."), losses, tuple(findings))
+
+
+def _starts(subject: Subject, tokens: int) -> list[int]:
+    """Where the passage begins: at multiples of L, or, for a table that ends at L, at both of its ends."""
+    if _relative(subject) or subject.rotates:
+        return [times * subject.length for times in TIMES]
+    return sorted({0, subject.length - tokens})
+
+
+def _relative(subject: Subject) -> bool:
+    return all(layer.encoding.relative for layer in subject.layers)
+
+
+def _rescales(subject: Subject) -> bool:
+    """Whether positions depend on the length of the text by definition."""
+    return any(layer.encoding.rescales for layer in subject.layers)
+
+
+def _frequencies(stock: Any, subject: Subject) -> Iterator[Finding]:
+    """Compare the frequencies that the loaded model holds with those that config.json states."""
+    wrong: dict[str, list[int]] = {}
+    for n, (attention, own) in enumerate(zip(attentions(stock), subject.layers, strict=True)):
+        name, layer_type = rotation_of(stock, attention)
+        if name and own.measured.short.speeds:
+            held = frequencies(stock.get_submodule(name), layer_type)
+            if own.measured.short.differs(held):
+                wrong.setdefault(_off(own.measured.short, held, subject.length), []).append(n)
+    for difference, layers in wrong.items():
+        said = f"the loaded model's frequencies of layers {ranges(layers)} are not those of config.json: {difference}"
+        yield Finding("frequencies-differ", said, fault=True)
+    if subject.rotates and not wrong:
+        yield Finding("frequencies", f"the loaded model's frequencies are those of config.json, to {ROUNDING:g}")
+
+
+def _off(own: Turns, held: Turns, length: int) -> str:
+    if len(own.speeds) != len(held.speeds):
+        return f"{len(held.speeds)} pairs turn in place of {len(own.speeds)}"
+    worst = max(abs(theirs - mine) * length for mine, theirs in zip(own.speeds, held.speeds, strict=True))
+    said = (
+        f"they differ by up to {own.largest_error(held):.2%}, so that angles are off by {worst:.3g} radians at {length}"
+    )
+    if own.amplitude != held.amplitude:
+        said += f", and cos and sin are multiplied by {held.amplitude:.4g} in place of {own.amplitude:.4g}"
+    return said
+
+
+def _shifts(subject: Subject, at: Mapping[int, Tensor], dtype: torch.dtype, ids_BT: Tensor) -> Iterator[Finding]:
+    """How far the logits of the passage move when it stands elsewhere."""
+    first_TV = at[0]
+    moves = {start: relative_difference(logits_TV, first_TV) for start, logits_TV in at.items() if start}
+    furthest = max(moves, key=lambda start: moves[start] / _allowed(subject, start, dtype), default=0)
+    if not furthest:
+        return
+    loss, there, allowed = _loss(first_TV, ids_BT), _loss(at[furthest], ids_BT), _allowed(subject, furthest, dtype)
+    said = (
+        f"the passage has a loss of {loss:.4f} nats per token at position 0 and {there:.4f} at {furthest}; its logits "
+        f"move by {moves[furthest]:.2g} of their spread"
+    )
+    if not _relative(subject) or _rescales(subject):
+        yield Finding("position-dependent", f"{said}, as positions of this kind do by definition")
+        return
+    moved = not moves[furthest] <= allowed
+    rule = "more than" if moved else "and"
+    name = "positions-not-relative" if moved else "positions-relative"
+    yield Finding(name, f"{said}, {rule} rounding explains {allowed:.2g}", fault=moved)
+
+
+def _state(stock: Any, subject: Subject, ids_BT: Tensor, at: Mapping[int, Tensor]) -> Iterator[Finding]:
+    """Read the passage once more where it was read before a longer text: nothing may have changed."""
+    start = subject.length * TIMES[-2]
+    if start not in at:
+        return
+    again_TV = _stock_logits(stock, ids_BT, start)
+    moved = relative_difference(again_TV, at[start])
+    if moved > LEAST:
+        said = (
+            f"at position {start} the passage has a loss of {_loss(at[start], ids_BT):.4f} nats per token, and "
+            f"{_loss(again_TV, ids_BT):.4f} after a text that was longer: transformers keeps frequencies between texts"
+        )
+        yield Finding("state-between-texts", said, fault=True)
+
+
+def _against_poscli(
+    subject: Subject, stock_at: Mapping[int, Tensor], own_at: Mapping[int, Tensor], dtype: torch.dtype
+) -> Iterator[Finding]:
+    """Compare the logits of the stock model with those under poscli's encodings, at 1 and at 4 times L."""
+    for start in (min(stock_at), max(stock_at)) if len(stock_at) > 1 else stock_at:
+        difference, allowed = relative_difference(stock_at[start], own_at[start]), _allowed(subject, start, dtype)
+        differs = not difference <= allowed
+        said = (
+            f"at position {start} the logits of transformers and those under {subject.architecture.spec} differ by "
+            f"{difference:.2g} of their spread, {'more than' if differs else 'and'} rounding explains {allowed:.2g}"
+        )
+        yield Finding("logits-differ" if differs else "logits-agree", said, fault=differs)
+
+
+def _allowed(subject: Subject, start: int, dtype: torch.dtype) -> float:
+    """The largest difference of logits, relative to their spread, that rounding explains."""
+    fastest = max((max(layer.measured.short.speeds, default=0.0) for layer in subject.layers), default=0.0)
+    return max(LEAST, UNITS * torch.finfo(dtype).eps) + ANGLE_UNITS * start * fastest * FLOAT32_ANGLE
+
+
+def _stock_logits(stock: Any, ids_BT: Tensor, start: int) -> Tensor:
+    positions_BT = torch.arange(start, start + ids_BT.shape[1], device=ids_BT.device)[None]
+    return stock(input_ids=ids_BT, position_ids=positions_BT, use_cache=False).logits[0].double()
+
+
+def _own_logits(model: CheckpointModel, ids_BT: Tensor, start: int) -> Tensor:
+    with _shifted(model.encodings, start):
+        return model(ids_BT)[0].double()
+
+
+@contextmanager
+def _shifted(encodings: tuple[Encoding, ...], start: int) -> Iterator[None]:
+    """Let the encodings see a text's first token at position `start`."""
+    with ExitStack() as stack:
+        for encoding in {id(each): each for each in encodings}.values():
+            located = partial(_located, encoding.locate, start)
+            stack.enter_context(replaced(encoding, "locate", located))
+        yield
+
+
+def _located(locate: Any, start: int, tokens: int, device: torch.device, columns: int | None = None) -> Positions:
+    found = locate(tokens, device, columns)
+    return Positions(pos=found.pos + start, step=found.step)
+
+
+def _loss(logits_TV: Tensor, ids_BT: Tensor) -> float:
+    """Nats per token of the passage."""
+    return float(F.cross_entropy(logits_TV[:-1], ids_BT[0, 1:]))
