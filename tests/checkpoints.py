@@ -1,0 +1,128 @@
+"""Small random checkpoints of Hugging Face model families, with a tokenizer, for tests that read checkpoints.
+
+`make("llama", folder)` writes a folder as `save_pretrained` of transformers does: config.json, model.safetensors,
+tokenizer.json and tokenizer_config.json. The training length is 64 tokens and the tokenizer a byte-level BPE of 300
+tokens; the models have more rows of embeddings than that, as published ones do. Settings are written with the keys of
+transformers 4 (`rope_theta`, `rope_scaling`), which transformers 5 translates and saves in its own form.
+
+Weights are larger than those of a fresh model: with the usual standard deviation of 0.02 attention is almost uniform,
+logits almost constant, and a test of positions could not fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import nn
+
+LENGTH = 64  # tokens: the longest text of training that the configurations state
+TOKENS = 300  # of the tokenizer
+ROWS = 320  # of the embeddings: more than the tokenizer has tokens
+BEGIN, END = "<|begin|>", "<|end|>"  # tokens 0 and 1
+GAIN = 1.5  # of a weight matrix over one that keeps the variance of its input: attention scores vary by about 2
+
+_SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None, "vocab_size": ROWS}
+_GATED = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "max_position_embeddings": LENGTH}
+_ALIBI = {"hidden_size": 48, "n_layer": 2, "n_head": 8, "seq_length": LENGTH}
+_MPT = {"d_model": 48, "n_layers": 2, "n_heads": 8, "max_seq_len": LENGTH, "expansion_ratio": 2}
+_FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": LENGTH}
+
+# Settings of every family's configuration. No base of RoPE is a default: a reader that loses it is noticed.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 5000.0},
+    "gpt_neox": _GATED | {"num_attention_heads": 2, "rotary_pct": 0.25, "rotary_emb_base": 500},
+    "qwen3": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "rope_theta": 2000.0},
+    "smollm3": _GATED
+    | {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 700.0}
+    | {"no_rope_layers": [1, 0, 1, 0]},
+    "gemma3": _GATED
+    | {"num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 8}
+    | {"rope_theta": 3000.0, "rope_local_base_freq": 100.0, "sliding_window": 16, "query_pre_attn_scalar": 12}
+    | {"layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2},
+    "olmo": _GATED | {"num_attention_heads": 4, "rope_theta": 900.0},
+    "mistral": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1500.0, "sliding_window": 24},
+    "bloom": _ALIBI,
+    "bloom-6": _ALIBI | {"n_head": 6},
+    "mpt": _MPT,
+    "mpt-6": _MPT | {"n_heads": 6},
+    "falcon": _FALCON | {"multi_query": True, "parallel_attn": True, "bias": False, "rope_theta": 300.0},
+    "falcon-alibi": _FALCON | {"multi_query": False, "parallel_attn": False, "bias": True, "alibi": True},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LENGTH},
+    "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    | {"word_embed_proj_dim": 32, "max_position_embeddings": LENGTH, "dropout": 0.0},
+}
+MODEL_TYPES = {"gemma3": "gemma3_text", "bloom-6": "bloom", "mpt-6": "mpt", "falcon-alibi": "falcon"}
+OPENS = {"llama", "gemma3", "mistral", "opt"}  # their tokenizers put BEGIN in front of every text
+
+
+def make(family: str, folder: Path, *, shard: str = "5GB", **changes: Any) -> Path:
+    """Write the family's checkpoint, its settings changed, in weight files of at most `shard`; returns the folder."""
+    import transformers
+
+    settings = _SPECIAL | FAMILIES[family] | changes
+    config = transformers.AutoConfig.for_model(MODEL_TYPES.get(family, family), **settings)
+    with warnings.catch_warnings():  # of transformers itself, about how it draws the weights that are replaced here
+        warnings.simplefilter("ignore")
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    randomise(model)
+    model.save_pretrained(folder, max_shard_size=shard)
+    write_tokenizer(folder, opens=family in OPENS)
+    return folder
+
+
+@torch.no_grad()
+def randomise(model: nn.Module, seed: int = 1) -> None:
+    """Draw matrices that keep the variance of their input times GAIN squared; disturb biases and norms by 0.1."""
+    draw = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        transposed = type(module).__name__ == "Conv1D"  # GPT-2 stores (inputs, outputs)
+        for weight in module.parameters(recurse=False):
+            noise = torch.randn(weight.shape, generator=draw)
+            if weight.ndim == 2:
+                weight.copy_(noise * GAIN / math.sqrt(weight.shape[0 if transposed else 1]))
+            else:
+                weight += 0.1 * noise
+
+
+def write_tokenizer(folder: Path, opens: bool) -> None:
+    """Write tokenizer.json and tokenizer_config.json; `opens`: every text is encoded with BEGIN in front of it."""
+    tokenizer = Tokenizer.from_str(trained())
+    if opens:
+        template = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, 0)])
+        tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "model_max_length": LENGTH}
+    config |= {"bos_token": BEGIN} if opens else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"clean_up_tokenization_spaces": False}))
+
+
+@functools.cache
+def trained() -> str:
+    """The tokenizer.json of a byte-level BPE trained on a fixed text, as text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=TOKENS, special_tokens=[BEGIN, END], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
+    return str(tokenizer.to_str())
+
+
+TEXT = """\
+The lighthouse keeper counted the ships that passed the cape at night and wrote their number in a book.
+In the morning the harbour master read the book, counted the ships at the quay, and compared the two numbers.
+When they differed, the keeper and the harbour master met on the road between the lighthouse and the harbour.
+The road was long, and they talked about the wind, the tide, the price of herring and the ships that had not arrived.
+A ship that is late is not lost, said the keeper; a ship that is lost was always late first, said the harbour master.
+"""
