@@ -18,21 +18,97 @@ from poscli.system.errors import UsageError
     [
         ("rope", "none", "none"),
         ("rope", "rope(base=500000)", "rope(base=500000.0)"),
+        ("rope(base=500000)", "rope(base=10000)", "rope"),  # given, though it is the default
+        ("rope", "window(width=none)", "rope+window"),
         ("rope", "window", "rope+window"),
         ("rope", "rope+window(9)", "rope+window(width=9)"),
         ("alibi", "window(9)", "alibi+window(width=9)"),
-        ("rope+window(9)", "rope", "rope"),
-        ("rope+window(9)", "none", "none"),
         ("rope+window(9)", "window(5)+rope", "window(width=5)+rope"),
         ("rope|none", "window", "rope+window|none+window"),
-        ("rope|none", "none", "none|none"),
+        ("rope|none", "none", "none"),
         ("shaw", "window", "shaw+window"),
         ("t5+rope", "t5+none", "t5+none"),
         ("t5+rope", "t5", "t5"),
+        ("alibi(most=4)", "alibi(scale=0.25)", "alibi(most=4.0, scale=0.25)"),
+        ("learned", "learned(beyond=interpolate)", "learned(beyond=interpolate)"),
+        ("sinusoidal", "interpolated(4)", "sinusoidal+interpolated(factor=4.0)"),
     ],
 )
 def test_compatible_encodings_get_their_full_spec(trained: str, target: str, full: str) -> None:
     assert posthoc_spec(trained, target, shape()) == full
+
+
+@pytest.mark.parametrize(
+    ("trained", "target", "full"),
+    [
+        ("yarn(factor=4, original=32)", "rope", "rope"),
+        ("yarn(factor=4, original=32, base=500)", "rope-ntk", "rope-ntk(factor=4.0, original=32, base=500.0)"),
+        ("yarn(factor=4, original=32)", "llama3(factor=none)", "llama3(original=32)"),
+        ("llama3(factor=8, low=2)", "yarn", "yarn(factor=8.0)"),
+        ("llama3", "rerope(window=5)", "rerope(window=5)"),
+        ("p-rope(p=0.5, base=50)", "rope-dynamic", "rope-dynamic(base=50.0)"),
+        ("rope-linear(factor=4)", "none", "none"),
+    ],
+)
+def test_scalings_replace_each_other_and_are_replaced_by_what_they_scale(trained: str, target: str, full: str) -> None:
+    """The options that both have are taken over, unless the target sets them."""
+    assert posthoc_spec(trained, target, shape()) == full
+
+
+@pytest.mark.parametrize(
+    ("trained", "target", "full"),
+    [
+        ("rope+window(9)", "rope", "rope+window(width=9)"),
+        ("rope+window(9)", "yarn", "yarn+window(width=9)"),
+        ("rope+window(9)", "none", "none+window(width=9)"),
+        ("rope+window(9)", "window(5)", "rope+window(width=5)"),
+        ("rope+window(9)+logn", "window(5)", "rope+window(width=5)+logn"),
+        ("window(9)+rope+logn", "yarn", "window(width=9)+yarn+logn"),
+        ("rope+window(9)+logn", "yarn+logn(5)", "yarn+logn(length=5)+window(width=9)"),
+        ("sink(2)+window(9)", "none", "none"),  # there is no encoding that they wrap
+    ],
+)
+def test_wrappers_stay_unless_the_target_names_them(trained: str, target: str, full: str) -> None:
+    assert posthoc_spec(trained, target, shape()) == full
+
+
+LOCAL = (
+    "rope+window(width=9)"  # as five of six layers of Gemma 3, whose other layers see all tokens and have another base
+)
+GEMMA = "|".join([LOCAL] * 5 + ["rope(base=1000000.0)"])
+
+
+@pytest.mark.parametrize(
+    ("trained", "target", "full"),
+    [
+        ("none|rope", "yarn", "none|yarn"),
+        ("rope|none", "rope(base=50)", "rope(base=50.0)|none"),
+        ("rope|t5", "none", "none|t5"),
+        ("alibi|rope|t5", "rerope", "alibi|rerope|t5"),
+        (f"{LOCAL}|rope(base=50)", "yarn(factor=4)", f"{LOCAL}|yarn(factor=4.0, base=50.0)"),
+        (f"{LOCAL}|rope(base=50)", "none", f"{LOCAL}|none"),
+        (f"{LOCAL}|rope(base=50)", "logn", f"{LOCAL}+logn|rope(base=50.0)+logn"),
+        (f"{LOCAL}|rope(base=50)", "window(20)", f"{LOCAL}|rope(base=50.0)+window(width=20)"),
+        (f"{LOCAL}|rope(base=50)", "yarn|rope", "yarn+window(width=9)|rope(base=50.0)"),
+        ("window(9)|rope", "window(5)", "window(width=9)|rope+window(width=5)"),
+        (f"{LOCAL}|rope(base=50)+window(5)", "yarn", "yarn+window(width=9)|yarn(base=50.0)+window(width=5)"),
+        (GEMMA, "yarn(factor=8)", GEMMA.replace("rope(base", "yarn(factor=8.0, base")),
+        (GEMMA, "|".join(["none"] * 6), "none+window(width=9)|" * 5 + "none"),
+        ("|".join(["rope|none"] * 17), "yarn", "yarn|none"),
+        ("|".join(["rope"] * 30 + ["none"] * 4), "none", "none"),
+    ],
+)
+def test_one_target_replaces_what_it_can_where_layers_alternate(trained: str, target: str, full: str) -> None:
+    """Layers with a window are left out if others have none. 34 layers are no multiple of Gemma's six."""
+    assert posthoc_spec(trained, target, shape(layers=34)) == full
+
+
+def test_as_all_leaves_local_layers_alone() -> None:
+    found = compatible_specs(f"{LOCAL}|rope(base=50)", shape())
+    assert f"{LOCAL}|yarn(base=50.0)" in found
+    assert f"{LOCAL}|none" in found
+    assert all("window(width=9)" in spec for spec in found)
+    assert {"rope", "rope-ntk", "rerope", "none"} <= {*compatible_specs("yarn", shape())}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +120,13 @@ def test_compatible_encodings_get_their_full_spec(trained: str, target: str, ful
         ("shaw", "shaw(clip=4)", "shaw(clip=4) learns other numbers than shaw"),
         ("alibi", "alibi(trainable=true)", "learns other numbers than alibi"),
         ("rope", "rope+t5", "a model must be trained with t5"),
-        ("rope|none", "yarn", "its layers alternate, so write 2 encodings with | between"),
+        ("rope|none", "alibi", "a model must be trained with alibi"),
+        (
+            "rope+window(9)|none",
+            "yarn",
+            "yarn; `--as all` shows what needs no training; to change its layers with a window",
+        ),
+        ("hierarchical", "learned", "hierarchical learned 384 numbers that learned has no use for"),
         ("rope|none", "rope|none|rope", "one alternates 2 encodings, the other 3"),
         ("rope", "alibbi", "did you mean alibi or alibi-2d?"),
     ],
@@ -64,7 +146,7 @@ def test_every_encoding_can_follow_the_ones_that_its_class_lists() -> None:
                 assert any(spec.startswith(name) for spec in compatible_specs(trained, shape()))
 
 
-@pytest.mark.parametrize("trained", ["rope", "alibi", "shaw", "rope|none", "rope+window(9)", "t5"])
+@pytest.mark.parametrize("trained", ["rope", "alibi", "shaw", "rope|none", "rope+window(9)", "t5", "yarn(factor=4)"])
 def test_compatible_specs_are_distinct_and_give_finite_logits(trained: str) -> None:
     found = compatible_specs(trained, shape())
     assert len(found) == len(set(found))
@@ -95,7 +177,8 @@ def test_every_spec_has_a_folder_of_its_own(tmp_path) -> None:
 def test_weights_are_taken_over() -> None:
     text = tokens(2, LENGTH)
     for trained, target in (
-        ("shaw", "shaw+window(5)"), ("t5+rope", "rope+t5"), ("rope|t5", "rope+window(5)|t5"), ("rope", "none")
+        ("shaw", "shaw+window(5)"), ("t5+rope", "rope+t5"), ("rope|t5", "rope+window(5)|t5"), ("rope", "none"),
+        ("yarn(factor=4)|rope", "rope"), ("rope+window(5)|t5", "yarn(factor=2)+window(5)|t5"),
     ):  # fmt: skip
         before = perturbed(model(trained))
         after = with_encoding(before, target, trained)

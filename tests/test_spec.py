@@ -70,7 +70,7 @@ def test_canonical_forms(text: str, canonical: str) -> None:
         ("rope(zzz=3)", "rope has no option 'zzz': there are: base, fraction, layout"),
         ("none(x=1)", "none has no option 'x': it takes none"),
         ("none(1)", "none takes 0 options"),
-        ("alibi(true, false)", "alibi takes 1 option;"),
+        ("window(1, 2)", "window takes 1 option;"),
         ("rope(base=abc)", "rope: base must be a number, got 'abc'"),
         ("rope(base=1.2.3)", "rope: base must be a number, got '1.2.3'"),
         ("rope(base=inf)", "rope: base must be finite, got 'inf'"),
@@ -314,8 +314,9 @@ def test_options_have_types_and_defaults_that_a_spec_drops(name: str) -> None:
 
 
 def test_options_that_are_passed_on_come_after_a_class_own() -> None:
-    assert list(get("yarn").options()) == ["factor", "beta_fast", "beta_slow", "ramp", "base", "layout", "fraction"]
-    assert list(get("rope-dynamic").options()) == ["factor", "base", "layout", "fraction"]
+    own = ["factor", "beta_fast", "beta_slow", "ramp", "truncate", "attention"]
+    assert list(get("yarn").options()) == [*own, "original", "base", "layout", "fraction"]
+    assert list(get("rope-dynamic").options()) == ["factor", "original", "base", "layout", "fraction"]
     assert get("rope-dynamic").options()["factor"].default == 2
     assert list(get("fope").options()) == ["sigma", "learned", "base", "layout"]  # without rope's fraction
 

@@ -6,8 +6,8 @@ from typing import Unpack
 from torch import Tensor
 
 from poscli.encodings.registry import register
-from poscli.encodings.rope import RoPE, Rotary
-from poscli.encodings.rope_linear import RoPELinear
+from poscli.encodings.rope import RoPE
+from poscli.encodings.rope_linear import RoPELinear, Scaled
 from poscli.equation import Shape
 
 
@@ -16,7 +16,8 @@ class Llama3(RoPELinear):
     """Rope with theta_m for wavelengths 2 pi / theta_m below L / `high`, theta_m / s above L / `low`, a blend between.
 
     The blend is linear in L divided by the wavelength. The formula is that of the released code; L is the training
-    length. `factor` is s (8 in Llama 3.1); if it is not given, s follows the current length.
+    length, or `original` (8192 in Llama 3.1). `factor` is s (8 in Llama 3.1); if it is not given, s follows the current
+    length.
     """
 
     facts = ("is yarn(beta_slow=low, beta_fast=high, ramp=turns) without its temperature",)
@@ -28,7 +29,7 @@ class Llama3(RoPELinear):
         factor: float | None = None,
         low: float = 1.0,
         high: float = 4.0,
-        **rotary: Unpack[Rotary],
+        **rotary: Unpack[Scaled],
     ) -> None:
         super().__init__(shape, factor=factor, **rotary)
         if not 0 < low < high:
@@ -38,5 +39,5 @@ class Llama3(RoPELinear):
     def theta(self, pos: Tensor) -> Tensor:
         theta = RoPE.theta(self, pos)
         wavelength = 2 * math.pi / theta
-        smooth = ((self.shape.length / wavelength - self.low) / (self.high - self.low)).clamp(0, 1)
+        smooth = ((self.original / wavelength - self.low) / (self.high - self.low)).clamp(0, 1)
         return (1 - smooth) * theta / self.s(pos) + smooth * theta

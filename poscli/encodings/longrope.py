@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from poscli.encodings.registry import register
-from poscli.encodings.rope import RoPE, Rotary
-from poscli.encodings.rope_linear import RoPELinear
+from poscli.encodings.rope import RoPE
+from poscli.encodings.rope_linear import RoPELinear, Scaled
 from poscli.encodings.rope_ntk import RoPENTK
 from poscli.encodings.yarn import YaRN
-from poscli.equation import Shape
+from poscli.equation import Encoding, Shape
 
 SEEDS: dict[str, type[RoPELinear]] = {"yarn": YaRN, "ntk": RoPENTK, "pi": RoPELinear}
 
@@ -25,12 +25,15 @@ class LongRoPE(RoPELinear):
     measured, 0 for no search. Before a search lambda is that of `start`, one of the three seeds of the paper's search;
     the authors' code starts from YaRN's. A lambda found for one s is used for another s' as 1 + (lambda - 1) (s' - 1) /
     (s - 1), as the authors do. The first `keep_first` positions keep rope's angles. The factor on cos and sin is in the
-    authors' code (and Phi-3), not in the paper.
+    authors' code (and Phi-3), not in the paper; `attention` replaces it. L is the training length, or `original`. A
+    checkpoint may bring its own lambda, one list for texts of up to L tokens and one for longer texts (`use_factors`).
     """
 
     shared = True  # all layers of a model have the same lambda
     facts = ("start = pi is rope-linear, ntk rope-ntk and yarn yarn, with another temperature",)
     factors: Tensor | None  # the lambda found by a search, `[pairs]` in float64; None before a search
+    short_factors: Tensor | None  # the lambda of a checkpoint, `[pairs]`, up to `original` tokens; None: it has no list
+    long_factors: Tensor | None  # and those for longer texts
 
     def __init__(
         self,
@@ -40,28 +43,51 @@ class LongRoPE(RoPELinear):
         start: Literal["yarn", "ntk", "pi"] = "yarn",
         keep_first: int = 0,
         search: int = 0,
-        **rotary: Unpack[Rotary],
+        attention: float | None = None,
+        **rotary: Unpack[Scaled],
     ) -> None:
         super().__init__(shape, factor=factor, **rotary)
         if keep_first < 0 or search < 0:
             raise ValueError(f"keep_first and search cannot be negative, got {keep_first} and {search}")
-        self.start, self.keep_first, self.evaluations = start, keep_first, search
+        if attention is not None and attention <= 0:
+            raise ValueError(f"attention must be above 0, got {attention:g}")
+        self.start, self.keep_first, self.evaluations, self.attention = start, keep_first, search, attention
         self.relative = keep_first == 0
         self.seeds = {n: cls(shape, factor=factor, **rotary) for n, cls in SEEDS.items()}
-        self.register_buffer("factors", None, persistent=False)
+        for name in ("factors", "short_factors", "long_factors"):
+            self.register_buffer(name, None, persistent=False)
+
+    def use_factors(self, short: Tensor, long: Tensor) -> None:
+        """Use the lambda `[pairs]` of a checkpoint: `short` for texts of up to `original` tokens, `long` beyond."""
+        pairs = (self.width // 2,)
+        for factors in (short, long):
+            if factors.shape != pairs or not (factors > 0).all():
+                raise ValueError(f"needs {pairs[0]} factors above 0, one for each pair, got {factors.tolist()}")
+        self.short_factors, self.long_factors = short.double(), long.double()
+        self.rescales = True
+
+    def take_over(self, trained: Encoding) -> None:
+        super().take_over(trained)
+        if isinstance(trained, LongRoPE) and trained.short_factors is not None and trained.long_factors is not None:
+            self.use_factors(trained.short_factors, trained.long_factors)
 
     def theta(self, pos: Tensor) -> Tensor:
-        if self.factors is None:
+        if self.factors is not None:
+            extent = (self.s(pos) - 1) / (self.found_at - 1)
+            return RoPE.theta(self, pos) / (1 + (self.factors.to(pos.device) - 1) * extent)
+        if self.short_factors is None or self.long_factors is None:
             return self.seeds[self.start].theta(pos)
-        extent = (self.s(pos) - 1) / (self.found_at - 1)
-        return RoPE.theta(self, pos) / (1 + (self.factors.to(pos.device) - 1) * extent)
+        short, long = self.short_factors.to(pos.device), self.long_factors.to(pos.device)
+        return RoPE.theta(self, pos) / torch.where(pos[-1] + 1 > self.original, long, short).double()
 
     def angles(self, pos: Tensor) -> Tensor:
         kept = pos[:, None].double() * RoPE.theta(self, pos)
         return torch.where(pos[:, None] < self.keep_first, kept, super().angles(pos))
 
     def amplitude(self, pos: Tensor) -> Tensor:
-        sharper = (1 + self.s(pos).log() / math.log(self.shape.length)).sqrt()
+        sharper = (1 + self.s(pos).log() / math.log(self.original)).sqrt()
+        if self.attention is not None:
+            sharper = torch.full_like(sharper, self.attention)
         return torch.where(pos[:, None] < self.keep_first, 1.0, sharper)
 
     def search(
@@ -72,10 +98,10 @@ class LongRoPE(RoPELinear):
         `loss` measures the model under the current `factors`, on texts `factor` times as long as the training windows,
         and is called `evaluations` times. The spec's option `factor`, if given, replaces the argument.
         """
-        s = self.factor or factor or 1.0
+        s = self.factor or (factor or 1.0) * self.shape.length / self.original
         if s <= 1 or evaluations < 1:
             raise ValueError(f"a search needs a factor above 1 and an evaluation, got {s:g} and {evaluations}")
-        self.found_at, end = s, torch.tensor([s * self.shape.length - 1], dtype=torch.float64)
+        self.found_at, end = s, torch.tensor([s * self.original - 1], dtype=torch.float64)
         order = sorted(self.seeds, key=lambda name: name != self.start)
         seeds = [RoPE.theta(self, end) / self.seeds[name].theta(end) for name in order]
         # the paper's 64 individuals, 32 parents, 16 mutations and 16 crossovers, scaled down for a small budget

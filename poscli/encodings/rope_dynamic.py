@@ -5,7 +5,7 @@ from typing import Unpack
 from torch import Tensor
 
 from poscli.encodings.registry import register
-from poscli.encodings.rope import Rotary
+from poscli.encodings.rope_linear import Scaled
 from poscli.encodings.rope_ntk import RoPENTK
 from poscli.equation import Shape
 
@@ -20,7 +20,7 @@ class RoPEDynamic(RoPENTK):
 
     facts = ("factor = 1 is rope-ntk without a factor",)
 
-    def __init__(self, shape: Shape, *, factor: float = 2.0, **rotary: Unpack[Rotary]) -> None:
+    def __init__(self, shape: Shape, *, factor: float = 2.0, **rotary: Unpack[Scaled]) -> None:
         super().__init__(shape, **rotary)
         if factor < 1:
             raise ValueError(f"factor must be at least 1, got {factor:g}")

@@ -49,7 +49,6 @@ class Composed(Encoding):
         self.parts = nn.ModuleList(parts)  # type: ignore[assignment]
         self.name = "+".join(part.name for part in parts)  # type: ignore[misc]
         self.blanks = frozenset().union(*(part.blanks for part in parts))
-        self.rescales = any(part.rescales for part in parts)
         self.relative = all(part.relative for part in parts) and not entangled(parts)
         self.feature_width = sum(part.feature_width for part in parts)
         self._scale = scale_of(parts)
@@ -69,6 +68,10 @@ class Composed(Encoding):
     @property
     def scale(self) -> float:
         return self._scale
+
+    @property
+    def rescales(self) -> bool:  # type: ignore[override]  # a part may learn it later, from its checkpoint
+        return any(part.rescales for part in self.parts)
 
     @property
     def formula(self) -> str:

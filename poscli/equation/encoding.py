@@ -91,6 +91,10 @@ class Encoding(Shown, Blanks):
     def tie(self, first: Encoding) -> None:
         """Share some weights with `first`, the instance on the first layer. (`shared` shares all of them.)"""
 
+    def take_over(self, trained: Encoding) -> None:
+        """Use the weights of `trained`, the encoding of a trained model that this one replaces."""
+        self.load_state_dict(trained.state_dict())
+
     def begin_step(self, progress: float, draw: torch.Generator) -> None:
         """Prepare a training step, such as by drawing random positions. `progress` is the share of the steps done."""
 

@@ -1,14 +1,20 @@
 """Post-hoc encodings: a trained model evaluated under another encoding, without new weights.
 
 An encoding can replace another one if its class names it (`after`); it takes over the options that both have and that
-it does not set itself. It must find the weights that it needs in the checkpoint, and leave none unused. An encoding
-with `wraps` can join any other. `none` can replace every encoding that learned nothing.
+it does not set itself. It must find the weights that it needs in the checkpoint, and leave none unused. Among encodings
+that learned nothing, two that can replace the same one can replace each other and be replaced by it: a model trained
+with a scaling of rope can be evaluated under another scaling, and under rope. `none` can replace every encoding that
+learned nothing. An encoding with `wraps` can join any other, and stays unless the target names it.
+
+Where layers alternate, a target of one layer replaces what it can, and the other layers keep what they have. If some
+layers have a window and others have none, only the latter are changed: no distance in a window is new to the model.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import compress
 
 from poscli.config.run import RunConfig
 from poscli.encodings import get, missing, names
@@ -18,10 +24,10 @@ from poscli.model.transformer import Model
 from poscli.runs.run import Run, evaluated_as
 from poscli.specs import build, check
 from poscli.specs.grammar import Leaf, Spec, parse
-from poscli.specs.options import Value
 from poscli.system.console import warn_once
 from poscli.system.errors import PluginError, UsageError
 
+Leaves = tuple[Leaf, ...]  # the encodings of one layer
 Pairs = list[tuple[int, int]]  # indices of leaves: in a layer as trained, and in that layer as evaluated
 ALL = "all"  # the target for every spec that needs no training
 
@@ -64,13 +70,12 @@ def posthoc_specs(config: RunConfig, targets: list[str], strict: bool) -> list[s
 
 def posthoc_spec(trained: str, target: str, shape: Shape) -> str:
     """The spec, with all options, for a model trained with `trained` and evaluated as `target`; else UsageError."""
-    known, wanted = parse(trained), parse(target)
+    known, wanted = parse(trained), parse(target, defaults=True)
     try:
-        return str(Spec(tuple(_layer(s, t, shape) for s, t in _aligned(known, wanted))))
+        layers = _layers(known.layers, wanted.layers, shape)
     except ValueError as error:
-        alternates = len(wanted.layers) < len(known.layers)
-        hint = f"; its layers alternate, so write {len(known.layers)} encodings with | between" if alternates else ""
-        raise UsageError(f"a model trained with {known} cannot be evaluated as {wanted}: {error}{hint}") from error
+        raise UsageError(f"a model trained with {known} cannot be evaluated as {wanted}: {error}") from error
+    return str(known if layers == known.layers else Spec(_shortest(layers, shape.layers)))
 
 
 def compatible_specs(trained: str, shape: Shape, memory: bool = False) -> list[str]:
@@ -79,7 +84,7 @@ def compatible_specs(trained: str, shape: Shape, memory: bool = False) -> list[s
     for name in names():
         if missing(name):
             continue
-        for target in _replaced(parse(trained), name):
+        for target in _candidates(parse(trained), name, shape):
             try:
                 found[str(check(posthoc_spec(trained, str(target), shape), shape, memory))] = None
             except (UsageError, PluginError):
@@ -95,7 +100,7 @@ def with_encoding(model: Model, target: str, trained: str) -> Model:
     for n, (attention, other) in enumerate(zip(copied.attention, others, strict=True)):
         before, after = _parts(attention.encoding), _parts(other)
         for i, j in _matched(known[n % len(known)], wanted[n % len(wanted)]):
-            after[j].load_state_dict(before[i].state_dict())
+            after[j].take_over(before[i])
         attention.encoding = other.to(model.embedding.device)
     return copied
 
@@ -121,32 +126,77 @@ def _parts(encoding: Encoding) -> list[Encoding]:
     return list(encoding.parts) if type(encoding) is Composed else [encoding]
 
 
-def _matched(trained: tuple[Leaf, ...], target: tuple[Leaf, ...]) -> Pairs:
+def _matched(trained: Leaves, target: Leaves) -> Pairs:
     """Pairs of a trained leaf and the leaf of the target that takes over its weights."""
     pairs: Pairs = []
     free = list(range(len(target)))
     for i, leaf in enumerate(trained):
         # A leaf of the same name comes before any other: `window+rope` is `rope+window` in another order.
         for j in sorted(free, key=lambda j: target[j].name != leaf.name):
-            if target[j].name == leaf.name or leaf.name in get(target[j].name).after:
+            if _can_replace(target[j].name, leaf.name):
                 pairs.append((i, j))
                 free.remove(j)
                 break
     return pairs
 
 
-def _aligned(known: Spec, wanted: Spec) -> Iterator[tuple[tuple[Leaf, ...], tuple[Leaf, ...]]]:
-    """The layers of both specs in pairs; a single layer of the target stands for all layers."""
-    if len(wanted.layers) not in (1, len(known.layers)):
-        raise ValueError(f"one alternates {len(known.layers)} encodings, the other {len(wanted.layers)}")
-    targets = wanted.layers * (len(known.layers) // len(wanted.layers))
-    return zip(known.layers, targets, strict=True)
+def _can_replace(name: str, trained: str) -> bool:
+    """Whether an encoding can replace a trained one; unless `after` says so, that one must have learned nothing."""
+    new, old = get(name).after, get(trained).after
+    return name == trained or trained in new or name in old or bool({*new} & {*old} - {"*"})
 
 
-def _layer(trained: tuple[Leaf, ...], target: tuple[Leaf, ...], shape: Shape) -> tuple[Leaf, ...]:
+def _layers(trained: tuple[Leaves, ...], target: tuple[Leaves, ...], shape: Shape) -> tuple[Leaves, ...]:
+    """The leaves of the alternating layers as they are evaluated; ValueError says why they cannot be."""
+    if len(target) == len(trained):
+        return tuple(_layer(own, wanted, shape) for own, wanted in zip(trained, target, strict=True))
+    if len(target) > 1:
+        raise ValueError(f"one alternates {len(trained)} encodings, the other {len(target)}")
+    spread = _joined_everywhere if _wrapping(target[0]) else _replaced_where_possible
+    return spread(trained, target[0], shape)
+
+
+def _joined_everywhere(trained: tuple[Leaves, ...], target: Leaves, shape: Shape) -> tuple[Leaves, ...]:
+    """Every layer with the wrappers of the target; local layers keep those that they have."""
+    layers = []
+    for own, reached in zip(trained, _reached(trained, shape), strict=True):
+        known = set() if reached else {leaf.name for leaf in own}
+        new = tuple(leaf for leaf in target if leaf.name not in known)
+        layers.append(_layer(own, new, shape) if new else own)
+    return tuple(layers)
+
+
+def _replaced_where_possible(trained: tuple[Leaves, ...], target: Leaves, shape: Shape) -> tuple[Leaves, ...]:
+    """The target in the layers where it can replace something, and the other layers; ValueError if there is none."""
+    reached = _reached(trained, shape)
+    layers, reasons = list(trained), []
+    for n in (n for n, here in enumerate(reached) if here):
+        try:
+            layers[n] = _layer(trained[n], target, shape)
+        except ValueError as error:
+            reasons.append(str(error))
+    if len(reasons) == sum(reached):
+        hint = f"; to change its layers with a window too, write {len(trained)} encodings with | between"
+        raise ValueError(reasons[0] + ("" if all(reached) else hint))
+    return tuple(layers)
+
+
+def _reached(layers: tuple[Leaves, ...], shape: Shape) -> list[bool]:
+    """Which layers a replacement is for: those without a window, or all if every layer has one."""
+    local = [any(leaf.make(shape).reach is not None for leaf in leaves) for leaves in layers]
+    return [all(local) or not each for each in local]
+
+
+def _shortest(layers: tuple[Leaves, ...], count: int) -> tuple[Leaves, ...]:
+    """The shortest alternation that gives the same `count` layers of a model."""
+    whole = [layers[n % len(layers)] for n in range(count)]
+    period = next(p for p in range(1, count + 1) if all(whole[n] == whole[n % p] for n in range(count)))
+    return tuple(whole[:period])
+
+
+def _layer(trained: Leaves, target: Leaves, shape: Shape) -> Leaves:
     """The leaves of one layer as it is evaluated; ValueError says why it cannot be."""
-    if all(get(leaf.name).wraps for leaf in target) and not all(get(leaf.name).wraps for leaf in trained):
-        target = (*trained, *(leaf for leaf in target if leaf.name not in {own.name for own in trained}))
+    target = _joined(trained, target)
     matched = dict(_matched(trained, target))
     for i, leaf in enumerate(trained):
         if i not in matched and (count := _learned(leaf, shape)):
@@ -155,29 +205,57 @@ def _layer(trained: tuple[Leaf, ...], target: tuple[Leaf, ...], shape: Shape) ->
     return tuple(_completed(leaf, replaced.get(j), shape) for j, leaf in enumerate(target))
 
 
+def _joined(trained: Leaves, target: Leaves) -> Leaves:
+    """The target with what stays of a trained layer: its wrappers, and all of it if the target has wrappers only."""
+    named = {leaf.name: leaf for leaf in target}
+    if _wrapping(trained):
+        return target
+    if _wrapping(target):
+        known = {leaf.name for leaf in trained}
+        return (*(named.get(leaf.name, leaf) for leaf in trained), *(leaf for leaf in target if leaf.name not in known))
+    first = next(n for n, leaf in enumerate(trained) if not get(leaf.name).wraps)
+    stays = [get(leaf.name).wraps and leaf.name not in named for leaf in trained]
+    before, after = (
+        tuple(compress(leaves, stays[n:])) for n, leaves in ((0, trained[:first]), (first, trained[first:]))
+    )
+    return (*before, *target, *after)
+
+
+def _wrapping(leaves: Leaves) -> bool:
+    return all(get(leaf.name).wraps for leaf in leaves)
+
+
 def _completed(leaf: Leaf, replaced: Leaf | None, shape: Shape) -> Leaf:
     """A leaf of the target with its own options, and otherwise those of the trained leaf that it replaces."""
     cls = get(leaf.name)
+    if replaced is None and not cls.wraps and "*" not in cls.after:
+        raise ValueError(f"a model must be trained with {leaf.name}; `--as all` shows what needs no training")
+    taken_over = replaced.options if replaced is not None else ()
+    kept = {key: value for key, value in (*taken_over, *leaf.options) if key in cls.options()}
+    chosen = {key: kept[key] for key, own in cls.options().items() if key in kept and kept[key] != own.default}
+    completed = Leaf(leaf.name, tuple(chosen.items()))
     if replaced is None:
-        if not cls.wraps and "*" not in cls.after:
-            raise ValueError(f"a model must be trained with {leaf.name}; `--as all` shows what needs no training")
-        return leaf
-    kept: dict[str, Value] = {key: value for key, value in replaced.options if key in cls.options()}
-    kept |= dict(leaf.options)
-    completed = Leaf(leaf.name, tuple((key, kept[key]) for key in cls.options() if key in kept))
+        return completed
+    if replaced.name not in (leaf.name, *cls.after) and (count := _learned(replaced, shape)):
+        raise ValueError(f"{replaced} learned {count:,} numbers that {completed} has no use for")
     if _shapes(completed, shape) != _shapes(replaced, shape):
         raise ValueError(f"{completed} learns other numbers than {replaced}")
     return completed
 
 
-def _replaced(known: Spec, name: str) -> Iterator[Spec]:
+def _candidates(known: Spec, name: str, shape: Shape) -> Iterator[Spec]:
     """The trained spec with the encoding `name` joined, and with it in place of each one that it can replace."""
     if (get(name).wraps and not get(name).inert_alone) or "*" in get(name).after:
         yield Spec(((Leaf(name),),))
+    reached = _reached(known.layers, shape)
     for old in dict.fromkeys(leaf.name for leaves in known.layers for leaf in leaves):
-        if old in get(name).after:
-            layers = [tuple(Leaf(name) if own.name == old else own for own in leaves) for leaves in known.layers]
-            yield Spec(tuple(layers))
+        if old != name and _can_replace(name, old):
+            yield Spec(
+                tuple(
+                    tuple(Leaf(name) if here and own.name == old else own for own in leaves)
+                    for leaves, here in zip(known.layers, reached, strict=True)
+                )
+            )
 
 
 def _learned(leaf: Leaf, shape: Shape) -> int:
@@ -190,5 +268,5 @@ def _shapes(leaf: Leaf, shape: Shape) -> dict[str, tuple[int, ...]]:
     return {name: tuple(p.shape) for name, p in leaf.make(shape).named_parameters()}
 
 
-def _join(leaves: tuple[Leaf, ...]) -> str:
+def _join(leaves: Leaves) -> str:
     return "+".join(map(str, leaves))

@@ -65,10 +65,13 @@ class Spec:
         return "|".join("+".join(map(str, leaves)) for leaves in self.layers)
 
 
-def parse(text: str) -> Spec:
-    """The canonical form of a spec; UsageError for anything unknown or malformed."""
+def parse(text: str, defaults: bool = False) -> Spec:
+    """The canonical form of a spec; UsageError for anything unknown or malformed.
+
+    With `defaults` it keeps options that are given and equal to their default.
+    """
     try:
-        return _Parser(text).spec()
+        return _Parser(text, defaults).spec()
     except UsageError as error:
         if why := _unusable_path(text):
             raise UsageError(why) from error
@@ -98,12 +101,12 @@ def _unusable_path(text: str) -> str:
 class _Parser:
     """A recursive-descent parser of one spec."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, defaults: bool) -> None:
         if len(text) > LONGEST:
             raise UsageError(f"a spec has at most {LONGEST} characters; {text[:40]!r}... has {len(text)}")
         if any("\ud800" <= sign <= "\udfff" for sign in text):  # bytes of the command line that are not UTF-8
             raise UsageError(f"the encoding {text!r} is not UTF-8 text; rename the file that it names")
-        self.text, self.at = text, 0
+        self.text, self.at, self.defaults = text, 0, defaults
         self.tokens = self._scan()
 
     def spec(self) -> Spec:
@@ -132,7 +135,7 @@ class _Parser:
                 given[key] = value
                 if not self._take(",") and self._peek() != ")":
                     raise self._error("expected , or )")
-        return Leaf(name, canonical(cls, name, given))
+        return Leaf(name, canonical(cls, name, given, self.defaults))
 
     def _argument(self, cls: type[Encoding], place: int) -> tuple[str, str]:
         word = self._word("an option")

@@ -15,15 +15,17 @@ Value = int | float | bool | str | None
 MOST = 2**63  # tensors hold whole numbers below it
 
 
-def canonical(cls: type[Encoding], name: str, given: dict[str, str]) -> tuple[tuple[str, Value], ...]:
-    """The given options as values of their types, in the order of the class, without those that equal the default."""
+def canonical(
+    cls: type[Encoding], name: str, given: dict[str, str], defaults: bool = False
+) -> tuple[tuple[str, Value], ...]:
+    """The given options as values of their types, in the order of the class; with `defaults`, those equal to it too."""
     options = cls.options()
     for key in given:
         if key not in options:
             hint = near(key, options) if options else "it takes none"
             raise UsageError(f"{name} has no option {key!r}: {hint}")
     values = {key: _value(name, key, given[key], options[key].kind) for key in options if key in given}
-    return tuple((key, value) for key, value in values.items() if value != options[key].default)
+    return tuple((key, value) for key, value in values.items() if defaults or value != options[key].default)
 
 
 def _value(name: str, key: str, text: str, kind: Any) -> Value:

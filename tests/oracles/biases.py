@@ -69,6 +69,33 @@ def alibi_trained(e: Encoding, c: Content) -> Tensor:
     return dots(c) - e.slope[:, None, None] * distances(c)
 
 
+@oracle("alibi(trainable=true, scale=0.3)")
+def alibi_trained_and_flatter(e: Encoding, c: Content) -> Tensor:
+    return dots(c) - 0.3 * e.slope[:, None, None] * distances(c)
+
+
+@oracle("alibi(scale=2.5)")
+def alibi_scaled(e: Encoding, c: Content) -> Tensor:
+    m = torch.tensor(slopes(c.q.shape[1]), dtype=torch.float64)
+    return dots(c) - 2.5 * m[:, None, None] * distances(c)
+
+
+@oracle("alibi(most=5)", against="transformers MPT", gives="output", unit=FLOAT32)
+def mpt(e: Encoding, c: Content) -> Tensor:
+    """MPT adds -m_h (n - 1 - j), which differs by a constant per query, so outputs are compared after the softmax."""
+    pos = c.pos.round().long()
+    everywhere = lib.mpt.build_mpt_alibi_tensor(c.q.shape[1], int(pos[-1]) + 1, alibi_bias_max=5)
+    return attention(dots(c) + everywhere[..., pos].double(), c)
+
+
+@oracle("alibi(before_scale=true)", against="transformers Falcon", gives="output", unit=FLOAT32)
+def falcon(e: Encoding, c: Content) -> Tensor:
+    """(q_i . k_j + m_h j) / sqrt(D). A mask of floats spares the positions Falcon's rounding to bfloat16."""
+    pos = c.pos.round().long()
+    everywhere = lib.falcon.build_alibi_tensor(torch.ones(1, int(pos[-1]) + 1), c.q.shape[1], torch.float32)
+    return attention(dots(c) + everywhere[..., pos].double() / math.sqrt(c.q.shape[-1]), c)
+
+
 @oracle("alibi", against="transformers BLOOM", gives="output", unit=FLOAT32)
 def bloom(e: Encoding, c: Content) -> Tensor:
     """BLOOM adds m_h j, which differs by a constant per query, so outputs are compared after the softmax."""

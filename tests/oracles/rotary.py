@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from rotary_embedding_torch import RotaryEmbedding, apply_rotary_emb
 from torch import Tensor
 
-from oracles import FLOAT32, Content, dots, oracle
+from oracles import FLOAT32, Content, configs, dots, oracle
 from oracles import libraries as lib
 from poscli.encodings import Encoding
 
 D, L = 8, 16  # numbers per head, tokens of a training window
 
 
-def scale_of(c: Content) -> Tensor:
+def scale_of(c: Content, original: int = L) -> Tensor:
     """The factor s = max(1, L'/L)."""
-    return torch.clamp((c.pos.max() + 1) / L, min=1)
+    return torch.clamp((c.pos.max() + 1) / original, min=1)
 
 
 def powers(base: float | Tensor = 10000.0, width: int = D) -> list[Tensor]:
@@ -121,23 +120,28 @@ def ntk(s: Tensor | float, base: float = 10000.0, width: int = D) -> list[Tensor
     return powers(slowest ** (-width / (width - 2)), width)
 
 
-def by_parts(s: Tensor | float, alpha: float, beta: float, base: float = 10000.0, width: int = D) -> list[Tensor]:
+def by_parts(
+    s: Tensor | float, alpha: float, beta: float, base: float = 10000.0, width: int = D, original: int = L
+) -> list[Tensor]:
     """h(theta) = (1 - gamma(r)) theta / s + gamma(r) theta, r = L / wavelength."""
     out = []
     for theta in powers(base, width):
-        r = float(L / (2 * math.pi / theta))
+        r = float(original / (2 * math.pi / theta))
         gamma = 0.0 if r < alpha else 1.0 if r > beta else (r - alpha) / (beta - alpha)
         out.append((1 - gamma) * theta / s + gamma * theta)
     return out
 
 
-def by_pairs(s: Tensor | float, alpha: float, beta: float) -> list[Tensor]:
+def by_pairs(s: Tensor | float, alpha: float, beta: float, original: int = L, truncate: bool = True) -> list[Tensor]:
     """The authors' code: linear in m from the pair that turns beta times, rounded down, to alpha times, rounded up."""
 
     def turning(turns: float) -> float:  # m of the pair with L theta_m = 2 pi turns
-        return D / 2 * math.log(L / (2 * math.pi * turns), 10000.0)
+        return D / 2 * math.log(original / (2 * math.pi * turns), 10000.0)
 
-    first, last = max(0, math.floor(turning(beta))), min(D - 1, math.ceil(turning(alpha)))
+    first, last = turning(beta), turning(alpha)
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(0, first), min(D - 1, last)
     out = []
     for m, theta in enumerate(powers()):
         interpolated = min(1.0, max(0.0, (m - first) / (last - first)))
@@ -150,9 +154,9 @@ def temperature(s: Tensor | float) -> Tensor:
     return 0.1 * torch.log(torch.as_tensor(s, dtype=torch.float64)) + 1
 
 
-def su(s: Tensor | float) -> Tensor:
+def su(s: Tensor | float, original: int = L) -> Tensor:
     """The attention factor of Phi-3, for LongRoPE."""
-    return torch.sqrt(1 + torch.log(torch.as_tensor(s, dtype=torch.float64)) / math.log(L))
+    return torch.sqrt(1 + torch.log(torch.as_tensor(s, dtype=torch.float64)) / math.log(original))
 
 
 @oracle("rope-linear")
@@ -253,14 +257,7 @@ def p_rope_none(e: Encoding, c: Content) -> Tensor:
 
 def initialised(kind: str, c: Content, length: float | None = None, **options: Any) -> Tensor:
     """Scores with the frequencies and the attention factor of a `rope_type` of transformers, rotated as in Llama."""
-    config = SimpleNamespace(
-        rope_theta=10000.0,
-        head_dim=D,
-        hidden_size=3 * D,
-        num_attention_heads=3,
-        max_position_embeddings=L,
-        rope_scaling={"rope_type": kind, **options},
-    )
+    config = configs.llama(kind, D, L, **options)
     frequencies, times = lib.rope_utils.ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
     angle = (c.pos[:, None] * frequencies.double()).repeat(1, 2)[None]
     q, k = lib.llama.apply_rotary_pos_emb(c.q, c.k, times * angle.cos(), times * angle.sin())
