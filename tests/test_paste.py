@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -16,6 +17,7 @@ import transformers
 from checkpoints import FAMILIES, LENGTH, MODEL_TYPES, ROWS
 
 from poscli.checkpoints.architecture import architecture
+from poscli.checkpoints.kinds import Layer
 from poscli.checkpoints.paste import RUNTIMES, cropped, fixed, merged, snippets
 from poscli.equation import Shape
 from poscli.specs import build, parse
@@ -145,6 +147,50 @@ def test_transformers_computes_the_rotations_of_the_encoding(family, target):
                 torch.testing.assert_close(x[0, :, : wanted.shape[1]].double(), wanted, rtol=0, atol=TOLERANCE)
 
 
+SCALED = {
+    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    | {"original_max_position_embeddings": 16},
+    "yarn": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.05},
+    "linear": {"type": "linear", "factor": 2.0},
+}
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_a_model_with_a_scaling_of_its_own_gets_another_or_keeps_it(kind):
+    config = config_of("llama") | {"rope_scaling": SCALED[kind]}
+    own = architecture(config).spec
+    for spec in (
+        own,
+        "rope(base=5000)",
+        "yarn(base=5000, original=16)",
+        "yarn(base=5000, original=32, truncate=false)",
+    ):
+        found = pasted(config, spec, INSTALLED)
+        for pair, wanted in zip(rotations(merged(config, found.keys)), expected(config, spec), strict=True):
+            for x, y in zip(pair, wanted, strict=True):
+                torch.testing.assert_close(x[0, :, : y.shape[1]].double(), y, rtol=0, atol=TOLERANCE)
+    assert pasted(config, own, "llama.cpp").text == f"llama-server -m MODEL.gguf -c {TARGET}"
+    plain = pasted(config, "rope(base=5000)", "llama.cpp")
+    assert ("GGUF" in plain.reason) if kind == "llama3" else plain.text.endswith("--rope-scaling none")
+
+
+def test_phi_3_keeps_its_two_lists_and_takes_no_other_scaling():
+    lists = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 4.0, 8.0]}
+    config = config_of("llama") | {"model_type": "phi3", "rope_scaling": {"type": "longrope"} | lists}
+    config |= {"original_max_position_embeddings": 16}
+    known = architecture(config)
+    for runtime in ("transformers 4", "transformers 5"):
+        read = architecture(merged(config, pasted(config, known.spec, runtime).keys))
+        assert [layer.numbers for layer in read.layers] == [lists] * 3
+        assert read.spec == known.spec
+        assert "only the scaling longrope" in pasted(config, "yarn(base=5000)", runtime).reason
+    keys = json.loads(flags(pasted(config, known.spec, "vLLM").text)["--hf-overrides"])
+    attention = (1 + torch.tensor(4.0).log() / torch.tensor(16.0).log()).sqrt()  # 64 tokens over 16
+    assert keys["rope_parameters"]["long_mscale"] == pytest.approx(float(attention), rel=1e-6)
+    assert keys["max_position_embeddings"] == TARGET
+    transformers.AutoConfig.for_model(**merged(config, pasted(config, known.spec, INSTALLED).keys))  # it is accepted
+
+
 @pytest.mark.parametrize("kind", ["mistral", "qwen3"])
 def test_a_window_is_a_key_where_the_model_type_has_one(kind):
     config = config_of(kind) | {"sliding_window": None}
@@ -234,17 +280,18 @@ def test_vllm_is_given_the_keys_of_version_5_and_allows_the_length(family, targe
     rope = keys["rope_parameters"].get("full_attention", keys["rope_parameters"])
     promised = keys.get("max_position_embeddings", LENGTH)
     if rope["rope_type"] == "linear":
-        promised *= rope["factor"]  # as vLLM does; not for the scalings below
+        promised *= rope["factor"]  # as vLLM does
     assert promised >= TARGET
 
 
 def test_models_with_alibi_need_at_most_a_longer_promise():
     for family, key in (("mpt", "max_seq_len"), ("bloom", ""), ("falcon-alibi", "")):
         config = config_of(family)
-        own = architecture(config).layers[0].spec if family == "bloom" else "alibi"
-        if own != architecture(config).layers[0].spec:
-            continue  # its slopes need an option that this version of the encoding lacks
-        assert pasted(config, own, INSTALLED).keys == ({key: TARGET} if key else {})
+        known = architecture(config)
+        plain = replace(known, layers=(Layer("alibi"),) * len(known.layers))
+        found, *_ = snippets("M", plain, config, "alibi", TARGET)
+        assert found.keys == ({key: TARGET} if key else {})
+        assert not found.reason
     bloom = config_of("bloom")
     assert json.loads(flags(pasted(bloom, "alibi", "vLLM").text)["--hf-overrides"]) == {"seq_length": TARGET}
     assert pasted(bloom, "alibi", "llama.cpp").text == f"llama-server -m MODEL.gguf -c {TARGET}"

@@ -7,12 +7,16 @@ vLLM reads configurations through transformers 5, so that the keys are those of 
 from __future__ import annotations
 
 import json
+import math
 import shlex
+from collections.abc import Callable
 
 from poscli.checkpoints.fields import LENGTH
 from poscli.checkpoints.paste.asked import Asked
 from poscli.checkpoints.paste.snippet import Inexpressible, Keys
 from poscli.checkpoints.paste.transformers import version_5
+
+Overrides = tuple[Keys, tuple[str, ...]]  # keys of config.json, and notes
 
 
 def command(asked: Asked, model: str) -> tuple[str, tuple[str, ...]]:
@@ -22,7 +26,7 @@ def command(asked: Asked, model: str) -> tuple[str, tuple[str, ...]]:
     return f"vllm serve {shlex.quote(model)}{replaced} --max-model-len {asked.target}", notes
 
 
-def overrides(asked: Asked) -> tuple[Keys, tuple[str, ...]]:
+def overrides(asked: Asked) -> Overrides:
     """The keys that are replaced, and notes."""
     if asked.window is not None:
         raise Inexpressible(
@@ -33,27 +37,46 @@ def overrides(asked: Asked) -> tuple[Keys, tuple[str, ...]]:
         name = next((name for name in LENGTH if name in asked.config), None)
         return ({name: asked.target} if name else {}), ()
     keys = {key: value for key, value in version_5(asked).items() if value is not None}
-    rope = keys["rope_parameters"].get(asked.main, keys["rope_parameters"])
-    return _fitting(rope["rope_type"], keys), _checked(asked, rope)
+    ropes = keys["rope_parameters"]
+    rope = ropes.get(asked.main, ropes)
+    keys["max_position_embeddings"] = asked.target
+    if rope["rope_type"] in SPECIAL:
+        return SPECIAL[rope["rope_type"]](asked, keys, rope)
+    return keys, ()
 
 
-def _fitting(kind: str, keys: Keys) -> Keys:
-    """The keys without the one that vLLM multiplies by the factor once more, for the length that it allows."""
-    return {key: value for key, value in keys.items() if kind != "linear" or key != "max_position_embeddings"}
+def _linear(asked: Asked, keys: Keys, rope: Keys) -> Overrides:
+    """The length that vLLM allows is the longest promised one times the factor."""
+    return keys | {"max_position_embeddings": math.ceil(asked.target / rope["factor"])}, ()
 
 
-def _checked(asked: Asked, rope: Keys) -> tuple[str, ...]:
-    """Notes on where vLLM differs; Inexpressible if it differs at the target."""
-    kind, attention = rope["rope_type"], rope.get("attention_factor")
-    if kind == "dynamic":
-        factor = f"{asked.target / asked.architecture.length:g}"
-        raise Inexpressible(
-            f"vLLM's dynamic scaling is fixed when the model is loaded and does not follow the input: rope-ntk(factor="
-            f"{factor}) is the nearest that it has."
-        )
-    if kind == "longrope":
-        if attention is not None:
-            raise Inexpressible("vLLM computes LongRoPE's factor on cos and sin itself, and this one is another.")
-        original = rope["original_max_position_embeddings"]
-        return (f"Above {original} tokens of --max-model-len vLLM uses long_factor for short inputs as well.",)
-    return ("Older versions of vLLM do not read attention_factor.",) if attention is not None else ()
+def _dynamic(asked: Asked, keys: Keys, rope: Keys) -> Overrides:
+    factor = f"{asked.target / asked.architecture.length:g}"
+    raise Inexpressible(
+        "vLLM's dynamic scaling is fixed when the model is loaded and does not follow the input: rope-ntk(factor="
+        f"{factor}) is the nearest that it has."
+    )
+
+
+def _yarn(asked: Asked, keys: Keys, rope: Keys) -> Overrides:
+    allowed = rope["factor"] * rope["original_max_position_embeddings"]
+    if allowed < asked.target:
+        raise Inexpressible(f"vLLM allows inputs of factor times original, {allowed:g} tokens: give a larger factor.")
+    return keys, ("Older versions of vLLM do not read attention_factor.",) if "attention_factor" in rope else ()
+
+
+def _longrope(asked: Asked, keys: Keys, rope: Keys) -> Overrides:
+    """The factor on cos and sin has other names; without them vLLM takes it from the promised length."""
+    original = rope["original_max_position_embeddings"]
+    attention = rope.pop("attention_factor", None) or math.sqrt(1 + math.log(rope["factor"]) / math.log(original))
+    rope |= {"short_mscale": attention, "long_mscale": attention}
+    return keys, (f"Above {original} tokens of --max-model-len vLLM uses long_factor for short inputs as well.",)
+
+
+# By the `rope_type`: what vLLM wants to be told otherwise than transformers.
+SPECIAL: dict[str, Callable[[Asked, Keys, Keys], Overrides]] = {
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
