@@ -54,7 +54,7 @@ def snippets(
     target: int,
     runtimes: Sequence[str] = tuple(RUNTIMES),
 ) -> list[Snippet]:
-    """What to paste for a checkpoint, called `model`, to read `target` tokens under a spec; one per program and version.
+    """What to paste for a checkpoint called `model` to read `target` tokens under a spec: one per program and version.
 
     `config` is the content of its config.json, and `architecture` what it says.
     """
@@ -72,8 +72,8 @@ def snippets(
 def _refuse_tables(architecture: Architecture, target: int) -> None:
     if isinstance(architecture.kind, Learned):
         raise Inexpressible(
-            f"Its {architecture.length} learned positions are weights: inputs of {target} tokens need a table of {target} "
-            "rows, such as an interpolated one, and not a key."
+            f"Its {architecture.length} learned positions are weights: inputs of {target} tokens need a table of "
+            f"{target} rows, such as an interpolated one, and not a key."
         )
 
 

@@ -1,4 +1,4 @@
-"""The command line of llama.cpp, which has linear scaling, YaRN and another base; other factors lie in the GGUF file."""
+"""The command line of llama.cpp, which has linear scaling, YaRN and other bases; other factors lie in GGUF files."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def version_5(asked: Asked) -> Keys:
         return _length(asked) | window(asked)
     found = {type_: parameters(asked, type_) for type_ in asked.ropes}
     _refuse_types(asked, ONLY, found[asked.main]["rope_type"], "transformers")
-    keys: Keys = {"rope_parameters": found[ALL] if ALL in found else found}
+    keys: Keys = {"rope_parameters": found.get(ALL, found)}
     keys |= _original_beside(asked, found[asked.main], always=asked.architecture.model_type == "phi3")
     stale = {"rope_scaling": None} if asked.config.get("rope_scaling") else {}  # it would come first
     return keys | longest(asked, found[asked.main]) | stale | window(asked)
@@ -122,7 +122,7 @@ def _refuse_types(asked: Asked, only: Types, kind: str, runtime: str) -> None:
     if allowed and kind not in allowed:
         others = " or ".join(allowed[1:])
         raise Inexpressible(
-            f"Models of type {asked.architecture.model_type} in {runtime} take only the scaling {others}, and not {kind}."
+            f"Models of type {asked.architecture.model_type} in {runtime} take only the scaling {others}, not {kind}."
         )
 
 
