@@ -1,4 +1,6 @@
-"""A stand-in for the hub on localhost: the part of its HTTP API that `datasets` needs to list, download and stream.
+"""A stand-in for the hub on localhost: the part of its HTTP API that data sets and models need.
+
+A repository is served as a data set and as a model alike.
 
 with Hub({"org/set": {"README.md": b"...", "data/train-0.parquet": parquet(["one", "two"])}}) as hub:
     ...  # a child process with HF_ENDPOINT=hub.url
@@ -32,9 +34,9 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 Repositories = dict[str, dict[str, bytes]]
 
 STAGES = {  # stage -> the paths that it asks for
-    "info": r"/api/datasets/[^/]+/[^/]+",
-    "listing": r"/api/datasets/[^/]+/[^/]+/(revision|tree|paths-info)/.*|.*/README.md",
-    "download": r".*\.parquet",
+    "info": r"/api/(datasets|models)/[^/]+/[^/]+",
+    "listing": r"/api/(datasets|models)/[^/]+/[^/]+/(revision|tree|paths-info)/.*|.*/README.md",
+    "download": r".*\.(parquet|safetensors)",
     "none": r"(?!)",
 }
 KINDS = ("401", "404", "429", "500", "silent", "trickle", "truncated", "short", "dropped", "none")
@@ -78,6 +80,8 @@ class Hub:
     def __init__(self, repositories: Repositories) -> None:
         self.repositories = repositories
         self.revision = REVISION
+        self.branches = {"main"}  # names of the one revision
+        self.gated: set[str] = set()  # repositories whose files need a login
         self.log: list[tuple[str, str, int]] = []
         self.fault = ("none", "none")  # stage, kind
         self.repaired = Event()  # wakes the answers that a fault keeps waiting
@@ -135,20 +139,25 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200)
         elif self.spoiled.isdigit():
             self._answer(int(self.spoiled))
-        elif path == "/api/datasets":
+        elif path in ("/api/datasets", "/api/models"):
             found = [name for name in self.owner.repositories if query["search"].lower() in name.lower()]
             self._json([{"id": name} for name in found])
-        elif match := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(/revision/[^/]+)?", path):
-            self._info(match[1])
-        elif match := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/tree/[^/]+/?(.*)", path):
+        elif match := re.fullmatch(r"/api/(?:datasets|models)/([^/]+/[^/]+)(?:/revision/(.+))?", path):
+            self._info(match[1], match[2])
+        elif match := re.fullmatch(r"/api/(?:datasets|models)/([^/]+/[^/]+)/tree/[^/]+/?(.*)", path):
             self._json(_tree(self.owner.repositories[match[1]], match[2], query.get("recursive") == "True"))
-        elif match := re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
-            self._file(self.owner.repositories[match[1]].get(match[2]))
+        elif match := re.fullmatch(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
+            if match[1] in self.owner.gated:
+                self._answer(401, headers={"X-Error-Code": "GatedRepo"})
+            else:
+                self._file(self.owner.repositories[match[1]].get(match[2]))
         else:
             self._answer(404)
 
-    def _info(self, repo: str) -> None:
-        if repo in self.owner.repositories:
+    def _info(self, repo: str, revision: str | None) -> None:
+        if revision not in (None, self.owner.revision, *self.owner.branches):
+            self._answer(404, headers={"X-Error-Code": "RevisionNotFound"})
+        elif repo in self.owner.repositories:
             files = [{"rfilename": name} for name in self.owner.repositories[repo]]
             self._json({"id": repo, "sha": self.owner.revision, "siblings": files, "tags": []})
         else:

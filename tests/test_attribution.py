@@ -247,7 +247,19 @@ def test_a_class_that_falsely_claims_to_be_relative_is_found_out() -> None:
 
 ABSOLUTE = {"complex", "floater", "hierarchical", "learned", "sinusoidal"}
 WHOLE_ROWS = {"cope", "dape", "path"}
-BLIND = {"none", "window", "sink", "ssmax", "logn", "randomized", "interpolated", "fox", "cable", "stick-breaking"}
+BLIND = {
+    "none",
+    "window",
+    "sink",
+    "ssmax",
+    "logn",
+    "randomized",
+    "interpolated",
+    "fox",
+    "cable",
+    "stick-breaking",
+    "temper",
+}
 
 
 @pytest.mark.parametrize("name", [name for name in names() if make(name).axes == 1])

@@ -14,7 +14,7 @@ import torch
 from poscli.config.count import read_count, write_count
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
-from poscli.config.run import PRESETS, SCHEMA, ModelConfig, Recipe, RunConfig, mlp_width
+from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recipe, RunConfig, mlp_width
 from poscli.data import Split, batch
 from poscli.data.tokenizers import TOKENIZERS
 from poscli.system import device
@@ -36,6 +36,7 @@ OTHER: dict[str, Any] = {
     "precision": "bfloat16",
     "model": PRESETS["nano"],
     "recipe": Recipe(clip=0.5),
+    "checkpoint": CheckpointConfig(name="pythia", source="/models/pythia", digest="0" * 64, parameters=7),
     "plugins": {"mine:Mine": "0" * 16},
 }
 MODEL = {"layers": 5, "width": 256, "heads": 4, "mlp": 353, "memory": 64}

@@ -50,6 +50,12 @@ def assert_equal(one: Encoding, other: Encoding) -> None:
         ("ssmax", "logn"),  # at the training length: ssmax starts as a factor of 1 there
         ("grape(planes=false, frequencies=false)", "rope"),
         ("self-extend(group=1)", "rope"),
+        ("rope-clip(clip=0)", "rope"),
+        ("rope-clip(clip=1)", "rope"),
+        ("rope-clip(clip=2)", "p-rope(p=0.75)"),  # the slowest of four pairs stops
+        ("string(shift=5, local=5)", "rope"),
+        ("alibi+temper(c=0, length=2)", "alibi"),
+        ("temper(c=9)", "none"),  # up to the training length
         ("urpe", "rope"),
         ("xlnet", "transformer-xl"),
         ("rope-dynamic(factor=1)", "rope-ntk"),
@@ -77,7 +83,8 @@ def test_equal_by_their_options(one: str, other: str) -> None:
     [
         "p-rope(p=1, {})", "rope-linear(factor=1, {})", "rope-ntk(factor=1, {})", "rope-dynamic(factor=1, {})",
         "yarn(factor=1, {})", "llama3(factor=1, {})", "longrope(factor=1, {})", "self-extend(group=1, {})",
-        f"rerope(window={21 * LENGTH}, {{}})", "rope-dropped({})",
+        f"rerope(window={21 * LENGTH}, {{}})", "rope-dropped({})", "rope-clip(clip=0, {})",
+        "string(shift=5, local=5, {})", f"dual-chunk(chunk={LENGTH}, {{}})",
     ],
 )  # fmt: skip
 def test_variants_of_rope_take_its_options(variant: str, options: str) -> None:
@@ -101,6 +108,28 @@ def test_rerope_is_rope_within_its_window(window: int) -> None:
     apart = (attention(rerope) - attention(rope)).abs().amax(dim=(0, 1, 3))
     assert float(apart[: window + 1].max()) <= 1e3 * EXACT
     assert window >= LENGTH - 1 or float(apart[window + 1 :].min()) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("spec", "until"), [("string(shift=5)", 5), (f"string(shift={LENGTH})", LENGTH), ("dual-chunk(chunk=7)", 7)]
+)
+def test_string_and_dual_chunk_are_rope_on_short_inputs(spec: str, until: int) -> None:
+    apart = (attention(fresh(spec)) - attention(fresh("rope"))).abs().amax(dim=(0, 1, 3))
+    assert float(apart[:until].max()) <= 1e3 * EXACT
+    assert until == LENGTH or float(apart[until:].max()) > 1e-6
+
+
+def test_distances_of_dual_chunk_stay_within_training_and_are_those_of_the_text_nearby() -> None:
+    """At 40 times the training length, and for the nearest w = L - s keys, also across the borders of chunks."""
+    encoding, pos = fresh("dual-chunk"), torch.arange(40 * LENGTH)
+    q, k = torch.stack(tuple(encoding.query_positions(pos))), torch.stack(tuple(encoding.key_positions(pos)))
+    chosen = encoding.chosen(pos[:, None], pos)
+    d = (q[:, :, None] - k[:, None]).gather(0, chosen[None])[0]
+    true = pos[:, None] - pos
+    assert int(d[true >= 0].min()) >= 0
+    assert int(d.max()) == LENGTH - 1
+    near = (true >= 0) & (true <= encoding.local)
+    assert torch.equal(d[near], true[near])
 
 
 def test_rope_dropped_is_rope_then_none() -> None:

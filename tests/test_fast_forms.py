@@ -26,7 +26,8 @@ BATCH, UNIT = 2, 2.0**-52
 # options that lead to other branches of a fast form
 OPTIONS = [
     "cope(max_pos=3)", "dape(base=fox)", "rerope(window=5)", "self-extend(window=5, group=3)",
-    "stick-breaking(current=false)", "urpe(base=none)",
+    "string(shift=7)", "dual-chunk(chunk=5)", "dual-chunk(chunk=4, local=2)", "stick-breaking(current=false)",
+    "urpe(base=none)",
 ]  # fmt: skip
 CHUNKS = (None, 1, 5, 100)  # the value of a fast form's keyword, if it has one; None: its default
 

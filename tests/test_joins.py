@@ -45,7 +45,7 @@ MORE = [
     "rope+cope(max_pos=5)", "rope+fox+ssmax", "fox+ssmax+window(5)", "sink(2)+window(5)+dape+ssmax",
     "sink(2)+window(5)+cope(max_pos=5)+alibi", "stick-breaking+alibi+window(5)", "stick-breaking+query-bias+ssmax",
     "fox+grape-additive+path", "urpe(base=t5)+fox", "rope+alibi+fire+shaw(clip=4)+fox",
-    "transformer-xl+deberta(span=5)+shaw(clip=4)+ssmax",
+    "transformer-xl+deberta(span=5)+shaw(clip=4)+ssmax", "rope+temper(c=0.7, length=5)+fox+ssmax",
 ]  # fmt: skip
 
 

@@ -44,7 +44,8 @@ def test_encodings_of_which_all_layers_use_one_instance() -> None:
     """As their papers say, or because they learn nothing and are applied outside attention."""
     assert {row["name"] for row in describe_encodings() if row["shared"]} == {
         "alibi", "alibi-2d", "complex", "floater", "hierarchical", "interpolated", "learned", "learned-2d", "logn",
-        "longrope", "randomized", "sandwich", "sink", "sinusoidal", "sinusoidal-2d", "t5", "t5-2d", "tupe", "window",
+        "longrope", "randomized", "sandwich", "sink", "sinusoidal", "sinusoidal-2d", "t5", "t5-2d", "temper",
+        "tupe", "window",
     }  # fmt: skip
 
 
@@ -57,6 +58,10 @@ BOUNDS = {  # of options: values that are allowed, and the nearest that are not,
     "deberta": (["span=2", "span=4, buckets=4"], ["span=1", "span=3, buckets=4", "span=9, buckets=3"]),
     "fire": (["hidden=1", "threshold=0.1"], ["hidden=0", "threshold=0", "threshold=-1"]),
     "floater": (["hidden=0", "step=1", "dt=0.1"], ["hidden=-1", "step=0", "dt=0"]),
+    "dual-chunk": (
+        ["chunk=1", "chunk=24", "chunk=20, local=0", "chunk=20, local=4"],
+        ["chunk=0", "chunk=25", "chunk=20, local=-1", "chunk=20, local=5"],
+    ),
     "fope": (["sigma=0"], ["sigma=-0.1"]),
     "fourier": (["terms=1"], ["terms=0"]),
     "gaussian": (["terms=1"], ["terms=0"]),
@@ -76,6 +81,7 @@ BOUNDS = {  # of options: values that are allowed, and the nearest that are not,
         ["base=1.1", "fraction=0.25", "fraction=1"],
         ["base=1", "fraction=0", "fraction=1.1", "fraction=0.125", "fraction=0.1"],
     ),
+    "rope-clip": (["clip=0", "clip=4"], ["clip=-1", "clip=5"]),
     "rope-dropped": (["recalibrate=0", "recalibrate=1"], ["recalibrate=-0.1", "recalibrate=1.1"]),
     "rope-dynamic": (["factor=1"], ["factor=0.9"]),
     "rope-linear": (["factor=1"], ["factor=0.9"]),
@@ -86,7 +92,9 @@ BOUNDS = {  # of options: values that are allowed, and the nearest that are not,
     ),
     "shaw": (["clip=1"], ["clip=0"]),
     "sink": (["count=1"], ["count=0"]),
+    "string": (["shift=1", "shift=3, local=3", "local=0"], ["shift=0", "shift=3, local=4", "local=-1"]),
     "t5": (["buckets=2, far=2"], ["buckets=1", "buckets=4, far=2"]),
+    "temper": (["c=0", "length=1", "search=0", "search=2"], ["c=-0.1", "length=0", "search=-1", "search=1"]),
     "window": (["width=1"], ["width=0"]),
     "yarn": (["beta_slow=1, beta_fast=2"], ["beta_slow=0, beta_fast=2", "beta_slow=2, beta_fast=2"]),
 }
@@ -96,7 +104,9 @@ BEYOND = [f"{name}({options})" for name, (_, refused) in BOUNDS.items() for opti
 
 def joined(spec: str) -> str:
     """The spec joined to what it needs beside it."""
-    return spec + {"sink": "+window", "randomized": "+rope", "logn": "+rope"}.get(spec.partition("(")[0], "")
+    return spec + {"sink": "+window", "randomized": "+rope", "logn": "+rope", "temper": "+rope"}.get(
+        spec.partition("(")[0], ""
+    )
 
 
 @pytest.mark.parametrize("spec", WITHIN)
@@ -113,12 +123,12 @@ def test_options_are_refused_beyond_their_bounds(spec: str) -> None:
 USABLE = {name for name in names() if not missing(name)}
 ABSOLUTE = {"complex", "fire", "floater", "grape-additive", "hierarchical", "learned", "sinusoidal", "tupe"}
 # Sums of waves, and groups that are counted from the start of the text, depend on more than the distance, too.
-ABSOLUTE |= {"fope", "self-extend", "learned-2d", "sinusoidal-2d"}
+ABSOLUTE |= {"dual-chunk", "fope", "self-extend", "learned-2d", "sinusoidal-2d"}
 # Without a factor, these are scaled by the length of the text that is read.
 SCALED = {"interpolated", "llama3", "longrope", "rope-dynamic", "rope-linear", "rope-ntk", "self-extend", "yarn"}
 
 
-def test_all_encodings_but_twelve_see_distances_only() -> None:
+def test_all_encodings_but_thirteen_see_distances_only() -> None:
     assert {name for name in USABLE if not make(name).relative} == ABSOLUTE & USABLE
 
 

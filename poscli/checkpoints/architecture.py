@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from poscli.checkpoints.fields import HEADS, LAYERS, LENGTH, WIDTH, Config, whole
 from poscli.checkpoints.kinds import KINDS, Kind, Layer
-from poscli.system.errors import UsageError, near
+from poscli.system.errors import DataError, UsageError, near
+
+MOST_SIZE, MOST_LAYERS = 2**20, 10_000  # far above every published model; a larger number is a mistake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +42,12 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
     UsageError for a model type whose positions poscli does not know, DataError for numbers that make no model.
     """
     kind = kind_of(config)
-    width, heads = whole(config, WIDTH), whole(config, HEADS)
-    head_width = whole(config, ("head_dim",), width // heads)
+    width, heads = whole(config, WIDTH, most=MOST_SIZE), whole(config, HEADS, most=MOST_SIZE)
+    head_width = whole(config, ("head_dim",), width // heads, MOST_SIZE)
+    if not head_width:
+        raise DataError(f"config.json says {width} channels and {heads} heads, which leaves no channel for a head")
     given = length or whole(config, LENGTH, kind.length)
-    layers = kind.layers(config, whole(config, LAYERS), head_width, given)
+    layers = kind.layers(config, whole(config, LAYERS, most=MOST_LAYERS), head_width, given)
     return Architecture(
         model_type=config["model_type"],
         kind=kind,

@@ -15,12 +15,13 @@ WIDTH = ("hidden_size", "n_embd", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 LENGTH = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+MOST, LARGEST = 2**40, 1e30  # a whole number and a number above these is a mistake, and would fill the memory
 
 
-def whole(config: Config, names: Sequence[str], default: int | None = None) -> int:
+def whole(config: Config, names: Sequence[str], default: int | None = None, most: int = MOST) -> int:
     """The positive whole number of the first of these names that the configuration has.
 
-    DataError if it has none and there is no default, or if the number is not a positive whole one.
+    DataError if it has none and there is no default, or if the number is not a positive whole one of at most `most`.
     """
     name = next((name for name in names if config.get(name) is not None), None)
     if name is None:
@@ -28,8 +29,9 @@ def whole(config: Config, names: Sequence[str], default: int | None = None) -> i
             raise DataError(f"config.json has none of the keys {', '.join(names)}: it belongs to no language model")
         return default
     value = config[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DataError(f"config.json says {name} = {value!r}, and it must be a whole number of at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        rule = f"a whole number of at least 1 and at most {most}"
+        raise DataError(f"config.json says {name} = {value!r}, and it must be {rule}")
     return value
 
 
@@ -38,6 +40,22 @@ def number(config: Config, name: str, default: float) -> float:
     value = config.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise DataError(f"config.json says {name} = {value!r}, and it must be a number above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
+        raise DataError(f"config.json says {name} = {value!r}, and it must be a number above 0 and at most {LARGEST:g}")
     return float(value)
+
+
+def section(config: Config, name: str) -> dict[str, Any]:
+    """An object inside the configuration, empty if there is none; DataError if it is something else."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise DataError(f"config.json says {name} = {value!r}, and it must be an object of keys and values")
+    return dict(value or {})
+
+
+def items(config: Config, name: str) -> list[Any] | None:
+    """A list of the configuration, None if there is none; DataError if it is something else."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, list):
+        raise DataError(f"config.json says {name} = {value!r}, and it must be a list with an entry for each layer")
+    return value

@@ -37,9 +37,9 @@ def load(folder: Path, architecture: Architecture, device: torch.device, dtype: 
     allowed = max(LEAST, ROUNDING * torch.finfo(next(stock.parameters()).dtype).eps)
     if not difference <= allowed:
         raise DataError(
-            f"{folder}: with the positions that config.json states, {architecture.spec}, the logits differ from those of "
-            f"transformers by {difference:.2g} of their spread, where rounding explains {allowed:.2g}; `poscli card` "
-            "says what transformers reads otherwise"
+            f"{folder}: with the positions that config.json states, {architecture.spec}, the logits differ from those "
+            f"of transformers by {difference:.2g} of their spread, where rounding explains {allowed:.2g}; "
+            "`poscli card` says what transformers reads otherwise"
         )
     return model
 

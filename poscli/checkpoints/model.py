@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from poscli.attention import Choice, Place, attend, choose
 from poscli.checkpoints.architecture import Architecture
+from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
-
-SLICE_NUMBERS = 1 << 25  # logits in memory at once: 128 MiB in float32
 
 
 @dataclass

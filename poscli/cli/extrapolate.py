@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poscli.cli import complete, plan
+from poscli.cli import checkpoints, complete, plan
 from poscli.cli.from_model import from_model
 from poscli.cli.options import Device, Json, Out, carried
 from poscli.config.request import ExtrapolateRequest
@@ -15,6 +15,8 @@ from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from poscli.evaluation.measure import EvaluationSetup
     from poscli.runs.run import Run
 
@@ -49,6 +51,10 @@ def extrapolate(
     request: ExtrapolateRequest,
     enc: Encodings = None,
     run: Runs = None,
+    model: checkpoints.Models = None,
+    corpus: checkpoints.Corpus = None,
+    length: checkpoints.Length = None,
+    precision: checkpoints.Precision = None,
     judge: Judge = "",
     smoke: Smoke = False,
     dry_run: plan.DryRun = False,
@@ -57,25 +63,45 @@ def extrapolate(
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Evaluate every trained run at 1, 2, 4, ... times its training length, up to --max-len."""
-    from poscli.evaluation.extrapolate import eval_records
+    """Evaluate every trained run at 1, 2, 4, ... times its training length, up to --max-len.
+
+    With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ...
+    """
     from poscli.evaluation.extrapolate import extrapolate as evaluate
-    from poscli.evaluation.why.explain import check_judge, explain
-    from poscli.report import terminal
+    from poscli.evaluation.why.explain import explain
 
     judging = _judge(judge, request, out_ / "runs")
-    work = _work(request, run or [], enc or [], smoke, device, out_ / "runs")
-    for each in work:
-        check_judge(each.run, judging)
-    jobs = plan.evaluations(work, why=request.why, judge=judging)
+    wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
+    work = checkpoints.work(wishes, request, smoke, device, out_ / "runs") or _work(
+        request, run or [], enc or [], smoke, device, out_ / "runs"
+    )
+    jobs = _jobs(work, request, judging)
     plan.announce_longest(each.settings for each in work)
     if dry_run:
         plan.show(jobs, json_)
         return
     plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
+    checkpoints.keep(work)
     tables = [evaluate(each.run, each.task, each.settings, each.device) for each in work]
     for each in work if request.why else []:
         explain(each, judging)
+    _show(tables, request, out_, json_)
+
+
+def _jobs(work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None) -> list[plan.PlannedJob]:
+    """What there is to do; UsageError if the judge cannot judge one of the runs."""
+    from poscli.evaluation.why.explain import check_judge
+
+    for each in work:
+        check_judge(each.run, judge)
+    return plan.evaluations(work, why=request.why, judge=judge)
+
+
+def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json_: bool) -> None:
+    """Print the tables and the next command; exit code 3 if a run has no number at all."""
+    from poscli.evaluation.extrapolate import eval_records
+    from poscli.report import terminal
+
     emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
     note(f"next: poscli report{carried(out_)}")
     if any((table["status"] != "ok").all() for table in tables):

@@ -124,7 +124,7 @@ def announce_longest(settings: Iterable[EvaluationSettings]) -> None:
 
 
 def _training(config: RunConfig, task: Task, runs: Path, device: torch.device, *, anew: bool) -> PlannedJob:
-    from poscli.config.size import parameters
+    from poscli.config.size import run_parameters
     from poscli.runs.run import ENDED
     from poscli.training.estimate import estimate_training
 
@@ -137,7 +137,7 @@ def _training(config: RunConfig, task: Task, runs: Path, device: torch.device, *
         run_id=run_id,
         encoding=config.encoding,
         seed=config.seed,
-        parameters=parameters(config.model, config.encoding, config.length, task.vocab),
+        parameters=run_parameters(config, task.vocab),
         steps=config.steps,
         done=state if left_from in (0, config.steps) else f"step {step} of {config.steps}",
         memory_gib=estimate.bytes / 2**30,
@@ -149,7 +149,7 @@ def _evaluation(
     run: Run | None, config: RunConfig, task: Task, settings: EvaluationSettings, device: torch.device, *, why: bool
 ) -> PlannedJob:
     """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it."""
-    from poscli.config.size import evaluation_bytes, parameters
+    from poscli.config.size import evaluation_bytes, run_parameters
     from poscli.evaluation.estimate import (
         WHY_SHARE,
         evaluation_seconds,
@@ -171,7 +171,7 @@ def _evaluation(
         run_id=run.id if run else config.run_id(task.fingerprint),
         encoding=run.label if run else config.encoding,
         seed=config.seed,
-        parameters=parameters(config.model, config.encoding, config.length, task.vocab),
+        parameters=run_parameters(config, task.vocab),
         steps=config.steps,
         done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
         memory_gib=size / 2**30,

@@ -84,8 +84,17 @@ class Recipe(Frozen):
     clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
 
 
+class CheckpointConfig(Frozen):
+    """A checkpoint of transformers in the place of a model that poscli trains."""
+
+    name: str = Field(description="Its name in tables.")
+    source: str = Field(description="hf:ORG/NAME@REVISION, or the path of its folder.")
+    digest: str = Field(description="A hash of its configuration, its tokenizer and the headers of its weights.")
+    parameters: int = Field(ge=1, description="Numbers in its weights.")
+
+
 class RunConfig(Frozen):
-    """One training run."""
+    """One training run, or a checkpoint that was trained elsewhere."""
 
     encoding: str
     task: str = Field("language", description="What is asked of the model.")
@@ -98,6 +107,7 @@ class RunConfig(Frozen):
     precision: str = Field("float32", pattern="^(float32|bfloat16|float16)$")
     model: ModelConfig = PRESETS["tiny"]
     recipe: Recipe = Recipe()
+    checkpoint: CheckpointConfig | None = Field(None, description="The checkpoint, if poscli did not train the model.")
     plugins: dict[str, str] = Field(
         {}, description="The source of each encoding, task and tokenizer from outside poscli: the hash of plugins.py."
     )
@@ -116,7 +126,8 @@ class RunConfig(Frozen):
         `fingerprint` is that of the training data. Fields with their default value are not hashed.
         """
         content = json.dumps([SCHEMA, fingerprint, self.model_dump(exclude_defaults=True)], sort_keys=True)
-        return f"{slug(self.encoding)}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        name = self.encoding if self.checkpoint is None else self.checkpoint.name
+        return f"{slug(name)}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
 def slug(text: str) -> str:
@@ -135,4 +146,4 @@ def slug(text: str) -> str:
 
 def write_run_config(config: RunConfig) -> str:
     """The content of a run's config.toml."""
-    return tomli_w.dumps(config.model_dump())
+    return tomli_w.dumps(config.model_dump(exclude_none=True))

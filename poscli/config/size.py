@@ -19,6 +19,7 @@ from poscli.system.errors import UsageError
 from poscli.system.memory import unaffordable
 
 VOCAB = 257  # of the tokenizer `bytes`; a count that is exact for a task takes the task's own
+SLICE_NUMBERS = 1 << 25  # logits of a checkpoint that are in memory at once: 128 MiB in float32
 NUMBER = 4  # bytes of a weight, a gradient and an optimizer's number
 
 # Numbers per parameter in a training step: weight, gradient, two moments of AdamW; Muon has one moment, and its batches
@@ -34,6 +35,13 @@ def parameters(model: ModelConfig, encoding: str, length: int, vocab: int = VOCA
     UsageError if the encoding has tensors too large to exist.
     """
     return _dense(model, vocab) + encoding_parameters(specs.parse(encoding), model.shape(length, vocab))
+
+
+def run_parameters(config: RunConfig, vocab: int) -> int:
+    """The number of parameters of a run's model, or of its checkpoint."""
+    if config.checkpoint is not None:
+        return config.checkpoint.parameters
+    return parameters(config.model, config.encoding, config.length, vocab)
 
 
 def encoding_share(config: RunConfig, vocab: int) -> float:
@@ -58,8 +66,11 @@ def training_bytes(config: RunConfig, device: torch.device, vocab: int = VOCAB) 
 def evaluation_bytes(config: RunConfig, device: torch.device, *, batch: int, length: int, vocab: int = VOCAB) -> float:
     """Peak memory of a forward pass over `batch` windows of `length` tokens, with the weights."""
     needs = _needs(config, device, training=False)
+    if config.checkpoint is not None:  # whose logits are computed in slices
+        vocab = min(vocab, SLICE_NUMBERS // (batch * length))
     activations = estimate(config.model, vocab, needs, batch=batch, length=length, training=False)
-    return NUMBER * parameters(config.model, config.encoding, config.length, vocab) + activations
+    number = NUMBER if config.checkpoint is None else getattr(torch, config.precision).itemsize
+    return number * run_parameters(config, vocab) + activations
 
 
 def refuse_unaffordable(config: RunConfig, device: torch.device) -> None:

@@ -41,7 +41,8 @@ def limit_waiting() -> None:
         utils: Any = huggingface_hub.utils
         client = utils.get_session()
         hooks = client.event_hooks
-        client.event_hooks = {**hooks, "response": [*hooks.get("response", []), adapter.answered]}
+        added = {"request": adapter.bounded, "response": adapter.answered}
+        client.event_hooks = {**hooks, **{event: [*hooks.get(event, []), hook] for event, hook in added.items()}}
         client.timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
         return
 
@@ -71,6 +72,13 @@ class _Adapter(HTTPAdapter):
         if self._accepted(response) and hasattr(response.raw, "read1"):
             response.raw.stream = self._watched(response.raw.read1)
         return response
+
+    def bounded(self, request: Any) -> None:
+        """Bound the waiting of a request of a client that has hooks; it asks for some answers without a limit."""
+        given = request.extensions.get("timeout", {})
+        limit = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        bounds = {kind: min(given.get(kind) or limit, limit) for kind in ("connect", "read", "write", "pool")}
+        request.extensions = {**request.extensions, "timeout": bounds}
 
     def answered(self, response: Any) -> None:
         """Judge an answer of a client that has hooks instead of adapters."""

@@ -6,13 +6,13 @@ from typing import Unpack
 from torch import Tensor
 
 from poscli.encodings.registry import register
-from poscli.encodings.rerope import ReRoPE
+from poscli.encodings.remapped import NearAndFar
 from poscli.encodings.rope import Rotary
 from poscli.equation import Shape
 
 
 @register("self-extend", paper="arXiv:2401.01325", family="rotary")
-class SelfExtend(ReRoPE):
+class SelfExtend(NearAndFar):
     """Rope at distance i - j below w_n, and at floor(i/G) - floor(j/G) + w_n - floor(w_n/G) from there on.
 
     w_n is `window`, half of the training length L unless given; the authors' example sets it to 1024 where L is 4096,
@@ -26,8 +26,10 @@ class SelfExtend(ReRoPE):
     def __init__(
         self, shape: Shape, *, window: int | None = None, group: int | None = None, **rotary: Unpack[Rotary]
     ) -> None:
-        window = shape.length // 2 if window is None else window
-        super().__init__(shape, window=window, **rotary)
+        super().__init__(shape, **rotary)
+        self.window = window = shape.length // 2 if window is None else window
+        if window < 1:
+            raise ValueError(f"window must be at least 1, got {window}")
         if group is not None and group < 1:
             raise ValueError(f"group must be at least 1, got {group}")
         if group is None and window >= shape.length:

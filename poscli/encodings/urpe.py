@@ -5,7 +5,6 @@ from torch import Tensor, nn
 
 from poscli.encodings.based import Based
 from poscli.encodings.registry import register
-from poscli.encodings.rerope import count_leading
 from poscli.equation import Encoding, Shape
 
 
@@ -25,7 +24,7 @@ class Toeplitz(Encoding):
     def fast_reweight(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
         """`reweight`, with one factor for the first keys, where every query uses the last entry of c."""
         c, last = self.c.to(p_BHTS.dtype), self.c.shape[1] - 1
-        far = count_leading((d_TS >= last).all(dim=0))
+        far = _count_leading((d_TS >= last).all(dim=0))
         d = d_TS[:, far:].clamp(max=last).long().expand(len(c), -1, -1)
         near = p_BHTS[..., far:] * c[:, None].expand(-1, d.shape[1], -1).gather(2, d)
         return torch.cat([p_BHTS[..., :far] * c[:, -1:, None], near], dim=-1) if far else near
@@ -44,3 +43,8 @@ class URPE(Based):
 
     def __init__(self, shape: Shape, *, base: str = "rope") -> None:
         super().__init__(shape, base, Toeplitz(shape))
+
+
+def _count_leading(true: Tensor) -> int:
+    """The number of entries of a boolean vector before the first false one."""
+    return int(true.long().cumprod(0).sum())

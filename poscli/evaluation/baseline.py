@@ -10,7 +10,7 @@ from abc import ABC
 from poscli.encodings import get
 from poscli.equation import Shape
 from poscli.evaluation.posthoc import joined
-from poscli.model.transformer import Model
+from poscli.model.language_model import LanguageModel
 from poscli.specs import build, parse
 from poscli.system.errors import UsageError
 from poscli.system.registry import Registry, subclass_of
@@ -29,7 +29,7 @@ class Baseline(ABC):
         """The tokens that the baseline reads where the model reads a window of `length`."""
         return length
 
-    def model(self, model: Model) -> Model:
+    def model(self, model: LanguageModel) -> LanguageModel:
         """The restricted model, which may share its weights with the one given."""
         return model
 
@@ -57,7 +57,7 @@ class Masked(Baseline):
             "each token attends to fewer tokens; a window is L tokens wide unless it says otherwise."
         )
 
-    def model(self, model: Model) -> Model:
+    def model(self, model: LanguageModel) -> LanguageModel:
         return joined(model, self.spec)
 
     def changes_model(self, length: int, train_length: int) -> bool:

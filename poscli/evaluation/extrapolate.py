@@ -16,9 +16,9 @@ from poscli.evaluation.protocol import EvaluationSettings
 from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows, recall_table, unit_rows
 from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
-from poscli.model.transformer import Model
+from poscli.model.language_model import LanguageModel
 from poscli.runs.details import DETAILS
-from poscli.runs.load import load_trained
+from poscli.runs.load import load_model
 from poscli.runs.results import Tables, evaluated_under, evaluation, write_evaluation
 from poscli.runs.run import Run
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
@@ -27,6 +27,7 @@ from poscli.system.errors import DataError, UsageError
 from poscli.tasks import TASKS, Task
 
 FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
+OF_CHECKPOINTS = "sink(4)+window"  # measured as well: without its first tokens in view, a large model breaks
 LONGEST_RATIO = 16  # times the training length, unless another length is asked for
 SMOKE_WINDOWS = 4  # sliding windows per length in a smoke evaluation
 
@@ -43,7 +44,7 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
         stride=stride,
         ratios=request.lengths,
         ngram=request.ngram,
-        baselines=tuple(request.baselines),
+        baselines=tuple(dict.fromkeys([*request.baselines, *([OF_CHECKPOINTS] if config.checkpoint else [])])),
         protocols=tuple(request.protocols),
     )
 
@@ -98,19 +99,16 @@ def _evaluate(setup: EvaluationSetup) -> Tables:
     )
 
 
-def trained_model(setup: EvaluationSetup) -> Model:
+def trained_model(setup: EvaluationSetup) -> LanguageModel:
     """The trained model of a run, under the encoding that it is to be evaluated as."""
-    run = setup.run
-    model = load_trained(run, setup.device)
-    if run.trained:
-        model = with_encoding(model, run.config.encoding, run.trained).eval().requires_grad_(False)
-    return model
+    model = load_model(setup.run, setup.device)
+    return with_encoding(model, setup.run.config.encoding, setup.run.trained) if setup.run.trained else model
 
 
-def _warn_of_overflow(model: Model, length: int) -> None:
+def _warn_of_overflow(model: LanguageModel, length: int) -> None:
     """Announce, before the work begins, the lengths at which an encoding's formula overflows its dtype."""
     for encoding in dict.fromkeys(model.encodings):
-        dtype = model.precision.attention
+        dtype = model.attention_dtype
         if (longest := encoding.longest(dtype)) is not None and longest < length:
             kind = str(dtype).removeprefix("torch.")
             warn_once(

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from poscli.config.run import SCHEMA
 from poscli.equation import Unsupported
@@ -22,7 +23,7 @@ from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.evaluation.scores import Scores
 from poscli.evaluation.sources import record_of
-from poscli.model.transformer import Model
+from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run
 from poscli.runs.schema import FULL
 from poscli.system.console import note
@@ -67,7 +68,7 @@ class EvaluationSetup:
 class Evaluation:
     """Measures one trained model and the baselines made from it."""
 
-    def __init__(self, setup: EvaluationSetup, model: Model) -> None:
+    def __init__(self, setup: EvaluationSetup, model: LanguageModel) -> None:
         self.setup = setup
         self.models = {FULL: model}
         for name, baseline in setup.plan.baselines.items():
@@ -139,13 +140,22 @@ class Evaluation:
         return measured
 
     @torch.inference_mode()
-    def _forward(self, model: Model, measurement: Measurement, spans: Spans) -> dict[str, NDArray[np.float32]]:
+    def _forward(self, model: LanguageModel, measurement: Measurement, spans: Spans) -> dict[str, NDArray[np.float32]]:
         """The task's measurements of each token, `[spans, window]` by name."""
         task, plan = self.setup.task, self.setup.plan
         windows = plan.text(measurement).windows(spans, measurement.window)
         tokens = torch.from_numpy(windows).to(self.setup.device)
-        found = task.score(model(tokens[:, :-1]).float(), tokens[:, 1:])
+        found = score(model, task, tokens[:, :-1], tokens[:, 1:])
         return {name: value.cpu().numpy() for name, value in found.items()}
+
+
+def score(model: LanguageModel, task: Task, inputs_BT: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
+    """The task's measurements of every target, `[B, T]` by name; logits are held for one slice of tokens at a time."""
+    parts: dict[str, list[Tensor]] = {}
+    for part, logits_BTV in model.logits_in_slices(inputs_BT):
+        for name, value in task.score(logits_BTV.float(), targets_BT[:, part]).items():
+            parts.setdefault(name, []).append(value)
+    return {name: torch.cat(values, dim=1) for name, values in parts.items()}
 
 
 def _stopped_at(length: int) -> str:

@@ -12,7 +12,6 @@ layers have a window and others have none, only the latter are changed: no dista
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from itertools import compress
 
@@ -20,7 +19,7 @@ from poscli.config.run import RunConfig
 from poscli.encodings import get, missing, names
 from poscli.equation import Encoding, Shape
 from poscli.equation.composed import Composed
-from poscli.model.transformer import Model
+from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, evaluated_as
 from poscli.specs import build, check
 from poscli.specs.grammar import Leaf, Spec, parse
@@ -92,33 +91,28 @@ def compatible_specs(trained: str, shape: Shape, memory: bool = False) -> list[s
     return [spec for spec in found if spec != str(parse(trained))]
 
 
-def with_encoding(model: Model, target: str, trained: str) -> Model:
-    """A copy of a model that shares its weights, with the encodings of the spec `target` instead of `trained`."""
-    copied = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-    others = build(parse(target), model.config.shape(model.length, model.vocab), seed=0)
+def with_encoding(model: LanguageModel, target: str, trained: str) -> LanguageModel:
+    """A model with the same weights, and with the encodings of the spec `target` instead of `trained`."""
+    others = build(parse(target), model.shape, seed=0)
     known, wanted = parse(trained).layers, parse(target).layers
-    for n, (attention, other) in enumerate(zip(copied.attention, others, strict=True)):
-        before, after = _parts(attention.encoding), _parts(other)
+    for n, (own, other) in enumerate(zip(model.encodings, others, strict=True)):
+        before, after = _parts(own), _parts(other)
         for i, j in _matched(known[n % len(known)], wanted[n % len(wanted)]):
             after[j].take_over(before[i])
-        attention.encoding = other.to(model.embedding.device)
-    return copied
+    return model.under([other.to(model.device).eval().requires_grad_(False) for other in others])
 
 
-def joined(model: Model, spec: str) -> Model:
-    """A copy of a model that shares its weights, with the encodings of a spec joined to those of every layer."""
-    copied = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-    others = build(parse(spec), model.config.shape(model.length, model.vocab), seed=0)
+def joined(model: LanguageModel, spec: str) -> LanguageModel:
+    """A model with the same weights, and with the encodings of a spec joined to those of every layer."""
+    others = build(parse(spec), model.shape, seed=0)
     composed: dict[tuple[Encoding, Encoding], Encoding] = {}  # layers that share both encodings share what they make
-    for attention, other in zip(copied.attention, others, strict=True):
-        own = attention.encoding
+    for own, other in zip(model.encodings, others, strict=True):
         if (own, other) not in composed:
             try:
-                composed[own, other] = Composed([*_parts(own), *_parts(other.to(model.embedding.device))])
+                composed[own, other] = Composed([*_parts(own), *_parts(other.to(model.device))])
             except ValueError as error:
                 raise UsageError(f"{spec} cannot be joined to {own.name}: {error}") from error
-        attention.encoding = composed[own, other]
-    return copied
+    return model.under([composed[pair] for pair in zip(model.encodings, others, strict=True)])
 
 
 def _parts(encoding: Encoding) -> list[Encoding]:

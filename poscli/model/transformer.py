@@ -7,7 +7,8 @@ Shapes: B batch, T tokens, H heads, D head width, W model width, V vocabulary, S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from poscli.attention import Choice, Engine, Place, attend, choose
 from poscli.config.run import ModelConfig
-from poscli.equation import Encoding, Positions
+from poscli.equation import Encoding, Positions, Shape
 from poscli.model.cache import Cache, LayerCache, Memory
 from poscli.model.loss import vocabulary_loss
 from poscli.model.precision import Precision
@@ -120,6 +121,17 @@ class Model(nn.Module):
             return self._by_segments(tokens_BT, Cache() if cache is None else cache)
         return self.head(self._states(tokens_BT, cache, memory))
 
+    def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Logits `[B, T, V]` of all tokens, as one slice: the vocabulary is small."""
+        yield slice(None), self(tokens_BT)
+
+    def under(self, encodings: Sequence[Encoding]) -> Model:
+        """A copy that shares its weights, with these encodings on its layers."""
+        copied = copy.deepcopy(self, {id(p): p for p in self.parameters()})
+        for attention, encoding in zip(copied.attention, encodings, strict=True):
+            attention.encoding = encoding
+        return copied
+
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, memory: Memory | None = None) -> Tensor:
         """Mean nats per token of a training step, over the targets that are not -100. Logits are computed in parts."""
         x_NW = self._states(tokens_BT, None, memory).flatten(0, 1)
@@ -157,6 +169,21 @@ class Model(nn.Module):
     def encodings(self) -> list[Encoding]:
         """The encoding of each layer; layers may share an instance."""
         return [attention.encoding for attention in self.attention]
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes that its encodings are built for."""
+        return self.config.shape(self.length, self.vocab)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.embedding.device
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """The number format of queries and keys."""
+        return self.precision.attention
 
     @property
     def size(self) -> int:

@@ -34,8 +34,11 @@ def write_training_log(run: Run, rows: Rows) -> None:
 
 
 def training_log(run: Run) -> pd.DataFrame:
-    """The rows of train.csv; empty before the first checkpoint. CorruptError if the file is damaged or was deleted."""
-    if not run.files.has(TRAIN) and run.status()["step"] == 0:
+    """The rows of train.csv; empty before the first checkpoint, and for a model that poscli did not train.
+
+    CorruptError if the file is damaged or was deleted.
+    """
+    if run.config.checkpoint is not None or (not run.files.has(TRAIN) and run.status()["step"] == 0):
         return frame([], TRAIN_COLUMNS)
     return parse_table(run.files.read(TRAIN), run.train_csv, TRAIN_COLUMNS)
 

@@ -43,9 +43,11 @@ class Run:
 
     def _repr_html_(self) -> str:
         config = self.config
+        budget = f"{config.corpus} ({config.task}), {config.steps * config.batch * config.length:,} tokens"
+        origin = {"trained on": budget} if config.checkpoint is None else {"checkpoint": config.checkpoint.source}
         rows = {
             "encoding": self.label,
-            "trained on": f"{config.corpus} ({config.task}), {config.steps * config.batch * config.length:,} tokens",
+            **origin,
             "training length": config.length,
             "seed": config.seed,
             "parameters": f"{self.env.get('parameters', 0):,}",
@@ -78,6 +80,8 @@ class Run:
     def label(self) -> str:
         """The run's name in tables: its encoding, its memory, and the encoding it was trained with if that differs."""
         memory = f" (memory {self.config.model.memory})" if self.config.model.memory else ""
+        if (checkpoint := self.config.checkpoint) is not None:
+            return f"{checkpoint.name} as {self.config.encoding}" if self.trained else checkpoint.name
         return f"{self.trained} as {self.config.encoding}{memory}" if self.trained else self.config.encoding + memory
 
     @property

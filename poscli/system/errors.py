@@ -38,7 +38,7 @@ class DataError(PoscliError):
 
 
 class CorruptError(PoscliError):
-    """A file of a run differs from what poscli wrote."""
+    """A file of a run differs from what poscli wrote, or a file of a checkpoint is damaged."""
 
     exit_code = CORRUPT
 

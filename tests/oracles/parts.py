@@ -233,6 +233,10 @@ def logn(e: Encoding) -> Part:
     return Part(temperature=lambda n: torch.maximum(torch.ones(()).double(), torch.log(n) / math.log(e.length)))
 
 
+def temper(e: Encoding) -> Part:
+    return Part(temperature=lambda n: 1 + e.c * torch.log(torch.maximum(torch.ones(()).double(), n / e.length)))
+
+
 def window(e: Encoding) -> Part:
     return Part(width=e.width)
 
@@ -323,6 +327,7 @@ PARTS: dict[str, Callable[[Encoding], Part]] = {
     "grape-additive": grape_additive,
     "ssmax": ssmax,
     "logn": logn,
+    "temper": temper,
     "window": window,
     "sink": sink,
     "cope": cope,

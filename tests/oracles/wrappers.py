@@ -10,6 +10,7 @@ from torch import Tensor
 from oracles import Content, attention, distances, dots, oracle
 from oracles.absolute import sinusoids
 from oracles.biases import slopes
+from oracles.rotary import ntk, products, scale_of
 from poscli.encodings import Encoding
 
 
@@ -136,7 +137,7 @@ def randomized_alone(e: Encoding, c: Content) -> Tensor:
     return dots(c)
 
 
-# ssmax, logn
+# ssmax, logn, temper
 
 
 @oracle("ssmax")
@@ -183,3 +184,31 @@ def logn_and_ssmax(e: Encoding, c: Content) -> Tensor:
 def sharper(c: Content, length: int) -> Tensor:
     """max(1, log_L n) `[T, 1]`."""
     return torch.tensor([[max(1.0, math.log(n, length))] for n in range(1, len(c.pos) + 1)], dtype=torch.float64)
+
+
+def tempered(c: Content, constant: float, length: int) -> Tensor:
+    """The factor beta = 1 + c ln s `[T, 1]`, s the number of visible keys over L, and 1 where that is less."""
+    s = torch.maximum(counts(c) / length, torch.ones(()).double())
+    return 1 + constant * torch.log(s)
+
+
+@oracle("temper")
+def temper_within_training(e: Encoding, c: Content) -> Tensor:
+    """No query sees more than L keys, whatever their positions."""
+    assert len(c.pos) <= e.shape.length
+    return dots(c)
+
+
+@oracle("temper(length=4)", "temper(c=0.412, length=4)")
+def temper(e: Encoding, c: Content) -> Tensor:
+    return dots(c) * tempered(c, 0.412, 4)
+
+
+@oracle("rope-ntk+temper(c=0.103, length=5)")
+def temper_ntk(e: Encoding, c: Content) -> Tensor:
+    return products(c, ntk(scale_of(c))) * tempered(c, 0.103, 5)
+
+
+@oracle("alibi+temper(c=2, length=1)")
+def temper_alibi(e: Encoding, c: Content) -> Tensor:
+    return (dots(c) + alibi(c, c.pos)) * tempered(c, 2.0, 1)

@@ -1,10 +1,10 @@
-"""Model types with ALiBi. Their slopes differ where the number of heads is not a power of two."""
+"""Model types with ALiBi. They differ in the smallest slope, and in where the penalty is added."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poscli.checkpoints.fields import Config, number
+from poscli.checkpoints.fields import Config, number, section
 from poscli.checkpoints.kinds.kind import Kind, Layer
 from poscli.checkpoints.kinds.rotary import FALCON
 
@@ -21,17 +21,17 @@ class Bloom(Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class Mpt(Kind):
-    """ALiBi with slopes in another order, down to 2^-alibi_bias_max.
+    """ALiBi with slopes down to 2^-alibi_bias_max.
 
-    transformers adds ALiBi to every MPT model, also where `attn_config.alibi` says that it has none.
+    transformers adds ALiBi to every MPT model, also where `attn_config.alibi` says that it has none, and always with
+    slopes down to 2^-8.
     """
 
     name = "alibi"
 
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[Layer]:
-        attention = config.get("attn_config") or {}
-        most = number(attention, "alibi_bias_max", 8)
-        return [Layer(f"alibi(order=mpt, most={most})")] * count
+        most = number(section(config, "attn_config"), "alibi_bias_max", 8)
+        return [Layer(f"alibi(most={most})")] * count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Falcon(Kind):
 
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[Layer]:
         if config.get("alibi"):
-            return [Layer("alibi(scaled=true)")] * count
+            return [Layer("alibi(before_scale=true)")] * count
         return FALCON.layers(config, count, head_width, length)
 
     def kv_heads(self, config: Config, heads: int) -> int:

@@ -5,31 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from poscli.checkpoints.fields import Config, whole
+from poscli.checkpoints.fields import Config, items, whole
 from poscli.checkpoints.kinds.kind import Kind, Layer
 from poscli.checkpoints.kinds.scaling import DEFAULT, Rope, rope_of, scaled
 from poscli.system.errors import DataError, UsageError
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the two values in `layer_types`
-Types = Callable[[Config, int], list[str]]  # the type of each layer where config.json does not list them
+Types = Callable[[Config, int], list[str]]  # the type of each of so many layers
 
 
-def unlisted(config: Config, count: int) -> list[str]:
-    """Every layer has the window, if there is one."""
+def everywhere(config: Config, count: int) -> list[str]:
+    """Every layer has the window, if there is one; `layer_types` is not read."""
     return [LOCAL if config.get("sliding_window") else GLOBAL] * count
 
 
 def from_max_window_layers(config: Config, count: int) -> list[str]:
-    """Qwen: the window begins at a certain layer, and is switched off by default."""
+    """Qwen: the window is switched off by default; it begins at a certain layer, or where `layer_types` says."""
+    if not (config.get("use_sliding_window", False) and config.get("sliding_window", 4096)):
+        return [GLOBAL] * count
     first = config.get("max_window_layers", 28)
-    window = config.get("use_sliding_window", False) and config.get("sliding_window", 4096)
-    return [LOCAL if window and n >= first else GLOBAL for n in range(count)]
+    return items(config, "layer_types") or [LOCAL if n >= first else GLOBAL for n in range(count)]
 
 
 def every_sixth_global(config: Config, count: int) -> list[str]:
-    """Gemma 3: five local layers, then a global one; another rhythm is `sliding_window_pattern`."""
+    """Gemma 3: five local layers, then a global one, or `layer_types`; another rhythm is `sliding_window_pattern`."""
     pattern = whole(config, ("sliding_window_pattern", "_sliding_window_pattern"), 6)
-    return [LOCAL if (n + 1) % pattern else GLOBAL for n in range(count)]
+    return items(config, "layer_types") or [LOCAL if (n + 1) % pattern else GLOBAL for n in range(count)]
+
+
+def where_not_rotated(config: Config, count: int) -> list[str]:
+    """SmolLM3: the window is switched off by default; the layers without rotations have it, or those of a list."""
+    if not (config.get("use_sliding_window", False) and config.get("sliding_window")):
+        return [GLOBAL] * count
+    return items(config, "layer_types") or [GLOBAL if flag else LOCAL for flag in rotated_layers(config, count)]
 
 
 def without_window(config: Config, count: int) -> list[str]:
@@ -44,7 +52,7 @@ class Rotary(Kind):
     name = "rotary"
     rope: Rope = DEFAULT  # what transformers takes where config.json is silent
     local_theta: float | None = None  # theta of the layers with a window, where it is another one
-    types: Types = unlisted
+    types: Types = everywhere
     window: int | None = None  # where config.json has no `sliding_window`
     skips: bool = False  # whether some layers may have no rotation: `no_rope_layers`
     refused: tuple[str, ...] = ()  # keys that change the scores in a way that poscli's attention does not
@@ -52,10 +60,10 @@ class Rotary(Kind):
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[Layer]:
         self._refuse(config)
         config = config if self.window is None else {"sliding_window": self.window, **config}
-        types = config.get("layer_types") or self.types(config, count)
+        types = self.types(config, count)
         rotated = rotated_layers(config, count) if self.skips else [True] * count
-        if len(types) != count or len(rotated) != count:
-            raise DataError(f"config.json lists {len(types)} layer_types for {count} layers")
+        if len(types) != count:
+            raise DataError(f"config.json lists {len(types)} layer_types for {count} layers; list one for each layer")
         return [self._layer(config, types[n], rotated[n], head_width, length) for n in range(count)]
 
     def _layer(self, config: Config, type_: str, rotated: bool, head_width: int, length: int) -> Layer:
@@ -78,9 +86,13 @@ class Rotary(Kind):
 
 def rotated_layers(config: Config, count: int) -> list[bool]:
     """SmolLM3: 1 for a layer with rotations, 0 for one without; every fourth has none unless config.json says more."""
-    given = config.get("no_rope_layers")
+    given = items(config, "no_rope_layers")
     if given is not None:
-        return [bool(flag) for flag in given]
+        if len(given) < count:
+            raise DataError(
+                f"config.json lists {len(given)} no_rope_layers for {count} layers; list one for each layer"
+            )
+        return [bool(flag) for flag in given[:count]]
     interval = whole(config, ("no_rope_layer_interval",), 4)
     return [(n + 1) % interval != 0 for n in range(count)]
 
@@ -102,7 +114,7 @@ ROTARY: dict[str, Kind] = {
     "phi": Rotary(length=2048, rope=Rope(fraction=0.5), types=without_window),
     "phi3": Rotary(length=4096),
     "gpt_neox": Rotary(length=2048, rope=Rope(fraction=0.25), types=without_window),
-    "smollm3": Rotary(length=32768, rope=Rope(theta=2e6), types=without_window, skips=True),
+    "smollm3": Rotary(length=32768, rope=Rope(theta=2e6), types=where_not_rotated, skips=True),
     "starcoder2": Rotary(length=4096),
     "granite": Rotary(length=2048, types=without_window),
 }  # fmt: skip

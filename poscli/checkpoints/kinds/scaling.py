@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from poscli.checkpoints.fields import Config, number, whole
+from poscli.checkpoints.fields import Config, number, section, whole
 from poscli.checkpoints.kinds.kind import Layer
 from poscli.system.errors import DataError, UsageError, near
 
@@ -35,15 +35,15 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
 
     `local_theta` is given for a layer that has a theta of its own and no scaling.
     """
-    given = config.get("rope_parameters") or {}
+    given = section(config, "rope_parameters")
     nested = given.get(layer_type)
     if isinstance(nested, dict):
         found = dict(nested)
     elif local_theta is not None:
         found = {"rope_theta": number(config, "rope_local_base_freq", local_theta)}
     else:
-        scaling = {key: value for key, value in given.items() if not isinstance(value, dict)}
-        found = scaling or dict(config.get("rope_scaling") or {})
+        flat = {key: value for key, value in given.items() if not isinstance(value, dict)}
+        found = section(config, "rope_scaling") or flat  # both versions prefer rope_scaling
     found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
     if found.get("rope_theta") is None:
         found["rope_theta"] = number(config, "rope_theta", number(config, "rotary_emb_base", default.theta))
@@ -58,8 +58,8 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
 def scaled(rope: dict[str, Any], layout: str, head_width: int, length: int) -> Layer:
     """The spec of a layer with these parameters; UsageError for a scaling that poscli does not know."""
     kind = rope["rope_type"]
-    if kind not in SCALINGS:
-        raise UsageError(f"config.json has the rope scaling {kind!r}: {near(kind, SCALINGS)}")
+    if not isinstance(kind, str) or kind not in SCALINGS:
+        raise UsageError(f"config.json has the rope scaling {kind!r}: {near(str(kind), SCALINGS)}")
     name, options_of = SCALINGS[kind]
     options = {"base": number(rope, "rope_theta", 10000.0), **options_of(rope, length)}
     if layout != "half":
@@ -148,7 +148,7 @@ def _factors(rope: dict[str, Any], width: int) -> dict[str, list[float]]:
         factors = rope.get(name)
         if not isinstance(factors, list) or len(factors) != width // 2:
             raise DataError(f"config.json has the rope scaling longrope, whose {name} must list {width // 2} numbers")
-        found[name] = [float(factor) for factor in factors]
+        found[name] = [number({name: factor}, name, 1.0) for factor in factors]
     return found
 
 

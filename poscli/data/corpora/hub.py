@@ -15,6 +15,7 @@ from typing import Any
 
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.fields import field_bytes
+from poscli.data.hubfaults import ADVICE, LOGIN, chain, client_failures, reason, status
 from poscli.data.hubspec import ALIASES, GRAMMAR, HubSpec
 from poscli.data.source import Document, Part, Reading, Source
 from poscli.data.wikitext import REPO as WIKITEXT
@@ -24,13 +25,6 @@ from poscli.system.errors import DataError, near
 
 STREAM_ATTEMPTS = 1  # the hub's client repeats requests itself; the default of 20 on top of that takes ten minutes
 FROM_CACHE = "datasets.packaged_modules.cache.cache"  # what `datasets` falls back on when the hub fails
-LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may read it"
-ADVICE = {  # HTTP status -> what to do about it
-    401: LOGIN,
-    403: LOGIN,
-    429: "wait a few minutes, then run it again; with a login (`hf auth login`, or HF_TOKEN) the hub allows more",
-    **dict.fromkeys(range(500, 600), "the hub has a fault: run it again later"),
-}
 
 
 def source(argument: str) -> Source:
@@ -85,7 +79,7 @@ def _splits(spec: HubSpec, config: str | None, revision: str | None) -> Any:
         try:
             builder.download_and_prepare()
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-            if revision is None or any(isinstance(cause, OSError) for cause in _chain(error)):
+            if revision is None or any(isinstance(cause, OSError) for cause in chain(error)):
                 raise  # offline, or the network or the disk failed
         else:
             return builder.as_dataset()
@@ -103,13 +97,13 @@ def _revision(repo: str) -> str:
     try:
         return str(HfApi().dataset_info(repo).sha)
     except HFValidationError as error:
-        raise DataError(f"{repo!r} is no name of a repository ({_reason(error)}); write hf:OWNER/NAME") from error
+        raise DataError(f"{repo!r} is no name of a repository ({reason(error)}); write hf:OWNER/NAME") from error
     except RepositoryNotFoundError as error:
         hint = _suggestion(repo) or "check its spelling at the hub"
         raise DataError(f"the hub has no data set {repo!r}, or it needs a login ({LOGIN}); {hint}") from error
     except _failures() as error:
-        advice = ADVICE.get(_status(error), "check the network, or use a corpus that needs none: stdlib or text:PATH")
-        raise DataError(f"cannot reach the hub for {repo}: {_reason(error)}; {advice}") from error
+        advice = ADVICE.get(status(error), "check the network, or use a corpus that needs none: stdlib or text:PATH")
+        raise DataError(f"cannot reach the hub for {repo}: {reason(error)}; {advice}") from error
 
 
 def _suggestion(repo: str) -> str:
@@ -188,42 +182,17 @@ def _explained(spec: HubSpec) -> Iterator[None]:
     except _failures() as error:
         from datasets import config
 
-        advice = ADVICE.get(_status(error), "check the network and the free disk space, then run it again")
+        advice = ADVICE.get(status(error), "check the network and the free disk space, then run it again")
         if config.HF_HUB_OFFLINE:
             advice = "HF_HUB_OFFLINE is set: unset it to download what is missing"
-        raise DataError(f"cannot load {spec}: {_reason(error)}; {advice}") from error
+        raise DataError(f"cannot load {spec}: {reason(error)}; {advice}") from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """The errors of `datasets` and of the hub's client: OSErrors of requests or, in newer versions, httpx' errors."""
+    """The errors of `datasets` and of the hub's client."""
     from datasets.exceptions import DatasetsError
 
-    failures: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, DatasetsError)
-    for name in ("httpx", "httpx2"):
-        if importlib.util.find_spec(name):
-            failures += (importlib.import_module(name).HTTPError,)
-    return failures
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """An error and its causes, outermost first."""
-    found = [error]
-    while (inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
-        error = inner
-        found.append(error)
-    return found
-
-
-def _status(error: BaseException) -> int:
-    """The HTTP status behind an error; 0 if there is none."""
-    responses = [getattr(error, "response", None) for error in _chain(error)]
-    return next((response.status_code for response in responses if response is not None), 0)
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of the first error in a chain of causes, such as 'Connection refused'."""
-    error = _chain(error)[-1]
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    return (*client_failures(), DatasetsError)
 
 
 CORPORA.add(

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from poscli.equation import Unsupported
-from poscli.evaluation.extrapolate import trained_model
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.protocol import EvaluationSettings, in_turns
 from poscli.evaluation.scoring import run_columns
@@ -50,7 +49,9 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
     """
     run = setup.run
     if _is_passed_over(run, judge):
-        if not run.trained:
+        if run.config.checkpoint is not None:
+            note(f"{run.id} is a checkpoint, and --why looks into poscli's own models: nothing to explain")
+        elif not run.trained:
             note(f"{run.id} is the judge, and does not judge itself: nothing to explain")
         return
     check_judge(run, judge)
@@ -89,7 +90,7 @@ def _can_explain(task: Task, settings: EvaluationSettings) -> bool:
 
 
 def _is_passed_over(run: Run, judge: Run | None) -> bool:
-    return bool(run.trained) or (judge is not None and run.id == judge.id)
+    return bool(run.trained) or run.config.checkpoint is not None or (judge is not None and run.id == judge.id)
 
 
 def is_explained(run: Run, settings: EvaluationSettings, judge: Run | None = None) -> bool:
@@ -103,7 +104,11 @@ def _record(run: Run, settings: EvaluationSettings, judge: Run | None) -> dict[s
 
 def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:
     """The table of every analysis, by the name of its file."""
-    model, near, far = trained_model(setup), _sample(setup, NEAR, NEAR_TOKENS), _sample(setup, None, FAR_TOKENS)
+    model, near, far = (
+        load_trained(setup.run, setup.device),
+        _sample(setup, NEAR, NEAR_TOKENS),
+        _sample(setup, None, FAR_TOKENS),
+    )
     analyses: dict[str, Callable[[], Rows]] = {
         "why/attribution": lambda: attribution(model, near),
         "why/saturation": lambda: saturation(model, far),

@@ -1,0 +1,115 @@
+"""A checkpoint as the configuration of a run, and the model that belongs to such a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from poscli.checkpoints.architecture import Architecture, architecture
+from poscli.checkpoints.fields import Config, whole
+from poscli.checkpoints.load import load
+from poscli.checkpoints.model import CheckpointModel
+from poscli.checkpoints.source import CONFIG, Source, find
+from poscli.checkpoints.weights import FETCH
+from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig, mlp_width
+from poscli.config.validate import validated
+from poscli.specs import parse
+from poscli.system.errors import CorruptError, UsageError, near
+from poscli.system.files import read_object
+from poscli.system.memory import unaffordable
+
+# Number formats by their names in safetensors, and the one to compute in; half precision is slow on CPUs.
+FORMATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person says of a checkpoint: where it is, and what its configuration does not say or says wrongly."""
+
+    model: str  # DIR or hf:ORG/NAME@REVISION
+    corpus: str = "stdlib"
+    length: int | None = None  # tokens it was trained on; None: what config.json says
+    precision: str = "auto"  # auto: that of the weights
+
+
+def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]:
+    """The configuration of the run that evaluates a checkpoint, and the number of tokens that the model knows.
+
+    The weights are not read, but for their headers.
+
+    UsageError, DataError or CorruptError for what is no checkpoint that poscli can evaluate.
+    """
+    source = find(wish.model)
+    config = config_of(source)
+    model = architecture(config, wish.length)
+    parameters, kind = _numbers(source)
+    precision = wish.precision
+    if precision not in ("auto", *FORMATS.values()):
+        raise UsageError(f"--precision {precision!r}: {near(precision, ['auto', *FORMATS.values()])}")
+    if precision == "auto":
+        precision = "float32" if kind == "float16" and device.type == "cpu" else kind
+    if why := unaffordable(parameters * getattr(torch, precision).itemsize, device):
+        raise UsageError(f"{source.spec} with {parameters:,} parameters in {precision} {why}; use a larger machine")
+    values: dict[str, Any] = {
+        "encoding": str(parse(model.spec)),
+        "corpus": wish.corpus,
+        "tokenizer": source.tokenizer,
+        "length": model.length,
+        "batch": 1,
+        "tokens": model.length,
+        "precision": precision,
+        "model": _shape(model, config),
+        "checkpoint": CheckpointConfig(
+            name=_name(source), source=source.spec, digest=source.digest, parameters=parameters
+        ),
+    }
+    return validated(RunConfig, values, "--model"), model.vocab
+
+
+def load_checkpoint(config: RunConfig, device: torch.device) -> CheckpointModel:
+    """The model of a checkpoint's run; CorruptError if the checkpoint is no longer what it was."""
+    assert config.checkpoint is not None
+    source = find(config.checkpoint.source)
+    if source.digest != config.checkpoint.digest:
+        raise CorruptError(
+            f"{source.spec} has changed since it was evaluated: its files have another digest; restore it, or evaluate "
+            "it under another name"
+        )
+    model = architecture(config_of(source), config.length)
+    return load(source.folder, model, device, getattr(torch, config.precision))
+
+
+def config_of(source: Source) -> Config:
+    """The content of a checkpoint's config.json."""
+    return read_object(source.folder / CONFIG, FETCH)
+
+
+def _numbers(source: Source) -> tuple[int, str]:
+    """The number of parameters in the weight files, and the number format that most of them have."""
+    from safetensors import safe_open
+
+    counts: dict[str, int] = {}
+    for name in source.weights:
+        with safe_open(source.folder / name, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 - no mapping
+                tensor = file.get_slice(key)
+                size = torch.Size(tensor.get_shape()).numel()
+                counts[tensor.get_dtype()] = counts.get(tensor.get_dtype(), 0) + size
+    most = max(counts, key=lambda kind: counts[kind], default="F32")
+    return max(1, sum(counts.values())), FORMATS.get(most, "float32")
+
+
+def _shape(model: Architecture, config: Config) -> ModelConfig:
+    """The shape of poscli's model of this size; its width is that of all heads together."""
+    width = model.heads * model.head_width
+    hidden = whole(config, ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"), mlp_width(width))
+    return validated(
+        ModelConfig, {"layers": len(model.layers), "width": width, "heads": model.heads, "mlp": hidden}, "--model"
+    )
+
+
+def _name(source: Source) -> str:
+    """A short name for tables: of the repository, or of the folder."""
+    return source.spec.partition("@")[0].rstrip("/").split("/")[-1].removeprefix("hf:")

@@ -1,0 +1,151 @@
+"""Repositories of models on the Hugging Face hub: which commit a name stands for, and fetching files of it.
+
+    ORG/NAME               the current commit of the repository
+    ORG/NAME@REVISION      a branch, a tag, a commit, or a pull request such as refs/pr/1
+
+The revision is resolved to a commit first, and everything is read from that commit. Files arrive in the cache of the
+hub's client (HF_HOME). Offline mode (HF_HUB_OFFLINE=1) reads what is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poscli.data.hubfaults import ADVICE, LOGIN, client_failures, reason, status
+from poscli.system.console import err
+from poscli.system.errors import DataError, UsageError, near
+
+GRAMMAR = "hf:ORG/NAME[@REVISION]"
+NETWORK = "check the network and the free disk space, or set HF_HUB_OFFLINE=1 to use what was downloaded before"
+OFFLINE = "HF_HUB_OFFLINE is set: unset it to download what is missing"
+
+_NAME = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^@\s]+))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A repository and a revision of it, "" for the current one.
+
+    >>> HubModel.parse("org/name@refs/pr/1")
+    HubModel(repo='org/name', revision='refs/pr/1')
+    >>> str(HubModel.parse("org/name"))
+    'hf:org/name'
+    """
+
+    repo: str
+    revision: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> HubModel:
+        """What follows `hf:`; UsageError if it is no name of a repository."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            raise UsageError(f"'hf:{text}' is not of the form {GRAMMAR}")
+        return cls(match["repo"], match["revision"] or "")
+
+    def __str__(self) -> str:
+        return f"hf:{self.repo}" + (f"@{self.revision}" if self.revision else "")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository at one commit."""
+
+    name: HubModel  # its revision is the commit
+    files: frozenset[str]  # of the commit; offline, those that were downloaded
+    asked: str = ""  # the revision that was asked for, "" for the current one
+    cached: Path | None = None  # offline: the folder with the files
+
+    def fetch(self, files: Iterable[str]) -> Path:
+        """The folder that holds these files, downloaded unless they are there; DataError if that fails."""
+        from huggingface_hub import snapshot_download
+
+        wanted = sorted(files)
+        folder = self.cached
+        if folder is None:
+            with _explained(self.name, f"cannot download {self.name}"):
+                # By the revision, not by its commit, so that the client remembers for offline mode what it stood for.
+                found = snapshot_download(self.name.repo, revision=self.asked or None, allow_patterns=wanted)
+            folder = Path(found)
+        if folder.name != self.name.revision:
+            raise DataError(f"{self.name} changed at the hub, or the hub has stopped answering; run it again")
+        # Where the network fails half-way, the client takes what it has for the whole.
+        missing = [file for file in wanted if not (folder / file).is_file()]
+        if missing:
+            advice = OFFLINE if self.cached else "the hub has stopped answering: run it again later"
+            raise DataError(f"{self.name} was downloaded without {missing[0]}; {advice}")
+        return folder
+
+
+def open_repository(name: HubModel) -> Repository:
+    """The repository at the commit that its revision stands for; DataError if there is none or the hub fails."""
+    import huggingface_hub
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HFValidationError
+
+    from poscli.data import hubclient  # imports the hub's client
+
+    hubclient.logging.set_verbosity_error()  # what fails is reported once, by poscli
+    if not err.is_terminal:
+        utils: Any = huggingface_hub.utils
+        utils.disable_progress_bars()
+    if constants.HF_HUB_OFFLINE:
+        return _downloaded(name)
+    hubclient.limit_waiting()
+    with _explained(name, f"cannot reach the hub for {name}"):
+        try:
+            info = HfApi().model_info(name.repo, revision=name.revision or None)
+        except HFValidationError as error:
+            raise UsageError(f"{name} names no repository ({reason(error)}); write {GRAMMAR}") from error
+    files = frozenset(file.rfilename for file in info.siblings or [])
+    return Repository(HubModel(name.repo, str(info.sha)), files, name.revision)
+
+
+def _downloaded(name: HubModel) -> Repository:
+    """What an earlier call has downloaded, for offline mode."""
+    from huggingface_hub import snapshot_download
+
+    with _explained(name, f"{name} was not downloaded before"):
+        # Newer clients look whether everything is there that matches a pattern; here nothing in particular must be.
+        found = snapshot_download(name.repo, revision=name.revision or None, local_files_only=True, allow_patterns=[])
+    folder = Path(found)
+    files = frozenset(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return Repository(HubModel(name.repo, folder.name), files, name.revision, folder)
+
+
+@contextmanager
+def _explained(name: HubModel, failure: str) -> Iterator[None]:
+    """Turn an error of the hub's client into a DataError of one line that begins with `failure` or says more."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        yield
+    except GatedRepoError as error:
+        page = f"{constants.ENDPOINT}/{name.repo}"
+        raise DataError(f"{name.repo} is gated: accept its terms at {page}, then {LOGIN}") from error
+    except RepositoryNotFoundError as error:
+        hint = _suggestion(name.repo) or "check its spelling at the hub"
+        raise DataError(f"the hub has no model {name.repo!r}, or it needs a login ({LOGIN}); {hint}") from error
+    except RevisionNotFoundError as error:
+        fix = "name a branch, a tag, a commit or refs/pr/N"
+        raise DataError(f"{name.repo} has no revision {name.revision!r}; {fix}") from error
+    except client_failures() as error:
+        advice = OFFLINE if constants.HF_HUB_OFFLINE else ADVICE.get(status(error), NETWORK)
+        raise DataError(f"{failure}: {reason(error)}; {advice}") from error
+
+
+def _suggestion(repo: str) -> str:
+    """The end of an error message: models of the hub with a similar name, or "" if none is found."""
+    from huggingface_hub import HfApi
+
+    try:
+        names = [found.id for found in HfApi().list_models(search=repo.split("/")[-1], limit=5)]
+    except client_failures():
+        return ""  # a failed search must not hide the error that is being reported
+    return near(repo, names) if names else ""

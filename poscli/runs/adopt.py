@@ -1,0 +1,43 @@
+"""Runs of checkpoints: folders like those of trainings, so that everything that reads runs reads them as well."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from poscli.config.run import SCHEMA, RunConfig
+from poscli.runs.lock import locked
+from poscli.runs.run import Run, create, exists, open_run
+from poscli.system.errors import DataError
+from poscli.system.provenance import describe
+from poscli.tasks import Task
+
+
+def adopted(config: RunConfig, task: Task, runs: Path, device: torch.device, rows: int) -> Run:
+    """The run of a checkpoint on a task's text. Nothing is written.
+
+    `rows` is the number of tokens that the model knows; DataError if its tokenizer has more.
+    """
+    assert config.checkpoint is not None
+    if task.vocab > rows:
+        raise DataError(
+            f"the tokenizer of {config.checkpoint.source} has {task.vocab} tokens, and the model knows {rows}: they do "
+            "not belong together; copy the model's own tokenizer into its folder"
+        )
+    folder = runs / config.run_id(task.fingerprint)
+    if exists(folder):
+        return open_run(folder)
+    made_of = {"parameters": config.checkpoint.parameters, "engine": "", "transformers": version("transformers")}
+    return Run(folder, config, {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of})
+
+
+def keep(run: Run) -> Run:
+    """Write the folder of a checkpoint's run, unless it is there already."""
+    with locked(run.folder):
+        if exists(run.folder):
+            return open_run(run.folder)
+        kept = create(run.folder, run.config, run.env)
+        kept.set_status("complete", run.config.steps)
+    return kept

@@ -1,0 +1,151 @@
+"""Poscli's encodings inside stock models of transformers give the stock logits, for every family and every scaling."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from checkpoints import FAMILIES, LENGTH, ROWS, make
+from torch import Tensor
+
+from poscli.checkpoints.architecture import architecture
+from poscli.checkpoints.load import adopted
+from poscli.checkpoints.model import CheckpointModel
+from poscli.encodings import get
+from poscli.equation import Unsupported
+from poscli.evaluation.posthoc import joined, posthoc_spec, with_encoding
+
+transformers.utils.logging.disable_progress_bar()
+
+# Layers amplify the rounding of the layers before: the stock logits in float32 differ from those in float64 by up to
+# 4e-5 of their spread here. A theta that is off by 1 % moves them by 0.01 and more (a test below).
+ROUNDING = 3e-4
+
+# What transformers implements, for a model that was trained on 64 tokens; LongRoPE has a number per pair.
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 3.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
+    "yarn-attention": {"rope_type": "yarn", "factor": 8.0, "attention_factor": 0.7, "beta_fast": 4.0, "beta_slow": 2.0}
+    | {"original_max_position_embeddings": 16},
+    "yarn-deepseek": {"rope_type": "yarn", "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 0.3}
+    | {"original_max_position_embeddings": 16, "truncate": False},
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+    "longrope": {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 3.0, 6.0], "factor": 4.0}
+    | {"original_max_position_embeddings": 64},
+}
+
+
+def stock(family: str, folder: Path, **changes: Any) -> tuple[Any, CheckpointModel]:
+    """A random checkpoint as transformers runs it, and as poscli does."""
+    made = make(family, folder / family, **changes)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(made, use_safetensors=True).eval()
+    found = architecture(json.loads((made / "config.json").read_text()))
+    return model, adopted(copy.deepcopy(model), found)
+
+
+@cache
+def tokens(length: int) -> Tensor:
+    return torch.randint(ROWS, (2, length), generator=torch.Generator().manual_seed(length))
+
+
+def apart(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, in standard deviations of the logits."""
+    return float((found - expected).abs().max() / expected.std())
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_own_positions_give_the_stock_logits(family: str, tmp_path: Path) -> None:
+    theirs, ours = stock(family, tmp_path)
+    kind = ours.architecture.kind.name
+    lengths = [LENGTH] if kind == "learned" or "mpt" in family else [LENGTH, 4 * LENGTH]
+    for length in lengths:
+        expected = theirs(input_ids=tokens(length), use_cache=False).logits
+        assert apart(ours(tokens(length)), expected) < ROUNDING, (length, ours.architecture.spec)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_each_scaling_gives_the_stock_logits(family: str, scaling: str, tmp_path: Path) -> None:
+    given = {"rope_type": scaling} | SCALINGS[scaling]
+    if family == "gpt_neox" and scaling == "longrope":
+        given |= {"short_factor": [1.0, 1.2], "long_factor": [1.0, 6.0]}
+    changes: dict[str, Any] = {}
+    if scaling == "longrope":  # as Phi-3 has it, version 4 reads the first length of training outside the scaling
+        changes = {"max_position_embeddings": 4 * LENGTH, "original_max_position_embeddings": LENGTH}
+    for length in (LENGTH, 4 * LENGTH):  # dynamic scaling remembers the longest input: a fresh model for each length
+        theirs, ours = stock(family, tmp_path / str(length), rope_scaling=given, **changes)
+        plain = ours.under([get("rope")(ours.shape)] * len(ours.encodings))
+        expected = theirs(input_ids=tokens(length), use_cache=False).logits
+        assert apart(ours(tokens(length)), expected) < ROUNDING, ours.architecture.spec
+        assert apart(plain(tokens(length)), expected) > 0.01  # the model hears of its positions at all
+
+
+def test_a_theta_that_is_off_by_a_hundredth_is_seen(tmp_path: Path) -> None:
+    theirs, ours = stock("llama", tmp_path)
+    off = ours.under([get("rope")(ours.shape, base=5050.0)] * 3)
+    assert apart(off(tokens(LENGTH)), theirs(input_ids=tokens(LENGTH)).logits) > 0.01 > ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("target", "scaling"),
+    [
+        ("rope-linear(factor=4)", {"rope_type": "linear", "factor": 4.0}),
+        ("yarn(factor=4)", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": LENGTH}),
+        ("rope-dynamic(factor=2)", {"rope_type": "dynamic", "factor": 2.0}),
+    ],
+)
+def test_a_scaling_put_on_a_trained_model_is_that_of_transformers(
+    target: str, scaling: dict[str, Any], tmp_path: Path
+) -> None:
+    _, plain = stock("llama", tmp_path)
+    trained = plain.architecture.spec
+    under = with_encoding(plain, posthoc_spec(trained, target, plain.shape), trained)
+    theirs, _ = stock("llama", tmp_path / "scaled", rope_scaling=scaling)
+    expected = theirs(input_ids=tokens(4 * LENGTH), use_cache=False).logits
+    found = torch.cat([logits for _, logits in under.logits_in_slices(tokens(4 * LENGTH))], dim=1)
+    assert apart(found, expected) < ROUNDING
+
+
+def test_a_window_joined_to_a_model_is_that_of_transformers(tmp_path: Path) -> None:
+    _, ours = stock("mistral", tmp_path / "without", sliding_window=None)
+    theirs, _ = stock("mistral", tmp_path / "with", sliding_window=24)
+    windowed = joined(ours, "window(24)")
+    found = torch.cat([logits for _, logits in windowed.logits_in_slices(tokens(4 * LENGTH))], dim=1)
+    assert apart(found, theirs(input_ids=tokens(4 * LENGTH), use_cache=False).logits) < ROUNDING
+
+
+def test_a_learned_table_ends_where_it_ends_and_can_be_interpolated(tmp_path: Path) -> None:
+    for family in ("gpt2", "opt"):
+        _, ours = stock(family, tmp_path)
+        with pytest.raises(Unsupported, match="64 positions"):
+            ours(tokens(65))
+        spec = posthoc_spec("learned", "learned(beyond=interpolate)", ours.shape)
+        longer = with_encoding(ours, spec, "learned")
+        short = torch.cat([logits for _, logits in longer.logits_in_slices(tokens(LENGTH))], dim=1)
+        assert apart(short, ours(tokens(LENGTH))) < ROUNDING
+        assert sum(logits.shape[1] for _, logits in longer.logits_in_slices(tokens(256))) == 256
+
+
+def test_slices_of_any_size_give_the_same_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for family in ("llama", "mpt", "gpt2"):
+        _, ours = stock(family, tmp_path)
+        whole = ours(tokens(LENGTH))
+        for rows in (1, 7, 63):
+            monkeypatch.setattr("poscli.checkpoints.model.SLICE_NUMBERS", rows * 2 * ROWS)
+            parts = list(ours.logits_in_slices(tokens(LENGTH)))
+            assert max(logits.shape[1] for _, logits in parts) == rows
+            torch.testing.assert_close(torch.cat([logits for _, logits in parts], dim=1), whole)
