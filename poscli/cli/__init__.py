@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import bench, compare, doctor, extrapolate, generate, inspect, ls, new, report, rm, run, train, verify
+from poscli.cli import advise, bench, compare, doctor, extrapolate, generate, inspect, ls, new, report, rm, run, train, verify
 from poscli.system import plugins
 from poscli.system.console import err
 from poscli.system.early import MESSAGE, Interruption, asked, told
@@ -37,6 +37,7 @@ app = typer.Typer(
 
 app.command("train")(train.train)
 app.command("extrapolate")(extrapolate.extrapolate)
+app.command("advise")(advise.advise)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("run")(run.run)
