@@ -113,7 +113,7 @@ def _write_header(file: BinaryIO, kind: str, tokens: int) -> None:
 
 def _encode(tokenizer: Tokenizer, content: bytes) -> np.ndarray:
     ids = tokenizer.encode(content)
-    total = int(tokenizer.token_bytes[ids].sum())
+    total = int(tokenizer.token_bytes[ids].sum()) - len(tokenizer.lead(content))
     if total != len(content):
         raise UsageError(
             f"the tokenizer {tokenizer.name} is not lossless: it turns a document of {len(content)} bytes into tokens "

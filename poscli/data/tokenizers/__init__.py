@@ -21,14 +21,15 @@ from poscli.system.registry import Registry, subclass_of
 class Tokenizer(ABC):
     """A lossless mapping from bytes to token ids.
 
-    For every document x, `decode(encode(x)) == x` and `token_bytes[encode(x)].sum() == len(x)`; building a corpus
-    checks the second, because losses per byte depend on it.
+    For every document x, `decode(encode(x)) == lead(x) + x` and `token_bytes[encode(x)].sum() == len(lead(x) + x)`;
+    building a corpus checks the second, because losses per byte depend on it.
     """
 
     name: str = ""  # the spec, argument included; the function `tokenizer` sets it
     summary: ClassVar[str] = ""  # one line for `poscli ls tokenizers`
     argument: ClassVar[str] = ""  # what a spec must hold after the colon, such as "PATH"; "" if it takes no argument
     end: int  # id of the token that opens every document
+    opens: bool = False  # whether models were trained with `end` in front of every text, wherever it was cut
     fingerprint: str  # hash of everything that decides the encoding; "" for the tokenizer `bytes` only
     token_bytes: NDArray[np.int64]  # [vocab]: bytes of the original text that each token stands for; 0 for `end`
 
@@ -39,6 +40,14 @@ class Tokenizer(ABC):
     def vocab(self) -> int:
         """Number of tokens, `end` included."""
         return len(self.token_bytes)
+
+    def lead(self, content: bytes) -> bytes:
+        """What `encode` puts in front of a document before it looks for tokens, usually nothing.
+
+        SentencePiece's tokenizers put a space there. It is no part of the text, so that the size of a document, and
+        with it every loss per byte, leaves it out; only the document's first token is taken for a byte longer.
+        """
+        return b""
 
     @abstractmethod
     def encode(self, content: bytes) -> NDArray[Any]:
