@@ -29,8 +29,6 @@ class Language(Task):
         self.data = data
         self.corpus, self.fingerprint, self.vocab = data.spec, data.fingerprint, data.vocab
         self.bytes_per_token = data.train.bytes / (len(data.train.tokens) - data.train.documents)
-        coder = data.tokenizer
-        self._text = OpenedText(data.valid, opening=coder.end) if coder.opens else Text(data.valid)
 
     @classmethod
     def open(cls, corpus: str, tokenizer: str) -> Language:
@@ -65,6 +63,11 @@ class Language(Task):
             return None
         best = optimum_of(self.corpus)
         return best(tokens) if best else None
+
+    @cached_property
+    def _text(self) -> Text:
+        coder = self.data.tokenizer
+        return OpenedText(self.data.valid, opening=coder.end) if coder.opens else Text(self.data.valid)
 
     @cached_property
     def _surprise(self) -> NDArray[np.float64]:
