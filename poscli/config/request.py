@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator
 
-from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, TokenCount
+from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, Longest, TokenCount
 from poscli.config.validate import Frozen
 
 DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
@@ -49,11 +49,10 @@ class TrainRequest(Frozen):
 class ExtrapolateRequest(Frozen):
     """How to evaluate: the table [extrapolate] of a suite, the options of `poscli extrapolate`."""
 
-    max_len: int | None = Field(
+    max_len: Longest | None = Field(
         None,
-        ge=1,
-        le=MOST,
-        description="Longest evaluation window, in tokens; by default 16 times the training length.",
+        description="Longest evaluation window: a number of tokens, or a multiple of the training length such as 8x; "
+        "by default 16x.",
     )
     lengths: Annotated[tuple[Ratio, ...], AfterValidator(ascending)] = Field(
         (),

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from poscli.config.count import longest_window
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.evaluation.measure import Evaluation, EvaluationSetup
@@ -39,7 +40,7 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
     longest = round(max(request.lengths, default=LONGEST_RATIO) * length)
     return EvaluationSettings(
         train_length=length,
-        max_len=longest if request.max_len is None else request.max_len,
+        max_len=longest if request.max_len is None else longest_window(request.max_len, length),
         tokens=SMOKE_WINDOWS * stride if smoke else request.tokens,
         stride=stride,
         ratios=request.lengths,
