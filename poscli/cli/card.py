@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,105 +9,131 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from poscli.cli.options import Json
+from poscli.cli.options import Device, Json
 from poscli.drawing.text import amount
 from poscli.system.console import emit, out
-from poscli.system.errors import FAILED
+from poscli.system.errors import FAILED, UsageError
 from poscli.system.text import printable
 
 if TYPE_CHECKING:
-    from poscli.checkpoints.card import Card, Fault
+    from poscli.checkpoints.card import Card, Subject
+    from poscli.checkpoints.card.probe import Probe
+    from poscli.checkpoints.source import Source
 
-WIDTH = 100  # characters of a line of prose
+PROSE = 110  # characters of a line of sentences
+STYLES = {"fault": "red", "note": "yellow", "passed": "green"}
 
 
 def card(
-    model: Annotated[str, typer.Argument(help="The folder of a checkpoint, which has a config.json.")],
+    model: Annotated[
+        str, typer.Argument(help="A checkpoint of transformers: a folder, or hf:ORG/NAME@REVISION.", metavar="MODEL")
+    ],
     probe: Annotated[
-        bool, typer.Option("--probe", help="Load the weights, and read one passage at growing positions.")
+        bool, typer.Option("--probe", help="Load the weights too, and read one passage at growing positions.")
     ] = False,
+    device: Device = "cpu",
     json_: Json = False,
 ) -> None:
     """Show a checkpoint's positions, whether transformers reads them as written, and what is wrong with them.
 
-    Without --probe only config.json and tokenizer_config.json are read. The exit code is 1 if there are faults.
+    Without --probe only files of JSON are fetched and read, no weights. The exit code is 1 if there are faults; notes
+    leave it at 0.
     """
     from poscli.checkpoints.card import card_of, read_subject
+    from poscli.checkpoints.source import find
 
-    folder = _folder(model)
-    subject = read_subject(folder)
+    source = find(model, config_only=not probe)
+    subject = read_subject(source.folder)
     found = card_of(subject)
-    emit(json_, found.to_json(), lambda: _show(folder.resolve().name, found))
-    if found.grave:
+    probed = _probed(source, subject, device) if probe and not subject.stock.refusal else None
+    document = {"model": source.spec} | found.to_json() | {"probe": probed and probed.to_json()}
+    emit(json_, document, lambda: _show(source.spec, found, probed))
+    if found.grave or (probed and probed.faults):
         raise typer.Exit(FAILED)
 
 
-def _folder(model: str) -> Path:
-    """Where the checkpoint's files are. (The place for downloads from the Hugging Face hub.)"""
-    return Path(model)
+def _probed(source: Source, subject: Subject, device_name: str) -> Probe:
+    """The probe; UsageError if the weights do not fit into the memory."""
+    from poscli.checkpoints.card.probe import probe
+    from poscli.system.device import device_of
+    from poscli.system.memory import unaffordable
+
+    device = device_of(device_name)
+    size = sum((source.folder / name).stat().st_size for name in source.weights)
+    if why := unaffordable(size, device):
+        raise UsageError(f"{source.spec} {why}; leave out --probe, or use a larger machine")
+    return probe(source.folder, subject, device)
 
 
-def _show(name: str, found: Card) -> None:
+def _show(name: str, found: Card, probed: Probe | None) -> None:
     """Print the page: the answer, then the positions it is about."""
     size = f"{found.layers} layers, {found.heads} heads of {found.head_width} channels"
     if found.kv_heads != found.heads:
         size += f", {found.kv_heads} of keys and values"
-    out().print(Text(printable(name), style="bold"), Text(f"{found.model_type}, {size}", style="dim"))
-    out().print()
-    _verdict(found)
+    out().print(Text(printable(name), style="bold"), Text(f"\n{found.model_type}: {size}\n", style="dim"), sep="")
+    _verdict(found, probed)
     for fault in found.faults:
-        _fault(fault)
-    out().print()
-    out().print(_positions(found))
-    out().print()
-    for line in _lengths(found):
-        out().print(Text(line))
+        _said("note" if fault.note else "fault", fault.name, fault.wrong, fault.fix)
+    for table in (_positions(found), _lengths(found)):
+        out().print()
+        out().print(table)
+    if probed:
+        out().print(Text(f"\nProbe with {probed.passage}, in {probed.dtype}", style="bold"))
+        for finding in probed.findings:
+            _said("fault" if finding.fault else "passed", finding.name, finding.said)
 
 
-def _verdict(found: Card) -> None:
-    count = len(found.grave)
-    if not count:
-        said = f"No faults: transformers {found.transformers} computes the positions that config.json states."
-        out().print(Text(said, style="green"))
+def _verdict(found: Card, probed: Probe | None) -> None:
+    """Print in one line whether anything is wrong."""
+    names = [fault.name for fault in found.grave] + [finding.name for finding in (probed.faults if probed else ())]
+    if names:
+        out().print(Text(f"{len(names)} fault{'s' * (len(names) > 1)}: {', '.join(names)}", style="bold red"))
         return
-    out().print(Text(f"{count} fault{'s' if count > 1 else ''}", style="bold red"))
+    if probed or any(group.pairs for group in found.groups):
+        said = f"No faults: transformers {found.transformers} computes the positions that config.json states."
+    else:
+        said = "No faults in config.json; --probe compares what transformers computes."
+    out().print(Text(said, style="bold green"))
 
 
-def _fault(fault: Fault) -> None:
-    style = "yellow" if fault.note else "red"
-    out().print(Padding(Text(f"{'note' if fault.note else 'fault'}: {fault.name}", style=style), (1, 0, 0, 2)))
-    for line, style in ((fault.wrong, ""), (fault.fix, "dim")):
-        out().print(Padding(Text(printable(line), style=style), (0, 0, 0, 4)), width=WIDTH)
+def _said(status: str, name: str, *sentences: str) -> None:
+    """Print the name of something that was found, and under it what there is to say, the last part dim if several."""
+    out().print(
+        Padding(Text.assemble((f"{status}: ", STYLES[status]), (printable(name), "bold")), (1, 0, 0, 2), expand=False)
+    )
+    for n, sentence in enumerate(sentences):
+        text = Text(printable(sentence), style="dim" if n else "")
+        out().print(Padding(text, (0, 0, 0, 4), expand=False), width=min(out().width, PROSE))
 
 
 def _positions(found: Card) -> Table:
     """A row for each group of layers with equal positions."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("layers", "positions", "window", "pairs", "below one turn", "slowest pair"):
-        table.add_column(
-            column, no_wrap=column != "layers", justify="left" if column in ("layers", "positions") else "right"
-        )
+    for column in ("layers", "positions"):
+        table.add_column(column)
+    for column in ("window", "pairs", "short of a turn", "slowest"):
+        table.add_column(column, justify="right", no_wrap=True)
     for group in found.groups:
         wave = group.slowest_wavelength
-        table.add_row(
-            group.numbers,
-            printable(group.spec),
-            "all" if group.window is None else str(group.window),
-            str(group.pairs) if group.pairs else "",
-            str(group.never_turning) if group.pairs else "",
-            f"{amount(wave)} tokens" if wave else "",
-        )
+        turning = [str(group.pairs), str(group.never_turning), f"{amount(wave)} tokens" if wave else ""]
+        window = "all" if group.window is None else f"{group.window}"
+        table.add_row(group.numbers, printable(group.spec), window, *(turning if group.pairs else ("", "", "")))
     return table
 
 
-def _lengths(found: Card) -> list[str]:
-    said = [f"length      {found.length} tokens, by {found.length_from}"]
-    scaled = [group for group in found.groups if group.factor]
-    if scaled:
-        group = scaled[0]
-        said.append(f"scaling     made for {found.promised} tokens: {group.original} times {group.factor:g}")
-        if group.amplitude != 1:
-            said.append(f"            scores are sharpened by {group.amplitude**2:.3f}")
+def _lengths(found: Card) -> Table:
+    """Lengths in tokens, each with what says so, and what the columns of the other table mean."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row("length", f"{found.length} tokens", f"by {found.length_from}")
+    for group in found.groups:
+        if group.factor:
+            reach = f"{round(group.factor * group.original)} tokens" if group.original else ""
+            sharper = f", scores times {group.amplitude**2:.3f}" if group.amplitude != 1 else ""
+            table.add_row(
+                "scaled to", reach, f"{group.factor:g} times {group.original}{sharper}; layers {group.numbers}"
+            )
     if found.tokenizer_limit:
-        said.append(f"tokenizer   up to {found.tokenizer_limit} tokens")
-    return said
+        table.add_row("tokenizer", f"{found.tokenizer_limit} tokens", "by model_max_length")
+    if any(group.never_turning for group in found.groups):
+        table.add_row("turns", "", f"a pair short of a turn within {found.length} tokens meets new angles beyond them")
+    return table

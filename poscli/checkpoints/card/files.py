@@ -38,4 +38,3 @@ def rope_dictionaries(config: Config) -> dict[str, dict[str, Any]]:
         if flat := {key: value for key, value in given.items() if key not in nested}:
             found[name] = flat
     return found
-

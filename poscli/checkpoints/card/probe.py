@@ -30,6 +30,7 @@ from poscli.checkpoints.load import LEAST, adopted, relative_difference, stock_m
 from poscli.checkpoints.load import ROUNDING as UNITS
 from poscli.checkpoints.model import CheckpointModel, replaced
 from poscli.equation import Encoding, Positions
+from poscli.specs import parse
 
 TIMES = (0, 1, 2, FAR)  # the starts of the passage, in trained lengths
 ANGLE_UNITS = (
@@ -82,17 +83,29 @@ def probe_model(stock: Any, subject: Subject, ids_BT: Tensor, words: str = "a pa
     findings = list(_frequencies(stock, subject))
     starts = _starts(subject, ids_BT.shape[1])
     stock_at: dict[int, Tensor] = {}
-    if "position_ids" in inspect.signature(type(stock).forward).parameters:
+    if _takes_positions(stock, subject):
         stock_at = {start: _stock_logits(stock, ids_BT, start) for start in starts}
         findings += _state(stock, subject, ids_BT, stock_at)
-    unplaced_TV = stock(input_ids=ids_BT, use_cache=False).logits[0].double()
+    texts = [ids_BT, ids_BT.repeat(1, FAR)[:, : subject.length]]  # transformers' MPT reads no more than L tokens
+    unplaced = [stock(input_ids=each_BT, use_cache=False).logits[0].double() for each_BT in texts]
     model = adopted(stock, subject.architecture)
     own_at = {start: _own_logits(model, ids_BT, start) for start in starts}
     moved = stock_at or own_at
     findings += _shifts(subject, moved, dtype, ids_BT)
-    findings += _against_poscli(subject, stock_at or {0: unplaced_TV}, own_at, dtype)
+    if stock_at:
+        pairs = {f"at position {start}": (stock_at[start], own_at[start]) for start in (starts[0], starts[-1])}
+    else:
+        own = [_own_logits(model, each_BT, 0) for each_BT in texts]
+        pairs = {f"in {len(logits_TV)} tokens": (logits_TV, own[n]) for n, logits_TV in enumerate(unplaced)}
+    findings += _against_poscli(subject, pairs, _allowed(subject, starts[-1], dtype))
     losses = {start: _loss(logits_TV, ids_BT) for start, logits_TV in moved.items()}
     return Probe(words, str(dtype).removeprefix("torch."), losses, tuple(findings))
+
+
+def _takes_positions(stock: Any, subject: Subject) -> bool:
+    """Whether the stock model can be told where a text stands. ALiBi models ignore positions, or take none."""
+    placed = subject.rotates or not _relative(subject)
+    return placed and "position_ids" in inspect.signature(type(stock).forward).parameters
 
 
 def _starts(subject: Subject, tokens: int) -> list[int]:
@@ -121,10 +134,10 @@ def _frequencies(stock: Any, subject: Subject) -> Iterator[Finding]:
             if own.measured.short.differs(held):
                 wrong.setdefault(_off(own.measured.short, held, subject.length), []).append(n)
     for difference, layers in wrong.items():
-        said = f"the loaded model's frequencies of layers {ranges(layers)} are not those of config.json: {difference}"
+        said = f"The loaded model's frequencies of layers {ranges(layers)} are not those of config.json: {difference}."
         yield Finding("frequencies-differ", said, fault=True)
     if subject.rotates and not wrong:
-        yield Finding("frequencies", f"the loaded model's frequencies are those of config.json, to {ROUNDING:g}")
+        yield Finding("frequencies", f"The loaded model's frequencies are those of config.json, to {ROUNDING:g}.")
 
 
 def _off(own: Turns, held: Turns, length: int) -> str:
@@ -148,16 +161,16 @@ def _shifts(subject: Subject, at: Mapping[int, Tensor], dtype: torch.dtype, ids_
         return
     loss, there, allowed = _loss(first_TV, ids_BT), _loss(at[furthest], ids_BT), _allowed(subject, furthest, dtype)
     said = (
-        f"the passage has a loss of {loss:.4f} nats per token at position 0 and {there:.4f} at {furthest}; its logits "
+        f"The passage has a loss of {loss:.4f} nats per token at position 0 and {there:.4f} at {furthest}; its logits "
         f"move by {moves[furthest]:.2g} of their spread"
     )
     if not _relative(subject) or _rescales(subject):
-        yield Finding("position-dependent", f"{said}, as positions of this kind do by definition")
+        yield Finding("position-dependent", f"{said}, as positions of this kind do by definition.")
         return
     moved = not moves[furthest] <= allowed
     rule = "more than" if moved else "and"
     name = "positions-not-relative" if moved else "positions-relative"
-    yield Finding(name, f"{said}, {rule} rounding explains {allowed:.2g}", fault=moved)
+    yield Finding(name, f"{said}, {rule} rounding explains {allowed:.2g}.", fault=moved)
 
 
 def _state(stock: Any, subject: Subject, ids_BT: Tensor, at: Mapping[int, Tensor]) -> Iterator[Finding]:
@@ -169,24 +182,24 @@ def _state(stock: Any, subject: Subject, ids_BT: Tensor, at: Mapping[int, Tensor
     moved = relative_difference(again_TV, at[start])
     if moved > LEAST:
         said = (
-            f"at position {start} the passage has a loss of {_loss(at[start], ids_BT):.4f} nats per token, and "
-            f"{_loss(again_TV, ids_BT):.4f} after a text that was longer: transformers keeps frequencies between texts"
+            f"At position {start} the passage has a loss of {_loss(at[start], ids_BT):.4f} nats per token, and "
+            f"{_loss(again_TV, ids_BT):.4f} after a text that was longer: transformers keeps frequencies between texts."
         )
         yield Finding("state-between-texts", said, fault=True)
 
 
-def _against_poscli(
-    subject: Subject, stock_at: Mapping[int, Tensor], own_at: Mapping[int, Tensor], dtype: torch.dtype
-) -> Iterator[Finding]:
-    """Compare the logits of the stock model with those under poscli's encodings, at 1 and at 4 times L."""
-    for start in (min(stock_at), max(stock_at)) if len(stock_at) > 1 else stock_at:
-        difference, allowed = relative_difference(stock_at[start], own_at[start]), _allowed(subject, start, dtype)
-        differs = not difference <= allowed
-        said = (
-            f"at position {start} the logits of transformers and those under {subject.architecture.spec} differ by "
-            f"{difference:.2g} of their spread, {'more than' if differs else 'and'} rounding explains {allowed:.2g}"
-        )
-        yield Finding("logits-differ" if differs else "logits-agree", said, fault=differs)
+def _against_poscli(subject: Subject, pairs: Mapping[str, tuple[Tensor, Tensor]], allowed: float) -> Iterator[Finding]:
+    """Compare the logits of the stock model with those under poscli's encodings, near the start and far from it."""
+    differences = {where: relative_difference(own_TV, stock_TV) for where, (stock_TV, own_TV) in pairs.items()}
+    differs = not max(differences.values()) <= allowed
+    measured = " and ".join(f"{difference:.2g} {where}" for where, difference in differences.items())
+    spec = parse(subject.architecture.spec)
+    yield Finding(
+        "logits-differ" if differs else "logits-agree",
+        f"The logits of transformers and those under poscli's {spec} differ by {measured}, as shares of their spread, "
+        f"{'more than' if differs else 'and'} rounding explains {allowed:.2g}.",
+        fault=differs,
+    )
 
 
 def _allowed(subject: Subject, start: int, dtype: torch.dtype) -> float:

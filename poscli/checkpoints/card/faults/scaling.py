@@ -133,7 +133,7 @@ def length_not_raised_for_yarn(subject: Subject) -> Said:
             yield (
                 f"{scaling.where} scales {subject.length} tokens by {factor:g}, and max_position_embeddings is still "
                 f"{subject.length}.",
-                f"Nothing in transformers; set it to {factor * subject.length:g} for programs that stop there.",
+                f"Nothing for transformers; set it to {factor * subject.length:g} for programs that stop at it.",
             )
 
 
