@@ -59,9 +59,9 @@ def extrapolate(
 ) -> None:
     """Evaluate every trained run at 1, 2, 4, ... times its training length, up to --max-len."""
     from poscli.evaluation.extrapolate import eval_records
-    from poscli.evaluation.extrapolate import extrapolate as evaluate
     from poscli.evaluation.why.explain import check_judge, explain
     from poscli.report import terminal
+    from poscli.training.recalibrate import evaluate
 
     judging = _judge(judge, request, out_ / "runs")
     work = _work(request, run or [], enc or [], smoke, device, out_ / "runs")
@@ -73,7 +73,7 @@ def extrapolate(
         plan.show(jobs, json_)
         return
     plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
-    tables = [evaluate(each.run, each.task, each.settings, each.device) for each in work]
+    tables = [evaluate(each) for each in work]
     for each in work if request.why else []:
         explain(each, judging)
     emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
@@ -111,7 +111,7 @@ def _work(
 
     device, opened = device_of(device_name), cache(open_task)
     selected = with_known_plugins(select(runs, ids, encodings), strict=bool(ids))
-    chosen = runs_as(selected if ids else trained(selected), request.as_, strict=bool(ids or encodings))
+    chosen = runs_as(selected if ids else trained(selected), request, strict=bool(ids or encodings))
     return [
         EvaluationSetup(
             run,

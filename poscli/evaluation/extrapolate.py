@@ -18,7 +18,7 @@ from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
 from poscli.model.transformer import Model
 from poscli.runs.details import DETAILS
-from poscli.runs.load import load_trained
+from poscli.runs.load import load_recalibrated, load_trained
 from poscli.runs.results import Tables, evaluated_under, evaluation, write_evaluation
 from poscli.runs.run import Run
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
@@ -104,6 +104,8 @@ def trained_model(setup: EvaluationSetup) -> Model:
     model = load_trained(run, setup.device)
     if run.trained:
         model = with_encoding(model, run.config.encoding, run.trained).eval().requires_grad_(False)
+    if run.recalibration:
+        load_recalibrated(run, model)
     return model
 
 
