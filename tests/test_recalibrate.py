@@ -63,13 +63,13 @@ def test_it_trains_other_weights_beside_those_of_the_run(out: Path) -> None:
     assert run.training.status()["step"] == 500
 
 
-def test_it_is_recorded_and_trains_with_a_tenth_of_the_learning_rates(out: Path) -> None:
+def test_it_is_recorded_and_trains_with_lower_learning_rates(out: Path) -> None:
     run = part(out, "rope as none (recalibrated 12800)")
     record = json.loads((run.folder / "eval.json").read_text())
-    assert record["recalibration"] == {"tokens": TOKENS, "length": LENGTH, "rate": 0.1, "plugins": {}}
+    assert record["recalibration"] == {"tokens": TOKENS, "length": LENGTH, "rate": 0.3, "plugins": {}}
     config = config_of(run)
     assert (config.steps, config.encoding) == (STEPS, "none")
-    assert config.recipe.matrix_lr == pytest.approx(run.config.recipe.matrix_lr / 10)
+    assert config.recipe.matrix_lr == pytest.approx(0.3 * run.config.recipe.matrix_lr)
     assert config.recipe.decay == run.config.recipe.decay
     assert len(training_log(Run(run.folder, config, run.env))) == STEPS
     rows = document("report", "--out", out)

@@ -73,7 +73,7 @@ class ExtrapolateRequest(Frozen):
     recalibrate: TokenCount | None = Field(
         None,
         description="Before each evaluation under another encoding, train the model under it on so many tokens of its "
-        "own corpus, such as 200k, with a tenth of its learning rates; by default it is evaluated as it is.",
+        "own corpus, such as 200k, with 0.3 times its learning rates; by default it is evaluated as it is.",
     )
     recalibrate_length: int | None = Field(
         None,
