@@ -25,7 +25,7 @@ Target = Annotated[
     str,
     typer.Option(
         "--target",
-        help="The length of the inputs: tokens, such as 8192, 32k (32,768) or 1M (1,048,576), or 4x the trained length.",
+        help="The length of the inputs: tokens, such as 8192, 32k (32,768) or 1M (1,048,576), or 4x the trained one.",
     ),
 ]
 Corpus = Annotated[

@@ -129,6 +129,8 @@ def _type(field: FieldInfo, flag: str) -> tuple[Any, Any, Callable[[Any], Any]]:
         return str, None, lambda text: _read(kind, text.split(","), flag)
     if get_origin(kind) in (list, tuple):
         return list[str], None, list
+    if kind == TokenCount:  # one that may be left out
+        return str, None, lambda text: _read(TokenCount, text, flag)
     if any(isinstance(item, BeforeValidator) for item in field.metadata):
         return str, write_count(default), lambda text: _read(TokenCount, text, flag)
     return kind, default, lambda value: value

@@ -69,6 +69,18 @@ class ExtrapolateRequest(Frozen):
         description="Evaluate under another encoding as well, without training: 'yarn', 'rope+logn', or all of them "
         "with 'all'; repeatable.",
     )
+    recalibrate: TokenCount | None = Field(
+        None,
+        description="Before each evaluation under another encoding, train the model under it on so many tokens of its "
+        "own corpus, such as 200k, with 0.3 times its learning rates; by default it is evaluated as it is.",
+    )
+    recalibrate_length: int | None = Field(
+        None,
+        ge=8,
+        le=LONGEST_WINDOW,
+        description="Tokens in a window of --recalibrate; by default the training length, at which an encoding that "
+        "follows the length of the text, such as yarn without a factor, changes nothing yet.",
+    )
     baselines: list[str] = Field(
         list(DEFAULT_BASELINES),
         description="What the model is compared with, such as 'sink(4)+window'; crop and window are always measured; "

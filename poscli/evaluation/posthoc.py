@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import compress
+from typing import TypeVar
 
-from poscli.config.run import RunConfig
+from poscli.config.plugins import source_hashes
+from poscli.config.request import ExtrapolateRequest
+from poscli.config.run import Recalibration, RunConfig
 from poscli.encodings import get, missing, names
 from poscli.equation import Encoding, Shape
 from poscli.equation.composed import Composed
@@ -27,22 +30,59 @@ from poscli.system.console import warn_once
 from poscli.system.errors import PluginError, UsageError
 
 Leaves = tuple[Leaf, ...]  # the encodings of one layer
+M = TypeVar("M", bound=LanguageModel)
 Pairs = list[tuple[int, int]]  # indices of leaves: in a layer as trained, and in that layer as evaluated
 ALL = "all"  # the target for every spec that needs no training
 
 
-def runs_as(runs: list[Run], targets: list[str], strict: bool) -> list[Run]:
-    """Trained runs, each followed by its evaluations under the targets; UsageError if no run has such an evaluation."""
+def runs_as(runs: list[Run], request: ExtrapolateRequest, strict: bool) -> list[Run]:
+    """Trained runs, each followed by the post-hoc evaluations of a request; UsageError if no run has one."""
+    targets = request.as_
     for target in set(targets) - {ALL}:
         parse(target)
-    found = [
-        each
-        for run in runs
-        for each in (run, *(evaluated_as(run, other) for other in posthoc_specs(run.config, targets, strict)))
-    ]
+    found = [each for run in runs for each in (run, *posthoc_runs(run, request, strict))]
     if targets and len(found) == len(runs):
         raise UsageError(f"nothing trained here can be evaluated as {', '.join(targets)}; --as all shows what can")
     return found
+
+
+def posthoc_runs(run: Run, request: ExtrapolateRequest, strict: bool) -> list[Run]:
+    """The evaluations of a trained run under the other encodings of a request, recalibrated if it asks for that."""
+    refuse_recalibration(run.config, request)
+    others = posthoc_specs(run.config, request.as_, strict)
+    return [evaluated_as(run, other, recalibration(run.config, other, request)) for other in others]
+
+
+def recalibration(config: RunConfig, encoding: str, request: ExtrapolateRequest) -> Recalibration | None:
+    """How the model of a run is recalibrated before it is evaluated under another encoding; None if it is not."""
+    if request.recalibrate is None:
+        return None
+    sources = source_hashes(encoding, config.task, config.tokenizer, config.model.shape(config.length))
+    return Recalibration(
+        tokens=request.recalibrate, length=request.recalibrate_length or config.length, plugins=sources
+    )
+
+
+def refuse_recalibration(config: RunConfig, request: ExtrapolateRequest) -> None:
+    """UsageError if a request recalibrates nothing, too little, or a model that cannot be recalibrated."""
+    if request.recalibrate is None:
+        if request.recalibrate_length is not None:
+            raise UsageError(
+                f"--recalibrate-length {request.recalibrate_length} is the window of --recalibrate; give that too"
+            )
+        return
+    given = f"--recalibrate {request.recalibrate}"
+    if config.checkpoint is not None:
+        raise UsageError(
+            f"{given} trains poscli's own models, and {config.checkpoint.name} is a checkpoint; leave it out"
+        )
+    if not request.as_:
+        raise UsageError(f"{given} trains a model under the encodings of --as; give --as too, such as --as none")
+    if config.model.memory:
+        raise UsageError(f"{given}: {config.encoding} has a memory, with which nothing is recalibrated; leave it out")
+    length = request.recalibrate_length or config.length
+    if request.recalibrate < (step := max(1, config.batch * config.length // length) * length):
+        raise UsageError(f"{given} is less than one step of {step} tokens; give at least {step}")
 
 
 def posthoc_specs(config: RunConfig, targets: list[str], strict: bool) -> list[str]:
@@ -91,7 +131,7 @@ def compatible_specs(trained: str, shape: Shape, memory: bool = False) -> list[s
     return [spec for spec in found if spec != str(parse(trained))]
 
 
-def with_encoding(model: LanguageModel, target: str, trained: str) -> LanguageModel:
+def with_encoding(model: M, target: str, trained: str) -> M:
     """A model with the same weights, and with the encodings of the spec `target` instead of `trained`."""
     others = build(parse(target), model.shape, seed=0)
     known, wanted = parse(trained).layers, parse(target).layers
@@ -99,10 +139,10 @@ def with_encoding(model: LanguageModel, target: str, trained: str) -> LanguageMo
         before, after = _parts(own), _parts(other)
         for i, j in _matched(known[n % len(known)], wanted[n % len(wanted)]):
             after[j].take_over(before[i])
-    return model.under([other.to(model.device).eval().requires_grad_(False) for other in others])
+    return model.under([other.to(model.device) for other in others])
 
 
-def joined(model: LanguageModel, spec: str) -> LanguageModel:
+def joined(model: M, spec: str) -> M:
     """A model with the same weights, and with the encodings of a spec joined to those of every layer."""
     others = build(parse(spec), model.shape, seed=0)
     composed: dict[tuple[Encoding, Encoding], Encoding] = {}  # layers that share both encodings share what they make

@@ -64,9 +64,10 @@ def opened(question: Question, runs: Path) -> Matrix:
     task = open_task(run_config.task, run_config.corpus, run_config.tokenizer)
     wanted = posthoc_specs(run_config, list(question.encodings or [ALL]), strict=True)
     specs = dict.fromkeys(fixed(spec, length, target) for spec in wanted)
-    settings = settings_of(run_config, ExtrapolateRequest(lengths=(1, target / length), tokens=question.tokens))
+    request = ExtrapolateRequest(lengths=(1, target / length), tokens=question.tokens, **{"as": list(specs)})
+    settings = settings_of(run_config, request)
     own = adopted(run_config, task, runs, device, rows)
-    work = [EvaluationSetup(run, task, settings, device) for run in runs_as([own], list(specs), strict=True)]
+    work = [EvaluationSetup(run, task, settings, device) for run in runs_as([own], request, strict=True)]
     source = find(run_config.checkpoint.source, config_only=True)
     model = source.spec.removeprefix("hf:").partition("@")[0] if source.revision else question.model
     config = dict(config_of(source))
