@@ -15,7 +15,22 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import advise, bench, compare, doctor, extrapolate, generate, inspect, ls, new, report, rm, run, train, verify
+from poscli.cli import (
+    advise,
+    bench,
+    compare,
+    doctor,
+    extrapolate,
+    generate,
+    inspect,
+    ls,
+    new,
+    report,
+    rm,
+    run,
+    train,
+    verify,
+)
 from poscli.system import plugins
 from poscli.system.console import err
 from poscli.system.early import MESSAGE, Interruption, asked, told

@@ -28,7 +28,7 @@ def read_target(text: str, train_length: int) -> int:
         raise UsageError(f"--target {text} is {tokens:g} tokens, which is no whole number; give another length")
     if not train_length < tokens <= LONGEST_WINDOW:
         raise UsageError(
-            f"--target {text} is {tokens:.0f} tokens, and must be above the {train_length} that the model was trained on "
-            f"and at most {LONGEST_WINDOW}; a model reads shorter inputs as it is"
+            f"--target {text} is {tokens:.0f} tokens, and must be above the {train_length} that the model was trained "
+            f"on and at most {LONGEST_WINDOW}; a model reads shorter inputs as it is"
         )
     return int(tokens)
