@@ -134,4 +134,4 @@ def _show(snippets: list[Snippet]) -> None:
         if each.text:
             out().print(Text(printable(each.text, keep="\n")), soft_wrap=True)
         for line in filter(None, (each.reason, *each.notes)):
-            out().print(Padding(Text(printable(line), style="dim"), (0, 0, 0, 2)))
+            out().print(Padding(Text(printable(line), style="dim"), (0, 0, 0, 2), expand=False))
