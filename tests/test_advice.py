@@ -58,7 +58,7 @@ def test_without_a_gain_the_answer_is_to_read_the_last_tokens():
     assert found.chosen is None
     first, second = answer(found)
     assert first == "Let m read the last 256 tokens only: of 5 ways to read 1024, none is better."
-    assert "as it is, window" in second  # it costs nothing at L, as rope does, and harms less
+    assert "as it is + window" in second  # it costs nothing at L, as rope does, and harms less
     assert all(not each.counts for each in found.candidates)
 
 

@@ -17,6 +17,7 @@ from poscli.system.text import printable
 
 if TYPE_CHECKING:
     from poscli.checkpoints.paste import Snippet
+    from poscli.sweep.matrix import Matrix
 
 PROGRAMS = ("transformers", "vllm", "llama.cpp")  # the keys of RUNTIMES in poscli.checkpoints.paste, which is slow
 
@@ -25,12 +26,12 @@ Target = Annotated[
     str,
     typer.Option(
         "--target",
-        help="The length of the inputs: tokens, such as 8192, 32k (32,768) or 1M (1,048,576), or 4x the trained one.",
+        help="The length of the inputs: tokens, such as 8192, 32k (32,768) or 1M, or 4x the trained length.",
     ),
 ]
 Corpus = Annotated[
     str,
-    typer.Option("--corpus", help="The text to measure on: like what you will read.", autocompletion=complete.corpora),
+    typer.Option("--corpus", help="The text to measure on, like your own.", autocompletion=complete.corpora),
 ]
 Tokens = Annotated[str, typer.Option("--tokens", help="Tokens to score per length and protocol, such as 8k or 1M.")]
 As = Annotated[
@@ -67,10 +68,7 @@ def advise(
     It is measured under every encoding that needs no training, with the factor for the target written out, at the
     target and at its trained length. Where nothing is better than to read the last tokens of an input, it says so.
     """
-    from poscli.report.advice import advise as judged
-    from poscli.report.advice_text import answer, show_advice
-    from poscli.report.over_seeds import Units
-    from poscli.sweep.matrix import Question, measured, opened, to_paste
+    from poscli.sweep.matrix import Question, opened
 
     programs = _programs(runtime or [])
     question = Question(model, target, corpus, _count(tokens), tuple(as_ or ()), device)
@@ -80,6 +78,16 @@ def advise(
         plan.show(jobs, json_)
         return
     plan.confirm(sum(job.seconds for job in jobs), "--target or --tokens", yes=yes)
+    _measure_and_tell(matrix, programs, json_)
+
+
+def _measure_and_tell(matrix: Matrix, programs: list[str], json_: bool) -> None:
+    """Make the evaluations, and print the advice with what to paste."""
+    from poscli.report.advice import advise as judged
+    from poscli.report.advice_text import answer, show_advice
+    from poscli.report.over_seeds import Units
+    from poscli.sweep.matrix import measured, to_paste
+
     tables = measured(matrix)
     advice = judged(tables.rows, Units(tables.details["units"]), matrix.name, matrix.target)
     pasted, other, others = to_paste(matrix, advice, programs)
@@ -126,4 +134,4 @@ def _show(snippets: list[Snippet]) -> None:
         if each.text:
             out().print(Text(printable(each.text, keep="\n")), soft_wrap=True)
         for line in filter(None, (each.reason, *each.notes)):
-            out().print(Padding(Text(printable(line), style="dim"), (0, 0, 0, 2)))
+            out().print(Padding(Text(printable(line), style="dim"), (0, 0, 0, 2), expand=False))

@@ -58,7 +58,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """How tables and sentences call it."""
-        own = "as it is" if self.variant == FULL else f"as it is, {self.variant}"
+        own = "as it is" if self.variant == FULL else f"as it is + {self.variant}"
         return self.spec or own
 
     @property

@@ -14,7 +14,8 @@ from poscli.config.suite import Suite
 from poscli.evaluation.estimate import refuse_unaffordable
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Plan
-from poscli.evaluation.posthoc import posthoc_specs, refuse_recalibration
+from poscli.evaluation.posthoc import posthoc_specs
+from poscli.evaluation.recalibration import refuse_recalibration
 from poscli.sweep.job import Job, Outcome
 from poscli.sweep.runners import Runner
 from poscli.system.console import note
