@@ -1,0 +1,250 @@
+"""`poscli card`: the numbers of the page, and the claims about transformers on which its faults stand."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import FAMILIES, make
+from cli_runner import assert_refused, cli
+from published_configs import PUBLISHED, spaced, write
+
+transformers = pytest.importorskip("transformers")
+
+from poscli.checkpoints.card import card_of, read_card, read_subject  # noqa: E402
+from poscli.checkpoints.card.faults.keys import EVERYWHERE, KNOWN, READ  # noqa: E402
+from poscli.checkpoints.card.layers import Turns  # noqa: E402
+from poscli.checkpoints.card.stock import Stock, quiet, stock_reading  # noqa: E402
+
+FOUR = int(transformers.__version__.split(".")[0]) < 5
+LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2}
+LLAMA |= {"num_attention_heads": 2, "vocab_size": 99, "max_position_embeddings": 256, "rope_theta": 500.0}
+
+
+def made(family: str, folder: Path, **changes: Any) -> Path:
+    with quiet():
+        return make(family, folder, **changes)
+
+
+def published(name: str, folder: Path) -> Path:
+    return write(folder, *PUBLISHED[name])
+
+
+# The numbers of the page.
+
+
+def test_the_numbers_of_rope(tmp_path: Path) -> None:
+    """Theta 500000 and 128 channels: theta_m = 500000^(-m/64), and L = 8192."""
+    (group,) = read_card(published("Meta-Llama-3-8B", tmp_path)).groups
+    speeds = [500000 ** (-m / 64) for m in range(64)]
+    assert (group.layers, group.theta, group.pairs, group.window) == ((0, 1), 500000.0, 64, None)
+    assert group.slowest_wavelength == pytest.approx(2 * math.pi / speeds[-1])
+    assert group.never_turning == sum(speed * 8192 < 2 * math.pi for speed in speeds)
+    assert 0 < group.never_turning < 64
+    assert (group.factor, group.original, group.amplitude) == (None, None, 1.0)
+
+
+def test_the_numbers_of_a_scaling(tmp_path: Path) -> None:
+    card = read_card(published("Qwen2.5-7B-Instruct with YaRN, as its page tells", tmp_path))
+    (group,) = card.groups
+    assert (card.length, card.length_from, card.promised) == (32768, "max_position_embeddings", 131072)
+    assert (group.factor, group.original) == (4.0, 32768)
+    assert group.amplitude == pytest.approx(0.1 * math.log(4) + 1)
+    assert card.tokenizer_limit == 131072
+
+
+def test_layers_are_grouped_by_their_positions(tmp_path: Path) -> None:
+    local, everywhere = read_card(published("gemma-3-1b-it", tmp_path)).groups
+    assert everywhere.layers == (5, 11, 17, 23)
+    assert sorted(local.layers + everywhere.layers) == list(range(26))
+    assert (local.theta, local.window) == (10000.0, 512)
+    assert (everywhere.theta, everywhere.window) == (1000000.0, None)
+
+
+def test_a_length_that_config_json_does_not_state_is_named_as_a_default(tmp_path: Path) -> None:
+    card = read_card(published("falcon-7b", tmp_path))
+    assert (card.length, card.length_from) == (2048, "the default of falcon")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_transformers_saves_has_no_faults(family: str, tmp_path: Path) -> None:
+    assert read_card(made(family, tmp_path)).grave == ()
+
+
+# Readings of transformers that no configuration leads to.
+
+
+def test_other_windows_and_other_numbers_of_layers_are_named(tmp_path: Path) -> None:
+    subject = read_subject(published("Mistral-7B-v0.1", tmp_path))
+    first, second = subject.stock.layers
+    wider = Stock("9.9", (replace(first, window=None), second))
+    (fault,) = card_of(replace(subject, stock=wider)).grave
+    assert fault.name == "windows-read-otherwise"
+    assert "a window of 4096 tokens for layers 0, and transformers 9.9 gives them no window" in fault.wrong
+    (fault,) = card_of(replace(subject, stock=Stock("9.9", (first,)))).grave
+    assert fault.name == "layers-read-otherwise"
+
+
+@pytest.mark.parametrize(("factor", "differs"), [(1 + 1e-7, False), (1 - 1e-4, True)])
+def test_speeds_are_compared_beyond_rounding(factor: float, differs: bool) -> None:
+    own = Turns((1.0, 0.1, 0.01))
+    assert own.differs(Turns((1.0, 0.1, 0.01 * factor))) is differs
+    assert own.differs(Turns((1.0, 0.1, 0.01), amplitude=factor)) is differs
+    assert own.differs(Turns((1.0, 0.1)))
+
+
+# What transformers reads: a key is read if the reading changes with its value.
+
+ORIGINAL = "original_max_position_embeddings"
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 4.0, ORIGINAL: 64, "mscale": 0.7, "mscale_all_dim": 0.4},
+    "llama3": {"factor": 4.0, ORIGINAL: 64, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "longrope": {"factor": 4.0, ORIGINAL: 64, "short_factor": spaced(1, 1.2, 16), "long_factor": spaced(1, 4, 16)},
+}
+OTHER: dict[str, Any] = {
+    "factor": 3.0, ORIGINAL: 32, "attention_factor": 1.3, "beta_fast": 4.0, "beta_slow": 2.0, "mscale": 0.5,
+    "mscale_all_dim": 0.6, "truncate": False, "low_freq_factor": 1.5, "high_freq_factor": 3.0,
+    "short_factor": spaced(1, 1.4, 16), "long_factor": spaced(1, 5, 16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_the_keys_of_a_scaling_are_those_that_transformers_reads(kind: str, tmp_path: Path) -> None:
+    def reading(**changes: Any) -> tuple[Any, ...]:
+        scaling = {"rope_type": kind, **SCALINGS[kind], **changes}
+        stock = stock_reading(write(tmp_path, LLAMA | {"rope_scaling": scaling}), 256)
+        assert not stock.refusal
+        return stock.layers
+
+    assert set(OTHER) == KNOWN - EVERYWHERE
+    before = reading()
+    changing = {key for key, value in OTHER.items() if reading(**{key: value}) != before}
+    unread = {ORIGINAL} if FOUR and kind == "longrope" else set()  # version 4 reads it at the top of the file
+    assert changing == READ[kind] - unread
+
+
+def test_mpt_in_transformers_reads_neither_the_switch_of_alibi_nor_its_smallest_slope(tmp_path: Path) -> None:
+    ids_BT = torch.arange(24)[None]
+    changes: tuple[dict[str, Any], ...] = ({}, {"alibi": False}, {"alibi_bias_max": 4})
+    with quiet(), torch.inference_mode():
+        logits = [stock(made("mpt", tmp_path / str(n), attn_config=c))(ids_BT).logits for n, c in enumerate(changes)]
+        longer = torch.arange(65)[None]
+        with pytest.raises(RuntimeError):
+            stock(tmp_path / "0")(longer)
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+
+
+def test_alibi_of_falcon_in_transformers_is_computed_in_bfloat16() -> None:
+    from transformers.models.falcon.modeling_falcon import build_alibi_tensor
+
+    mask_BT = torch.ones(1, 2048, dtype=torch.long)  # as the model makes it where it is given none
+    bias_T = build_alibi_tensor(mask_BT, 8, torch.float64)[0, 0] / 0.5  # of head 1, whose slope is 1/2
+    assert bias_T[:257].tolist() == list(range(257))
+    assert sorted(set(bias_T[1024:].diff().tolist())) == [0, 8]
+
+
+def stock(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+# The command.
+
+
+def test_the_page_of_a_healthy_checkpoint(tmp_path: Path) -> None:
+    result = cli("card", published("gemma-3-1b-it", tmp_path))
+    assert (result.code, result.err) == (0, "")
+    said = result.out.splitlines()
+    assert (
+        said[3] == f"No faults: transformers {transformers.__version__} computes the positions that config.json states."
+    )
+    assert any(line.startswith("5, 11, 17, 23 ") and "rope(base=1000000.0)" in line for line in said)
+
+
+def test_the_page_of_a_fault(tmp_path: Path) -> None:
+    result = cli("card", write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 1.0}}))
+    assert result.code == 1
+    assert "1 fault: factor-one\n" in result.out
+    assert (
+        "\n  fault: factor-one\n    rope_scaling has the scaling linear with factor 1, which changes nothing."
+        in result.out
+    )
+
+
+def test_the_document(tmp_path: Path) -> None:
+    folder = write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 1.0}}, 64)
+    result = cli("card", folder, "--json")
+    assert result.code == 1
+    assert (result.json["model"], result.json["layers"], result.json["healthy"]) == (str(folder), 2, False)
+    assert {fault["name"] for fault in result.json["faults"]} == {"factor-one", "tokenizer-shorter"}
+    assert result.json["groups"][0]["layers"] == [0, 1]
+    assert result.json["probe"] is None
+
+
+def test_the_page_of_a_probe(tmp_path: Path) -> None:
+    folder = made("llama", tmp_path, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    result = cli("card", folder, "--probe")
+    assert result.code == 1
+    assert "2 faults: dynamic-keeps-state, state-between-texts\n" in result.out
+    assert "\nProbe with 32 tokens of English, in float32\n" in result.out
+    document = cli("card", folder, "--probe", "--json").json
+    assert list(document["probe"]["losses"]) == ["0", "64", "128", "256"]
+    assert [finding["name"] for finding in document["probe"]["findings"] if finding["fault"]] == ["state-between-texts"]
+
+
+def without(key: str, **changes: Any) -> str:
+    return json.dumps({name: value for name, value in (LLAMA | changes).items() if name != key})
+
+
+def having(**changes: Any) -> str:
+    return json.dumps(LLAMA | changes)
+
+
+BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "not JSON": ("{", 5, ("config.json", "is not JSON")),
+    "no object": ("[1]", 5, ("is a JSON list, not an object",)),
+    "no model type": ("{}", 2, ("no model_type",)),
+    "an unknown model type": (having(model_type="lama"), 2, ("'lama'", "did you mean llama?", "gpt_neox")),
+    "a scaling without its factor": (having(rope_scaling={"type": "linear"}), 4, ("without its factor",)),
+    "an unknown scaling": (having(rope_scaling={"type": "yarm"}), 2, ("did you mean yarn?",)),
+    "a scaling that is no object": (having(rope_scaling="yarn"), 4, ("must be an object",)),
+    "a theta below 0": (having(rope_theta=-1), 4, ("rope_theta = -1",)),
+    "an infinite theta": (having(rope_theta=7).replace("7", "1e999"), 4, ("rope_theta = inf",)),
+    "too many layers": (having(num_hidden_layers=10**9), 4, ("at most 10000",)),
+    "more heads than channels": (having(num_attention_heads=99), 4, ("no channel for a head",)),
+    "no vocabulary": (without("vocab_size"), 4, ("vocab_size",)),
+    "types of other layers": (
+        having(model_type="gemma3_text", layer_types=["full_attention"]),
+        4,
+        ("1 layer_types for 2",),
+    ),
+    "rotations of other layers": (having(model_type="smollm3", no_rope_layers=[1]), 4, ("1 no_rope_layers for 2",)),
+    "factors of other pairs": (
+        having(rope_scaling={"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}),
+        4,
+        ("short_factor must list 16 numbers",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_configuration_that_makes_no_model_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    content, code, words = BAD[name]
+    (tmp_path / "config.json").write_text(content)
+    assert_refused(("card", tmp_path), code, words)
+
+
+def test_a_folder_without_config_json_is_no_checkpoint(tmp_path: Path) -> None:
+    assert_refused(("card", tmp_path), 4, "no config.json")
+    assert_refused(("card", tmp_path / "none"), 4, "there is no folder")
+
+
+def test_a_probe_needs_the_weights(tmp_path: Path) -> None:
+    assert_refused(("card", published("gpt2", tmp_path), "--probe"), 4, "holds no weights")
