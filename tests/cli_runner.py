@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 COMMANDS = [
     "train",
     "extrapolate",
+    "advise",
     "report",
     "compare",
     "run",

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
+from poscli.config.count import Longest, TokenCount
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe
 from poscli.config.suite import Part, Suite
@@ -90,7 +91,9 @@ def _type(field: FieldInfo) -> str:
     kind, extra = field.annotation, [item for item in field.metadata if not isinstance(item, BeforeValidator)]
     if NoneType in get_args(kind):
         kind = next(choice for choice in get_args(kind) if choice is not NoneType)
-    if len(extra) < len(field.metadata):
+    if kind is Longest:
+        return 'number of tokens, or a multiple of the training length such as "8x"'
+    if len(extra) < len(field.metadata) or kind == TokenCount:
         return 'number of tokens, such as 4096, "500k" or "2M"'
     if get_origin(kind) in (list, tuple):
         item = get_args(kind)[0]

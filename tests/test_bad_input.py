@@ -126,8 +126,9 @@ USAGE = [
     (("extrapolate",), ("no runs", "poscli train --enc alibi")),
     (("generate",), ("no runs", "poscli train --enc alibi")),
     # evaluation
-    (("extrapolate", "--max-len", "8k"), "--max-len"),
-    (("extrapolate", "--max-len", 0), ("max_len = 0", "1")),
+    (("extrapolate", "--max-len", "8k"), ("--max-len '8k'", "8x for 8 times the training length")),
+    (("extrapolate", "--max-len", "0.5x"), ("--max-len '0.5x'", "greater than or equal to 1")),
+    (("extrapolate", "--max-len", 0), ("--max-len '0'", "greater than or equal to 1")),
     (("extrapolate", "--stride", 0), ("stride = 0", "1")),
     (("extrapolate", "--tokens", 0), ("--tokens '0'", "at least 1")),
     (("extrapolate", "--tokens", "few"), ("--tokens 'few'", "500k")),

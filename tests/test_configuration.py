@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from poscli.config.count import read_count, write_count
-from poscli.config.request import TrainRequest
+from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recipe, RunConfig, mlp_width
+from poscli.config.validate import validated
 from poscli.data import Split, batch
 from poscli.data.tokenizers import TOKENIZERS
+from poscli.evaluation.extrapolate import settings_of
 from poscli.system import device
 from poscli.system.errors import UsageError
 from poscli.system.seeds import derive, generator
@@ -218,3 +220,35 @@ def test_segments_reach_both_ends_of_the_text_and_not_beyond() -> None:
     for segment in range(3):
         drawn = [batch(split, length=6, size=8, seed=0, step=3 * n + segment, segments=3) for n in range(8)]
         assert set(np.concatenate(drawn)[:, 0].tolist()) == {6 * segment, 6 * segment + 1, 6 * segment + 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "canonical", "tokens", "lengths"),
+    [
+        (1024, 1024, 1024, [64, 128, 256, 512, 1024]),
+        ("1024", 1024, 1024, [64, 128, 256, 512, 1024]),
+        ("8x", "8x", 512, [64, 128, 256, 512]),
+        (" 08.0X ", "8x", 512, [64, 128, 256, 512]),
+        ("1.5x", "1.5x", 96, [64]),
+        ("1.01x", "1.01x", 65, [64]),  # 64.64 tokens
+        ("1x", "1x", 64, [64]),
+    ],
+)
+def test_the_longest_window_is_a_number_of_tokens_or_a_multiple(
+    given: int | str, canonical: int | str, tokens: int, lengths: list[int]
+) -> None:
+    request = ExtrapolateRequest(max_len=given)
+    assert request.max_len == canonical
+    assert ExtrapolateRequest.model_validate_json(request.model_dump_json(by_alias=True)) == request
+    settings = settings_of(RunConfig(encoding="rope", length=64), request)
+    assert (settings.max_len, settings.lengths) == (tokens, lengths)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["x", "0x", "0.9x", "-8x", "8 x", "8y", "8k", "1e3", "nanx", "infx", "9" * 50 + "x", "9" * 5000, 0, -1, 8.5, True],
+)
+def test_what_is_no_longest_window_is_refused(given: object) -> None:
+    with pytest.raises(UsageError, match=r"^here: max_len = .*(such as 4096, or 8x|greater than|less than)") as error:
+        validated(ExtrapolateRequest, {"max_len": given}, "here")
+    assert "\n" not in str(error.value)

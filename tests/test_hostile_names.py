@@ -51,7 +51,7 @@ def test_each_kind_refuses_the_worst(kind: str, text: str) -> None:
         ((*ALIBI, "--width", 2**63), ("width = 9223372036854775808", "less than or equal to 65536")),
         ((*ALIBI, "--task", "../" * 3000), "there is no task"),
         ((*ALIBI, "--corpus", "x" * 10_000), "4096 are allowed"),
-        (("extrapolate", "--max-len", 2**63), ("max_len = 9223372036854775808", "less than or equal to")),
+        (("extrapolate", "--max-len", 2**63), ("--max-len '9223372036854775808'", "less than or equal to")),
         (("extrapolate", "--stride", 2**63), ("stride = 9223372036854775808", "less than or equal to")),
     ],
     ids=lambda value: str(value)[-40:] if isinstance(value, str) else " ".join(map(str, value))[-40:],

@@ -12,6 +12,7 @@ from toys import HEAD_WIDTH, LENGTH, make, model, perturbed, rounding, shape, to
 
 from poscli.encodings.longrope import LongRoPE
 from poscli.encodings.rope import RoPE
+from poscli.evaluation.posthoc import with_encoding
 from poscli.system.errors import UsageError
 
 FACTOR = 8.0
@@ -122,3 +123,62 @@ def test_a_model_has_one_set_of_factors() -> None:
     # within the training length it stays rope
     torch.testing.assert_close(trained(text[:, :LENGTH]), short, rtol=0, atol=limit)
     assert "factors" not in trained.state_dict()
+
+
+SHORT, LONG = torch.tensor([1.0, 1.1, 1.5, 2.0]), torch.tensor([1.0, 3.0, 5.0, 9.0])
+
+
+def listed(spec: str) -> LongRoPE:
+    encoding = make(spec)
+    assert isinstance(encoding, LongRoPE)
+    encoding.use_factors(SHORT, LONG)
+    return encoding
+
+
+@pytest.mark.parametrize("options", ["factor=4", f"factor=4, original={LENGTH // 2}", f"original={LENGTH // 2}"])
+def test_the_lists_of_a_checkpoint_are_chosen_by_the_length_of_the_text(options: str) -> None:
+    encoding = listed(f"longrope({options})")
+    assert encoding.rescales
+    original = LENGTH // 2 if "original" in options else LENGTH
+    plain = RoPE(shape()).theta(torch.arange(1))
+    for count, factors in ((1, SHORT), (original, SHORT), (original + 1, LONG), (9 * LENGTH, LONG)):
+        torch.testing.assert_close(encoding.theta(torch.arange(count)), plain / factors.double(), rtol=1e-14, atol=0)
+        s = 4 if encoding.factor else max(1, count / original)
+        amplitude = torch.tensor(math.sqrt(1 + math.log(s) / math.log(original)), dtype=torch.float64)
+        torch.testing.assert_close(encoding.amplitude(torch.arange(count)), amplitude.expand(count, 1))
+
+
+def test_a_search_goes_beyond_the_lists_of_a_checkpoint() -> None:
+    encoding = listed(f"longrope(factor={FACTOR})")
+    assert encoding.search(Toy(encoding), 3, generator()) > 0
+    plain = RoPE(shape()).theta(torch.arange(1))
+    torch.testing.assert_close(encoding.theta(torch.arange(9)), plain / encoding.factors)
+
+
+def test_a_search_counts_from_the_original_length() -> None:
+    """Texts of 2 L tokens are 8 times as long as an original length of L / 4."""
+    encoding = make(f"longrope(original={LENGTH // 4})")
+    encoding.search(Toy(encoding), 3, generator(), 2.0)
+    assert encoding.found_at == 8
+
+
+def test_wrong_lists_are_refused() -> None:
+    for short, long in ((SHORT, LONG[:3]), (SHORT[None], LONG), (SHORT, LONG - 1)):
+        with pytest.raises(ValueError, match="needs 4 factors above 0, one for each pair, got"):
+            make("longrope").use_factors(short, long)
+
+
+@torch.no_grad()
+def test_lists_move_with_the_model_but_are_not_among_its_weights() -> None:
+    """A copy under another spec uses them; so does a composition, which then depends on the length of the text, too."""
+    trained = perturbed(model("longrope(factor=4)"))
+    assert not trained.encodings[0].rescales
+    trained.encodings[0].use_factors(SHORT, LONG)
+    text = tokens(2, 2 * LENGTH)
+    joined = with_encoding(trained, "longrope(factor=4.0)+window(99)", "longrope(factor=4.0)")
+    assert joined.encodings[0].rescales
+    limit = rounding(trained, text)
+    torch.testing.assert_close(joined(text), trained(text), rtol=0, atol=limit)
+    assert not torch.allclose(perturbed(model("longrope(factor=4)"))(text), trained(text), rtol=0, atol=10 * limit)
+    assert not any("factors" in name for name in trained.state_dict())
+    assert trained.to("meta").encodings[0].long_factors.is_meta

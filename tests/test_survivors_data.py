@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poscli.data import Corpus, Split, build, check_trainable, corpus, disk_cache
+from poscli.data import Corpus, Split, build, check_trainable, corpus, disk_cache, hubfaults
 from poscli.data.corpora import hub, source_of
 from poscli.data.hubspec import HubSpec
 from poscli.data.source import Document, Reading, Source
@@ -309,13 +309,13 @@ class AnsweredError(OSError):
 )  # fmt: skip
 def test_advice_depends_on_the_status_of_any_cause(status: int, advice: str, datasets: ModuleType) -> None:
     error = with_cause(ValueError("outer"), with_cause(AnsweredError(status), OSError("inner")))
-    assert hub._status(error) == status
+    assert hubfaults.status(error) == status
     with (
         pytest.raises(DataError, match=f"^cannot load hf:org/set: inner; {advice}"),
         hub._explained(HubSpec("org/set")),
     ):
         raise error
-    assert hub._status(OSError("none")) == 0
+    assert hubfaults.status(OSError("none")) == 0
 
 
 def test_offline_the_advice_is_to_go_online(datasets: Any) -> None:
@@ -329,7 +329,7 @@ def test_the_causes_of_an_error_end_where_they_are_suppressed() -> None:
         try:
             raise_it()
         except ValueError as error:
-            return [str(each) for each in hub._chain(error)]
+            return [str(each) for each in hubfaults.chain(error)]
         raise AssertionError
 
     def implicit() -> None:

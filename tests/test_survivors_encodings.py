@@ -50,6 +50,7 @@ def test_encodings_of_which_all_layers_use_one_instance() -> None:
 
 
 BOUNDS = {  # of options: values that are allowed, and the nearest that are not, at a training length of 24
+    "alibi": (["most=0.1, scale=0.1"], ["most=0", "scale=0"]),
     "clipped": (["clip=1"], ["clip=0"]),
     "convolution": (["width=1"], ["width=0"]),
     "cope": (["max_pos=2"], ["max_pos=1"]),
@@ -68,10 +69,13 @@ BOUNDS = {  # of options: values that are allowed, and the nearest that are not,
     "grape-additive": (["probe=2"], ["probe=0", "probe=3"]),
     "hierarchical": (["alpha=0.6"], ["alpha=0", "alpha=1", "alpha=0.5"]),
     "interpolated": (["factor=1"], ["factor=0.9"]),
-    "llama3": (["low=1, high=2"], ["low=0, high=2", "low=2, high=2"]),
+    "llama3": (["low=1, high=2", "original=2"], ["low=0, high=2", "low=2, high=2", "original=1"]),
     "logn": (["length=2"], ["length=1"]),
-    "longrope": (["keep_first=0", "search=0"], ["keep_first=-1", "search=-1"]),
-    "p-rope": (["p=0", "p=1"], ["p=-0.1", "p=1.1"]),
+    "longrope": (
+        ["keep_first=0", "search=0", "attention=0.1"],
+        ["keep_first=-1", "search=-1", "attention=0", "original=1"],
+    ),
+    "p-rope": (["p=0", "p=1", "factor=1"], ["p=-0.1", "p=1.1", "factor=0.9"]),
     "path": (["rank=1"], ["rank=0"]),
     "polynomial": (["degree=1"], ["degree=0"]),
     "pope": (["base=1.1"], ["base=1"]),
@@ -83,8 +87,8 @@ BOUNDS = {  # of options: values that are allowed, and the nearest that are not,
     ),
     "rope-clip": (["clip=0", "clip=4"], ["clip=-1", "clip=5"]),
     "rope-dropped": (["recalibrate=0", "recalibrate=1"], ["recalibrate=-0.1", "recalibrate=1.1"]),
-    "rope-dynamic": (["factor=1"], ["factor=0.9"]),
-    "rope-linear": (["factor=1"], ["factor=0.9"]),
+    "rope-dynamic": (["factor=1", "original=2"], ["factor=0.9", "original=1"]),
+    "rope-linear": (["factor=1", "original=2"], ["factor=0.9", "original=1"]),
     "sandwich": (["width=2", "base=1.1"], ["width=0", "width=3", "base=1"]),
     "self-extend": (
         ["window=8, group=1", "window=23", "window=24, group=2"],
@@ -96,7 +100,10 @@ BOUNDS = {  # of options: values that are allowed, and the nearest that are not,
     "t5": (["buckets=2, far=2"], ["buckets=1", "buckets=4, far=2"]),
     "temper": (["c=0", "length=1", "search=0", "search=2"], ["c=-0.1", "length=0", "search=-1", "search=1"]),
     "window": (["width=1"], ["width=0"]),
-    "yarn": (["beta_slow=1, beta_fast=2"], ["beta_slow=0, beta_fast=2", "beta_slow=2, beta_fast=2"]),
+    "yarn": (
+        ["beta_slow=1, beta_fast=2", "attention=0.1", "original=2"],
+        ["beta_slow=0, beta_fast=2", "beta_slow=2, beta_fast=2", "attention=0", "original=1"],
+    ),
 }
 WITHIN = [f"{name}({options})" for name, (allowed, _) in BOUNDS.items() for options in allowed]
 BEYOND = [f"{name}({options})" for name, (_, refused) in BOUNDS.items() for options in refused]

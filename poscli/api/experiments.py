@@ -12,7 +12,6 @@ from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import ModelConfig, RunConfig
 from poscli.equation import Encoding
-from poscli.evaluation.extrapolate import extrapolate as evaluate
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import runs_as
@@ -27,6 +26,7 @@ from poscli.system.device import device_of
 from poscli.system.errors import UsageError
 from poscli.system.plugin_sources import blamed
 from poscli.tasks import open_task
+from poscli.training.recalibrate import evaluate
 from poscli.training.train import train as train_run
 from poscli.verify import Verdict
 from poscli.verify import verify as check_all
@@ -86,9 +86,9 @@ def extrapolate(
     with blamed():
         check_judge(run, judge)
         task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
-        chosen = runs_as(with_known_plugins([run], strict=True), request.as_, strict=True)
+        chosen = runs_as(with_known_plugins([run], strict=True), request, strict=True)
         setups = [EvaluationSetup(each, task, settings_of(each.config, request, smoke), where) for each in chosen]
-        tables = [evaluate(each.run, each.task, each.settings, each.device) for each in setups]
+        tables = [evaluate(each) for each in setups]
         for each in setups if request.why else []:
             explain(each, judge)
     return Measured.of(tables)

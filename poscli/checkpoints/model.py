@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -78,8 +78,8 @@ class CheckpointModel:
         like = next(self.stock.parameters())
         return "+".join(dict.fromkeys(self._seats.choice(each, like).name for each in self.encodings))
 
-    def under(self, encodings: Sequence[Encoding]) -> CheckpointModel:
-        return CheckpointModel(self.stock, self._seats, self.architecture, encodings)
+    def under(self, encodings: Sequence[Encoding]) -> Self:
+        return type(self)(self.stock, self._seats, self.architecture, encodings)
 
     def __call__(self, tokens_BT: Tensor) -> Tensor:
         """Logits `[B, T, V]` of all tokens."""

@@ -16,6 +16,7 @@ import typer
 
 from poscli import __version__
 from poscli.cli import (
+    advise,
     bench,
     card,
     compare,
@@ -52,6 +53,7 @@ app = typer.Typer(
 
 app.command("train")(train.train)
 app.command("extrapolate")(extrapolate.extrapolate)
+app.command("advise")(advise.advise)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("run")(run.run)

@@ -77,7 +77,7 @@ def work(
         task = open_task(config.task, config.corpus, config.tokenizer)
         run = adopted(config, task, runs, device, rows)
         settings = settings_of(config, request, smoke)
-        setups += [EvaluationSetup(each, task, settings, device) for each in runs_as([run], request.as_, strict=True)]
+        setups += [EvaluationSetup(each, task, settings, device) for each in runs_as([run], request, strict=True)]
     return setups
 
 

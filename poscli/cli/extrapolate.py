@@ -67,8 +67,8 @@ def extrapolate(
 
     With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ...
     """
-    from poscli.evaluation.extrapolate import extrapolate as evaluate
     from poscli.evaluation.why.explain import explain
+    from poscli.training.recalibrate import evaluate
 
     judging = _judge(judge, request, out_ / "runs")
     wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
@@ -82,7 +82,7 @@ def extrapolate(
         return
     plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
     checkpoints.keep(work)
-    tables = [evaluate(each.run, each.task, each.settings, each.device) for each in work]
+    tables = [evaluate(each) for each in work]
     for each in work if request.why else []:
         explain(each, judging)
     _show(tables, request, out_, json_)
@@ -137,7 +137,7 @@ def _work(
 
     device, opened = device_of(device_name), cache(open_task)
     selected = with_known_plugins(select(runs, ids, encodings), strict=bool(ids))
-    chosen = runs_as(selected if ids else trained(selected), request.as_, strict=bool(ids or encodings))
+    chosen = runs_as(selected if ids else trained(selected), request, strict=bool(ids or encodings))
     return [
         EvaluationSetup(
             run,

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from poscli.cli.complete import OF_FIELDS
-from poscli.config.count import TokenCount, write_count
+from poscli.config.count import Longest, TokenCount, write_count
 from poscli.config.request import Ratio
 from poscli.config.validate import rule, validated
 from poscli.system.errors import UsageError
@@ -115,18 +115,22 @@ def _option(name: str, path: tuple[str, ...], field: FieldInfo, flags: Flags, sh
 def _type(field: FieldInfo, flag: str) -> tuple[Any, Any, Callable[[Any], Any]]:
     """The type and the default that typer takes for a field, and the function that reads the option's value.
 
-    A token count is given as a text such as 2M, a tuple of numbers as one text with commas, any other list by
-    repeating the option, and a table of numbers by repeating it with `key=value` pairs.
+    A token count is given as a text such as 2M, a longest window as one such as 8x, a tuple of numbers as one text with
+    commas, any other list by repeating the option, and a table of numbers by repeating it with `key=value` pairs.
     """
     choices = get_args(field.annotation)
     kind = choices[0] if NoneType in choices else field.annotation  # `int | None` is an int that may be left out
     default = field.get_default(call_default_factory=True)
     if get_origin(kind) is dict:
         return list[str], None, lambda pairs: assignments(pairs, flag)
+    if kind is Longest:
+        return str, default, lambda text: _read(kind, text, flag)
     if get_origin(kind) is tuple and get_args(kind)[0] in (TokenCount, Ratio):
         return str, None, lambda text: _read(kind, text.split(","), flag)
     if get_origin(kind) in (list, tuple):
         return list[str], None, list
+    if kind == TokenCount:  # one that may be left out
+        return str, None, lambda text: _read(TokenCount, text, flag)
     if any(isinstance(item, BeforeValidator) for item in field.metadata):
         return str, write_count(default), lambda text: _read(TokenCount, text, flag)
     return kind, default, lambda value: value

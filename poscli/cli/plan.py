@@ -63,11 +63,12 @@ def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
     from functools import cache
 
     from poscli.evaluation.extrapolate import settings_of
-    from poscli.evaluation.posthoc import posthoc_specs
+    from poscli.evaluation.posthoc import posthoc_runs
     from poscli.evaluation.why.explain import is_left_to_explain
-    from poscli.runs.run import evaluated_as
+    from poscli.runs.run import Run
     from poscli.system.device import device_of
     from poscli.tasks import open_task
+    from poscli.training.recalibrate import seconds_left
 
     opened, planned = cache(open_task), []
     for job in jobs:
@@ -75,17 +76,16 @@ def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
         task = opened(config.task, config.corpus, config.tokenizer)
         training = _training(config, task, job.runs, device, anew=anew)
         run = None if anew else _existing(job.runs / training.run_id)
-        others = posthoc_specs(config, job.extrapolate.as_, strict=False)
-        models: list[Run | None] = [None] * (1 + len(others))
-        if run is not None:
-            models = [run, *(evaluated_as(run, other) for other in others)]
+        others = posthoc_runs(run or Run(job.runs / training.run_id, config, {}), job.extrapolate, strict=False)
+        models: list[Run | None] = [None] * (1 + len(others)) if run is None else [run, *others]
         settings = settings_of(config, job.extrapolate)
         why = job.extrapolate.why and is_left_to_explain(run, task, settings)
         each = [
             _evaluation(model, config, task, settings, device, why=why and i == 0) for i, model in enumerate(models)
         ]
         done = "complete, evaluated" if all(e.seconds == 0 for e in each) else training.done
-        seconds = training.seconds + sum(e.seconds for e in each)
+        recalibrations = sum(seconds_left(other, task, device) for other in others)
+        seconds = training.seconds + recalibrations + sum(e.seconds for e in each)
         memory = max(training.memory_gib, *(e.memory_gib for e in each))
         planned.append(replace(training, done=done, seconds=seconds, memory_gib=memory))
     return planned
@@ -94,12 +94,14 @@ def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
 def evaluations(setups: Iterable[EvaluationSetup], *, why: bool, judge: Run | None = None) -> list[PlannedJob]:
     """The evaluations of some runs, and with `why` the analyses that are not made yet. Nothing is written."""
     from poscli.evaluation.why.explain import is_left_to_explain
+    from poscli.training.recalibrate import seconds_left
 
     planned = []
     for each in setups:
         run, task, settings = each.run, each.task, each.settings
         left = why and is_left_to_explain(run, task, settings, judge)
-        planned.append(_evaluation(run, run.config, task, settings, each.device, why=left))
+        job = _evaluation(run, run.config, task, settings, each.device, why=left)
+        planned.append(replace(job, seconds=job.seconds + seconds_left(run, task, each.device)))
     return planned
 
 

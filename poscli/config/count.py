@@ -1,4 +1,4 @@
-"""Numbers of tokens as people write them: 4096, 500k, 2M."""
+"""Numbers of tokens as people write them: 4096, 500k, 2M, or 8x for a multiple of the training length."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ MOST = 2**63 - 1  # of anything that a table holds as int64: tokens, seeds
 LONGEST_WINDOW = 2**20  # tokens of a training window or of a memory
 LARGEST_BATCH = 2**20  # windows
 LONGEST_TEXT = 100  # characters of a number; Python refuses to print integers of more than 4300 digits
+LARGEST_MULTIPLE = MOST // LONGEST_WINDOW  # of the training length, so that the product is at most MOST
 FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
@@ -44,4 +45,36 @@ def write_count(number: int) -> str:
     return f"{number // factor}{suffix.upper() if factor > FACTORS['k'] else suffix}"
 
 
+def read_longest(value: object) -> int | str:
+    """The canonical form of a longest window: a number of tokens, or a multiple of the training length.
+
+    >>> read_longest(4096), read_longest("4096"), read_longest("8x"), read_longest("1.50X")
+    (4096, 4096, '8x', '1.5x')
+    """
+    text = str(value).strip()
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)x|(\d+)", text, re.IGNORECASE | re.ASCII)
+    if isinstance(value, bool) or len(text) > LONGEST_TEXT or not match:
+        raise ValueError("no length; write a number of tokens such as 4096, or 8x for 8 times the training length")
+    if match[1]:
+        multiple = Decimal(match[1])
+        if not 1 <= multiple <= LARGEST_MULTIPLE:
+            raise ValueError(f"the multiple must be greater than or equal to 1 and at most {LARGEST_MULTIPLE}")
+        return f"{multiple.normalize():f}x"
+    number = int(match[2])
+    if not 1 <= number <= MOST:
+        bound = "greater than or equal to 1" if number < 1 else f"less than or equal to {MOST}"
+        raise ValueError(f"the number of tokens must be {bound}")
+    return number
+
+
+def longest_window(longest: int | str, length: int) -> int:
+    """The tokens of a longest window, in its canonical form, for a training length.
+
+    >>> longest_window(4096, 512), longest_window("8x", 512), longest_window("1.5x", 512)
+    (4096, 4096, 768)
+    """
+    return longest if isinstance(longest, int) else round(Decimal(longest.removesuffix("x")) * length)
+
+
+Longest = Annotated[int | str, BeforeValidator(read_longest)]
 TokenCount = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(read_count)]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator
 
-from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, TokenCount
+from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, Longest, TokenCount
 from poscli.config.validate import Frozen
 
 DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
@@ -49,11 +49,10 @@ class TrainRequest(Frozen):
 class ExtrapolateRequest(Frozen):
     """How to evaluate: the table [extrapolate] of a suite, the options of `poscli extrapolate`."""
 
-    max_len: int | None = Field(
+    max_len: Longest | None = Field(
         None,
-        ge=1,
-        le=MOST,
-        description="Longest evaluation window, in tokens; by default 16 times the training length.",
+        description="Longest evaluation window: a number of tokens, or a multiple of the training length such as 8x; "
+        "by default 16x.",
     )
     lengths: Annotated[tuple[Ratio, ...], AfterValidator(ascending)] = Field(
         (),
@@ -69,6 +68,18 @@ class ExtrapolateRequest(Frozen):
         alias="as",
         description="Evaluate under another encoding as well, without training: 'yarn', 'rope+logn', or all of them "
         "with 'all'; repeatable.",
+    )
+    recalibrate: TokenCount | None = Field(
+        None,
+        description="Before each evaluation under another encoding, train the model under it on so many tokens of its "
+        "own corpus, such as 200k, with 0.3 times its learning rates; by default it is evaluated as it is.",
+    )
+    recalibrate_length: int | None = Field(
+        None,
+        ge=8,
+        le=LONGEST_WINDOW,
+        description="Tokens in a window of --recalibrate; by default the training length, at which an encoding that "
+        "follows the length of the text, such as yarn without a factor, changes nothing yet.",
     )
     baselines: list[str] = Field(
         list(DEFAULT_BASELINES),

@@ -30,7 +30,9 @@ class ALiBi(Encoding):
 
     The smallest slope is 2^-`most` for a power of two of heads (MPT's alibi_bias_max). `scale` multiplies all slopes:
     a trained model can be evaluated with other slopes (`--as 'alibi(scale=0.25)'`). With `before_scale` the penalty is
-    subtracted before q_i . k_j is divided by sqrt(D), as in Falcon, so that slopes are m_h / sqrt(D).
+    subtracted before q_i . k_j is divided by sqrt(D), as in Falcon, so that slopes are m_h / sqrt(D). (transformers
+    computes Falcon's m_h j in bfloat16: its scores differ by up to 3/256 of m_h j / sqrt(D), unless all slopes are
+    powers of two and j is at most 256.)
     """
 
     shared = True

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from poscli.config.count import longest_window
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.evaluation.measure import Evaluation, EvaluationSetup
@@ -17,8 +18,9 @@ from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows, rec
 from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
 from poscli.model.language_model import LanguageModel
+from poscli.model.transformer import Model
 from poscli.runs.details import DETAILS
-from poscli.runs.load import load_model
+from poscli.runs.load import load_model, load_recalibrated
 from poscli.runs.results import Tables, evaluated_under, evaluation, write_evaluation
 from poscli.runs.run import Run
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
@@ -39,7 +41,7 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
     longest = round(max(request.lengths, default=LONGEST_RATIO) * length)
     return EvaluationSettings(
         train_length=length,
-        max_len=longest if request.max_len is None else request.max_len,
+        max_len=longest if request.max_len is None else longest_window(request.max_len, length),
         tokens=SMOKE_WINDOWS * stride if smoke else request.tokens,
         stride=stride,
         ratios=request.lengths,
@@ -101,8 +103,16 @@ def _evaluate(setup: EvaluationSetup) -> Tables:
 
 def trained_model(setup: EvaluationSetup) -> LanguageModel:
     """The trained model of a run, under the encoding that it is to be evaluated as."""
-    model = load_model(setup.run, setup.device)
-    return with_encoding(model, setup.run.config.encoding, setup.run.trained) if setup.run.trained else model
+    run = setup.run
+    model = load_model(run, setup.device)
+    if run.trained:
+        model = with_encoding(model, run.config.encoding, run.trained)
+        for encoding in model.encodings:
+            encoding.eval().requires_grad_(False)
+    if run.recalibration:
+        assert isinstance(model, Model), "checkpoints are not trained"
+        load_recalibrated(run, model)
+    return model
 
 
 def _warn_of_overflow(model: LanguageModel, length: int) -> None:

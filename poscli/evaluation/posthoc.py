@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import compress
+from typing import TypeVar
 
+from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.encodings import get, missing, names
 from poscli.equation import Encoding, Shape
 from poscli.equation.composed import Composed
+from poscli.evaluation.recalibration import recalibration, refuse_recalibration
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, evaluated_as
 from poscli.specs import build, check
@@ -27,22 +30,27 @@ from poscli.system.console import warn_once
 from poscli.system.errors import PluginError, UsageError
 
 Leaves = tuple[Leaf, ...]  # the encodings of one layer
+M = TypeVar("M", bound=LanguageModel)
 Pairs = list[tuple[int, int]]  # indices of leaves: in a layer as trained, and in that layer as evaluated
 ALL = "all"  # the target for every spec that needs no training
 
 
-def runs_as(runs: list[Run], targets: list[str], strict: bool) -> list[Run]:
-    """Trained runs, each followed by its evaluations under the targets; UsageError if no run has such an evaluation."""
+def runs_as(runs: list[Run], request: ExtrapolateRequest, strict: bool) -> list[Run]:
+    """Trained runs, each followed by the post-hoc evaluations of a request; UsageError if no run has one."""
+    targets = request.as_
     for target in set(targets) - {ALL}:
         parse(target)
-    found = [
-        each
-        for run in runs
-        for each in (run, *(evaluated_as(run, other) for other in posthoc_specs(run.config, targets, strict)))
-    ]
+    found = [each for run in runs for each in (run, *posthoc_runs(run, request, strict))]
     if targets and len(found) == len(runs):
         raise UsageError(f"nothing trained here can be evaluated as {', '.join(targets)}; --as all shows what can")
     return found
+
+
+def posthoc_runs(run: Run, request: ExtrapolateRequest, strict: bool) -> list[Run]:
+    """The evaluations of a trained run under the other encodings of a request, recalibrated if it asks for that."""
+    refuse_recalibration(run.config, request)
+    others = posthoc_specs(run.config, request.as_, strict)
+    return [evaluated_as(run, other, recalibration(run.config, other, request)) for other in others]
 
 
 def posthoc_specs(config: RunConfig, targets: list[str], strict: bool) -> list[str]:
@@ -91,7 +99,7 @@ def compatible_specs(trained: str, shape: Shape, memory: bool = False) -> list[s
     return [spec for spec in found if spec != str(parse(trained))]
 
 
-def with_encoding(model: LanguageModel, target: str, trained: str) -> LanguageModel:
+def with_encoding(model: M, target: str, trained: str) -> M:
     """A model with the same weights, and with the encodings of the spec `target` instead of `trained`."""
     others = build(parse(target), model.shape, seed=0)
     known, wanted = parse(trained).layers, parse(target).layers
@@ -99,10 +107,10 @@ def with_encoding(model: LanguageModel, target: str, trained: str) -> LanguageMo
         before, after = _parts(own), _parts(other)
         for i, j in _matched(known[n % len(known)], wanted[n % len(wanted)]):
             after[j].take_over(before[i])
-    return model.under([other.to(model.device).eval().requires_grad_(False) for other in others])
+    return model.under([other.to(model.device) for other in others])
 
 
-def joined(model: LanguageModel, spec: str) -> LanguageModel:
+def joined(model: M, spec: str) -> M:
     """A model with the same weights, and with the encodings of a spec joined to those of every layer."""
     others = build(parse(spec), model.shape, seed=0)
     composed: dict[tuple[Encoding, Encoding], Encoding] = {}  # layers that share both encodings share what they make

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class LanguageModel(Protocol):
     def engine(self) -> str:
         """The names of the attention engines that run, joined by +."""
 
-    def under(self, encodings: Sequence[Encoding]) -> LanguageModel:
+    def under(self, encodings: Sequence[Encoding]) -> Self:
         """A model with the same weights, and with these encodings on its layers."""
 
     def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -125,7 +126,7 @@ class Model(nn.Module):
         """Logits `[B, T, V]` of all tokens, as one slice: the vocabulary is small."""
         yield slice(None), self(tokens_BT)
 
-    def under(self, encodings: Sequence[Encoding]) -> Model:
+    def under(self, encodings: Sequence[Encoding]) -> Self:
         """A copy that shares its weights, with these encodings on its layers."""
         copied = copy.deepcopy(self, {id(p): p for p in self.parameters()})
         for attention, encoding in zip(copied.attention, encodings, strict=True):

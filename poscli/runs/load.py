@@ -11,7 +11,7 @@ from poscli.model.transformer import Model
 from poscli.model.weights import load_weights
 from poscli.runs import checkpoint
 from poscli.runs.run import Run
-from poscli.system.errors import UsageError
+from poscli.system.errors import CorruptError, UsageError
 
 
 def load_model(run: Run, device: torch.device) -> LanguageModel:
@@ -28,10 +28,23 @@ def load_trained(run: Run, device: torch.device) -> Model:
 
     UsageError for a checkpoint, which is no model of poscli.
     """
+    return load_for_training(run, device).eval().requires_grad_(False)
+
+
+def load_for_training(run: Run, device: torch.device) -> Model:
+    """The model of `load_trained`, ready to be trained further."""
     if run.config.checkpoint is not None:
         raise UsageError(f"{run.id} is a checkpoint of transformers, and this works with poscli's own models only")
-    config = run.config.model_copy(update={"encoding": run.trained or run.config.encoding})
-    check_plugins(config, run.env)
-    model = fresh_model(config, run.env["corpus"]["vocab"], device)
-    load_weights(model, checkpoint.load(run.checkpoints, config.steps).model)
-    return model.eval().requires_grad_(False)
+    trained = run.training if run.trained else run
+    check_plugins(trained.config, trained.env)
+    model = fresh_model(trained.config, trained.env["corpus"]["vocab"], device)
+    load_weights(model, checkpoint.load(trained.checkpoints, trained.config.steps).model)
+    return model
+
+
+def load_recalibrated(run: Run, model: Model) -> None:
+    """Give the model of a post-hoc evaluation, under its encoding, the weights of its recalibration."""
+    last = checkpoint.load_last(run.checkpoints)
+    if last is None:
+        raise CorruptError(f"{run.checkpoints} holds no checkpoint that can be read; repeat the command that made it")
+    load_weights(model, last.model)

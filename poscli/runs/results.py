@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from poscli.config.run import Recalibration
 from poscli.runs.details import DETAILS, OF_EVALUATION, OF_WHY
 from poscli.runs.run import EVAL, EVALUATED, EXPLAINED, POSITION, POSTHOC, TRAIN, Run, evaluated_as, open_run
 from poscli.runs.schema import (
@@ -57,7 +58,9 @@ def write_evaluation(run: Run, tables: Tables, settings: dict[str, Any]) -> None
     run.files.write(POSITION, table_text(tables.positions))
     _write_details(run, tables.details, OF_EVALUATION)
     run.files.write(EVAL, table_text(tables.rows))
-    content = {"encoding": run.config.encoding, "settings": settings}
+    content: dict[str, Any] = {"encoding": run.config.encoding, "settings": settings}
+    if run.recalibration:
+        content["recalibration"] = run.recalibration.model_dump()
     run.files.write(EVALUATED, json.dumps(content, indent=2) + "\n")
 
 
@@ -88,8 +91,9 @@ def open_evaluated(folder: Path) -> Run:
     if folder.parent.name != POSTHOC:
         return open_run(folder)
     home = open_run(folder.parent.parent)
-    encoding = Sealed(folder, home.files.cure).read_object(EVALUATED).get("encoding")
-    run = evaluated_as(home, str(encoding))
+    known = Sealed(folder, home.files.cure).read_object(EVALUATED)
+    how = Recalibration.model_validate(known["recalibration"]) if "recalibration" in known else None
+    run = evaluated_as(home, str(known.get("encoding")), how)
     if run.folder != folder:
         raise CorruptError(f"{folder} was renamed: it holds the evaluation of {run.folder.name}; {home.files.cure}")
     return run

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from poscli.config.run import SCHEMA, RunConfig, slug, write_run_config
+from poscli.config.run import SCHEMA, Recalibration, RunConfig, slug, write_run_config
 from poscli.runs.lock import is_locked, locked
 from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.errors import CorruptError, PoscliError
@@ -24,9 +24,10 @@ ENDED = ("complete", "diverged")  # states in which nothing is left to train; fr
 CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
 TRAIN, EVAL, POSITION, EVALUATED = "train.csv", "eval.csv", "position.csv", "eval.json"
 EXPLAINED = "why.json"
+CHECKPOINTS = "checkpoints"
 POSTHOC = "as"  # the folder of the evaluations under other encodings
 # What a run has only once it works.
-RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, "checkpoints", "nll", POSTHOC)
+RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, CHECKPOINTS, "nll", POSTHOC)
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,6 +38,7 @@ class Run:
     config: RunConfig
     env: dict[str, Any]
     trained: str = ""  # in a post-hoc evaluation, the encoding that the model was trained with
+    recalibration: Recalibration | None = None  # in a post-hoc evaluation, the training that comes before it
 
     def __repr__(self) -> str:
         return f"{self.id}: {self.label}, seed {self.config.seed}, {self._said}, in {self.folder}"
@@ -78,11 +80,16 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The run's name in tables: its encoding, its memory, and the encoding it was trained with if that differs."""
+        """The run's name in tables: its encoding and memory, and in a post-hoc evaluation what came before it."""
         memory = f" (memory {self.config.model.memory})" if self.config.model.memory else ""
         if (checkpoint := self.config.checkpoint) is not None:
             return f"{checkpoint.name} as {self.config.encoding}" if self.trained else checkpoint.name
-        return f"{self.trained} as {self.config.encoding}{memory}" if self.trained else self.config.encoding + memory
+        if not self.trained:
+            return self.config.encoding + memory
+        how, longer = self.recalibration, ""
+        if how and how.length != self.config.length:
+            longer = f" at length {how.length}"
+        return f"{self.trained} as {self.config.encoding}{memory}" + (f" ({how}{longer})" if how else "")
 
     @property
     def fingerprint(self) -> str:
@@ -91,8 +98,8 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of its checkpoints."""
-        return self.home / "checkpoints"
+        """The folder of its checkpoints; those of a recalibration are in the folder of its evaluation."""
+        return (self.folder if self.recalibration else self.home) / CHECKPOINTS
 
     @property
     def train_csv(self) -> Path:
@@ -120,7 +127,9 @@ class Run:
         A run that no process works on is not `training` but `interrupted`: its process was killed.
         """
         if self.trained:
-            return Run(self.home, self.config, self.env).status()
+            training = self.training.status()
+            if self.recalibration is None or training["state"] != "complete":
+                return training
         if not self.files.has(STATUS):
             return {"state": "planned", "step": 0, "steps": self.config.steps, "message": ""}
         status = self.files.read_object(STATUS)
@@ -129,6 +138,11 @@ class Run:
         if status["state"] == "training" and not is_locked(self.folder):
             status["state"] = "interrupted"
         return status
+
+    @property
+    def training(self) -> Run:
+        """In a post-hoc evaluation, the trained run that it belongs to."""
+        return Run(self.home, self.config.model_copy(update={"encoding": self.trained}), self.env)
 
     def set_status(self, state: str, step: int, message: str = "") -> None:
         """Write the status."""
@@ -142,11 +156,13 @@ class Run:
         return locked(self.folder)
 
 
-def evaluated_as(run: Run, encoding: str) -> Run:
-    """The post-hoc evaluation of a trained run under another encoding."""
+def evaluated_as(run: Run, encoding: str, recalibration: Recalibration | None = None) -> Run:
+    """The post-hoc evaluation of a trained run under another encoding, recalibrated or with its weights as trained."""
     config = run.config.model_copy(update={"encoding": encoding})
-    mark = hashlib.sha256(encoding.encode()).hexdigest()[:6]  # the slugs of start=5 and start=-5 are equal
-    return Run(run.folder / POSTHOC / f"{slug(encoding)}-{mark}", config, run.env, trained=run.config.encoding)
+    identity = encoding + (recalibration.model_dump_json() if recalibration else "")
+    mark = hashlib.sha256(identity.encode()).hexdigest()[:6]  # the slugs of start=5 and start=-5 are equal
+    folder = run.folder / POSTHOC / f"{slug(encoding)}-{mark}"
+    return Run(folder, config, run.env, trained=run.config.encoding, recalibration=recalibration)
 
 
 def create(folder: Path, config: RunConfig, env: dict[str, Any]) -> Run:

@@ -12,13 +12,13 @@ from pathlib import Path
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.validate import Frozen
-from poscli.evaluation.extrapolate import extrapolate, settings_of
+from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.posthoc import posthoc_specs
+from poscli.evaluation.posthoc import posthoc_runs
 from poscli.evaluation.why.explain import explain
-from poscli.runs.run import evaluated_as
 from poscli.system.device import device_of
 from poscli.tasks import Task, open_task
+from poscli.training.recalibrate import evaluate
 from poscli.training.train import train
 
 OpenTask = Callable[[str, str, str], Task]  # name, corpus, tokenizer
@@ -57,10 +57,9 @@ def run_job(job: Job, open_task: OpenTask = open_task) -> Iterator[Path]:
     config, device = job.config, device_of(job.device)
     task = open_task(config.task, config.corpus, config.tokenizer)
     run = train(config, task, job.runs, device)
-    posthoc = posthoc_specs(config, job.extrapolate.as_, strict=False)
-    for each in (run, *(evaluated_as(run, encoding) for encoding in posthoc)):
-        settings = settings_of(config, job.extrapolate)
-        extrapolate(each, task, settings, device)
+    for each in (run, *posthoc_runs(run, job.extrapolate, strict=False)):
+        setup = EvaluationSetup(each, task, settings_of(config, job.extrapolate), device)
+        evaluate(setup)
         if job.extrapolate.why:
-            explain(EvaluationSetup(each, task, settings, device))
+            explain(setup)
         yield each.folder

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from poscli.config.request import ExtrapolateRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
 from poscli.config.suite import Suite
@@ -14,6 +15,7 @@ from poscli.evaluation.estimate import refuse_unaffordable
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_specs
+from poscli.evaluation.recalibration import refuse_recalibration
 from poscli.sweep.job import Job, Outcome
 from poscli.sweep.runners import Runner
 from poscli.system.console import note
@@ -48,7 +50,7 @@ def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     settings = settings_of(configs[0], suite.extrapolate)
     refuse_unaffordable(configs[0], settings, where)  # first: a task may make a text for every length
     Plan(task, settings)  # refuses lengths for which no document is long enough
-    _refuse_useless_posthoc(configs, suite.extrapolate.as_)
+    _refuse_useless_posthoc(configs, suite.extrapolate)
     return [Job(config=config, extrapolate=suite.extrapolate, runs=runs, device=device) for config in configs]
 
 
@@ -83,6 +85,9 @@ def run_jobs(jobs: Sequence[Job], runner: Runner, report: Callable[[str], None])
     return results
 
 
-def _refuse_useless_posthoc(configs: Sequence[RunConfig], targets: list[str]) -> None:
+def _refuse_useless_posthoc(configs: Sequence[RunConfig], request: ExtrapolateRequest) -> None:
+    for config in configs:
+        refuse_recalibration(config, request)
+    targets = request.as_
     if targets and not any(posthoc_specs(config, targets, strict=False) for config in configs):
         raise UsageError(f"none of the suite's encodings can be evaluated as {', '.join(targets)}")

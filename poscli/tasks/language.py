@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 
 from poscli.data import Corpus, batch, check_trainable, load_corpus, optimum_of
 from poscli.tasks.task import TASKS, Batch, Task
-from poscli.tasks.text import Text
+from poscli.tasks.text import OpenedText, Text
 
 CHUNK_TOKENS = 1 << 22  # read at a time where the tokens of a corpus are counted
 
 
 @TASKS.register("language")
 class Language(Task):
-    """Every token but the first of a document is a target. Evaluation reads the corpus' held-out documents."""
+    """Every token but the first of a document is a target. Evaluation reads the corpus' held-out documents.
+
+    If the tokenizer opens every text with a token, every window begins with it, in training and in evaluation.
+    """
 
     summary = "predict the next token of a corpus"
     protocols = ("nonoverlapping", "sliding", "fixed")
@@ -26,14 +29,16 @@ class Language(Task):
         self.data = data
         self.corpus, self.fingerprint, self.vocab = data.spec, data.fingerprint, data.vocab
         self.bytes_per_token = data.train.bytes / (len(data.train.tokens) - data.train.documents)
-        self._text = Text(data.valid)
 
     @classmethod
     def open(cls, corpus: str, tokenizer: str) -> Language:
         return cls(load_corpus(corpus, tokenizer=tokenizer))
 
     def batch(self, *, size: int, length: int, seed: int, step: int, segments: int = 1) -> Batch:
-        return Batch(batch(self.data.train, length=length, size=size, seed=seed, step=step, segments=segments))
+        tokens = batch(self.data.train, length=length, size=size, seed=seed, step=step, segments=segments)
+        if self.data.tokenizer.opens and step % segments == 0:  # other windows continue those of the step before
+            tokens[:, 0] = self.data.tokenizer.end
+        return Batch(tokens)
 
     def text(self, length: int) -> Text:
         return self._text
@@ -58,6 +63,11 @@ class Language(Task):
             return None
         best = optimum_of(self.corpus)
         return best(tokens) if best else None
+
+    @cached_property
+    def _text(self) -> Text:
+        coder = self.data.tokenizer
+        return OpenedText(self.data.valid, opening=coder.end) if coder.opens else Text(self.data.valid)
 
     @cached_property
     def _surprise(self) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ Shapes: B windows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,3 +116,20 @@ class Text(HeldOut):
         """The indices in the split of the last `count` tokens of each window, its last target included."""
         last = self.split.starts[spans[:, 0]] + spans[:, 1]
         return last[:, None] + np.arange(1 - count, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedText(Text):
+    """Text in which every window begins with one token, wherever in a document it begins.
+
+    The token, with which the tokenizer opens every text, takes the place of the window's first input; the targets stay
+    as they are. A model that was trained with it in front of everything predicts badly without it: short windows, most
+    of which begin inside a document, would suffer more than long ones, which would look better than they are.
+    """
+
+    opening: int = field(kw_only=True)
+
+    def windows(self, spans: Spans, length: int) -> NDArray[np.int64]:
+        tokens = super().windows(spans, length)
+        tokens[:, 0] = self.opening
+        return tokens

@@ -29,7 +29,7 @@ def train(config: RunConfig, task: Task, runs: Path, device: torch.device) -> Ru
     folder = runs / config.run_id(task.fingerprint)
     with locked(folder):
         run = open_run(folder) if exists(folder) else None
-        if run and _has_ended(run):
+        if run and has_ended(run):
             note(f"{run.id} is {run.status()['state']} already: nothing to train")
             return run
         model = fresh_model(config, task.vocab, device)
@@ -43,7 +43,7 @@ def train(config: RunConfig, task: Task, runs: Path, device: torch.device) -> Ru
     return run
 
 
-def _has_ended(run: Run) -> bool:
+def has_ended(run: Run) -> bool:
     """Whether nothing is left to train. The end of a complete run whose last checkpoint is damaged is left."""
     state = run.status()["state"]
     if state == "complete" and not checkpoint.is_whole(run.checkpoints, run.config.steps):

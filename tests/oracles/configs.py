@@ -15,6 +15,7 @@ def llama(kind: str, width: int, length: int, base: float = 10000.0, **scaling: 
     `length` is `max_position_embeddings`. The length of the first training is outside the keys of the scaling for
     LongRoPE, as in Phi-3's configuration, and among them for others.
     """
+    lib.transformers.logging.set_verbosity_error()  # it warns of factors that do not follow from the lengths
     config = lib.transformers.LlamaConfig
     sizes = {"hidden_size": HEADS * width, "num_attention_heads": HEADS, "max_position_embeddings": length}
     if kind == "longrope" and (original := scaling.pop("original_max_position_embeddings", None)):

@@ -154,7 +154,7 @@ class HuggingFace(Tokenizer):
 def _opening(files: TokenizerFiles, backend: Any) -> tuple[int, bool]:
     """The token that opens documents, and whether the tokenizer itself puts it in front of every text."""
     plain, whole = (backend.encode("a", add_special_tokens=special).ids for special in (False, True))
-    front = next((whole[:at] for at in range(len(whole)) if whole[at : at + len(plain)] == plain), [])
+    front: list[int] = next((whole[:at] for at in range(len(whole)) if whole[at : at + len(plain)] == plain), [])
     named = {key: backend.token_to_id(token_text(files.settings.get(key)) or "") for key in ("bos_token", "eos_token")}
     if files.settings.get("add_bos_token") is False:
         front = []

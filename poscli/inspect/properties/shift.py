@@ -87,9 +87,10 @@ def _change(tested: TestedModel, encoding: Encoding, shift: Tensor) -> float | N
 
 
 def _attention(tested: TestedModel, encoding: Encoding, shift: Tensor) -> Tensor:
-    """Attention among some tokens, the first of which is `shift` after the first position."""
+    """Attention among some tokens, spread over a training window, the first `shift` after the first position."""
     count = min(TOKENS[encoding.axes], tested.length // 2)
-    pos = shifted_positions(encoding, count, shift)
+    apart = tested.length // count if encoding.axes == 1 else 1
+    pos = shifted_positions(encoding, count, shift, apart)
     given = draw_inputs(tested.shape, count, count, torch.float64, seed=tested.seed)
     return attend_at(encoding, embedded(encoding, given, pos, tested.tokens(count)), pos)
 

@@ -1,0 +1,112 @@
+"""One checkpoint under every encoding that needs no training, at its trained length and at a longer one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poscli.checkpoints.architecture import Architecture, architecture
+from poscli.checkpoints.paste import Snippet, cropped, fixed, snippets
+from poscli.checkpoints.run import Wish, checkpoint_config, config_of
+from poscli.checkpoints.source import find
+from poscli.config.request import ExtrapolateRequest
+from poscli.config.run import RunConfig
+from poscli.config.target import read_target
+from poscli.evaluation.extrapolate import extrapolate, settings_of
+from poscli.evaluation.measure import EvaluationSetup
+from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs, runs_as
+from poscli.report.advice import Advice, Candidate
+from poscli.runs.adopt import adopted, keep
+from poscli.runs.results import Tables, evaluations
+from poscli.runs.schema import FULL
+from poscli.system.device import device_of
+from poscli.tasks import open_task, task_columns
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a person asks: a checkpoint, the length of the inputs, and what to measure it on."""
+
+    model: str  # DIR or hf:ORG/NAME@REVISION
+    target: str  # 32k, 8192 or 4x
+    corpus: str
+    tokens: int  # scored per length and protocol
+    encodings: tuple[str, ...] = ()  # to compare; () for all that need no training
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The checkpoint, the length that it is to read, and its evaluations, the first one as it is."""
+
+    name: str  # in the results
+    model: str  # what programs load: a folder, or ORG/NAME
+    config: dict[str, Any]  # the content of its config.json
+    architecture: Architecture
+    run: RunConfig
+    target: int
+    work: tuple[EvaluationSetup, ...]
+
+
+def opened(question: Question, runs: Path) -> Matrix:
+    """The checkpoint and the evaluations that are asked for. Nothing is written.
+
+    The factor of every scaling is the one for the target: a configuration has one factor for inputs of all lengths, and
+    what it costs on short ones must be measured with this factor.
+    """
+    device = device_of(question.device)
+    run_config, rows = checkpoint_config(Wish(question.model, question.corpus), device)
+    assert run_config.checkpoint is not None
+    length = run_config.length
+    target = read_target(question.target, length)
+    task = open_task(run_config.task, run_config.corpus, run_config.tokenizer)
+    wanted = posthoc_specs(run_config, list(question.encodings or [ALL]), strict=True)
+    specs = dict.fromkeys(fixed(spec, length, target) for spec in wanted)
+    request = ExtrapolateRequest(lengths=(1, target / length), tokens=question.tokens, **{"as": list(specs)})
+    settings = settings_of(run_config, request)
+    own = adopted(run_config, task, runs, device, rows)
+    work = [EvaluationSetup(run, task, settings, device) for run in runs_as([own], request, strict=True)]
+    source = find(run_config.checkpoint.source, config_only=True)
+    model = source.spec.removeprefix("hf:").partition("@")[0] if source.revision else question.model
+    config = dict(config_of(source))
+    return Matrix(
+        run_config.checkpoint.name, model, config, architecture(config), run_config, target, tuple(work)
+    )  # fmt: skip
+
+
+def measured(matrix: Matrix) -> Tables:
+    """The tables of all evaluations; those that are there already are not made again."""
+    keep(matrix.work[0].run)
+    for each in matrix.work:
+        extrapolate(each.run, each.task, each.settings, each.device)
+    return evaluations([each.run for each in matrix.work], task_columns())
+
+
+def to_paste(
+    matrix: Matrix, advice: Advice, runtimes: Sequence[str]
+) -> tuple[list[Snippet], Candidate | None, list[Snippet]]:
+    """What to paste for the advice; and if no program has a key for it, the best candidate for which one has, with its.
+
+    Only candidates whose gain counts are looked at.
+    """
+    if advice.chosen is None:
+        return cropped(matrix.model, matrix.run.length, runtimes), None, []
+    first = _snippets(matrix, advice.chosen, runtimes)
+    if any(not each.reason for each in first):
+        return first, None, []
+    for other in advice.candidates:
+        if other.counts and other != advice.chosen:
+            found = _snippets(matrix, other, runtimes)
+            if any(not each.reason for each in found):
+                return first, other, found
+    return first, None, []
+
+
+def _snippets(matrix: Matrix, candidate: Candidate, runtimes: Sequence[str]) -> list[Snippet]:
+    own = matrix.run.encoding
+    spec = candidate.spec or own
+    if candidate.variant != FULL:
+        spec = posthoc_spec(own, candidate.variant, matrix.run.model.shape(matrix.run.length))
+    return snippets(matrix.model, matrix.architecture, matrix.config, spec, matrix.target, runtimes)

@@ -1,0 +1,148 @@
+"""The advice about a trained model: what is recommended, and when the honest answer is to read the last tokens only."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_results import results, units_of
+
+from poscli.report.advice import advise
+from poscli.report.advice_text import answer, candidates_table, notes, show_advice
+from poscli.report.over_seeds import Units
+from poscli.system.console import PlainConsole
+from poscli.system.errors import UsageError
+
+L, T = 256, 1024
+BASE = 1.3  # the loss for which the window of fake results changes nothing
+
+
+def gains(gain, cost=0.0):
+    """A behaviour: this gain in nats at 4 L, and this much more loss at L, which the gain at 4 L is measured beside."""
+    return BASE + cost, lambda octaves: gain * octaves / 2
+
+
+def measured(**behaviours):
+    """Rows and units of a model `m` under its own encoding and others; the names are those of specs."""
+    shapes = {("m" if name == "own" else f"m as {name}"): shape for name, shape in behaviours.items()}
+    rows, _ = results(shapes, train_length=L, lengths=(L, 2 * L, T))
+    return rows, units_of(rows, documents=16)
+
+
+def advice_for(**behaviours):
+    rows, units = measured(**behaviours)
+    return advise(rows, Units(units), "m", T)
+
+
+def test_the_best_is_chosen_and_what_it_costs_is_said():
+    found = advice_for(own=gains(-0.5), yarn=gains(0.2, 0.02), rope=gains(0.1), none=gains(-0.9))
+    assert [each.spec for each in found.candidates][:2] == ["yarn", "rope"]
+    assert found.chosen.spec == "yarn"
+    ln2 = math.log(2)
+    # fake results gain 6 % less at seed 0; yarn loses again what it costs at every length
+    assert found.chosen.gain.value == pytest.approx((0.2 * 0.94 - 0.02) / ln2, abs=2e-3)
+    assert found.chosen.cost.value == pytest.approx(0.02 / ln2, rel=1e-3)
+    assert found.chosen.gain.low < found.chosen.gain.value < found.chosen.gain.high
+    (first,) = answer(found)
+    assert first.startswith("Run m under yarn: at 1024 tokens it gains +0.")
+    assert "costs +0.029" in first
+    verdicts = {each.name: each.verdict for each in found.candidates}
+    assert verdicts["yarn"] == "may use context"  # one seed
+    assert verdicts["none"] == "breaks"
+    assert {each.word for each in found.candidates} == {"best", "worse"}
+
+
+def test_without_a_gain_the_answer_is_to_read_the_last_tokens():
+    found = advice_for(own=gains(-0.5), yarn=gains(-0.002, 0.001), rope=gains(-0.003), none=gains(-0.9))
+    assert found.chosen is None
+    first, second = answer(found)
+    assert first == "Let m read the last 256 tokens only: of 5 ways to read 1024, none is better."
+    assert "as it is + window" in second  # it costs nothing at L, as rope does, and harms less
+    assert all(not each.counts for each in found.candidates)
+
+
+def test_of_several_within_noise_the_one_that_costs_least_is_named():
+    rows, units = measured(own=gains(-0.5), yarn=gains(0.2), llama3=gains(0.2, 0.03))
+    # llama3 gains as much over the crop of the model as it is: its loss at 4 L is yarn's, give or take
+    at = (units["encoding"] == "m as llama3") & (units["length"] == T) & (units["variant"] == "full")
+    yarn = units[(units["encoding"] == "m as yarn") & (units["length"] == T) & (units["variant"] == "full")]
+    wobble = [(-1) ** n * 0.01 - 0.0005 for n in range(16)] * (len(yarn) // 16)
+    units.loc[at, "nll"] = yarn["nll"].to_numpy() + wobble
+    found = advise(rows, Units(units), "m", T)
+    assert found.candidates[0].spec == "llama3"
+    assert found.candidates[0].word == "best"
+    assert found.chosen.spec == "yarn"
+    assert found.chosen.word == "within noise"
+    first, second = answer(found)
+    assert first.startswith("Run m under yarn")
+    assert second == "The gain of llama3 is within noise of it; it costs least at 256 tokens."
+
+
+def test_the_model_as_it_is_is_the_simplest():
+    found = advice_for(own=gains(0.1), yarn=gains(0.1), **{"rope+logn": gains(0.1)})
+    assert found.chosen.spec == ""
+    first, second = answer(found)
+    assert first.startswith("Leave the positions of m as they are: at 1024 tokens it gains")
+    assert "costs" not in first
+    assert "rope+logn and yarn" in second
+    assert "simplest" in second
+
+
+def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
+    rows, units = measured(own=gains(-0.5), **{f"other{n}": gains(-0.02) for n in range(2, 30)})
+    fixed = units[(units["length"] == T) & (units["protocol"] == "fixed")]
+    crop = fixed[(fixed["encoding"] == "m") & (fixed["variant"] == "crop")]["nll"].to_numpy()
+    lucky = fixed.index[(fixed["encoding"] == "m as other7") & (fixed["variant"] == "full")]
+    better = [0.4, 3.0, 0.2, -1.2, 2.0, 0.1, 1.3, -0.8, 1.2, 1.5, 0.0, 1.0, -0.9, 0.8, 0.2, 1.0]  # p = 0.04, of 30
+    units.loc[lucky, "nll"] = crop - 0.01 * np.array(better)
+    found = advise(rows, Units(units), "m", T)
+    best = found.candidates[0]
+    assert best.spec == "other7"
+    assert best.gain.low > 0
+    assert best.verdict == "may use context"
+    assert found.chosen is None
+    assert "may be chance" in answer(found)[-1]
+
+
+def test_failures_come_last_with_their_reason():
+    rows, units = measured(own=gains(-0.5), yarn=gains(0.1), learned=(1.4, None))
+    found = advise(rows, Units(units), "m", T)
+    assert found.candidates[-1].spec == "learned"
+    assert found.candidates[-1].verdict == "unsupported"
+    assert "no row for position" in found.candidates[-1].reason
+    assert found.chosen.spec == "yarn"
+
+
+def test_a_model_that_only_guesses_gets_no_advice():
+    rows, units = measured(own=gains(-0.5), yarn=gains(0.1))
+    rows["guess_gain_low"] = -0.1
+    (first,) = answer(advise(rows, Units(units), "m", T))
+    assert first.startswith("No advice: on this text m is no better than a guess (its loss")
+
+
+def test_the_page_has_the_answer_first_and_says_what_intervals_are_over(capsys):
+    found = advice_for(own=gains(-0.5), yarn=gains(0.2, 0.02), learned=(1.4, None))
+    show_advice(found, PlainConsole(width=100))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Run m under yarn")
+    assert any("documents only" in line for line in notes(found))
+    assert candidates_table(found).row_count == 4
+    assert any("learned: unsupported: learned table" in line for line in lines)
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_record_is_json_without_nan():
+    found = advice_for(own=gains(-0.5), learned=(1.4, None))
+    record = json.loads(json.dumps(found.record(), allow_nan=False))
+    assert record["chosen"] is None
+    assert record["candidates"][-1]["gain"] == [None, None, None, None, 0]
+
+
+def test_lengths_and_texts_that_were_not_measured_are_refused():
+    rows, units = measured(own=gains(0.1))
+    with pytest.raises(UsageError, match="was not evaluated at 4096 tokens; it was at 256, 512, 1024"):
+        advise(rows, Units(units), "m", 4096)
+    other = rows.assign(fingerprint="other")
+    with pytest.raises(UsageError, match="several corpora"):
+        advise(pd.concat([rows, other]), Units(units), "m", T)
