@@ -241,6 +241,21 @@ def test_a_configuration_that_makes_no_model_is_refused_in_one_line(name: str, t
     assert_refused(("card", tmp_path), code, words)
 
 
+ODD: tuple[dict[str, Any], ...] = (
+    {"layer_types": [[1]]},
+    {"layer_types": -1},
+    {"no_rope_layers": "all"},
+    {"sliding_window": [1]},
+    {"rope_scaling": {"type": "yarn", "factor": 4.0, ORIGINAL: 64, 7: None}, ORIGINAL: None},
+    {"transformers_version": {}},
+)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_values_that_llama_does_not_read_may_be_anything(odd: dict[str, Any], tmp_path: Path) -> None:
+    assert cli("card", write(tmp_path, LLAMA | odd)).code in (0, 1)
+
+
 def test_a_folder_without_config_json_is_no_checkpoint(tmp_path: Path) -> None:
     assert_refused(("card", tmp_path), 4, "no config.json")
     assert_refused(("card", tmp_path / "none"), 4, "there is no folder")

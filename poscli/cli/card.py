@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Device, Json
-from poscli.drawing.text import amount
 from poscli.system.console import emit, out
 from poscli.system.errors import FAILED, UsageError
 from poscli.system.text import printable
@@ -108,6 +107,8 @@ def _said(status: str, name: str, *sentences: str) -> None:
 
 def _positions(found: Card) -> Table:
     """A row for each group of layers with equal positions."""
+    from poscli.drawing.text import amount
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("layers", "positions"):
         table.add_column(column)

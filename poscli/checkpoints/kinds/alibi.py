@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poscli.checkpoints.fields import Config, number, section
+from poscli.checkpoints.fields import Config, number, section, whole
 from poscli.checkpoints.kinds.kind import Kind, Layer
 from poscli.checkpoints.kinds.rotary import FALCON
 
@@ -47,7 +47,7 @@ class Falcon(Kind):
 
     def kv_heads(self, config: Config, heads: int) -> int:
         if config.get("new_decoder_architecture"):
-            return int(config.get("num_kv_heads") or heads)
+            return whole(config, ("num_kv_heads",), heads)
         return 1 if config.get("multi_query", True) else heads
 
 

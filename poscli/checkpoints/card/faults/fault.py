@@ -65,6 +65,12 @@ class Subject:
         return scaling.number(ORIGINAL) if found is None else found
 
     @property
+    def layer_types(self) -> tuple[str, ...]:
+        """`layer_types` of config.json; empty if it is no list of words."""
+        given = self.config.get("layer_types")
+        return tuple(each for each in given if isinstance(each, str)) if isinstance(given, list) else ()
+
+    @property
     def length(self) -> int:
         return self.architecture.length
 

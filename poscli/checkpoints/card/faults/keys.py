@@ -88,7 +88,7 @@ def key_of_another_model_type(subject: Subject) -> Said:
             f"config.json has {key} {value!r}, which models of type {name} do not read.",
             f"Remove it, or use the key that {name} reads; {key} is read by {', '.join(sorted(readers))}.",
         )
-    if LOCAL in (subject.config.get("layer_types") or ()) and name not in WITH_LAYER_TYPES:
+    if LOCAL in subject.layer_types and name not in WITH_LAYER_TYPES:
         yield (
             f"config.json lists layer_types, which models of type {name} do not read: all layers are alike.",
             f"Remove it; layer_types are read by {', '.join(sorted(WITH_LAYER_TYPES))}.",

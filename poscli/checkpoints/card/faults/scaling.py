@@ -87,7 +87,7 @@ def factor_contradicts_length(subject: Subject) -> Said:
     """The length after a scaling is far from the factor times the length before it."""
     for scaling in subject.scaled_by("yarn", "longrope", "su"):
         factor, original = scaling.number("factor"), subject.original(scaling)
-        if factor is None or original is None or subject.length == original:
+        if not factor or not original or subject.length == original:
             continue
         ratio = subject.length / (factor * original)
         if not 1 / FAR_APART <= ratio <= FAR_APART:
@@ -164,7 +164,7 @@ def local_layers_scaled(subject: Subject) -> Said:
 @fault("parameters-of-no-layer")
 def parameters_of_no_layer(subject: Subject) -> Said:
     """Parameters of rope for a type of layer that this model type, or this model, does not have."""
-    types = set(subject.config.get("layer_types") or ())
+    types = set(subject.layer_types)
     for scaling in subject.scalings:
         _, _, layer_type = scaling.where.partition(".")
         if not layer_type:

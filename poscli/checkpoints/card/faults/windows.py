@@ -37,12 +37,12 @@ def window_switched_off(subject: Subject) -> Said:
 @fault("window-missing")
 def window_missing(subject: Subject) -> Said:
     """layer_types lists layers with a window, and the window is switched off or has no length."""
-    types = subject.config.get("layer_types") or ()
+    types = subject.layer_types
     if subject.architecture.model_type not in WITH_LAYER_TYPES or LOCAL not in types:
         return
     if not any(layer.window for layer in subject.layers):
         yield (
-            f"layer_types lists {list(types).count(LOCAL)} layers of type {LOCAL}, and there is no window: "
+            f"layer_types lists {types.count(LOCAL)} layers of type {LOCAL}, and there is no window: "
             f"sliding_window is {subject.config.get('sliding_window')!r} and use_sliding_window "
             f"{subject.config.get('use_sliding_window', False)!r}.",
             "Set both, or list full_attention for all layers.",
