@@ -38,12 +38,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def corpus(place: Path) -> str:
     return f"jsonl:{place / 'text.jsonl'}"
 
 
 def evaluated(place: Path, family: str, *more: object) -> list[dict[str, Any]]:
-    options = ("--corpus", corpus(place), "--out", place / "results", *BUDGET)
+    options = ("--corpus", corpus(place), *BUDGET, *(() if "--out" in more else ("--out", place / "results")))
     return document("extrapolate", "--model", place / family, *options, *more)
 
 
@@ -84,20 +89,22 @@ def test_windows_begin_with_the_token_that_opens_texts(place: Path) -> None:
 
 
 def test_a_checkpoint_is_a_run_that_every_command_knows(place: Path) -> None:
-    rows = evaluated(place, "llama", "--as", "yarn(factor=2)", "--as", "none", "--baseline", "sink(2)+window(32)")
+    out = ("--out", place / "known")
+    asked = ("--as", "yarn(factor=2)", "--as", "none", "--baseline", "sink(2)+window(32)")
+    rows = evaluated(place, "llama", *asked, *out)
     names = {row["encoding"] for row in rows}
     assert names == {"llama", "llama as yarn(factor=2.0, base=5000.0)", "llama as none"}
     assert {row["variant"] for row in rows} == {"full", "crop", "window", "sink(4)+window", "sink(2)+window(32)"}
     assert all(row["bpb"] > 0 and row["bytes"] > row["tokens"] for row in rows)
-    before = snapshot(place / "results")
-    again = cli("extrapolate", "--out", place / "results", *BUDGET, "--baseline", "sink(2)+window(32)")
+    before = snapshot(place / "known")
+    again = cli("extrapolate", *out, *BUDGET, "--baseline", "sink(2)+window(32)")
     assert again.code == 0
     assert "evaluated already" in again.err
-    assert snapshot(place / "results") == before
-    [known] = [run for run in document("ls", "runs", "--out", place / "results") if run["run_id"].startswith("llama")]
+    assert snapshot(place / "known") == before
+    [known] = document("ls", "runs", *out)
     assert (known["state"], known["evaluated"]) == ("complete", True)
-    assert cli("report", "--out", place / "results").code == 0
-    summary = pd.read_csv(place / "results" / "report" / "summary.csv")
+    assert cli("report", *out).code == 0
+    summary = pd.read_csv(place / "known" / "report" / "summary.csv")
     assert names <= set(summary["encoding"])
 
 
@@ -133,7 +140,7 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
 )
 def test_bad_input_gets_one_line(place: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
     given = [argument.replace("{place}", str(place)) for argument in arguments]
-    assert_refused(cli("extrapolate", *given, "--out", place / "refused"), code, message)
+    assert_refused(("extrapolate", *given, "--out", place / "refused"), code, message)
     assert not (place / "refused").exists()
 
 
@@ -141,8 +148,8 @@ def test_what_does_not_fit_the_memory_is_refused_before_it_is_loaded(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available", lambda _: 1e5)
-    result = cli("extrapolate", "--model", place / "llama", "--corpus", corpus(place), "--out", place / "refused")
-    assert_refused(result, 2, "parameters in float32 needs about")
+    arguments = ("extrapolate", "--model", place / "llama", "--corpus", corpus(place), "--out", place / "refused")
+    assert_refused(arguments, 2, "parameters in float32 needs about")
 
 
 def test_positions_that_are_not_those_of_the_model_are_noticed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,8 @@ def work(
     from poscli.checkpoints.run import checkpoint_config
     from poscli.evaluation.extrapolate import settings_of
     from poscli.evaluation.measure import EvaluationSetup
-    from poscli.evaluation.posthoc import runs_as
+    from poscli.evaluation.posthoc import posthoc_specs, runs_as
+    from poscli.evaluation.recalibration import refuse_recalibration
     from poscli.runs.adopt import adopted
     from poscli.system.device import device_of
     from poscli.tasks import open_task
@@ -74,6 +75,8 @@ def work(
     device, setups = device_of(device_name), []
     for wish in wishes:
         config, rows = checkpoint_config(wish, device)
+        refuse_recalibration(config, request)
+        posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens
         task = open_task(config.task, config.corpus, config.tokenizer)
         run = adopted(config, task, runs, device, rows)
         settings = settings_of(config, request, smoke)
