@@ -9,7 +9,7 @@
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
 #   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
 #   make bench    what every encoding costs on this machine, compared with none and with x-transformers (an hour or two)
-#   make publish  write the reports of quick, after-training, believe and grids (three hours) to results/published, which git tracks
+#   make publish  write the reports of the suites and of a checkpoint (four hours) to results/published, which git tracks
 # What a user runs lands in other folders of results/, which git ignores; `bench` and `publish` are for maintainers.
 
 PYTHON ?= python3
@@ -74,11 +74,14 @@ mutants: $(MUTANTS)
 bench: $(DEV)
 	$(BIN)/poscli bench --against x-transformers --resume --out results/published/bench
 
-publish: $(CORE)
+publish: $(DEV)
 	$(BIN)/poscli run suites/quick.toml --to results/published/quick
 	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
 	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe
 	$(BIN)/poscli run suites/grids.toml --yes --to results/published/grids
+	PYTHONPATH=tests $(BIN)/python tests/trained_checkpoint.py results/tiny-llama
+	$(BIN)/poscli extrapolate --model results/tiny-llama --max-len 8x --as all --yes --out results/checkpoint
+	$(BIN)/poscli report --out results/checkpoint --to results/published/checkpoint
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

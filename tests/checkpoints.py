@@ -119,6 +119,14 @@ def trained() -> str:
     return str(tokenizer.to_str())
 
 
+def write_corpus(path: Path) -> str:
+    """Write a corpus of sixteen short documents to a file of JSON lines; returns its spec."""
+    lines = [f"The keeper counted {n} ships and wrote {n * n} in the book of the year {n % 97}." for n in range(900)]
+    texts = ["\n".join(lines[n * 56 : n * 56 + 56]) for n in range(16)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return f"jsonl:{path}"
+
+
 TEXT = """\
 The lighthouse keeper counted the ships that passed the cape at night and wrote their number in a book.
 In the morning the harbour master read the book, counted the ships at the quay, and compared the two numbers.

@@ -1,9 +1,7 @@
 """`poscli advise` from the command line to the page, on a small random checkpoint and on synthetic measurements."""
 
-import json
-
 import pytest
-from checkpoints import LENGTH, make
+from checkpoints import LENGTH, make, write_corpus
 from cli_runner import assert_refused, cli, document
 from fake_results import results, units_of
 
@@ -20,10 +18,7 @@ def place(tmp_path_factory):
     """A folder with a Llama and a corpus of sixteen documents."""
     folder = tmp_path_factory.mktemp("advise")
     make("llama", folder / "llama")
-    lines = [f"The keeper counted {n} ships and wrote {n * n} in the book of the year {n % 97}." for n in range(900)]
-    (folder / "text.jsonl").write_text(
-        "".join(json.dumps({"text": "\n".join(lines[n * 56 : n * 56 + 56])}) + "\n" for n in range(16))
-    )
+    write_corpus(folder / "text.jsonl")
     return folder
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
-from checkpoints import LENGTH, make
+from checkpoints import LENGTH, make, write_corpus
 from cli_runner import assert_refused, cli, document, snapshot
 
 from poscli.checkpoints.run import Wish, checkpoint_config, load_checkpoint
@@ -32,9 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoints")
     for family in ("llama", "gpt2", "bloom"):
         make(family, folder / family)
-    lines = [f"The keeper counted {n} ships and wrote {n * n} in the book of the year {n % 97}." for n in range(900)]
-    texts = ["\n".join(lines[n * 56 : n * 56 + 56]) for n in range(16)]
-    (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_corpus(folder / "text.jsonl")
     return folder
 
 

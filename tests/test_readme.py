@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from checkpoints import make, write_corpus
 from cli_runner import NANO, ROOT, SHORT, cli
 
 from poscli.data import CORPORA
@@ -73,6 +74,9 @@ def shrunk(words):
         kind = words[words.index("--corpus") + 1].partition(":")[0]
         assert kind in CORPORA.names(), kind
         words = [*words, "--corpus", "stdlib"]  # tests have neither a network nor the files of the README's reader
+    if "--model" in words:
+        place = words.index("--model") + 1
+        words = [*words[:place], "checkpoint", *words[place + 1 :], "--corpus", "jsonl:text.jsonl"]
     return words if ANSWERS & set(words) else [*words, *SHRINK.get(words[0], ())]
 
 
@@ -93,6 +97,8 @@ def done(tmp_path_factory):
     """The folder in which all commands were run one after the other, and the result of each."""
     folder = tmp_path_factory.mktemp("readme")
     write_suites(folder)
+    make("llama", folder / "checkpoint")
+    write_corpus(folder / "text.jsonl")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("POSCLI_QUIET", "")

@@ -41,8 +41,8 @@ BACKGROUND = Style(FAINT, "-", "", strong=False)
 Styles = Mapping[str, Style]
 
 
-def styles_for(ranked: Sequence[str], failed: Sequence[str] = ()) -> dict[str, Style]:
-    """One style per encoding: ten or fewer all differ; of more, only the best and the worst are coloured.
+def styles_for(ranked: Sequence[str], failed: Sequence[str] = (), always: str = "") -> dict[str, Style]:
+    """One style per encoding: ten or fewer all differ; of more, only the best, the worst and `always` are coloured.
 
     `ranked` lists encodings that have a number at the longest length, best first; `failed` lists the others. Styles
     are assigned in alphabetical order, so that an encoding keeps its look when the ranking changes.
@@ -51,6 +51,7 @@ def styles_for(ranked: Sequence[str], failed: Sequence[str] = ()) -> dict[str, S
     chosen = everyone
     if len(everyone) > MAX_COLORED_LINES:
         chosen = [*ranked[:COLORED_BEST], *ranked[max(COLORED_BEST, len(ranked) - COLORED_WORST) :]]
+        chosen = list(dict.fromkeys([*chosen, *(name for name in everyone if name == always)]))
     assigned = {name: _style(index) for index, name in enumerate(sorted(chosen))}
     return {name: assigned.get(name, BACKGROUND) for name in everyone}
 

@@ -15,6 +15,7 @@ from poscli.report.comparison import as_written
 from poscli.report.folder import LIST, PAGE, TABLE, write_folder
 from poscli.report.guessing import untrained
 from poscli.report.markdown import report_markdown
+from poscli.report.named_once import named_once
 from poscli.report.origin import footnote
 from poscli.report.pooling import NothingToPlot, headline
 from poscli.report.recalled import hits, points_of
@@ -96,7 +97,8 @@ def _draw(
     from poscli.report import figures
     from poscli.report.recall_figure import recall_by_distance
 
-    rows, styles = group.rows, styles_for(*standings(summary))
+    group, summary, model = named_once(group, summary)
+    rows, styles = group.rows, styles_for(*standings(summary), always=model)
     scored = rows[rows["status"] == "ok"]
     per_token = scored["bytes"].sum() / scored["tokens"].sum() if scored["tokens"].sum() else 1.0
     origin = footnote(rows, headline(rows).perplexity, trained)

@@ -22,6 +22,7 @@ def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int] | Non
         f"protocol {protocol}" + (f", stride {stride}" if stride else ""),
         f"{low_to_high(set(scored['tokens']))} tokens of {low_to_high(set(scored['documents']))} documents scored",
         seeds(rows),
+        f"all but {rows['model'].iloc[0]} are this model under another encoding" if "model" in rows else "",
         ", ".join(distinct(scored["device"]) + distinct(scored["dtype"])),
     ]
     return "; ".join(filter(None, parts)) + "."
