@@ -16,6 +16,7 @@ import transformers
 from checkpoints import LENGTH, make, write_corpus
 from cli_runner import assert_refused, cli, document, snapshot
 
+from poscli import api
 from poscli.checkpoints.run import Wish, checkpoint_config, load_checkpoint
 from poscli.runs.run import list_runs
 from poscli.system import memory
@@ -170,3 +171,11 @@ def test_a_checkpoint_that_changed_since_is_noticed(place: Path, tmp_path: Path)
     (folder / "config.json").write_text(json.dumps(changed))
     with pytest.raises(CorruptError, match="has changed since"):
         load_checkpoint(config, CPU)
+
+
+def test_a_checkpoint_is_evaluated_from_python_as_on_the_command_line(place: Path) -> None:
+    run = api.checkpoint(place / "bloom", corpus=corpus(place), out=place / "python")
+    found = api.extrapolate(run, max_len="2x", tokens=128, stride=16)
+    rows = found.rows[found.rows["variant"] == "full"]
+    expected = [row for row in evaluated(place, "bloom") if row["variant"] == "full"]
+    assert rows["nll"].tolist() == pytest.approx([row["nll"] for row in expected], rel=1e-6)

@@ -117,7 +117,8 @@ def test_json_of_ls_encodings():
     rows = {row["name"]: row for row in document("ls", "encodings")}
     assert sorted(rows) == encodings.names()
     assert rows["rope"]["options"] == {"base": 10000.0, "layout": "half", "fraction": 1.0}
-    assert rows["alibi"]["options"] == {"trainable": "false"}
+    assert rows["clipped"]["options"] == {"clip": 16}
+    assert rows["alibi"]["options"] == {"trainable": "false", "most": 8.0, "scale": 1.0, "before_scale": "false"}
     assert rows["t5"]["parameters"] == 8 * 32
     assert rows["cope"]["engine"] != "sdpa"
     assert rows["cope"]["reason"]

@@ -30,8 +30,8 @@ def test_each_kind_refuses_the_worst(kind: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*TRAIN, "--enc", "a" * 10_000), ("at most 1000 characters", "has 10000")),
-        ((*TRAIN, "--enc", "+".join(["none"] * 2000)), "at most 1000 characters"),
+        ((*TRAIN, "--enc", "a" * 10_000), ("at most 4000 characters", "has 10000")),
+        ((*TRAIN, "--enc", "+".join(["none"] * 2000)), "at most 4000 characters"),
         ((*TRAIN, "--enc", "a" * 300), "there is no encoding"),
         ((*TRAIN, "--enc", "(" * 500), "expected the name of an encoding"),
         ((*TRAIN, "--enc", "rope\x1b[2J"), "cannot read"),

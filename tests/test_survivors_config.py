@@ -87,7 +87,7 @@ def test_defaults_are_those_that_help_shows() -> None:
     }  # fmt: skip
     assert ExtrapolateRequest().model_dump() == {
         "max_len": None, "lengths": (), "tokens": 4096, "stride": None, "as_": [], "baselines": ["crop", "window"],
-        "ngram": 6, "why": False, "protocols": [],
+        "ngram": 6, "why": False, "protocols": [], "recalibrate": None, "recalibrate_length": None,
     }  # fmt: skip
     assert Recipe().model_dump() == {
         "matrix_lr": 0.01, "embedding_lr": 0.1, "head_lr": 0.01, "encoding_lr": 0.05, "momentum": 0.9, "beta2": 0.95,

@@ -13,7 +13,7 @@ message: a subclass of `PoscliError`. layers.py has what goes into a model of on
 evaluates, tables.py what reads results.
 """
 
-from poscli.api.experiments import extrapolate, load, train, verify
+from poscli.api.experiments import checkpoint, extrapolate, load, train, verify
 from poscli.api.layers import attention, embed, encoding, encodings
 from poscli.api.measured import Measured
 from poscli.api.tables import compare, report, results, runs, summary, training_log
@@ -41,6 +41,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "attention",
+    "checkpoint",
     "compare",
     "embed",
     "encoding",

@@ -70,15 +70,13 @@ def work(
     from poscli.evaluation.recalibration import refuse_recalibration
     from poscli.runs.adopt import adopted
     from poscli.system.device import device_of
-    from poscli.tasks import open_task
 
     device, setups = device_of(device_name), []
     for wish in wishes:
         config, rows = checkpoint_config(wish, device)
         refuse_recalibration(config, request)
         posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens
-        task = open_task(config.task, config.corpus, config.tokenizer)
-        run = adopted(config, task, runs, device, rows)
+        run, task = adopted(config, rows, runs, device)
         settings = settings_of(config, request, smoke)
         setups += [EvaluationSetup(each, task, settings, device) for each in runs_as([run], request, strict=True)]
     return setups

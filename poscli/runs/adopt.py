@@ -12,14 +12,16 @@ from poscli.runs.lock import locked
 from poscli.runs.run import Run, create, exists, open_run
 from poscli.system.errors import DataError
 from poscli.system.provenance import describe
-from poscli.tasks import Task
+from poscli.tasks import Task, open_task
 
 
-def adopted(config: RunConfig, task: Task, runs: Path, device: torch.device, rows: int) -> Run:
-    """The run of a checkpoint on a task's text. Nothing is written.
+def adopted(config: RunConfig, rows: int, runs: Path, device: torch.device) -> tuple[Run, Task]:
+    """The run of a checkpoint, and the task with its text. Nothing is written but the cache of the text.
 
     `rows` is the number of tokens that the model knows; DataError if its tokenizer has more.
     """
+    task = open_task(config.task, config.corpus, config.tokenizer)
+    config = config.model_copy(update={"corpus": task.corpus})
     assert config.checkpoint is not None
     if task.vocab > rows:
         raise DataError(
@@ -28,9 +30,9 @@ def adopted(config: RunConfig, task: Task, runs: Path, device: torch.device, row
         )
     folder = runs / config.run_id(task.fingerprint)
     if exists(folder):
-        return open_run(folder)
+        return open_run(folder), task
     made_of = {"parameters": config.checkpoint.parameters, "engine": "", "transformers": version("transformers")}
-    return Run(folder, config, {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of})
+    return Run(folder, config, {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}), task
 
 
 def keep(run: Run) -> Run:

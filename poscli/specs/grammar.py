@@ -25,7 +25,7 @@ from poscli.specs.options import Value, canonical, text_of
 from poscli.system import plugin_sources, plugins
 from poscli.system.errors import UsageError
 
-LONGEST = 10_000  # characters of a spec; a checkpoint may have other positions on each of a hundred layers
+LONGEST = 4000  # characters of a spec; a checkpoint may have other positions on each of a hundred layers
 _TOKEN = re.compile(
     r"\s*(?:([~\w./][~\w./-]*\.py(?::\w+|(?![\w.:/-])))|([A-Za-z_][\w.:-]*)|([-+]?\.?\d[\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))"
 )

@@ -22,7 +22,7 @@ from poscli.runs.adopt import adopted, keep
 from poscli.runs.results import Tables, evaluations
 from poscli.runs.schema import FULL
 from poscli.system.device import device_of
-from poscli.tasks import open_task, task_columns
+from poscli.tasks import task_columns
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,11 @@ def opened(question: Question, runs: Path) -> Matrix:
     assert run_config.checkpoint is not None
     length = run_config.length
     target = read_target(question.target, length)
-    task = open_task(run_config.task, run_config.corpus, run_config.tokenizer)
     wanted = posthoc_specs(run_config, list(question.encodings or [ALL]), strict=True)
     specs = dict.fromkeys(fixed(spec, length, target) for spec in wanted)
     request = ExtrapolateRequest(lengths=(1, target / length), tokens=question.tokens, **{"as": list(specs)})
     settings = settings_of(run_config, request)
-    own = adopted(run_config, task, runs, device, rows)
+    own, task = adopted(run_config, rows, runs, device)
     work = [EvaluationSetup(run, task, settings, device) for run in runs_as([own], request, strict=True)]
     source = find(run_config.checkpoint.source, config_only=True)
     model = source.spec.removeprefix("hf:").partition("@")[0] if source.revision else question.model
