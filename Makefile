@@ -22,7 +22,7 @@ MUTANTS := $(VENV)/.mutants
 SEED ?= 1
 COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
-NOT_NUMERICAL := analyses bad_files bad_input bench bench_against bench_timing checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams commands configuration contributing corpus_cache corpus_files data delete docs estimates hostile_names hub hub_failures intervals jobs mutants opened_windows plugins published readme recall report report_texts rooms size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand
+NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing card card_faults checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams commands configuration contributing corpus_cache corpus_files data delete docs estimates hostile_names hub hub_failures intervals jobs mutants named_once opened_windows plugins published readme recall report report_texts rooms size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand
 
 .PHONY: install demo smoke check format table golden test wide numerical slow gpu torture mutants bench publish clean
 

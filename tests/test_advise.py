@@ -13,6 +13,12 @@ from poscli.system.errors import UsageError
 T = 2 * LENGTH
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Refusals must write nothing to the current folder, which is quicker to see in an empty one."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a Llama and a corpus of sixteen documents."""

@@ -38,6 +38,12 @@ def published(name: str, folder: Path) -> Path:
 # The numbers of the page.
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals must write nothing to the current folder, which is quicker to see in an empty one."""
+    monkeypatch.chdir(tmp_path)
+
+
 def test_the_numbers_of_rope(tmp_path: Path) -> None:
     """Theta 500000 and 128 channels: theta_m = 500000^(-m/64), and L = 8192."""
     (group,) = read_card(published("Meta-Llama-3-8B", tmp_path)).groups
