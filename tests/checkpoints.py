@@ -49,6 +49,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo": _GATED | {"num_attention_heads": 4, "rope_theta": 900.0},
     "mistral": _GATED
     | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1500.0, "sliding_window": 24},
+    "gemma": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 8, "rope_theta": 600.0},
+    "olmo2": _GATED | {"num_attention_heads": 4, "rope_theta": 800.0},
+    "phi": _GATED | {"num_attention_heads": 2, "rope_theta": 400.0, "partial_rotary_factor": 0.5},
+    "phi3": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1200.0},
+    "qwen2": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 2500.0}
+    | {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+    "starcoder2": _GATED | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 350.0},
+    "granite": _GATED
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 450.0}
+    | {"attention_multiplier": 0.3, "logits_scaling": 1.5, "residual_multiplier": 0.8, "embedding_multiplier": 2.0},
     "bloom": _ALIBI,
     "bloom-6": _ALIBI | {"n_head": 6},
     "mpt": _MPT,
