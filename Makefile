@@ -2,7 +2,8 @@
 #   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 to 9 minutes on 2 cores)
 #   make check    format, lint and types        make test     fast tests (6 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
-#   make wide     the cases that `make test` leaves out; .ci/run runs them with the kernels of another CPU
+#   make wide     the cases that `make test` leaves out: before a release
+#   make other-cpu   those of them that depend on how a CPU rounds; .ci/run runs them with the kernels of another CPU
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
 #   make smoke    one encoding of every tier, end to end (under a minute)
@@ -24,7 +25,7 @@ COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
 NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing card card_faults checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams commands configuration contributing corpus_cache corpus_files data delete docs estimates hostile_names hub hub_failures intervals jobs mutants named_once opened_windows plugins published readme recall report report_texts rooms size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand
 
-.PHONY: install demo smoke check format table golden test wide numerical slow gpu torture mutants bench publish clean
+.PHONY: install demo smoke check format table golden test wide other-cpu numerical slow gpu torture mutants bench publish clean
 
 install: $(CORE)
 
@@ -54,6 +55,10 @@ test: $(DEV)
 
 wide: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m wide
+
+# Triton's interpreter computes with numpy, on any CPU alike, and takes a minute.
+other-cpu: $(DEV)
+	$(BIN)/pytest -n auto --dist worksteal -m wide tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py) --ignore=tests/test_kernels.py
 
 numerical: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not gpu' tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py)
