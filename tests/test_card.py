@@ -19,7 +19,8 @@ transformers = pytest.importorskip("transformers")
 from poscli.checkpoints.card import card_of, read_card, read_subject  # noqa: E402
 from poscli.checkpoints.card.faults.keys import EVERYWHERE, KNOWN, READ  # noqa: E402
 from poscli.checkpoints.card.layers import Turns  # noqa: E402
-from poscli.checkpoints.card.stock import Stock, quiet, stock_reading  # noqa: E402
+from poscli.checkpoints.card.stock import Stock, stock_reading  # noqa: E402
+from poscli.checkpoints.pretrained import quiet  # noqa: E402
 
 FOUR = int(transformers.__version__.split(".")[0]) < 5
 LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2}

@@ -17,8 +17,7 @@ from checkpoints import LENGTH, make
 from poscli.checkpoints.card import read_subject
 from poscli.checkpoints.card.passage import passage
 from poscli.checkpoints.card.probe import Probe, probe, probe_model
-from poscli.checkpoints.card.stock import quiet
-from poscli.checkpoints.load import stock_model
+from poscli.checkpoints.pretrained import quiet, stock_model
 from poscli.system.errors import DataError
 
 CPU = torch.device("cpu")

@@ -8,6 +8,7 @@ from typing import Any
 from poscli.api.keywords import read, takes
 from poscli.api.measured import Measured
 from poscli.api.names import spec_of
+from poscli.checkpoints.held import held
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import ModelConfig, RunConfig
@@ -93,7 +94,7 @@ def checkpoint(
     where = device_of(device)
     config, rows = checkpoint_config(Wish(str(model), corpus, length, precision), where)
     run, _ = adopted(config, rows, Path(out) / "runs", where)
-    return keep(run)
+    return keep(run, where)
 
 
 @takes(ExtrapolateRequest)
@@ -111,7 +112,8 @@ def extrapolate(
         task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
         chosen = runs_as(with_known_plugins([run], strict=True), request, strict=True)
         setups = [EvaluationSetup(each, task, settings_of(each.config, request, smoke), where) for each in chosen]
-        tables = [evaluate(each) for each in setups]
+        with held():
+            tables = [evaluate(each) for each in setups]
         for each in setups if request.why else []:
             explain(each, judge)
     return Measured.of(tables)

@@ -11,6 +11,7 @@ from torch import Tensor
 from poscli.checkpoints.architecture import Architecture
 from poscli.checkpoints.install import install, table_of
 from poscli.checkpoints.model import CheckpointModel, Seats
+from poscli.checkpoints.pretrained import stock_logits, stock_model
 from poscli.equation import Encoding, Shape
 from poscli.equation.composed import Composed
 from poscli.specs import build, parse
@@ -29,8 +30,7 @@ def load(folder: Path, architecture: Architecture, device: torch.device, dtype: 
     """
     stock = stock_model(folder, dtype, device)
     tokens_BT = torch.arange(CHECKED_TOKENS, device=device)[None] * 37 % architecture.vocab
-    with torch.inference_mode():
-        expected = stock(input_ids=tokens_BT, use_cache=False).logits.double()
+    expected = stock_logits(stock, tokens_BT, folder)
     model = adopted(stock, architecture)
     with torch.inference_mode():
         difference = relative_difference(model(tokens_BT).double(), expected)
@@ -70,21 +70,3 @@ def own_encodings(
 def relative_difference(found: Tensor, expected: Tensor) -> float:
     """The root mean square of the difference over the standard deviation of what is expected."""
     return float((found - expected).square().mean().sqrt() / (expected.std() + 1e-30))
-
-
-def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
-    """The model as transformers loads it: safetensors only, no code from the checkpoint, nothing from the network."""
-    import transformers
-
-    try:
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype="auto" if dtype is None else dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"transformers {transformers.__version__} cannot load {folder}: {cause}") from error
-    return model.to(device).eval().requires_grad_(False)

@@ -9,16 +9,21 @@ import torch
 
 from poscli.checkpoints.architecture import Architecture, architecture
 from poscli.checkpoints.fields import Config, whole
+from poscli.checkpoints.held import once
 from poscli.checkpoints.load import load
 from poscli.checkpoints.model import CheckpointModel
 from poscli.checkpoints.source import CONFIG, Source, find
 from poscli.checkpoints.weights import FETCH
+from poscli.config.count import LONGEST_WINDOW
 from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import validated
 from poscli.specs import parse
 from poscli.system.errors import CorruptError, UsageError, near
 from poscli.system.files import read_object
 from poscli.system.memory import unaffordable
+from poscli.system.text import printable
+
+SHORTEST_WINDOW = 8  # tokens, as for poscli's own models
 
 # Number formats by their names in safetensors, and the one to compute in; half precision is slow on CPUs.
 FORMATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -44,6 +49,7 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
     source = find(wish.model)
     config = config_of(source)
     model = architecture(config, wish.length)
+    _refuse_length(source, model.length)
     parameters, kind = _numbers(source)
     precision = wish.precision
     if precision not in ("auto", *FORMATS.values()):
@@ -77,8 +83,8 @@ def load_checkpoint(config: RunConfig, device: torch.device) -> CheckpointModel:
             f"{source.spec} has changed since it was evaluated: its files have another digest; restore it, or evaluate "
             "it under another name"
         )
-    model = architecture(config_of(source), config.length)
-    return load(source.folder, model, device, getattr(torch, config.precision))
+    what = (source.folder, source.digest, architecture(config_of(source), config.length), device, config.precision)
+    return once(what, lambda: load(source.folder, what[2], device, getattr(torch, config.precision)))
 
 
 def config_of(source: Source) -> Config:
@@ -86,17 +92,32 @@ def config_of(source: Source) -> Config:
     return read_object(source.folder / CONFIG, FETCH)
 
 
+def _refuse_length(source: Source, length: int) -> None:
+    """UsageError if a model of this trained length is none that poscli evaluates."""
+    if not SHORTEST_WINDOW <= length <= LONGEST_WINDOW:
+        raise UsageError(
+            f"config.json of {source.spec} says a length of {length} tokens, and poscli evaluates models of "
+            f"{SHORTEST_WINDOW} to {LONGEST_WINDOW}; `poscli extrapolate` takes the trained length as --length"
+        )
+
+
 def _numbers(source: Source) -> tuple[int, str]:
-    """The number of parameters in the weight files, and the number format that most of them have."""
-    from safetensors import safe_open
+    """The number of parameters in the weight files, and the number format that most of them have.
+
+    CorruptError if the header of a file contradicts itself.
+    """
+    from safetensors import SafetensorError, safe_open
 
     counts: dict[str, int] = {}
     for name in source.weights:
-        with safe_open(source.folder / name, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 - no mapping
-                tensor = file.get_slice(key)
-                size = torch.Size(tensor.get_shape()).numel()
-                counts[tensor.get_dtype()] = counts.get(tensor.get_dtype(), 0) + size
+        try:
+            with safe_open(source.folder / name, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - no mapping
+                    tensor = file.get_slice(key)
+                    size = torch.Size(tensor.get_shape()).numel()
+                    counts[tensor.get_dtype()] = counts.get(tensor.get_dtype(), 0) + size
+        except SafetensorError as error:
+            raise CorruptError(f"{printable(source.folder / name)} cannot be read ({error}); {FETCH}") from error
     most = max(counts, key=lambda kind: counts[kind], default="F32")
     return max(1, sum(counts.values())), FORMATS.get(most, "float32")
 

@@ -70,13 +70,21 @@ def _header(file: BinaryIO, path: Path) -> tuple[int, bytes, list[tuple[int, int
     header = file.read(length)
     try:
         entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-        tensors = [(int(begin), int(end)) for begin, end in (entry["data_offsets"] for entry in entries.values())]
+        tensors = [_place(entry) for entry in entries.values()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptError(f"{printable(path)} has a damaged header; {FETCH}") from error
     expected = 8 + length + max((end for _, end in tensors), default=0)
     if size != expected:
         raise CorruptError(f"{printable(path)} has {size} bytes, and its header describes {expected}; {FETCH}")
     return 8 + length, header, tensors
+
+
+def _place(entry: Any) -> tuple[int, int]:
+    """The first and last byte of a tensor; ValueError, KeyError or TypeError if its entry in the header is damaged."""
+    begin, end = entry["data_offsets"]
+    if not 0 <= int(begin) <= int(end):
+        raise ValueError
+    return int(begin), int(end)
 
 
 def _is_plain(name: object) -> bool:

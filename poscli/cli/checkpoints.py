@@ -88,4 +88,4 @@ def keep(work: list[EvaluationSetup]) -> None:
 
     for each in work:
         if each.run.config.checkpoint is not None and not each.run.trained:
-            keep(each.run)
+            keep(each.run, each.device)

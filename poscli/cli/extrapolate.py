@@ -68,7 +68,6 @@ def extrapolate(
     With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ...
     """
     from poscli.evaluation.why.explain import explain
-    from poscli.training.recalibrate import evaluate
 
     judging = _judge(judge, request, out_ / "runs")
     wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
@@ -81,8 +80,7 @@ def extrapolate(
         plan.show(jobs, json_)
         return
     plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
-    checkpoints.keep(work)
-    tables = [evaluate(each) for each in work]
+    tables = _evaluated(work)
     for each in work if request.why else []:
         explain(each, judging)
     _show(tables, request, out_, json_)
@@ -95,6 +93,16 @@ def _jobs(work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run |
     for each in work:
         check_judge(each.run, judge)
     return plan.evaluations(work, why=request.why, judge=judge)
+
+
+def _evaluated(work: list[EvaluationSetup]) -> list[DataFrame]:
+    """The tables of all evaluations, in which the encodings of a checkpoint share one copy of its weights."""
+    from poscli.checkpoints.held import held
+    from poscli.training.recalibrate import evaluate
+
+    with held():
+        checkpoints.keep(work)
+        return [evaluate(each) for each in work]
 
 
 def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json_: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from poscli.config.run import SCHEMA, RunConfig
+from poscli.runs.load import load_model
 from poscli.runs.lock import locked
 from poscli.runs.run import Run, create, exists, open_run
 from poscli.system.errors import DataError
@@ -35,8 +36,13 @@ def adopted(config: RunConfig, rows: int, runs: Path, device: torch.device) -> t
     return Run(folder, config, {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}), task
 
 
-def keep(run: Run) -> Run:
-    """Write the folder of a checkpoint's run, unless it is there already."""
+def keep(run: Run, device: torch.device) -> Run:
+    """Write the folder of a checkpoint's run, unless it is there already.
+
+    The checkpoint is loaded first: one that cannot be evaluated raises what `load_model` raises, and leaves no folder.
+    """
+    if not exists(run.folder):
+        load_model(run, device)
     with locked(run.folder):
         if exists(run.folder):
             return open_run(run.folder)

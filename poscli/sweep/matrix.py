@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.architecture import Architecture, architecture
+from poscli.checkpoints.held import held
 from poscli.checkpoints.paste import Snippet, cropped, fixed, snippets
 from poscli.checkpoints.run import Wish, checkpoint_config, config_of
 from poscli.checkpoints.source import find
@@ -77,9 +78,10 @@ def opened(question: Question, runs: Path) -> Matrix:
 
 def measured(matrix: Matrix) -> Tables:
     """The tables of all evaluations; those that are there already are not made again."""
-    keep(matrix.work[0].run)
-    for each in matrix.work:
-        extrapolate(each.run, each.task, each.settings, each.device)
+    with held():
+        keep(matrix.work[0].run, matrix.work[0].device)
+        for each in matrix.work:
+            extrapolate(each.run, each.task, each.settings, each.device)
     return evaluations([each.run for each in matrix.work], task_columns())
 
 

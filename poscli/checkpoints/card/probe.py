@@ -25,10 +25,11 @@ from torch.nn import functional as F
 from poscli.checkpoints.card.faults import Subject, ranges
 from poscli.checkpoints.card.layers import FAR, ROUNDING, Turns
 from poscli.checkpoints.card.passage import passage
-from poscli.checkpoints.card.stock import attentions, frequencies, quiet, rotation_of
-from poscli.checkpoints.load import LEAST, adopted, relative_difference, stock_model
+from poscli.checkpoints.card.stock import attentions, frequencies, rotation_of
+from poscli.checkpoints.load import LEAST, adopted, relative_difference
 from poscli.checkpoints.load import ROUNDING as UNITS
 from poscli.checkpoints.model import CheckpointModel, replaced
+from poscli.checkpoints.pretrained import quiet, stock_logits, stock_model
 from poscli.equation import Encoding, Positions
 from poscli.specs import parse
 
@@ -69,11 +70,13 @@ class Probe:
 def probe(folder: Path, subject: Subject, device: torch.device) -> Probe:
     """Load the checkpoint in a folder, in the number format of its weights, and probe it.
 
-    DataError if transformers cannot load it, or if its tokenizer does not belong to it.
+    DataError if transformers cannot load or run it, or if its tokenizer does not belong to it.
     """
     ids_BT, words = passage(folder, subject.architecture)
     with quiet():
-        return probe_model(stock_model(folder, None, device), subject, ids_BT.to(device), words)
+        stock, ids_BT = stock_model(folder, None, device), ids_BT.to(device)
+        stock_logits(stock, ids_BT, folder)  # refuses a model that cannot run, or whose logits are no numbers
+        return probe_model(stock, subject, ids_BT, words)
 
 
 @torch.inference_mode()

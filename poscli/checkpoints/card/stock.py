@@ -7,10 +7,7 @@ are then built with their numbers, fresh for each length of text, because some k
 from __future__ import annotations
 
 import inspect
-import logging
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 import torch
 
 from poscli.checkpoints.card.layers import FAR, Measured, Turns
+from poscli.checkpoints.pretrained import quiet
 from poscli.system.errors import UsageError
 
 
@@ -55,25 +53,6 @@ def stock_reading(folder: Path, length: int) -> Stock:
     except Exception as error:  # noqa: BLE001 - whatever a library raises on a configuration is the finding
         said = " ".join(str(error).split()) or "no message"
         return Stock(transformers.__version__, refusal=f"{type(error).__name__}: {said}")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warnings and progress bars of transformers: the card has its own words for what they say."""
-    from transformers.utils import logging as theirs
-
-    logger, bars = logging.getLogger("transformers"), theirs.is_progress_bar_enabled()
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    theirs.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
-        if bars:
-            theirs.enable_progress_bar()
 
 
 def _layers(folder: Path, length: int) -> Iterator[Measured]:

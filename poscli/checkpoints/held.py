@@ -1,0 +1,50 @@
+"""Keeping a checkpoint in memory while it is evaluated under one encoding after the other."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from poscli.checkpoints.model import CheckpointModel
+
+
+@dataclass
+class _Held:
+    """The checkpoint loaded last, and what decides which one it is."""
+
+    what: object = None
+    model: CheckpointModel | None = None
+
+    def release(self) -> None:
+        """Free the memory now: where a method was replaced, a module refers to itself and waits for the collector."""
+        self.what = self.model = None
+        gc.collect()
+
+
+_HELD: ContextVar[_Held | None] = ContextVar("held", default=None)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """A block in which the checkpoint loaded last stays loaded, so that all its encodings share one copy of it."""
+    here = _Held()
+    before = _HELD.set(here)
+    try:
+        yield
+    finally:
+        _HELD.reset(before)
+        here.release()
+
+
+def once(what: object, load: Callable[[], CheckpointModel]) -> CheckpointModel:
+    """The checkpoint that is held, if it is this one; else what `load` returns, and never two of them at a time."""
+    here = _HELD.get()
+    if here is None:
+        return load()
+    if here.model is None or here.what != what:
+        here.release()
+        here.what, here.model = what, load()
+    return here.model

@@ -1,0 +1,167 @@
+"""A checkpoint that does not fit together is refused, and one that does is loaded once for all its encodings."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import make
+from cli_runner import assert_refused
+from safetensors.torch import load_file, save_file
+
+from poscli.checkpoints.held import held
+from poscli.checkpoints.run import Wish, checkpoint_config, load_checkpoint
+from poscli.config.run import RunConfig
+from poscli.system.errors import CorruptError, UsageError
+from poscli.tasks import open_task
+
+CPU = torch.device("cpu")
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("corpus") / "text.jsonl"
+    texts = [" ".join(f"{n} ships and {n * first} gulls" for n in range(first, first + 400)) for first in range(8)]
+    file.write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    open_task("language", f"jsonl:{file}", f"hf:{make('llama', file.parent / 'llama')}")  # which is announced once
+    return f"jsonl:{file}"
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return make("llama", tmp_path / "llama")
+
+
+def config_of(folder: Path, corpus: str) -> RunConfig:
+    return checkpoint_config(Wish(str(folder), corpus), CPU)[0]
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def change_weights(folder: Path, change: Callable[[Tensors], Any]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def rewrite_header(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the entry of the first tensor in the header of the weight file."""
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    change(next(entry for name, entry in sorted(header.items()) if name != "__metadata__"))
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+
+
+def a_layer_more(folder: Path) -> None:
+    change_config(folder, num_hidden_layers=4, layer_types=None)
+
+
+def a_tensor_less(folder: Path) -> None:
+    change_weights(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+
+
+def not_a_number(folder: Path) -> None:
+    change_weights(folder, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan))
+
+
+def text_for_a_number(folder: Path) -> None:
+    change_config(folder, rms_norm_eps="small")
+
+
+def other_sizes(folder: Path) -> None:
+    change_config(folder, num_key_value_heads=4)
+
+
+def no_object(folder: Path) -> None:
+    (folder / "generation_config.json").write_text("[]")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (a_layer_more, "lack 9 of the tensors of the model that config.json describes, such as model.layers.3."),
+        (a_tensor_less, "lack 1 of the tensors"),
+        (not_a_number, "has logits that are no finite numbers: its weights are damaged; fetch them again"),
+        (text_for_a_number, "cannot use"),
+        (other_sizes, "cannot use"),
+        (no_object, "cannot use"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_and_leaves_no_run(
+    llama: Path, corpus: str, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(llama)
+    results = tmp_path / "results"
+    options = ("--corpus", corpus, "--max-len", "1x", "--tokens", 64, "--out", results)
+    assert_refused(("extrapolate", "--model", llama, *options), 4, message)
+    assert not results.exists()
+
+
+def test_tensors_that_the_model_has_no_use_for_are_announced(
+    llama: Path, corpus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_config(llama, num_hidden_layers=2, layer_types=None)
+    load_checkpoint(config_of(llama, corpus), CPU)
+    assert "has no use for 9 of the tensors in the weight files" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"dtype": "F99"},
+        {"dtype": None},
+        {"shape": [1, 2]},
+        {"shape": [-1]},
+        {"shape": "x"},
+        {"data_offsets": [5, 3]},
+        {"data_offsets": [-5, 3]},
+    ],
+)
+def test_a_header_that_contradicts_itself_is_damage(llama: Path, corpus: str, damage: dict[str, Any]) -> None:
+    rewrite_header(llama, lambda entry: entry.update(damage))
+    with pytest.raises(CorruptError, match=r"model\.safetensors"):
+        config_of(llama, corpus)
+
+
+def test_a_length_out_of_range_says_where_another_one_is_given(llama: Path, corpus: str) -> None:
+    change_config(llama, max_position_embeddings=7)
+    with pytest.raises(UsageError, match=r"says a length of 7 tokens, .* as --length"):
+        config_of(llama, corpus)
+    assert checkpoint_config(Wish(str(llama), corpus, length=8), CPU)[0].length == 8
+
+
+@pytest.fixture
+def _no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize("family", ["gpt_neox", "bloom"])
+def test_a_held_checkpoint_is_loaded_once_and_freed_afterwards(tmp_path: Path, corpus: str, family: str) -> None:
+    """Without the collector, which would free what lies in cycles at a time of its own choice."""
+    config = config_of(make(family, tmp_path / family), corpus)
+    with held():
+        first = load_checkpoint(config, CPU)
+        assert load_checkpoint(config, CPU).stock is first.stock
+        other = load_checkpoint(config.model_copy(update={"precision": "bfloat16"}), CPU)
+        assert next(other.stock.parameters()).dtype == torch.bfloat16
+        alive = [weakref.ref(p) for p in other.stock.parameters()]
+        del first, other
+    assert not any(p() is not None for p in alive)
+    assert load_checkpoint(config, CPU).stock is not load_checkpoint(config, CPU).stock
