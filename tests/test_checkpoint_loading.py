@@ -25,6 +25,12 @@ CPU = torch.device("cpu")
 Tensors = dict[str, torch.Tensor]
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals must write nothing to the current folder, which others do not write to either if it is an empty one."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("corpus") / "text.jsonl"
