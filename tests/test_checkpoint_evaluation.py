@@ -115,6 +115,15 @@ def test_a_table_of_positions_ends_where_it_ends_in_the_tables(place: Path) -> N
     assert status["gpt2 as learned(beyond=interpolate)", 2 * LENGTH] == "ok"
 
 
+def test_a_checkpoint_named_twice_is_evaluated_once_and_keeps_the_whole_name_of_its_folder(place: Path) -> None:
+    make("llama", place / "an @ odd, [name]")
+    plan = document(
+        "extrapolate", "--model", place / "an @ odd, [name]", "--model", f"{place}/gpt2/../an @ odd, [name]/",
+        "--corpus", corpus(place), "--out", place / "dry", "--dry-run",
+    )  # fmt: skip
+    assert [job["encoding"] for job in plan["jobs"]] == ["an @ odd, [name]"]
+
+
 def test_a_dry_run_writes_nothing(place: Path) -> None:
     out = place / "dry"
     plan = document("extrapolate", "--model", place / "bloom", "--corpus", corpus(place), "--out", out, "--dry-run")

@@ -329,7 +329,8 @@ def test_a_document_that_would_be_changed_is_an_error(
 @pytest.mark.parametrize(
     ("argument", "kind", "says"),
     [
-        ("/no/such/folder", UsageError, "names no folder, and no repository"),
+        ("/no/such/folder", DataError, "there is no folder /no/such/folder with a tokenizer"),
+        ("no:such", UsageError, "names no folder, and no repository"),
         ("a\0b", UsageError, "check the path"),
         (".", DataError, "holds no tokenizer.json and no other vocabulary"),
         ("", UsageError, "is not of the form hf:DIR or ORG/NAME"),

@@ -133,4 +133,4 @@ def _shape(model: Architecture, config: Config) -> ModelConfig:
 
 def _name(source: Source) -> str:
     """A short name for tables: of the repository, or of the folder."""
-    return source.spec.partition("@")[0].rstrip("/").split("/")[-1].removeprefix("hf:")
+    return source.spec.removeprefix("hf:").partition("@")[0].split("/")[-1] if source.revision else source.folder.name

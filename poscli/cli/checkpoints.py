@@ -71,12 +71,15 @@ def work(
     from poscli.runs.adopt import adopted
     from poscli.system.device import device_of
 
-    device, setups = device_of(device_name), []
+    device = device_of(device_name)
+    setups: list[EvaluationSetup] = []
     for wish in wishes:
         config, rows = checkpoint_config(wish, device)
         refuse_recalibration(config, request)
         posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens
         run, task = adopted(config, rows, runs, device)
+        if any(run.folder == each.run.folder for each in setups):
+            continue  # it is named twice
         settings = settings_of(config, request, smoke)
         setups += [EvaluationSetup(each, task, settings, device) for each in runs_as([run], request, strict=True)]
     return setups

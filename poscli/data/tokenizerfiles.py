@@ -43,7 +43,7 @@ def holds_tokenizer(files: Collection[str]) -> bool:
 def read_tokenizer(argument: str) -> TokenizerFiles:
     """The tokenizer of a folder or of a repository of the hub.
 
-    UsageError if the argument is neither, DataError if it has no tokenizer that can be read.
+    UsageError if the argument is neither, DataError if the folder is missing or holds no tokenizer that can be read.
     """
     folder = _folder(argument)
     settings = _settings(folder)
@@ -70,8 +70,13 @@ def _folder(argument: str) -> Path:
         folder = Path(argument).expanduser()
         if folder.is_dir():
             return folder.resolve()
+        absolute = folder.is_absolute()
     except (OSError, RuntimeError, ValueError) as error:  # links that form a loop, ~USER without such a user, a NUL
         raise DataError(f"cannot find {printable(argument)}: {error}; check the path") from error
+    if absolute:
+        raise DataError(
+            f"there is no folder {printable(argument)} with a tokenizer; check the path, or put back what was there"
+        )
     try:
         name = HubModel.parse(argument)
     except UsageError as error:
