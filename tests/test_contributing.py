@@ -36,19 +36,21 @@ class Visitor(Encoding):
 """
 ENTRY_POINTS = "[poscli.encodings]\nvisitor = visiting:Visitor\n"
 BASELINES = ("--baseline", "half", "--baseline", "sink(4)+window")
-RUNNER = """
-import sys, torch
+POOL = """
+import torch
 from pathlib import Path
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
+from poscli.sweep.drive import Watcher, run_jobs
 from poscli.sweep.job import Job
-from poscli.sweep.suite import run_jobs
-from runner import Patient
-config = resolve(TrainRequest(preset="nano", length=32, batch=4, tokens=256), "root", 0, torch.device("cpu"))
-job = Job(config=config, extrapolate=ExtrapolateRequest(max_len=64, tokens=64, stride=16), runs=Path("jobs"))
-progress = run_jobs([job], Patient(), print)
-assert not progress.failures, progress.failures
-print(progress.folders[0] / "eval.csv")
+from pool import Pool
+if __name__ == "__main__":
+    config = resolve(TrainRequest(preset="nano", length=32, batch=4, tokens=256), "root", 0, torch.device("cpu"))
+    job = Job(config=config, extrapolate=ExtrapolateRequest(max_len=64, tokens=64, stride=16), runs=Path("jobs"))
+    with Pool() as pool:
+        results = run_jobs([job], pool, Watcher())
+    assert not results.failures, results.failures
+    print(results.folders[0] / "eval.csv")
 """
 
 
@@ -160,5 +162,5 @@ def test_a_text_of_known_limit_from_outside_is_trained_on(results) -> None:
 
 
 def test_a_runner_from_outside_runs_a_job(home) -> None:
-    table = python(home, "-c", RUNNER).splitlines()[-1]
+    table = python(home, "-c", POOL).splitlines()[-1]
     assert "root" in (home / table).read_text(encoding="utf-8")

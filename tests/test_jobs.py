@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import io
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from toys import first
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.runs.run import list_runs
 from poscli.sweep.__main__ import main
-from poscli.sweep.job import Job, Outcome
-from poscli.sweep.runners import Here, Subprocess
+from poscli.sweep.job import Job, Outcome, perform
+from poscli.sweep.processes import Processes
 
 COST = ["seconds", "tokens_per_s", "peak_mb"]
 
@@ -36,7 +34,9 @@ def test_a_job_and_its_outcome_survive_json(tmp_path) -> None:
 
 
 def test_another_process_gives_the_same_results(tmp_path) -> None:
-    here, apart = Here().run(job(tmp_path / "here")), Subprocess().run(job(tmp_path / "apart"))
+    here = perform(job(tmp_path / "here"))
+    with Processes(1, threads=1) as workers:
+        apart = workers.submit(job(tmp_path / "apart")).result()
     assert here.error == apart.error == ""
     assert len(here.folders) == len(apart.folders) == 2  # itself, and with a window joined
     for ours, theirs in zip(here.folders, apart.folders, strict=True):
@@ -47,21 +47,37 @@ def test_another_process_gives_the_same_results(tmp_path) -> None:
     assert run.status()["state"] == "complete"
 
 
-@pytest.mark.parametrize("runner", first(1, [Here(), Subprocess()]), ids=["here", "subprocess"])
-def test_a_job_that_fails_is_an_outcome_with_the_cause(runner, tmp_path) -> None:
+def test_a_job_that_fails_is_an_outcome_with_the_cause(tmp_path) -> None:
     asked = job(tmp_path)
-    broken = asked.model_copy(update={"config": asked.config.model_copy(update={"corpus": "text:nowhere"})})
-    outcome = runner.run(broken)
+    outcome = perform(asked.model_copy(update={"config": asked.config.model_copy(update={"corpus": "text:nowhere"})}))
     assert outcome.folders == ()
     assert "nowhere" in outcome.error
     assert "Traceback" not in outcome.error
 
 
-@pytest.mark.parametrize("text", ["garbage", "{}", '{"config": 3, "runs": "x"}'])
-def test_what_is_not_a_job_is_refused_in_one_line(text, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert main() == 2
-    out, err = capsys.readouterr()
-    assert out == ""
+def test_a_job_refuses_a_corpus_that_differs_from_where_it_was_made(tmp_path) -> None:
+    outcome = perform(job(tmp_path).model_copy(update={"fingerprint": "0123456789abcdef"}))
+    assert "0123456789abcdef where the suite was started" in outcome.error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_job_returns_its_warnings_also_those_that_were_said_before(tmp_path) -> None:
+    for runs in ("a", "b"):
+        asked = job(tmp_path / runs)
+        wanted = ExtrapolateRequest(max_len=64, tokens=64, stride=16, **{"as": ["yarn"]})
+        asked = asked.model_copy(update={"extrapolate": wanted})
+        (warning,) = perform(asked).warnings
+        assert "cannot be evaluated as" in warning
+
+
+def run_worker(text: str) -> tuple[int, str]:
+    outcomes = io.StringIO()
+    return main(io.StringIO(text), outcomes), outcomes.getvalue()
+
+
+@pytest.mark.parametrize("text", ["garbage\n", "{}\n", '{"config": 3, "runs": "x"}\n'])
+def test_what_is_not_a_job_is_refused_in_one_line(text, capsys) -> None:
+    assert run_worker(text) == (2, "")
+    err = capsys.readouterr().err
     assert err.startswith("error: stdin is not a job (")
     assert err.count("\n") == 1

@@ -108,7 +108,7 @@ def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path: Path) -> N
 
 def test_a_suite_waits_for_a_run_that_another_process_works_on(tmp_path: Path, monkeypatch) -> None:
     """It does everything else first, then waits, and its report is the one of a suite that was alone."""
-    monkeypatch.setattr("poscli.sweep.suite.SECONDS_BETWEEN_TRIES", 0.05)
+    monkeypatch.setattr("poscli.sweep.drive.SECONDS_BETWEEN_TRIES", 0.05)
     suite, alone, waited = tmp_path / "tiny.toml", tmp_path / "alone", tmp_path / "waited"
     suite.write_text(SUITE)
     assert cli("run", suite, "--out", alone).code == 0

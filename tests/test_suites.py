@@ -182,7 +182,7 @@ def test_if_every_run_fails_there_is_no_report(folder, broken):
     broken("none", exploding)
     result = cli("run", "one.toml", "--json")
     assert result.code == 1
-    assert "every run of one.toml failed; the first: RuntimeError: the disk is on fire" in result.json["error"]
+    assert "every run of the suite failed; the first: RuntimeError: the disk is on fire" in result.json["error"]
     assert not (folder / "results" / "one").exists()
 
 

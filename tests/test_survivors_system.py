@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +19,8 @@ from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.data import hubclient
 from poscli.data.hubclient import HubGaveUp, _Adapter
-from poscli.sweep import suite
-from poscli.sweep.__main__ import main as run_one_job
+from poscli.sweep import __main__ as worker_process
 from poscli.sweep.job import Job, Outcome
-from poscli.sweep.runners import Here, Runner, Subprocess
-from poscli.sweep.suite import run_jobs
 from poscli.system import early, files, memory, progress, streams
 from poscli.system.device import device_of
 from poscli.system.registry import Registry, subclass_of
@@ -41,72 +37,32 @@ def job(encoding: str = "alibi") -> Job:
 # ---- jobs
 
 
-@pytest.mark.parametrize(("code", "signum"), [(-15, 15), (-2, 2), (143, 15), (130, 2)])
-def test_a_process_that_a_signal_ended_interrupts_the_sweep(
-    code: int, signum: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stdout=""))
-    with pytest.raises(Interrupted) as caught:
-        Subprocess().run(job())
-    assert caught.value.exit_code == 128 + signum
-
-
-@pytest.mark.parametrize("code", [0, 1, 9, 137, -9])
-def test_any_other_end_without_an_outcome_is_a_failure(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stdout=""))
-    assert Subprocess().run(job()).error == f"the process of alibi, seed 0 ended with code {code} and no outcome"
-
-
-def test_a_job_that_another_process_holds_waits_and_says_who(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    held = {"alibi": ["alibi-1 is being worked on by process 7 on here; wait for it to end"]}
-
-    class Answers(Runner):
-        def run(self, job: Job) -> Outcome:
-            name = job.config.encoding
-            return Outcome(held=held[name].pop()) if held.get(name) else Outcome(folders=(Path(name),))
-
-    monkeypatch.setattr(suite, "note", said.append)
-    monkeypatch.setattr(suite, "SECONDS_BETWEEN_TRIES", 0.0)
-    found = run_jobs([job("alibi"), job("rope")], Answers(), said.append)
-    assert found.folders == [Path("alibi"), Path("rope")]
-    assert said == [
-        "[1/2] alibi, seed 0",
-        "alibi, seed 0 is put off: alibi-1 is being worked on by process 7 on here",
-        "[2/2] rope, seed 0",
-    ]
-
-
 @pytest.mark.parametrize(("ends", "code"), [("well", 0), ("with an error", 0), (2, 130), (15, 143)])
-def test_a_process_of_one_job_ends_with_0_unless_a_signal_stopped_it(
-    ends: str | int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_worker_process_ends_with_0_unless_a_signal_stopped_it(
+    ends: str | int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome = Outcome(error="no luck") if ends == "with an error" else Outcome(folders=(Path("a"),))
 
-    def run(self: Here, given: Job) -> Outcome:
+    def perform(given: Job, open_task: object) -> Outcome:
         assert given == job()
         if isinstance(ends, int):
             raise Interrupted("stopped", ends)
         return outcome
 
-    monkeypatch.setattr(Here, "run", run)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(job().model_dump_json(by_alias=True)))
-    assert run_one_job() == code
-    printed = capsys.readouterr().out
-    assert printed == ("" if code else outcome.model_dump_json() + "\n")
+    monkeypatch.setattr(worker_process, "perform", perform)
+    printed = io.StringIO()
+    assert worker_process.main(io.StringIO(2 * (job().model_dump_json(by_alias=True) + "\n")), printed) == code
+    assert printed.getvalue() == ("" if code else 2 * (outcome.model_dump_json() + "\n"))
 
 
 @pytest.mark.parametrize(
     ("text", "cause"),
     [("{}", "config: Field required"), ("no JSON", "Invalid JSON")],
 )
-def test_a_process_of_one_job_refuses_what_is_none(
-    text: str, cause: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert run_one_job() == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+def test_a_worker_process_refuses_what_is_no_job(text: str, cause: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert worker_process.main(io.StringIO(text), io.StringIO()) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
     assert err.startswith(f"error: stdin is not a job ({cause}")
     assert err.endswith("); it takes what Job.model_dump_json writes\n")
 

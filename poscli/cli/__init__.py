@@ -32,6 +32,7 @@ from poscli.cli import (
     train,
     verify,
 )
+from poscli.cli.workers import with_address
 from poscli.system import plugins
 from poscli.system.console import err
 from poscli.system.early import MESSAGE, Interruption, asked, told
@@ -92,7 +93,7 @@ def command_tree() -> Any:
 
 def main() -> None:
     """Run a command; every error becomes one line on stderr and an exit code."""
-    arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--quiet", "--no-plugins")]
+    arguments = with_address([a for a in sys.argv[1:] if a not in ("--debug", "--quiet", "--no-plugins")])
     debug, quiet = "--debug" in sys.argv, "--quiet" in sys.argv
     if quiet:
         os.environ["POSCLI_QUIET"] = "1"

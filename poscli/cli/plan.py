@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.config.run import RunConfig
+from poscli.sweep.schedule import makespan
 from poscli.system.console import emit, err, note, out, warn_once
 from poscli.system.errors import PoscliError, UsageError
 from poscli.system.progress import duration
@@ -58,8 +59,26 @@ def trainings(
     return [_training(config, task, runs, device, anew=anew) for config in dict.fromkeys(configs)]
 
 
-def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
-    """The jobs of a suite: each a training and its evaluations. `anew`: what they have so far will be deleted."""
+def sweeps(jobs: Sequence[Job], *, anew: bool, threads: int | None) -> list[PlannedJob]:
+    """The jobs of a suite: each a training and its evaluations. `anew`: what they have so far will be deleted.
+
+    What takes long is measured with so many threads; None leaves their number to torch.
+    """
+    from poscli.evaluation.extrapolate import settings_of
+    from poscli.system import cores
+
+    with cores.threads(threads):
+        planned = _sweeps(jobs, anew=anew)
+    announce_longest(settings_of(job.config, job.extrapolate) for job in jobs)
+    return planned
+
+
+def needed(jobs: Iterable[PlannedJob]) -> list[tuple[str, float]]:
+    """The label and the memory, in bytes, of each job that is not done already."""
+    return [(f"{job.encoding}, seed {job.seed}", job.memory_gib * 2**30) for job in jobs if job.seconds > 0]
+
+
+def _sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
     from functools import cache
 
     from poscli.evaluation.extrapolate import settings_of
@@ -187,10 +206,11 @@ def _existing(folder: Path) -> Run | None:
     return open_run(folder) if exists(folder) else None
 
 
-def show(jobs: list[PlannedJob], as_json: bool) -> None:
-    """Print the jobs and the total, as a table or as a JSON document."""
-    total = sum(job.seconds for job in jobs)
-    emit(as_json, {"jobs": [asdict(job) for job in jobs], "seconds": total}, lambda: out().print(_table(jobs)))
+def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1) -> None:
+    """Print the jobs and how long so many workers take for all, as a table or as a JSON document."""
+    total = makespan((job.seconds for job in jobs), workers)
+    content = {"jobs": [asdict(job) for job in jobs], "workers": workers, "seconds": total}
+    emit(as_json, content, lambda: out().print(_table(jobs, workers, total)))
     note("nothing is written in a dry run; times are rough, and measured where they exceed a minute")
 
 
@@ -210,7 +230,7 @@ def confirm(seconds: float, shorter: str, *, yes: bool) -> None:
         raise PoscliError(f"not started; lower {shorter}")
 
 
-def _table(jobs: list[PlannedJob]) -> Table:
+def _table(jobs: list[PlannedJob], workers: int, seconds: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     names = ("encoding", "seed", "parameters", "steps", "done", "memory", "time")
     for name in names:
@@ -219,5 +239,5 @@ def _table(jobs: list[PlannedJob]) -> Table:
         values: tuple[Any, ...] = (job.encoding, job.seed, f"{job.parameters:,}", f"{job.steps:,}", job.done)
         table.add_row(*(Text(str(value)) for value in (*values, f"{job.memory_gib:.1f} GiB", duration(job.seconds))))
     table.add_section()
-    table.add_row("total", "", "", "", "", "", duration(sum(job.seconds for job in jobs)))
+    table.add_row("total" if workers == 1 else f"{workers} workers", "", "", "", "", "", duration(seconds))
     return table

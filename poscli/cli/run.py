@@ -11,14 +11,16 @@ from poscli.cli import complete, plan
 from poscli.cli.options import Device, Json, Out
 from poscli.cli.report import present
 from poscli.cli.train import WITHOUT_MODEL
+from poscli.cli.workers import Cpus, Gpus, Memory, Ray, Workers
 from poscli.system.console import err, note
 from poscli.system.errors import PARTIAL, PoscliError
 from poscli.system.progress import duration
 
 if TYPE_CHECKING:
     from poscli.config.suite import Suite
+    from poscli.sweep.drive import SweepResults
     from poscli.sweep.job import Job
-    from poscli.sweep.suite import SweepResults
+    from poscli.sweep.workers import Workers as Crew
 
 
 def run(
@@ -30,31 +32,46 @@ def run(
     dry_run: plan.DryRun = False,
     force: plan.Force = False,
     yes: plan.Yes = False,
+    workers: Workers = None,
+    ray: Ray = "",
+    cpus: Cpus = None,
+    gpus: Gpus = None,
+    memory: Memory = None,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
     from poscli.config.suite import load, report_folder
-    from poscli.evaluation.extrapolate import settings_of
-    from poscli.sweep.runners import Here
-    from poscli.sweep.suite import jobs_of, run_jobs
+    from poscli.sweep.crew import Wanted, assembled
+    from poscli.sweep.suite import jobs_of
+    from poscli.system.cores import threads
 
     content, folder = load(suite), to or report_folder(out_, suite)
+    wanted = Wanted(workers, cpus, gpus, memory, ray, device)
     asked = jobs_of(content, device, out_ / "runs")
-    jobs = plan.sweeps(asked, anew=force)
-    plan.announce_longest(settings_of(job.config, job.extrapolate) for job in asked)
+    jobs = plan.sweeps(asked, anew=force, threads=wanted.threads)
     if dry_run:
-        plan.show(jobs, json_)
+        plan.show(jobs, json_, wanted.count)
         return
-    _announce(jobs, yes=yes)
-    _announce_power(content, asked)
-    if force:
-        plan.delete(jobs, out_ / "runs")
-    results = run_jobs(asked, Here(), _failed)
-    if not results.folders:
-        raise PoscliError(f"every run of {suite} failed; the first: {results.failures[0]['error']}")
+    with threads(wanted.threads), assembled(wanted, plan.needed(jobs), out_ / "runs") as crew:
+        _announce(jobs, crew, yes=yes)
+        _announce_power(content, asked)
+        if force:
+            plan.delete(jobs, out_ / "runs")
+        results = _run(asked, [job.seconds for job in jobs], crew)
     _present(content, results, folder, out_ / "runs", json_)
+
+
+def _run(asked: list[Job], seconds: list[float], crew: Crew) -> SweepResults:
+    """Execute jobs, and show how far they are."""
+    from poscli.cli.screen import Lines, Screen
+    from poscli.sweep.drive import run_jobs
+
+    if crew.elsewhere and err.is_terminal:
+        with Screen(asked, seconds, crew.count) as screen:
+            return run_jobs(asked, crew, screen)
+    return run_jobs(asked, crew, Lines(asked, seconds, crew.count))
 
 
 def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: bool) -> None:
@@ -62,6 +79,8 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
     from poscli.runs.results import evaluations, open_evaluated
     from poscli.tasks import task_columns
 
+    if not results.folders:
+        raise PoscliError(f"every run of the suite failed; the first: {results.failures[0]['error']}")
     tables = evaluations([open_evaluated(folder) for folder in results.folders], task_columns())
     about: dict[str, Any] = {"title": suite.title, "description": suite.description, "failures": results.failures}
     present(tables, to, runs, json_, mix=False, **about)
@@ -69,10 +88,13 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
         raise typer.Exit(PARTIAL)
 
 
-def _announce(jobs: list[plan.PlannedJob], *, yes: bool) -> None:
+def _announce(jobs: list[plan.PlannedJob], crew: Crew, *, yes: bool) -> None:
     """Say how long the suite takes, before it starts; ask if that is long."""
-    seconds = sum(job.seconds for job in jobs)
-    note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} on this machine")
+    from poscli.sweep.schedule import makespan
+
+    seconds = makespan((job.seconds for job in jobs), crew.count)
+    where = f"on {crew.count} workers" if crew.elsewhere else "on this machine"
+    note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} {where}")
     plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
 
 
@@ -89,8 +111,3 @@ def _announce_power(suite: Suite, asked: list[Job]) -> None:
     for (task, corpus, tokenizer, _), job in parts.items():
         plan_of_part = Plan(open_task(task, corpus, tokenizer), settings_of(job.config, job.extrapolate))
         note(f"{corpus}: {detectable_difference(plan_of_part, len(set(suite.seeds)))}")
-
-
-def _failed(message: str) -> None:
-    """Show at once why a job failed; the others go on."""
-    err.print(f"error: {message}", markup=False, style="red", soft_wrap=True)

@@ -78,7 +78,8 @@ class Evaluation:
         """Make every measurement of the plan. A signal raises Interrupted, with the finished measurements saved."""
         planned = self.setup.plan.measurements()
         work = sum(cost(each, spans) for each, spans in planned.items())
-        with stoppable() as stop, Meter(f"extrapolate {self.setup.run.label}", work) as progress:
+        run = self.setup.run
+        with stoppable() as stop, Meter(f"extrapolate {run.label}", work, file=run.progress) as progress:
             return {each: self._measure(each, spans, progress, stop) for each, spans in planned.items()}
 
     def _measure(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> Measured:

@@ -24,6 +24,7 @@ ENDED = ("complete", "diverged")  # states in which nothing is left to train; fr
 CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
 TRAIN, EVAL, POSITION, EVALUATED = "train.csv", "eval.csv", "position.csv", "eval.json"
 EXPLAINED = "why.json"
+PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
 CHECKPOINTS = "checkpoints"
 POSTHOC = "as"  # the folder of the evaluations under other encodings
 # What a run has only once it works.
@@ -100,6 +101,11 @@ class Run:
     def checkpoints(self) -> Path:
         """The folder of its checkpoints; those of a recalibration are in the folder of its evaluation."""
         return (self.folder if self.recalibration else self.home) / CHECKPOINTS
+
+    @property
+    def progress(self) -> Path:
+        """The file in which whoever works on the run shows how far it is."""
+        return self.folder / PROGRESS
 
     @property
     def train_csv(self) -> Path:

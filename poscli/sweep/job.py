@@ -1,7 +1,7 @@
 """A job: one run from its configuration to its evaluation, as plain data and one function.
 
-A job and its outcome are pydantic models, so that a runner can pass them to another process as JSON. A job writes its
-results into the run's folder and nowhere else.
+A job and its outcome are pydantic models, so that they can go to another process and come back as JSON. A job writes
+its results into the run's folder and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import posthoc_runs
 from poscli.evaluation.why.explain import explain
+from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
+from poscli.system.errors import DataError, LockedError, PoscliError
+from poscli.system.plugin_sources import blamed
+from poscli.system.signals import Interrupted
 from poscli.tasks import Task, open_task
 from poscli.training.recalibrate import evaluate
 from poscli.training.train import train
@@ -31,31 +35,65 @@ class Job(Frozen):
     extrapolate: ExtrapolateRequest = ExtrapolateRequest()
     runs: Path  # the folder of all runs
     device: str = "cpu"
+    fingerprint: str = ""  # of the corpus where the job was made; "" if any will do
 
     @property
     def label(self) -> str:
         """The name of the job in messages."""
         return f"{self.config.encoding}, seed {self.config.seed}"
 
+    @property
+    def folder(self) -> Path:
+        """The folder of its run; the fingerprint must be known."""
+        assert self.fingerprint
+        return self.runs / self.config.run_id(self.fingerprint)
+
 
 class Outcome(Frozen):
     """The folders that hold the results of a job, and the error that stopped it, if one did.
 
-    `held` says which other process works on the run; the job is then to be tried again later.
+    `held` says which other process works on the run; the job is then to be tried again later. `warnings` are what the
+    job had to say while it ran.
     """
 
     folders: tuple[Path, ...] = ()
     error: str = ""
     held: str = ""
+    warnings: tuple[str, ...] = ()
 
 
-def run_job(job: Job, open_task: OpenTask = open_task) -> Iterator[Path]:
-    """Train and evaluate a run, going on where it stopped; yields the folder of each evaluation as it ends.
+def perform(job: Job, open_task: OpenTask = open_task) -> Outcome:
+    """Do a job in this process, going on where it stopped; a job that fails has an outcome, too.
 
-    `open_task` may return a task that is open already, so that jobs can share it.
+    A signal raises Interrupted, with everything saved. `open_task` may return a task that is open already, so that jobs
+    can share it.
     """
+    folders: list[Path] = []
+    held = error = ""
+    with collected_warnings() as warnings:
+        try:
+            with blamed():
+                for folder in _results(job, open_task):
+                    folders.append(folder)  # one at a time: those before an error count
+        except Interrupted:
+            raise
+        except LockedError as locked:
+            folders, held = [], str(locked)
+        except Exception as failure:  # noqa: BLE001 - the other jobs go on; the cause is in the outcome
+            kind = "" if isinstance(failure, PoscliError) else f"{type(failure).__name__}: "
+            error = " ".join(f"{kind}{failure}".split())
+    return Outcome(folders=tuple(folders), error=error, held=held, warnings=tuple(warnings))
+
+
+def _results(job: Job, open_task: OpenTask) -> Iterator[Path]:
+    """Train and evaluate a run; yields the folder of each evaluation as it ends."""
     config, device = job.config, device_of(job.device)
     task = open_task(config.task, config.corpus, config.tokenizer)
+    if job.fingerprint and task.fingerprint != job.fingerprint:
+        raise DataError(
+            f"the corpus {config.corpus} has fingerprint {task.fingerprint} here, and {job.fingerprint} where the "
+            "suite was started: give all machines the same files and the same Python version"
+        )
     run = train(config, task, job.runs, device)
     for each in (run, *posthoc_runs(run, job.extrapolate, strict=False)):
         setup = EvaluationSetup(each, task, settings_of(config, job.extrapolate), device)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -18,6 +19,7 @@ from rich.segment import Segment
 from poscli.system.text import printable
 
 _warned: set[str] = set()  # messages of this process, so that none is repeated
+_collecting: list[list[str]] = []  # where messages go beside stderr
 
 
 class PlainConsole(Console):
@@ -51,9 +53,22 @@ def note(message: str) -> None:
 
 def warn_once(message: str) -> None:
     """Report a fallback or a doubt on stderr, once per process for each message."""
+    for collected in _collecting:
+        collected.append(message)
     if message not in _warned:
         _warned.add(message)
         err.print(f"note: {printable(message)}", style="yellow", soft_wrap=True)
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """The messages of `warn_once` in the block, also those that were reported before. All are reported as well."""
+    collected: list[str] = []
+    _collecting.append(collected)
+    try:
+        yield collected
+    finally:
+        _collecting.pop()
 
 
 def emit(as_json: bool, payload: Any, render: Callable[[], object]) -> None:

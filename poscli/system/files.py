@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,6 +33,20 @@ def write_atomic(path: Path, content: bytes | str) -> None:
             _remove_quietly(Path(name))
             raise
         sync_folder(path.parent)
+
+
+def write_display(path: Path, content: str) -> None:
+    """Write a file that only people look at, whole or not at all. If that fails, it is stale, and nothing else."""
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    with contextlib.suppress(OSError):
+        temporary.write_text(content)
+        temporary.replace(path)
+
+
+def remove_display(path: Path) -> None:
+    """Remove a file that `write_display` wrote, if there is one."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:

@@ -1,26 +1,38 @@
-"""Progress on stderr: a bar on a terminal, a line every 15 seconds elsewhere, nothing if POSCLI_QUIET is set."""
+"""Progress on stderr: a bar on a terminal, a line every 15 seconds elsewhere, nothing if POSCLI_QUIET is set.
+
+Work on a run also leaves its progress in a file of the run's folder, for those who watch from other processes.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import time
+from pathlib import Path
 from types import TracebackType
 
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from poscli.system.console import err
+from poscli.system.files import remove_display, write_display
 
 SECONDS_BETWEEN_LINES = 15.0  # if stderr is no terminal
+SECONDS_BETWEEN_WRITES = 1.0  # of the file
 
 
 class Meter:
-    """Shows how much of a job of `total` units of work is done, and a few words about its state; for a `with` block."""
+    """Shows how much of a job of `total` units of work is done, and a few words about its state; for a `with` block.
 
-    def __init__(self, label: str, total: float, done: int = 0) -> None:
-        self.label, self.total, self.done_at_start = label, total, done
+    `file`, if given, holds the same as a JSON object while the block runs, renewed about once a second: label, done,
+    total, words, seconds_left, and the process and the host that work.
+    """
+
+    def __init__(self, label: str, total: float, done: int = 0, *, file: Path | None = None) -> None:
+        self.label, self.total, self.done_at_start, self.file = label, total, done, file
         self.done: float = done
-        self.start = self.last_line = time.monotonic()
+        self.start = self.last_line = self.last_write = time.monotonic()
         self.quiet = bool(os.environ.get("POSCLI_QUIET"))
         self.bar = _bar() if err.is_terminal and not self.quiet else None
         self.task = self.bar.add_task(label, total=total, completed=done, words="") if self.bar else None
@@ -35,6 +47,8 @@ class Meter:
     ) -> None:
         if self.bar:
             self.bar.stop()
+        if self.file:
+            remove_display(self.file)
 
     def advance(self, amount: float, words: str = "") -> None:
         """Add `amount` to the work done, and show `words`."""
@@ -44,11 +58,19 @@ class Meter:
         elif not self.quiet and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             share = self.done / self.total
-            err.print(f"{self.label}  {share:4.0%}  {words}  {self._left()} left", soft_wrap=True)
+            err.print(f"{self.label}  {share:4.0%}  {words}  {duration(self._left())} left", soft_wrap=True)
+        if self.file and time.monotonic() - self.last_write >= SECONDS_BETWEEN_WRITES:
+            self.last_write = time.monotonic()
+            write_display(self.file, json.dumps(self._state(words)))
 
-    def _left(self) -> str:
+    def _state(self, words: str) -> dict[str, object]:
+        work = {"label": self.label, "done": self.done, "total": self.total, "words": words}
+        return work | {"seconds_left": self._left(), "process": os.getpid(), "host": platform.node()}
+
+    def _left(self) -> float:
+        """The seconds that the rest takes at the pace so far."""
         pace = (time.monotonic() - self.start) / max(self.done - self.done_at_start, 1e-9)
-        return duration(pace * (self.total - self.done))
+        return pace * (self.total - self.done)
 
 
 def duration(seconds: float) -> str:

@@ -78,3 +78,17 @@ def stoppable() -> Iterator[Stop]:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+@contextmanager
+def kept_handlers() -> Iterator[None]:
+    """Undo what the block does to the handlers of SIGINT and SIGTERM, as libraries that are started there do."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -69,7 +69,8 @@ class Trainer:
 
     def _train(self) -> str:
         saved = time.monotonic()
-        with stoppable() as self.stop, Meter(f"train {self.config.encoding}", self.config.steps, self.step) as progress:
+        meter = Meter(f"train {self.config.encoding}", self.config.steps, self.step, file=self.run.progress)
+        with stoppable() as self.stop, meter as progress:
             while self.step < self.config.steps:
                 if not self._step():
                     return self._diverged()

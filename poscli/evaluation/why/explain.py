@@ -119,7 +119,8 @@ def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:
         judging = load_trained(judge, setup.device)
         analyses["why/key_tokens"] = lambda: _of_key_tokens(model, judging, _sample(setup, None, KEY_TOKENS))
     tables = {}
-    with stoppable() as stop, Meter(f"why {setup.run.config.encoding}", len(analyses)) as progress:
+    run = setup.run
+    with stoppable() as stop, Meter(f"why {run.config.encoding}", len(analyses), file=run.progress) as progress:
         for name, make in analyses.items():
             rows = _attempt(name, make)
             tables[name] = frame([run_columns(setup) | row for row in rows], DETAILS[name])

@@ -1,0 +1,109 @@
+"""What is being worked on, for people: one screen on a terminal, plain lines elsewhere.
+
+The screen of a sweep and that of `poscli ls runs --watch` are the same, read from the folders of the runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from poscli.runs.activity import Activity, activity
+from poscli.sweep.drive import Watcher
+from poscli.sweep.schedule import TimeLeft
+from poscli.system.console import err, note, warn_once
+from poscli.system.progress import duration
+
+if TYPE_CHECKING:
+    from poscli.sweep.job import Job, Outcome
+
+BAR_WIDTH = 24
+SECONDS_BETWEEN_PAINTS = 0.5
+Work = tuple[str, Activity | None]  # the label of a run, and what is done on it; None: nothing to show yet
+
+
+def screen(headline: str, work: Sequence[Work]) -> RenderableType:
+    """A headline, and a line for each run that is being worked on; its machine, if there are several."""
+    several = len({now.host for _, now in work if now}) > 1
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for label, now in work:
+        cells: list[RenderableType] = [Text(label)]
+        if now is None:
+            cells += [Text("starting", style="dim")]
+        else:
+            bar = ProgressBar(total=1.0, completed=now.share, width=BAR_WIDTH)
+            left = Text(f"{duration(now.seconds_left)} left", style="progress.remaining")
+            cells += [Text(now.label.partition(" ")[0]), bar, Text(f"{now.share:4.0%}"), left]
+            cells += [Text(now.words, style="cyan"), Text(now.host if several else "", style="dim")]
+        table.add_row(*cells)
+    return Group(Text(headline, style="bold"), table)
+
+
+class Lines(Watcher):
+    """Reports a sweep line by line: each job as it begins and as it ends."""
+
+    def __init__(self, jobs: Sequence[Job], seconds: Sequence[float], workers: int) -> None:
+        self.jobs, self.workers = jobs, workers
+        self.estimate = TimeLeft(seconds, workers)
+        self.failed = 0
+
+    def began(self, number: int) -> None:
+        self.estimate.began(number)
+        note(f"[{number + 1}/{len(self.jobs)}] {self.jobs[number].label}")
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        seconds = self.estimate.ended(number)
+        self.failed += bool(outcome.error)
+        for warning in outcome.warnings:
+            warn_once(warning)
+        if outcome.error:
+            err.print(f"error: {self.jobs[number].label}: {outcome.error}", style="red", soft_wrap=True)
+        elif self.workers > 1:
+            note(f"{self.jobs[number].label}: done in {duration(seconds)}; {self.headline()}")
+
+    def postponed(self, number: int, why: str) -> None:
+        self.estimate.postponed(number)
+        note(f"{self.jobs[number].label} {why}")
+
+    def headline(self) -> str:
+        """How far the sweep is, and how long the rest takes."""
+        done, total = len(self.estimate.done), len(self.jobs)
+        failed = f", {self.failed} failed" if self.failed else ""
+        left = f", about {duration(self.estimate.left())} left" if done < total else ""
+        return f"{done} of {total} runs done{failed}{left}"
+
+
+class Screen(Lines):
+    """Reports a sweep on a terminal: one line for each run that a worker has, renewed while they work."""
+
+    def __init__(self, jobs: Sequence[Job], seconds: Sequence[float], workers: int) -> None:
+        super().__init__(jobs, seconds, workers)
+        self.live = Live(console=err, auto_refresh=False, transient=True)
+        self.painted = 0.0
+
+    def __enter__(self) -> Self:
+        self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.live.stop()
+
+    def began(self, number: int) -> None:
+        self.estimate.began(number)
+
+    def look(self) -> None:
+        if time.monotonic() - self.painted < SECONDS_BETWEEN_PAINTS:
+            return
+        self.painted = time.monotonic()
+        work = [(self.jobs[n].label, activity(self.jobs[n].folder)) for n in sorted(self.estimate.running)]
+        self.live.update(screen(self.headline(), work), refresh=True)

@@ -1,0 +1,212 @@
+"""Workers on a Ray cluster (https://docs.ray.io, Ray Core): a local one that is started and stopped, or one that runs.
+
+Ray decides where a job runs and notices when its process or machine dies; the driver tries such a job again. Ray
+carries nothing but jobs and outcomes: results are written to the runs' folder, which all machines must share.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from poscli.sweep.job import Job, Outcome
+from poscli.sweep.on_node import MARK, execute, look_around, refuse_apart
+from poscli.sweep.workers import WorkerDied, Workers
+from poscli.system.console import warn_once
+from poscli.system.cores import usable_cores
+from poscli.system.errors import DataError, LockedError, UsageError
+from poscli.system.files import remove_display, write_atomic
+from poscli.system.memory import in_words
+from poscli.system.signals import kept_handlers
+
+LOCAL = "local"  # in the place of an address: a cluster of this machine alone, for as long as the command runs
+CONNECT_SECONDS = 5.0  # to wait for an answer at an address
+LOOPBACK = "127.0.0.1"
+LOCK_SECONDS = 5.0  # to wait for another sweep that is starting
+STOP_SECONDS = 30.0  # that jobs have to save their state
+STORE_BYTES = 100 * 2**20  # of a local cluster's object store, through which only jobs and outcomes pass
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of a cluster, and what it offers to jobs."""
+
+    id: str
+    address: str
+    cpus: float
+    gpus: float
+    memory: float  # bytes
+
+
+@dataclass(frozen=True)
+class PerRun:
+    """What is set aside for each job while it runs."""
+
+    cpus: int = 1
+    gpus: float = 0
+    memory: float = 0  # bytes; 0: not counted
+
+    def fits(self, node: Node) -> int:
+        """How many jobs fit on a node at the same time."""
+        rooms = [node.cpus // self.cpus]
+        rooms += [node.gpus // self.gpus] if self.gpus else []
+        rooms += [node.memory // self.memory] if self.memory else []
+        return int(min(rooms))
+
+
+class Cluster(Workers):
+    """Executes jobs on the nodes of a cluster, at most `count` at a time."""
+
+    def __init__(self, address: str, cpus: int = 1) -> None:
+        self._local, self._cpus = address == LOCAL, cpus
+        self._ray = _ray(self._local)
+        self._running: dict[Future[Outcome], Any] = {}
+        if not self._local:
+            _refuse_silent(address)
+        with kept_handlers():
+            self._connect(address)
+        self.nodes = [_node(each) for each in self._ray.nodes() if each["Alive"]]
+        if self._local and any(node.address != LOOPBACK for node in self.nodes):
+            warn_once(f"this version of Ray listens on {self.nodes[0].address}, not on {LOOPBACK} alone")
+
+    def look_around(self, runs: Path) -> None:
+        """UsageError if a node does not see the folder of the runs, or not its locks, or has other versions."""
+        token = uuid.uuid4().hex
+        mark = runs / MARK
+        write_atomic(mark, token)
+        lock = FileLock(f"{mark}.lock")
+        try:
+            lock.acquire(timeout=LOCK_SECONDS)
+            pin = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            look = self._ray.remote(num_cpus=0, max_retries=1)(look_around)
+            there = [
+                look.options(scheduling_strategy=pin(node.id, soft=False)).remote(str(runs.absolute()), token)
+                for node in self.nodes
+            ]
+            for node, seen in zip(self.nodes, self._ray.get(there), strict=True):
+                refuse_apart(node.address, seen, runs)
+        except Timeout as error:
+            raise LockedError(f"another sweep looks for its machines in {runs}; try again in a moment") from error
+        finally:
+            lock.release()
+            remove_display(mark)
+
+    def allot(self, needed: float, gpus: float, most: int | None) -> None:
+        """Set aside bytes and GPUs for each job, and run at most `most` at a time; UsageError if none fits."""
+        self._per_run = PerRun(self._cpus, gpus, needed)
+        self.count = sum(self._per_run.fits(node) for node in self.nodes)
+        if self.count == 0:
+            self._refuse()
+        self.count = min(self.count, most or self.count)
+        self._remote = self._ray.remote(num_cpus=self._cpus, num_gpus=gpus, memory=int(needed), max_retries=0)(execute)
+
+    def submit(self, job: Job) -> Future[Outcome]:
+        absolute = job.model_copy(update={"runs": job.runs.absolute()})
+        reference = self._remote.remote(absolute.model_dump_json(by_alias=True), str(Path.cwd()), self._cpus)
+        outcome: Future[Outcome] = Future()
+        self._running[outcome] = reference
+        reference.future().add_done_callback(lambda answer: self._settle(answer, outcome, job))
+        return outcome
+
+    def stop(self) -> None:
+        running = list(self._running.values())
+        for reference in running:
+            self._ray.cancel(reference, force=False)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._running and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        with kept_handlers():
+            self._ray.shutdown()
+
+    def _connect(self, address: str) -> None:
+        quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
+        try:
+            if self._local:
+                self._ray.init(
+                    num_cpus=usable_cores(), object_store_memory=STORE_BYTES, include_dashboard=False, **quiet
+                )
+            else:
+                self._ray.init(address=address, **quiet)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            raise DataError(f"--ray {address}: no cluster can be joined ({_first_line(error)}); {CURE}") from error
+
+    def _settle(self, answer: Future[str], outcome: Future[Outcome], job: Job) -> None:
+        """Pass on what a job's process returned, or why it returned nothing."""
+        try:
+            known = Outcome.model_validate_json(answer.result())
+            here = tuple(job.runs / folder.relative_to(job.runs.absolute()) for folder in known.folders)
+            result = known.model_copy(update={"folders": here})
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises, the job has no outcome
+            self._running.pop(outcome, None)
+            outcome.set_exception(WorkerDied(f"its worker on the cluster has ended ({_first_line(error)})"))
+        else:
+            self._running.pop(outcome, None)
+            outcome.set_result(result)
+
+    def _refuse(self) -> None:
+        """UsageError that names what no node has."""
+        asked, most = self._per_run, lambda what: max(getattr(node, what) for node in self.nodes)
+        if asked.gpus > most("gpus"):
+            raise UsageError(f"--gpus {asked.gpus:g}: no machine of the cluster has more than {most('gpus'):g} GPUs")
+        if asked.cpus > most("cpus"):
+            raise UsageError(f"--cpus {asked.cpus}: no machine of the cluster has more than {most('cpus'):g} CPUs")
+        raise UsageError(
+            f"a run needs about {in_words(asked.memory)}, and no machine of the cluster offers more than "
+            f"{in_words(most('memory'))}; lower batch or max_len in the suite, or give --memory if that is wrong"
+        )
+
+
+CURE = "start one with `ray start --head`, or give --ray without an address for one on this machine alone"
+
+
+def _ray(local: bool) -> ModuleType:
+    """The package, with its usage reports off; UsageError if it is not installed.
+
+    A local cluster listens on the loopback address alone. Ray does so by itself on other systems, where it has no
+    clusters of several machines unless this variable asks for them; on Linux the variable must say no.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if local:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError("--ray needs the package ray: pip install 'poscli[ray]'; or give --workers alone") from error
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    return ray
+
+
+def _refuse_silent(address: str) -> None:
+    """DataError if nothing answers at an address, for which Ray itself would wait long."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise UsageError(f"--ray {address}: an address is HOST:PORT, such as 10.0.0.1:6379, or auto")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise DataError(f"--ray {address}: nothing answers there ({error}); {CURE}") from error
+
+
+def _node(found: dict[str, Any]) -> Node:
+    has = found["Resources"]
+    amounts = {name: float(has.get(key, 0)) for name, key in (("cpus", "CPU"), ("gpus", "GPU"), ("memory", "memory"))}
+    return Node(found["NodeID"], found["NodeManagerAddress"], **amounts)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,98 @@
+"""The workers of a suite, from what a person asks for: how many, of how many threads, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from poscli.sweep.cluster import LOCAL, Cluster
+from poscli.sweep.processes import Processes
+from poscli.sweep.schedule import PROCESS_BYTES, refuse_crowded
+from poscli.sweep.workers import Here, Workers
+from poscli.system.console import warn_once
+from poscli.system.cores import usable_cores
+from poscli.system.device import device_of
+from poscli.system.errors import UsageError
+from poscli.system.memory import available
+
+GPU_HOST_BYTES = 4 * PROCESS_BYTES  # memory of the machine that a run on a GPU takes, with the libraries for it
+Needed = Sequence[tuple[str, float]]  # of each job that is left to do: its label, and bytes
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person asks for; None for what suits the machine."""
+
+    workers: int | None = None
+    cpus: int | None = None  # of each run
+    gpus: float | None = None  # of each run
+    memory: float | None = None  # of each run, in GiB
+    ray: str = ""  # the address of a cluster, LOCAL for one that is started here, "" for none
+    device: str = "auto"
+
+    @property
+    def count(self) -> int:
+        """How many runs go on at the same time; on a cluster that runs already, the cluster decides."""
+        if self.workers is None and self.ray == LOCAL:
+            return max(1, usable_cores() // (self.cpus or 1))
+        return self.workers or 1
+
+    @property
+    def threads(self) -> int | None:
+        """The threads of each run. None if all runs go on in this process, where torch decides."""
+        if self.cpus is not None or self.ray:
+            return self.cpus or 1
+        return max(1, usable_cores() // self.count) if self.count > 1 else None
+
+
+@contextmanager
+def assembled(wanted: Wanted, needed: Needed, runs: Path) -> Iterator[Workers]:
+    """The workers that are wanted, for jobs whose results go into the folder `runs`.
+
+    This process alone if nothing is left to do. UsageError if jobs that would run at the same time do not fit the
+    memory or the GPUs, or if the machines do not share the folder; DataError if there is no cluster.
+    """
+    if not needed or (wanted.count == 1 and not wanted.ray):
+        yield Here()
+        return
+    with _on_cluster(wanted, needed, runs) if wanted.ray else _on_this_machine(wanted, needed) as workers:
+        yield workers
+
+
+def _on_cluster(wanted: Wanted, needed: Needed, runs: Path) -> Workers:
+    cluster = Cluster(wanted.ray, wanted.threads or 1)
+    try:
+        has_gpus = wanted.device != "cpu" and any(node.gpus for node in cluster.nodes)
+        gpus = float(has_gpus) if wanted.gpus is None else wanted.gpus
+        size = GPU_HOST_BYTES if gpus else PROCESS_BYTES + max(bytes_ for _, bytes_ in needed)
+        cluster.allot(size if wanted.memory is None else wanted.memory * 2**30, gpus, wanted.workers)
+        cluster.look_around(runs)
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
+
+
+def _on_this_machine(wanted: Wanted, needed: Needed) -> Workers:
+    threads, cores = wanted.threads or 1, usable_cores()
+    if wanted.count * threads > cores:
+        warn_once(
+            f"{wanted.count} workers of {threads} threads share {cores} cores, and slow each other down; "
+            f"--workers {max(1, cores // threads)} suits this machine"
+        )
+    if device_of(wanted.device).type == "cpu":
+        if wanted.gpus:
+            raise UsageError(f"--gpus {wanted.gpus:g}: this machine has none that torch can use; leave it out")
+        own = [(label, wanted.memory * 2**30 if wanted.memory is not None else size) for label, size in needed]
+        refuse_crowded(own, wanted.count, available(torch.device("cpu")))
+        return Processes(wanted.count, threads)
+    there = torch.cuda.device_count()
+    if (wanted.gpus or 0) * wanted.count > there:
+        raise UsageError(
+            f"--gpus {wanted.gpus:g} for each of {wanted.count} workers: this machine has {there}; lower one of the two"
+        )
+    return Processes(wanted.count, threads, range(there) if wanted.device in ("auto", "cuda") else ())

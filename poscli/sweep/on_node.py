@@ -1,0 +1,86 @@
+"""What runs in a worker process of a Ray cluster: a job, and before the first one a look around."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+import poscli
+from poscli.system.errors import UsageError
+
+MARK = ".sweep"  # a file beside the runs, which the driver locks and every node must see
+
+
+def execute(job: str, home: str, threads: int) -> str:
+    """Execute a job, as JSON, with so many threads; returns its outcome as JSON. `home` is the driver's own folder.
+
+    A signal or Ray's cancelling raises Interrupted, with everything saved.
+    """
+    os.environ["POSCLI_QUIET"] = "1"
+    with contextlib.suppress(OSError):  # a machine without that folder can do what names none inside it
+        os.chdir(home)
+    import torch
+
+    from poscli.sweep.job import Job, perform
+
+    torch.set_num_threads(threads)
+    return perform(Job.model_validate_json(job), _opened()).model_dump_json()
+
+
+@cache
+def _opened() -> Any:
+    """Opens tasks, each once in the life of this process."""
+    from poscli.tasks import open_task
+
+    return cache(open_task)
+
+
+def look_around(runs: str, token: str) -> dict[str, str]:
+    """What a node has and sees: its name, its versions, and what is wrong with the folder of the runs, if anything is.
+
+    The driver has written `token` to a file in the folder, and holds a lock on it.
+    """
+    mark = Path(runs) / MARK
+    wrong = ""
+    try:
+        if mark.read_text() != token:
+            wrong = "unseen"
+    except OSError:
+        wrong = "unseen"
+    if not wrong:
+        try:
+            FileLock(f"{mark}.lock").acquire(timeout=0)
+            wrong = "unlocked"
+        except Timeout:
+            pass
+        except (OSError, NotImplementedError):
+            wrong = "unlocked"
+    return {"host": platform.node(), "wrong": wrong, **versions()}
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all machines of a sweep."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"poscli": poscli.__version__, "python": python, "torch": version("torch")}
+
+
+def refuse_apart(address: str, seen: dict[str, str], runs: Path) -> None:
+    """UsageError if a node, by what `look_around` saw there, cannot work with this process on the same runs."""
+    node = f"{seen['host']} ({address})"
+    if seen["wrong"] == "unseen":
+        raise UsageError(f"{node} does not see {runs.absolute()} as this machine does; give --out a folder they share")
+    if seen["wrong"] == "unlocked":
+        raise UsageError(
+            f"locks in {runs.absolute()} do not hold between this machine and {node}, so that two could train the same "
+            "run; give --out a folder on a file system with locks, such as NFS version 4"
+        )
+    for name, own in versions().items():
+        if seen[name] != own:
+            raise UsageError(f"{node} has {name} {seen[name]}, this machine {own}: install the same on all machines")

@@ -1,0 +1,444 @@
+"""Sweeps on several workers: who gets which job, what happens when a worker dies, and what people see meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from cli_runner import cli, run_of, shell
+from rich.console import Console
+
+from poscli.cli.screen import Screen, screen
+from poscli.cli.workers import with_address
+from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.resolve import resolve
+from poscli.model.weights import weights_of
+from poscli.runs import activity as activities
+from poscli.runs.activity import Activity, activity
+from poscli.runs.load import load_trained
+from poscli.runs.lock import locked
+from poscli.runs.run import list_runs
+from poscli.sweep import drive
+from poscli.sweep.crew import Wanted, assembled
+from poscli.sweep.drive import MOST_DEATHS, Watcher, run_jobs
+from poscli.sweep.job import Job, Outcome
+from poscli.sweep.processes import Processes
+from poscli.sweep.schedule import TimeLeft, makespan, refuse_crowded
+from poscli.sweep.workers import Here, WorkerDied, Workers
+from poscli.system.cores import quota_of_container, threads, usable_cores
+from poscli.system.errors import UsageError
+from poscli.system.progress import Meter
+from poscli.system.signals import Interrupted
+
+COST = ["seconds", "tokens_per_s", "peak_mb"]
+SUITE = """
+title = "Tiny"
+encodings = ["none", "rope"]
+seeds = [0, 1]
+[train]
+preset = "nano"
+length = 32
+batch = 4
+tokens = 2_560
+[extrapolate]
+max_len = 64
+tokens = 128
+stride = 16
+"""
+
+
+def job(encoding: str = "alibi", runs: Path = Path("runs"), tokens: int = 1280) -> Job:
+    request = TrainRequest(preset="nano", length=32, batch=4, tokens=tokens)
+    config = resolve(request, encoding, 0, torch.device("cpu"))
+    return Job(config=config, extrapolate=ExtrapolateRequest(max_len=64, tokens=64, stride=16), runs=runs)
+
+
+class Scripted(Workers):
+    """Answers each submission with the next line of a script: an outcome, or a death."""
+
+    def __init__(self, count: int, script: list[Outcome | Exception]) -> None:
+        self.count, self.script = count, script
+        self.given: list[str] = []
+        self.most = self.now = 0
+        self.stopped = False
+
+    def submit(self, job: Job) -> Future[Outcome]:
+        self.given.append(job.config.encoding)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        future: Future[Outcome] = Future()
+        threading.Timer(0.02, self._answer, (future, self.script.pop(0))).start()
+        return future
+
+    def _answer(self, future: Future[Outcome], answer: Outcome | Exception) -> None:
+        self.now -= 1
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Said(Watcher):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def began(self, number: int) -> None:
+        self.lines.append(f"began {number}")
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        self.lines.append(f"ended {number} {outcome.error}".strip())
+
+    def postponed(self, number: int, why: str) -> None:
+        self.lines.append(f"postponed {number}: {why}")
+
+
+def done(name: str) -> Outcome:
+    return Outcome(folders=(Path(name),))
+
+
+# ---- the driver
+
+
+def test_jobs_run_as_many_at_a_time_as_there_are_workers_and_results_keep_their_order() -> None:
+    names = ["none", "alibi", "rope", "t5", "fox"]
+    workers = Scripted(2, [done(name) for name in names])
+    results = run_jobs([job(name) for name in names], workers, Watcher())
+    assert workers.given == names
+    assert workers.most == 2
+    assert results.folders == [Path(name) for name in names]
+
+
+def test_a_job_whose_worker_dies_goes_on_before_the_others() -> None:
+    workers = Scripted(1, [WorkerDied("it was killed"), done("alibi"), done("rope")])
+    said = Said()
+    results = run_jobs([job("alibi"), job("rope")], workers, said)
+    assert results.folders == [Path("alibi"), Path("rope")]
+    assert said.lines == [
+        "began 0",
+        "postponed 0: it was killed; going on from what it has saved",
+        "began 0",
+        "ended 0",
+        "began 1",
+        "ended 1",
+    ]
+
+
+def test_a_job_that_kills_every_worker_fails_and_the_others_go_on() -> None:
+    deaths: list[Outcome | Exception] = [WorkerDied("it was killed") for _ in range(MOST_DEATHS + 1)]
+    results = run_jobs([job("alibi"), job("rope")], Scripted(1, [*deaths, done("rope")]), Watcher())
+    assert results.folders == [Path("rope")]
+    (failure,) = results.failures
+    assert failure["encoding"] == "alibi"
+    assert failure["error"] == f"its worker died {MOST_DEATHS + 1} times, in the end because it was killed"
+
+
+def test_a_job_that_another_process_holds_waits_for_the_others_and_says_who(monkeypatch) -> None:
+    monkeypatch.setattr(drive, "SECONDS_BETWEEN_TRIES", 0.0)
+    said = Said()
+    held = Outcome(held="alibi-1 is being worked on by process 7 on here; wait for it to end")
+    results = run_jobs([job("alibi"), job("rope")], Scripted(1, [held, done("rope"), done("alibi")]), said)
+    assert results.folders == [Path("alibi"), Path("rope")]
+    assert said.lines[:3] == [
+        "began 0",
+        "postponed 0: is put off: alibi-1 is being worked on by process 7 on here",
+        "began 1",
+    ]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_stops_the_workers_first(signum, code) -> None:
+    workers = Scripted(1, [done("alibi")] * 3)
+
+    class Killing(Watcher):
+        def began(self, number: int) -> None:
+            if number == 1:
+                os.kill(os.getpid(), signum)
+
+    with pytest.raises(Interrupted, match="stopped with 2 of 3 runs done") as caught:
+        run_jobs([job("alibi"), job("rope"), job("t5")], workers, Killing())
+    assert caught.value.exit_code == code
+    assert workers.stopped
+
+
+# ---- worker processes
+
+
+def test_workers_share_a_suite_and_give_the_bits_of_one(tmp_path, monkeypatch) -> None:
+    """Two processes of one thread, one of which is killed in the middle, against this process with one thread."""
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    monkeypatch.chdir(tmp_path)
+    alone = cli("run", "tiny.toml", "--cpus", 1, "--out", "alone")
+    assert alone.code == 0, alone.err
+    killed = threading.Thread(target=_kill_one, args=(Path("shared/runs"),))
+    killed.start()
+    shared = cli("run", "tiny.toml", "--workers", 2, "--cpus", 1, "--out", "shared")
+    killed.join()
+    assert shared.code == 0, shared.err
+    assert "4 jobs, about 0:0" in shared.err
+    assert "on 2 workers" in shared.err
+    assert shared.err.count("killed by SIGKILL") == 1, shared.err
+    assert "4 of 4 runs done" in shared.err
+    for ours, theirs in zip(
+        list_runs(Path("alone/runs")), sorted_as(Path("alone/runs"), Path("shared/runs")), strict=True
+    ):
+        assert_same_bits(ours, theirs)
+    assert (tmp_path / "alone/tiny/summary.csv").read_text() == (tmp_path / "shared/tiny/summary.csv").read_text()
+    again = cli("run", "tiny.toml", "--workers", 2, "--cpus", 1, "--out", "shared")
+    assert again.code == 0
+    assert again.err.count("nothing to train") == 4
+
+
+def sorted_as(first: Path, second: Path) -> list:
+    """The runs of the second folder, in the order of the same runs in the first one."""
+    of = {run.id: run for run in list_runs(second)}
+    assert len(of) == 4
+    return [of[run.id] for run in list_runs(first)]
+
+
+def assert_same_bits(ours, theirs) -> None:
+    own, other = (weights_of(load_trained(run, torch.device("cpu"))) for run in (ours, theirs))
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    tables = [pd.read_csv(run.eval_csv).drop(columns=COST) for run in (ours, theirs)]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def _kill_one(runs: Path) -> None:
+    """Kill the process that works on the first run that has begun to train."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for holder in runs.glob("*/.holder.lock"):
+            try:
+                process = json.loads(holder.read_text())["process"]
+            except (ValueError, OSError):
+                continue
+            os.kill(process, signal.SIGKILL)
+            return
+        time.sleep(0.01)
+
+
+def test_a_worker_that_ends_says_how(tmp_path) -> None:
+    with Processes(1, threads=1) as workers:
+        broken = job(runs=tmp_path).model_copy(update={"config": None})
+        with pytest.raises(WorkerDied, match=r"its process ended with code 2: error: stdin is not a job \(config"):
+            workers.submit(broken).result(60)
+
+
+def test_workers_whose_driver_is_gone_save_and_end(tmp_path) -> None:
+    """The pipe to the driver is all that ties them to it."""
+    workers = Processes(1, threads=1)
+    workers.submit(job(runs=tmp_path, tokens=10**8))
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/status.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process = workers._workers[0]._process
+    assert process is not None
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(60) == 143
+    (run,) = list_runs(tmp_path)
+    assert run.status()["state"] == "interrupted"
+    assert run.status()["step"] > 0
+    workers.close()
+
+
+# ---- who is wanted
+
+
+def test_options_become_workers(tmp_path, monkeypatch) -> None:
+    cores = usable_cores()
+    assert (Wanted().count, Wanted().threads) == (1, None)
+    assert (Wanted(workers=2).count, Wanted(workers=2).threads) == (2, max(1, cores // 2))
+    assert Wanted(workers=2, cpus=3).threads == 3
+    assert (Wanted(ray="local").count, Wanted(ray="local").threads) == (cores, 1)
+    assert Wanted(ray="local", cpus=2 * cores).count == 1
+    with assembled(Wanted(workers=8), [], tmp_path) as crew:  # nothing is left to do
+        assert isinstance(crew, Here)
+    with pytest.raises(UsageError, match="--gpus 1: this machine has none that torch can use"):
+        assembled(Wanted(workers=2, gpus=1, device="cpu"), [("alibi", 1.0)], tmp_path).__enter__()
+    with pytest.raises(UsageError, match=r"2 workers may need .* give --workers 1"):
+        assembled(Wanted(workers=2), [("alibi", 12 * 2**30), ("rope", 12 * 2**30)], tmp_path).__enter__()
+
+
+def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
+    gib = 2.0**30
+    refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=8 * gib)
+    refuse_crowded([], workers=2, free=0)
+    with pytest.raises(
+        UsageError, match=r"2 workers may need 5\.0 GiB .*\(b: 3\.0 GiB\), 5\.0 GiB are free; give --workers 1"
+    ):
+        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=5 * gib)
+    with pytest.raises(UsageError, match=r"b needs about 3\.5 GiB .* 3\.0 GiB are free; lower"):
+        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=3 * gib)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (["--ray"], ["--ray=local"]),
+        (["--ray", "--yes"], ["--ray=local", "--yes"]),
+        (["--ray", "10.0.0.1:6379", "a.toml"], ["--ray=10.0.0.1:6379", "a.toml"]),
+        (["--ray", "10.0.0.1"], ["--ray=10.0.0.1"]),
+        (["--ray=node:1", "auto"], ["--ray=node:1", "auto"]),
+        (["--ray", "suites/a.toml"], ["--ray=local", "suites/a.toml"]),
+        (["train", "auto"], ["train", "auto"]),
+    ],
+)
+def test_the_address_of_a_cluster_may_be_left_out(given, made) -> None:
+    assert with_address(given) == made
+
+
+def test_a_container_s_share_of_the_processors_counts(tmp_path) -> None:
+    assert quota_of_container(tmp_path) == float("inf")
+    (tmp_path / "cpu.max").write_text("250000 100000\n")
+    assert quota_of_container(tmp_path) == 2.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert quota_of_container(tmp_path) == float("inf")
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("300000\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    assert quota_of_container(tmp_path) == 3
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    assert quota_of_container(tmp_path) == float("inf")
+
+
+def test_threads_are_set_for_a_block() -> None:
+    before = torch.get_num_threads()
+    with threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    with threads(None):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before
+
+
+# ---- time
+
+
+def test_makespan_fills_the_worker_that_is_free_first() -> None:
+    assert makespan([5, 1, 1, 1, 1], workers=2) == 5
+    assert makespan([1, 1, 1, 1, 5], workers=2) == 7
+    assert makespan([], workers=3) == 0
+    assert makespan([2.0], workers=1, running=[3.0]) == 5
+
+
+def test_the_time_left_follows_the_jobs_that_are_done(monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("poscli.sweep.schedule.time.monotonic", lambda: clock[0])
+    left = TimeLeft([0.0, 10.0, 10.0, 10.0], workers=1)
+    left.began(0)
+    assert left.ended(0) == 0  # it was there already, and says nothing about the pace
+    assert left.left() == 30
+    left.began(1)
+    clock[0] = 20.0
+    assert left.ended(1) == 20  # twice as long as estimated
+    left.began(2)
+    clock[0] = 25.0
+    assert left.left() == 35
+    left.postponed(2)
+    assert left.left() == 40
+
+
+# ---- what people see
+
+
+def test_work_on_a_run_can_be_seen_from_outside_and_leaves_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("poscli.system.progress.SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr(activities, "is_locked", lambda folder: True)
+    file = tmp_path / "as" / "window" / "progress.json"
+    file.parent.mkdir(parents=True)
+    assert activity(tmp_path) is None
+    with Meter("extrapolate alibi", 8, file=file) as meter:
+        meter.advance(2, "64 tokens")
+        seen = activity(tmp_path)
+        assert seen is not None
+        assert (seen.label, seen.share, seen.words, seen.process) == (
+            "extrapolate alibi",
+            0.25,
+            "64 tokens",
+            os.getpid(),
+        )
+        monkeypatch.setattr(activities, "is_locked", lambda folder: False)
+        assert activity(tmp_path) is None  # the process that wrote it was killed
+    assert list(file.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"label": 1, "done": 1, "total": 0}', "\0"])
+def test_a_file_of_progress_that_says_nothing_is_no_activity(content, tmp_path) -> None:
+    with locked(tmp_path):
+        (tmp_path / "progress.json").write_text(content)
+        assert activity(tmp_path) is None
+
+
+def test_progress_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("poscli.system.progress.SECONDS_BETWEEN_WRITES", 0.0)
+    with Meter("train", 4, file=tmp_path / "gone" / "progress.json") as meter:
+        meter.advance(1)
+    assert meter.done == 1
+
+
+def painted(renderable) -> list[str]:
+    console = Console(width=100, color_system=None)
+    with console.capture() as capture:
+        console.print(renderable)
+    return [" ".join(line.split()) for line in capture.get().splitlines()]
+
+
+def test_the_screen_has_a_line_for_each_worker_and_names_machines_if_there_are_several() -> None:
+    now = Activity("train alibi", 0.25, "loss 2.345", 61.0, 7, "one")
+    lines = painted(screen("3 of 8 runs done", [("alibi, seed 0", now), ("[red]rope[/], seed 0", None)]))
+    assert lines[0] == "3 of 8 runs done"
+    assert lines[1].startswith("alibi, seed 0 train")
+    assert lines[1].endswith("25% 1:01 left loss 2.345")
+    assert lines[2] == "[red]rope[/], seed 0 starting"
+    other = Activity("extrapolate rope", 1.0, "", 0.0, 8, "two")
+    lines = painted(screen("", [("alibi, seed 0", now), ("rope, seed 0", other)]))
+    assert lines[1].endswith("loss 2.345 one")
+    assert lines[2].endswith("two")
+
+
+def test_a_screen_tells_how_far_a_sweep_is(tmp_path) -> None:
+    jobs = [each.model_copy(update={"fingerprint": "f"}) for each in (job("alibi"), job("rope"), job("t5"))]
+    shown = Screen(jobs, [10.0, 10.0, 10.0], 2)
+    shown.began(0)
+    shown.began(1)
+    assert shown.headline() == "0 of 3 runs done, about 0:20 left"
+    shown.ended(0, Outcome(error="no luck"))
+    assert shown.headline().startswith("1 of 3 runs done, 1 failed, about")
+
+
+def test_a_suite_of_workers_ends_with_all_saved_on_sigterm(tmp_path) -> None:
+    """The driver alone gets the signal; its workers save, and the same command goes on."""
+    (tmp_path / "long.toml").write_text(SUITE.replace("2_560", "100_000_000"))
+    arguments = ("run", tmp_path / "long.toml", "--workers", 2, "--cpus", 1, "--yes", "--out", tmp_path / "out")
+
+    def kill() -> None:
+        deadline = time.monotonic() + 90
+        while len(list(tmp_path.glob("out/runs/*/status.json"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if str(tmp_path / "long.toml") in words:
+                os.kill(int(path.parent.name), signal.SIGTERM)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ended = shell(*arguments)
+    killer.join()
+    assert ended.code == 143, ended.err
+    assert ended.err.splitlines()[-1] == "error: stopped with 0 of 4 runs done; the same command goes on from there"
+    assert [run.status()["state"] for run in list_runs(tmp_path / "out/runs")] == ["interrupted"] * 2
+    assert run_of(tmp_path / "out", "none").status()["step"] > 0
