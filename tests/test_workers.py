@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from cli_runner import cli, run_of, shell
+from cli_runner import NANO, cli, run_of, shell
 from rich.console import Console
 
 from poscli.cli.screen import Screen, screen
@@ -442,3 +442,36 @@ def test_a_suite_of_workers_ends_with_all_saved_on_sigterm(tmp_path) -> None:
     assert ended.err.splitlines()[-1] == "error: stopped with 0 of 4 runs done; the same command goes on from there"
     assert [run.status()["state"] for run in list_runs(tmp_path / "out/runs")] == ["interrupted"] * 2
     assert run_of(tmp_path / "out", "none").status()["step"] > 0
+
+
+def test_runs_are_watched_from_another_shell(tmp_path, monkeypatch) -> None:
+    """What `ls runs` and its --watch say of a run that is being evaluated and of one that is trained."""
+    monkeypatch.chdir(tmp_path)
+    assert cli("train", "--enc", "alibi", "--enc", "rope", *NANO).code == 0
+    run, busy = run_of("results", "rope"), run_of("results", "alibi")
+    looked: list[int] = []
+
+    def look(seconds: float) -> None:
+        looked.append(1)
+        if len(looked) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("poscli.system.progress.SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr("poscli.cli.watch.time.sleep", look)
+    assert run.status()["state"] == "complete"
+    with busy.locked(), Meter("extrapolate alibi", 4, file=busy.progress) as meter:
+        meter.advance(1, "64 tokens")
+        (now, then) = cli("ls", "runs", "--json").json
+        assert now["doing"].startswith("extrapolate alibi 25%, 0:0")
+        assert then["doing"] == ""
+        watched = cli("ls", "runs", "--watch")
+    assert watched.code == 0, watched.err
+    lines = watched.out.splitlines()
+    assert lines[0] == "2 runs in results/runs: 1 at work, 1 trained"
+    assert lines[1].startswith("  alibi, seed 0: extrapolate 25%, 0:0")
+    assert len(lines) == 2  # the second look sees no change
+    looked.clear()
+    assert cli("ls", "runs", "--watch", "--out", "nowhere").out == "0 runs in nowhere/runs: none yet\n"
+    refused = cli("ls", "runs", "--watch", "--json")
+    assert (refused.code, refused.json["exit_code"]) == (2, 2)
+    assert "--watch is a screen for people" in refused.err

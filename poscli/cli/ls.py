@@ -13,6 +13,7 @@ from rich.text import Text
 
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, out
+from poscli.system.errors import UsageError
 from poscli.system.registry import Registry
 from poscli.system.text import printable
 
@@ -34,13 +35,25 @@ def encodings(
 
 
 @app.command()
-def runs(out_: Out = Path("results"), json_: Json = False) -> None:
-    """List every run with its state and its loss."""
+def runs(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show what is being worked on, also by other machines, until Ctrl-C.")
+    ] = False,
+    out_: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """List every run with its state, its loss, and what is being done on it now."""
+    from poscli.cli.watch import watch as keep_watching
     from poscli.runs.run import list_runs
     from poscli.runs.summary import run_summary
 
+    if watch and json_:
+        raise UsageError("--watch is a screen for people, and --json a document: give one of them")
+    if watch:
+        keep_watching(out_ / "runs")
+        return
     rows = [run_summary(run) for run in list_runs(out_ / "runs")]
-    columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated"]
+    columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated", "doing"]
     emit(json_, rows, lambda: _table(rows, columns, f"no runs in {out_ / 'runs'}; train one: poscli train --enc alibi"))
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from poscli.runs.activity import activity
 from poscli.runs.results import is_evaluated, training_log
 from poscli.runs.run import Run
+from poscli.system.progress import duration
 
 
 def training_summary(run: Run) -> dict[str, Any]:
@@ -40,6 +42,12 @@ def _bpb_at_end(log: pd.DataFrame) -> float | None:
     return float(mean) if math.isfinite(mean) else None
 
 
+def _doing(run: Run) -> str:
+    """What a process does with a run at this moment; "" if nothing is being done."""
+    now = activity(run.folder)
+    return f"{now.label} {now.share:.0%}, {duration(now.seconds_left)} left" if now else ""
+
+
 def run_summary(run: Run) -> dict[str, Any]:
     """The state of a run, for `poscli ls runs`."""
     status, config = run.status(), run.config
@@ -55,5 +63,6 @@ def run_summary(run: Run) -> dict[str, Any]:
         "steps": status["steps"],
         "bpb": _bpb_at_end(training_log(run)),
         "evaluated": is_evaluated(run),
+        "doing": _doing(run),
         "folder": str(run.folder),
     }
