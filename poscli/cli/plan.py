@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.config.run import RunConfig
-from poscli.sweep.schedule import makespan
 from poscli.system.console import emit, err, note, out, warn_once
 from poscli.system.errors import PoscliError, UsageError
 from poscli.system.progress import duration
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from poscli.evaluation.protocol import EvaluationSettings
     from poscli.runs.run import Run
     from poscli.sweep.job import Job
+    from poscli.sweep.pace import Clock
     from poscli.tasks import Task
 
 ASKED_FROM = 3600.0  # seconds
@@ -62,13 +62,15 @@ def trainings(
 def sweeps(jobs: Sequence[Job], *, anew: bool, threads: int | None) -> list[PlannedJob]:
     """The jobs of a suite: each a training and its evaluations. `anew`: what they have so far will be deleted.
 
-    What takes long is measured with so many threads; None leaves their number to torch.
+    A step and windows of each configuration are measured with so many threads; None leaves their number to torch.
     """
     from poscli.evaluation.extrapolate import settings_of
+    from poscli.sweep.pace import Pace, Rough
     from poscli.system import cores
 
     with cores.threads(threads):
-        planned = _sweeps(jobs, anew=anew)
+        rough = _sweeps(jobs, Rough(), anew=anew)
+        planned = _sweeps(jobs, Pace(sum(job.seconds for job in rough)), anew=anew)
     announce_longest(settings_of(job.config, job.extrapolate) for job in jobs)
     return planned
 
@@ -78,7 +80,7 @@ def needed(jobs: Iterable[PlannedJob]) -> list[tuple[str, float]]:
     return [(f"{job.encoding}, seed {job.seed}", job.memory_gib * 2**30) for job in jobs if job.seconds > 0]
 
 
-def _sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
+def _sweeps(jobs: Iterable[Job], clock: Clock, *, anew: bool) -> list[PlannedJob]:
     from functools import cache
 
     from poscli.evaluation.extrapolate import settings_of
@@ -93,14 +95,16 @@ def _sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
     for job in jobs:
         config, device = job.config, device_of(job.device)
         task = opened(config.task, config.corpus, config.tokenizer)
-        training = _training(config, task, job.runs, device, anew=anew)
+        training = _training(config, task, job.runs, device, anew=anew, clock=clock)
         run = None if anew else _existing(job.runs / training.run_id)
         others = posthoc_runs(run or Run(job.runs / training.run_id, config, {}), job.extrapolate, strict=False)
         models: list[Run | None] = [None] * (1 + len(others)) if run is None else [run, *others]
         settings = settings_of(config, job.extrapolate)
         why = job.extrapolate.why and is_left_to_explain(run, task, settings)
+        configs = [config, *(other.config for other in others)]
         each = [
-            _evaluation(model, config, task, settings, device, why=why and i == 0) for i, model in enumerate(models)
+            _evaluation(model, own, task, settings, device, why=why and i == 0, clock=clock)
+            for i, (model, own) in enumerate(zip(models, configs, strict=True))
         ]
         done = "complete, evaluated" if all(e.seconds == 0 for e in each) else training.done
         recalibrations = sum(seconds_left(other, task, device) for other in others)
@@ -144,16 +148,23 @@ def announce_longest(settings: Iterable[EvaluationSettings]) -> None:
             note(f"evaluating up to {longest}, {within}")
 
 
-def _training(config: RunConfig, task: Task, runs: Path, device: torch.device, *, anew: bool) -> PlannedJob:
-    from poscli.config.size import run_parameters
+def _training(
+    config: RunConfig, task: Task, runs: Path, device: torch.device, *, anew: bool, clock: Clock | None = None
+) -> PlannedJob:
+    """The training of a run. Without a clock, what takes long is measured."""
+    from poscli.config.size import run_parameters, training_bytes
     from poscli.runs.run import ENDED
-    from poscli.training.estimate import estimate_training
+    from poscli.training.estimate import TrainingEstimate, estimate_training
 
     run_id = config.run_id(task.fingerprint)
     run = None if anew else _existing(runs / run_id)
     state, step = ("not begun", 0) if run is None else (run.status()["state"], run.status()["step"])
     left_from = config.steps if state in ENDED else step
-    estimate = estimate_training(config, task, device, left_from)
+    if clock is None:
+        estimate = estimate_training(config, task, device, left_from)
+    else:
+        seconds = clock.training(config, task, device, max(0, config.steps - left_from))
+        estimate = TrainingEstimate(seconds, training_bytes(config, device, task.vocab))
     return PlannedJob(
         run_id=run_id,
         encoding=config.encoding,
@@ -167,26 +178,30 @@ def _training(config: RunConfig, task: Task, runs: Path, device: torch.device, *
 
 
 def _evaluation(
-    run: Run | None, config: RunConfig, task: Task, settings: EvaluationSettings, device: torch.device, *, why: bool
+    run: Run | None,
+    config: RunConfig,
+    task: Task,
+    settings: EvaluationSettings,
+    device: torch.device,
+    *,
+    why: bool,
+    clock: Clock | None = None,
 ) -> PlannedJob:
-    """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it."""
+    """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it.
+
+    Without a clock, what takes long is measured.
+    """
     from poscli.config.size import evaluation_bytes, run_parameters
-    from poscli.evaluation.estimate import (
-        WHY_SHARE,
-        evaluation_seconds,
-        refuse_unaffordable,
-        refuse_unaffordable_losses,
-        windows_of,
-    )
+    from poscli.evaluation import estimate
     from poscli.evaluation.extrapolate import is_evaluated
     from poscli.evaluation.measure import PASS_TOKENS
 
     longest = settings.lengths[-1]
-    refuse_unaffordable(config, settings, device)
+    estimate.refuse_unaffordable(config, settings, device)
     evaluated = run is not None and is_evaluated(run, settings)
-    windows = {} if evaluated and not why else windows_of(task, settings)
-    refuse_unaffordable_losses(task, windows)
-    share = (not evaluated) + WHY_SHARE * why
+    windows = {} if evaluated and not why else estimate.windows_of(task, settings)
+    estimate.refuse_unaffordable_losses(task, windows)
+    share = (not evaluated) + estimate.WHY_SHARE * why
     size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest, vocab=task.vocab)
     return PlannedJob(
         run_id=run.id if run else config.run_id(task.fingerprint),
@@ -196,7 +211,7 @@ def _evaluation(
         steps=config.steps,
         done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
         memory_gib=size / 2**30,
-        seconds=share * evaluation_seconds(config, task, windows, device),
+        seconds=share * (clock.evaluation if clock else estimate.evaluation_seconds)(config, task, windows, device),
     )
 
 
@@ -208,6 +223,8 @@ def _existing(folder: Path) -> Run | None:
 
 def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1) -> None:
     """Print the jobs and how long so many workers take for all, as a table or as a JSON document."""
+    from poscli.sweep.schedule import makespan
+
     total = makespan((job.seconds for job in jobs), workers)
     content = {"jobs": [asdict(job) for job in jobs], "workers": workers, "seconds": total}
     emit(as_json, content, lambda: out().print(_table(jobs, workers, total)))

@@ -64,11 +64,25 @@ def evaluation_seconds(config: RunConfig, task: Task, windows: Windows, device: 
 
     A checkpoint is not loaded to be timed.
     """
-    total = sum(_rough(config, task, each, count, device) for each, count in windows.items())
+    total = rough_evaluation(config, task, windows, device)
     if total <= MEASURED_FROM or config.checkpoint is not None:
         return total
-    model = fresh_model(config, task.vocab, device).eval().requires_grad_(False)
-    base, slope = _timed(model, device)
+    return evaluation_at(measured_pass(config, task, device), windows)
+
+
+def rough_evaluation(config: RunConfig, task: Task, windows: Windows, device: torch.device) -> float:
+    """The time to evaluate a run by the count of operations, right within a factor of ten."""
+    return sum(_rough(config, task, each, count, device) for each, count in windows.items())
+
+
+def measured_pass(config: RunConfig, task: Task, device: torch.device) -> tuple[float, float]:
+    """Seconds per token of windows of any length, and what every further token of the window adds to them."""
+    return _timed(fresh_model(config, task.vocab, device).eval().requires_grad_(False), device)
+
+
+def evaluation_at(measured: tuple[float, float], windows: Windows) -> float:
+    """The time to evaluate a run at the pace of `measured_pass`."""
+    base, slope = measured
     return sum(
         count * each.window * (base + slope * (each.window if each.model == FULL else 0))
         for each, count in windows.items()

@@ -7,6 +7,7 @@ from the run's seed, not from a global stream of random numbers.
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from poscli.training.optimizer import Optimizer
 MEASURED_FROM = 60.0  # seconds of training by the count of operations; encodings take up to 10 times as long as counted
 PROBE_TOKENS = 16384  # of a measured step at most; the time of a step is proportional to its windows
 PROBE_SECONDS = 30.0  # of a measured forward pass at most
+STEPS_SECONDS, MOST_STEPS = 0.5, 12  # of measured steps, until either is reached
 BACKWARD = 2  # times as long as the forward pass
 
 
@@ -41,12 +43,22 @@ class TrainingEstimate:
 def estimate_training(config: RunConfig, task: Task, device: torch.device, done: int = 0) -> TrainingEstimate:
     """The time and memory of a run of which `done` steps are taken. UsageError if a step does not fit the memory."""
     size, left = training_bytes(config, device, task.vocab), max(0, config.steps - done)
-    flops = training_flops(config.model, task.vocab, config.length) * config.batch * config.length
-    seconds = rough_seconds(flops, 3 * config.model.layers, device)  # forward, and twice as many kernels backward
-    unusual = encoding_share(config, task.vocab) > 0.5 or unaffordable(size, device)
-    if left and (unusual or left * seconds > MEASURED_FROM):
+    seconds = rough_step(config, task, device)
+    if left and (is_unusual(config, task, device) or left * seconds > MEASURED_FROM):
         seconds = max(measured_step(config, task, device), seconds / 10)
     return TrainingEstimate(left * seconds, size)
+
+
+def is_unusual(config: RunConfig, task: Task, device: torch.device) -> bool:
+    """Whether a step must be tried: a count of operations says little about it, or it may not fit the memory."""
+    size = training_bytes(config, device, task.vocab)
+    return encoding_share(config, task.vocab) > 0.5 or bool(unaffordable(size, device))
+
+
+def rough_step(config: RunConfig, task: Task, device: torch.device) -> float:
+    """Seconds of a training step by the count of operations, right within a factor of ten."""
+    flops = training_flops(config.model, task.vocab, config.length) * config.batch * config.length
+    return rough_seconds(flops, 3 * config.model.layers, device)  # forward, and twice as many kernels backward
 
 
 def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
@@ -66,11 +78,12 @@ def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
 
 
 def _steps(config: RunConfig, task: Task, device: torch.device, windows: int) -> float:
-    """Seconds of the second of two steps; the first also loads kernels and counts only if it is long."""
+    """Seconds of a step: the median of some, without the first, which also loads kernels, unless it is long."""
     model = fresh_model(config, task.vocab, device)
-    optimizer, memory, seconds = Optimizer(model, config.recipe, config.steps), Memory(config.model.memory), 0.0
+    optimizer, memory = Optimizer(model, config.recipe, config.steps), Memory(config.model.memory)
     batch = task.batch(size=windows, length=config.length, seed=config.seed, step=0)
-    for _ in range(2):
+    seconds: list[float] = []
+    while len(seconds) < 2 or (sum(seconds) < STEPS_SECONDS and len(seconds) < MOST_STEPS):
         start, guard = time.monotonic(), _Guard(device)
         model.begin_step(0.0, generator(config.seed, "step", "0"))
         inputs, targets = batch.tensors(device)
@@ -82,10 +95,10 @@ def _steps(config: RunConfig, task: Task, device: torch.device, windows: int) ->
         optimizer.zero_grad()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds = time.monotonic() - start
-        if seconds > 1:
-            break
-    return seconds
+        seconds.append(time.monotonic() - start)
+        if seconds[0] > 1:
+            return seconds[0]
+    return statistics.median(seconds[1:])
 
 
 class _TooLarge(Exception):
