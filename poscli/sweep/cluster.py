@@ -72,7 +72,7 @@ class Cluster(Workers):
         self._ray = _ray(self._local)
         self._running: dict[Future[Outcome], Any] = {}
         if not self._local:
-            _refuse_silent(address)
+            _refuse_silent(address, self._ray.util.get_node_ip_address())
         with kept_handlers():
             self._connect(address)
         self.nodes = [_node(each) for each in self._ray.nodes() if each["Alive"]]
@@ -168,6 +168,9 @@ class Cluster(Workers):
         )
 
 
+# What a client of HTTP/2, on which gRPC runs, says first: the preface and an empty frame of settings (RFC 9113, 3.4).
+SETTINGS_FRAME, FRAME_HEADER = 4, 9  # the type of that frame, and the bytes of a frame's header, the fourth of them
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0])
 CURE = "start one with `ray start --head`, or give --ray without an address for one on this machine alone"
 
 
@@ -188,17 +191,25 @@ def _ray(local: bool) -> ModuleType:
     return ray
 
 
-def _refuse_silent(address: str) -> None:
-    """DataError if nothing answers at an address, for which Ray itself would wait long."""
+def _refuse_silent(address: str, own: str) -> None:
+    """DataError if no gRPC server answers at an address, for which Ray itself would wait for minutes.
+
+    Ray replaces a loopback address by this machine's `own` one, and so does this.
+    """
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise UsageError(f"--ray {address}: an address is HOST:PORT, such as 10.0.0.1:6379, or auto")
+    host = own if host in ("127.0.0.1", "localhost") else host
     try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        with socket.create_connection((host, int(port)), CONNECT_SECONDS) as connection:
+            connection.sendall(HTTP2_GREETING)
+            answer = connection.recv(FRAME_HEADER, socket.MSG_WAITALL)
     except (OSError, OverflowError) as error:
-        raise DataError(f"--ray {address}: nothing answers there ({error}); {CURE}") from error
+        raise DataError(f"--ray {address}: nothing answers at {host}:{port} ({error}); {CURE}") from error
+    if len(answer) < FRAME_HEADER or answer[3] != SETTINGS_FRAME:
+        raise DataError(f"--ray {address}: what answers at {host}:{port} is no Ray cluster; {CURE}")
 
 
 def _node(found: dict[str, Any]) -> Node:
