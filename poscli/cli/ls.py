@@ -40,7 +40,19 @@ def runs(out_: Out = Path("results"), json_: Json = False) -> None:
     from poscli.runs.summary import run_summary
 
     rows = [run_summary(run) for run in list_runs(out_ / "runs")]
-    columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated"]
+    columns = [
+        "run_id",
+        "encoding",
+        "seed",
+        "corpus",
+        "length",
+        "state",
+        "step",
+        "steps",
+        "bpb",
+        "evaluated",
+        "machine",
+    ]
     emit(json_, rows, lambda: _table(rows, columns, f"no runs in {out_ / 'runs'}; train one: poscli train --enc alibi"))
 
 

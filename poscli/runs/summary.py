@@ -55,5 +55,6 @@ def run_summary(run: Run) -> dict[str, Any]:
         "steps": status["steps"],
         "bpb": _bpb_at_end(training_log(run)),
         "evaluated": is_evaluated(run),
+        "machine": str(run.env.get("machine", "")),
         "folder": str(run.folder),
     }
