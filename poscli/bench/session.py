@@ -90,9 +90,13 @@ class Bench:
         self.stop = Stop()
 
     def own(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a table with the model shape of this bench; after --resume a file may hold other shapes too."""
+        """The rows of a table with the model shape and the machine of this bench.
+
+        After --resume a file may hold others, too, whose times cannot be compared with these.
+        """
         config = self.yardstick.config
         shape = {"dtype": config.precision, "train_length": config.length, **config.model.model_dump()}
+        shape |= {name: self.conditions.where[name] for name in ("device", "machine", "cores", "threads")}
         kept = [table[name] == value for name, value in shape.items() if name in table.columns]
         return table[np.logical_and.reduce(kept)]
 

@@ -68,6 +68,14 @@ EVAL_COLUMNS: Columns = {
     "commit": ("str", "commit of the source tree, if known"),
 }
 
+# What the rows of earlier versions do not say; reading them gives empty texts.
+ADDED_COLUMNS: Columns = {
+    "machine": ("str", "name of the machine on which the row was measured: POSCLI_MACHINE, or the host's name"),
+    "cpu": ("str", "name of that machine's processor"),
+    "torch": ("str", "version of torch"),
+}
+EVAL_COLUMNS |= ADDED_COLUMNS
+
 # What identifies the run in the other tables of an evaluation, and the length of its windows.
 RUN_COLUMNS: Columns = {
     "run_id": ("str", "folder under results/runs"),
