@@ -129,6 +129,9 @@ def _made(protocol: str, length: int, ratio: float) -> dict:
         "dtype": "float32",
         "poscli": "0.1.0",
         "commit": "0123abc",
+        "machine": "bench",
+        "cpu": "a processor",
+        "torch": "2.13.0",
     }
 
 

@@ -18,6 +18,8 @@ from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.errors import CorruptError, LockedError, StorageError
 from poscli.system.files import remove_temporaries, write_atomic
 
+FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # who holds a lock beats
+
 
 def sealed(folder: Path) -> Sealed:
     return Sealed(folder, "delete it")
@@ -88,6 +90,7 @@ def _try(folder: Path, answer) -> None:  # type: ignore[no-untyped-def]
         answer.put(str(error))
 
 
+@FORKS
 def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     answer = context.Queue()
@@ -106,6 +109,7 @@ def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path: Path) -> N
         pass
 
 
+@FORKS
 def test_a_suite_waits_for_a_run_that_another_process_works_on(tmp_path: Path, monkeypatch) -> None:
     """It does everything else first, then waits, and its report is the one of a suite that was alone."""
     monkeypatch.setattr("poscli.sweep.drive.SECONDS_BETWEEN_TRIES", 0.05)

@@ -240,6 +240,14 @@ def test_a_bench_reports_the_rows_of_its_own_model_shape(tmp_path: Path) -> None
     assert list(bench.own(table)["encoding"]) == ["alibi", "rope"]
 
 
+def test_a_bench_reports_the_rows_of_its_own_machine(tmp_path: Path) -> None:
+    """Times of two machines would be drawn as if one of them had been measured."""
+    bench = session.Bench(settings(encodings=("alibi",)), CPU, tmp_path, sizes=SMALL)
+    own = {name: bench.conditions.where[name] for name in ("device", "machine", "cores", "threads")}
+    others = [own | change for change in ({"device": "cuda:A"}, {"machine": "B"}, {"cores": 0}, {"threads": 0})]
+    assert list(bench.own(pd.DataFrame([*others, own, *others])).index) == [4]
+
+
 def test_rows_of_an_earlier_bench_are_kept_only_to_go_on(tmp_path: Path) -> None:
     bench = session.Bench(settings(encodings=("alibi",)), CPU, tmp_path, sizes=SMALL)
     for file in bench.files:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from poscli.bench.settings import BenchSettings
 from poscli.bench.timing import SAMPLE_SECONDS, Pace, Timing, Work, in_turns
 from poscli.evaluation.measure import PASS_TOKENS
 from poscli.system.device import device_name
-from poscli.system.provenance import commit
+from poscli.system.provenance import commit, cpu
 
 Row = dict[str, Any]
 
@@ -54,20 +52,10 @@ class Conditions:
         """The columns of every row that say on what machine and with what software it was measured."""
         return {
             "device": device_name(self.device),
-            "machine": processor(),
+            "machine": cpu(),
             "cores": os.cpu_count() or 0,
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "poscli": poscli.__version__,
             "commit": commit(),
         }
-
-
-def processor() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

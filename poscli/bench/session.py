@@ -90,11 +90,14 @@ class Bench:
         self.stop = Stop()
 
     def own(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a table with the model shape of this bench; after --resume a file may hold other shapes too."""
+        """The rows of a table with this machine and the model shape of this bench; --resume may keep others, too."""
         config = self.yardstick.config
         shape = {"dtype": config.precision, "train_length": config.length, **config.model.model_dump()}
-        kept = [table[name] == value for name, value in shape.items() if name in table.columns]
-        return table[np.logical_and.reduce(kept)]
+        return self.here(_with(table, shape))
+
+    def here(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a table that this machine measured: times of other machines cannot be compared with them."""
+        return _with(table, {name: self.conditions.where[name] for name in ("device", "machine", "cores", "threads")})
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted on a signal, with every row so far on disk."""
@@ -178,3 +181,9 @@ class Bench:
         if case.what == "train":
             values |= utilisation(values, timings[2], self.yardstick.product)
         return values | {"message": once_message(timings, self.settings.seconds)}
+
+
+def _with(table: pd.DataFrame, values: Row) -> pd.DataFrame:
+    """The rows of a table that have these values; columns that it lacks are ignored."""
+    kept = [table[name] == value for name, value in values.items() if name in table.columns]
+    return table[np.logical_and.reduce(kept)] if kept else table

@@ -76,7 +76,7 @@ def _report(session: Bench, device: torch.device, folder: Path, json_: bool) -> 
     files += pictures.draw(session.own(costs), session.own(comparisons), folder)
     named = zip(("rows", "limits", "against"), map(records, tables), strict=True)
     payload = {"environment": describe(device), **dict(named), "files": [str(path) for path in files]}
-    emit(json_, payload, lambda: show(costs, limits, comparisons, out()))
+    emit(json_, payload, lambda: show(session.here(costs), session.here(limits), session.here(comparisons), out()))
     for path in files:
         note(f"wrote {path}")
     if any((table["status"] == "failed").any() for table in tables):

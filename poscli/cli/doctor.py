@@ -53,6 +53,8 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         _check("python", "ok", f"{facts['python']} on {facts['platform']}"),
         _check("torch", "ok", f"{facts['torch']}, {facts['threads']} threads on {facts['cores']} cores"),
         _check("cpu bfloat16", "ok" if cpu_has_bfloat16() else "missing", _bfloat16(cpu_has_bfloat16())),
+        _check("machine", "ok", f"{facts['machine']} in results; set POSCLI_MACHINE for another name"),
+        _check("cpu", "ok", facts["cpu"]),
         _cuda(),
         *(_engine(engine) for engine in ENGINES.values()),
         _check("encodings", "ok", f"{len(usable)}: {', '.join(usable)}"),

@@ -54,6 +54,7 @@ def runs(
         return
     rows = [run_summary(run) for run in list_runs(out_ / "runs")]
     columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated", "doing"]
+    columns.append("machine")
     emit(json_, rows, lambda: _table(rows, columns, f"no runs in {out_ / 'runs'}; train one: poscli train --enc alibi"))
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from poscli.runs.schema import ADDED_COLUMNS
 from poscli.tasks import Spans
 
 NLL = "nll"  # name of the losses, in nats; a task may measure more of every token
@@ -58,6 +60,7 @@ class Measured:
     seconds: float = 0.0
     peak_mb: float = 0.0
     engine: str = ""
+    where: Mapping[str, str] = field(default_factory=dict)  # the columns of `provenance.measured_on`
 
     def content(self, key: str) -> bytes:
         """A Parquet file of the losses, one row per token: document, end of the window, position in it, measurements.
@@ -72,7 +75,9 @@ class Measured:
             "end": np.repeat(losses.spans[:, 1], length),
             "position": np.tile(np.arange(1, length + 1, dtype=np.int32), windows),
         } | {name: values.ravel() for name, values in losses.values.items()}
-        cost = json.dumps({"seconds": self.seconds, "peak_mb": self.peak_mb, "engine": self.engine})
+        cost = json.dumps(
+            {"seconds": self.seconds, "peak_mb": self.peak_mb, "engine": self.engine, "where": dict(self.where)}
+        )
         table = pa.table(columns).replace_schema_metadata({"key": key, "cost": cost})
         file = io.BytesIO()
         pq.write_table(table, file, compression="zstd")
@@ -87,7 +92,8 @@ class Measured:
             return None
         measured = [name for name in table.column_names if name not in ("document", "end", "position")]
         values = {name: table[name].to_numpy().reshape(len(spans), length) for name in measured}
-        return Measured(Losses(spans, values), **json.loads(metadata["cost"]))
+        of_earlier_versions = {"where": dict.fromkeys(ADDED_COLUMNS, "")}
+        return Measured(Losses(spans, values), **(of_earlier_versions | json.loads(metadata["cost"])))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from poscli.system.device import device_name
 from poscli.system.errors import CorruptError
 from poscli.system.memory import is_out_of_memory, peak_memory_mb
 from poscli.system.progress import Meter
+from poscli.system.provenance import measured_on
 from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
 from poscli.tasks import Spans, Task
 
@@ -135,7 +136,9 @@ class Evaluation:
             if stop:
                 raise Interrupted(_stopped_at(length), stop.signum)
         peak = peak_memory_mb(self.setup.device)
-        measured = Measured(Losses(spans, values), "ok", "", seconds, peak, model.engine)
+        measured = Measured(
+            Losses(spans, values), "ok", "", seconds, peak, model.engine, measured_on(self.setup.device)
+        )
         if not np.isfinite(values[NLL]).all():
             return replace(measured, losses=None, status="nonfinite", reason=f"a loss at {length} is not finite")
         return measured

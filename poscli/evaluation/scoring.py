@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import poscli
 from poscli.config.run import SCHEMA
 from poscli.evaluation.losses import Measured, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, Measurements
 from poscli.evaluation.plan import PAIRED
 from poscli.evaluation.recall import recall_rows
 from poscli.runs.schema import FULL
-from poscli.system.device import device_name
-from poscli.system.provenance import commit
+from poscli.system.provenance import measured_on
 from poscli.tasks import Text
 
 
@@ -129,8 +127,7 @@ def _provenance(setup: EvaluationSetup, found: Measured, length: int) -> dict[st
         "peak_mb": found.peak_mb or math.nan,
         "parameters": setup.run.env["parameters"],
         "engine": found.engine,
-        "device": device_name(setup.device),
         "dtype": config.precision,
-        "poscli": poscli.__version__,
-        "commit": commit(),
+        **measured_on(setup.device),
+        **found.where,
     }

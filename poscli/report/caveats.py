@@ -6,6 +6,7 @@ import pandas as pd
 
 from poscli.drawing.text import amount, distinct, listed, low_to_high
 from poscli.evaluation.intervals import FEWEST_SEEDS
+from poscli.report.origin import machines
 from poscli.report.pooling import headline, pool
 from poscli.report.summary import ratio_name
 from poscli.report.verdicts import is_failure
@@ -16,7 +17,7 @@ MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are
 def caveats(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
     """Doubts about one section, the most important first."""
     of_rows = [*_holes(rows, summary), *_seeds(rows), *_resampled(rows)]
-    return [*of_rows, *_sizes(summary), *_strides(rows), *_dtypes(rows)]
+    return [*of_rows, *_sizes(summary), *_strides(rows), *_dtypes(rows), *_machines(rows)]
 
 
 def _holes(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
@@ -67,3 +68,11 @@ def _strides(rows: pd.DataFrame) -> list[str]:
 def _dtypes(rows: pd.DataFrame) -> list[str]:
     dtypes = distinct(rows["dtype"])
     return [f"Evaluated in {listed(dtypes)}: small differences may be rounding."] if len(dtypes) > 1 else []
+
+
+def _machines(rows: pd.DataFrame) -> list[str]:
+    names = machines(rows)
+    told = (
+        f"Measured on {listed(names)}: seconds, tokens per second and memory in eval.csv do not compare between them."
+    )
+    return [told] if len(names) > 1 else []

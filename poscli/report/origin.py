@@ -9,6 +9,8 @@ import pandas as pd
 from poscli.data import kind_of
 from poscli.drawing.text import distinct, listed, low_to_high
 
+UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the column
+
 
 def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int] | None = None) -> str:
     """How the numbers of one protocol were made, as a footnote; `trained` maps run ids to tokens of training."""
@@ -52,7 +54,36 @@ def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str
         "poscli": _list(rows["poscli"]),
         "Commit": _list(rows["commit"]),
     }
-    return [(fact, value) for fact, value in found.items() if value]
+    return [(fact, value) for fact, value in found.items() if value] + machine_facts(rows)
+
+
+def machine_facts(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Every machine on which rows were measured, as (fact, value): with what, and how many of the runs."""
+    found = []
+    for name in machines(rows):
+        own = rows[_machine_of(rows) == ("" if name == UNKNOWN_MACHINE else name)]
+        runs = own["run_id"].nunique()
+        commits = _list(own["commit"])
+        parts = [
+            _list(own["cpu"]),
+            f"torch {_list(own['torch'])}" if _list(own["torch"]) else "",
+            _list(own["device"]),
+            f"commit {commits}" if commits else "",
+            f"{runs} run{'s' * (runs != 1)}",
+        ]
+        found.append((f"Machine {name}", "; ".join(filter(None, parts))))
+    return found
+
+
+def machines(rows: pd.DataFrame) -> list[str]:
+    """The names of the machines on which rows were measured; none if no row says so."""
+    names = distinct(_machine_of(rows))
+    return names + [UNKNOWN_MACHINE] * bool(names and (_machine_of(rows) == "").any())
+
+
+def _machine_of(rows: pd.DataFrame) -> pd.Series:
+    """The machine of every row; empty where it is not recorded, as in tables of earlier versions."""
+    return rows["machine"].fillna("") if "machine" in rows else pd.Series("", rows.index, "str")
 
 
 def scored_at_the_end(rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.guessing import untrained
+from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import headline, pool, task_measures, the_train_length
 from poscli.report.verdicts import HARM_BPB, NOT_TESTED, NOT_TRAINED, can_win, is_failure
 from poscli.report.verdicts import verdict as judge
@@ -17,7 +18,7 @@ from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
-TAIL = ["growth", *GAIN, "safe", "verdict", "reason"]
+TAIL = ["growth", *GAIN, "safe", "verdict", "reason", "machine"]
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
@@ -27,7 +28,8 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over that
     at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte; `safe`,
     the safe length as a multiple of L (empty with too few seeds);
-    `verdict`; `reason` of a failure. `pooling.headline` chooses the protocols.
+    `verdict`; `reason` of a failure; `machine`, on which it was measured, or several of them.
+    `pooling.headline` chooses the protocols.
 
     Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
     """
@@ -54,7 +56,8 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
         gain = gains[(gains["encoding"] == name) & (gains["ratio"] == ratios[-1])]
         verdict, reason = _judge(own, gain, ratios[-1], guessing.get(str(name), ""))
         numbers = _line(runs, own, gain, ratios, measures) | {"safe": safe_ratio(gains[gains["encoding"] == name])}
-        lines.append(head | {"encoding": name} | numbers | {"verdict": verdict, "reason": reason})
+        end = {"verdict": verdict, "reason": reason, "machine": ", ".join(machines(runs))}
+        lines.append(head | {"encoding": name} | numbers | end)
     return _sorted(pd.DataFrame(lines))
 
 
@@ -92,6 +95,12 @@ def join(summaries: Sequence[pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(summaries, ignore_index=True)
     columns = [f"{measure}_{ratio}" for measure in measures for ratio in ratios]
     return table[[*HEAD, *(column for column in columns if column in table), *TAIL]]
+
+
+def machine_names(summary: pd.DataFrame) -> list[str]:
+    """The machine of every row, or none if all were measured on the same one."""
+    names = list(summary["machine"].replace("", UNKNOWN_MACHINE)) if "machine" in summary else []
+    return names if len(set(names)) > 1 or any(", " in name for name in names) else []
 
 
 def ratio_name(ratio: float) -> str:

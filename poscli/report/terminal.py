@@ -16,6 +16,7 @@ from poscli.report import verdicts
 from poscli.report.comparison import BETTER, WORSE
 from poscli.report.findings import answer
 from poscli.report.guessing import untrained
+from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import LN2, headline, task_measures
 from poscli.report.sections import Report, Section, split
 from poscli.report.summary import ratio_name, summarize
@@ -64,7 +65,7 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
     for column in columns:
         side: JustifyMethod = "right" if column.right else "left"
-        folds = column.name == "encoding"
+        folds = column.name in ("encoding", "machine")
         table.add_column(
             Text(column.name),
             justify=side,
@@ -159,12 +160,13 @@ class _LengthColumns:
         self.chosen, self.measures = headline(rows), task_measures(rows)
         others = [name for name in dict.fromkeys(rows["protocol"]) if name != self.chosen.gain]
         self.protocols = others or [self.chosen.perplexity]
+        self.machine = ["machine"] if len(machines(rows)) > 1 else []  # times of different machines do not compare
 
     def heads(self) -> list[str]:
         """The heads of the columns after the encoding."""
         short = [name if len(name) <= 9 else f"{name[:8]}." for name in map(printable_line, self.protocols)]
         gain = ["gain, bits/byte\n[95 %]"] if self.chosen.gain else []
-        return ["length", *(f"{name}\nppl" for name in short), "bpb", *self.measures, *gain, "tok/s"]
+        return ["length", *(f"{name}\nppl" for name in short), "bpb", *self.measures, *gain, "tok/s", *self.machine]
 
     def line(self, part: pd.DataFrame) -> list[Text]:
         """One run at one length, the encoding first."""
@@ -178,6 +180,7 @@ class _LengthColumns:
             *(number(scored.get(name, float("nan"))) for name in ("bpb", *self.measures)),
             *([_gain(model, self.chosen.gain)] if self.chosen.gain else []),
             "-" if pd.isna(scored["tokens_per_s"]) else amount(scored["tokens_per_s"]),
+            *(scored[name] or UNKNOWN_MACHINE for name in self.machine),
         ]
         return [Text(printable_line(cell)) for cell in cells]
 

@@ -14,6 +14,7 @@ from poscli.config.run import Recalibration
 from poscli.runs.details import DETAILS, OF_EVALUATION, OF_WHY
 from poscli.runs.run import EVAL, EVALUATED, EXPLAINED, POSITION, POSTHOC, TRAIN, Run, evaluated_as, open_run
 from poscli.runs.schema import (
+    ADDED_COLUMNS,
     EVAL_COLUMNS,
     POSITION_COLUMNS,
     TRAIN_COLUMNS,
@@ -107,7 +108,10 @@ def evaluated_parts(run: Run) -> list[Run]:
 
 def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
     """The rows of eval.csv; `measures` are columns that tasks add, kept where the file has them."""
-    return parse_table(run.files.read(EVAL), run.eval_csv, EVAL_COLUMNS, measures)
+    expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in ADDED_COLUMNS}
+    table = parse_table(run.files.read(EVAL), run.eval_csv, expected, ADDED_COLUMNS | (measures or {}))
+    missing = [name for name in ADDED_COLUMNS if name not in table]
+    return table.assign(**{name: pd.Series("", table.index, "str") for name in missing})
 
 
 def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:

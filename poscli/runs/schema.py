@@ -20,6 +20,13 @@ Columns = dict[str, tuple[str, str]]  # name of a column -> (pandas dtype, meani
 
 FULL = "full"  # the value of the column `variant` for the model itself; every other variant is a baseline
 
+# What the rows of earlier versions do not say; reading them gives empty texts.
+ADDED_COLUMNS: Columns = {
+    "machine": ("str", "name of the machine on which the row was measured: POSCLI_MACHINE, or the host's name"),
+    "cpu": ("str", "name of that machine's processor"),
+    "torch": ("str", "version of torch"),
+}
+
 EVAL_COLUMNS: Columns = {
     "schema": ("int64", "version of this table"),
     "run_id": ("str", "folder under results/runs"),
@@ -66,6 +73,7 @@ EVAL_COLUMNS: Columns = {
     "dtype": ("str", "dtype of the weights in evaluation"),
     "poscli": ("str", "version of poscli"),
     "commit": ("str", "commit of the source tree, if known"),
+    **ADDED_COLUMNS,
 }
 
 # What identifies the run in the other tables of an evaluation, and the length of its windows.

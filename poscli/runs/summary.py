@@ -64,5 +64,6 @@ def run_summary(run: Run) -> dict[str, Any]:
         "bpb": _bpb_at_end(training_log(run)),
         "evaluated": is_evaluated(run),
         "doing": _doing(run),
+        "machine": str(run.env.get("machine", "")),
         "folder": str(run.folder),
     }

@@ -15,6 +15,9 @@ import torch
 import poscli
 from poscli.system import plugin_sources
 from poscli.system.device import cpu_has_bfloat16, device_name
+from poscli.system.text import printable_line
+
+LONGEST_MACHINE = 100  # characters of a machine's name
 
 
 @cache
@@ -36,6 +39,34 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def machine() -> str:
+    """The name of this machine in results, on one line: POSCLI_MACHINE if that is set, else the host's name."""
+    return printable_line(os.environ.get("POSCLI_MACHINE", "") or platform.node())[:LONGEST_MACHINE]
+
+
+@cache
+def cpu() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def measured_on(device: torch.device) -> dict[str, str]:
+    """The columns of eval.csv that say where and with what a loss is measured."""
+    return {
+        "device": device_name(device),
+        "poscli": poscli.__version__,
+        "commit": commit(),
+        "machine": machine(),
+        "cpu": cpu(),
+        "torch": torch.__version__,
+    }
+
+
 def describe(device: torch.device) -> dict[str, Any]:
     """Versions and machine, for env.json and `poscli doctor`."""
     return {
@@ -44,6 +75,8 @@ def describe(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
+        "machine": machine(),
+        "cpu": cpu(),
         "device": device_name(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -40,7 +40,20 @@ HOSTILE = (
     "", " ", "nan",
 )  # fmt: skip
 TEXTS = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=6)), min_size=1, max_size=4).map("".join)
-COLUMNS = ("encoding", "corpus", "fingerprint", "device", "dtype", "engine", "poscli", "commit", "reason", "resampled")
+COLUMNS = (
+    "encoding",
+    "corpus",
+    "fingerprint",
+    "device",
+    "dtype",
+    "engine",
+    "poscli",
+    "commit",
+    "reason",
+    "resampled",
+    "cpu",
+    "torch",
+)
 STATUSES = ("ok", "oom", "diverged", "unsupported", "nonfinite", "failed")
 HARMLESS = {  # every kind of token that a page of a report may hold
     "heading", "paragraph", "inline", "text", "strong", "bullet_list", "list_item", "table", "thead", "tbody", "tr",
@@ -56,6 +69,8 @@ def hostile_results(draw: st.DrawFn) -> tuple[pd.DataFrame, pd.DataFrame, About]
         zip(("alibi", "rope"), draw(st.lists(TEXTS, min_size=2, max_size=2, unique_by=printable_line)), strict=True)
     )
     rows = rows.assign(**{column: draw(TEXTS) for column in COLUMNS[1:]}, encoding=rows["encoding"].map(names))
+    machines = draw(st.lists(TEXTS, min_size=2, max_size=2))
+    rows["machine"] = rows["encoding"].map(dict(zip(names.values(), machines, strict=True)))
     rows["variant"] = rows["variant"].replace("window", draw(TEXTS.filter(lambda text: text not in ("full", "crop"))))
     rows["protocol"] = rows["protocol"].replace("nonoverlapping", draw(TEXTS))
     bad = (rows["encoding"] == names["rope"]) & (rows["length"] == 512)

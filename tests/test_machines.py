@@ -1,0 +1,166 @@
+"""Results of several machines: rows name theirs, old rows stay readable, and a report says who measured what."""
+
+from __future__ import annotations
+
+import io
+import platform
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from cli_runner import ALIBI, LENGTH, SHORT, cli, document, run_of
+from fake_results import BEHAVIOUR, results
+from rich.console import Console
+
+from poscli.evaluation.losses import NLL, Losses, Measured
+from poscli.report import build_report, terminal
+from poscli.report.origin import machine_facts, machines
+from poscli.runs.results import evaluation, evaluations
+from poscli.runs.run import EVAL, Run
+from poscli.runs.schema import ADDED_COLUMNS, EVAL_COLUMNS
+from poscli.system.provenance import cpu, machine, measured_on
+
+OLD_COLUMNS = [name for name in EVAL_COLUMNS if name not in ADDED_COLUMNS]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that was trained on the machine `first` and evaluated on the machine `second`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("machines"))
+        for name, command in (("first", ALIBI), ("second", ("extrapolate", *SHORT))):
+            patch.setenv("POSCLI_MACHINE", name)
+            assert cli(*command).code == 0
+        return run_of(Path("results").absolute(), "alibi")
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("node 7", "node 7"),
+        ("", platform.node()),
+        ("two\n lines\x1b[31m", "two lines\\x1b[31m"),
+        ("a" * 1000, "a" * 100),
+        ("\udcff", "\\udcff"),
+    ],
+    ids=repr,
+)
+def test_a_machine_has_the_name_that_it_is_given_on_one_line(named: str, expected: str, monkeypatch) -> None:
+    monkeypatch.setenv("POSCLI_MACHINE", named)
+    assert machine() == expected
+
+
+def test_a_machine_without_a_name_is_called_as_its_host(monkeypatch) -> None:
+    monkeypatch.delenv("POSCLI_MACHINE", raising=False)
+    assert machine() == platform.node()
+
+
+def test_the_run_says_where_it_was_trained_and_its_rows_where_they_were_measured(measured: Run) -> None:
+    assert (measured.env["machine"], measured.env["cpu"]) == ("first", cpu())
+    rows = evaluation(measured)
+    assert rows[list(ADDED_COLUMNS)].drop_duplicates().values.tolist() == [["second", cpu(), torch.__version__]]
+
+
+def test_commands_show_the_machine(measured: Run, monkeypatch) -> None:
+    monkeypatch.setenv("POSCLI_MACHINE", "third")
+    out = measured.folder.parent.parent
+    (row,) = document("ls", "runs", "--out", out)
+    assert row["machine"] == "first"
+    assert "first" in cli("ls", "runs", "--out", out).out
+    checks = {check["check"]: check["detail"] for check in document("doctor")}
+    assert checks["machine"].startswith("third in results")
+    assert checks["cpu"] == cpu()
+
+
+def test_rows_of_earlier_versions_are_read_with_empty_texts(measured: Run) -> None:
+    file, new = measured.folder / EVAL, evaluation(measured)
+    whole = file.read_bytes()
+    try:
+        old = pd.read_csv(file, keep_default_na=False, na_values=[""])[OLD_COLUMNS]
+        measured.files.write(EVAL, old.to_csv(index=False))
+        read = evaluation(measured)
+        assert (read[list(ADDED_COLUMNS)] == "").all(axis=None)
+        assert {name: kind.kind for name, kind in read.dtypes.items()} == {n: k.kind for n, k in new.dtypes.items()}
+        pd.testing.assert_frame_equal(read[OLD_COLUMNS], new[OLD_COLUMNS])
+        both = pd.concat([evaluations([measured]).rows, new.assign(run_id="new-1")])
+        assert machines(both) == ["second", "not recorded"]
+        assert cli("report", "--out", measured.folder.parent.parent).code == 0
+    finally:
+        measured.files.write(EVAL, whole)
+
+
+def test_a_measurement_that_is_used_again_keeps_its_machine(monkeypatch) -> None:
+    monkeypatch.setenv("POSCLI_MACHINE", "first")
+    spans = np.array([[0, LENGTH]])
+    losses = Losses(spans, {NLL: np.ones((1, LENGTH), np.float32)})
+    made = Measured(losses, seconds=2.0, where=measured_on(torch.device("cpu")))
+    monkeypatch.setenv("POSCLI_MACHINE", "second")
+    again = Measured.of_content(made.content("key"), "key", spans, LENGTH)
+    assert again is not None
+    assert again.where == made.where
+    assert again.where["machine"] == "first"
+
+
+def two_machines() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of three encodings: two machines, and one encoding that has runs on both."""
+    chosen = {name: BEHAVIOUR[name] for name in ("alibi", "rope", "none")}
+    rows, positions = results(chosen, seeds=(0, 1), lengths=(256, 512))
+    far = (rows["encoding"] == "rope") | ((rows["encoding"] == "none") & (rows["seed"] == 1))
+    rows.loc[far, ["machine", "cpu", "torch", "device", "commit"]] = ["far", "CPU 2", "2.14", "cuda:GPU", "fedcba9"]
+    return rows, positions
+
+
+def test_a_report_says_which_machine_measured_what(tmp_path: Path) -> None:
+    report = build_report(*two_machines(), tmp_path)
+    assert dict(zip(report.summary["encoding"], report.summary["machine"], strict=True)) == {
+        "alibi": "bench", "rope": "far", "none": "bench, far",
+    }  # fmt: skip
+    page = (tmp_path / "report.md").read_text()
+    assert "- Machine bench: a processor; torch 2.13.0; cpu; commit 0123abc; 3 runs\n" in page
+    assert "- Machine far: CPU 2; torch 2.14; cuda:GPU; commit fedcba9; 3 runs\n" in page
+    assert "Measured on bench and far: seconds, tokens per second and memory" in page
+    assert "times of different machines cannot be compared" in page
+    head, _, *lines = [line for line in page.splitlines() if line.startswith("|")][:5]
+    at = head.split("|").index(" machine ")
+    assert [line.split("|")[at].strip() for line in lines] == list(report.summary["machine"])
+
+
+def test_a_report_of_one_machine_names_it_once(tmp_path: Path) -> None:
+    rows, positions = two_machines()
+    build_report(rows.assign(machine="here"), positions, tmp_path)
+    page = (tmp_path / "report.md").read_text()
+    assert page.count("here;") == 0
+    assert page.count("Machine here:") == 1
+    assert "machine |" not in page
+    assert "do not compare" not in page
+
+
+@pytest.mark.parametrize("old", ["", "no column"])
+def test_a_report_of_old_rows_says_nothing_of_machines(old: str, tmp_path: Path) -> None:
+    rows, positions = two_machines()
+    rows = rows.drop(columns=list(ADDED_COLUMNS)) if old == "no column" else rows.assign(machine=old)
+    assert machines(rows) == []
+    assert machine_facts(rows) == []
+    build_report(rows, positions, tmp_path)
+    assert "achine " not in (tmp_path / "report.md").read_text()
+
+
+def test_old_rows_beside_new_ones_are_told_apart(tmp_path: Path) -> None:
+    rows, positions = two_machines()
+    rows.loc[rows["encoding"] == "alibi", list(ADDED_COLUMNS)] = ""
+    build_report(rows, positions, tmp_path)
+    page = (tmp_path / "report.md").read_text()
+    assert "- Machine not recorded: cpu; commit 0123abc; 2 runs\n" in page
+    assert "| not recorded |" in page
+
+
+def test_times_in_the_terminal_stand_beside_their_machines() -> None:
+    rows, _ = two_machines()
+    for machine_rows, shown in ((rows, True), (rows.assign(machine="far"), False)):
+        console = Console(width=200, file=io.StringIO())
+        terminal.show_fresh([part for _, part in machine_rows.groupby("run_id")], console, summed=False)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert ("machine" in text) == shown
+        assert (" far" in text) == shown
