@@ -100,7 +100,7 @@ def agree(stated: dict[str, Any]) -> None:
             a, b = (each["stated"].get(name, "nothing") for each in (first, other))
             if a != b:
                 told = f"rank 0 on {first['host']} has {a!r}, rank {rank} on {other['host']} has {b!r}"
-                raise _shared(UsageError(f"the ranks disagree about {name}: {told}; {SAME_START}"))
+                raise shared(UsageError(f"the ranks disagree about {name}: {told}; {SAME_START}"))
 
 
 @contextmanager
@@ -187,6 +187,12 @@ def lost() -> LostRankError:
     )
 
 
+def shared(error: Exception) -> Exception:
+    """Mark an error as one that all ranks raise, so that the first one alone prints it."""
+    error.shared = True  # type: ignore[attr-defined]
+    return error
+
+
 @contextmanager
 def losses_named() -> Iterator[None]:
     """A block in which the error of a broken connection becomes a LostRankError."""
@@ -232,15 +238,9 @@ def _raise_first(own: Exception | None) -> None:
     for rank, theirs in enumerate(map(json.loads, exchanged(json.dumps(mine).encode()))):
         if theirs["failed"]:
             if own is not None and rank == ranks().rank == 0:
-                raise _shared(own)
+                raise shared(own)
             before = f"rank {rank} on {theirs['host']}: " if rank else ""
-            raise _shared(SharedError(before + theirs["said"], theirs["code"])) from own
-
-
-def _shared(error: Exception) -> Exception:
-    """Mark an error as one that all ranks raise."""
-    error.shared = True  # type: ignore[attr-defined]
-    return error
+            raise shared(SharedError(before + theirs["said"], theirs["code"])) from own
 
 
 def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:

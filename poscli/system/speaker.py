@@ -7,7 +7,7 @@ import platform
 import time
 from datetime import timedelta
 
-from poscli.system import ranks, rendezvous
+from poscli.system import early, ranks, rendezvous
 
 SECONDS = 3.0  # within which the first rank reports an error that it shares with others
 FINDING = timedelta(seconds=10)  # for the store of ranks that have failed before they joined
@@ -37,7 +37,8 @@ def spoken_by(error: BaseException) -> str | None:
 
 
 def _wait_for_first(store: object) -> None:
-    """Give the first rank time to print an error that it has as well."""
+    """Give the first rank time to print an error that it has as well; torchrun may end this one in the meantime."""
+    early.told()
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and not store.check([rendezvous.TOLD]):  # type: ignore[attr-defined]
         time.sleep(0.05)

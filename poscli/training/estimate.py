@@ -20,6 +20,7 @@ from poscli.model.flops import rough_seconds, training_flops
 from poscli.model.initialise import fresh_model
 from poscli.system.errors import UsageError
 from poscli.system.memory import USABLE, available, in_words, is_out_of_memory, unaffordable
+from poscli.system.ranks import ranks
 from poscli.system.seeds import generator
 from poscli.tasks import Task
 from poscli.training.optimizer import Optimizer
@@ -41,7 +42,7 @@ class TrainingEstimate:
 def estimate_training(config: RunConfig, task: Task, device: torch.device, done: int = 0) -> TrainingEstimate:
     """The time and memory of a run of which `done` steps are taken. UsageError if a step does not fit the memory."""
     size, left = training_bytes(config, device, task.vocab), max(0, config.steps - done)
-    flops = training_flops(config.model, task.vocab, config.length) * config.batch * config.length
+    flops = training_flops(config.model, task.vocab, config.length) * config.batch * config.length / ranks().count
     seconds = rough_seconds(flops, 3 * config.model.layers, device)  # forward, and twice as many kernels backward
     unusual = encoding_share(config, task.vocab) > 0.5 or unaffordable(size, device)
     if left and (unusual or left * seconds > MEASURED_FROM):
@@ -51,7 +52,8 @@ def estimate_training(config: RunConfig, task: Task, device: torch.device, done:
 
 def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
     """Seconds of a training step of a throw-away copy of a run's model; UsageError if it does not fit the memory."""
-    windows = max(1, min(config.batch, PROBE_TOKENS // config.length))
+    own = config.batch // ranks().count
+    windows = max(1, min(own // config.accumulate, PROBE_TOKENS // config.length))
     try:
         seconds = _steps(config, task, device, windows)
     except _TooSlow:
@@ -62,7 +64,7 @@ def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
         if not is_out_of_memory(error):
             raise
         raise _unaffordable(config, f"needs more than {in_words(available(device))}") from error
-    return seconds * config.batch / windows
+    return seconds * own / windows
 
 
 def _steps(config: RunConfig, task: Task, device: torch.device, windows: int) -> float:
