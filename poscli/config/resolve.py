@@ -64,12 +64,11 @@ def resolve(
 
 def _refuse_uneven(config: RunConfig) -> None:
     """UsageError unless the windows of a step can be divided among the ranks, and theirs into parts."""
-    count, parts = ranks().count, ranks().count * config.accumulate
+    parts = ranks().count * config.accumulate
     if config.batch % parts:
-        among = f" on each of {count} ranks" if count > 1 else ""
+        how = f"{ranks().count} ranks times --accumulate {config.accumulate}"
         raise UsageError(
-            f"--batch {config.batch} windows cannot be divided into {config.accumulate} equal parts{among}; "
-            f"give a multiple of {parts}, or another --accumulate"
+            f"--batch {config.batch} cannot be divided into {parts} equal parts ({how}); give a multiple of {parts}"
         )
 
 
