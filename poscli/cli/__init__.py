@@ -37,7 +37,7 @@ from poscli.system.console import err, silence
 from poscli.system.early import MESSAGE, Interruption, asked, told
 from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, UsageError, one_line
 from poscli.system.plugin_sources import blamed
-from poscli.system.ranks import ranks
+from poscli.system.ranks import ranks, shared
 from poscli.system.speaker import silence_libraries, spoken_by
 from poscli.system.streams import OutputError, ReaderLeft
 
@@ -175,7 +175,7 @@ def _check_ranks(arguments: list[str]) -> None:
     command = next((word for word in arguments if not word.startswith("-")), "--help")
     if command not in ON_SEVERAL_RANKS:
         these = " and ".join(sorted(ON_SEVERAL_RANKS))
-        raise UsageError(f"poscli {command} runs in one process: leave out torchrun, which is for {these}")
+        raise shared(UsageError(f"poscli {command} runs in one process: leave out torchrun, which is for {these}"))
 
 
 def _fail(arguments: list[str], error: BaseException, code: int, debug: bool, message: str = "") -> int:

@@ -91,10 +91,13 @@ def _agreed(encodings: list[str], seed: int, request: TrainRequest, device: torc
             if (ranks().local == 0) is turn:
                 found.append(replace(_work(encodings, seed, request, device), sharded=sharded))
     work = found[0]
-    configurations = {str(n): config.model_dump() for n, config in enumerate(work.configs, 1)}
+    configurations = {
+        f"{name} of {config.encoding}": value for config in work.configs for name, value in config.model_dump().items()
+    }
     versions = {"poscli": f"{__version__} {commit()}".rstrip(), "torch": torch.__version__}
     options = {"--fsdp": sharded, "device": device.type}
-    agree(versions | options | {"encoding number": configurations, "corpus fingerprint": work.task.fingerprint})
+    text = {"the contents of the corpus": work.task.fingerprint}
+    agree(versions | options | {"--enc": [config.encoding for config in work.configs]} | configurations | text)
     return work
 
 

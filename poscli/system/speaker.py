@@ -10,7 +10,7 @@ from datetime import timedelta
 from poscli.system import early, ranks, rendezvous
 
 SECONDS = 3.0  # within which the first rank reports an error that it shares with others
-FINDING = timedelta(seconds=10)  # for the store of ranks that have failed before they joined
+FINDING = timedelta(seconds=5)  # for the store of ranks that have failed before they joined
 
 
 def spoken_by(error: BaseException) -> str | None:
@@ -24,6 +24,8 @@ def spoken_by(error: BaseException) -> str | None:
     if getattr(error, "shared", False):
         return "" if me.first else None
     lost = isinstance(error, ranks.LostRankError)  # which every rank that is left may say, and says who it is
+    if not (me.first or lost):
+        early.told()  # torchrun ends this rank once the first one has ended, which needs no line of its own
     try:
         store = rendezvous.store(FINDING)
         if not (me.first or lost):
@@ -37,8 +39,7 @@ def spoken_by(error: BaseException) -> str | None:
 
 
 def _wait_for_first(store: object) -> None:
-    """Give the first rank time to print an error that it has as well; torchrun may end this one in the meantime."""
-    early.told()
+    """Give the first rank time to print an error that it has as well."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and not store.check([rendezvous.TOLD]):  # type: ignore[attr-defined]
         time.sleep(0.05)
