@@ -1,6 +1,6 @@
 """Several processes that compute one result: the ranks that `torchrun` starts, which talk through torch.distributed.
 
-Without torchrun there is one rank, nothing is started, and every function here returns at once. torch.distributed is
+Without torchrun there is one rank, nothing is started, and every function here returns at once. torch and numpy are
 imported only if there are several ranks.
 """
 
@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from poscli.system import rendezvous
 from poscli.system.errors import PoscliError, UsageError
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of the environment, which torchrun sets
 LOST_SIGNS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
@@ -135,6 +133,8 @@ def gathered(array: NDArray) -> list[NDArray]:
     """The arrays of all ranks, in the order of ranks, on every rank; their shapes and dtypes may differ."""
     if ranks().count == 1:
         return [array]
+    import numpy as np
+
     np.save(file := io.BytesIO(), array, allow_pickle=False)
     return [np.load(io.BytesIO(content), allow_pickle=False) for content in exchanged(file.getvalue())]
 
