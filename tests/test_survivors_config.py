@@ -83,7 +83,7 @@ def test_numbers_of_a_recipe_have_limits() -> None:
 def test_defaults_are_those_that_help_shows() -> None:
     assert TrainRequest().model_dump() == {
         "task": "language", "corpus": "stdlib", "tokenizer": "bytes", "length": None, "tokens": 2_000_000,
-        "batch": None, "preset": "tiny", "model": {}, "recipe": {}, "precision": "auto",
+        "batch": None, "accumulate": 1, "preset": "tiny", "model": {}, "recipe": {}, "precision": "auto",
     }  # fmt: skip
     assert ExtrapolateRequest().model_dump() == {
         "max_len": None, "lengths": (), "tokens": 4096, "stride": None, "as_": [], "baselines": ["crop", "window"],

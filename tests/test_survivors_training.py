@@ -117,7 +117,9 @@ def test_an_error_in_a_step_ends_the_run_unless_the_same_command_can_go_on(
     assert run.status()["message"].startswith(message)
     assert run.status()["step"] == (0 if status == "interrupted" else 1)
     if status == "oom":
-        assert run.status()["message"].endswith("; give a smaller --batch, --length or --preset")
+        assert run.status()["message"].endswith(
+            "; give a smaller --batch, --length or --preset, or a larger --accumulate"
+        )
     assert run.train_csv.exists() == (status != "interrupted")
 
 
@@ -159,7 +161,7 @@ def test_what_is_said_of_a_training_is_where_it_goes_on_and_how_it_failed(
     class Trained:
         step = begun
 
-        def __init__(self, run: Run, *_: object) -> None:
+        def __init__(self, run: Run, *_: object, **__: object) -> None:
             self.run = run
 
         def train(self) -> str:

@@ -23,6 +23,7 @@ SAMPLE = {  # trials of each row
     "random command": 0,  # tests/test_commands.py
     "pickles": 2,
     "2, 4, 8": 1,
+    "2-rank": 1,
     "resume": 2,
     "NaN": 2,
 }

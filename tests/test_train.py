@@ -88,8 +88,8 @@ def test_whatever_decides_the_result_is_in_the_name(change):
 
 
 def test_divergence_stops_before_the_optimizer_step(task, tmp_path, monkeypatch):
-    def poisoned(self):
-        loss = original(self)
+    def poisoned(self, *part):
+        loss = original(self, *part)
         return loss * math.inf if self.step == 3 else loss
 
     original = train.Trainer._loss

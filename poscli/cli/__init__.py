@@ -34,12 +34,15 @@ from poscli.cli import (
 )
 from poscli.cli.workers import with_address
 from poscli.system import plugins
-from poscli.system.console import err
+from poscli.system.console import err, silence
 from poscli.system.early import MESSAGE, Interruption, asked, told
-from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, one_line
+from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, UsageError, one_line
 from poscli.system.plugin_sources import blamed
+from poscli.system.ranks import ranks, shared
+from poscli.system.speaker import silence_libraries, spoken_by
 from poscli.system.streams import OutputError, ReaderLeft
 
+ON_SEVERAL_RANKS = {"train", "extrapolate"}  # commands that torchrun may start
 COMPLETION = {"--install-completion", "--show-completion"}
 
 app = typer.Typer(
@@ -105,32 +108,34 @@ def main() -> None:
 def _run(arguments: list[str], debug: bool) -> int:
     """The exit code of a command, whose error, if any, has been printed."""
     try:
+        _check_ranks(arguments)
         with blamed():
             code = _call(arguments)
         sys.stdout.flush()
-        return _fail(arguments, MESSAGE, code, debug) if code == INTERRUPTED else code  # typer says nothing
+        if code == INTERRUPTED:  # typer says nothing
+            return _fail(arguments, KeyboardInterrupt(), code, debug, MESSAGE)
+        return code
     except ReaderLeft:
         return 0
     except OutputError as error:
-        return _fail([], str(error), error.exit_code, debug)  # a document of --json has no way out
+        return _fail([], error, error.exit_code, debug)  # a document of --json has no way out
     except PoscliError as error:
-        return _fail(arguments, str(error), error.exit_code, debug)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail(arguments, MESSAGE, INTERRUPTED, debug)
+        return _fail(arguments, error, error.exit_code, debug)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _fail(arguments, error, INTERRUPTED, debug, MESSAGE)
     except Interruption as interruption:
-        return _fail(arguments, MESSAGE, interruption.exit_code, debug)
+        return _fail(arguments, interruption, interruption.exit_code, debug, MESSAGE)
     except Exception as error:  # noqa: BLE001 - a bug becomes one line, too; --debug shows its traceback
         if hasattr(error, "format_message"):  # raised by typer: an unknown option, a value out of range
-            return _fail(arguments, _usage(error), USAGE, debug)
+            return _fail(arguments, error, USAGE, debug, _usage(error))
         if code := asked():  # an extension module has made another error of the interruption
-            return _fail(arguments, MESSAGE, code, debug)
+            return _fail(arguments, error, code, debug, MESSAGE)
         if isinstance(error, OSError) and error.filename:  # a path that nothing has refused, as a name that is too long
             path = str(error.filename)[:200]
-            return _fail(arguments, f"{path!r}: {error.strerror}; give another path", FAILED, debug)
+            return _fail(arguments, error, FAILED, debug, f"{path!r}: {error.strerror}; give another path")
         cause = str(error).splitlines()[0] if str(error) else "no message"
-        return _fail(
-            arguments, f"{type(error).__name__}: {cause} (a bug of poscli; --debug shows where)", FAILED, debug
-        )
+        words = f"{type(error).__name__}: {cause} (a bug of poscli; --debug shows where)"
+        return _fail(arguments, error, FAILED, debug, words)
 
 
 def _call(arguments: list[str]) -> int:
@@ -161,12 +166,29 @@ def _usage(error: Any) -> str:
     return error.format_message().replace(": Value error, ", ": ").rstrip(".") + help_
 
 
-def _fail(arguments: list[str], message: str, code: int, debug: bool) -> int:
-    """Print one line on stderr, and under --json a document on stdout. Returns the exit code."""
+def _check_ranks(arguments: list[str]) -> None:
+    """Leave the output to the first of several ranks; UsageError for a command that runs in one process only."""
+    if ranks().count == 1:
+        return
+    silence_libraries()
+    if not ranks().first:
+        silence()
+    command = next((word for word in arguments if not word.startswith("-")), "--help")
+    if command not in ON_SEVERAL_RANKS:
+        these = " and ".join(sorted(ON_SEVERAL_RANKS))
+        raise shared(UsageError(f"poscli {command} runs in one process: leave out torchrun, which is for {these}"))
+
+
+def _fail(arguments: list[str], error: BaseException, code: int, debug: bool, message: str = "") -> int:
+    """Print one line on stderr, and under --json a document on stdout, on one of the ranks. Returns the exit code."""
+    before = spoken_by(error)
     told()
+    if before is None:
+        return code
+    err.quiet = False
     if debug:
         err.print_exception()
-    message = one_line(message)
+    message = one_line(before + (message or str(error)))
     err.print(f"error: {message}", style="red", soft_wrap=True)
     with contextlib.suppress(OutputError, ReaderLeft):  # the first error counts
         if "--json" in arguments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,23 +41,29 @@ def train(
     dry_run: plan.DryRun = False,
     force: plan.Force = False,
     yes: plan.Yes = False,
+    fsdp: Annotated[
+        bool, typer.Option("--fsdp", help="Under torchrun, divide the weights among the ranks (FSDP2).")
+    ] = False,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
     """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
-    work = _work(enc, seed, request, device)
-    jobs = plan.trainings(work.configs, work.task, out_ / "runs", work.device, anew=force)
-    if dry_run:
-        plan.show(jobs, json_)
-        return
-    plan.confirm(sum(job.seconds for job in jobs), "--tokens or --preset", yes=yes)
-    if force:
-        plan.delete(jobs, out_ / "runs")
-    results = _train(work, out_ / "runs")
-    emit(json_, results, lambda: _show(results))
-    note(f"next: poscli extrapolate --max-len {16 * work.configs[0].length}{carried(out_)}")
-    if any(row["status"] in WITHOUT_MODEL for row in results):
+    from poscli.system.device import device_of
+    from poscli.system.ranks import any_rank, joined, ranks, together
+
+    with joined(device_of(device)) as own:
+        work = _agreed(enc, seed, request, own, sharded=fsdp)
+        with together():
+            if ranks().first:
+                _begin(work, out_ / "runs", dry_run=dry_run, force=force, yes=yes, json_=json_)
+        if dry_run:
+            return
+        results = _train(work, out_ / "runs")
+        emit(json_, results, lambda: _show(results))
+        note(f"next: poscli extrapolate --max-len {16 * work.configs[0].length}{carried(out_)}")
+        partial = any_rank(any(row["status"] in WITHOUT_MODEL for row in results))
+    if partial:
         raise typer.Exit(PARTIAL)
 
 
@@ -68,15 +74,49 @@ class _Work:
     configs: list[RunConfig]
     task: Task
     device: torch.device
+    sharded: bool = False  # whether ranks divide the weights among them
 
 
-def _work(encodings: list[str], seed: int, request: TrainRequest, device_name: str) -> _Work:
+def _agreed(encodings: list[str], seed: int, request: TrainRequest, device: torch.device, *, sharded: bool) -> _Work:
+    """The work of all ranks; UsageError if they disagree. One rank per machine reads the corpus before the others."""
+    import torch
+
+    from poscli import __version__
+    from poscli.system.provenance import commit
+    from poscli.system.ranks import agree, ranks, together
+
+    found: list[_Work] = []
+    for turn in (True, False):
+        with together():
+            if (ranks().local == 0) is turn:
+                found.append(replace(_work(encodings, seed, request, device), sharded=sharded))
+    work = found[0]
+    configurations = {
+        f"{name} of {config.encoding}": value for config in work.configs for name, value in config.model_dump().items()
+    }
+    versions = {"poscli": f"{__version__} {commit()}".rstrip(), "torch": torch.__version__}
+    options = {"--fsdp": sharded, "device": device.type}
+    text = {"the contents of the corpus": work.task.fingerprint}
+    agree(versions | options | {"--enc": [config.encoding for config in work.configs]} | configurations | text)
+    return work
+
+
+def _begin(work: _Work, runs: Path, *, dry_run: bool, force: bool, yes: bool, json_: bool) -> None:
+    """Show what is going to be done, or ask whether to do it, and delete what is to be trained anew."""
+    jobs = plan.trainings(work.configs, work.task, runs, work.device, anew=force)
+    if dry_run:
+        plan.show(jobs, json_)
+        return
+    plan.confirm(sum(job.seconds for job in jobs), "--tokens or --preset", yes=yes)
+    if force:
+        plan.delete(jobs, runs)
+
+
+def _work(encodings: list[str], seed: int, request: TrainRequest, device: torch.device) -> _Work:
     """Everything that is asked for, checked: nothing is trained if any part of it cannot be."""
     from poscli.config.resolve import resolve
-    from poscli.system.device import device_of
     from poscli.tasks import open_task
 
-    device = device_of(device_name)
     configs = [resolve(request, encoding, seed, device) for encoding in encodings]
     task = open_task(request.task, request.corpus, request.tokenizer)
     task.check(configs[0].length)
@@ -84,10 +124,13 @@ def _work(encodings: list[str], seed: int, request: TrainRequest, device_name: s
 
 
 def _train(work: _Work, runs: Path) -> list[dict[str, Any]]:
+    """Train every run; returns what each has come to, on the first rank."""
     from poscli.runs.summary import training_summary
+    from poscli.system.ranks import ranks
     from poscli.training.train import train as train_run
 
-    return [training_summary(train_run(config, work.task, runs, work.device)) for config in work.configs]
+    trained = [train_run(config, work.task, runs, work.device, sharded=work.sharded) for config in work.configs]
+    return [training_summary(run) for run in trained if ranks().first]
 
 
 def _show(results: list[dict[str, Any]]) -> None:

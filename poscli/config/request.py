@@ -40,6 +40,12 @@ class TrainRequest(Frozen):
     batch: int | None = Field(
         None, ge=1, le=LARGEST_BATCH, description="Windows per step; by default as many as make 2048 tokens."
     )
+    accumulate: int = Field(
+        1,
+        ge=1,
+        le=LARGEST_BATCH,
+        description="Parts in which a step processes its windows, one after the other, to need less memory.",
+    )
     preset: str = Field("tiny", description="Shape of the model: nano, tiny, small or base.")
     model: dict[str, int] = Field({}, description="Single fields of the model's shape, instead of the preset's.")
     recipe: dict[str, float] = Field({}, description="A field of the recipe, such as matrix_lr=0.02; repeatable.")

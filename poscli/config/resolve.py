@@ -16,6 +16,7 @@ from poscli.data.tokenizers import TOKENIZERS
 from poscli.specs.size import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
+from poscli.system.ranks import ranks
 from poscli.tasks import TASKS
 
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
@@ -40,6 +41,7 @@ def resolve(
         "seed": seed,
         "length": length,
         "batch": request.batch or max(1, BATCH_TOKENS // length),
+        "accumulate": request.accumulate,
         "tokens": request.tokens,
         "precision": precision_name(request.precision, device, model.width),
         "model": model,
@@ -51,12 +53,23 @@ def resolve(
             f"--tokens {config.tokens} is less than one step of {step} tokens ({config.batch} windows of "
             f"{config.length}); give at least {step}, or a smaller --batch or --length"
         )
+    _refuse_uneven(config)
     refuse_unaffordable(config, device)  # first: the check builds the encodings
     with refusing_sizes(specs.parse(encoding)):
         axes = axes or TASKS.get(task).axes
         specs.check(encoding, model.shape(length), memory=model.memory > 0, axes=axes)
     sources = source_hashes(config.encoding, task, tokenizer, model.shape(length))
     return config.model_copy(update={"plugins": sources})
+
+
+def _refuse_uneven(config: RunConfig) -> None:
+    """UsageError unless the windows of a step can be divided among the ranks, and theirs into parts."""
+    parts = ranks().count * config.accumulate
+    if config.batch % parts:
+        how = f"{ranks().count} ranks times --accumulate {config.accumulate}"
+        raise UsageError(
+            f"--batch {config.batch} cannot be divided into {parts} equal parts ({how}); give a multiple of {parts}"
+        )
 
 
 def _refuse_memory_of_grids(task: str, model: ModelConfig) -> None:

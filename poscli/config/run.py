@@ -103,6 +103,7 @@ class RunConfig(Frozen):
     seed: int = Field(0, ge=0, le=MOST)
     length: int = Field(512, ge=8, le=LONGEST_WINDOW, description="Tokens in a training window, L; at least 8.")
     batch: int = Field(8, ge=1, le=LARGEST_BATCH, description="Windows per step.")
+    accumulate: int = Field(1, ge=1, le=LARGEST_BATCH, description="Parts in which a step processes its windows.")
     tokens: int = Field(2_000_000, ge=1, le=MOST, description="Tokens to train on.")
     precision: str = Field("float32", pattern="^(float32|bfloat16|float16)$")
     model: ModelConfig = PRESETS["tiny"]
@@ -148,12 +149,14 @@ class Recalibration(Frozen):
     def config(self, trained: RunConfig, encoding: str, seed: int) -> RunConfig:
         """The configuration of this training: that of the trained run, with as many tokens in each step."""
         rates = ("matrix_lr", "embedding_lr", "head_lr", "encoding_lr")
+        batch = max(1, trained.batch * trained.length // self.length)
         slower = {name: self.rate * getattr(trained.recipe, name) for name in rates}
         changed = {
             "encoding": encoding,
             "tokens": self.tokens,
             "length": self.length,
-            "batch": max(1, trained.batch * trained.length // self.length),
+            "batch": batch,
+            "accumulate": math.gcd(batch, trained.accumulate),
             "recipe": trained.recipe.model_copy(update=slower),
             "seed": seed,
         }

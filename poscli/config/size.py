@@ -17,6 +17,7 @@ from poscli.specs import Spec
 from poscli.specs.size import abstract, encoding_parameters
 from poscli.system.errors import UsageError
 from poscli.system.memory import unaffordable
+from poscli.system.ranks import ranks
 
 VOCAB = 257  # of the tokenizer `bytes`; a count that is exact for a task takes the task's own
 SLICE_NUMBERS = 1 << 25  # logits of a checkpoint that are in memory at once: 128 MiB in float32
@@ -56,8 +57,9 @@ def training_bytes(config: RunConfig, device: torch.device, vocab: int = VOCAB) 
     """
     needs = _needs(config, device, training=True)
     memory = min(config.model.memory, MOST_SEGMENTS * config.length)
+    windows = max(1, config.batch // (config.accumulate * ranks().count))  # that a rank processes at once
     activations = estimate(
-        config.model, vocab, needs, batch=config.batch, length=config.length, training=True, memory=memory
+        config.model, vocab, needs, batch=windows, length=config.length, training=True, memory=memory
     )
     weights = NUMBER * parameters(config.model, config.encoding, config.length, vocab)
     return TRAINED * weights + max(activations, TEMPORARY * weights)

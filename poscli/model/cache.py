@@ -84,6 +84,18 @@ class Memory:
         own = {name.removeprefix(PREFIX): x for name, x in tensors.items() if name.startswith(PREFIX)}
         self.states = {int(layer): x.to(device) for layer, x in own.items()}
 
+    def parts(self, count: int) -> list[Memory]:
+        """The memories of `count` parts of the batch, of equally many windows; itself if there is one part."""
+        if count == 1:
+            return [self]
+        chunks = {layer: x.chunk(count) for layer, x in self.states.items()}
+        return [Memory(self.tokens, {layer: x[n] for layer, x in chunks.items()}) for n in range(count)]
+
+    def join(self, parts: list[Memory]) -> None:
+        """Take over what the memories of all parts have come to hold."""
+        if len(parts) > 1:
+            self.states = {layer: torch.cat([part.states[layer] for part in parts]) for layer in parts[0].states}
+
     def remember(self, layer: int, x_BTW: Tensor) -> None:
         """Remember the input of a layer in this segment for the next segment."""
         past = self.states.get(layer)

@@ -38,6 +38,13 @@ class PlainConsole(Console):
 
 
 err = PlainConsole(stderr=True)
+_silent = False  # whether this process leaves all output to another one
+
+
+def silence() -> None:
+    """Print nothing from now on but the error that ends the command: another rank prints what all have to say."""
+    global _silent
+    _silent = err.quiet = True
 
 
 def out() -> PlainConsole:
@@ -73,6 +80,8 @@ def collected_warnings() -> Iterator[list[str]]:
 
 def emit(as_json: bool, payload: Any, render: Callable[[], object]) -> None:
     """Print the result of a command: `payload` as one JSON document, or, for people, whatever `render` prints."""
+    if _silent:
+        return
     if as_json:
         sys.stdout.write(json.dumps(payload, indent=2, allow_nan=False, default=_plain) + "\n")
         sys.stdout.flush()

@@ -21,6 +21,7 @@ from poscli.model.flops import rough_seconds, training_flops
 from poscli.model.initialise import fresh_model
 from poscli.system.errors import UsageError
 from poscli.system.memory import USABLE, available, in_words, is_out_of_memory, unaffordable
+from poscli.system.ranks import ranks
 from poscli.system.seeds import generator
 from poscli.tasks import Task
 from poscli.training.optimizer import Optimizer
@@ -57,13 +58,14 @@ def is_unusual(config: RunConfig, task: Task, device: torch.device) -> bool:
 
 def rough_step(config: RunConfig, task: Task, device: torch.device) -> float:
     """Seconds of a training step by the count of operations, right within a factor of ten."""
-    flops = training_flops(config.model, task.vocab, config.length) * config.batch * config.length
+    flops = training_flops(config.model, task.vocab, config.length) * config.batch * config.length / ranks().count
     return rough_seconds(flops, 3 * config.model.layers, device)  # forward, and twice as many kernels backward
 
 
 def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
     """Seconds of a training step of a throw-away copy of a run's model; UsageError if it does not fit the memory."""
-    windows = max(1, min(config.batch, PROBE_TOKENS // config.length))
+    own = config.batch // ranks().count
+    windows = max(1, min(own // config.accumulate, PROBE_TOKENS // config.length))
     try:
         seconds = _steps(config, task, device, windows)
     except _TooSlow:
@@ -74,7 +76,7 @@ def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
         if not is_out_of_memory(error):
             raise
         raise _unaffordable(config, f"needs more than {in_words(available(device))}") from error
-    return seconds * config.batch / windows
+    return seconds * own / windows
 
 
 def _steps(config: RunConfig, task: Task, device: torch.device, windows: int) -> float:

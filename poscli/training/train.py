@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +18,53 @@ from poscli.runs.lock import locked
 from poscli.runs.run import ENDED, Run, create, exists, open_run
 from poscli.system.console import note, warn_once
 from poscli.system.provenance import describe
+from poscli.system.ranks import any_rank, ranks, together
 from poscli.tasks import Task
 from poscli.training.trainer import Trainer
 
 
-def train(config: RunConfig, task: Task, runs: Path, device: torch.device) -> Run:
+def train(config: RunConfig, task: Task, runs: Path, device: torch.device, *, sharded: bool = False) -> Run:
     """Train a run to its end, going on where it stopped; a run that has ended stays as it is.
 
     A run that diverges or does not fit the memory has that status, and no error is raised. LockedError if another
-    process works on the run.
+    process works on the run. Several ranks train it together, and `sharded` divides its weights among them; the first
+    rank alone holds the lock, and reads and writes the folder.
     """
     folder = runs / config.run_id(task.fingerprint)
-    with locked(folder):
-        run = open_run(folder) if exists(folder) else None
-        if run and has_ended(run):
-            note(f"{run.id} is {run.status()['state']} already: nothing to train")
+    with _opened(folder, config) as run:
+        with together():
+            ended = ranks().first and run.env != {} and has_ended(run)
+        if any_rank(ended):
+            note(f"{run.id} is {_state(run)['state']} already: nothing to train")
             return run
-        model = fresh_model(config, task.vocab, device)
-        _announce(model)
-        run = run or create(folder, config, _environment(model, task, device))
-        trainer = Trainer(run, model, task)
+        with together():
+            model = fresh_model(config, task.vocab, device)
+            _announce(model)
+            if ranks().first and not run.env:
+                run = create(folder, config, _environment(model, task, device))
+        trainer = Trainer(run, model, task, sharded=sharded)
         if trainer.step:
             note(f"{run.id}: going on from step {trainer.step} of {config.steps}")
         if (state := trainer.train()) != "complete":
-            note(f"{run.id} ended as {state}: {run.status()['message']}")
+            note(f"{run.id} ended as {state}: {_state(run)['message']}")
     return run
+
+
+@contextmanager
+def _opened(folder: Path, config: RunConfig) -> Iterator[Run]:
+    """The run in a folder, locked by the first rank; one without an environment where none has begun."""
+    with ExitStack() as stack:
+        run = Run(folder, config, {})
+        with together():
+            if ranks().first:
+                stack.enter_context(locked(folder))
+                run = open_run(folder) if exists(folder) else run
+        yield run
+
+
+def _state(run: Run) -> dict[str, Any]:
+    """The status of a run, for the notes of the first rank."""
+    return run.status() if ranks().first else {"state": "", "message": ""}
 
 
 def has_ended(run: Run) -> bool:
@@ -59,6 +83,7 @@ def _environment(model: Model, task: Task, device: torch.device) -> dict[str, An
         "engine": model.engine,
         "engine_reason": model.engine_reason,
         "compiled": compiled.wanted(device),
+        "ranks": ranks().count,
     }
     return {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}
 

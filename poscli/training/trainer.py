@@ -1,12 +1,15 @@
 """Training one model. A run that is resumed after an interruption ends with the same bits, on the same machine.
 
-The batch of a step is a pure function of (seed, step), so that a checkpoint need not hold the state of the data.
+The batch of a step is a pure function of (seed, step), so that a checkpoint need not hold the state of the data. With
+several ranks, each computes the gradient of its windows of that batch. All of them decide alike what happens after a
+step, and the first one writes the files.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from typing import NoReturn
 
 import torch
@@ -21,14 +24,19 @@ from poscli.runs.checkpoint import Checkpoint
 from poscli.runs.results import write_training_log
 from poscli.runs.run import Run
 from poscli.system.device import device_name
-from poscli.system.errors import PoscliError
+from poscli.system.errors import PARTIAL, PoscliError
 from poscli.system.memory import is_out_of_memory
 from poscli.system.progress import Meter
+from poscli.system.ranks import SharedError, is_lost, lost, numbers_of_all, ranks, shared, together
 from poscli.system.seeds import generator
 from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
-from poscli.tasks import Task
+from poscli.tasks import Batch, Task
+from poscli.training.handover import from_first, gathered_memory, own_memory
 from poscli.training.log import Log
 from poscli.training.optimizer import Optimizer
+from poscli.training.parts import Part, parts_of
+from poscli.training.replicas import replicas
+from poscli.training.sharding import whole
 
 CHECKPOINT_SECONDS = 30.0
 SEGMENTS = 8  # consecutive windows that a model with a memory reads before new places in the text are drawn
@@ -38,65 +46,71 @@ LOG_ROWS = 200  # rows of train.csv, spread evenly over the run
 class Trainer:
     """A run, its model and its optimizer, at some step of the training."""
 
-    def __init__(self, run: Run, model: Model, task: Task) -> None:
+    def __init__(self, run: Run, model: Model, task: Task, *, sharded: bool = False) -> None:
         self.run, self.model, self.task, self.config = run, model, task, run.config
         self.device = model.embedding.device
         if wanted(self.device):
             compile_layers(model, torch.zeros(self.config.batch, self.config.length, model.config.width))
-        self.optimizer = Optimizer(self.model, self.config.recipe, self.config.steps)
         self.tokens_per_step = self.config.batch * self.config.length
         self.memory = Memory(self.config.model.memory)
         self.segments = min(SEGMENTS, task.segments(self.config.length)) if self.memory.tokens else 1
         self.stop = Stop()  # `train` replaces it by one that listens to signals
+        self.ranks, self.asked = ranks(), 0  # `asked`: the signal that all ranks know of
         self.step, self.log = 0, Log(self.tokens_per_step, task.bytes_per_token)
-        self._resume()
+        self._resume(sharded)
 
     def train(self) -> str:
         """Train to the end; returns `complete`, `diverged` or `oom`. A signal raises Interrupted, with all saved."""
         if self.step:  # the files are made to agree with the checkpoint that training goes on from
-            write_training_log(self.run, self.log.rows)
-        self.run.set_status("training", self.step)
+            self._write_log()
+        self._set_status("training")
         try:
             return self._train()
         except PoscliError:  # a signal or a full disk: the last checkpoint is whole, and the same command goes on
             raise
         except (Exception, SystemExit) as error:  # SystemExit: a plugin has called sys.exit
-            write_training_log(self.run, self.log.rows)
+            if is_lost(error):
+                raise lost() from error
+            self._write_log()
             if is_out_of_memory(error):
                 return self._out_of_memory()
-            self.run.set_status("failed", self.step, f"{type(error).__name__}: {error}")
+            self._set_status("failed", f"{type(error).__name__}: {error}")
             raise
 
     def _train(self) -> str:
-        saved = time.monotonic()
-        meter = Meter(f"train {self.config.encoding}", self.config.steps, self.step, file=self.run.progress)
+        self.saved = time.monotonic()
+        file = self.run.progress if self.ranks.first else None
+        meter = Meter(f"train {self.config.encoding}", self.config.steps, self.step, file=file)
         with stoppable() as self.stop, meter as progress:
             while self.step < self.config.steps:
                 if not self._step():
                     return self._diverged()
                 progress.advance(1, self._words())
-                if self.stop:
+                if self._ends_here():
                     self._interrupted()
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                if self._checkpoint_is_due():
                     self.save()
-                    saved = time.monotonic()
+                    self.saved = time.monotonic()
             self.save()
-            self.run.set_status("complete", self.step)
+            self._set_status("complete")
         return "complete"
 
     def save(self) -> None:
-        """Write a checkpoint and the training log."""
-        tensors = self.optimizer.tensors() | self.memory.tensors()
+        """Write a checkpoint and the training log. All ranks must call it at the same step."""
+        tensors = self.optimizer.tensors() | gathered_memory(self.memory)
+        weights = {name: whole(tensor) for name, tensor in weights_of(self.model).items()}
         state = {"step": self.step, "log": self.log.state()}
-        checkpoint.save(self.run.checkpoints, self.step, Checkpoint(weights_of(self.model), tensors, state))
-        write_training_log(self.run, self.log.rows)
+        with together():
+            if self.ranks.first:
+                checkpoint.save(self.run.checkpoints, self.step, Checkpoint(weights, tensors, state))
+            self._write_log()
 
     def _step(self) -> bool:
         """Take one step. Returns false, and leaves the model as it is, if the loss or the gradient is not finite."""
         remembered = dict(self.memory.states)
         try:
-            with self.stop.abandonable():
-                nats, norm = self._gradient()
+            with self.stop.abandonable() if self.ranks.count == 1 else nullcontext():
+                nats, norm = self._agreed(*self._gradient())
         except Abandoned:
             self.memory.states = remembered
             self._interrupted()
@@ -114,21 +128,48 @@ class Trainer:
         """Compute the clipped gradient of a step; returns the loss in nats per token and the norm before clipping."""
         draw = generator(self.config.seed, "step", str(self.step))
         self.model.begin_step(self.step / self.config.steps, draw)
-        loss = self._loss()
         self.optimizer.zero_grad()
-        loss.backward()
+        parts = parts_of(self._batch(), self.ranks.rank, self.ranks.count, self.config.accumulate)
+        memories, losses = self.memory.parts(len(parts)), []
+        for part, memory in zip(parts, memories, strict=True):
+            with self.replicas.part(last=part is parts[-1]):
+                loss = self._loss(part, memory)
+                loss.backward()
+            losses.append(loss.detach())
+        self.memory.join(memories)
         # The only point of a step that waits for the device: whether the step is applied depends on these numbers.
-        nats, norm = torch.stack([loss.detach(), self.optimizer.clip()]).tolist()
+        nats, norm = torch.stack([torch.stack(losses).sum(), self.optimizer.clip()]).tolist()
         return nats, norm
 
-    def _loss(self) -> Tensor:
-        """The mean loss over the batch of this step, in nats per token."""
-        order = {"seed": self.config.seed, "step": self.step, "segments": self.segments}
-        batch = self.task.batch(size=self.config.batch, length=self.config.length, **order)
-        inputs, targets = batch.tensors(self.device)
+    def _batch(self) -> Batch:
+        """The whole batch of this step. A memory forgets what it holds where new places in the text are drawn."""
         if self.step % self.segments == 0:
             self.memory.states.clear()
-        return self.model.loss(inputs, targets, self.memory if self.memory.tokens else None)
+        order = {"seed": self.config.seed, "step": self.step, "segments": self.segments}
+        return self.task.batch(size=self.config.batch, length=self.config.length, **order)
+
+    def _loss(self, part: Part, memory: Memory) -> Tensor:
+        """What a part contributes to the mean loss over the batch, in nats per token."""
+        inputs, targets = part.tensors(self.device)
+        return self.replicas.loss(inputs, targets, memory if memory.tokens else None) * part.share
+
+    def _agreed(self, nats: float, norm: float) -> tuple[float, float]:
+        """The loss of the whole batch and the norm; the ranks also agree whether to stop or to save after this step."""
+        if self.ranks.count == 1:
+            return nats, norm
+        due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
+        stated = numbers_of_all([nats, norm, self.stop.signum, due])
+        self.asked, self.due = int(max(row[2] for row in stated)), bool(stated[0][3])
+        return sum(row[0] for row in stated), stated[0][1]
+
+    def _ends_here(self) -> bool:
+        """Whether a signal has asked the training to stop, in time for all ranks to know."""
+        if self.ranks.count == 1:
+            self.asked = self.stop.signum
+        return self.asked != 0
+
+    def _checkpoint_is_due(self) -> bool:
+        return self.due if self.ranks.count > 1 else time.monotonic() - self.saved > CHECKPOINT_SECONDS
 
     def _words(self) -> str:
         if not self.log.rows:
@@ -136,30 +177,46 @@ class Trainer:
         row = self.log.rows[-1]
         return f"loss {row['nll']:.3f}  {row['bpb']:.3f} bits/byte  {row['tokens_per_s'] / 1000:.1f}k tokens/s"
 
+    def _set_status(self, state: str, message: str = "") -> None:
+        if self.ranks.first:
+            self.run.set_status(state, self.step, message)
+
+    def _write_log(self) -> None:
+        if self.ranks.first:
+            write_training_log(self.run, self.log.rows)
+
     def _diverged(self) -> str:
-        write_training_log(self.run, self.log.rows)
-        self.run.set_status("diverged", self.step, f"the loss or its gradient was not finite at step {self.step}")
+        self._write_log()
+        self._set_status("diverged", f"the loss or its gradient was not finite at step {self.step}")
         return "diverged"
 
     def _out_of_memory(self) -> str:
-        fix = "give a smaller --batch, --length or --preset"
+        fix = "give a smaller --batch, --length or --preset, or a larger --accumulate"
         message = f"step {self.step} does not fit the memory of {device_name(self.device)}; {fix}"
-        self.run.set_status("oom", self.step, message)
+        self._set_status("oom", message)
+        if self.ranks.count > 1:  # the others may wait for this rank in the middle of the step
+            raise SharedError(message, PARTIAL)
         return "oom"
 
     def _interrupted(self) -> NoReturn:
+        self.asked = self.asked or self.stop.signum
         self.save()
-        self.run.set_status("interrupted", self.step)
-        raise Interrupted(
-            f"stopped at step {self.step} of {self.config.steps}; the same command goes on from there", self.stop.signum
-        )
+        self._set_status("interrupted")
+        words = f"stopped at step {self.step} of {self.config.steps}; the same command goes on from there"
+        raise shared(Interrupted(words, self.asked))
 
-    def _resume(self) -> None:
-        last = checkpoint.load_last(self.run.checkpoints)
+    def _resume(self, sharded: bool) -> None:
+        """Go on from the last checkpoint, which the first rank reads. Ranks share the weights once they are loaded."""
+        with together():
+            found = checkpoint.load_last(self.run.checkpoints) if self.ranks.first else None
+        last = from_first(found)
+        if last is not None:
+            load_weights(self.model, last.model)
+        self.replicas = replicas(self.model, sharded=sharded)
+        self.optimizer = Optimizer(self.model, self.config.recipe, self.config.steps)
         if last is None:
             return
-        load_weights(self.model, last.model)
-        self.memory.load(last.optim, self.device)
+        self.memory.load(own_memory(last.optim), self.device)
         self.optimizer.load(last.optim)
         self.step = last.state["step"]
         self.log.load(last.state["log"])

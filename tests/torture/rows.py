@@ -14,11 +14,11 @@ import torch
 
 import poscli
 
-from . import commands, corpora, damage, deaths, killed, names, numbers, reports
+from . import commands, corpora, damage, deaths, killed, names, numbers, ranks, reports
 from .__main__ import Row, Trial
 from .pipeline import Undisturbed
 
-KILLS, STOPS, PICKLES, ROUNDS, CUTS = 200, 50, 25, 50, 2
+KILLS, STOPS, PICKLES, ROUNDS, CUTS, LOSSES = 200, 50, 25, 50, 2, 5
 MUTATIONS, CORPORA = 3750, 1250  # of files of runs, and of sources and caches of corpora
 NAMES, PAGES, LINES = 500, 100, 100  # hostile names; hostile reports, in one trial; batches of ten command lines
 LONGEST_RUN_SECONDS = 1.2  # within which a signal is sent: about as long as a stage takes
@@ -58,6 +58,14 @@ def _contests(base: Path) -> Iterator[Trial]:
     whole = _whole(base)
     for processes, number in itertools.product((2, 4, 8), range(ROUNDS)):
         yield f"{processes} processes, round {number}", partial(killed.contest, whole, processes=processes)
+
+
+def _losses(base: Path) -> Iterator[Trial]:
+    _whole(base)  # everything is imported
+    expected = ranks.undisturbed(base)
+    for seed in range(LOSSES):
+        longest = 2 * LONGEST_RUN_SECONDS  # two ranks on one core
+        yield f"seed {seed}", partial(ranks.killed, expected, seed=seed, longest=longest)
 
 
 def _mutations(base: Path) -> Iterator[Trial]:
@@ -124,6 +132,7 @@ ROWS = [
     Row("random command lines, ten at a time", "a documented exit code; one line; no traceback", _lines),
     Row("pickles in place of files", "none is executed", _pickles),
     Row("2, 4, 8 processes on one run", "one winner", _contests),
+    Row("2-rank gloo DDP, a rank killed", "the same command then gives the same bits", _losses),
     Row("resume of every encoding, 2 cuts", "the same bits", _resumes),
     Row("NaN, infinity and no memory, every tier", "the status says so; no invented number", _harms),
 ]

@@ -1,0 +1,255 @@
+"""Several processes that compute one result: the ranks that `torchrun` starts, which talk through torch.distributed.
+
+Without torchrun there is one rank, nothing is started, and every function here returns at once. torch and numpy are
+imported only if there are several ranks.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from poscli.system import rendezvous
+from poscli.system.errors import PoscliError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of the environment, which torchrun sets
+LOST_SIGNS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
+SAME_START = "start every rank with the same command, the same files and the same versions"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this one is. `local` counts the processes on this machine only."""
+
+    rank: int = 0
+    count: int = 1
+    local: int = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes files and prints."""
+        return self.rank == 0
+
+
+class LostRankError(PoscliError):
+    """Another rank has ended, so that a step cannot be finished."""
+
+
+class SharedError(PoscliError):
+    """The error of one rank, raised on all of them, with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def ranks() -> Ranks:
+    """Which rank this process is, as torchrun's variables say; UsageError if they make no sense."""
+    if "WORLD_SIZE" not in os.environ:
+        return Ranks()
+    stated = {name: os.environ.get(name, "0") for name in VARIABLES}
+    if not all(text.isdecimal() for text in stated.values()) or int(stated["RANK"]) >= int(stated["WORLD_SIZE"]):
+        said = " ".join(f"{name}={text}" for name, text in stated.items())
+        raise UsageError(f"{said} in the environment names no rank; start ranks with torchrun, or unset WORLD_SIZE")
+    return Ranks(*(int(stated[name]) for name in VARIABLES))
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[torch.device]:
+    """Connect the ranks in the block; yields the device of this rank, which is the given one if there is one rank.
+
+    Several ranks compute on CPUs, or each on the GPU of its local number; UsageError if there is none of that number.
+    LostRankError takes the place of any error in the block that says that a connection to a rank has broken. After an
+    error the connections last until the process ends, so that this rank can say what happened before the others see
+    them break.
+    """
+    if ranks().count == 1:
+        yield device
+        return
+    own = _own_device(device)
+    with losses_named():
+        if not rendezvous.start(own.type, ranks().rank, ranks().count):
+            raise lost()
+        yield own
+        _end()
+
+
+def agree(stated: dict[str, Any]) -> None:
+    """Compare what every rank is about to do, as JSON values by name; a UsageError on all names the first difference.
+
+    Tables within the values are compared entry by entry.
+    """
+    if ranks().count == 1:
+        return
+    mine = {"host": platform.node(), "stated": _flat(json.loads(json.dumps(stated, default=str)))}
+    first, *others = (json.loads(text) for text in exchanged(json.dumps(mine).encode()))
+    for rank, other in enumerate(others, 1):
+        for name in dict.fromkeys([*first["stated"], *other["stated"]]):
+            a, b = (each["stated"].get(name, "nothing") for each in (first, other))
+            if a != b:
+                told = f"rank 0 on {first['host']} has {a!r}, rank {rank} on {other['host']} has {b!r}"
+                raise shared(UsageError(f"the ranks disagree about {name}: {told}; {SAME_START}"))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """A block after which all ranks go on, or none: the first error of any rank is raised on all of them.
+
+    The block itself must not wait for other ranks. What interrupts a rank at once, as a second Ctrl-C, is not shared:
+    the others see a lost rank.
+    """
+    own: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        if ranks().count == 1:
+            raise
+        own = error
+    if ranks().count > 1:
+        _raise_first(own)
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether the flag is true on any rank."""
+    return largest(int(flag)) > 0
+
+
+def largest(number: int) -> int:
+    """The largest of the numbers that the ranks state."""
+    return number if ranks().count == 1 else max(int(text) for text in exchanged(str(number).encode()))
+
+
+def gathered(array: NDArray) -> list[NDArray]:
+    """The arrays of all ranks, in the order of ranks, on every rank; their shapes and dtypes may differ."""
+    if ranks().count == 1:
+        return [array]
+    import numpy as np
+
+    np.save(file := io.BytesIO(), array, allow_pickle=False)
+    return [np.load(io.BytesIO(content), allow_pickle=False) for content in exchanged(file.getvalue())]
+
+
+def exchanged(content: bytes) -> list[bytes]:
+    """What every rank gives, in the order of ranks, on every rank."""
+    if ranks().count == 1:
+        return [content]
+    import torch
+    import torch.distributed as dist
+
+    with losses_named():
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks().count)]
+        dist.all_gather(lengths, torch.tensor([len(content)]))
+        sizes = [int(length) for length in lengths]
+        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        padded[: len(content)] = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[: len(content)]
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+    return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+
+
+def numbers_of_all(numbers: list[float]) -> list[list[float]]:
+    """The numbers of every rank, as many on each, in the order of ranks: one short message, for every step."""
+    if ranks().count == 1:
+        return [numbers]
+    import torch
+    import torch.distributed as dist
+
+    mine = torch.tensor(numbers, dtype=torch.float64)
+    theirs = [torch.empty_like(mine) for _ in range(ranks().count)]
+    with losses_named():
+        dist.all_gather(theirs, mine)
+    return [row.tolist() for row in theirs]
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that the connection to another rank has broken."""
+    if ranks().count == 1 or not isinstance(error, RuntimeError):
+        return False
+    return type(error).__name__.startswith("Dist") or any(sign in str(error) for sign in LOST_SIGNS)
+
+
+def lost() -> LostRankError:
+    """The error of a rank that has lost another one."""
+    me = ranks()
+    return LostRankError(
+        f"rank {me.rank} of {me.count} on {platform.node()} has lost another rank; "
+        "the same command goes on from the last checkpoint"
+    )
+
+
+def shared(error: Exception) -> Exception:
+    """Mark an error as one that all ranks raise, so that the first one alone prints it."""
+    error.shared = True  # type: ignore[attr-defined]
+    return error
+
+
+@contextmanager
+def losses_named() -> Iterator[None]:
+    """A block in which the error of a broken connection becomes a LostRankError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost(error):
+            raise
+        raise lost() from error
+
+
+def _own_device(device: torch.device) -> torch.device:
+    """The device of this rank, one of several."""
+    if device.type != "cuda":
+        return device
+    import torch
+
+    me, here = ranks(), torch.cuda.device_count()
+    if device.index is not None or me.local >= here:
+        raise UsageError(
+            f"--device {device} for {me.count} ranks, this one with the local number {me.local}, on {platform.node()} "
+            f"with {here} GPUs: each rank needs its own; give --device cuda and at most {here} ranks per machine"
+        )
+    own = torch.device("cuda", me.local)
+    torch.cuda.set_device(own)
+    return own
+
+
+def _end() -> None:
+    """Close the connections, once every rank is here: one that left earlier would look lost to the others."""
+    import torch.distributed as dist
+
+    exchanged(b"")
+    dist.destroy_process_group()
+
+
+def _raise_first(own: Exception | None) -> None:
+    """Raise the error of the first rank that has one, on every rank."""
+    mine: dict[str, Any] = {"host": platform.node(), "failed": own is not None}
+    if own is not None:
+        said = str(own) if isinstance(own, PoscliError) else f"{type(own).__name__}: {own}"
+        mine |= {"said": said, "code": getattr(own, "exit_code", 1)}
+    for rank, theirs in enumerate(map(json.loads, exchanged(json.dumps(mine).encode()))):
+        if theirs["failed"]:
+            if own is not None and rank == ranks().rank == 0:
+                raise shared(own)
+            before = f"rank {rank} on {theirs['host']}: " if rank else ""
+            raise shared(SharedError(before + theirs["said"], theirs["code"])) from own
+
+
+def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """A table of tables as one table, whose names are the ways to its values.
+
+    >>> _flat({"model": {"width": 64}, "seed": 0})
+    {'model.width': 64, 'seed': 0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+    return flat

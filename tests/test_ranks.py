@@ -1,0 +1,310 @@
+"""Several ranks: one result, one output, one error, one address."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from several_ranks import on_ranks, start_ranks
+from torture.processes import DIED, Ended, command, steady_clock
+
+from poscli.config.run import PRESETS
+from poscli.model.initialise import build_model
+from poscli.system import ranks as several
+from poscli.system.errors import DataError, UsageError
+from poscli.system.ranks import Ranks, agree, any_rank, gathered, joined, ranks, together
+from poscli.tasks import Batch
+from poscli.training.parts import parts_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
+NANO = ("--preset", "nano", "--length", 16, "--batch", 4, "--seed", 3)
+STEPS = 6
+# A sum over windows in another order differs by half an ulp of each addend, 6e-8 of its size, and a step of training
+# makes about ten times as much of a difference in the weights.
+LOSS = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text("".join(f"the number {n} is followed by {n + 1}.\n" for n in range(3000)))
+    return tmp_path
+
+
+def training(encoding: str, out: str, *options: object, steps: int = STEPS) -> tuple[object, ...]:
+    text = ("--corpus", "text:book.txt", "--tokens", steps * 4 * 16)
+    return ("train", "--enc", encoding, *NANO, *text, "--out", out, *options)
+
+
+def losses(out: str) -> np.ndarray:
+    (path,) = Path(out).glob("runs/*/train.csv")
+    return pd.read_csv(path)["nll"].to_numpy()
+
+
+def weights(out: str, steps: int = STEPS) -> dict[str, torch.Tensor]:
+    (path,) = Path(out).glob(f"runs/*/checkpoints/step-{steps}/model.safetensors")
+    return load_file(path)
+
+
+def on_each(count: int, function: Callable[[int], object]) -> list[object]:
+    """What a function returns on each rank, as JSON."""
+
+    def prepare(rank: int) -> None:
+        with joined(torch.device("cpu")):
+            print(json.dumps(function(rank)))
+        raise SystemExit(0)
+
+    ended = [each.wait() for each in start_ranks(count, lambda rank: (), prepare)]
+    assert [each.code for each in ended] == [0] * count, ended
+    return [json.loads(each.out) for each in ended]
+
+
+def said(ended: Ended) -> list[str]:
+    """The lines on stderr, without the warnings of torch's C++ code, which a forked process cannot silence."""
+    return [line for line in ended.err.splitlines() if not line.startswith("[rank")]
+
+
+# ---- the parts of a batch
+
+
+@pytest.mark.parametrize(("ranks_", "accumulate"), [(1, 1), (1, 4), (2, 2), (4, 1)])
+def test_the_parts_of_all_ranks_have_the_loss_and_the_gradient_of_the_batch(ranks_: int, accumulate: int) -> None:
+    """Against the mean over all targets that count, of which one window has none."""
+    draw = np.random.default_rng(0)
+    batch = Batch(draw.integers(0, 257, (4, 17)), draw.random((4, 16)) < np.array([[0.9], [0.1], [0.5], [0.0]]))
+    model = build_model(PRESETS["nano"], "alibi", vocab=257, length=16, seed=0).double()
+    torch.nn.init.normal_(model.head.weight)  # which starts at zero, so that nothing else would have a gradient
+    logits = model(torch.from_numpy(batch.tokens[:, :-1])).log_softmax(-1)
+    picked = logits.gather(-1, torch.from_numpy(batch.tokens[:, 1:, None]))[..., 0]
+    expected = -picked[torch.from_numpy(batch.counted)].mean()
+    gradients = torch.autograd.grad(expected, list(model.parameters()))
+    parts = [part for rank in range(ranks_) for part in parts_of(batch, rank, ranks_, accumulate)]
+    assert np.array_equal(np.concatenate([part.batch.tokens for part in parts]), batch.tokens)
+    loss = sum(model.loss(*part.tensors(torch.device("cpu"))) * part.share for part in parts)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)  # of a matrix product and a loss in float32
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-5 * float(gradient.abs().max()))
+
+
+# ---- the result
+
+
+@pytest.mark.parametrize(
+    ("encoding", "options"),
+    [("t5", ()), ("alibi|t5", ("--fsdp",)), ("transformer-xl", ("--memory", 16))],
+)
+def test_two_ranks_have_the_result_of_one(encoding: str, options: tuple[object, ...]) -> None:
+    ended = on_ranks(2, *training(encoding, "two", "--json", *options))
+    assert [each.code for each in ended] == [0, 0], ended
+    (row,) = json.loads(ended[0].out)
+    assert (row["status"], ended[1].out, said(ended[1])) == ("complete", "", [])
+    alone = [option for option in options if option != "--fsdp"]
+    assert command(*training(encoding, "one", "--accumulate", 2, *alone)).code == 0
+    assert np.abs(losses("two") - losses("one")).max() < LOSS
+    assert len(losses("two")) == STEPS
+    two, one = weights("two"), weights("one")
+    assert two.keys() == one.keys()
+    assert all(torch.allclose(two[name], one[name], rtol=0, atol=2e-3) for name in one)  # steps of 1e-2 and more
+    (env,) = Path("two").glob("runs/*/env.json")
+    assert json.loads(env.read_text())["ranks"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["none", "alibi", "t5", "fox", "learned"])
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_the_loss_curve_of_two_ranks_is_that_of_one_over_200_steps(encoding: str, fsdp: bool) -> None:
+    ended = on_ranks(2, *training(encoding, "two", *(["--fsdp"] if fsdp else []), steps=200))
+    assert [each.code for each in ended] == [0, 0], ended
+    assert command(*training(encoding, "one", "--accumulate", 2, steps=200)).code == 0
+    assert len(losses("two")) == 200
+    assert np.abs(losses("two") - losses("one")).max() < LOSS
+
+
+def test_a_signal_to_one_rank_stops_all_at_one_step_and_one_process_goes_on() -> None:
+    """The memory of the ranks' windows goes into the checkpoint in the order of the batch."""
+
+    def asked(rank: int) -> None:
+        from poscli.training.trainer import Trainer
+
+        gradient = Trainer._gradient
+
+        def signalled(trainer: Trainer) -> tuple[float, float]:
+            if rank == 1 and trainer.step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return gradient(trainer)
+
+        Trainer._gradient = signalled  # type: ignore[method-assign]
+
+    arguments = training("transformer-xl", "two", "--memory", 16)
+    ended = on_ranks(2, *arguments, prepare=asked)
+    assert [each.code for each in ended] == [143, 143], ended
+    assert ended[0].err.splitlines()[-1] == "error: stopped at step 3 of 6; the same command goes on from there"
+    assert said(ended[1]) == []
+    assert command(*arguments).code == 0
+    assert command(*training("transformer-xl", "one", "--memory", 16)).code == 0
+    assert np.abs(losses("two") - losses("one")).max() < LOSS
+
+
+def test_a_killed_rank_ends_the_others_and_the_same_command_ends_with_the_same_bits() -> None:
+    def killed(rank: int) -> None:
+        steady_clock()  # a checkpoint every four steps
+        from poscli.training.trainer import Trainer
+
+        gradient = Trainer._gradient
+
+        def dying(trainer: Trainer) -> tuple[float, float]:
+            if rank == 1 and trainer.step == 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return gradient(trainer)
+
+        Trainer._gradient = dying  # type: ignore[method-assign]
+
+    ended = on_ranks(2, *training("fox", "two"), prepare=killed)
+    assert [each.code for each in ended] == [1, DIED], ended
+    lines = ended[0].err.splitlines()
+    assert lines[-1].startswith("error: rank 0 of 2 on ")
+    assert lines[-1].endswith(" has lost another rank; the same command goes on from the last checkpoint")
+    again = on_ranks(2, *training("fox", "two"))
+    assert [each.code for each in again] == [0, 0], again
+    assert "going on from step 4 of 6" in again[0].err
+    assert [each.code for each in on_ranks(2, *training("fox", "undisturbed"))] == [0, 0]
+    expected = weights("undisturbed")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights("two").items())
+
+
+# ---- errors
+
+
+def one_error(ended: list[Ended], code: int) -> str:
+    """The one line of all ranks, which all have the same exit code."""
+    assert [each.code for each in ended] == [code] * len(ended), ended
+    lines = [line for each in ended for line in said(each) if line.startswith("error: ")]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_ranks_that_disagree_are_named_before_training() -> None:
+    def options(rank: int) -> tuple[object, ...]:
+        return training("alibi", "two", "--length", 16 + 16 * rank, "--batch", 4)
+
+    line = one_error([each.wait() for each in start_ranks(2, options, lambda rank: None)], 2)
+    assert "disagree about length of alibi: rank 0 on " in line
+    assert "has 16, rank 1 on " in line
+    assert "has 32; start every rank with the same command" in line
+    assert not Path("two").exists()
+
+
+def test_ranks_with_other_texts_under_one_name_are_named(folder: Path) -> None:
+    def edited(rank: int) -> None:
+        from poscli.tasks.language import Language
+
+        if rank == 1:
+            opened = Language.__init__
+
+            def other(task: Language, data: object) -> None:
+                opened(task, data)  # type: ignore[arg-type]
+                task.fingerprint = "another text"
+
+            Language.__init__ = other  # type: ignore[method-assign]
+
+    line = one_error(on_ranks(2, *training("alibi", "two"), prepare=edited), 2)
+    assert "disagree about the contents of the corpus: rank 0 on " in line
+    assert "has 'another text'" in line
+
+
+def test_an_error_that_all_ranks_have_is_printed_once() -> None:
+    assert "there is no encoding 'nosuch'" in one_error(on_ranks(2, *training("nosuch", "two")), 2)
+
+
+def test_an_error_of_one_rank_ends_all_and_names_it() -> None:
+    def away(rank: int) -> None:
+        os.chdir("/" if rank == 1 else ".")
+
+    line = one_error(on_ranks(2, *training("alibi", "two"), prepare=away), 4)
+    assert line.startswith("error: rank 1 on ")
+    assert "book.txt" in line
+
+
+def test_a_locked_run_is_refused_on_all_ranks(folder: Path) -> None:
+    assert command(*training("alibi", "two", steps=1)).code == 0
+    from poscli.runs.lock import locked
+
+    (run,) = Path("two").glob("runs/*")
+    with locked(run):
+        assert "is being worked on by process" in one_error(on_ranks(2, *training("alibi", "two", steps=1)), 75)
+
+
+def test_a_batch_must_divide_among_ranks_and_parts() -> None:
+    line = one_error(on_ranks(2, *training("alibi", "two", "--accumulate", 4)), 2)
+    assert line.endswith(
+        "--batch 4 cannot be divided into 8 equal parts (2 ranks times --accumulate 4); give a multiple of 8"
+    )
+
+
+def test_other_commands_run_in_one_process() -> None:
+    line = one_error(on_ranks(2, "ls", "tasks"), 2)
+    assert line.endswith("poscli ls runs in one process: leave out torchrun, which is for extrapolate and train")
+
+
+# ---- what ranks say to each other
+
+
+def exchanges(rank: int) -> object:
+    parts = [part.tolist() for part in gathered(np.arange(rank + 1) * 1.5)]
+    found: list[object] = [parts, any_rank(rank == 1), any_rank(False), several.largest(10 - rank)]
+    agree({"equal": {"a": 1}})
+    try:
+        agree({"equal": {"a": 1}, "table": {"width": 64 + rank // 2}})
+    except UsageError as error:
+        found.append(str(error).partition(" on ")[0])
+    try:
+        with together():
+            if rank:
+                raise DataError(f"no text on {rank}")
+    except Exception as error:  # noqa: BLE001 - compared below
+        found += [str(error).partition(": ")[2] or str(error), getattr(error, "exit_code", 0)]
+    return [*found, listening()]
+
+
+def listening() -> list[str]:
+    """The local addresses on which this process listens, in hexadecimal digits as the kernel lists them."""
+    own = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own]
+
+
+def test_three_ranks_exchange_agree_and_fail_together_on_the_loopback_address() -> None:
+    found = on_each(3, exchanges)
+    for answers in found:
+        assert answers[:4] == [[[0.0], [0.0, 1.5], [0.0, 1.5, 3.0]], True, False, 10]
+        assert answers[4:7] == ["the ranks disagree about table.width: rank 0", "no text on 1", DataError.exit_code]
+        assert set(answers[7]) == {"0100007F"}  # 127.0.0.1
+
+
+def test_without_torchrun_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert ranks() == Ranks(0, 1, 0)
+    assert ranks().first
+    with joined(torch.device("cpu")) as device:
+        assert device.type == "cpu"
+    assert (any_rank(True), any_rank(False)) == (True, False)
+    with pytest.raises(DataError, match="as it is"), together():
+        raise DataError("as it is")
+
+
+@pytest.mark.parametrize("values", [("a", "2", "0"), ("2", "2", "0"), ("-1", "2", "0")])
+def test_an_environment_that_names_no_rank_is_refused(values: tuple[str, ...], monkeypatch) -> None:
+    for name, value in zip(several.VARIABLES, values, strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=rf"RANK={values[0]} WORLD_SIZE=2"):
+        ranks()
