@@ -1,0 +1,299 @@
+"""Several processes that compute one result: the ranks that `torchrun` starts, which talk through torch.distributed.
+
+Without torchrun there is one rank, nothing is started, and every function here returns at once. torch.distributed is
+imported only if there are several ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poscli.system.errors import PoscliError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of the environment, which torchrun sets
+JOIN = timedelta(minutes=5)  # within which all ranks must have started
+PATIENCE = timedelta(minutes=30)  # for another rank in one exchange: the first one may be reading a large corpus
+SPEAKER_SECONDS = 3.0  # within which the first rank reports an error that it shares with others
+LOST_SIGNS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
+SAME_START = "start every rank with the same command, the same files and the same versions"
+
+_store: Any = None  # the key-value store of the ranks, once they have joined
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this one is. `local` counts the processes on this machine only."""
+
+    rank: int = 0
+    count: int = 1
+    local: int = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes files and prints."""
+        return self.rank == 0
+
+
+class LostRankError(PoscliError):
+    """Another rank has ended, so that a step cannot be finished."""
+
+
+class SharedError(PoscliError):
+    """The error of one rank, raised on all of them, with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def ranks() -> Ranks:
+    """Which rank this process is, as torchrun's variables say; UsageError if they make no sense."""
+    if "WORLD_SIZE" not in os.environ:
+        return Ranks()
+    stated = {name: os.environ.get(name, "0") for name in VARIABLES}
+    if not all(text.isdecimal() for text in stated.values()) or int(stated["RANK"]) >= int(stated["WORLD_SIZE"]):
+        said = " ".join(f"{name}={text}" for name, text in stated.items())
+        raise UsageError(f"{said} in the environment names no rank; start ranks with torchrun, or unset WORLD_SIZE")
+    return Ranks(*(int(stated[name]) for name in VARIABLES))
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[torch.device]:
+    """Connect the ranks in the block; yields the device of this rank, which is the given one if there is one rank.
+
+    Several ranks compute on CPUs, or each on the GPU of its local number; UsageError if there is none of that number.
+    LostRankError takes the place of any error in the block that says that a connection to a rank has broken. After an
+    error the connections last until the process ends, so that this rank can say what happened before the others see
+    them break.
+    """
+    if ranks().count == 1:
+        yield device
+        return
+    own = _own_device(device)
+    with _named():
+        _start(own)
+        yield own
+        _end()
+
+
+def agree(stated: dict[str, Any]) -> None:
+    """Compare what every rank is about to do, as JSON values by name; a UsageError on all names the first difference.
+
+    Tables within the values are compared entry by entry.
+    """
+    if ranks().count == 1:
+        return
+    mine = {"host": platform.node(), "stated": _flat(json.loads(json.dumps(stated, default=str)))}
+    first, *others = (json.loads(text) for text in exchanged(json.dumps(mine).encode()))
+    for rank, other in enumerate(others, 1):
+        for name in dict.fromkeys([*first["stated"], *other["stated"]]):
+            a, b = (each["stated"].get(name, "nothing") for each in (first, other))
+            if a != b:
+                told = f"rank 0 on {first['host']} has {a!r}, rank {rank} on {other['host']} has {b!r}"
+                raise _shared(UsageError(f"the ranks disagree about {name}: {told}; {SAME_START}"))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """A block after which all ranks go on, or none: the first error of any rank is raised on all of them.
+
+    The block itself must not wait for other ranks. What interrupts a rank at once, as a second Ctrl-C, is not shared:
+    the others see a lost rank.
+    """
+    own: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        if ranks().count == 1:
+            raise
+        own = error
+    if ranks().count > 1:
+        _raise_first(own)
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether the flag is true on any rank."""
+    return largest(int(flag)) > 0
+
+
+def largest(number: int) -> int:
+    """The largest of the numbers that the ranks state."""
+    return number if ranks().count == 1 else max(int(text) for text in exchanged(str(number).encode()))
+
+
+def gathered(array: NDArray) -> list[NDArray]:
+    """The arrays of all ranks, in the order of ranks, on every rank; their shapes and dtypes may differ."""
+    if ranks().count == 1:
+        return [array]
+    np.save(file := io.BytesIO(), array, allow_pickle=False)
+    return [np.load(io.BytesIO(content), allow_pickle=False) for content in exchanged(file.getvalue())]
+
+
+def exchanged(content: bytes) -> list[bytes]:
+    """What every rank gives, in the order of ranks, on every rank."""
+    if ranks().count == 1:
+        return [content]
+    import torch
+    import torch.distributed as dist
+
+    with _named():
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks().count)]
+        dist.all_gather(lengths, torch.tensor([len(content)]))
+        sizes = [int(length) for length in lengths]
+        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        padded[: len(content)] = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[: len(content)]
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+    return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that the connection to another rank has broken."""
+    if ranks().count == 1 or not isinstance(error, RuntimeError):
+        return False
+    return type(error).__name__.startswith("Dist") or any(sign in str(error) for sign in LOST_SIGNS)
+
+
+def lost() -> LostRankError:
+    """The error of a rank that has lost another one."""
+    me = ranks()
+    return LostRankError(
+        f"rank {me.rank} of {me.count} on {platform.node()} has lost another rank; "
+        "the same command goes on from the last checkpoint"
+    )
+
+
+def spoken_by(error: BaseException) -> str | None:
+    """What to put before the message of an error that ends the command; None if this rank is to say nothing.
+
+    Of all ranks one prints: the first one if it has an error, else the rank that has one, which states its number.
+    """
+    me = ranks()
+    if me.count == 1:
+        return ""
+    if getattr(error, "shared", False):
+        return "" if me.first else None
+    if not (me.first or isinstance(error, LostRankError)):
+        _wait_for_speaker()
+    if not _claim():
+        return None
+    return "" if me.first or isinstance(error, LostRankError) else f"rank {me.rank} on {platform.node()}: "
+
+
+def _own_device(device: torch.device) -> torch.device:
+    """The device of this rank, one of several."""
+    if device.type != "cuda":
+        return device
+    import torch
+
+    me, here = ranks(), torch.cuda.device_count()
+    if device.index is not None or me.local >= here:
+        raise UsageError(
+            f"--device {device} for {me.count} ranks, this one with the local number {me.local}, on {platform.node()} "
+            f"with {here} GPUs: each rank needs its own; give --device cuda and at most {here} ranks per machine"
+        )
+    return torch.device("cuda", me.local)
+
+
+def _start(device: torch.device) -> None:
+    """Start torch.distributed: gloo for tensors on a CPU, and NCCL for those on a GPU if the device is one."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    global _store
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:  # all on this machine: nobody else may connect
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    _store, rank, count = next(rendezvous("env://", timeout=JOIN))
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=_store, rank=rank, world_size=count, timeout=PATIENCE)
+
+
+def _end() -> None:
+    """Close the connections, once every rank is here."""
+    import torch.distributed as dist
+
+    global _store
+    exchanged(b"")  # a rank that ended earlier would look lost to one that still waits for others
+    dist.destroy_process_group()
+    _store = None
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Name a lost rank as such in the block."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost(error):
+            raise
+        raise lost() from error
+
+
+def _raise_first(own: Exception | None) -> None:
+    """Raise the error of the first rank that has one, on every rank."""
+    mine: dict[str, Any] = {"host": platform.node(), "failed": own is not None}
+    if own is not None:
+        said = str(own) if isinstance(own, PoscliError) else f"{type(own).__name__}: {own}"
+        mine |= {"said": said, "code": getattr(own, "exit_code", 1)}
+    for rank, theirs in enumerate(map(json.loads, exchanged(json.dumps(mine).encode()))):
+        if theirs["failed"]:
+            if own is not None and rank == ranks().rank == 0:
+                raise _shared(own)
+            before = f"rank {rank} on {theirs['host']}: " if rank else ""
+            raise _shared(SharedError(before + theirs["said"], theirs["code"])) from own
+
+
+def _shared(error: Exception) -> Exception:
+    """Mark an error as one that all ranks raise."""
+    error.shared = True  # type: ignore[attr-defined]
+    return error
+
+
+def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """A table of tables as one table, whose names are the ways to its values.
+
+    >>> _flat({"model": {"width": 64}, "seed": 0})
+    {'model.width': 64, 'seed': 0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+    return flat
+
+
+def _wait_for_speaker() -> None:
+    """Give the first rank time to print an error that it has as well."""
+    end = time.monotonic() + SPEAKER_SECONDS
+    with contextlib.suppress(RuntimeError):  # the store ended with the first rank
+        while _store is not None and time.monotonic() < end and not _store.check(["poscli/told"]):
+            time.sleep(0.05)
+
+
+def _claim() -> bool:
+    """Whether this is the first rank that wants to print an error."""
+    if _store is None:  # before the ranks have joined, all fail alike
+        return ranks().first
+    try:
+        return _store.add("poscli/told", 1) == 1
+    except RuntimeError:  # the store ended with the rank that kept it
+        return True
