@@ -10,12 +10,13 @@ Shapes: B batch, T tokens of a part, H heads, D head width, F features, S tokens
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
+from poscli.config.run import ModelConfig
+from poscli.equation import Encoding
 from poscli.equation.grids import columns_of
 from poscli.model.cache import Cache, LayerCache
 from poscli.model.transformer import Model
@@ -26,11 +27,11 @@ TOKENS_OF_FULL_ATTENTION = 2048  # attention to so many tokens costs as much as 
 Part = list[Tensor]  # keys, values, and features where the encoding has them, of the tokens of one rank
 
 
-def refusal(model: Model) -> str:
-    """Why several ranks cannot read a window together; '' if they can."""
-    if model.config.memory:
+def refusal(config: ModelConfig, encodings: Iterable[Encoding]) -> str:
+    """Why several ranks cannot read a window of a model together; '' if they can."""
+    if config.memory:
         return "a model with a memory reads a window segment by segment, each after the one before"
-    if rescaling := dict.fromkeys(encoding.name for encoding in model.encodings if encoding.rescales):
+    if rescaling := dict.fromkeys(encoding.name for encoding in encodings if encoding.rescales):
         return f"under {', '.join(rescaling)}, the keys of a token change with the number of tokens after it"
     return ""
 
