@@ -6,34 +6,27 @@ imported only if there are several ranks.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import platform
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from poscli.system import rendezvous
 from poscli.system.errors import PoscliError, UsageError
 
 if TYPE_CHECKING:
     import torch
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of the environment, which torchrun sets
-JOIN = timedelta(minutes=5)  # within which all ranks must have started
-PATIENCE = timedelta(minutes=30)  # for another rank in one exchange: the first one may be reading a large corpus
-SPEAKER_SECONDS = 3.0  # within which the first rank reports an error that it shares with others
 LOST_SIGNS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
 SAME_START = "start every rank with the same command, the same files and the same versions"
-
-_store: Any = None  # the key-value store of the ranks, once they have joined
 
 
 @dataclass(frozen=True)
@@ -86,8 +79,9 @@ def joined(device: torch.device) -> Iterator[torch.device]:
         yield device
         return
     own = _own_device(device)
-    with _named():
-        _start(own)
+    with losses_named():
+        if not rendezvous.start(own.type, ranks().rank, ranks().count):
+            raise lost()
         yield own
         _end()
 
@@ -152,7 +146,7 @@ def exchanged(content: bytes) -> list[bytes]:
     import torch
     import torch.distributed as dist
 
-    with _named():
+    with losses_named():
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks().count)]
         dist.all_gather(lengths, torch.tensor([len(content)]))
         sizes = [int(length) for length in lengths]
@@ -161,6 +155,20 @@ def exchanged(content: bytes) -> list[bytes]:
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded)
     return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+
+
+def numbers_of_all(numbers: list[float]) -> list[list[float]]:
+    """The numbers of every rank, as many on each, in the order of ranks: one short message, for every step."""
+    if ranks().count == 1:
+        return [numbers]
+    import torch
+    import torch.distributed as dist
+
+    mine = torch.tensor(numbers, dtype=torch.float64)
+    theirs = [torch.empty_like(mine) for _ in range(ranks().count)]
+    with losses_named():
+        dist.all_gather(theirs, mine)
+    return [row.tolist() for row in theirs]
 
 
 def is_lost(error: BaseException) -> bool:
@@ -179,21 +187,15 @@ def lost() -> LostRankError:
     )
 
 
-def spoken_by(error: BaseException) -> str | None:
-    """What to put before the message of an error that ends the command; None if this rank is to say nothing.
-
-    Of all ranks one prints: the first one if it has an error, else the rank that has one, which states its number.
-    """
-    me = ranks()
-    if me.count == 1:
-        return ""
-    if getattr(error, "shared", False):
-        return "" if me.first else None
-    if not (me.first or isinstance(error, LostRankError)):
-        _wait_for_speaker()
-    if not _claim():
-        return None
-    return "" if me.first or isinstance(error, LostRankError) else f"rank {me.rank} on {platform.node()}: "
+@contextmanager
+def losses_named() -> Iterator[None]:
+    """A block in which the error of a broken connection becomes a LostRankError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost(error):
+            raise
+        raise lost() from error
 
 
 def _own_device(device: torch.device) -> torch.device:
@@ -208,45 +210,17 @@ def _own_device(device: torch.device) -> torch.device:
             f"--device {device} for {me.count} ranks, this one with the local number {me.local}, on {platform.node()} "
             f"with {here} GPUs: each rank needs its own; give --device cuda and at most {here} ranks per machine"
         )
-    return torch.device("cuda", me.local)
-
-
-def _start(device: torch.device) -> None:
-    """Start torch.distributed: gloo for tensors on a CPU, and NCCL for those on a GPU if the device is one."""
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.rendezvous import rendezvous
-
-    global _store
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:  # all on this machine: nobody else may connect
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    _store, rank, count = next(rendezvous("env://", timeout=JOIN))
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=_store, rank=rank, world_size=count, timeout=PATIENCE)
+    own = torch.device("cuda", me.local)
+    torch.cuda.set_device(own)
+    return own
 
 
 def _end() -> None:
-    """Close the connections, once every rank is here."""
+    """Close the connections, once every rank is here: one that left earlier would look lost to the others."""
     import torch.distributed as dist
 
-    global _store
-    exchanged(b"")  # a rank that ended earlier would look lost to one that still waits for others
+    exchanged(b"")
     dist.destroy_process_group()
-    _store = None
-
-
-@contextmanager
-def _named() -> Iterator[None]:
-    """Name a lost rank as such in the block."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not is_lost(error):
-            raise
-        raise lost() from error
 
 
 def _raise_first(own: Exception | None) -> None:
@@ -279,21 +253,3 @@ def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
     for name, value in table.items():
         flat |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
     return flat
-
-
-def _wait_for_speaker() -> None:
-    """Give the first rank time to print an error that it has as well."""
-    end = time.monotonic() + SPEAKER_SECONDS
-    with contextlib.suppress(RuntimeError):  # the store ended with the first rank
-        while _store is not None and time.monotonic() < end and not _store.check(["poscli/told"]):
-            time.sleep(0.05)
-
-
-def _claim() -> bool:
-    """Whether this is the first rank that wants to print an error."""
-    if _store is None:  # before the ranks have joined, all fail alike
-        return ranks().first
-    try:
-        return _store.add("poscli/told", 1) == 1
-    except RuntimeError:  # the store ended with the rank that kept it
-        return True
