@@ -94,14 +94,16 @@ def sweeps(jobs: Iterable[Job], *, anew: bool) -> list[PlannedJob]:
 def evaluations(setups: Iterable[EvaluationSetup], *, why: bool, judge: Run | None = None) -> list[PlannedJob]:
     """The evaluations of some runs, and with `why` the analyses that are not made yet. Nothing is written."""
     from poscli.evaluation.why.explain import is_left_to_explain
+    from poscli.system.ranks import ranks
     from poscli.training.recalibrate import seconds_left
 
-    planned = []
+    planned, count = [], ranks().count
     for each in setups:
         run, task, settings = each.run, each.task, each.settings
         left = why and is_left_to_explain(run, task, settings, judge)
-        job = _evaluation(run, run.config, task, settings, each.device, why=left)
-        planned.append(replace(job, seconds=job.seconds + seconds_left(run, task, each.device)))
+        parts = count if each.context_parallel else 1
+        job = _evaluation(run, run.config, task, settings, each.device, why=left, parts=parts)
+        planned.append(replace(job, seconds=job.seconds / count + seconds_left(run, task, each.device)))
     return planned
 
 
@@ -148,9 +150,19 @@ def _training(config: RunConfig, task: Task, runs: Path, device: torch.device, *
 
 
 def _evaluation(
-    run: Run | None, config: RunConfig, task: Task, settings: EvaluationSettings, device: torch.device, *, why: bool
+    run: Run | None,
+    config: RunConfig,
+    task: Task,
+    settings: EvaluationSettings,
+    device: torch.device,
+    *,
+    why: bool,
+    parts: int = 1,
 ) -> PlannedJob:
-    """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it."""
+    """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it.
+
+    `parts` is the number of ranks that read a long window together.
+    """
     from poscli.config.size import evaluation_bytes, run_parameters
     from poscli.evaluation.estimate import (
         WHY_SHARE,
@@ -163,7 +175,7 @@ def _evaluation(
     from poscli.evaluation.measure import PASS_TOKENS
 
     longest = settings.lengths[-1]
-    refuse_unaffordable(config, settings, device)
+    refuse_unaffordable(config, settings, device, parts)
     evaluated = run is not None and is_evaluated(run, settings)
     windows = {} if evaluated and not why else windows_of(task, settings)
     refuse_unaffordable_losses(task, windows)
@@ -176,7 +188,7 @@ def _evaluation(
         parameters=run_parameters(config, task.vocab),
         steps=config.steps,
         done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
-        memory_gib=size / 2**30,
+        memory_gib=size / parts / 2**30,
         seconds=share * evaluation_seconds(config, task, windows, device),
     )
 

@@ -35,7 +35,7 @@ from poscli.system.device import device_name
 from poscli.system.errors import FAILED, CorruptError
 from poscli.system.memory import is_out_of_memory, peak_memory_mb
 from poscli.system.progress import Meter
-from poscli.system.ranks import SharedError, any_rank, gathered, is_lost, ranks, together
+from poscli.system.ranks import LostRankError, SharedError, any_rank, gathered, is_lost, ranks, together
 from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
 from poscli.tasks import Spans, Task
 
@@ -174,7 +174,7 @@ class Evaluation:
         except Unsupported as error:
             outcome = Outcome("unsupported", str(error))
         except Exception as error:
-            if isinstance(error, Ended) or is_lost(error):
+            if isinstance(error, Ended | LostRankError) or is_lost(error):
                 raise
             if not is_out_of_memory(error):
                 if ranks().count > 1:
