@@ -16,9 +16,11 @@ import pytest
 import torch
 from cli_runner import LENGTH, NANO, Result, cli, run_of
 from forked_ranks import on_rank, on_ranks
+from torture import parts
 from torture.pipeline import results
 from torture.processes import Ended
 
+from poscli.attention.arriving import ArrivingKeys
 from poscli.config.run import ModelConfig
 from poscli.evaluation import measure
 from poscli.evaluation.measure import Evaluation
@@ -144,6 +146,12 @@ def rounding_of_losses(run: Run) -> float:
     return 2 * rounding(model, draw_tokens(256, 1, 4 * LENGTH))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["rope", "alibi", "shaw", "fire", "stick-breaking"])  # of each tier
+def test_16384_tokens_read_by_two_ranks_together(base: Path, tmp_path: Path, encoding: str) -> None:
+    assert not parts.read_by_two(tmp_path, encoding)
+
+
 def test_the_status_of_a_refused_length_is_that_of_all_ranks(copied: Path) -> None:
     ended = on_ranks(*command(copied, "--enc", "learned", "--context-parallel"))
     assert [each.code for each in ended] == [0, 0]
@@ -152,10 +160,16 @@ def test_the_status_of_a_refused_length_is_that_of_all_ranks(copied: Path) -> No
     assert set(rows.loc[(rows["length"] > LENGTH) & (rows["variant"] == "full"), "status"]) == {"unsupported"}
 
 
-@pytest.mark.parametrize("options", [(), ("--context-parallel",)], ids=["shared out", "together"])
-def test_lack_of_memory_on_one_rank_is_the_status_of_the_row(copied: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("options", "rank", "where"),
+    [((), 1, Attention), (("--context-parallel",), 1, Attention), (("--context-parallel",), 0, ArrivingKeys)],
+    ids=["shared out", "together", "while the other waits for keys"],
+)
+def test_lack_of_memory_on_one_rank_is_the_status_of_the_row(
+    copied: Path, options: tuple[str, ...], rank: int, where: type
+) -> None:
     """The other rank neither waits for ever nor writes numbers, and the measurements after it go on."""
-    fails = on_rank(1, lambda: in_attention_of(2 * LENGTH, lambda: torch.empty(2**60)))
+    fails = on_rank(rank, lambda: in_attention_of(2 * LENGTH, lambda: torch.empty(2**60), where))
     first, second = on_ranks(*command(copied, "--enc", "alibi", *options), prepare=fails)
     assert (first.code, second.code) == (0, 0), first.err + second.err
     rows = pd.read_csv(run_of(copied, "alibi").eval_csv)
@@ -172,20 +186,22 @@ def test_a_bug_on_one_rank_ends_all_of_them(copied: Path, options: tuple[str, ..
     assert "error: rank 1: ZeroDivisionError: division by zero" in first.err
 
 
-def in_attention_of(window: int, do: Callable[[], object]) -> None:
-    """Do something in the last layer of every pass over windows of so many tokens, before attention."""
-    forward, attend, now = Evaluation._forward, Attention.forward, []
+def in_attention_of(window: int, do: Callable[[], object], where: type = Attention) -> None:
+    """Do something in every pass over windows of so many tokens: before attention, or before keys are used."""
+    name = "forward" if where is Attention else "take"
+    forward, method, now = Evaluation._forward, getattr(where, name), []
 
     def watched(self, model, measurement, spans):
         now[:] = [measurement.window]
         return forward(self, model, measurement, spans)
 
-    def attending(self, *rest):
+    def doing(self, *rest):
         if now == [window]:
             do()
-        return attend(self, *rest)
+        return method(self, *rest)
 
-    Evaluation._forward, Attention.forward = watched, attending  # type: ignore[method-assign]
+    Evaluation._forward = watched  # type: ignore[method-assign]
+    setattr(where, name, doing)
 
 
 @pytest.mark.parametrize("options", [(), ("--context-parallel",)], ids=["shared out", "together"])

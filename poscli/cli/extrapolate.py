@@ -70,15 +70,12 @@ def extrapolate(
     the windows are shared out over the ranks.
     """
     from poscli.evaluation.why.explain import explain
-    from poscli.system.device import device_of
-    from poscli.system.ranks import joined
 
-    several.refuse_options(request, context_parallel)
-    with joined(device_of(device)) as own:
+    with several.joined(request, context_parallel, device) as own:
         judging = _judge(judge, request, out_ / "runs")
         wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
-        work = checkpoints.work(wishes, request, smoke, str(own), out_ / "runs") or _work(
-            request, run or [], enc or [], smoke, str(own), out_ / "runs"
+        work = checkpoints.work(wishes, request, smoke, own, out_ / "runs") or _work(
+            request, run or [], enc or [], smoke, own, out_ / "runs"
         )
         work = several.prepare(work, context_parallel)
         _announce(work, request, judging, dry_run=dry_run, yes=yes, json_=json_)

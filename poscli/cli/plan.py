@@ -164,22 +164,16 @@ def _evaluation(
     `parts` is the number of ranks that read a long window together.
     """
     from poscli.config.size import evaluation_bytes, run_parameters
-    from poscli.evaluation.estimate import (
-        WHY_SHARE,
-        evaluation_seconds,
-        refuse_unaffordable,
-        refuse_unaffordable_losses,
-        windows_of,
-    )
+    from poscli.evaluation import estimate
     from poscli.evaluation.extrapolate import is_evaluated
     from poscli.evaluation.measure import PASS_TOKENS
 
     longest = settings.lengths[-1]
-    refuse_unaffordable(config, settings, device, parts)
+    estimate.refuse_unaffordable(config, settings, device, parts)
     evaluated = run is not None and is_evaluated(run, settings)
-    windows = {} if evaluated and not why else windows_of(task, settings)
-    refuse_unaffordable_losses(task, windows)
-    share = (not evaluated) + WHY_SHARE * why
+    windows = {} if evaluated and not why else estimate.windows_of(task, settings)
+    estimate.refuse_unaffordable_losses(task, windows)
+    share = (not evaluated) + estimate.WHY_SHARE * why
     size = evaluation_bytes(config, device, batch=max(1, PASS_TOKENS // longest), length=longest, vocab=task.vocab)
     return PlannedJob(
         run_id=run.id if run else config.run_id(task.fingerprint),
@@ -189,7 +183,7 @@ def _evaluation(
         steps=config.steps,
         done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
         memory_gib=size / parts / 2**30,
-        seconds=share * evaluation_seconds(config, task, windows, device),
+        seconds=share * estimate.evaluation_seconds(config, task, windows, device),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +24,18 @@ ContextParallel = Annotated[
 ]
 
 
-def refuse_options(request: ExtrapolateRequest, context_parallel: bool) -> None:
+@contextmanager
+def joined(request: ExtrapolateRequest, context_parallel: bool, device: str) -> Iterator[str]:
+    """Connect the ranks in the block, which gets the name of this rank's device; UsageError for what cannot be done."""
+    from poscli.system import ranks
+    from poscli.system.device import device_of
+
+    _refuse_options(request, context_parallel)
+    with ranks.joined(device_of(device)) as own:
+        yield str(own)
+
+
+def _refuse_options(request: ExtrapolateRequest, context_parallel: bool) -> None:
     """UsageError for what one process can do only, and for what only several can."""
     from poscli.system.ranks import ranks
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from poscli.attention import Engine
+from poscli.attention.arriving import ArrivingKeys
 from poscli.config.run import ModelConfig
-from poscli.equation import Encoding
+from poscli.equation import Encoding, Positions
 from poscli.equation.grids import columns_of
 from poscli.model.cache import Cache, LayerCache
 from poscli.model.transformer import Model
@@ -113,9 +115,28 @@ class SharedLayer(LayerCache):
 
     chain: Chain = field(kw_only=True)
 
+    def attend(
+        self, engine: Engine, encoding: Encoding, new: Sequence[Tensor], features: Tensor | None, positions: Positions
+    ) -> Tensor:
+        """Attention output `[B, H, T, E]` of the tokens of this rank.
+
+        Where the engine can, keys and values are used part by part as they come; features are few numbers.
+        """
+        if not engine.in_parts:
+            return super().attend(engine, encoding, new, features, positions)
+        q, k, v = new
+        f = None if features is None else self._gathered([features])[0]
+        keys = ArrivingKeys(encoding, q, positions, f)
+        self.chain.exchange([k, v], lambda first, part: keys.take(first, *part))
+        return keys.output()
+
     def extend(self, k: Tensor, v: Tensor, features: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """The keys, values and features of all tokens up to the last one of this rank, `[B, H, S, ...]`."""
-        own = [k, v] if features is None else [k, v, features]
+        whole = self._gathered([k, v] if features is None else [k, v, features])
+        return whole[0], whole[1], None if features is None else whole[2]
+
+    def _gathered(self, own: Part) -> Part:
+        """Tensors of all tokens up to the last one of this rank."""
         whole = [x.new_empty(*x.shape[:2], self.chain.own.stop, *x.shape[3:]) for x in own]
 
         def put(first: int, part: Part) -> None:
@@ -123,7 +144,7 @@ class SharedLayer(LayerCache):
                 x[:, :, first : first + y.shape[2]] = y
 
         self.chain.exchange(own, put)
-        return whole[0], whole[1], None if features is None else whole[2]
+        return whole
 
 
 class ContextParallel:
