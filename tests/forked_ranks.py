@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 
-from torture.processes import Ended, Started
+from torture.processes import LONGEST_SECONDS, Ended, Started
 
 from poscli.system.ranks import ranks
 
@@ -29,9 +29,11 @@ def start(*arguments: object, count: int = 2, prepare: Callable[[], object] = no
     return [Started(arguments, prepare=lambda rank=rank: become(rank)) for rank in range(count)]
 
 
-def on_ranks(*arguments: object, count: int = 2, prepare: Callable[[], object] = nothing) -> list[Ended]:
-    """Run a command on every rank to its end."""
-    return [each.wait() for each in start(*arguments, count=count, prepare=prepare)]
+def on_ranks(
+    *arguments: object, count: int = 2, prepare: Callable[[], object] = nothing, seconds: float = LONGEST_SECONDS
+) -> list[Ended]:
+    """Run a command on every rank to its end, which must come within some seconds."""
+    return [each.wait(seconds) for each in start(*arguments, count=count, prepare=prepare)]
 
 
 def on_rank(rank: int, do: Callable[[], object]) -> Callable[[], object]:

@@ -14,9 +14,10 @@ from poscli.runs.run import list_runs
 from poscli.verify.noise import draw_tokens, rounding
 
 from .pipeline import SHAPE
-from .processes import command
+from .processes import Started, command
 
 LENGTH, RATIO = 16384, 1024  # of the windows, and how many times the training length of SHAPE that is
+LONG_SECONDS = 600.0  # within which four windows are read: the slowest encoding takes half a minute on a quiet core
 
 
 def read_by_two(folder: Path, encoding: str) -> list[str]:
@@ -27,7 +28,10 @@ def read_by_two(folder: Path, encoding: str) -> list[str]:
         out = folder / name
         found += command("train", "--enc", encoding, *SHAPE, "--corpus", f"text:{books}", "--out", out).faults(0)
         asked = ("extrapolate", "--lengths", f"1,{RATIO}", "--tokens", 8, "--stride", 8, "--out", out)
-        ended = [command(*asked)] if name == "alone" else on_ranks(*asked, "--context-parallel")
+        if name == "alone":
+            ended = [Started(asked).wait(LONG_SECONDS)]
+        else:
+            ended = on_ranks(*asked, "--context-parallel", seconds=LONG_SECONDS)
         found += [fault for each in ended for fault in each.faults(0)]
         tables.append({path.name: pd.read_parquet(path) for path in out.rglob(f"nll/{LENGTH}*.parquet")})
     if found:
