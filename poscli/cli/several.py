@@ -42,8 +42,8 @@ def _refuse_options(request: ExtrapolateRequest, context_parallel: bool) -> None
     count = ranks().count
     if count == 1 and context_parallel:
         raise UsageError(
-            "--context-parallel needs several ranks, and this is one process; leave it out, or start it with "
-            "torchrun --standalone --nproc-per-node N -m poscli extrapolate ..."
+            "--context-parallel needs several ranks, and this is one process; leave it out, or start the command with "
+            "torchrun --nproc-per-node N -m poscli extrapolate ... (docs/PARALLEL.md)"
         )
     if count > 1 and request.why:
         raise UsageError(
