@@ -17,6 +17,7 @@ from torch import Tensor
 from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, tokens, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines_for
+from poscli.attention.arriving import ArrivingKeys
 from poscli.attention.call import operands
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
@@ -226,6 +227,22 @@ def test_outputs_without_gradient_equal_the_reference(case: Case, mode) -> None:
                     found = attention(engine, case.encoding, texts, queries, sizes)
                     what = f"{engine.name}, {cut}, {queries} queries, from text {first}"
                     assert_within(found, exact[first:, :, -queries:], case.allowed["output"][first:], what)
+
+
+@torch.inference_mode()
+def test_keys_that_arrive_in_parts_give_the_same_output(case: Case) -> None:
+    """The tokens of the queries come first, then the tokens before them, the last ones first."""
+    if not any(engine.in_parts for engine in engines_for(case.encoding, Place(gradient=False))):
+        pytest.skip("no engine gives results for some of the keys")
+    inputs, at = unlike(torch.float32), case.encoding.locate(TOKENS, torch.device("cpu"))
+    features = case.encoding.features(inputs["x"]) if "features" in case.encoding.blanks else None
+    queries = min(case.queries, TOKENS - 32)
+    ends = [0, 5, 30, TOKENS - queries, TOKENS]
+    for cut, sizes in SIZES.items():
+        keys = ArrivingKeys(case.encoding, inputs["q"][:, :, -queries:], at, features, sizes)
+        for start, end in reversed(list(itertools.pairwise(ends))):
+            keys.take(start, inputs["k"][:, :, start:end], inputs["v"][:, :, start:end])
+        assert_within(keys.output(), case.exact["output"][:, :, -queries:], case.allowed["output"], cut)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # on CPU it is not compiled

@@ -98,10 +98,10 @@ def _vectors(encoding: Encoding, x: Operands, rows: int) -> dict[str, Tensor]:
     return {blank: descending(getattr(encoding, blank)(even_distances(x)), rows, fill=0) for blank in blanks}
 
 
-def even_distances(x: Operands) -> Tensor:
-    """The distances of evenly spaced positions, ascending from 0: `[keys]`."""
+def even_distances(x: Operands, tokens: int | None = None) -> Tensor:
+    """The distances of evenly spaced positions, ascending from 0: as many as `tokens`, or as there are keys."""
     assert x.step is not None
-    count = torch.arange(x.keys, device=x.pos_S.device)
+    count = torch.arange(tokens or x.keys, device=x.pos_S.device)
     return count if x.step == 1 else snapped((count.double() * x.step).to(x.pos_S.dtype))
 
 

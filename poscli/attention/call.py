@@ -58,11 +58,11 @@ def operands(
         reach=encoding.reach,
         sinks=encoding.sinks if encoding.reach else 0,  # without a reach every key is visible
         features_BHSF=features_BHSF,
-        temperature_HT=_temperature(encoding, queries, keys, q_BHTD.device),
+        temperature_HT=temperature(encoding, queries, keys, q_BHTD.device),
     )
 
 
-def _temperature(encoding: Encoding, queries: int, keys: int, device: torch.device) -> Tensor | None:
+def temperature(encoding: Encoding, queries: int, keys: int, device: torch.device) -> Tensor | None:
     """The factor `[H or 1, T]` on the scores of each query, from the number of keys that the query sees."""
     if "temperature" not in encoding.blanks:
         return None

@@ -26,6 +26,7 @@ class Engine:
     devices: tuple[str, ...] = ("cpu", "cuda")  # types of device on which it is chosen
     gradient: bool = True  # False: it has no backward pass
     automatic: bool = True  # False: it runs only where a user asks for it
+    in_parts: bool = False  # True: it gives results for some of the keys, which arriving.py joins to those for others
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,15 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         Engine("triton", triton.run, triton.refuses, "Triton kernels that read a number per distance", ("cuda",)),
-        Engine("tiles", tiled.run, tiled.refuses, "torch's fused attention, tile by tile", ("cpu",), gradient=False),
+        Engine(
+            "tiles",
+            tiled.run,
+            tiled.refuses,
+            "torch's fused attention, tile by tile",
+            ("cpu",),
+            gradient=False,
+            in_parts=True,
+        ),
         Engine("sdpa", sdpa.run, sdpa.refuses, "torch's fused attention, the bias a strided view"),
         Engine("flex", flex.run, flex.refuses, "torch's FlexAttention, a yardstick", ("cuda",), automatic=False),
         Engine("blocks", blocks.run, lambda *_: "", "eager, block by block over the queries"),

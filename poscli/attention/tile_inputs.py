@@ -35,11 +35,11 @@ class DistanceBand(NamedTuple):
 class TileInputs:
     """Inputs of one attention call, stored per head so that any tile is a slice.
 
-    The terms of the distance have one entry for each distance 0, 1, ..., S - 1.
+    The terms of the distance have one entry for each distance 0, 1, ... from the last query to the first key.
     """
 
     scale: float
-    past: int  # tokens before the first query
+    past: int  # tokens from the first key to the first query
     reach: int  # tokens that a query sees, itself among them
     q_BHTD: Tensor
     k_BHSD: Tensor
@@ -51,35 +51,37 @@ class TileInputs:
     c_HNE: Tensor | None = None  # vectors added to the values
     relative_q_BHTD: Tensor | None = None
     relative_k_BHSD: Tensor | None = None
-    potential_BHS: Tensor | None = None
+    potential_BHS: Tensor | None = None  # of the tokens from the first key to the last query
     scratch: Tensor  # memory shared by the results of `product`
 
     @staticmethod
-    def of(encoding: Encoding, x: Operands) -> TileInputs:
-        """The inputs of a call; relative queries and keys are scaled already."""
-        dtype, heads = x.q_BHTD.dtype, x.q_BHTD.shape[1]
-        reach = min(x.reach or x.keys, x.keys)
+    def of(encoding: Encoding, x: Operands, later: int = 0, potential_BHS: Tensor | None = None) -> TileInputs:
+        """The inputs of a call; relative queries and keys are scaled already.
+
+        The last query stands `later` tokens after the last key. The potential of all tokens from the first key to the
+        last query is computed from the features, unless it is given.
+        """
+        dtype, heads, tokens = x.q_BHTD.dtype, x.q_BHTD.shape[1], x.keys + later
+        reach = min(x.reach or tokens, tokens)
 
         def by_distance(blank: str) -> Tensor | None:
             if blank not in encoding.blanks:
                 return None
-            found: Tensor = getattr(encoding, blank)(even_distances(x)).to(dtype)
+            found: Tensor = getattr(encoding, blank)(even_distances(x, tokens)).to(dtype)
             return found.expand(heads, *found.shape[1:])
 
         table = by_distance("distance_bias")
-        table = x.q_BHTD.new_zeros(heads, x.keys) if table is None else table
-        table = F.pad(table[:, :reach], (0, x.keys - reach), value=hidden_bias(dtype))
+        table = x.q_BHTD.new_zeros(heads, tokens) if table is None else table
+        table = F.pad(table[:, :reach], (0, tokens - reach), value=hidden_bias(dtype))
         a, b, relative_q = by_distance("relative_keys"), by_distance("relative_queries"), None
         if a is not None:
             a = torch.cat([a, table[..., None]], dim=-1)
             relative_q = F.pad((encoding.relative_query(x.raw_q_BHTD) * encoding.scale).to(dtype), (0, 1), value=1)
-        potential = None
-        if "potential" in encoding.blanks:
-            assert x.features_BHSF is not None
-            potential = encoding.potential(x.features_BHSF)
+        if potential_BHS is None:
+            potential_BHS = potential_of(encoding, x.features_BHSF)
         return TileInputs(
             scale=encoding.scale,
-            past=x.keys - x.queries,
+            past=tokens - x.queries,
             reach=reach,
             q_BHTD=tempered(x, x.q_BHTD),
             k_BHSD=x.k_BHSD,
@@ -90,7 +92,7 @@ class TileInputs:
             c_HNE=by_distance("relative_values"),
             relative_q_BHTD=relative_q,
             relative_k_BHSD=None if b is None else (x.raw_k_BHSD * encoding.scale).to(dtype),
-            potential_BHS=potential,
+            potential_BHS=potential_BHS,
             scratch=x.q_BHTD.new_empty(0),
         )
 
@@ -156,6 +158,11 @@ class TileInputs:
         return (c_BHT[:, :, queries.start, None] - c_BHT[:, :, later.start, None]).to(self.q_BHTD.dtype)
 
     @property
+    def keys(self) -> int:
+        """The number of keys."""
+        return self.k_BHSD.shape[2]
+
+    @property
     def is_view(self) -> bool:
         """True if the bias depends on the distance alone, so that it is a view of the table."""
         return all(x is None for x in (self.a_HND, self.b_HND, self.c_HNE, self.potential_BHS))
@@ -174,18 +181,20 @@ class ScoreBounds:
     content_H: Tensor | None  # the bound for scale * q . k
 
     @staticmethod
-    def of(t: TileInputs) -> ScoreBounds:
-        """The bounds for all queries of a call."""
+    def of(t: TileInputs, own_norm_H: Tensor | None = None) -> ScoreBounds:
+        """The bounds for all queries of a call; `own_norm_H` bounds the keys of their tokens if these are missing."""
         if t.a_HND is not None or t.b_HND is not None:
             return ScoreBounds(t, None, None)
         furthest_first = t.table_HN.flip(1).cummax(1).values
-        q, k = (x.norm(dim=-1).amax((0, 2)) for x in (t.q_BHTD, t.k_BHSD))
-        return ScoreBounds(t, furthest_first.flip(1) - t.table_HN[:, :1], 2 * abs(t.scale) * q * k)
+        q, k = norms(t.q_BHTD), norms(t.k_BHSD)
+        content = abs(t.scale) * q * (k + (k if own_norm_H is None else own_norm_H))
+        return ScoreBounds(t, furthest_first.flip(1) - t.table_HN[:, :1], content)
 
     def first_keys(self, queries: slice, multiple: int) -> list[tuple[int, list[int]]]:
         """The first key whose weight can be non-zero for any of these queries, with the heads that start there.
 
-        The first keys are rounded down to a multiple, so that heads can share a tile.
+        The first keys are rounded down to a multiple, so that heads can share a tile. Where every weight is zero, the
+        first key is at most the number of keys.
         """
         t = self.inputs
         query, heads = t.past + queries.start, t.q_BHTD.shape[1]
@@ -195,10 +204,24 @@ class ScoreBounds:
         if t.potential_BHS is not None:
             own_BH = t.potential_BHS[:, :, query : t.past + queries.stop].amax(-1, keepdim=True)
             bound_HS = bound_HS + (own_BH - t.potential_BHS[:, :, : query + 1]).amax(0)
-        firsts = ((bound_HS >= SMALLEST_EXPONENT_FLOAT32).int().argmax(1) // multiple * multiple).tolist()
+        seen_HS = F.pad(bound_HS[:, : t.keys] >= SMALLEST_EXPONENT_FLOAT32, (0, 1), value=True)
+        firsts = (seen_HS.int().argmax(1) // multiple * multiple).tolist()
         if queries.stop - queries.start < multiple:  # too few queries for separate calls to pay
             return [(min(firsts), list(range(heads)))]
         return [(first, [h for h in range(heads) if firsts[h] == first]) for first in sorted(set(firsts))]
+
+
+def potential_of(encoding: Encoding, features_BHSF: Tensor | None) -> Tensor | None:
+    """The potential of every token, `[B, H, S]`; None for an encoding without one."""
+    if "potential" not in encoding.blanks:
+        return None
+    assert features_BHSF is not None
+    return encoding.potential(features_BHSF)
+
+
+def norms(x_BHSD: Tensor) -> Tensor:
+    """The largest norm of a query or key of each head, `[H]`."""
+    return x_BHSD.norm(dim=-1).amax((0, 2))
 
 
 def hidden_bias(dtype: torch.dtype) -> float:

@@ -59,12 +59,17 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
 
 def partials(t: TileInputs, queries: slice, first_key: int, sizes: BlockSizes) -> Iterator[Partial]:
     """Attention of a block of queries to the keys from `first_key` on, over disjoint ranges of keys."""
-    query, end, constant_from = t.past + queries.start, t.past + queries.stop, t.constant_from
+    query, end, constant_from = t.past + queries.start, min(t.past + queries.stop, t.keys), t.constant_from
+    if first_key >= end:
+        return
     near = query if constant_from <= 1 else max(first_key, query - constant_from + 1)
+    near = min(near, end)
     if near - first_key < (sizes.skip_multiple if t.c_HNE is None else 1):  # too few far keys for a call of their own
         near = first_key
     if near > first_key:
         yield far_keys(t, queries, slice(first_key, near))
+    if near == end:
+        return
     if constant_from == 0 and near == query:
         yield far_keys(t, queries, slice(query, end), causal=True)
     elif t.is_view:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poscli.cli import checkpoints, complete, plan
+from poscli.cli import checkpoints, complete, plan, several
 from poscli.cli.from_model import from_model
 from poscli.cli.options import Device, Json, Out, carried
 from poscli.config.request import ExtrapolateRequest
@@ -57,6 +57,7 @@ def extrapolate(
     precision: checkpoints.Precision = None,
     judge: Judge = "",
     smoke: Smoke = False,
+    context_parallel: several.ContextParallel = False,
     dry_run: plan.DryRun = False,
     yes: plan.Yes = False,
     device: Device = "auto",
@@ -65,25 +66,48 @@ def extrapolate(
 ) -> None:
     """Evaluate every trained run at 1, 2, 4, ... times its training length, up to --max-len.
 
-    With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ...
+    With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ... Under torchrun,
+    the windows are shared out over the ranks.
     """
     from poscli.evaluation.why.explain import explain
 
-    judging = _judge(judge, request, out_ / "runs")
-    wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
-    work = checkpoints.work(wishes, request, smoke, device, out_ / "runs") or _work(
-        request, run or [], enc or [], smoke, device, out_ / "runs"
-    )
-    jobs = _jobs(work, request, judging)
-    plan.announce_longest(each.settings for each in work)
-    if dry_run:
-        plan.show(jobs, json_)
-        return
-    plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
-    tables = _evaluated(work)
-    for each in work if request.why else []:
-        explain(each, judging)
-    _show(tables, request, out_, json_)
+    with several.joined(request, context_parallel, device) as own:
+        judging = _judge(judge, request, out_ / "runs")
+        wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
+        work = checkpoints.work(wishes, request, smoke, own, out_ / "runs") or _work(
+            request, run or [], enc or [], smoke, own, out_ / "runs"
+        )
+        work = several.prepare(work, context_parallel)
+        _announce(work, request, judging, dry_run=dry_run, yes=yes, json_=json_)
+        if dry_run:
+            return
+        tables = _evaluated(work)
+        for each in work if request.why else []:
+            explain(each, judging)
+        _show(tables, request, out_, json_)
+
+
+def _announce(
+    work: list[EvaluationSetup],
+    request: ExtrapolateRequest,
+    judge: Run | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    json_: bool,
+) -> None:
+    """Show what there is to do, or ask before work that takes long; of several ranks, only the first one does."""
+    from poscli.system.ranks import ranks, together
+
+    with together():
+        if not ranks().first:
+            return
+        jobs = _jobs(work, request, judge)
+        plan.announce_longest(each.settings for each in work)
+        if dry_run:
+            plan.show(jobs, json_)
+        else:
+            plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
 
 
 def _jobs(work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None) -> list[plan.PlannedJob]:
@@ -98,10 +122,12 @@ def _jobs(work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run |
 def _evaluated(work: list[EvaluationSetup]) -> list[DataFrame]:
     """The tables of all evaluations, in which the encodings of a checkpoint share one copy of its weights."""
     from poscli.checkpoints.held import held
+    from poscli.system.ranks import ranks, together
     from poscli.training.recalibrate import evaluate
 
     with held():
-        checkpoints.keep(work)
+        with together():
+            checkpoints.keep(work if ranks().first else [])
         return [evaluate(each) for each in work]
 
 
@@ -109,9 +135,11 @@ def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json
     """Print the tables and the next command; exit code 3 if a run has no number at all."""
     from poscli.evaluation.extrapolate import eval_records
     from poscli.report import terminal
+    from poscli.system.ranks import ranks
 
-    emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
-    note(f"next: poscli report{carried(out_)}")
+    if ranks().first:
+        emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
+        note(f"next: poscli report{carried(out_)}")
     if any((table["status"] != "ok").all() for table in tables):
         raise typer.Exit(PARTIAL)
 

@@ -117,14 +117,16 @@ def _sweeps(jobs: Iterable[Job], clock: Clock, *, anew: bool) -> list[PlannedJob
 def evaluations(setups: Iterable[EvaluationSetup], *, why: bool, judge: Run | None = None) -> list[PlannedJob]:
     """The evaluations of some runs, and with `why` the analyses that are not made yet. Nothing is written."""
     from poscli.evaluation.why.explain import is_left_to_explain
+    from poscli.system.ranks import ranks
     from poscli.training.recalibrate import seconds_left
 
-    planned = []
+    planned, count = [], ranks().count
     for each in setups:
         run, task, settings = each.run, each.task, each.settings
         left = why and is_left_to_explain(run, task, settings, judge)
-        job = _evaluation(run, run.config, task, settings, each.device, why=left)
-        planned.append(replace(job, seconds=job.seconds + seconds_left(run, task, each.device)))
+        parts = count if each.context_parallel else 1
+        job = _evaluation(run, run.config, task, settings, each.device, why=left, parts=parts)
+        planned.append(replace(job, seconds=job.seconds / count + seconds_left(run, task, each.device)))
     return planned
 
 
@@ -185,11 +187,12 @@ def _evaluation(
     device: torch.device,
     *,
     why: bool,
+    parts: int = 1,
     clock: Clock | None = None,
 ) -> PlannedJob:
     """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it.
 
-    Without a clock, what takes long is measured.
+    `parts` is the number of ranks that read a long window together. Without a clock, what takes long is measured.
     """
     from poscli.config.size import evaluation_bytes, run_parameters
     from poscli.evaluation import estimate
@@ -197,7 +200,7 @@ def _evaluation(
     from poscli.evaluation.measure import PASS_TOKENS
 
     longest = settings.lengths[-1]
-    estimate.refuse_unaffordable(config, settings, device)
+    estimate.refuse_unaffordable(config, settings, device, parts)
     evaluated = run is not None and is_evaluated(run, settings)
     windows = {} if evaluated and not why else estimate.windows_of(task, settings)
     estimate.refuse_unaffordable_losses(task, windows)
@@ -210,7 +213,7 @@ def _evaluation(
         parameters=run_parameters(config, task.vocab),
         steps=config.steps,
         done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
-        memory_gib=size / 2**30,
+        memory_gib=size / parts / 2**30,
         seconds=share * (clock.evaluation if clock else estimate.evaluation_seconds)(config, task, windows, device),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,7 @@ import torch
 from poscli.config.count import longest_window
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
-from poscli.evaluation.measure import Evaluation, EvaluationSetup
+from poscli.evaluation.measure import Evaluation, EvaluationSetup, Measurements
 from poscli.evaluation.posthoc import with_encoding
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows, recall_table, unit_rows
@@ -26,6 +27,7 @@ from poscli.runs.run import Run
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
+from poscli.system.ranks import any_rank, ranks, together
 from poscli.tasks import TASKS, Task
 
 FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
@@ -51,17 +53,24 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
     )
 
 
-def extrapolate(run: Run, task: Task, settings: EvaluationSettings, device: torch.device) -> pd.DataFrame:
-    """Evaluate a run at every length and write its tables, unless they were written under the same settings before."""
+def extrapolate(
+    run: Run, task: Task, settings: EvaluationSettings, device: torch.device, *, context_parallel: bool = False
+) -> pd.DataFrame:
+    """Evaluate a run at every length and write its tables, unless they were written under the same settings before.
+
+    Of several ranks, the first one holds the run's lock and writes, and the others read what it wrote.
+    """
     refuse_other_text(run, task)
-    with run.locked():
-        if is_evaluated(run, settings):
-            known = evaluation(run, task.columns)
-            note(f"{run.id} is evaluated already: nothing to do")
-            return known
-        tables = _evaluate(EvaluationSetup(run, task, settings, device))
-        write_evaluation(run, tables, record_of(run, settings))
-        return tables.rows
+    with ExitStack() as held:
+        with together():
+            if ranks().first:
+                held.enter_context(run.locked())
+            known = ranks().first and is_evaluated(run, settings)
+        if not any_rank(known):
+            rows = _evaluate(EvaluationSetup(run, task, settings, device, context_parallel))
+            return evaluation(run, task.columns) if rows is None else rows
+        note(f"{run.id} is evaluated already: nothing to do")
+        return evaluation(run, task.columns)
 
 
 def refuse_other_text(run: Run, task: Task) -> None:
@@ -79,20 +88,42 @@ def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]
 
 
-def _evaluate(setup: EvaluationSetup) -> Tables:
-    """The tables of an evaluation; the rows of a run whose training failed say why."""
-    run, status, columns = setup.run, setup.run.status(), EVAL_COLUMNS | setup.task.columns
-    if status["state"] in FAILED_STATES:
-        rows = failed_rows(setup, status["state"], status["message"])
-        return Tables(frame(list(rows), columns), frame([], POSITION_COLUMNS))
-    if status["state"] != "complete":
-        raise UsageError(f"{run.id} is {status['state']}, not complete; repeat the command that began it to finish it")
+def _evaluate(setup: EvaluationSetup) -> pd.DataFrame | None:
+    """Write the tables of an evaluation, and return its rows; None on other ranks than the first.
+
+    The rows of a run whose training failed say why.
+    """
+    with together():
+        status = setup.run.status()
+        model = None if status["state"] in FAILED_STATES else _complete_model(setup, status["state"])
+    measured = Evaluation(setup, model).measure() if model is not None else None
+    with together():
+        if not ranks().first:
+            return None
+        tables = _tables(setup, measured) if measured is not None else _failed(setup, status)
+        write_evaluation(setup.run, tables, record_of(setup.run, setup.settings))
+        return tables.rows
+
+
+def _complete_model(setup: EvaluationSetup, state: str) -> LanguageModel:
+    """The trained model, ready to be measured; UsageError if its training is not complete."""
+    if state != "complete":
+        raise UsageError(f"{setup.run.id} is {state}, not complete; repeat the command that began it to finish it")
     model = trained_model(setup)
     _warn_of_overflow(model, setup.settings.max_len)
     search_constants(model, setup.task, setup.settings.lengths[-1])
-    measured = Evaluation(setup, model).measure()
+    return model
+
+
+def _failed(setup: EvaluationSetup, status: dict[str, Any]) -> Tables:
+    """The tables of a run that has no model to measure."""
+    rows = failed_rows(setup, status["state"], status["message"])
+    return Tables(frame(list(rows), EVAL_COLUMNS | setup.task.columns), frame([], POSITION_COLUMNS))
+
+
+def _tables(setup: EvaluationSetup, measured: Measurements) -> Tables:
     return Tables(
-        frame(list(eval_rows(setup, measured)), columns),
+        frame(list(eval_rows(setup, measured)), EVAL_COLUMNS | setup.task.columns),
         frame(list(position_rows(setup, measured)), POSITION_COLUMNS),
         {
             "units": frame(list(unit_rows(setup, measured)), DETAILS["units"]),

@@ -5,10 +5,14 @@ Shapes: B batch, H heads, S tokens kept, D head width, F features, W model width
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from poscli.attention import Engine, attend
+from poscli.equation import Encoding, Positions
 
 PREFIX = "memory/"  # of the names of a memory's tensors in a checkpoint
 
@@ -29,6 +33,14 @@ class LayerCache:
             past = self.features_BHSF
             self.features_BHSF = features if past is None else torch.cat([past, features], dim=2)
         return self.k_BHSD, self.v_BHSD, self.features_BHSF
+
+    def attend(
+        self, engine: Engine, encoding: Encoding, new: Sequence[Tensor], features: Tensor | None, positions: Positions
+    ) -> Tensor:
+        """Attention output `[B, H, T, E]` of further tokens, whose q, k and v are `new`, to all tokens so far."""
+        q, k, v = new
+        k, v, features = self.extend(k, v, features)
+        return attend(engine, encoding, q, k, v, positions, features)
 
     def keep_last(self, tokens: int) -> None:
         """Forget all but the last tokens."""

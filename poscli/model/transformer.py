@@ -54,9 +54,11 @@ class Attention(nn.Module):
         seen_BSW = x_BTW if before_BSW is None else torch.cat([before_BSW, x_BTW], dim=1)
         q, k, v = (self._heads(p(x, dtype)) for p, x in ((self.q, x_BTW), (self.k, seen_BSW), (self.v, seen_BSW)))
         features = encoding.features(seen_BSW) if "features" in encoding.blanks else None
-        if cache is not None:
-            k, v, features = cache.extend(k, v, features)
-        o_BHTD = attend(self.choice.engine, encoding, q, k, v, positions, features)
+        engine = self.choice.engine
+        if cache is None:
+            o_BHTD = attend(engine, encoding, q, k, v, positions, features)
+        else:
+            o_BHTD = cache.attend(engine, encoding, (q, k, v), features, positions)
         return self.o(o_BHTD.transpose(1, 2).flatten(2))
 
     @property

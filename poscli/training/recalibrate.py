@@ -30,7 +30,7 @@ def evaluate(setup: EvaluationSetup) -> pd.DataFrame:
     """Evaluate a run as `extrapolate` does, after its recalibration if it has one."""
     if setup.run.recalibration and not is_evaluated(setup.run, setup.settings):
         recalibrate(setup.run, setup.task, setup.device)
-    return extrapolate(setup.run, setup.task, setup.settings, setup.device)
+    return extrapolate(setup.run, setup.task, setup.settings, setup.device, context_parallel=setup.context_parallel)
 
 
 def recalibrate(run: Run, task: Task, device: torch.device) -> None:

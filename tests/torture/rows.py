@@ -14,7 +14,7 @@ import torch
 
 import poscli
 
-from . import commands, corpora, damage, deaths, killed, names, numbers, ranks, reports
+from . import commands, corpora, damage, deaths, killed, names, numbers, parts, ranks, reports
 from .__main__ import Row, Trial
 from .pipeline import Undisturbed
 
@@ -119,6 +119,12 @@ def _harms(base: Path) -> Iterator[Trial]:
         yield f"{encoding}, {harm}", partial(numbers.broken, encoding=encoding, harm=harm)
 
 
+def _parts(base: Path) -> Iterator[Trial]:
+    _whole(base)
+    for encoding in numbers.TIERS:
+        yield encoding, partial(parts.read_by_two, encoding=encoding)
+
+
 ROWS = [
     Row("death at every file-system operation", "the same commands then give the same bits", _deaths),
     Row("ENOSPC, EIO, EACCES at every operation", "one line names the path; the same commands go on", _refusals),
@@ -135,4 +141,5 @@ ROWS = [
     Row("2-rank gloo DDP, a rank killed", "the same command then gives the same bits", _losses),
     Row("resume of every encoding, 2 cuts", "the same bits", _resumes),
     Row("NaN, infinity and no memory, every tier", "the status says so; no invented number", _harms),
+    Row("context-parallel evaluation over 2 ranks at 16384", "the losses of one process within rounding", _parts),
 ]
