@@ -23,6 +23,8 @@ SAMPLE = {  # trials of each row
     "random command": 0,  # tests/test_commands.py
     "pickles": 2,
     "2, 4, 8": 1,
+    "Ray sweep": 0,  # tests/test_cluster.py
+    "2 local workers": 0,  # tests/test_workers.py
     "2-rank": 1,
     "resume": 2,
     "NaN": 2,

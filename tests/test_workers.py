@@ -239,7 +239,7 @@ def test_workers_whose_driver_is_gone_save_and_end(tmp_path) -> None:
     workers = Processes(1, threads=1)
     workers.submit(job(runs=tmp_path, tokens=10**8))
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/status.json")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("*/progress.json")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process = workers._workers[0]._process
     assert process is not None
@@ -417,6 +417,7 @@ def test_a_screen_tells_how_far_a_sweep_is(tmp_path) -> None:
     assert shown.headline().startswith("1 of 3 runs done, 1 failed, about")
 
 
+@pytest.mark.slow
 def test_a_suite_of_workers_ends_with_all_saved_on_sigterm(tmp_path) -> None:
     """The driver alone gets the signal; its workers save, and the same command goes on."""
     (tmp_path / "long.toml").write_text(SUITE.replace("2_560", "100_000_000"))
@@ -424,7 +425,7 @@ def test_a_suite_of_workers_ends_with_all_saved_on_sigterm(tmp_path) -> None:
 
     def kill() -> None:
         deadline = time.monotonic() + 90
-        while len(list(tmp_path.glob("out/runs/*/status.json"))) < 2 and time.monotonic() < deadline:
+        while len(list(tmp_path.glob("out/runs/*/progress.json"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:

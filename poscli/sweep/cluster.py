@@ -139,8 +139,8 @@ class Cluster(Workers):
                 )
             else:
                 self._ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            raise DataError(f"--ray {address}: no cluster can be joined ({_first_line(error)}); {CURE}") from error
+        except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
+            raise DataError(f"--ray {address}: no cluster can be joined ({_last_line(error)}); {CURE}") from error
 
     def _settle(self, answer: Future[str], outcome: Future[Outcome], job: Job) -> None:
         """Pass on what a job's process returned, or why it returned nothing."""
@@ -221,3 +221,8 @@ def _node(found: dict[str, Any]) -> Node:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def _last_line(error: BaseException) -> str:
+    """The cause, where the message of an error holds the traceback of another one."""
+    return ([type(error).__name__] + [line for line in str(error).splitlines() if line.strip()])[-1].strip()

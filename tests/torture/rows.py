@@ -14,7 +14,7 @@ import torch
 
 import poscli
 
-from . import commands, corpora, damage, deaths, killed, names, numbers, parts, ranks, reports
+from . import commands, corpora, damage, deaths, killed, names, numbers, parts, ranks, reports, sweeps
 from .__main__ import Row, Trial
 from .pipeline import Undisturbed
 
@@ -125,6 +125,11 @@ def _parts(base: Path) -> Iterator[Trial]:
         yield encoding, partial(parts.read_by_two, encoding=encoding)
 
 
+def _sweep(how: str, base: Path) -> Iterator[Trial]:
+    for name, number in sweeps.trials(how):
+        yield name, lambda folder, number=number: sweeps.compared(base, how, number)
+
+
 ROWS = [
     Row("death at every file-system operation", "the same commands then give the same bits", _deaths),
     Row("ENOSPC, EIO, EACCES at every operation", "one line names the path; the same commands go on", _refusals),
@@ -138,6 +143,12 @@ ROWS = [
     Row("random command lines, ten at a time", "a documented exit code; one line; no traceback", _lines),
     Row("pickles in place of files", "none is executed", _pickles),
     Row("2, 4, 8 processes on one run", "one winner", _contests),
+    Row(
+        "Ray sweep of 40 runs, 15 worker and 3 driver kills",
+        "each run once, the bits of one process",
+        partial(_sweep, "ray"),
+    ),
+    Row("2 local workers, 40 runs, 15 kills, a SIGTERM to all", "the same", partial(_sweep, "processes")),
     Row("2-rank gloo DDP, a rank killed", "the same command then gives the same bits", _losses),
     Row("resume of every encoding, 2 cuts", "the same bits", _resumes),
     Row("NaN, infinity and no memory, every tier", "the status says so; no invented number", _harms),

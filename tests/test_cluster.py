@@ -1,0 +1,219 @@
+"""Suites on a Ray cluster: real ones on this machine, of one node and of two, and every refusal in one line."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_runner import assert_refused, cli, environment
+from filelock import FileLock
+from test_workers import SUITE, assert_same_bits, sorted_as
+
+from poscli.runs.run import list_runs
+from poscli.sweep import on_node
+from poscli.sweep.cluster import Cluster, Node, PerRun
+from poscli.sweep.on_node import MARK, look_around, refuse_apart, versions
+from poscli.system.errors import UsageError
+
+GIB = 2.0**30
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    return tmp_path
+
+
+def listening() -> set[tuple[str, int]]:
+    """The addresses, in hex as the kernel has them, and the ports on which processes of this machine listen."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            if state == "0A":
+                address, port = local.split(":")
+                found.add((address, int(port, 16)))
+    return found
+
+
+LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+
+
+def test_a_suite_on_a_local_cluster_has_the_bits_of_one_process_and_listens_on_loopback_only(folder) -> None:
+    """One of its workers is killed in the middle."""
+    assert cli("run", "tiny.toml", "--cpus", 1, "--out", "alone").code == 0
+    before, seen = listening(), set[tuple[str, int]]()
+    command = [sys.executable, "-m", "poscli", "run", "tiny.toml", "--ray", "--workers", "2", "--out", "shared"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment())
+    killed = 0
+    while process.poll() is None:
+        seen |= listening() - before
+        workers = [
+            path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if _read(path).startswith("ray::execute")
+        ]
+        if workers and list(Path("shared/runs").glob("*/status.json")) and not killed:
+            killed = int(workers[0].name)
+            os.kill(killed, signal.SIGKILL)
+        time.sleep(0.05)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.returncode == 0, said
+    assert "on 2 workers" in said
+    assert said.count("its worker on the cluster has ended") == 1, said
+    assert "4 of 4 runs done" in said
+    assert {address for address, _ in seen} <= set(LOOPBACK)
+    assert len(seen) > 3
+    theirs = sorted_as(Path("alone/runs"), Path("shared/runs"))
+    for ours, their in zip(list_runs(Path("alone/runs")), theirs, strict=True):
+        assert_same_bits(ours, their)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def two_nodes(monkeypatch) -> Iterator[str]:
+    """The address of a cluster of two nodes with one CPU each."""
+    ray = str(Path(sys.executable).with_name("ray"))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        address = f"127.0.0.2:{free.getsockname()[1]}"
+    own = environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token")
+    head = [
+        "--head",
+        "--node-ip-address=127.0.0.2",
+        f"--port={address.rpartition(':')[2]}",
+        "--include-dashboard=false",
+    ]
+    second = [f"--address={address}", "--node-ip-address=127.0.0.3"]
+    for options in (head, second):
+        subprocess.run([ray, "start", *options, "--num-cpus=1"], check=True, env=own, capture_output=True)
+    yield address
+    subprocess.run([ray, "stop", "--force"], check=True, env=own, capture_output=True)
+
+
+@pytest.mark.slow
+def test_two_nodes_share_a_suite_and_a_stopped_driver_goes_on(folder, two_nodes) -> None:
+    command = [sys.executable, "-m", "poscli", "run", "tiny.toml", "--ray", two_nodes, "--out", "shared"]
+    first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    while not list(Path("shared/runs").glob("*/status.json")):
+        time.sleep(0.05)
+    first.terminate()
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 143, said
+    assert said.splitlines()[-1].endswith("runs done; the same command goes on from there")
+    again = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert again.returncode == 0, again.stderr
+    assert "on 2 workers" in again.stderr
+    assert cli("run", "tiny.toml", "--cpus", 1, "--out", "alone").code == 0
+    theirs = sorted_as(Path("alone/runs"), Path("shared/runs"))
+    for ours, their in zip(list_runs(Path("alone/runs")), theirs, strict=True):
+        assert_same_bits(ours, their)
+
+
+# ---- refusals
+
+
+def test_a_cluster_without_the_package_is_refused_with_the_line_that_installs_it(folder, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert_refused(("run", "tiny.toml", "--ray"), 2, ("pip install 'poscli[ray]'", "--workers"))
+
+
+def test_an_address_where_no_cluster_is_says_so_at_once(folder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert_refused(("run", "tiny.toml", "--ray", f"localhost:{port}"), 4, ("nothing answers", "ray start --head"))
+    assert_refused(("run", "tiny.toml", "--ray", "127.0.0.1"), 2, "an address is HOST:PORT, such as 10.0.0.1:6379")
+    assert_refused(("run", "tiny.toml", "--ray", "ray://127.0.0.1:3"), 2, "an address is HOST:PORT")
+
+
+def test_something_else_that_answers_is_no_cluster(folder) -> None:
+    class Silent(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.HTTPServer(("0.0.0.0", 0), Silent)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        assert_refused(("run", "tiny.toml", "--ray", f"127.0.0.1:{server.server_port}"), 4, "is no Ray cluster")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def cluster(*nodes: Node) -> Cluster:
+    """A cluster of these nodes to which nothing is connected."""
+    made = object.__new__(Cluster)
+    made.nodes, made._cpus = list(nodes), 2
+    made._ray = type("Ray", (), {"remote": staticmethod(lambda **_: lambda function: function)})()
+    return made
+
+
+def test_as_many_runs_at_a_time_as_fit_the_nodes() -> None:
+    small, large = Node("a", "10.0.0.1", 4, 0, 8 * GIB), Node("b", "10.0.0.2", 16, 2, 64 * GIB)
+    assert [PerRun(cpus=2).fits(node) for node in (small, large)] == [2, 8]
+    assert [PerRun(cpus=2, gpus=0.5).fits(node) for node in (small, large)] == [0, 4]
+    assert [PerRun(cpus=2, memory=6 * GIB).fits(node) for node in (small, large)] == [1, 8]
+    made = cluster(small, large)
+    made.allot(6 * GIB, 0, None)
+    assert made.count == 9
+    made.allot(6 * GIB, 0, 3)
+    assert made.count == 3
+
+
+@pytest.mark.parametrize(
+    ("memory", "gpus", "cpus", "words"),
+    [
+        (65 * GIB, 0, 2, r"a run needs about 65\.0 GiB, and no machine of the cluster offers more than 64\.0 GiB"),
+        (0, 3, 2, "--gpus 3: no machine of the cluster has more than 2 GPUs"),
+        (0, 0, 17, "--cpus 17: no machine of the cluster has more than 16 CPUs"),
+    ],
+)
+def test_what_no_node_has_is_named(memory, gpus, cpus, words) -> None:
+    made = cluster(Node("a", "10.0.0.1", 16, 2, 64 * GIB))
+    made._cpus = cpus
+    with pytest.raises(UsageError, match=words):
+        made.allot(memory, gpus, None)
+
+
+def test_a_node_must_see_the_folder_and_its_locks(tmp_path, monkeypatch) -> None:
+    assert look_around(str(tmp_path), "token")["wrong"] == "unseen"
+    (tmp_path / MARK).write_text("another")
+    assert look_around(str(tmp_path), "token")["wrong"] == "unseen"
+    (tmp_path / MARK).write_text("token")
+    assert look_around(str(tmp_path), "token")["wrong"] == "unlocked"
+    with FileLock(tmp_path / f"{MARK}.lock"):
+        seen = look_around(str(tmp_path), "token")
+    assert seen["wrong"] == ""
+    refuse_apart("10.0.0.2", seen, tmp_path)
+    for wrong, words in (("unseen", "does not see"), ("unlocked", "do not hold between this machine and")):
+        with pytest.raises(UsageError, match=words):
+            refuse_apart("10.0.0.2", seen | {"wrong": wrong}, tmp_path)
+    for name, value in versions().items():
+        with pytest.raises(
+            UsageError, match=rf"\(10\.0\.0\.2\) has {name} 0, this machine {re.escape(value)}: install"
+        ):
+            refuse_apart("10.0.0.2", seen | {name: "0"}, tmp_path)
+    monkeypatch.setattr(on_node, "FileLock", _refused)
+    assert look_around(str(tmp_path), "token")["wrong"] == "unlocked"
+
+
+def _refused(path: str) -> None:
+    raise NotImplementedError
