@@ -15,6 +15,7 @@ import torch
 import transformers
 from checkpoints import LENGTH, make, write_corpus
 from cli_runner import assert_refused, cli, document, snapshot
+from forked_ranks import on_ranks
 
 from poscli import api
 from poscli.checkpoints.run import Wish, checkpoint_config, load_checkpoint
@@ -188,3 +189,20 @@ def test_a_checkpoint_is_evaluated_from_python_as_on_the_command_line(place: Pat
     rows = found.rows[found.rows["variant"] == "full"]
     expected = [row for row in evaluated(place, "bloom") if row["variant"] == "full"]
     assert rows["nll"].tolist() == pytest.approx([row["nll"] for row in expected], rel=1e-6)
+
+
+def test_two_ranks_share_out_the_windows_of_a_checkpoint(place: Path, tmp_path: Path) -> None:
+    command = ("extrapolate", "--model", place / "llama", "--corpus", corpus(place), *BUDGET)
+    assert cli(*command, "--out", tmp_path / "alone").code == 0
+    ended = on_ranks(*command, "--out", tmp_path / "shared")
+    assert [each.code for each in ended] == [0, 0], ended[0].err
+    alone, shared = (
+        {path.name: pd.read_parquet(path) for path in (tmp_path / out).rglob("nll/*.parquet")}
+        for out in ("alone", "shared")
+    )
+    assert alone
+    assert alone.keys() == shared.keys()
+    assert all(shared[name].equals(table) for name, table in alone.items())
+    refused = on_ranks(*command, "--out", tmp_path / "refused", "--context-parallel")
+    assert [each.code for each in refused] == [2, 2]
+    assert "a checkpoint of transformers, in parts" in refused[0].err
