@@ -26,7 +26,7 @@ from poscli.runs.activity import Activity, activity
 from poscli.runs.load import load_trained
 from poscli.runs.lock import locked
 from poscli.runs.run import list_runs
-from poscli.sweep import drive
+from poscli.sweep import crew, drive
 from poscli.sweep.crew import Wanted, assembled
 from poscli.sweep.drive import MOST_DEATHS, Watcher, run_jobs
 from poscli.sweep.job import Job, Outcome
@@ -262,12 +262,20 @@ def test_options_become_workers(tmp_path, monkeypatch) -> None:
     assert Wanted(workers=2, cpus=3).threads == 3
     assert (Wanted(ray="local").count, Wanted(ray="local").threads) == (cores, 1)
     assert Wanted(ray="local", cpus=2 * cores).count == 1
-    with assembled(Wanted(workers=8), [], tmp_path) as crew:  # nothing is left to do
-        assert isinstance(crew, Here)
+    with assembled(Wanted(workers=8), [], tmp_path) as alone:  # nothing is left to do
+        assert isinstance(alone, Here)
     with pytest.raises(UsageError, match="--gpus 1: this machine has none that torch can use"):
         assembled(Wanted(workers=2, gpus=1, device="cpu"), [("alibi", 1.0)], tmp_path).__enter__()
     with pytest.raises(UsageError, match=r"2 workers may need .* give --workers 1"):
         assembled(Wanted(workers=2), [("alibi", 12 * 2**30), ("rope", 12 * 2**30)], tmp_path).__enter__()
+
+
+def test_workers_need_locks_that_hold(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(crew, "unlockable", lambda folder: f"the file system of {folder} refuses locks (no)")
+    with pytest.raises(UsageError, match=r"refuses locks \(no\), so that two workers .* give --workers 1 without"):
+        assembled(Wanted(workers=2), [("alibi", 1.0)], tmp_path).__enter__()
+    with assembled(Wanted(), [("alibi", 1.0)], tmp_path) as alone:
+        assert isinstance(alone, Here)
 
 
 def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
@@ -400,7 +408,7 @@ def test_the_screen_has_a_line_for_each_worker_and_names_machines_if_there_are_s
     assert lines[0] == "3 of 8 runs done"
     assert lines[1].startswith("alibi, seed 0 train")
     assert lines[1].endswith("25% 1:01 left loss 2.345")
-    assert lines[2] == "[red]rope[/], seed 0 starting"
+    assert lines[2] == "[red]rope[/], seed 0 at work"
     other = Activity("extrapolate rope", 1.0, "", 0.0, 8, "two")
     lines = painted(screen("", [("alibi, seed 0", now), ("rope, seed 0", other)]))
     assert lines[1].endswith("loss 2.345 one")

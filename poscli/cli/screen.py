@@ -37,12 +37,13 @@ def screen(headline: str, work: Sequence[Work]) -> RenderableType:
     for label, now in work:
         cells: list[RenderableType] = [Text(label)]
         if now is None:
-            cells += [Text("starting", style="dim")]
+            cells += [Text("at work", style="dim")]
         else:
             bar = ProgressBar(total=1.0, completed=now.share, width=BAR_WIDTH)
             left = Text(f"{duration(now.seconds_left)} left", style="progress.remaining")
             cells += [Text(now.label.partition(" ")[0]), bar, Text(f"{now.share:4.0%}"), left]
-            cells += [Text(now.words, style="cyan"), Text(now.host if several else "", style="dim")]
+            words = Text(now.words, style="cyan", no_wrap=True, overflow="ellipsis")
+            cells += [words, Text(now.host if several else "", style="dim")]
         table.add_row(*cells)
     return Group(Text(headline, style="bold"), table)
 

@@ -82,5 +82,5 @@ class _Folder:
 def _line(work: Work) -> str:
     label, now = work
     if now is None:
-        return f"  {label}: starting"
+        return f"  {label}: at work"
     return f"  {label}: {now.label.partition(' ')[0]} {now.share:.0%}, {duration(now.seconds_left)} left on {now.host}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from poscli.runs.lock import unlockable
 from poscli.sweep.cluster import LOCAL, Cluster
 from poscli.sweep.processes import Processes
 from poscli.sweep.schedule import PROCESS_BYTES, refuse_crowded
@@ -17,6 +18,7 @@ from poscli.system.console import warn_once
 from poscli.system.cores import usable_cores
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError
+from poscli.system.files import make_folder
 from poscli.system.memory import available
 
 GPU_HOST_BYTES = 4 * PROCESS_BYTES  # memory of the machine that a run on a GPU takes, with the libraries for it
@@ -54,13 +56,24 @@ def assembled(wanted: Wanted, needed: Needed, runs: Path) -> Iterator[Workers]:
     """The workers that are wanted, for jobs whose results go into the folder `runs`.
 
     This process alone if nothing is left to do. UsageError if jobs that would run at the same time do not fit the
-    memory or the GPUs, or if the machines do not share the folder; DataError if there is no cluster.
+    memory or the GPUs, if machines do not share the folder or its locks; DataError if there is no cluster.
     """
     if not needed or (wanted.count == 1 and not wanted.ray):
         yield Here()
         return
     with _on_cluster(wanted, needed, runs) if wanted.ray else _on_this_machine(wanted, needed) as workers:
+        _refuse_unlockable(runs)
         yield workers
+
+
+def _refuse_unlockable(runs: Path) -> None:
+    """UsageError if two processes could work on a run in this folder, which is created if it is missing."""
+    make_folder(runs)
+    if reason := unlockable(runs):
+        raise UsageError(
+            f"{reason}, so that two workers could work on the same run; give --workers 1 without --ray, or put results "
+            "on another file system with --out"
+        )
 
 
 def _on_cluster(wanted: Wanted, needed: Needed, runs: Path) -> Workers:
