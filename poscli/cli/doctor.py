@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OPTIONAL = {
     "datasets": "corpora of the kind hf:",
     "triton": "the engine triton and the fused rotation of queries and keys, on CUDA",
+    "ray": "suites on a cluster, poscli run --ray",
     "transformers": "tests that compare with other implementations",
 }
 

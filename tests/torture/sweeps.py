@@ -141,10 +141,10 @@ def _content(folder: Path) -> dict[str, str]:
         name = str(path.relative_to(folder))
         if path.suffix == ".csv":
             found[name] = _without_timing(path.read_bytes())
-        elif path.name == "model.safetensors":
-            found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()  # of the last one, in this order
         elif path.name.endswith(".tmp") or path.name == "progress.json":
             found[name] = "left over"
+    last = max(folder.glob("checkpoints/step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    found["the weights"] = hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
     return found
 
 
