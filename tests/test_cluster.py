@@ -178,6 +178,12 @@ def test_as_many_runs_at_a_time_as_fit_the_nodes() -> None:
     assert made.count == 3
 
 
+def test_a_machine_without_all_of_it_at_once_is_named() -> None:
+    made = cluster(Node("a", "10.0.0.1", 16, 0, 4 * GIB), Node("b", "10.0.0.2", 1, 1, 64 * GIB))
+    with pytest.raises(UsageError, match=r"no machine of the cluster has 2 CPUs, 1 GPUs and 8\.0 GiB at once; lower"):
+        made.allot(8 * GIB, 1, None)
+
+
 @pytest.mark.parametrize(
     ("memory", "gpus", "cpus", "words"),
     [

@@ -25,7 +25,7 @@ from poscli.sweep.workers import WorkerDied, Workers
 from poscli.system.console import warn_once
 from poscli.system.cores import usable_cores
 from poscli.system.errors import DataError, LockedError, UsageError
-from poscli.system.files import remove_display, write_atomic
+from poscli.system.files import make_folder, remove_display, write_atomic
 from poscli.system.memory import in_words
 from poscli.system.signals import kept_handlers
 
@@ -81,25 +81,32 @@ class Cluster(Workers):
 
     def look_around(self, runs: Path) -> None:
         """UsageError if a node does not see the folder of the runs, or not its locks, or has other versions."""
-        token = uuid.uuid4().hex
-        mark = runs / MARK
-        write_atomic(mark, token)
+        make_folder(runs)
+        token, mark = uuid.uuid4().hex, runs / MARK
         lock = FileLock(f"{mark}.lock")
         try:
             lock.acquire(timeout=LOCK_SECONDS)
-            pin = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-            look = self._ray.remote(num_cpus=0, max_retries=1)(look_around)
-            there = [
-                look.options(scheduling_strategy=pin(node.id, soft=False)).remote(str(runs.absolute()), token)
-                for node in self.nodes
-            ]
-            for node, seen in zip(self.nodes, self._ray.get(there), strict=True):
-                refuse_apart(node.address, seen, runs)
         except Timeout as error:
             raise LockedError(f"another sweep looks for its machines in {runs}; try again in a moment") from error
+        try:
+            write_atomic(mark, token)
+            for node, seen in zip(self.nodes, self._seen(runs.absolute(), token), strict=True):
+                refuse_apart(node.address, seen, runs)
         finally:
             lock.release()
             remove_display(mark)
+
+    def _seen(self, runs: Path, token: str) -> list[dict[str, str]]:
+        """What each node sees of a folder; UsageError if poscli cannot be run on one of them."""
+        pin = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        look = self._ray.remote(num_cpus=0, max_retries=1)(look_around)
+        here = [look.options(scheduling_strategy=pin(node.id, soft=False)) for node in self.nodes]
+        try:
+            return self._ray.get([each.remote(str(runs), token) for each in here])
+        except self._ray.exceptions.RayError as error:
+            raise UsageError(
+                f"a machine of the cluster cannot run poscli ({_last_line(error)}); install poscli[ray] on all of them"
+            ) from error
 
     def allot(self, needed: float, gpus: float, most: int | None) -> None:
         """Set aside bytes and GPUs for each job, and run at most `most` at a time; UsageError if none fits."""
@@ -162,9 +169,14 @@ class Cluster(Workers):
             raise UsageError(f"--gpus {asked.gpus:g}: no machine of the cluster has more than {most('gpus'):g} GPUs")
         if asked.cpus > most("cpus"):
             raise UsageError(f"--cpus {asked.cpus}: no machine of the cluster has more than {most('cpus'):g} CPUs")
+        if asked.memory > most("memory"):
+            raise UsageError(
+                f"a run needs about {in_words(asked.memory)}, and no machine of the cluster offers more than "
+                f"{in_words(most('memory'))}; lower batch or max_len in the suite, or give --memory if that is wrong"
+            )
         raise UsageError(
-            f"a run needs about {in_words(asked.memory)}, and no machine of the cluster offers more than "
-            f"{in_words(most('memory'))}; lower batch or max_len in the suite, or give --memory if that is wrong"
+            f"no machine of the cluster has {asked.cpus} CPUs, {asked.gpus:g} GPUs and {in_words(asked.memory)} at once"
+            "; lower --cpus, --gpus or --memory"
         )
 
 
