@@ -43,12 +43,12 @@ def run(
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
     from poscli.config.suite import load, report_folder
-    from poscli.sweep.crew import Wanted, assembled
+    from poscli.sweep.crew import Wanted, assembled, check
     from poscli.sweep.suite import jobs_of
     from poscli.system.cores import threads
 
     content, folder = load(suite), to or report_folder(out_, suite)
-    wanted = Wanted(workers, cpus, gpus, memory, ray, device)
+    check(wanted := Wanted(workers, cpus, gpus, memory, ray, device))
     asked = jobs_of(content, device, out_ / "runs")
     jobs = plan.sweeps(asked, anew=force, threads=wanted.threads)
     if dry_run:

@@ -69,8 +69,9 @@ def extrapolate(
         if not any_rank(known):
             rows = _evaluate(EvaluationSetup(run, task, settings, device, context_parallel))
             return evaluation(run, task.columns) if rows is None else rows
+        rows = evaluation(run, task.columns)  # before the note: a damaged table is an error, and nothing else
         note(f"{run.id} is evaluated already: nothing to do")
-        return evaluation(run, task.columns)
+        return rows
 
 
 def refuse_other_text(run: Run, task: Task) -> None:

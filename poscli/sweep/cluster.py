@@ -69,10 +69,8 @@ class Cluster(Workers):
 
     def __init__(self, address: str, cpus: int = 1) -> None:
         self._local, self._cpus = address == LOCAL, cpus
-        self._ray = _ray(self._local)
+        self._ray = found(address)
         self._running: dict[Future[Outcome], Any] = {}
-        if not self._local:
-            _refuse_silent(address, self._ray.util.get_node_ip_address())
         with kept_handlers():
             self._connect(address)
         self.nodes = [_node(each) for each in self._ray.nodes() if each["Alive"]]
@@ -186,20 +184,22 @@ HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS_
 CURE = "start one with `ray start --head`, or give --ray without an address for one on this machine alone"
 
 
-def _ray(local: bool) -> ModuleType:
-    """The package, with its usage reports off; UsageError if it is not installed.
+def found(address: str) -> ModuleType:
+    """The package ray, with its usage reports off, if something answers at an address; else UsageError or DataError.
 
     A local cluster listens on the loopback address alone. Ray does so by itself on other systems, where it has no
     clusters of several machines unless this variable asks for them; on Linux the variable must say no.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if local:
+    if address == LOCAL:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
         import ray
     except ImportError as error:
         raise UsageError("--ray needs the package ray: pip install 'poscli[ray]'; or give --workers alone") from error
     logging.getLogger("ray").setLevel(logging.ERROR)
+    if address != LOCAL:
+        _refuse_silent(address, ray.util.get_node_ip_address())
     return ray
 
 

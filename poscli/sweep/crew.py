@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from poscli.runs.lock import unlockable
-from poscli.sweep.cluster import LOCAL, Cluster
+from poscli.sweep.cluster import LOCAL, Cluster, found
 from poscli.sweep.processes import Processes
 from poscli.sweep.schedule import PROCESS_BYTES, refuse_crowded
 from poscli.sweep.workers import Here, Workers
@@ -51,12 +51,24 @@ class Wanted:
         return max(1, usable_cores() // self.count) if self.count > 1 else None
 
 
+def check(wanted: Wanted) -> None:
+    """UsageError or DataError for workers that cannot be had, before any work is planned."""
+    if wanted.ray:
+        found(wanted.ray)
+    elif wanted.gpus and device_of(wanted.device).type == "cpu":
+        raise UsageError(f"--gpus {wanted.gpus:g}: this machine has none that torch can use; leave it out")
+    elif wanted.gpus and wanted.gpus * wanted.count > (there := torch.cuda.device_count()):
+        raise UsageError(
+            f"--gpus {wanted.gpus:g} for each of {wanted.count} workers: this machine has {there}; lower one of the two"
+        )
+
+
 @contextmanager
 def assembled(wanted: Wanted, needed: Needed, runs: Path) -> Iterator[Workers]:
     """The workers that are wanted, for jobs whose results go into the folder `runs`.
 
-    This process alone if nothing is left to do. UsageError if jobs that would run at the same time do not fit the
-    memory or the GPUs, if machines do not share the folder or its locks; DataError if there is no cluster.
+    They have passed `check`. This process alone if nothing is left to do. UsageError if jobs that would run at the same
+    time do not fit the memory, or machines do not share the folder or its locks; DataError if there is no cluster.
     """
     if not needed or (wanted.count == 1 and not wanted.ray):
         yield Here()
@@ -98,14 +110,8 @@ def _on_this_machine(wanted: Wanted, needed: Needed) -> Workers:
             f"--workers {max(1, cores // threads)} suits this machine"
         )
     if device_of(wanted.device).type == "cpu":
-        if wanted.gpus:
-            raise UsageError(f"--gpus {wanted.gpus:g}: this machine has none that torch can use; leave it out")
         own = [(label, wanted.memory * 2**30 if wanted.memory is not None else size) for label, size in needed]
         refuse_crowded(own, wanted.count, available(torch.device("cpu")))
         return Processes(wanted.count, threads)
     there = torch.cuda.device_count()
-    if (wanted.gpus or 0) * wanted.count > there:
-        raise UsageError(
-            f"--gpus {wanted.gpus:g} for each of {wanted.count} workers: this machine has {there}; lower one of the two"
-        )
     return Processes(wanted.count, threads, range(there) if wanted.device in ("auto", "cuda") else ())

@@ -6,6 +6,7 @@ import json
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -84,8 +85,8 @@ def _loss_is(value: float) -> None:
 
     loss = Trainer._loss
 
-    def broken_loss(self: Trainer) -> torch.Tensor:
-        return loss(self) * (value if self.step >= 4 else 1.0)
+    def broken_loss(self: Trainer, *part: Any) -> torch.Tensor:
+        return loss(self, *part) * (value if self.step >= 4 else 1.0)
 
     Trainer._loss = broken_loss  # type: ignore[method-assign]
 
@@ -96,9 +97,9 @@ def _gradient_is_infinite() -> None:
 
     loss = Trainer._loss
 
-    def broken_loss(self: Trainer) -> torch.Tensor:
+    def broken_loss(self: Trainer, *part: Any) -> torch.Tensor:
         weight = self.model.embedding
-        return loss(self) + ((weight - weight.detach()) * 1e38 * 1e38).sum() * float(self.step >= 4)
+        return loss(self, *part) + ((weight - weight.detach()) * 1e38 * 1e38).sum() * float(self.step >= 4)
 
     Trainer._loss = broken_loss  # type: ignore[method-assign]
 
@@ -108,8 +109,8 @@ def _no_memory_in_training() -> None:
 
     loss = Trainer._loss
 
-    def broken_loss(self: Trainer) -> torch.Tensor:
-        return torch.empty(2**60) if self.step >= 4 else loss(self)
+    def broken_loss(self: Trainer, *part: Any) -> torch.Tensor:
+        return torch.empty(2**60) if self.step >= 4 else loss(self, *part)
 
     Trainer._loss = broken_loss  # type: ignore[method-assign]
 
