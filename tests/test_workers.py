@@ -272,6 +272,7 @@ def test_options_become_workers(tmp_path, monkeypatch) -> None:
     assert (Wanted().count, Wanted().threads) == (1, None)
     assert (Wanted(workers=2).count, Wanted(workers=2).threads) == (2, max(1, cores // 2))
     assert Wanted(workers=2, cpus=3).threads == 3
+    assert (Wanted().start_seconds, Wanted(workers=2).start_seconds, Wanted(ray="local").start_seconds) == (0, 4, 4)
     assert (Wanted(ray="local").count, Wanted(ray="local").threads) == (cores, 1)
     assert Wanted(ray="local", cpus=2 * cores).count == 1
     with assembled(Wanted(workers=8), [], tmp_path) as alone:  # nothing is left to do
@@ -502,3 +503,14 @@ def test_runs_are_watched_from_another_shell(tmp_path, monkeypatch) -> None:
     refused = cli("ls", "runs", "--watch", "--json")
     assert (refused.code, refused.json["exit_code"]) == (2, 2)
     assert "--watch is a screen for people" in refused.err
+
+
+def test_a_dry_run_says_how_long_the_workers_take_and_writes_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    told = cli("run", "tiny.toml", "--workers", 2, "--dry-run", "--json").json
+    assert told["workers"] == 2
+    assert len(told["jobs"]) == 4
+    assert told["seconds"] == pytest.approx(makespan([each["seconds"] for each in told["jobs"]], 2) + 4)
+    assert "2 workers" in cli("run", "tiny.toml", "--workers", 2, "--dry-run").out
+    assert not Path("results").exists()

@@ -224,11 +224,15 @@ def _existing(folder: Path) -> Run | None:
     return open_run(folder) if exists(folder) else None
 
 
-def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1) -> None:
-    """Print the jobs and how long so many workers take for all, as a table or as a JSON document."""
+def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1, start_seconds: float = 0.0) -> None:
+    """Print the jobs and how long so many workers take for all, as a table or as a JSON document.
+
+    `start_seconds` pass before the workers begin, if there is anything to do.
+    """
     from poscli.sweep.schedule import makespan
 
     total = makespan((job.seconds for job in jobs), workers)
+    total += start_seconds if total else 0.0
     content = {"jobs": [asdict(job) for job in jobs], "workers": workers, "seconds": total}
     emit(as_json, content, lambda: out().print(_table(jobs, workers, total)))
     note("nothing is written in a dry run; times are rough, and measured where they exceed a minute")

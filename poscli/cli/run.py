@@ -52,10 +52,10 @@ def run(
     asked = jobs_of(content, device, out_ / "runs")
     jobs = plan.sweeps(asked, anew=force, threads=wanted.threads)
     if dry_run:
-        plan.show(jobs, json_, wanted.count)
+        plan.show(jobs, json_, wanted.count, wanted.start_seconds)
         return
     with threads(wanted.threads), assembled(wanted, plan.needed(jobs), out_ / "runs") as crew:
-        _announce(jobs, crew, yes=yes)
+        _announce(jobs, crew, wanted.start_seconds, yes=yes)
         _announce_power(content, asked)
         if force:
             plan.delete(jobs, out_ / "runs")
@@ -88,11 +88,11 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
         raise typer.Exit(PARTIAL)
 
 
-def _announce(jobs: list[plan.PlannedJob], crew: Crew, *, yes: bool) -> None:
+def _announce(jobs: list[plan.PlannedJob], crew: Crew, start: float, *, yes: bool) -> None:
     """Say how long the suite takes, before it starts; ask if that is long."""
     from poscli.sweep.schedule import makespan
 
-    seconds = makespan((job.seconds for job in jobs), crew.count)
+    seconds = makespan((job.seconds for job in jobs), crew.count) + start * crew.elsewhere
     where = f"on {crew.count} workers" if crew.elsewhere else "on this machine"
     note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} {where}")
     plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)

@@ -21,6 +21,7 @@ from poscli.system.errors import UsageError
 from poscli.system.files import make_folder
 from poscli.system.memory import available
 
+START_SECONDS = 4.0  # until a worker process can begin: importing torch took 3 to 5 on CPUs
 GPU_HOST_BYTES = 4 * PROCESS_BYTES  # memory of the machine that a run on a GPU takes, with the libraries for it
 Needed = Sequence[tuple[str, float]]  # of each job that is left to do: its label, and bytes
 
@@ -42,6 +43,11 @@ class Wanted:
         if self.workers is None and self.ray == LOCAL:
             return max(1, usable_cores() // (self.cpus or 1))
         return self.workers or 1
+
+    @property
+    def start_seconds(self) -> float:
+        """How long it takes until the workers can begin."""
+        return START_SECONDS if self.count > 1 or self.ray else 0.0
 
     @property
     def threads(self) -> int | None:
