@@ -20,12 +20,12 @@ from poscli.system.errors import UsageError
 def test_the_fastest_possible_engine_is_chosen() -> None:
     for name in names():
         encoding = make(name)
-        rows = encoding.blanks & {*TIERS["row"], "relative_values"}
+        rows = encoding.blanks & {*TIERS["row"]}
         choice = choose(encoding)
-        assert choice.name == ("blocks" if rows else "sdpa")
+        assert choice.name == ("blocks" if rows else "native")
         assert all(blank in choice.reason for blank in rows)
         assert ("not sdpa: needs whole rows of scores" in choice.reason) == bool(rows)
-        assert choice.reason or choice.name == "sdpa"
+        assert choice.reason or choice.name == "native"
 
 
 def test_a_named_engine_is_used_or_refused() -> None:

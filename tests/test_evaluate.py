@@ -175,7 +175,7 @@ def test_every_row_says_how_it_was_made(results, books):
         "ratio": 2.0,
         "stride": 2 * LENGTH // 8,
         "parameters": size,
-        "engine": "tiles",
+        "engine": "native",
         "device": "cpu",
         "dtype": "float32",
         "poscli": poscli.__version__,

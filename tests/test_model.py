@@ -220,10 +220,10 @@ def test_a_row_does_not_depend_on_its_batch(spec: str) -> None:
 @torch.no_grad()
 def test_engines_by_name() -> None:
     trained = perturbed(model("rope|cope"))
-    assert trained.engine == "tiles+blocks"
+    assert trained.engine == "native+blocks"
     with torch.enable_grad():
-        assert trained.engine == "sdpa+blocks"
-        assert [choice.name for choice in trained.choices] == ["sdpa", "blocks"]
+        assert trained.engine == "native+blocks"
+        assert [choice.name for choice in trained.choices] == ["native", "blocks"]
     text = tokens(2, LENGTH)
     expected, limit = trained(text), rounding(trained, text)
     trained.use_engine("reference")

@@ -23,7 +23,7 @@ FLOORS = (
     ("specs",),
     ("encodings", "tasks"),
     ("attention", "data", "drawing"),
-    ("equation",),
+    ("equation", "native"),
     ("system",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from poscli.attention import blocks, flex, sdpa, tiled, triton
+from poscli.attention import blocks, flex, native, sdpa, tiled, triton
 from poscli.attention.place import Place
 from poscli.attention.sizes import BlockSizes
 from poscli.equation import Encoding, Operands
@@ -47,6 +47,7 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         Engine("triton", triton.run, triton.refuses, "Triton kernels that read a number per distance", ("cuda",)),
+        Engine("native", native.run, native.refuses, "our own kernels, compiled for this CPU", ("cpu",)),
         Engine(
             "tiles",
             tiled.run,
@@ -83,7 +84,8 @@ def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place 
         reason = engine.refuses(encoding, place)
         if not reason:
             return Choice(engine, "; ".join(passed))
-        if encoding.tier != "token":  # torch's kernel is the fastest engine where nothing is added to the scores
+        # On a GPU torch's kernel is the fastest engine where nothing is added to the scores.
+        if encoding.tier != "token" or place.device == "cpu":
             passed.append(f"not {engine.name}: {reason}")
     raise AssertionError("the reference runs everything")
 

@@ -22,6 +22,8 @@ class BlockSizes:
     training_queries: int = 128
     training_tokens: int = 1024  # the longest input for which training takes these small blocks
 
+    native_queries: int = 8  # queries from which on our own kernels are used: native.py
+
     # The backward pass of a learned bias: fused.py.
     backward_entries: int = 2**19  # scores held at once: 2 MiB of float32, about the cache of one core
     backward_queries: int = 128  # queries of a chunk of causal attention, which skips the keys after its queries

@@ -32,8 +32,9 @@ def needs(engine: str, blanks: frozenset[str], head_width: int, learned: bool = 
     """Needs of an engine for an encoding's blanks, as measured on CPU at 1024 tokens over the registered encodings.
 
     The reference holds every term as a matrix, and relative vectors pair by pair. The engine `blocks` holds one block
-    in a forward pass, but its backward pass keeps every block. All other engines count as torch's fused attention,
-    whose backward pass holds blocks of the gradient of a `learned` bias.
+    in a forward pass, but its backward pass keeps every block. Our own kernels (`native`) hold nothing but a bias of
+    pairs. All other engines count as torch's fused attention, whose backward pass holds blocks of the gradient of a
+    `learned` bias.
     """
     vectors = len(blanks & {"relative_keys", "relative_queries", "relative_values"})
     rows = bool(blanks & {*TIERS["row"]})
@@ -43,6 +44,10 @@ def needs(engine: str, blanks: frozenset[str], head_width: int, learned: bool = 
             at_once=4 + 2 * table + 8 * pairs + 1.5 * head_width * vectors,
             kept=2.5 + 1.5 * table + 5 * pairs + 1.2 * head_width * vectors,
         )
+    if engine == "native":
+        shared = "features" not in blanks
+        of_pairs = "bias" in blanks
+        return Needs(kept=of_pairs and not shared, kept_once=of_pairs and shared, buffer=BLOCK_BYTES * of_pairs)
     per_pair = "bias" in blanks or vectors > 0  # a term that the fused kernel needs as a matrix
     if engine == "blocks":
         return Needs(kept=2 + 4 * rows + 2 * per_pair, buffer=BLOCK_BYTES)

@@ -18,7 +18,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,7 @@ from poscli.data.corpus import Corpus, Split
 from poscli.data.source import Source
 from poscli.data.splitting import RULE
 from poscli.data.tokenizers import Tokenizer
+from poscli.system.cache_folder import cache_folder
 from poscli.system.console import note
 from poscli.system.errors import DataError
 from poscli.system.files import sha256, sync_folder
@@ -65,17 +65,10 @@ def load_or_build(source: Source, tokenizer: Tokenizer, cache: Path | None) -> C
 def _root(cache: Path | None) -> Path:
     if cache is not None:
         return Path(cache)
-    if named := os.environ.get("POSCLI_CACHE"):
-        return _expanded(named)
-    variable, usual = ("LOCALAPPDATA", "~/AppData/Local") if sys.platform == "win32" else ("XDG_CACHE_HOME", "~/.cache")
-    return _expanded(os.environ.get(variable) or usual) / "poscli"
-
-
-def _expanded(path: str) -> Path:
     try:
-        return Path(path).expanduser()
+        return cache_folder()
     except RuntimeError as error:  # there is no such user, or no home folder
-        raise DataError(f"cannot find the corpus cache {path}: {error}; set POSCLI_CACHE to a folder") from error
+        raise DataError(f"cannot find the corpus cache: {error}; set POSCLI_CACHE to a folder") from error
 
 
 def _folder_name(source: Source, tokenizer: Tokenizer) -> str:

@@ -20,6 +20,7 @@ from poscli.config.run import ModelConfig
 from poscli.equation import Encoding, Positions, Shape
 from poscli.model.cache import Cache, LayerCache, Memory
 from poscli.model.loss import vocabulary_loss
+from poscli.model.parts import RMSNorm, gated
 from poscli.model.precision import Precision
 
 
@@ -78,9 +79,9 @@ class Layer(nn.Module):
 
     def __init__(self, config: ModelConfig, encoding: Encoding, precision: Precision) -> None:
         super().__init__()
-        self.norm_attention = nn.RMSNorm(config.width, eps=1e-6)
+        self.norm_attention = RMSNorm(config.width)
         self.attention = Attention(config, encoding, precision)
-        self.norm_mlp = nn.RMSNorm(config.width, eps=1e-6)
+        self.norm_mlp = RMSNorm(config.width)
         self.gate = Linear(config.width, config.mlp, precision)
         self.up = Linear(config.width, config.mlp, precision)
         self.down = Linear(config.mlp, config.width, precision)
@@ -95,7 +96,7 @@ class Layer(nn.Module):
     def feed_forward(self, x_BTW: Tensor) -> Tensor:
         """The second half of a layer, x + mlp(norm x), which no encoding touches."""
         normed_BTW, dtype = self.norm_mlp(x_BTW), self.up.precision.linear
-        return x_BTW + self.down(F.silu(self.gate(normed_BTW, dtype)) * self.up(normed_BTW, dtype))
+        return x_BTW + self.down(gated(self.gate(normed_BTW, dtype), self.up(normed_BTW, dtype)))
 
 
 class Model(nn.Module):
@@ -109,7 +110,7 @@ class Model(nn.Module):
         self.config, self.vocab, self.length = config, vocab, length
         self.embedding = nn.Parameter(torch.empty(vocab, config.width))
         self.layers = nn.ModuleList(Layer(config, encoding, precision) for encoding in encodings)
-        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.norm = RMSNorm(config.width)
         self.head = Linear(config.width, vocab, precision)
 
     def forward(self, tokens_BT: Tensor, *, cache: Cache | None = None, memory: Memory | None = None) -> Tensor:

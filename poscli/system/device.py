@@ -56,12 +56,13 @@ def precision_name(asked: str, device: torch.device, width: int) -> str:
 def cpu_has_bfloat16() -> bool:
     """Whether this CPU has instructions for products of bfloat16 numbers."""
     if platform.machine() in ("arm64", "aarch64"):
-        return "bf16" in _cpu_flags()
-    return bool(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
+        return "bf16" in cpu_flags()
+    return bool(cpu_flags() & {"avx512_bf16", "amx_bf16"})
 
 
 @cache
-def _cpu_flags() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
+    """The names of the instruction sets of this CPU, as Linux lists them; empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux

@@ -22,7 +22,7 @@ SHAPE = CONFIG.shape(LENGTH, VOCAB)
 # Block sizes so small that a short input has several blocks of every kind.
 SMALL = BlockSizes(
     block_queries=5, backward_queries=5, backward_entries=1,
-    tile_queries=5, tile_keys=4, skip_multiple=2, weighted_queries=3,
+    tile_queries=5, tile_keys=4, skip_multiple=2, weighted_queries=3, native_queries=1,
 )  # fmt: skip
 
 

@@ -1,0 +1,145 @@
+"""The engine `native`, for float32 on CPU: our own kernels (poscli/native), for every encoding with a plain softmax.
+
+Numbers per distance, numbers per key and vectors by distance go to the kernels as they are, so that memory is
+O(length), also in training. Any other bias is made block by block over the queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from poscli.attention import blocks, sdpa
+from poscli.attention.biases import BIASES, biased_blocks, even_distances
+from poscli.attention.place import Place
+from poscli.attention.sizes import BlockSizes
+from poscli.attention.skew import descending
+from poscli.attention.tile_inputs import ScoreBounds, TileInputs
+from poscli.equation import TIERS, Encoding, Operands
+from poscli.equation.reference import tempered
+from poscli.native import QUERIES, Block, Relative, Term, Vectors, Visible, attention, library, why_not
+
+VECTORS = {"relative_keys", "relative_queries", "relative_values"}
+BY_DISTANCE = {"distance_bias", *VECTORS}
+KNOWN = {*BY_DISTANCE, "potential", "reach"}  # what the kernels add or hide by themselves
+
+
+def refuses(encoding: Encoding, place: Place) -> str:
+    """Why the kernels cannot compute an encoding in a place; '' if they can."""
+    if acts := sorted(encoding.blanks & set(TIERS["row"])):
+        return f"needs whole rows of scores ({', '.join(acts)})"
+    if place.dtype != torch.float32:
+        return "its kernels compute in float32"
+    if "relative_values" in encoding.blanks and not (_is_known(encoding) and "positions" not in encoding.blanks):
+        return "relative values need even distances, and no bias of a pair"
+    return why_not()
+
+
+def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
+    """Attention output `[B, H, T, E]` of an encoding that is not refused."""
+    by_distance = _is_known(encoding) and not (x.step is None and encoding.blanks & BY_DISTANCE)
+    if "relative_values" in encoding.blanks and not by_distance:
+        return blocks.run(encoding, x, sizes)
+    if x.queries < sizes.native_queries and "relative_values" not in encoding.blanks:
+        return sdpa.run(encoding, x, sizes)  # most rows of the kernels' tiles would be empty
+    x = replace(x, q_BHTD=tempered(x, x.q_BHTD))
+    qkv, kernels = (x.q_BHTD, x.k_BHSD, x.v_BHSE), library()
+    assert kernels is not None
+    if not by_distance:
+        return attention(kernels, qkv, list(_pairwise(encoding, x, sizes)), scale=encoding.scale)
+    reach = x.reach if x.reach is not None and x.reach < x.keys else 0
+    visible, vectors = Visible(reach=reach, sinks=x.sinks), _vectors(encoding, x)
+    parts = list(_parts(encoding, x, sizes))
+    return attention(kernels, qkv, parts, scale=encoding.scale, visible=visible, vectors=vectors)
+
+
+def _is_known(encoding: Encoding) -> bool:
+    """Whether the kernels know all that an encoding adds to the scores, if distances are even."""
+    added = encoding.blanks & {*BIASES, *VECTORS}
+    if encoding.axes == 2 and added & BY_DISTANCE:
+        return False
+    return added <= KNOWN and not ("temperature" in encoding.blanks and added - {"reach"})
+
+
+def _pairwise(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Block]:
+    """Blocks of queries, each with its bias for every pair."""
+    most = sizes.training_queries if torch.is_grad_enabled() else None
+    first = 0
+    for part, bias in biased_blocks(encoding, x, sizes, dense=False, most=most):
+        stop = first + part.queries
+        last = x.keys - x.queries + stop
+        yield Block(slice(first, stop), slice(last - part.keys, last), (Term(bias),))
+        first = stop
+
+
+def _parts(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Block]:
+    """All queries as one block; several if each needs numbers of its own for the keys, as a potential does."""
+    table = None
+    if "distance_bias" in encoding.blanks:
+        by_distance = encoding.distance_bias(even_distances(x)).to(x.q_BHTD.dtype)
+        table = descending(by_distance, x.queries, fill=0)[None, :, None]
+    first_key = _first_keys(encoding, x, sizes)
+    if "potential" not in encoding.blanks:
+        terms = () if table is None else (Term(table, skewed=True),)
+        yield Block(slice(0, x.queries), slice(0, x.keys), terms, first_key)
+        return
+    assert x.features_BHSF is not None
+    c_BHS, past = encoding.potential(x.features_BHSF), x.keys - x.queries
+    rows = x.queries if encoding.blanks & VECTORS else _whole_blocks(sizes.tile_queries)
+    for first in range(0, x.queries, rows):
+        stop = min(first + rows, x.queries)
+        # c_i is constant along a row, so the softmax cancels it. The number of the block's first query is added,
+        # which keeps the others small enough for float32.
+        of_keys = (c_BHS[..., past + first, None] - c_BHS[..., : past + stop])[:, :, None].to(x.q_BHTD.dtype)
+        terms = () if table is None else (Term(table[..., x.queries - stop :], skewed=True),)
+        own = None if first_key is None else first_key[:, first // QUERIES : _blocks(stop)].contiguous()
+        yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), own)
+
+
+def _vectors(encoding: Encoding, x: Operands) -> Vectors:
+    """The vectors a, b and c of the equation, with what meets them."""
+    dtype = x.q_BHTD.dtype
+
+    def by_distance(blank: str) -> Tensor:
+        return descending(getattr(encoding, blank)(even_distances(x)).to(dtype), x.queries, fill=0)
+
+    a = b = c = None
+    if "relative_keys" in encoding.blanks:
+        met = encoding.relative_query(x.raw_q_BHTD).to(dtype) * encoding.scale
+        a = Relative(by_distance("relative_keys"), met)
+    if "relative_queries" in encoding.blanks:
+        b = Relative(by_distance("relative_queries"), x.raw_k_BHSD.to(dtype) * encoding.scale)
+    if "relative_values" in encoding.blanks:
+        c = Relative(by_distance("relative_values"))
+    return a, b, c
+
+
+def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:
+    """The first key of every head and block of queries whose weight is not 0 in float32, int32 `[H, blocks]`.
+
+    None where no bias decays, or inputs are too short for the search to pay.
+    """
+    decays = encoding.blanks & {"distance_bias", "potential"} and not encoding.blanks & VECTORS
+    if torch.is_grad_enabled() or not decays or x.sinks or x.queries < sizes.tile_queries:
+        return None
+    bounds = ScoreBounds.of(TileInputs.of(encoding, x))
+    found = torch.zeros(x.q_BHTD.shape[1], _blocks(x.queries), dtype=torch.int32)
+    rows = _whole_blocks(sizes.skip_multiple)
+    for first in range(0, x.queries, rows):
+        queries = slice(first, min(first + rows, x.queries))
+        for first_key, heads in bounds.first_keys(queries, QUERIES):
+            found[heads, first // QUERIES : _blocks(queries.stop)] = first_key
+    return found
+
+
+def _blocks(queries: int) -> int:
+    """The number of the kernels' blocks that hold so many queries."""
+    return -(-queries // QUERIES)
+
+
+def _whole_blocks(queries: int) -> int:
+    """A number of queries near this one that fills the kernels' blocks."""
+    return max(1, queries // QUERIES) * QUERIES

@@ -1,0 +1,10 @@
+"""Kernels in C++, compiled for the CPU they run on at their first use. Without a compiler, torch's run instead.
+
+attention.h states the equation, and library.py how the kernels are compiled, proven and kept.
+"""
+
+from poscli.native.attention import Block, Relative, Term, Vectors, Visible, attention
+from poscli.native.fields import QUERIES
+from poscli.native.library import library, why_not
+
+__all__ = ["QUERIES", "Block", "Relative", "Term", "Vectors", "Visible", "attention", "library", "why_not"]

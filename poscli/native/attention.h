@@ -1,0 +1,138 @@
+// One call of causal attention, as Python describes it (attention.py has the same fields in the same order).
+//
+//     s[i, j] = scale q_i . k_j + sum of terms[i, j] + p_i . a[i - j] + r_j . b[i - j]
+//     o_i = sum over visible j of softmax_j(s[i, j]) (v_j + c[i - j])
+//
+// The queries are the last T of S tokens. Query i, counted among all tokens, sees the keys i - reach + 1 .. i (all
+// earlier ones if reach is 0) and the first `sinks`. Vectors by distance stand in descending order of the distance, so
+// that query t and key j meet entry T - 1 - t + j of the N = T + S - 1 entries.
+#pragma once
+#include "tiles.h"
+
+struct Strides {  // in numbers, of batch, head and token; the channels of a token are contiguous
+    int64_t batch, head, token;
+};
+
+struct Term {  // x[b, h, t, j] is at b * batch + h * head + t * query + j
+    const float *x;
+    float *grad;  // null if none is asked for
+    int64_t batch, head, query;
+    int64_t grad_batch, grad_head, grad_query;
+};
+
+struct Relative {  // vectors by distance, and what meets them
+    const float *met, *vectors;  // met: [B, H, tokens, width], null for c; vectors: [H or 1, N, width], null if absent
+    float *grad_met, *grad_vectors;  // like met, and [B, H, N, width]
+    Strides met_at, grad_met_at;
+    int64_t width, head;  // head: from the vectors of one head to those of the next
+};
+
+constexpr int MOST_TERMS = 4;
+
+struct Attention {
+    int64_t batch, heads, queries, keys, width, value_width, reach, sinks, terms, threads;
+    const float *q, *k, *v;
+    float *o, *lse;
+    const float *grad_o;
+    float *grad_q, *grad_k, *grad_v;  // the gradients of keys and values are added to what is there
+    Strides q_at, k_at, v_at, o_at, grad_o_at, grad_q_at, grad_k_at, grad_v_at;
+    Term term[MOST_TERMS];
+    Relative a, b, c;
+    const int32_t *first_key;  // [H, blocks of queries], keys before which have no weight; null: none
+    float scale;
+    int64_t past() const { return keys - queries; }
+    int64_t blocks() const { return (queries + QUERIES - 1) / QUERIES; }
+};
+
+struct Keys {
+    int64_t from, to;
+};
+
+// The ranges of keys, beginning at multiples of `tile`, that some query of the block from `start` sees; returns how many.
+static inline int visible_keys(const Attention &x, int64_t head, int64_t start, int64_t tile, Keys *out) {
+    const int64_t end = std::min(start + QUERIES, x.queries) + x.past();
+    int64_t from = x.first_key ? x.first_key[head * x.blocks() + start / QUERIES] : 0;
+    int count = 0;
+    if (x.reach) {
+        const int64_t near = std::max<int64_t>(start + x.past() - x.reach + 1, 0) / tile * tile;
+        const int64_t sinks = std::min(round_up(x.sinks, tile), near);
+        if (sinks > 0) out[count++] = {0, sinks};
+        from = std::max(from, near);
+    }
+    out[count++] = {from / tile * tile, end};
+    return count;
+}
+
+// The packed entry of vectors by distance that the last query of a tile meets with its first key. Packed vectors have
+// QUERIES entries more in front, which the missing queries of a block that is not full would meet.
+static inline int64_t first_entry(const Attention &x, int64_t start, int64_t key) { return x.queries - start + key; }
+static inline int64_t packed_entries(const Attention &x, int64_t tile) {
+    return round_up(x.queries, QUERIES) + round_up(x.keys, tile) + 2 * QUERIES + LANES;
+}
+static inline void pack_vectors(float *to, const float *x, int64_t count, int64_t width, int64_t entries, int64_t ld) {
+    std::memset(to, 0, QUERIES * ld * 4);
+    pack_rows(to + QUERIES * ld, x, count, width, width, entries - QUERIES, ld);
+}
+static inline void pack_vectors_by_channel(float *to, const float *x, int64_t count, int64_t width, int64_t ld) {
+    for (int64_t d = 0; d < width; d++) {
+        float *row = to + d * ld;
+        std::memset(row, 0, ld * 4);
+        for (int64_t n = 0; n < count; n++) row[QUERIES + n] = x[n * width + d];
+    }
+}
+
+// Adds the terms to a tile of scores [rows, ld] of the queries from `start` and `columns` keys from `key`, and gives
+// hidden keys the score -infinity.
+static inline void finish_scores(const Attention &x, float *scores, int64_t ld, int64_t batch, int64_t head,
+                                 int64_t start, int64_t rows, int64_t key, int64_t columns) {
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t query = start + r, last = query + x.past();
+        float *row = scores + r * ld;
+        const int64_t seen = std::clamp<int64_t>(last + 1 - key, 0, columns);
+        for (int64_t t = 0; t < x.terms; t++) {
+            const Term &term = x.term[t];
+            const float *more = term.x + batch * term.batch + head * term.head + query * term.query + key;
+            int64_t c = 0;
+            for (; c + LANES <= seen; c += LANES) store(row + c, load(row + c) + load(more + c));
+            for (; c < seen; c++) row[c] += more[c];
+        }
+        for (int64_t c = seen; c < columns; c++) row[c] = -INFINITY;
+        if (x.reach) {
+            const int64_t hidden = std::min(columns, last - x.reach + 1 - key);
+            for (int64_t c = std::max<int64_t>(0, x.sinks - key); c < hidden; c++) row[c] = -INFINITY;
+        }
+    }
+}
+
+// A tile by pair [QUERIES, ld] as a tile by distance [QUERIES, wide], wide = columns + QUERIES: pair (r, c) goes to
+// column c + QUERIES - 1 - r, other entries are 0.
+static inline void by_distance(float *to, int64_t wide, const float *tile, int64_t ld, int64_t rows, int64_t columns) {
+    for (int64_t r = 0; r < QUERIES; r++) {
+        float *row = to + r * wide;
+        std::memset(row, 0, wide * 4);
+        if (r < rows) std::memcpy(row + QUERIES - 1 - r, tile + r * ld, columns * 4);
+    }
+}
+
+// tile[r, c] += met_r . vectors[distance of (r, c)], for the vectors by channel from their entry for the tile on;
+// `wide` is scratch of QUERIES * (columns + QUERIES).
+static inline void add_met(float *tile, int64_t ld, const float *met, int64_t ld_met, const float *vectors,
+                           int64_t ld_vectors, int64_t width, int64_t columns, float *wide) {
+    const int64_t across = columns + QUERIES;
+    dot_tile(wide, across, met, ld_met, vectors, ld_vectors, width, across);
+    for (int64_t r = 0; r < QUERIES; r++)
+        for (int64_t c = 0; c < columns; c += LANES)
+            store(tile + r * ld + c, load(tile + r * ld + c) + load(wide + r * across + QUERIES - 1 - r + c));
+}
+
+// tile[r, c] += met_c . vectors[distance of (r, c)]; both by channel.
+static inline void add_met_by_keys(float *tile, int64_t ld, const float *met, int64_t ld_met, const float *vectors,
+                                   int64_t ld_vectors, int64_t width, int64_t columns) {
+    for (int64_t r = 0; r < QUERIES; r++)
+        for (int64_t c = 0; c < columns; c += LANES) {
+            const float *of_keys = met + c, *of_distance = vectors + QUERIES - 1 - r + c;
+            Vec sum = load(tile + r * ld + c);
+            for (int64_t d = 0; d < width; d++) sum += load(of_keys + d * ld_met) * load(of_distance + d * ld_vectors);
+            store(tile + r * ld + c, sum);
+        }
+}

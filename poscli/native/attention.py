@@ -1,0 +1,264 @@
+"""Causal attention with additive terms and relative vectors by the compiled kernels, with gradients, on a CPU.
+
+    s_ij = scale q_i . k_j + the sum of terms_ij + p_i . a[i-j] + r_j . b[i-j]        over the visible keys j
+    o_i  = sum_j softmax_j(s_ij) (v_j + c[i-j])
+
+Memory is O(tokens): no more than a tile of scores is held per thread. The results have the same bits on any number of
+threads. All tensors are float32.
+
+Shapes: B batch, H heads, T queries, S keys (the queries are the last T of the S tokens), D and E head widths of keys
+and values, W width of relative vectors, N = T + S - 1 distances in descending order: query t and key j meet entry
+T - 1 - t + j.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from poscli.native.fields import MOST_TERMS, QUERIES, CallFields, RelativeFields, TermFields, strides, term_at
+
+
+@dataclass(frozen=True)
+class Term:
+    """Numbers that are added to the scores, in one of three forms.
+
+    - One per distance, `[B or 1, H or 1, 1, N]`: `skewed`.
+    - One per key, `[B or 1, H or 1, 1, S]`.
+    - One per pair, `[B or 1, H or 1, T, S]`, with the queries in reverse order, of any strides.
+    """
+
+    x: Tensor
+    skewed: bool = False
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Vectors by distance, `[H or 1, N, W]`, and what meets them: queries `[B, H, T, W]` or keys `[B, H, S, W]`."""
+
+    vectors: Tensor
+    met: Tensor | None = None  # None for the vectors c, which are added to the values
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive queries of a call and the keys they see; the last query stands at the last of these keys."""
+
+    queries: slice
+    keys: slice
+    terms: tuple[Term, ...] = ()
+    # int32 [H, blocks of QUERIES queries]: keys before these have no weight and are skipped.
+    first_key: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visible:
+    """Which keys a query sees: the last `reach`, itself among them (0: all), and always the first `sinks`."""
+
+    reach: int = 0
+    sinks: int = 0
+
+
+EVERY_KEY = Visible()
+Vectors = tuple[Relative | None, Relative | None, Relative | None]
+NO_VECTORS: Vectors = (None, None, None)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a call knows besides tensors; `library` holds the kernels."""
+
+    library: ctypes.CDLL
+    blocks: tuple[Block, ...]
+    scale: float
+    visible: Visible
+
+
+def attention(
+    library: ctypes.CDLL,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    blocks: Sequence[Block],
+    *,
+    scale: float,
+    visible: Visible = EVERY_KEY,
+    vectors: Vectors = NO_VECTORS,
+) -> Tensor:
+    """Attention output `[B, H, T, E]` of queries, keys and values `[B, H, tokens, width]`.
+
+    The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) has one block.
+    """
+    assert len(blocks) == 1 or vectors == NO_VECTORS
+    plan = _Plan(library, tuple(blocks), scale, visible)
+    relative = [x for each in vectors for x in ((None, None) if each is None else (each.vectors, each.met))]
+    terms = [_ready(term.x) for block in blocks for term in block.terms]
+    out: Tensor = _Attention.apply(plan, *map(_ready, (*qkv, *relative)), *terms)
+    return out
+
+
+def _ready(x: Tensor | None) -> Tensor | None:
+    """The tensor with contiguous channels."""
+    return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
+class _Attention(torch.autograd.Function):
+    """The tensors are q, k, v, the vectors of a, b and c, each with what meets them, and the terms of all blocks."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *tensors: Tensor | None) -> Tensor:
+        q, k, v = tensors[:3]
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        assert all(x is None or x.dtype == torch.float32 for x in tensors)
+        out = _by_token(q, v.shape[3], torch.empty)
+        lses = []
+        for block, at in zip(plan.blocks, _terms_of(plan), strict=True):
+            call, lse = _call(plan, block, tensors, tensors[at]), q.new_empty(*q.shape[:2], _length(block.queries))
+            call.put(o=out[:, :, block.queries])
+            call.lse = lse.data_ptr()
+            plan.library.attention_forward(ctypes.byref(call))
+            lses.append(lse)
+        ctx.plan, ctx.count = plan, len(tensors)
+        ctx.save_for_backward(*tensors, out, *lses)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:
+        plan: _Plan = ctx.plan
+        tensors, (out, *lses) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        grad_o = grad_o if grad_o.stride(-1) == 1 else grad_o.contiguous()
+        grads = _Gradients(tensors, ctx.needs_input_grad[1:])
+        for block, lse, at in zip(plan.blocks, lses, _terms_of(plan), strict=True):
+            call = _call(plan, block, tensors, tensors[at])
+            call.put(o=out[:, :, block.queries], grad_o=grad_o[:, :, block.queries])
+            call.lse = lse.data_ptr()
+            grads.put(call, block, at)
+            plan.library.attention_backward(ctypes.byref(call))
+        return None, *grads.found()
+
+
+class _Gradients:
+    """The gradients of all tensors of a call. Those of what several texts or heads share are added up at the end."""
+
+    def __init__(self, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> None:
+        self.tensors, (q, k, v) = tensors, tensors[:3]
+        self.wanted, everyone = wanted, q.shape[:2]
+        self.grads: list[Tensor | None] = [_by_token(q, q.shape[3], torch.empty)]
+        self.grads += [_by_token(x, x.shape[3], torch.zeros) for x in (k, v)]
+        for x in tensors[3:9]:  # vectors have three dimensions, what meets them has four
+            by_token = x is not None and x.ndim == 4
+            shared = None if x is None or by_token else x.new_empty(*everyone, *x.shape[1:])
+            self.grads.append(_by_token(x, x.shape[3], torch.zeros) if by_token else shared)
+        for x, asked in zip(tensors[9:], wanted[9:], strict=True):
+            self.grads.append(x.new_zeros(*everyone, *x.shape[2:]) if asked else None)
+
+    def put(self, call: CallFields, block: Block, terms: slice) -> None:
+        """Tell the kernels where to put the gradients of a block."""
+        q, k, v, *relative = self.grads[:9]
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        call.put(grad_q=q[:, :, block.queries], grad_k=k[:, :, block.keys], grad_v=v[:, :, block.keys])
+        for fields, vectors, met in zip((call.a, call.b, call.c), relative[::2], relative[1::2], strict=True):
+            if vectors is not None:
+                fields.grad_vectors = vectors.data_ptr()
+            if met is not None:
+                fields.grad_met, fields.grad_met_at = met.data_ptr(), strides(met)
+        queries = _length(block.queries)
+        for index, (term, grad) in enumerate(zip(block.terms, self.grads[terms], strict=True)):
+            if grad is not None:
+                fields = call.term[index]
+                fields.grad, *steps = term_at(grad, queries, skewed=term.skewed)
+                fields.grad_batch, fields.grad_head, fields.grad_query = steps
+
+    def found(self) -> list[Tensor | None]:
+        """The gradient of every tensor; None where there is none."""
+        return [
+            None if grad is None or not asked else _summed(grad, x)
+            for grad, x, asked in zip(self.grads, self.tensors, self.wanted, strict=True)
+        ]
+
+
+def _summed(grad: Tensor, x: Tensor) -> Tensor:
+    """A gradient for every text and head, added up to the shape of the tensor."""
+    if grad.shape == x.shape:
+        return grad
+    if x.ndim == 3:  # vectors [H or 1, N, W]
+        return grad.sum(0).sum_to_size(x.shape)
+    return grad.sum_to_size(x.shape)
+
+
+def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Sequence[Tensor | None]) -> CallFields:
+    """The description of a block for the kernels, without results."""
+    q, k, v = (x[:, :, at] for x, at in zip(tensors, (block.queries, block.keys, block.keys), strict=False))  # type: ignore[index]
+    (batch, heads, queries, width), keys = q.shape, k.shape[2]
+    assert k.shape == (batch, heads, keys, width)
+    assert v.shape[:3] == k.shape[:3]
+    assert queries <= keys
+    call = CallFields(
+        batch, heads, queries, keys, width, v.shape[3], plan.visible.reach, plan.visible.sinks, len(terms)
+    )
+    call.threads, call.scale = torch.get_num_threads(), plan.scale
+    call.put(q=q, k=k, v=v)
+    _check_terms(block, terms, queries, keys)
+    for index, (term, x) in enumerate(zip(block.terms, terms, strict=True)):
+        assert x is not None
+        first, *steps = term_at(x, queries, skewed=term.skewed)
+        call.term[index] = TermFields(first, None, *steps)
+    for name, vectors, met in zip("abc", tensors[3:9:2], tensors[4:9:2], strict=True):
+        if vectors is not None:
+            setattr(call, name, _relative(vectors, met, queries + keys - 1))
+    if (first_key := block.first_key) is not None:
+        assert first_key.dtype == torch.int32
+        assert first_key.is_contiguous()
+        assert first_key.shape == (heads, -(-queries // QUERIES))
+        call.first_key = first_key.data_ptr()
+    return call
+
+
+def _check_terms(block: Block, terms: Sequence[Tensor | None], queries: int, keys: int) -> None:
+    """The kernels read memory unchecked: the terms must have all entries."""
+    assert len(terms) <= MOST_TERMS
+    for term, x in zip(block.terms, terms, strict=True):
+        assert x is not None
+        assert x.shape[2] in (1, queries)
+        assert x.shape[3] >= (queries + keys - 1 if term.skewed else keys)
+        assert not (term.skewed and x.shape[2] != 1)
+
+
+def _relative(vectors: Tensor, met: Tensor | None, distances: int) -> RelativeFields:
+    assert vectors.is_contiguous()
+    assert vectors.shape[1] == distances
+    head = 0 if len(vectors) == 1 else vectors.stride(0)
+    fields = RelativeFields(None, vectors.data_ptr(), width=vectors.shape[2], head=head)
+    if met is not None:
+        assert met.shape[3] == vectors.shape[2]
+        fields.met, fields.met_at = met.data_ptr(), strides(met)
+    return fields
+
+
+def _terms_of(plan: _Plan) -> list[slice]:
+    """Where the terms of each block stand among the tensors."""
+    found, first = [], 9
+    for block in plan.blocks:
+        found.append(slice(first, first + len(block.terms)))
+        first += len(block.terms)
+    return found
+
+
+def _by_token(x: Tensor, width: int, make: Any) -> Tensor:
+    """A new tensor `[B, H, tokens, width]` in which the heads of a token are contiguous, as projections need them."""
+    batch, heads, tokens, _ = x.shape
+    made: Tensor = make(batch, tokens, heads, width, dtype=torch.float32)
+    return made.transpose(1, 2)
+
+
+def _length(x: slice) -> int:
+    return int(x.stop - x.start)

@@ -1,0 +1,84 @@
+"""The structures of attention.h, field by field in the same order, and how tensors fill them."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int64, c_void_p
+
+from torch import Tensor
+
+MOST_TERMS = 4
+BYTES = 4  # of a float32
+QUERIES = 32  # queries of a block of the kernels, of which each has a first key
+
+
+class Strides(ctypes.Structure):
+    """Strides of a tensor `[B, H, tokens, channels]` whose channels are contiguous, in numbers."""
+
+    _fields_ = [(name, c_int64) for name in ("batch", "head", "token")]
+
+
+class TermFields(ctypes.Structure):
+    """A term of the scores, and the gradient that is added up for it."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("grad", c_void_p),
+        *((name, c_int64) for name in ("batch", "head", "query", "grad_batch", "grad_head", "grad_query")),
+    ]
+
+
+class RelativeFields(ctypes.Structure):
+    """Vectors by distance, and the queries or keys that meet them."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("met", "vectors", "grad_met", "grad_vectors")),
+        ("met_at", Strides),
+        ("grad_met_at", Strides),
+        ("width", c_int64),
+        ("head", c_int64),
+    ]
+
+
+TENSORS = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")  # those with strides
+
+
+class CallFields(ctypes.Structure):
+    """One call of the kernels."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("batch", "heads", "queries", "keys", "width", "value_width")),
+        *((name, c_int64) for name in ("reach", "sinks", "terms", "threads")),
+        *((name, c_void_p) for name in ("q", "k", "v", "o", "lse", "grad_o", "grad_q", "grad_k", "grad_v")),
+        *((f"{name}_at", Strides) for name in TENSORS),
+        ("term", TermFields * MOST_TERMS),
+        ("a", RelativeFields),
+        ("b", RelativeFields),
+        ("c", RelativeFields),
+        ("first_key", c_void_p),
+        ("scale", c_float),
+    ]
+
+    def put(self, **tensors: Tensor) -> None:
+        """Set the pointers and strides of some of `TENSORS`, `[B, H, tokens, channels]`."""
+        for name, x in tensors.items():
+            setattr(self, name, x.data_ptr())
+            setattr(self, f"{name}_at", strides(x))
+
+
+def strides(x: Tensor) -> Strides:
+    """The strides of a tensor whose channels are contiguous; a batch or head of size 1 is shared by all."""
+    assert x.stride(3) == 1 or x.shape[3] == 1
+    return Strides(*x.stride()[:3])
+
+
+def term_at(x: Tensor, queries: int, *, skewed: bool) -> tuple[int, int, int, int]:
+    """Address of the entry of the first query and key, and the strides of batch, head and query, of a term."""
+    batch, head = (0 if x.shape[dim] == 1 else x.stride(dim) for dim in (0, 1))
+    if skewed:
+        first, query = queries - 1, -1
+    elif x.shape[2] == 1:
+        first, query = 0, 0
+    else:  # the queries are in reverse order
+        first, query = (queries - 1) * x.stride(2), -x.stride(2)
+    return x.data_ptr() + BYTES * first, batch, head, query

@@ -1,0 +1,152 @@
+// Attention output and log-sum-exp of the scores, tile by tile with a running maximum (Milakov and Gimelshein, 2018,
+// arXiv:1805.02867): no more than a tile of scores is held per thread. Every block of queries is computed alike on
+// whatever thread, so the result does not depend on the number of threads.
+#include "attention.h"
+
+constexpr int KEYS = 128;  // keys of a tile: 16 KiB of scores
+constexpr int WIDE = KEYS + QUERIES;
+
+namespace {
+
+// Keys, values and vectors by distance of all heads, in the order in which tiles read them.
+struct Packed {
+    int64_t tokens, ld, ev, entries, ldn;  // ld, ldn: of rows by channel; no power of two, so that rows differ in cache sets
+    Buffer k, v, a, b, rk, c;
+    explicit Packed(const Attention &x)
+        : tokens(round_up(x.keys, KEYS)), ld(tokens + LANES), ev(round_up(x.value_width, LANES)),
+          entries(packed_entries(x, KEYS)), ldn(round_up(entries, LANES) + LANES),
+          k(x.batch * x.heads * x.width * ld), v(x.batch * x.heads * tokens * ev),
+          a(x.a.vectors ? x.heads * x.a.width * ldn : 0), b(x.b.vectors ? x.heads * x.b.width * ldn : 0),
+          rk(x.b.vectors ? x.batch * x.heads * x.b.width * ld : 0), c(x.c.vectors ? x.heads * entries * ev : 0) {}
+
+    void pack_head(const Attention &x, int64_t bh) {
+        const int64_t batch = bh / x.heads, head = bh % x.heads, count = x.queries + x.keys - 1;
+        pack_columns(k.p + bh * x.width * ld, x.k + batch * x.k_at.batch + head * x.k_at.head, x.keys, x.width,
+                     x.k_at.token, ld);
+        pack_rows(v.p + bh * tokens * ev, x.v + batch * x.v_at.batch + head * x.v_at.head, x.keys, x.value_width,
+                  x.v_at.token, tokens, ev);
+        if (x.b.vectors)
+            pack_columns(rk.p + bh * x.b.width * ld, x.b.met + batch * x.b.met_at.batch + head * x.b.met_at.head,
+                         x.keys, x.b.width, x.b.met_at.token, ld);
+        if (batch) return;
+        if (x.a.vectors)
+            pack_vectors_by_channel(a.p + head * x.a.width * ldn, x.a.vectors + head * x.a.head, count, x.a.width, ldn);
+        if (x.b.vectors)
+            pack_vectors_by_channel(b.p + head * x.b.width * ldn, x.b.vectors + head * x.b.head, count, x.b.width, ldn);
+        if (x.c.vectors)
+            pack_vectors(c.p + head * entries * ev, x.c.vectors + head * x.c.head, count, x.value_width, entries, ev);
+    }
+};
+
+// A block of queries of one head, and the results so far.
+struct Block {
+    const Attention &x;
+    const Packed &keys;
+    Buffer q, rq, scores, wide, o;
+    int64_t batch, head, bh, start, rows;
+    float top[QUERIES], sum[QUERIES];
+
+    Block(const Attention &x, const Packed &keys)
+        : x(x), keys(keys), q(QUERIES * x.width), rq(QUERIES * x.a.width), scores(QUERIES * KEYS),
+          wide(QUERIES * WIDE), o(QUERIES * keys.ev) {}
+
+    void begin(int64_t of, int64_t block) {
+        bh = of, batch = of / x.heads, head = of % x.heads, start = block * QUERIES;
+        rows = std::min<int64_t>(QUERIES, x.queries - start);
+        pack_rows(q.p, x.q + batch * x.q_at.batch + head * x.q_at.head + start * x.q_at.token, rows, x.width,
+                  x.q_at.token, QUERIES, x.width, x.scale);
+        if (x.a.vectors)
+            pack_rows(rq.p, x.a.met + batch * x.a.met_at.batch + head * x.a.met_at.head + start * x.a.met_at.token,
+                      rows, x.a.width, x.a.met_at.token, QUERIES, x.a.width);
+        o.clear(QUERIES * keys.ev);
+        std::fill(top, top + QUERIES, -INFINITY);
+        std::fill(sum, sum + QUERIES, 0.f);
+    }
+
+    void take(int64_t key, int64_t columns) {
+        float *s = scores.p;
+        const int64_t entry = first_entry(x, start, key);
+        dot_tile(s, KEYS, q.p, x.width, keys.k.p + bh * x.width * keys.ld + key, keys.ld, x.width, columns);
+        if (x.a.vectors)
+            add_met(s, KEYS, rq.p, x.a.width, keys.a.p + head * x.a.width * keys.ldn + entry, keys.ldn, x.a.width,
+                    columns, wide.p);
+        if (x.b.vectors)
+            add_met_by_keys(s, KEYS, keys.rk.p + bh * x.b.width * keys.ld + key, keys.ld,
+                            keys.b.p + head * x.b.width * keys.ldn + entry, keys.ldn, x.b.width, columns);
+        finish_scores(x, s, KEYS, batch, head, start, rows, key, columns);
+        bool weight = false;
+        for (int64_t r = 0; r < rows; r++) weight |= weigh(r, columns);
+        if (!weight) return;
+        add_tile(o.p, keys.ev, QUERIES, s, KEYS, 1, keys.v.p + (bh * keys.tokens + key) * keys.ev, keys.ev, columns,
+                 keys.ev);
+        if (x.c.vectors) {
+            by_distance(wide.p, columns + QUERIES, s, KEYS, rows, columns);
+            add_tile(o.p, keys.ev, QUERIES, wide.p, columns + QUERIES, 1,
+                     keys.c.p + (head * keys.entries + entry) * keys.ev, keys.ev, columns + QUERIES, keys.ev);
+        }
+    }
+
+    // Scores of a row -> e^(score - maximum so far); earlier results are rescaled if the maximum has risen. Returns
+    // whether any key has a weight.
+    bool weigh(int64_t r, int64_t columns) {
+        float *row = scores.p + r * KEYS;
+        Vec most = load(row);
+        for (int64_t c = LANES; c < columns; c += LANES) most = larger(most, load(row + c));
+        const float high = largest_lane(most);
+        if (high < top[r] - NO_WEIGHT && !has_nan(row, columns)) {
+            std::memset(row, 0, columns * 4);
+            return false;
+        }
+        if (high > top[r]) {
+            const float fade = std::exp(top[r] - high);
+            top[r] = high;
+            sum[r] *= fade;
+            for (int64_t e = 0; e < keys.ev; e++) o.p[r * keys.ev + e] *= fade;
+        }
+        const float base = top[r] == -INFINITY ? 0 : top[r];
+        Vec total = Vec{};
+        for (int64_t c = 0; c < columns; c += LANES) {
+            const Vec p = exponential(load(row + c) - base);
+            total += p;
+            store(row + c, p);
+        }
+        sum[r] += sum_of_lanes(total);
+        return true;
+    }
+
+    void finish() {
+        for (int64_t r = 0; r < rows; r++) {
+            float *to = x.o + batch * x.o_at.batch + head * x.o_at.head + (start + r) * x.o_at.token;
+            const float share = 1 / sum[r];
+            for (int64_t e = 0; e < x.value_width; e++) to[e] = o.p[r * keys.ev + e] * share;
+            x.lse[bh * x.queries + start + r] = top[r] + std::log(sum[r]);
+        }
+    }
+};
+
+}  // namespace
+
+extern "C" void attention_forward(const Attention *call) {
+    const Attention &x = *call;
+    const int64_t all_heads = x.batch * x.heads;
+    Packed keys(x);
+#pragma omp parallel num_threads((int)x.threads)
+    {
+        WithoutSubnormals quick;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t bh = 0; bh < all_heads; bh++) keys.pack_head(x, bh);
+        Block block(x, keys);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < all_heads * x.blocks(); task++) {  // the longest first
+            block.begin(task % all_heads, x.blocks() - 1 - task / all_heads);
+            Keys ranges[2];
+            int count = visible_keys(x, block.head, block.start, KEYS, ranges);
+            while (count--) {  // the nearest keys first: beside their scores, far keys may have no weight
+                const Keys seen = ranges[count];
+                for (int64_t key = seen.from + (seen.to - 1 - seen.from) / KEYS * KEYS; key >= seen.from; key -= KEYS)
+                    block.take(key, std::min<int64_t>(KEYS, round_up(seen.to - key, LANES)));
+            }
+            block.finish();
+        }
+    }
+}

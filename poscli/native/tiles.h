@@ -1,0 +1,88 @@
+// Products of small tiles that stay in the first-level cache, and copies of tensors in the order that they need.
+#pragma once
+#include <algorithm>
+
+#include "simd.h"
+
+constexpr int QUERIES = 32;                      // queries of a tile
+constexpr int DOT_VECTORS = LANES == 16 ? 4 : 2;  // vectors of columns that the registers hold for four rows
+
+// Rows of `width` numbers -> `count` rows of `ld` numbers, the rest filled with zeros; all numbers times `scale`.
+static inline void pack_rows(float *to, const float *x, int64_t rows, int64_t width, int64_t stride, int64_t count,
+                             int64_t ld, float scale = 1) {
+    for (int64_t i = 0; i < count; i++) {
+        float *row = to + i * ld;
+        const int64_t filled = i < rows ? width : 0;
+        for (int64_t d = 0; d < filled; d++) row[d] = x[i * stride + d] * scale;
+        for (int64_t d = filled; d < ld; d++) row[d] = 0;
+    }
+}
+
+// Rows of `width` numbers -> `width` rows of `ld` numbers, the transpose, the rest filled with zeros.
+static inline void pack_columns(float *to, const float *x, int64_t rows, int64_t width, int64_t stride, int64_t ld) {
+    for (int64_t first = 0; first < ld; first += LANES)
+        for (int64_t d = 0; d < width; d++)
+            for (int64_t j = first; j < std::min(first + LANES, ld); j++)
+                to[d * ld + j] = j < rows ? x[j * stride + d] : 0;
+}
+
+template <int ROWS, int VECTORS>
+static inline void dot_registers(float *out, int64_t ld, const float *a, int64_t lda, const float *b, int64_t ldb,
+                                 int64_t width) {
+    Vec sum[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < VECTORS; c++) sum[r][c] = Vec{};
+    for (int64_t d = 0; d < width; d++) {
+        Vec y[VECTORS];
+        for (int c = 0; c < VECTORS; c++) y[c] = load(b + d * ldb + c * LANES);
+        for (int r = 0; r < ROWS; r++) {
+            const Vec x = all(a[r * lda + d]);
+            for (int c = 0; c < VECTORS; c++) sum[r][c] += x * y[c];
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < VECTORS; c++) store(out + r * ld + c * LANES, sum[r][c]);
+}
+
+// out[r, c] = sum over d of a[r, d] b[d, c], for QUERIES rows and `columns` columns, a multiple of LANES.
+static inline void dot_tile(float *out, int64_t ld, const float *a, int64_t lda, const float *b, int64_t ldb,
+                            int64_t width, int64_t columns) {
+    int64_t c = 0;
+    for (; c + DOT_VECTORS * LANES <= columns; c += DOT_VECTORS * LANES)
+        for (int r = 0; r < QUERIES; r += 4)
+            dot_registers<4, DOT_VECTORS>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width);
+    for (; c < columns; c += LANES)
+        for (int r = 0; r < QUERIES; r += 8)
+            dot_registers<8, 1>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width);
+}
+
+template <int ROWS, int VECTORS>
+static inline void add_registers(float *to, int64_t ld, const float *w, int64_t row, int64_t next, const float *x,
+                                 int64_t ldx, int64_t count) {
+    Vec sum[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < VECTORS; c++) sum[r][c] = load(to + r * ld + c * LANES);
+    for (int64_t n = 0; n < count; n++) {
+        Vec y[VECTORS];
+        for (int c = 0; c < VECTORS; c++) y[c] = load(x + n * ldx + c * LANES);
+        for (int r = 0; r < ROWS; r++) {
+            const Vec weight = all(w[r * row + n * next]);
+            for (int c = 0; c < VECTORS; c++) sum[r][c] += weight * y[c];
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < VECTORS; c++) store(to + r * ld + c * LANES, sum[r][c]);
+}
+
+// to[r, :] += sum over n < count of w[r, n] x[n, :], where w[r, n] is at r * row + n * next. `rows` is a multiple of 8,
+// `width` one of LANES.
+static inline void add_tile(float *to, int64_t ld, int64_t rows, const float *w, int64_t row, int64_t next,
+                            const float *x, int64_t ldx, int64_t count, int64_t width) {
+    int64_t c = 0;
+    for (; c + 2 * LANES <= width; c += 2 * LANES)
+        for (int64_t r = 0; r < rows; r += 8)
+            add_registers<8, 2>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
+    for (; c < width; c += LANES)
+        for (int64_t r = 0; r < rows; r += 8)
+            add_registers<8, 1>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
+}

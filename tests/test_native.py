@@ -1,0 +1,318 @@
+"""The compiled kernels: the formula, the same bits on any number of threads, and machines that cannot have them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from toys import make
+
+from poscli.attention import Place, choose
+from poscli.model.parts import RMSNorm, gated
+from poscli.native import Block, Relative, Term, Visible, attention, library, proof
+from poscli.native import library as library_of
+from poscli.native.layers import rms_norm, swiglu
+from poscli.native.library import why_not
+
+UNIT = 2.0**-24
+REAL = "" if (found := library()) is None else found._name  # the file of the kernels of this machine
+needs_kernels = pytest.mark.skipif(library() is None, reason=f"no compiled kernels: {why_not()}")
+
+
+def kernels() -> ctypes.CDLL:
+    found = library()
+    assert found is not None
+    return found
+
+
+def randoms(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=draw).requires_grad_() for shape in shapes]
+
+
+@needs_kernels
+def test_the_kernels_are_proven() -> None:
+    assert proof.disagreement(kernels()) == ""
+
+
+class Wrong:
+    """The real library, but for one kernel, whose arguments are changed before the call."""
+
+    def __init__(self, name: str, fault: Callable) -> None:
+        self.name, self.fault = name, fault
+
+    def __getattr__(self, name: str) -> Callable:
+        real = getattr(kernels(), name)
+        return (lambda *arguments: self.fault(real, *arguments)) if name == self.name else real
+
+
+def shifted_scale(real: Callable, call: ctypes.Structure) -> None:
+    call._obj.scale *= 1.0001
+    real(call)
+
+
+def one_key_less(real: Callable, call: ctypes.Structure) -> None:
+    call._obj.reach -= 1
+    real(call)
+
+
+def another_table(real: Callable, call: ctypes.Structure) -> None:
+    call._obj.term[0].x += 4
+    real(call)
+
+
+def another_gradient(real: Callable, call: ctypes.Structure) -> None:
+    call._obj.term[0].grad += 4
+    real(call)
+
+
+def vectors_of_the_first_head(real: Callable, call: ctypes.Structure) -> None:
+    call._obj.a.head = 0
+    real(call)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("attention_forward", shifted_scale),
+        ("attention_forward", one_key_less),
+        ("attention_forward", another_table),
+        ("attention_backward", shifted_scale),
+        ("attention_backward", another_gradient),
+        ("attention_backward", vectors_of_the_first_head),
+    ],
+)
+def test_a_wrong_kernel_is_found(name: str, fault: Callable) -> None:
+    assert "differs" in proof.disagreement(Wrong(name, fault))  # type: ignore[arg-type]
+
+
+CASES = {  # batch, heads, queries, keys, width, width of values
+    "one token": (1, 1, 1, 1, 4, 4),
+    "one query": (2, 1, 1, 300, 16, 16),
+    "odd sizes": (1, 3, 33, 161, 7, 13),
+    "wide heads": (1, 1, 65, 129, 96, 160),
+    "whole tiles": (1, 2, 256, 256, 16, 16),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("reach", [0, 1, 50])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_attention_equals_the_formula(case: tuple[int, ...], reach: int) -> None:
+    batch, heads, queries, keys, width, values = case
+    inputs = randoms((batch, queries, heads, width), (batch, keys, heads, width), (batch, keys, heads, values))
+    upstream = torch.randn(batch, heads, queries, values)
+
+    def run(attend: Callable, x: list[Tensor]) -> list[Tensor]:
+        out = attend(*(each.transpose(1, 2) for each in x))
+        return [out, *torch.autograd.grad(out, x, upstream.to(out.dtype))]
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        whole = [Block(slice(0, queries), slice(0, keys))]
+        return attention(kernels(), (q, k, v), whole, scale=0.4, visible=Visible(reach=reach))
+
+    def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        apart = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
+        hidden = (apart < 0) | (apart >= reach if reach else apart < 0)
+        return (0.4 * q @ k.mT).masked_fill(hidden, -math.inf).softmax(-1) @ v
+
+    exact = run(formula, [x.detach().double().requires_grad_() for x in inputs])
+    for found, wanted in zip(run(ours, inputs), exact, strict=True):
+        # Scores of the order of 10, sums of up to 96 products, and sums over up to 300 keys. With one key seen, the
+        # gradients of queries and keys are differences of equal numbers of the order of 1 to 10.
+        assert float((found - wanted).detach().abs().max()) <= 256 * UNIT * max(1.0, float(wanted.detach().abs().max()))
+
+
+@needs_kernels
+def test_blocks_of_queries_with_terms_of_their_own_are_one_call() -> None:
+    q, k, v, pairs = randoms((1, 2, 90, 8), (1, 2, 100, 8), (1, 2, 100, 8), (1, 2, 90, 100))
+    upstream = torch.randn(1, 2, 90, 8)
+
+    def run(blocks: list[Block]) -> list[Tensor]:
+        out = attention(kernels(), (q, k, v), blocks, scale=1.0)
+        return [out, *torch.autograd.grad(out, [q, k, v, pairs], upstream)]
+
+    def block(start: int, stop: int) -> Block:
+        return Block(slice(start, stop), slice(0, stop + 10), (Term(pairs[:, :, start:stop, : stop + 10].flip(2)),))
+
+    for one, other in zip(run([block(0, 90)]), run([block(0, 40), block(40, 90)]), strict=True):
+        assert float((one - other).detach().abs().max()) <= 64 * UNIT * float(one.detach().abs().max())
+
+
+@needs_kernels
+def test_results_have_the_same_bits_on_any_number_of_threads() -> None:
+    q, k, v, table, a = randoms((3, 2, 200, 16), (3, 2, 200, 16), (3, 2, 200, 16), (1, 2, 1, 399), (1, 399, 16))
+    x, weight = randoms((7, 33, 20), (20,))
+
+    def run(threads: int) -> list[Tensor]:
+        torch.set_num_threads(threads)
+        whole = [Block(slice(0, 200), slice(0, 200), (Term(table, skewed=True),))]
+        vectors = (Relative(a, q), None, None)
+        out = attention(kernels(), (q, k, v), whole, scale=0.25, vectors=vectors)
+        normed = rms_norm(kernels(), x, weight, 1e-6)
+        grads = torch.autograd.grad(out.square().sum() + normed.square().sum(), [q, k, v, table, a, x, weight])
+        return [out, normed, *grads]
+
+    try:
+        one, three = run(1), run(3)
+    finally:
+        torch.set_num_threads(1)
+    assert all(torch.equal(x, y) for x, y in zip(one, three, strict=True))
+
+
+@needs_kernels
+def test_far_keys_without_weight_are_skipped_and_a_nan_among_them_is_not() -> None:
+    q, k, v = (x.detach() for x in randoms((1, 1, 400, 8), (1, 1, 400, 8), (1, 1, 400, 8)))
+    steep = -2.0 * torch.arange(399, -400, -1).clamp(min=0).float()[None, None, None]
+    whole = [Block(slice(0, 400), slice(0, 400), (Term(steep, skewed=True),))]
+    entry = 399 - (torch.arange(400)[:, None] - torch.arange(400))
+    hidden = torch.ones(400, 400, dtype=torch.bool).triu(1)
+    exact = (q.double() @ k.double().mT + steep[0, 0, 0][entry]).masked_fill(hidden, -math.inf).softmax(-1) @ v.double()
+    found = attention(kernels(), (q, k, v), whole, scale=1.0)
+    assert float((found - exact).abs().max()) <= 64 * UNIT * float(exact.abs().max())
+    k[0, 0, 0] = math.nan
+    assert attention(kernels(), (q, k, v), whole, scale=1.0).isnan().all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [(1, 1), (3, 37), (2, 70, 64)])
+def test_layers_equal_their_formulas(shape: tuple[int, ...]) -> None:
+    x, up, weight = randoms(shape, shape, shape[-1:])
+    x = (30 * x).detach().requires_grad_()
+    upstream = torch.randn(shape)
+    pairs = [
+        (lambda x, up, _: swiglu(kernels(), x, up), lambda x, up, _: F.silu(x) * up, [x, up, None]),
+        (
+            lambda x, _, w: rms_norm(kernels(), x, w, 1e-6),
+            lambda x, _, w: F.rms_norm(x, w.shape, w, 1e-6),
+            [x, None, weight],
+        ),
+    ]
+    for ours, torchs, inputs in pairs:
+        exact = [None if each is None else each.detach().double().requires_grad_() for each in inputs]
+        found = run_with_gradients(ours, inputs, upstream)
+        for one, other in zip(found, run_with_gradients(torchs, exact, upstream.double()), strict=True):
+            assert float((one - other).abs().max()) <= 32 * UNIT * max(0.1, float(other.abs().max()))
+
+
+def run_with_gradients(of: Callable, inputs: list, upstream: Tensor) -> list[Tensor]:
+    out = of(*inputs)
+    grads = torch.autograd.grad(out, [x for x in inputs if x is not None], upstream)
+    return [x.detach() for x in (out, *grads)]
+
+
+@needs_kernels
+def test_the_model_uses_them_for_float32_alone() -> None:
+    norm = RMSNorm(8)
+    assert "Norm" in str(norm(torch.ones(2, 8)).grad_fn)
+    assert "_Norm" in str(norm(torch.ones(2, 8)).grad_fn)
+    assert "_Norm" not in str(norm.double()(torch.ones(2, 8, dtype=torch.float64)).grad_fn)
+    half = torch.ones(2, 8, dtype=torch.bfloat16, requires_grad=True)
+    assert torch.equal(gated(half, half), F.silu(half) * half)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder without kernels, and a process that has not loaded any."""
+    monkeypatch.setenv("POSCLI_CACHE", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    library_of.__globals__["_loaded"].cache_clear()
+    yield tmp_path / "native"
+    library_of.__globals__["_loaded"].cache_clear()
+
+
+def fake_compiler(folder: Path, script: str) -> str:
+    path = folder / "c++"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def copying_compiler(folder: Path) -> str:
+    """A compiler that needs no time: it copies the kernels of this machine to where they are asked for."""
+    return fake_compiler(folder, f'while [ "$1" != -o ]; do shift; done; cp "{REAL}" "$2"')
+
+
+def assert_torch_takes_over(reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert library() is None
+    assert reason in why_not()
+    choice = choose(make("alibi"))
+    assert choice.name == "sdpa"
+    assert reason in choice.reason
+    assert reason in " ".join(capsys.readouterr().err.split())
+    norm = RMSNorm(8)
+    assert torch.equal(norm(torch.ones(2, 8)), F.rms_norm(torch.ones(2, 8), (8,), norm.weight, 1e-6))
+
+
+def test_without_a_compiler_torch_takes_over(fresh, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("PATH", str(fresh))
+    assert_torch_takes_over("no C++ compiler (c++, g++, clang++) is found", capsys)
+
+
+def test_a_compiler_that_is_asked_for_must_exist(fresh, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("CXX", "c+++")
+    assert_torch_takes_over("CXX=c+++ is not found", capsys)
+
+
+def test_a_compiler_that_fails_is_quoted(fresh, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, "echo 'x.cpp:1: error: no such thing' >&2; exit 1"))
+    assert_torch_takes_over("cannot compile them: x.cpp:1: error: no such thing", capsys)
+
+
+def test_what_is_no_library_is_not_loaded(fresh, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, 'while [ "$1" != -o ]; do shift; done; echo no > "$2"'))
+    assert_torch_takes_over("the compiled kernels cannot be loaded", capsys)
+    assert not list(fresh.glob("*"))
+
+
+@needs_kernels
+def test_kernels_that_are_wrong_are_not_used(fresh, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("CXX", copying_compiler(tmp_path))
+    monkeypatch.setitem(library_of.__globals__, "disagreement", lambda _: "the output differs by 1.0")
+    assert_torch_takes_over("wrong on this CPU: the output differs by 1.0", capsys)
+    assert not list(fresh.glob("*"))
+
+
+def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSCLI_NATIVE", "0")
+    assert choose(make("none")).name == "sdpa"
+    assert choose(make("none")).reason == "not native: POSCLI_NATIVE=0 switches compiled kernels off"
+    assert choose(make("none"), place=Place(gradient=False)).name == "tiles"
+
+
+@needs_kernels
+def test_kernels_are_compiled_once_and_damaged_ones_again(fresh, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("CXX", copying_compiler(tmp_path))
+    assert library() is not None
+    assert "compiling kernels for this CPU, once" in capsys.readouterr().err
+    (kept,) = fresh.iterdir()
+    whole = kept.read_bytes()
+    library_of.__globals__["_loaded"].cache_clear()
+    assert library() is not None
+    assert capsys.readouterr().err == ""
+    kept.unlink()  # the loaded file stays as it is
+    kept.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+    library_of.__globals__["_loaded"].cache_clear()
+    assert library() is not None
+    assert "is damaged: its kernels are compiled again" in " ".join(capsys.readouterr().err.split())
+    assert [path.read_bytes() for path in fresh.iterdir()] == [whole]
+
+
+@needs_kernels
+def test_a_folder_that_cannot_be_written_costs_a_compilation_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    code = "from poscli.native import library, why_not; print(library() is not None, why_not())"
+    environment = os.environ | {"POSCLI_CACHE": str(tmp_path / "cache"), "CXX": copying_compiler(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == ["True"]
+    assert "cannot be kept" in " ".join(done.stderr.split())
