@@ -62,7 +62,7 @@ def test_both_libraries_are_timed_on_equal_tokens(tmp_path: Path, capsys: pytest
     assert rows["speedup"].to_numpy() == pytest.approx((rows["peer_seconds"] / rows["seconds"]).to_numpy(), rel=1e-9)
     assert rows["peer_tokens_per_s"].to_numpy() == pytest.approx((rows["tokens"] / rows["peer_seconds"]).to_numpy())
     drawn = pictures.draw(bench.own(bench.costs.table()), bench.own(rows), tmp_path)
-    assert tmp_path / "against.png" in drawn
+    assert tmp_path / "against-x-transformers.png" in drawn
 
 
 @pytest.mark.usefixtures("library")
