@@ -1,7 +1,7 @@
 """A GPT in plain PyTorch, as people write it: one matrix for q, k and v, torch's attention, LayerNorm, GELU, no biases.
 
-It is decoder-only and pre-norm, and uses nothing of poscli: `poscli bench --against nanogpt-like` shows what poscli's
-own model gains or loses beside it. Position encodings for it are in plain_positions.py.
+It is decoder-only and pre-norm, and uses nothing of poscli's model, which `poscli bench --against nanogpt-like` times
+beside it. Position encodings for it are in plain_positions.py.
 
 Shapes: B batch, T tokens, H heads, D head width, W model width, V vocabulary.
 """
