@@ -9,7 +9,7 @@
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
 #   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
-#   make bench    what every encoding costs on this machine, compared with none and with x-transformers (an hour or two)
+#   make bench    what every encoding costs on this machine, compared with none and with other models (an hour or two)
 #   make publish  write the reports of the suites and of a checkpoint (four hours) to results/published, which git tracks
 # What a user runs lands in other folders of results/, which git ignores; `bench` and `publish` are for maintainers.
 
@@ -78,6 +78,7 @@ mutants: $(MUTANTS)
 
 bench: $(DEV)
 	$(BIN)/poscli bench --against x-transformers --resume --out results/published/bench
+	$(BIN)/poscli bench --against nanogpt-like --resume --out results/published/bench
 
 publish: $(DEV)
 	$(BIN)/poscli run suites/quick.toml --to results/published/quick

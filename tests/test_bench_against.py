@@ -1,4 +1,4 @@
-"""`poscli bench --against`: the models of the other library are poscli's, and are timed on equal tokens."""
+"""`poscli bench --against x-transformers`: the library's models are poscli's, and are timed on equal tokens."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import torch
 from small_bench import CPU, SMALL, read, settings
 from torch import nn
 
-from poscli.bench import peers, pictures
+from poscli.bench import pictures
 from poscli.bench.comparison import Comparison
+from poscli.bench.peers import PEERS, find_peer
 from poscli.bench.session import Bench
 from poscli.bench.settings import AUTO
 from poscli.bench.synthetic import VOCAB, synthetic_tokens
@@ -25,6 +26,8 @@ from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
 from poscli.model.transformer import Model
 from poscli.system.errors import UsageError
+
+LIBRARY = PEERS["x-transformers"]
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def bench_of(folder: Path, **given: Any) -> Bench:
 def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "x_transformers", None)  # Python's way to say that a module cannot be imported
     with pytest.raises(UsageError) as error:
-        peers.check_peer("x-transformers")
+        find_peer("x-transformers")
     assert str(error.value) == "--against x-transformers: it is not installed; pip install x-transformers"
 
 
@@ -59,13 +62,13 @@ def test_both_libraries_are_timed_on_equal_tokens(tmp_path: Path, capsys: pytest
     assert rows["speedup"].to_numpy() == pytest.approx((rows["peer_seconds"] / rows["seconds"]).to_numpy(), rel=1e-9)
     assert rows["peer_tokens_per_s"].to_numpy() == pytest.approx((rows["tokens"] / rows["peer_seconds"]).to_numpy())
     drawn = pictures.draw(bench.own(bench.costs.table()), bench.own(rows), tmp_path)
-    assert tmp_path / "against.png" in drawn
+    assert tmp_path / "against-x-transformers.png" in drawn
 
 
 @pytest.mark.usefixtures("library")
 def test_a_model_that_does_not_fit_leaves_poscli_s_own_number(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, what=("eval",), encodings=("t5",), lengths=(64,))
-    peer = replace(peers.build(config("t5"), CPU), needs=Needs(at_once=1e9))
+    peer = replace(LIBRARY.build(config("t5"), CPU), needs=Needs(at_once=1e9))
     cases = [case for case in bench.cases if case.what == "eval"]
     Comparison(bench.conditions, config("t5"), peer).run(cases, bench.comparisons)
     row = read(tmp_path, "against.csv").iloc[0]
@@ -76,14 +79,14 @@ def test_a_model_that_does_not_fit_leaves_poscli_s_own_number(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("encoding", peers.encodings())
+@pytest.mark.parametrize("encoding", LIBRARY.encodings())
 def test_parameters_are_equal_but_for_the_encoding_and_the_library_s_biases(encoding: str) -> None:
     """The library's gated MLP keeps the biases of its first matrix; everything else is there exactly once."""
-    model, peer = untrained_model(config(encoding), AUTO, CPU), peers.build(config(encoding), CPU)
+    model, peer = untrained_model(config(encoding), AUTO, CPU), LIBRARY.build(config(encoding), CPU)
     shape = config(encoding).model
     biases = 2 * shape.mlp * shape.layers
     plain = untrained_model(config("none"), AUTO, CPU).size
-    assert peers.build(config("none"), CPU).size == plain + biases
+    assert LIBRARY.build(config("none"), CPU).size == plain + biases
     assert abs((peer.size - biases) - model.size) <= max(shape.layers * (3 * shape.width + 100), 1)
     assert peer.model(synthetic_tokens(2, 32)).shape == (2, 32, VOCAB)
 
@@ -93,7 +96,7 @@ def test_parameters_are_equal_but_for_the_encoding_and_the_library_s_biases(enco
     ("encoding", "theirs"), [("none", "none"), ("alibi", "alibi"), ("rope(layout=interleaved)", "rope")]
 )
 def test_equal_weights_give_equal_logits(encoding: str, theirs: str) -> None:
-    model, peer = untrained_model(config(encoding), AUTO, CPU), peers.build(config(theirs), CPU).model
+    model, peer = untrained_model(config(encoding), AUTO, CPU), LIBRARY.build(config(theirs), CPU).model
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -13,11 +13,12 @@ from pydantic import ValidationError
 from rich.console import Console
 from small_bench import CPU, SMALL, settings
 
-from poscli.bench import limits, peers, session
+from poscli.bench import limits, session
 from poscli.bench.cases import BenchCase, cases_of, check_engines, run_config
 from poscli.bench.comparison import Comparison
 from poscli.bench.conditions import SIZES, Conditions, Sizes
-from poscli.bench.peers import Peer, build, forward_backward
+from poscli.bench.peers import PeerModel, find_peer
+from poscli.bench.peers.step import forward_backward
 from poscli.bench.refusals import Refused, TimeEstimate, outcome
 from poscli.bench.result_file import ResultFile
 from poscli.bench.rows import limit_values, once_message, utilisation
@@ -185,7 +186,7 @@ def test_the_meter_of_a_bench_ends_at_its_total(tmp_path: Path, monkeypatch: pyt
 def test_the_other_library_gets_a_model_of_the_same_sizes_and_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("x_transformers", reason="an extra of the tests")
     shape = ModelConfig(layers=1, width=32, heads=4, mlp=88)  # the MLP is 2.75 times as wide as the model
-    peer = build(RunConfig(encoding="rope", model=shape, length=16), CPU)
+    peer = find_peer("x-transformers").build(RunConfig(encoding="rope", model=shape, length=16), CPU)
     assert capsys.readouterr() == ("", "")  # it would advise wider heads
     shapes = {tuple(parameter.shape) for parameter in peer.model.parameters()}
     assert {(2 * 88, 32), (32, 88), (32, 32), (VOCAB, 32)} <= shapes
@@ -263,7 +264,10 @@ def test_rows_of_an_earlier_bench_are_kept_only_to_go_on(tmp_path: Path) -> None
 def test_memory_that_the_other_library_keeps_is_half_of_what_it_holds_at_once() -> None:
     pytest.importorskip("x_transformers", reason="an extra of the tests")
     shape = ModelConfig(layers=1, width=16, heads=2, mlp=16)
-    found = {name: build(RunConfig(encoding=name, model=shape, length=16), CPU).needs for name in ("none", "alibi")}
+    library = find_peer("x-transformers")
+    found = {
+        name: library.build(RunConfig(encoding=name, model=shape, length=16), CPU).needs for name in ("none", "alibi")
+    }
     assert found == {"none": Needs(), "alibi": Needs(at_once=2.5, kept=1.25)}
 
 
@@ -415,7 +419,7 @@ class Tiny(torch.nn.Module):
 def compared(needs_of_peer: Needs = Needs()) -> Comparison:  # noqa: B008 - immutable
     conditions = Conditions(settings(), CPU, SMALL, lambda: None)
     config = run_config(settings(), "none", CPU)
-    return Comparison(conditions, config, Peer("tiny 1", Tiny(), "eager", "no attention", needs_of_peer))
+    return Comparison(conditions, config, PeerModel("tiny 1", Tiny(), "eager", "no attention", needs_of_peer))
 
 
 @pytest.mark.parametrize(
@@ -478,11 +482,16 @@ def test_a_library_that_needs_too_much_memory_is_left_out_of_a_row(monkeypatch: 
     assert "peer_seconds" not in found
 
 
+def tiny_peer(name: str) -> SimpleNamespace:
+    """A peer that has two encodings, and names in the place of models."""
+    return SimpleNamespace(
+        title=f"{name} 1", encodings=lambda: ["alibi", "t5"], build=lambda config, device: config.encoding
+    )
+
+
 def test_the_meter_counts_each_comparison_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advanced: list[tuple[float, str]] = []
-    monkeypatch.setattr(peers, "check_peer", lambda name: f"{name} 1")
-    monkeypatch.setattr(peers, "encodings", lambda: ["alibi", "t5"])
-    monkeypatch.setattr(peers, "build", lambda config, device: config.encoding)
+    monkeypatch.setattr(session, "find_peer", tiny_peer)
     monkeypatch.setattr(session, "Comparison", lambda *_: SimpleNamespace(run=lambda cases, file: None))
     monkeypatch.setattr(session.Bench, "_measure_encoding", lambda *_: None)
     monkeypatch.setattr(session.Bench, "_measure_machine", lambda _: None)
@@ -493,8 +502,7 @@ def test_the_meter_counts_each_comparison_as_one(tmp_path: Path, monkeypatch: py
 
 
 def test_a_library_without_any_of_the_encodings_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "check_peer", lambda name: f"{name} 1")
-    monkeypatch.setattr(peers, "encodings", lambda: ["alibi", "t5"])
+    monkeypatch.setattr(session, "find_peer", tiny_peer)
     with pytest.raises(UsageError, match=r"^tiny 1 has none of cope, rope; it has alibi, t5$"):
         session.Bench(settings(encodings=("cope", "rope")), CPU, tmp_path, against="tiny", sizes=SMALL)
 

@@ -46,7 +46,9 @@ def costs(ratios: dict[str, float], what: str = "train", lengths: tuple[int, ...
 
 def test_bars_of_training_are_sorted_and_coloured_by_cost(pages) -> None:
     rows = costs({"rope": 1.25, "none": 1.0, "cope": 2.0})
-    assert [path.name for path in pictures.draw(rows, pd.DataFrame({"speedup": []}), Path())] == ["training.png"]
+    assert [path.name for path in pictures.draw(rows, pd.DataFrame({"speedup": [], "peer": []}), Path())] == [
+        "training.png"
+    ]
     (page,) = pages
     assert isinstance(page, BarPage)
     assert [(bar.name, bar.value, bar.color) for bar in page.bars] == [
@@ -64,7 +66,7 @@ def test_bars_of_training_are_sorted_and_coloured_by_cost(pages) -> None:
 
 
 def test_few_encodings_are_lines_and_of_many_only_the_costly_ones(pages) -> None:
-    nothing = pd.DataFrame({"speedup": []})
+    nothing = pd.DataFrame({"speedup": [], "peer": []})
     few = {"none": 1.0, "rope": 1.1, "cope": 3.0}
     pictures.draw(costs(few, "eval", (256, 1024)), nothing, Path())
     many = {"none": 1.0, "cope": 3.0} | {f"cheap{n}": 1.06 + n / 50 for n in range(9)}
@@ -87,7 +89,10 @@ def test_few_encodings_are_lines_and_of_many_only_the_costly_ones(pages) -> None
 
 
 def test_one_length_makes_no_figure_over_lengths(pages) -> None:
-    assert pictures.draw(costs({"none": 1.0, "rope": 1.1}, "eval"), pd.DataFrame({"speedup": []}), Path()) == []
+    assert (
+        pictures.draw(costs({"none": 1.0, "rope": 1.1}, "eval"), pd.DataFrame({"speedup": [], "peer": []}), Path())
+        == []
+    )
     assert pages == []
 
 

@@ -1,7 +1,7 @@
 """The columns of a bench's result files. Every row says by itself what was measured, where, and with what spread.
 
 `bench.csv` has one row per encoding, engine, workload and length; `machine.csv` has one per limit of the machine;
-`against.csv` has one per workload that was compared with another library. A case without a number is a row too: its
+`against.csv` has one per workload that was compared with a peer. A case without a number is a row too: its
 status says why.
 """
 
@@ -87,15 +87,15 @@ AGAINST_COLUMNS: Columns = {
     "what": ("str", "train (a whole step with poscli's optimizer in both), forward+backward, or eval"),
     "encoding": ("str", "canonical spec"),
     "engine": ("str", "attention engine of poscli that ran"),
-    "peer": ("str", "the other library and its version"),
-    "peer_attention": ("str", "fused, or eager where the library has no fused path for this encoding"),
-    "peer_differs": ("str", "how the library's version of the encoding differs"),
+    "peer": ("str", "what poscli is compared with: a library and its version, or nanogpt-like"),
+    "peer_attention": ("str", "fused, or eager where the peer has no fused path for this encoding and workload"),
+    "peer_differs": ("str", "how its model and its version of the encoding differ; empty if they do not"),
     "length": ("int64", "tokens in a window"),
     "batch": ("int64", "windows at once"),
-    "tokens": ("int64", "tokens that one run processes, equal for both libraries"),
+    "tokens": ("int64", "tokens that one run processes, equal for both"),
     **_OUTCOME,
     **_TIMES,
-    "peer_seconds": ("float64", "time of one run in the other library: median over the same turns"),
+    "peer_seconds": ("float64", "time of one run in the peer: median over the same turns"),
     "peer_seconds_min": ("float64", "shortest turn"),
     "peer_seconds_max": ("float64", "longest turn"),
     "tokens_per_s": ("float64", "tokens / seconds"),
@@ -104,10 +104,10 @@ AGAINST_COLUMNS: Columns = {
     "speedup_low": ("float64", "smallest speedup of a turn"),
     "speedup_high": ("float64", "largest speedup of a turn"),
     "peak_mb": ("float64", "peak memory of one run in poscli above what was in use before it, MiB"),
-    "peer_peak_mb": ("float64", "peak memory of one run in the other library"),
+    "peer_peak_mb": ("float64", "peak memory of one run in the peer"),
     **_MEMORY_OF,
     "parameters": ("int64", "parameters of poscli's model, encoding included"),
-    "peer_parameters": ("int64", "parameters of the other library's model"),
+    "peer_parameters": ("int64", "parameters of the peer's model"),
     **_SHAPE,
     **_WHERE,
 }

@@ -1,4 +1,4 @@
-"""One encoding in poscli and in another library, timed in turns."""
+"""One encoding in poscli and in a peer, timed in turns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 from poscli.bench.cases import BenchCase
 from poscli.bench.conditions import Conditions, Row
 from poscli.bench.needs import needs_of_model
-from poscli.bench.peers import FORWARD_BACKWARD, Peer, PeerStep, batch_of, forward_backward
+from poscli.bench.peers import PeerModel
+from poscli.bench.peers.step import PeerStep, batch_of, forward_backward
 from poscli.bench.refusals import Refused, TimeEstimate, outcome, refuse_unaffordable
 from poscli.bench.result_file import ResultFile
 from poscli.bench.rows import against_values, case_values, model_values, once_message
@@ -16,11 +17,13 @@ from poscli.bench.timing import Work
 from poscli.bench.workloads import forward, untrained_model, work_of
 from poscli.config.run import RunConfig
 
+FORWARD_BACKWARD = "forward+backward"  # workload: a training step without its optimizer
+
 
 class Comparison:
-    """poscli's model of a run, and the same model in another library."""
+    """poscli's model of a run, and a peer's."""
 
-    def __init__(self, conditions: Conditions, config: RunConfig, peer: Peer) -> None:
+    def __init__(self, conditions: Conditions, config: RunConfig, peer: PeerModel) -> None:
         self.conditions, self.config, self.peer = conditions, config, peer
         self.model = untrained_model(config, AUTO, conditions.device)
         self.own_time, self.peer_time = (TimeEstimate(conditions.settings.limit) for _ in range(2))
@@ -32,7 +35,7 @@ class Comparison:
         """
         passes = [replace(case, what=FORWARD_BACKWARD) for case in cases if case.what == "train"]
         for case in [*passes, *(case for case in cases if case.what != "decode")]:
-            values = self.conditions.where | self.peer.columns() | model_values(self.model, case)
+            values = self.conditions.where | self.peer.columns(case.training) | model_values(self.model, case)
             row = case_values(self.config, case) | file.known_columns(values)
             if not file.has(row):
                 file.add(row | outcome(lambda: self._measure(case)))  # noqa: B023 - called at once
@@ -44,7 +47,7 @@ class Comparison:
         works = [self._own_work(case)]
         try:
             self.peer_time.check(case)
-            refuse_unaffordable(self.config, self.peer.needs, case, device, f"{self.peer.library}: ")
+            refuse_unaffordable(self.config, self.peer.needs, case, device, f"{self.peer.title}: ")
             works.append(self._peer_work(case))
         except Refused as reason:  # poscli is timed alone
             refused = {"status": reason.status, "message": str(reason)}

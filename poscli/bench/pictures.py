@@ -1,4 +1,4 @@
-"""The pictures of a bench: cost of training, time and memory by length, comparison with another library."""
+"""The pictures of a bench: cost of training, time and memory by length, comparison with a peer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def draw(costs: pd.DataFrame, against: pd.DataFrame, folder: Path) -> list[Path]
         ("training.png", rows[(rows["what"] == "train") & (rows["status"] == "ok")], training_cost),
         ("time.png", _evaluations(rows), time_by_length),
         ("memory.png", _evaluations(rows), memory_by_length),
-        ("against.png", against.dropna(subset=["speedup"]), speed_beside_peer),
     ]
+    compared = against.dropna(subset=["speedup"])
+    for peer, part in compared.groupby(compared["peer"].map(_without_version), sort=False):
+        wanted.append((f"against-{peer}.png", part, speed_beside_peer))
     made = []
     for name, table, picture in wanted:
         if len(table):
@@ -73,9 +75,9 @@ def memory_by_length(rows: pd.DataFrame, path: Path) -> None:
 
 
 def speed_beside_peer(against: pd.DataFrame, path: Path) -> None:
-    """Bars: speedup over the other library, in training and in the longest evaluation of each encoding."""
+    """Bars: speedup over a peer, in training and in the longest evaluation of each encoding."""
     library = against["peer"].iloc[0]
-    peer = library.split()[0]
+    peer = _without_version(library)
     groups = sorted(against.groupby("encoding"), key=lambda item: -item[1]["speedup"].max())
     page = BarPage([bar for _, part in groups for bar in _speedups(part)])
     page.name_axis(f"times faster than {peer}")
@@ -86,8 +88,12 @@ def speed_beside_peer(against: pd.DataFrame, path: Path) -> None:
         f"its time over poscli's, medians; thin lines: from the least turn to the most. Blue: a training step; orange: "
         f"the longest evaluation of both; MiB: peak memory. Eager: {peer} has no fused attention for this encoding."
     )
-    page.write(f"The same models in poscli and in {peer}", finding, f"poscli : {peer}", footnote)
+    page.write(f"Models of one shape in poscli and in {peer}", finding, f"poscli : {peer}", footnote)
     page.save(path)
+
+
+def _without_version(peer: str) -> str:
+    return peer.split()[0]
 
 
 def _cost_bar(row: pd.Series) -> Bar:

@@ -65,7 +65,7 @@ def utilisation(values: Row, product: Timing, limit: MachineLimit) -> Row:
 
 
 def against_values(case: BenchCase, own: Timing, peer: Timing | None) -> Row:
-    """The measured columns of a comparison; those of poscli alone where the other library was not timed."""
+    """The measured columns of a comparison; those of poscli alone where the peer was not timed."""
     values = _case_measurements(case, own)
     if peer is None:
         return values

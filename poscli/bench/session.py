@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from poscli.bench import peers
 from poscli.bench.cases import BenchCase, cases_of, check_engines, run_config, run_configs
 from poscli.bench.columns import COLUMNS
 from poscli.bench.comparison import Comparison
 from poscli.bench.conditions import SIZES, Conditions, Row, Sizes
 from poscli.bench.limits import MachineLimit, fastest_product, machine_limits
 from poscli.bench.needs import needs_of_model
+from poscli.bench.peers import Peer, find_peer
 from poscli.bench.refusals import TimeEstimate, engine_refusal, outcome, refuse_unaffordable
 from poscli.bench.result_file import ResultFile
 from poscli.bench.rows import bench_values, case_values, limit_values, model_values, once_message, utilisation
@@ -79,7 +79,7 @@ class Bench:
         sizes: Sizes | None = None,
     ) -> None:
         check_engines(settings)
-        self.peer = peers.check_peer(against) if against else ""
+        self.peer: Peer | None = find_peer(against) if against else None
         self.settings, self.configs = settings, run_configs(settings, device)
         self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)
         self.yardstick = Yardstick(run_config(settings, YARDSTICK, device), self.conditions)
@@ -101,8 +101,7 @@ class Bench:
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted on a signal, with every row so far on disk."""
-        if left_out := [name for name in self.configs if self.peer and name not in peers.encodings()]:
-            note(f"{self.peer} has no version of {', '.join(left_out)}: left out of the comparison")
+        self._note_left_out()
         total = len(self.configs) * len(self.settings.engines) * len(self.cases) + len(self._compared) + 1
         with stoppable() as self.stop, Meter("bench", total) as progress:
             if "machine" in self.settings.what:
@@ -111,10 +110,10 @@ class Bench:
             for name, config in self.configs.items():
                 for engine in self.settings.engines:
                     self._measure_encoding(name, config, engine, progress)
-                if name in self._compared:
-                    peer = peers.build(self._compared[name], self.conditions.device)
-                    Comparison(self.conditions, self._compared[name], peer).run(self.cases, self.comparisons)
-                    progress.advance(1, f"{name} against {self.peer}")
+                if self.peer and name in self._compared:
+                    model = self.peer.build(self._compared[name], self.conditions.device)
+                    Comparison(self.conditions, self._compared[name], model).run(self.cases, self.comparisons)
+                    progress.advance(1, f"{name} against {self.peer.title}")
 
     def _check(self) -> None:
         """Raise Interrupted if a signal asked the bench to stop."""
@@ -124,12 +123,17 @@ class Bench:
 
     @cached_property
     def _compared(self) -> dict[str, RunConfig]:
-        """The encodings that the other library has too."""
+        """The encodings that the peer has too."""
         known = {name: config for name, config in self.configs.items() if isinstance(config, RunConfig)}
-        return {name: config for name, config in known.items() if self.peer and name in peers.encodings()}
+        return {name: config for name, config in known.items() if self.peer and name in self.peer.encodings()}
+
+    def _note_left_out(self) -> None:
+        """Say which encodings the peer does not have."""
+        if self.peer and (left_out := [name for name in self.configs if name not in self.peer.encodings()]):
+            note(f"{self.peer.title} has no version of {', '.join(left_out)}: left out of the comparison")
 
     def _refuse_useless(self) -> None:
-        """UsageError for an engine that can run no encoding, and for a library that has none of the encodings."""
+        """UsageError for an engine that can run no encoding, and for a peer that has none of the encodings."""
         configs = [config for config in self.configs.values() if isinstance(config, RunConfig)]
         kinds, device = {what == "train" for what in self.settings.what}, self.conditions.device
         for engine in self.settings.engines:
@@ -137,9 +141,8 @@ class Bench:
             if reasons and all(reasons):
                 raise UsageError(f"--engine {engine}: {reasons[0]}")
         if self.peer and not self._compared:
-            raise UsageError(
-                f"{self.peer} has none of {', '.join(self.configs)}; it has {', '.join(peers.encodings())}"
-            )
+            has = ", ".join(self.peer.encodings())
+            raise UsageError(f"{self.peer.title} has none of {', '.join(self.configs)}; it has {has}")
 
     def _measure_machine(self) -> None:
         for limit in machine_limits(self.yardstick.config, self.conditions):

@@ -1,4 +1,4 @@
-"""The tables that a bench prints: costs of the encodings, comparison with another library, limits of the machine."""
+"""The tables that a bench prints: costs of the encodings, comparisons with peers, limits of the machine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def show(costs: pd.DataFrame, limits: pd.DataFrame, against: pd.DataFrame, conso
         console.print(_overview(costs))
         console.print(Text(LEGEND, style="dim"))
         _failures(costs, console)
-    if len(against):
-        console.print(_comparison(against))
-        _failures(against, console)
+    for _, rows in against.groupby("peer", sort=False) if len(against) else ():
+        console.print(_comparison(rows))
+        _failures(rows, console)
     if len(limits):
         console.print(_limits(limits))
         _failures(limits.assign(encoding=limits["limit"], what="", length=limits["shape"]), console)
@@ -69,7 +69,7 @@ def _overview(costs: pd.DataFrame) -> Table:
 
 
 def _comparison(against: pd.DataFrame) -> Table:
-    """A line per encoding, workload and length."""
+    """A line per encoding, workload and length, for the rows of one peer."""
     peer = against["peer"].iloc[0]
     titles = ["length", "poscli\ntokens/s", f"{peer.split()[0]}\ntokens/s", "times\nfaster", "least..most"]
     table = _table(("encoding", "work", "theirs"), [*titles, "poscli\nMiB", "theirs\nMiB", "parameters", "theirs"])

@@ -27,7 +27,10 @@ def bench(
     settings: BenchSettings,
     against: Annotated[
         str,
-        typer.Option(help="Time the same shapes in another library too; x-transformers is known.", show_default=False),
+        typer.Option(
+            help="Time models of these sizes elsewhere too: x-transformers, a library, or nanogpt-like, plain PyTorch.",
+            show_default=False,
+        ),
     ] = "",
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch on the CPU; by default torch chooses.", min=1)
