@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
@@ -56,6 +57,7 @@ def nothing_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestParent:
     __test__ = not CHILD
 
+    @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
     def test_trials_under_the_interpreter(self) -> None:
         command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", __file__]
         env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -156,6 +158,7 @@ class TestVerdicts:
         assert triton.refuses(make("alibi"), Place("cuda", width=16)) == "POSCLI_TRITON=0 switches it off"
 
     def test_a_place_without_a_device_tries_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(selfcheck, "unavailable", lambda: "")
         monkeypatch.setattr(selfcheck, "fault", lambda *_: pytest.fail("a kernel was tried"))
         assert choose(make("rope+t5", shape(width=48)), place=Place("cuda", width=16)).name == "triton"
 
