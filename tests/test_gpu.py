@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from kernel_checks import FLEX, SPECS, TRITON, Case, assert_near, check, check_encoding, encoded
 from test_kernels import DECODE, FLASH, NARROW, ROPES, check_rotation
+from test_selfcheck import INJECTED, check_injected, check_proven, misrotated, nothing_tried  # noqa: F401 - a fixture
 from torch import Tensor
 from torch.nn import functional as F
 from toys import VOCAB, draw, make, shape, tokens
 
-from poscli.attention import ENGINES, Place
+from poscli.attention import ENGINES, Place, choose, selfcheck
+from poscli.attention.trials import examples
 from poscli.config.run import ModelConfig
 from poscli.encodings.rope import RoPE
 from poscli.model.initialise import build_model
@@ -69,6 +73,38 @@ def test_flex_equals_the_reference(spec: str, dtype: torch.dtype) -> None:
     encoding, size = make(spec, shape(256, heads=2, width=128)), (2, 256, 256)
     exact, *away = (encoded(ENGINES["reference"], encoding, size, dtype, "cpu", seed) for seed in (0, 1, 2))
     assert_near(encoded(FLEX, encoding, size, dtype, "cuda"), exact, away, torch.finfo(dtype).eps, size[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("number", range(len(examples(torch.float32))))
+def test_trials_prove_the_kernels(number: int, dtype: torch.dtype) -> None:
+    assert selfcheck.fault(examples(dtype)[number], torch.device("cuda")) == ""
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_proven_engine_is_chosen(spec: str, dtype: torch.dtype) -> None:
+    check_proven(spec, Place("cuda", dtype, 64, here=torch.device("cuda", 0)))
+
+
+@pytest.mark.parametrize(("inject", "said", "evaluation"), INJECTED, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_wrong_kernel_is_switched_off(
+    inject: Callable[[pytest.MonkeyPatch], None], said: str, evaluation: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Place("cuda", torch.float32, 64, here=torch.device("cuda", 0))
+    check_injected(inject, said, evaluation, here, monkeypatch)
+
+
+def test_a_wrong_rotation_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch rotates instead, and the choice of the engine says so."""
+    misrotated(monkeypatch)
+    rope = make("rope", shape(heads=2, width=128))
+    choice = choose(rope, place=Place("cuda", torch.float32, 64, here=torch.device("cuda", 0)))
+    assert choice.reason.startswith("torch rotates: rotation in float32, 32 half pairs of 64 channels on cuda:")
+    q, pos = draw(1, 2, 9, 64, seed=0), torch.arange(9)
+    found, right = rope.query(q.cuda(), pos.cuda()).cpu(), rope.query(q, pos)
+    # Two products in float32 with a rounded cos and sin.
+    torch.testing.assert_close(found, right, rtol=0, atol=4 * 2**-23 * float(q.abs().max()))
 
 
 @pytest.mark.parametrize("terms", ["t", "tabpW"])

@@ -79,7 +79,7 @@ class TestRefusals:
         assert TRITON.refuses(make("alibi"), place) == reason
 
     def test_without_triton(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("poscli.attention.triton.find_spec", lambda _: None)
+        monkeypatch.setattr("poscli.attention.selfcheck.find_spec", lambda _: None)
         assert TRITON.refuses(make("alibi"), Place("cuda", width=64)) == "triton is not installed"
 
     @pytest.mark.parametrize(

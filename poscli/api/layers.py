@@ -83,7 +83,7 @@ def attention(
         features = encoding.features(x_BSW)
     learned = (q_BHTD, k_BHSD, v_BHSD, *encoding.parameters())
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in learned)
-    place = Place(q_BHTD.device.type, q_BHTD.dtype, q_BHTD.shape[-1], gradient)
+    place = Place(q_BHTD.device.type, q_BHTD.dtype, q_BHTD.shape[-1], gradient, here=q_BHTD.device)
     positions = encoding.locate(k_BHSD.shape[2], k_BHSD.device, columns)
     chosen = choose(encoding, engine, place).engine
     return attend(chosen, encoding, q_BHTD, k_BHSD, v_BHSD, positions, features)

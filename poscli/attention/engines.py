@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from poscli.attention.place import Place
 from poscli.attention.sizes import BlockSizes
 from poscli.equation import Encoding, Operands
 from poscli.equation.reference import reference
+from poscli.system.console import warn_once
 from poscli.system.errors import UsageError, near
 
 
@@ -27,6 +29,8 @@ class Engine:
     gradient: bool = True  # False: it has no backward pass
     automatic: bool = True  # False: it runs only where a user asks for it
     in_parts: bool = False  # True: it gives results for some of the keys, which arriving.py joins to those for others
+    # What a trial on the device of a place found wrong with the code that an encoding needs; '' if nothing is.
+    fault: Callable[[Encoding, Place], str] = lambda *_: ""
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,25 @@ class Choice:
         """The engine's name."""
         return self.engine.name
 
+    def said_of(self, encoding: Encoding) -> str:
+        """The sentence that announces the choice to users."""
+        return f"{encoding.name} runs on the engine {self.name} ({self.reason})"
+
+
+_announced: WeakKeyDictionary[Encoding, set[str]] = WeakKeyDictionary()  # what was said of each after a failed trial
 
 # Fastest first.
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Engine("triton", triton.run, triton.refuses, "Triton kernels that read a number per distance", ("cuda",)),
+        Engine(
+            "triton",
+            triton.run,
+            triton.refuses,
+            "Triton kernels that read a number per distance",
+            ("cuda",),
+            fault=triton.fault,
+        ),
         Engine("native", native.run, native.refuses, "our own kernels, compiled for this CPU", ("cpu",)),
         Engine(
             "tiles",
@@ -76,18 +93,43 @@ def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place 
         if reason := refusal(engine, encoding, place):
             instead = choose(encoding, place=place).name
             raise UsageError(f"the engine {engine.name} cannot run {encoding.name}: {reason}; {instead} can")
-        return Choice(engine, "asked for")
+        return Choice(engine, "; ".join(["asked for", *_switched_off(encoding, place)]))
+    return _fastest(encoding, place)
+
+
+def _fastest(encoding: Encoding, place: Place) -> Choice:
+    """The first engine that can run an encoding and was not found wrong; what was found wrong is announced."""
+    off = _switched_off(encoding, place)
     passed: list[str] = []
+    failed = bool(off)
     for engine in ENGINES.values():
         if not engine.automatic or misplaced(engine, place):
             continue
         reason = engine.refuses(encoding, place)
-        if not reason:
-            return Choice(engine, "; ".join(passed))
-        # On a GPU torch's kernel is the fastest engine where nothing is added to the scores.
-        if encoding.tier != "token" or place.device == "cpu":
-            passed.append(f"not {engine.name}: {reason}")
+        fault = "" if reason else engine.fault(encoding, place)
+        if not (reason or fault):
+            choice = Choice(engine, "; ".join([*passed, *off]))
+            if failed:
+                _announce(encoding, choice)
+            return choice
+        failed = failed or bool(fault)
+        # On a GPU torch's kernel is the fastest where nothing is added to the scores.
+        if fault or encoding.tier != "token" or place.device == "cpu":
+            passed.append(f"not {engine.name}: {reason or fault}")
     raise AssertionError("the reference runs everything")
+
+
+def _switched_off(encoding: Encoding, place: Place) -> list[str]:
+    """The kernels for its own blanks that an encoding does without, because a trial on the device found them wrong."""
+    return [] if place.here is None else encoding.switched_off(place.here, place.dtype)
+
+
+def _announce(encoding: Encoding, choice: Choice) -> None:
+    """Say what runs instead of kernels that are switched off, once for each encoding: every call of a layer chooses."""
+    said = _announced.setdefault(encoding, set())
+    if (sentence := choice.said_of(encoding)) not in said:
+        said.add(sentence)
+        warn_once(sentence)
 
 
 def named(name: str) -> Engine:
@@ -104,7 +146,7 @@ def engines_for(encoding: Encoding, place: Place | None = None) -> list[Engine]:
 
 def refusal(engine: Engine, encoding: Encoding, place: Place) -> str:
     """Why an engine cannot run an encoding in a place; '' if it can."""
-    return misplaced(engine, place) or engine.refuses(encoding, place)
+    return misplaced(engine, place) or engine.refuses(encoding, place) or engine.fault(encoding, place)
 
 
 def misplaced(engine: Engine, place: Place) -> str:

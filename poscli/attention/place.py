@@ -21,3 +21,4 @@ class Place:
     dtype: torch.dtype = torch.float32
     width: int = 16  # D, numbers per head of the model
     gradient: bool = True
+    here: torch.device | None = None  # the device itself, to try kernels on; None: it need not be at hand

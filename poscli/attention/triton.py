@@ -7,14 +7,16 @@ thousands of times slower, to be tested there.
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from poscli.attention import selfcheck
 from poscli.attention.biases import even_distances
 from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
+from poscli.attention.selfcheck import Trial
 from poscli.attention.sizes import BlockSizes
 from poscli.equation import TIERS, Encoding, Operands
 from poscli.equation.reference import tempered
@@ -23,6 +25,9 @@ from poscli.equation.reference import tempered
 ADDED = {"distance_bias", "relative_keys", "relative_queries", "potential"}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDTHS = range(16, 129)  # head widths of the model; an encoding may widen queries and keys further
+
+# What each encoding needs in a place, and with which of its parameters learning.
+_needed: WeakKeyDictionary[Encoding, dict[tuple[Place, tuple[bool, ...]], list[Trial]]] = WeakKeyDictionary()
 
 
 def refuses(encoding: Encoding, place: Place) -> str:
@@ -33,8 +38,8 @@ def refuses(encoding: Encoding, place: Place) -> str:
 def _place_refused(place: Place) -> str:
     if place.device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"runs on CUDA devices, this is {place.device}"
-    if find_spec("triton") is None:
-        return "triton is not installed"
+    if reason := selfcheck.unavailable():
+        return reason
     if place.dtype not in DTYPES:
         return f"takes float32, bfloat16 and float16, not {str(place.dtype).removeprefix('torch.')}"
     if place.width not in WIDTHS:
@@ -56,6 +61,27 @@ def _encoding_refused(encoding: Encoding) -> str:
     if "positions" in encoding.blanks and encoding.blanks & {"distance_bias", "relative_keys", "relative_queries"}:
         return "distances may be uneven"
     return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
+
+
+def fault(encoding: Encoding, place: Place) -> str:
+    """What trials found wrong with the kernels that an encoding needs on the device of a place; '' if nothing is.
+
+    Where the place names no device, nothing is tried.
+    """
+    if place.here is None:
+        return ""
+    return next(filter(None, (selfcheck.fault(trial, place.here) for trial in _trials(encoding, place))), "")
+
+
+def _trials(encoding: Encoding, place: Place) -> list[Trial]:
+    """The variants of the kernels that an encoding needs; they are found once, because this is asked at every call."""
+    from poscli.attention.trials import variants
+
+    known = _needed.setdefault(encoding, {})
+    key = place, tuple(parameter.requires_grad for parameter in encoding.parameters())
+    if key not in known:
+        known[key] = [*variants(encoding, place)]
+    return known[key]
 
 
 def run(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:

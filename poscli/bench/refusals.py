@@ -63,7 +63,8 @@ def engine_refusal(config: RunConfig | str, engine: str, device: torch.device, t
     if isinstance(config, str) or engine == AUTO:
         return config if isinstance(config, str) else ""
     model = config.model
-    place = Place(device.type, precision_of(config.precision, device).attention, model.width // model.heads, training)
+    dtype, width = precision_of(config.precision, device).attention, model.width // model.heads
+    place = Place(device.type, dtype, width, training, here=device)
     for encoding in build(parse(config.encoding), model.shape(config.length), seed=0):
         try:
             choose(encoding, engine, place)

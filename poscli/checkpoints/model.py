@@ -45,7 +45,9 @@ class Seats:
 
     def choice(self, encoding: Encoding, like: Tensor) -> Choice:
         """The engine that runs an encoding where a tensor is."""
-        return choose(encoding, None, Place(like.device.type, attention_dtype(like), self.head_width, gradient=False))
+        device, dtype = like.device, attention_dtype(like)
+        place = Place(device.type, dtype, self.head_width, gradient=False, here=device)
+        return choose(encoding, None, place)
 
 
 def attention_dtype(like: Tensor) -> torch.dtype:
@@ -75,8 +77,15 @@ class CheckpointModel:
 
     @property
     def engine(self) -> str:
+        return "+".join(dict.fromkeys(choice.name for choice in self._choices()))
+
+    @property
+    def engine_reason(self) -> str:
+        return "; ".join(dict.fromkeys(choice.reason for choice in self._choices() if choice.reason))
+
+    def _choices(self) -> list[Choice]:
         like = next(self.stock.parameters())
-        return "+".join(dict.fromkeys(self._seats.choice(each, like).name for each in self.encodings))
+        return [self._seats.choice(encoding, like) for encoding in self.encodings]
 
     def under(self, encodings: Sequence[Encoding]) -> Self:
         return type(self)(self.stock, self._seats, self.architecture, encodings)

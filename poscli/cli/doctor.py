@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Json, Out
-from poscli.system.console import emit, out
+from poscli.system.console import emit, note, out
 from poscli.system.errors import FAILED
 from poscli.system.text import printable
 
 if TYPE_CHECKING:
+    import torch
+
     from poscli.attention import Engine
+    from poscli.attention.selfcheck import Trial
 
 OPTIONAL = {
     "datasets": "corpora of the kind hf:",
@@ -58,6 +61,7 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         _check("cpu", "ok", facts["cpu"]),
         _cuda(),
         *(_engine(engine) for engine in ENGINES.values()),
+        *_kernels(),
         _check("encodings", "ok", f"{len(usable)}: {', '.join(usable)}"),
     ]
     checks += [*_unusable_plugins()]
@@ -79,6 +83,46 @@ def _engine(engine: Engine) -> dict[str, str]:
     if "cpu" in engine.devices or torch.cuda.is_available():
         return _check(f"engine {engine.name}", "ok", engine.summary)
     return _check(f"engine {engine.name}", "missing", f"{engine.summary}; needs CUDA")
+
+
+def _kernels() -> Iterator[dict[str, str]]:
+    """What trials of the Triton kernels find on this machine's GPU, in the precision that `auto` chooses there."""
+    import torch
+
+    from poscli.attention import selfcheck, trials
+    from poscli.attention.triton import DTYPES
+    from poscli.system.device import precision_name
+
+    why = selfcheck.unavailable() if torch.cuda.is_available() else "they run on CUDA devices, and torch finds none"
+    if why:
+        yield _check("triton kernels", "missing", f"none was tried: {why}")
+        return
+    device = torch.device("cuda")
+    used = getattr(torch, precision_name("auto", device, 0))
+    note("trying the Triton kernels, which are compiled at the first time; that takes a minute")
+    yield from tried(trials.examples(used), device)
+    others = " and ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES if dtype != used)
+    yield _check("triton kernels", "untried", f"{others}, and other widths and sets of terms: when a run needs them")
+
+
+def tried(trials: Sequence[Trial], device: torch.device) -> Iterator[dict[str, str]]:
+    """A check for each variant: proven, off with the reason, or untried for lack of memory. A breakdown ends them."""
+    from poscli.attention import selfcheck
+    from poscli.system.memory import is_out_of_memory
+
+    for number, trial in enumerate(trials, 1):
+        name = f"triton kernel {number}"
+        try:
+            found = selfcheck.fault(trial, device)
+        except selfcheck.BrokenDevice as error:
+            yield _check(name, "broken", str(error))
+            return
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            yield _check(name, "untried", f"{trial}: the device has no memory left")
+        else:
+            yield _check(name, "off" if found else "ok", found or f"{trial}: proven, it equals the reference")
 
 
 def _cuda() -> dict[str, str]:
@@ -148,7 +192,7 @@ def _show(checks: list[dict[str, str]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("check", "state", "detail"):
         table.add_column(column, no_wrap=column != "detail")
-    styles = {"ok": "green", "missing": "yellow", "broken": "red"}
+    styles = {"ok": "green", "untried": "dim", "off": "yellow", "missing": "yellow", "broken": "red"}
     for check in checks:
         state = Text(check["state"], style=styles[check["state"]])
         table.add_row(printable(check["check"]), state, printable(check["detail"]))

@@ -1,12 +1,12 @@
 """Rotary position embedding (Su et al., 2021)."""
 
-from functools import cache
-from importlib.util import find_spec
 from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 
+from poscli.attention import selfcheck
+from poscli.attention.rotation_trial import Rotation
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
 
@@ -76,14 +76,19 @@ class RoPE(Encoding):
 
     def fast_rotate(self, x: Tensor, angle: Tensor, amplitude: Tensor | float = 1.0) -> Tensor:
         """`rotate`, on CUDA by one Triton kernel, unless angles need a gradient, which the kernel lacks."""
-        kernel_fits = x.is_cuda and x.ndim == 4 and angle.ndim == 2 and x.dtype != torch.float64
-        if not kernel_fits or angle.requires_grad or not _has_triton():
+        fits = x.ndim == 4 and angle.ndim == 2 and not angle.requires_grad
+        if not fits or self._kernel_fault(x.device, x.dtype, x.shape[-1], angle.shape[-1]) != "":
             return self.rotate(x, angle, amplitude)
         from poscli.attention.kernels.rotary import rotate
 
         return rotate(x, (amplitude * angle.cos()).float(), (amplitude * angle.sin()).float(), self.layout)
 
+    def switched_off(self, device: torch.device, dtype: torch.dtype) -> list[str]:
+        fault = self._kernel_fault(device, dtype, self.shape.head_width, self.width // 2)
+        return [f"torch rotates: {fault}"] if fault else []
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+    def _kernel_fault(self, device: torch.device, dtype: torch.dtype, width: int, pairs: int) -> str | None:
+        """What a trial of the rotation kernel found wrong; '' if nothing, None where the kernel does not run."""
+        if device.type != "cuda" or dtype == torch.float64 or selfcheck.unavailable():
+            return None
+        return selfcheck.fault(Rotation(dtype=dtype, width=width, pairs=pairs, layout=self.layout), device)

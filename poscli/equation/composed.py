@@ -85,6 +85,9 @@ class Composed(Encoding):
     distance_bias = _summed("distance_bias")
     relative_queries, relative_values = _summed("relative_queries"), _summed("relative_values")
 
+    def switched_off(self, device: torch.device, dtype: torch.dtype) -> list[str]:
+        return list(dict.fromkeys(why for part in self.parts for why in part.switched_off(device, dtype)))
+
     def longest(self, dtype: torch.dtype) -> int | None:
         return min((n for part in self.parts if (n := part.longest(dtype)) is not None), default=None)
 

@@ -60,6 +60,7 @@ class Measured:
     seconds: float = 0.0
     peak_mb: float = 0.0
     engine: str = ""
+    engine_reason: str = ""  # why no faster engine ran
     where: Mapping[str, str] = field(default_factory=dict)  # the columns of `provenance.measured_on`
 
     def content(self, key: str) -> bytes:
@@ -75,9 +76,8 @@ class Measured:
             "end": np.repeat(losses.spans[:, 1], length),
             "position": np.tile(np.arange(1, length + 1, dtype=np.int32), windows),
         } | {name: values.ravel() for name, values in losses.values.items()}
-        cost = json.dumps(
-            {"seconds": self.seconds, "peak_mb": self.peak_mb, "engine": self.engine, "where": dict(self.where)}
-        )
+        kept = {"seconds": self.seconds, "peak_mb": self.peak_mb, "where": dict(self.where)}
+        cost = json.dumps(kept | {"engine": self.engine, "engine_reason": self.engine_reason})
         table = pa.table(columns).replace_schema_metadata({"key": key, "cost": cost})
         file = io.BytesIO()
         pq.write_table(table, file, compression="zstd")

@@ -136,7 +136,7 @@ class Evaluation:
             try:
                 found = self._attempt(model, measurement, spans[own], stop)
             except Ended as ended:
-                return _failed(ended, length, model.engine)
+                return _failed(ended, length, model)
             for name, value in found.items():
                 values.setdefault(name, division.empty())[done : done + len(value)] = value
             done, seconds = done + own.stop - own.start, seconds + time.perf_counter() - start
@@ -146,7 +146,8 @@ class Evaluation:
         if not ranks().first:
             return Measured(None)
         on = measured_on(self.setup.device)
-        measured = Measured(Losses(spans, values), "ok", "", seconds, peak, model.engine, on)
+        losses = Losses(spans, values)
+        measured = Measured(losses, "ok", "", seconds, peak, model.engine, model.engine_reason, on)
         if not np.isfinite(values[NLL]).all():
             return replace(measured, losses=None, status="nonfinite", reason=f"a loss at {length} is not finite")
         return measured
@@ -221,14 +222,14 @@ def _state(stop: Stop) -> Outcome:
     return Outcome("stopped", code=stop.signum) if stop else Outcome()
 
 
-def _failed(ended: Ended, length: int, engine: str) -> Measured:
+def _failed(ended: Ended, length: int, model: LanguageModel | ContextParallel) -> Measured:
     """A measurement without losses; raises what ends the command instead."""
     outcome = ended.outcome
     if outcome.status == "stopped":
         raise Interrupted(f"stopped at {length} tokens; the same command goes on from there", outcome.code)
     if outcome.status == "failed":
         raise SharedError(f"rank {ended.rank}: {outcome.reason}", outcome.code)
-    return Measured(None, outcome.status, outcome.reason, engine=engine)
+    return Measured(None, outcome.status, outcome.reason, engine=model.engine, engine_reason=model.engine_reason)
 
 
 def cost(measurement: Measurement, spans: Spans) -> float:

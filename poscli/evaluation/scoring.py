@@ -127,6 +127,7 @@ def _provenance(setup: EvaluationSetup, found: Measured, length: int) -> dict[st
         "peak_mb": found.peak_mb or math.nan,
         "parameters": setup.run.env["parameters"],
         "engine": found.engine,
+        "engine_reason": found.engine_reason,
         "dtype": config.precision,
         **measured_on(setup.device),
         **found.where,

@@ -158,6 +158,11 @@ class ContextParallel:
         """The engines that run, and the number of ranks."""
         return f"{self.model.engine} ({ranks().count} ranks)"
 
+    @property
+    def engine_reason(self) -> str:
+        """Why no faster engine runs; empty if the fastest one does."""
+        return self.model.engine_reason
+
     def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Logits `[B, T, V]` of the tokens of this rank, as one slice of those of the window."""
         tokens = tokens_BT.shape[1]

@@ -34,6 +34,10 @@ class LanguageModel(Protocol):
     def engine(self) -> str:
         """The names of the attention engines that run, joined by +."""
 
+    @property
+    def engine_reason(self) -> str:
+        """Why no faster engine runs; empty if the fastest one does."""
+
     def under(self, encodings: Sequence[Encoding]) -> Self:
         """A model with the same weights, and with these encodings on its layers."""
 

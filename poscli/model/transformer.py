@@ -67,7 +67,8 @@ class Attention(nn.Module):
         """The engine for the device of the weights and the current gradient mode."""
         weight = self.o.weight
         gradient = torch.is_grad_enabled() and weight.requires_grad
-        place = Place(weight.device.type, self.precision.attention, weight.shape[1] // self.heads, gradient)
+        width, device = weight.shape[1] // self.heads, weight.device
+        place = Place(device.type, self.precision.attention, width, gradient, here=device)
         return choose(self.encoding, self.wanted, place)
 
     def _heads(self, x_BTW: Tensor) -> Tensor:

@@ -25,6 +25,10 @@ ADDED_COLUMNS: Columns = {
     "machine": ("str", "name of the machine on which the row was measured: POSCLI_MACHINE, or the host's name"),
     "cpu": ("str", "name of that machine's processor"),
     "torch": ("str", "version of torch"),
+    "engine_reason": (
+        "str",
+        "why no faster attention engine ran, also a kernel that is wrong on this device; else empty",
+    ),
 }
 
 EVAL_COLUMNS: Columns = {

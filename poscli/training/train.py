@@ -92,4 +92,4 @@ def _announce(model: Model) -> None:
     """Announce once per encoding why it does not run on the fastest engine."""
     for encoding, choice in zip(model.encodings, model.choices, strict=True):
         if choice.reason:
-            warn_once(f"{encoding.name} runs on the engine {choice.name} ({choice.reason})")
+            warn_once(choice.said_of(encoding))
