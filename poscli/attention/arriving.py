@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from poscli.attention.call import DEFAULT_SIZES, temperature
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.call import temperature
+from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs, norms, potential_of
 from poscli.attention.tiled import merged, partials
 from poscli.equation import Encoding, Operands, Positions

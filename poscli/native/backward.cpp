@@ -151,23 +151,13 @@ struct Head {
         }
     }
 
-    // The gradients of s[r, n] = met_n . b[distance of (r, n)]; `wide` holds the gradient of the scores by distance.
+    // The gradients of s[r, n] = met_n . b[distance of (r, n)]; `wide` holds the gradient of the scores by distance. Key n
+    // meets the entry n + QUERIES - 1 - r, and entry m the key m + 1 + r - QUERIES, which is row m + 1 + r of `rk`.
     void add_to_met_keys(int64_t key, int64_t entry) {
         const int64_t width = b.padded;
-        for (int64_t n = 0; n < KEYS; n++)
-            for (int64_t d = 0; d < width; d += LANES) {
-                Vec sum = load(grad_rk.p + (key + n) * width + d);
-                for (int64_t r = 0; r < rows; r++)
-                    sum += ds.p[r * KEYS + n] * load(b.rows.p + (entry + QUERIES - 1 - r + n) * width + d);
-                store(grad_rk.p + (key + n) * width + d, sum);
-            }
-        for (int64_t m = 0; m < WIDE; m++)  // entry m of the tile belongs to the key m - (QUERIES - 1 - r) of row r
-            for (int64_t d = 0; d < width; d += LANES) {
-                Vec sum = load(b.grad.p + (entry + m) * width + d);
-                for (int64_t r = 0; r < rows; r++)
-                    sum += wide.p[r * WIDE + m] * load(rk.p + (QUERIES + key + m - (QUERIES - 1 - r)) * width + d);
-                store(b.grad.p + (entry + m) * width + d, sum);
-            }
+        add_by_row(grad_rk.p + key * width, width, KEYS, ds.p, KEYS, b.rows.p + (entry + QUERIES - 1) * width, -1, rows,
+                   width);
+        add_by_row(b.grad.p + entry * width, width, WIDE, wide.p, WIDE, rk.p + (key + 1) * width, 1, rows, width);
     }
 
     void finish_block() {

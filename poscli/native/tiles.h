@@ -26,6 +26,19 @@ static inline void pack_columns(float *to, const float *x, int64_t rows, int64_t
                 to[d * ld + j] = j < rows ? x[j * stride + d] : 0;
 }
 
+static inline float dot(const float *x, const float *y, int64_t n) {
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+// tile[r, :] += row for QUERIES rows of `columns` numbers, a multiple of LANES.
+static inline void add_row(float *tile, int64_t ld, const float *row, int64_t columns) {
+    for (int r = 0; r < QUERIES; r++)
+        for (int64_t c = 0; c < columns; c += LANES)
+            store(tile + r * ld + c, load(tile + r * ld + c) + load(row + c));
+}
+
 template <int ROWS, int VECTORS>
 static inline void dot_registers(float *out, int64_t ld, const float *a, int64_t lda, const float *b, int64_t ldb,
                                  int64_t width) {
