@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
@@ -400,11 +401,26 @@ def test_work_on_a_run_can_be_seen_from_outside_and_leaves_nothing(tmp_path, mon
     assert list(file.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"label": 1, "done": 1, "total": 0}', "\0"])
+PROGRESS = {"label": "train", "done": 1, "total": 2, "words": "", "seconds_left": 3.0, "process": 4, "host": "here"}
+DAMAGED = [
+    {"total": 0},
+    {"done": None},
+    {"done": math.nan},
+    {"seconds_left": math.nan},
+    {"seconds_left": math.inf},
+    {"process": math.inf},
+    {"done": 10**400},
+]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\0", "[" * 100_000, *(json.dumps(PROGRESS | d) for d in DAMAGED)])
 def test_a_file_of_progress_that_says_nothing_is_no_activity(content, tmp_path) -> None:
+    """The screen of a sweep reads it, and must not end because of it."""
     with locked(tmp_path):
         (tmp_path / "progress.json").write_text(content)
         assert activity(tmp_path) is None
+        (tmp_path / "progress.json").write_text(json.dumps(PROGRESS))
+        assert activity(tmp_path) == Activity("train", 0.5, "", 3.0, 4, "here")
 
 
 def test_progress_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch) -> None:
