@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from cli_runner import cli
 from safetensors.torch import load_file
 from several_ranks import on_ranks, start_ranks
 from torture.processes import DIED, Ended, command, steady_clock
@@ -308,3 +309,20 @@ def test_an_environment_that_names_no_rank_is_refused(values: tuple[str, ...], m
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=rf"RANK={values[0]} WORLD_SIZE=2"):
         ranks()
+    result = cli("train", "--enc", "alibi")
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"RANK": None}, {"MASTER_PORT": None}, {"MASTER_ADDR": ""}, {"MASTER_PORT": "http"}, {"MASTER_PORT": "65536"}],
+    ids=str,
+)
+def test_ranks_that_cannot_find_each_other_are_refused_at_once(changes: dict[str, str | None], monkeypatch) -> None:
+    """Each of them says so itself, since they cannot agree on one."""
+    complete = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in (complete | changes).items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    result = cli("train", "--enc", "alibi")
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+    assert "do not say where 2 ranks meet; start ranks with torchrun, or unset WORLD_SIZE" in result.err
