@@ -300,14 +300,17 @@ def test_workers_need_locks_that_hold(tmp_path, monkeypatch) -> None:
 
 def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
     gib = 2.0**30
-    refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=8 * gib)
-    refuse_crowded([], workers=2, free=0)
+    refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=8 * gib, cure="")
+    refuse_crowded([], workers=2, free=0, cure="")
     with pytest.raises(
         UsageError, match=r"2 workers may need 5\.0 GiB .*\(b: 3\.0 GiB\), 5\.0 GiB are free; give --workers 1"
     ):
-        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=5 * gib)
-    with pytest.raises(UsageError, match=r"b needs about 3\.5 GiB .* 3\.0 GiB are free; lower"):
-        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=3 * gib)
+        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=5 * gib, cure="less")
+    with pytest.raises(UsageError, match=r"b needs about 3\.5 GiB .* 3\.0 GiB are free; less$"):
+        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=3 * gib, cure="less")
+    asked = Wanted(workers=2, cpus=1, memory=1e9, device="cpu")
+    with pytest.raises(UsageError, match=r"lower --memory 1e\+09$"):
+        assembled(asked, [("a", gib)], Path()).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -318,6 +321,7 @@ def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
         (["--ray", "10.0.0.1:6379", "a.toml"], ["--ray=10.0.0.1:6379", "a.toml"]),
         (["--ray", "10.0.0.1"], ["--ray=10.0.0.1"]),
         (["--ray=node:1", "auto"], ["--ray=node:1", "auto"]),
+        (["--ray", ""], ["--ray="]),
         (["--ray", "suites/a.toml"], ["--ray=local", "suites/a.toml"]),
         (["train", "auto"], ["train", "auto"]),
     ],

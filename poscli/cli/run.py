@@ -33,7 +33,7 @@ def run(
     force: plan.Force = False,
     yes: plan.Yes = False,
     workers: Workers = None,
-    ray: Ray = "",
+    ray: Ray = None,
     cpus: Cpus = None,
     gpus: Gpus = None,
     memory: Memory = None,
@@ -48,7 +48,7 @@ def run(
     from poscli.system.cores import threads
 
     content, folder = load(suite), to or report_folder(out_, suite)
-    check(wanted := Wanted(workers, cpus, gpus, memory, ray, device))
+    check(wanted := Wanted(workers, cpus, gpus, memory, ray or "", device))
     asked = jobs_of(content, device, out_ / "runs")
     jobs = plan.sweeps(asked, anew=force, threads=wanted.threads)
     if dry_run:
@@ -93,7 +93,7 @@ def _announce(jobs: list[plan.PlannedJob], crew: Crew, start: float, *, yes: boo
     from poscli.sweep.schedule import makespan
 
     seconds = makespan((job.seconds for job in jobs), crew.count) + start * crew.elsewhere
-    where = f"on {crew.count} workers" if crew.elsewhere else "on this machine"
+    where = f"on {crew.count} worker{'s' * (crew.count != 1)}" if crew.elsewhere else "on this machine"
     note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} {where}")
     plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
 
