@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_runner import assert_refused, cli, environment
+from cli_runner import SUITE, assert_refused, cli, environment
 from filelock import FileLock
-from test_workers import SUITE, assert_same_bits, sorted_as
+from test_workers import assert_same_bits, sorted_as
 
 from poscli.runs.run import list_runs
 from poscli.sweep import on_node

@@ -15,7 +15,7 @@ import pytest
 import torch
 from cli_runner import cli
 from safetensors.torch import load_file
-from several_ranks import on_ranks, start_ranks
+from several_ranks import on_rank, on_ranks, start_ranks
 from torture.processes import DIED, Ended, command, steady_clock
 
 from poscli.config.run import PRESETS
@@ -25,6 +25,7 @@ from poscli.system.errors import DataError, UsageError
 from poscli.system.ranks import Ranks, agree, any_rank, gathered, joined, ranks, together
 from poscli.tasks import Batch
 from poscli.training.parts import parts_of
+from poscli.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
 NANO = ("--preset", "nano", "--length", 16, "--batch", 4, "--seed", 3)
@@ -72,6 +73,18 @@ def on_each(count: int, function: Callable[[int], object]) -> list[object]:
 def said(ended: Ended) -> list[str]:
     """The lines on stderr, without the warnings of torch's C++ code, which a forked process cannot silence."""
     return [line for line in ended.err.splitlines() if not line.startswith("[rank")]
+
+
+def in_step(number: int, signum: int) -> None:
+    """Send this process a signal when it begins a step of training."""
+    gradient = Trainer._gradient
+
+    def signalled(trainer: Trainer) -> tuple[float, float]:
+        if trainer.step == number:
+            os.kill(os.getpid(), signum)
+        return gradient(trainer)
+
+    Trainer._gradient = signalled  # type: ignore[method-assign]
 
 
 # ---- the parts of a batch
@@ -133,19 +146,7 @@ def test_the_loss_curve_of_two_ranks_is_that_of_one_over_200_steps(encoding: str
 
 def test_a_signal_to_one_rank_stops_all_at_one_step_and_one_process_goes_on() -> None:
     """The memory of the ranks' windows goes into the checkpoint in the order of the batch."""
-
-    def asked(rank: int) -> None:
-        from poscli.training.trainer import Trainer
-
-        gradient = Trainer._gradient
-
-        def signalled(trainer: Trainer) -> tuple[float, float]:
-            if rank == 1 and trainer.step == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return gradient(trainer)
-
-        Trainer._gradient = signalled  # type: ignore[method-assign]
-
+    asked = on_rank(1, lambda: in_step(2, signal.SIGTERM))
     arguments = training("transformer-xl", "two", "--memory", 16)
     ended = on_ranks(*arguments, prepare=asked)
     assert [each.code for each in ended] == [143, 143], ended
@@ -159,16 +160,8 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_and_one_process_goes_on() ->
 def test_a_killed_rank_ends_the_others_and_the_same_command_ends_with_the_same_bits() -> None:
     def killed(rank: int) -> None:
         steady_clock()  # a checkpoint every four steps
-        from poscli.training.trainer import Trainer
-
-        gradient = Trainer._gradient
-
-        def dying(trainer: Trainer) -> tuple[float, float]:
-            if rank == 1 and trainer.step == 5:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return gradient(trainer)
-
-        Trainer._gradient = dying  # type: ignore[method-assign]
+        if rank == 1:
+            in_step(5, signal.SIGKILL)
 
     ended = on_ranks(*training("fox", "two"), prepare=killed)
     assert [each.code for each in ended] == [1, DIED], ended

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-from cli_runner import NANO, cli, run_of, shell
+from cli_runner import NANO, SUITE, cli, run_of, shell
 from rich.console import Console
 
 from poscli.cli.screen import Screen, screen
@@ -41,20 +41,6 @@ from poscli.system.progress import Meter
 from poscli.system.signals import Interrupted
 
 COST = ["seconds", "tokens_per_s", "peak_mb"]
-SUITE = """
-title = "Tiny"
-encodings = ["none", "rope"]
-seeds = [0, 1]
-[train]
-preset = "nano"
-length = 32
-batch = 4
-tokens = 2_560
-[extrapolate]
-max_len = 64
-tokens = 128
-stride = 16
-"""
 
 
 def job(encoding: str = "alibi", runs: Path = Path("runs"), tokens: int = 1280) -> Job:
