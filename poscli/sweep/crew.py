@@ -60,7 +60,7 @@ class Wanted:
 
 def check(wanted: Wanted) -> None:
     """UsageError or DataError for workers that cannot be had, before any work is planned."""
-    if wanted.gpus and not (wanted.gpus.is_integer() or LEAST_GPU <= wanted.gpus < 1):
+    if wanted.gpus and not (LEAST_GPU <= wanted.gpus < 1 or wanted.gpus % 1 == 0):
         raise UsageError(
             f"--gpus {wanted.gpus:g}: a run gets whole GPUs, or a part of one from {LEAST_GPU:g} on; give 0.5 or 1"
         )
