@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ import pytest
 import torch
 from cli_runner import NANO, SUITE, cli, run_of, shell
 from rich.console import Console
+from torture.processes import Started
 
 from poscli.cli.screen import Screen, screen
 from poscli.cli.workers import with_address
@@ -185,6 +187,21 @@ def test_workers_share_a_suite_and_give_the_bits_of_one(tmp_path, monkeypatch) -
     again = cli("run", "tiny.toml", "--workers", 2, "--cpus", 1, "--out", "shared")
     assert again.code == 0
     assert again.err.count("nothing to train") == 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
+def test_the_same_suite_started_twice_is_done_once_and_reported_by_both(tmp_path, monkeypatch) -> None:
+    """As machines without Ray do that share a results folder."""
+    (tmp_path / "tiny.toml").write_text(SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
+    monkeypatch.chdir(tmp_path)
+    started = [Started(("run", "tiny.toml", "--out", "shared", "--to", f"report-{n}")) for n in range(2)]
+    ended = [each.wait(300) for each in started]
+    assert [each.code for each in ended] == [0, 0], ended
+    said = "".join(each.err for each in ended)
+    runs = list_runs(Path("shared/runs"))
+    assert [said.count(f"{run.id} is complete already: nothing to train") for run in runs] == [1, 1], said
+    assert Path("report-0/summary.csv").read_text() == Path("report-1/summary.csv").read_text()
 
 
 def sorted_as(first: Path, second: Path) -> list:

@@ -84,7 +84,7 @@ def joined(device: torch.device) -> Iterator[torch.device]:
         yield device
         return
     own = _own_device(device)
-    with losses_named():
+    with lost_ranks_named():
         if not rendezvous.start(own.type, ranks().rank, ranks().count):
             raise lost()
         yield own
@@ -153,7 +153,7 @@ def exchanged(content: bytes) -> list[bytes]:
     import torch
     import torch.distributed as dist
 
-    with losses_named():
+    with lost_ranks_named():
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks().count)]
         dist.all_gather(lengths, torch.tensor([len(content)]))
         sizes = [int(length) for length in lengths]
@@ -173,7 +173,7 @@ def numbers_of_all(numbers: list[float]) -> list[list[float]]:
 
     mine = torch.tensor(numbers, dtype=torch.float64)
     theirs = [torch.empty_like(mine) for _ in range(ranks().count)]
-    with losses_named():
+    with lost_ranks_named():
         dist.all_gather(theirs, mine)
     return [row.tolist() for row in theirs]
 
@@ -201,7 +201,7 @@ def shared(error: Exception) -> Exception:
 
 
 @contextmanager
-def losses_named() -> Iterator[None]:
+def lost_ranks_named() -> Iterator[None]:
     """A block in which the error of a broken connection becomes a LostRankError."""
     try:
         yield
