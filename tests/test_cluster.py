@@ -89,7 +89,7 @@ def test_a_suite_on_a_local_cluster_has_the_bits_of_one_process_and_listens_on_l
     count = min(2, usable_cores())
     assert f"on {count} worker" in said
     assert said.count("its worker on the cluster has ended") == 1, said
-    assert "2 of 2 runs done" in said
+    assert count == 1 or "2 of 2 runs done" in said
     assert seen
     assert seen <= set(LOOPBACK)
     theirs = sorted_as(Path("alone/runs"), Path("shared/runs"))
