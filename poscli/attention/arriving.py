@@ -43,7 +43,10 @@ class ArrivingKeys:
         self.out_BHTE: Tensor | None = None
 
     def take(self, first: int, k_BHCD: Tensor, v_BHCE: Tensor) -> None:
-        """Attend to the keys, as projected, from the token `first` on. Those of the queries' own tokens come first."""
+        """Attend to one part of the keys and values, as they leave the projection; `first` is its first token.
+
+        The first call must bring the keys of the queries' own tokens.
+        """
         x = self._operands(first, k_BHCD, v_BHCE)
         potential_BHS = None if self.potential_BHS is None else self.potential_BHS[:, :, first:]
         inputs = TileInputs.of(self.encoding, x, self.tokens - first - x.keys, potential_BHS)

@@ -71,9 +71,10 @@ class Chain:
         return slice(self.ends[self.rank], self.ends[self.rank + 1])
 
     def exchange(self, own: Part, use: Callable[[int, Part], None]) -> None:
-        """Call `use` with each part of the tokens up to the last of this rank, and its first token; its own part first.
+        """Call `use(first, part)` with the part of this rank, and then with that of each rank before it, nearest first.
 
-        A part is valid during the call only. An error of `use` is raised at the end, as other ranks wait for the parts.
+        `first` is the first token of the part, which is valid during the call only. An error of `use` is raised at the
+        end, because other ranks wait for the parts.
         """
         largest = max(b - a for a, b in zip(self.ends, self.ends[1:], strict=False))
         shared = [[x.new_empty(x[:, :, :1].numel() * largest) for x in own] for _ in range(min(2, self.rank))]
