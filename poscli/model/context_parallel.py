@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from poscli.attention import Engine
+from poscli.attention import Choice, Engine, Place, engines_for
 from poscli.attention.arriving import ArrivingKeys
 from poscli.config.run import ModelConfig
 from poscli.equation import Encoding, Positions
@@ -51,6 +51,12 @@ def boundaries(tokens: int, count: int) -> list[int]:
         end = round((math.sqrt(c**2 + 4 * c * whole * part / count) - c) / 2)
         ends.append(min(max(end, ends[-1] + 1), tokens - (count - part)))
     return ends
+
+
+def by_parts(choice: Choice, encoding: Encoding, place: Place) -> Choice:
+    """The first engine that attends to the keys part by part as they come, or the given choice if none can."""
+    found = [engine for engine in engines_for(encoding, place) if engine.in_parts and not choice.asked]
+    return Choice(found[0]) if found else choice
 
 
 @dataclass(frozen=True)
@@ -123,9 +129,11 @@ class SharedLayer(LayerCache):
 
         Where the engine can, keys and values are used part by part as they come; features are few numbers.
         """
-        if not engine.in_parts:
-            return super().attend(engine, encoding, new, features, positions)
         q, k, v = new
+        if not by_parts(
+            Choice(engine), encoding, Place(q.device.type, q.dtype, q.shape[-1], gradient=False)
+        ).engine.in_parts:
+            return super().attend(engine, encoding, new, features, positions)
         f = None if features is None else self._gathered([features])[0]
         keys = ArrivingKeys(encoding, q, positions, f)
         self.chain.exchange([k, v], lambda first, part: keys.take(first, *part))
@@ -157,7 +165,8 @@ class ContextParallel:
     @property
     def engine(self) -> str:
         """The engines that run, and the number of ranks."""
-        return f"{self.model.engine} ({ranks().count} ranks)"
+        names = [by_parts(a.choice, a.encoding, replace(a.place, gradient=False)).name for a in self.model.attention]
+        return f"{'+'.join(dict.fromkeys(names))} ({ranks().count} ranks)"
 
     @property
     def engine_reason(self) -> str:

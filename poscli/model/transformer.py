@@ -66,19 +66,20 @@ class Attention(nn.Module):
     @property
     def choice(self) -> Choice:
         """The engine for the device of the weights and the current gradient mode: that of the last input, if any."""
-        place = self._place
+        place = self.place
         chosen = choose(self.encoding, self.wanted, place)
         return chosen if chosen.asked else self._measured.get(place.gradient, chosen)
 
     def _fastest(self, inputs: Inputs) -> Choice:
         """The engine that is fastest for an input on this machine."""
-        place = self._place
+        place = self.place
         chosen = TUNING.fastest(choose(self.encoding, self.wanted, place), self.encoding, place, inputs)
         self._measured[place.gradient] = chosen
         return chosen
 
     @property
-    def _place(self) -> Place:
+    def place(self) -> Place:
+        """The circumstances of its calls that decide which engines can run."""
         weight = self.o.weight
         gradient = torch.is_grad_enabled() and weight.requires_grad
         width, device = weight.shape[1] // self.heads, weight.device
