@@ -45,6 +45,9 @@ LAST_QUERIES = 1024  # queries of an evaluation that are timed: those that see t
 TURNS, SECONDS = 5, 1.0  # an engine is timed so often, or until all have taken so long
 
 
+DENSE = {"relative_keys", "relative_queries", "potential", "bias"}  # biases that differ from text to text
+
+
 @dataclass(frozen=True)
 class Option:
     """An engine and the block sizes it runs with."""
@@ -186,6 +189,10 @@ def _machine() -> dict[str, str]:
 def _possible(choice: Choice, encoding: Encoding, place: Place) -> list[str]:
     """The options that can run an encoding, the given engine first; none where an engine was asked for."""
     if place.device != "cpu" or choice.name not in OPTIONS or choice.asked:
+        return []
+    # Torch's kernels have no backward pass for such biases, so that the other engines would need far more memory.
+    learned = encoding.blanks & DENSE or any(p.requires_grad for p in encoding.parameters())
+    if place.gradient and learned and choice.name == "native":
         return []
     first = [name for name in OPTIONS if name == choice.name]
     others = [n for n, o in OPTIONS.items() if n != choice.name and not refusal(ENGINES[o.engine], encoding, place)]
