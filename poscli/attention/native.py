@@ -20,7 +20,7 @@ from poscli.attention.skew import descending
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.equation import TIERS, Encoding, Operands
 from poscli.equation.reference import tempered
-from poscli.native import QUERIES, Block, Relative, Term, Vectors, Visible, attention, library, why_not
+from poscli.native import QUERIES, Block, Form, Relative, Term, Vectors, Visible, attention, library, why_not
 
 VECTORS = {"relative_keys", "relative_queries", "relative_values"}
 BY_DISTANCE = {"distance_bias", *VECTORS}
@@ -29,7 +29,8 @@ KNOWN = {*BY_DISTANCE, "potential", "reach"}  # what the kernels add or hide by 
 
 def refuses(encoding: Encoding, place: Place) -> str:
     """Why the kernels cannot compute an encoding in a place; '' if they can."""
-    if acts := sorted(encoding.blanks & set(TIERS["row"])):
+    acts = sorted(encoding.blanks & set(TIERS["row"]))
+    if acts and (place.gradient or not _has_form(encoding)):
         return f"needs whole rows of scores ({', '.join(acts)})"
     if place.dtype != torch.float32:
         return "its kernels compute in float32"
@@ -40,7 +41,11 @@ def refuses(encoding: Encoding, place: Place) -> str:
 
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     """Attention output `[B, H, T, E]` of an encoding that is not refused."""
-    by_distance = _is_known(encoding) and not (x.step is None and encoding.blanks & BY_DISTANCE)
+    form = _form(encoding, x, sizes)
+    if form is None and encoding.blanks & set(TIERS["row"]):
+        return blocks.run(encoding, x, sizes)
+    known = form is not None or _is_known(encoding)
+    by_distance = known and not (x.step is None and encoding.blanks & BY_DISTANCE)
     if "relative_values" in encoding.blanks and not by_distance:
         return blocks.run(encoding, x, sizes)
     if x.queries < sizes.native_queries and "relative_values" not in encoding.blanks:
@@ -52,8 +57,23 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
         return attention(kernels, qkv, list(_pairwise(encoding, x, sizes)), scale=encoding.scale)
     reach = x.reach if x.reach is not None and x.reach < x.keys else 0
     visible, vectors = Visible(reach=reach, sinks=x.sinks), _vectors(encoding, x)
-    parts = list(_parts(encoding, x, sizes))
-    return attention(kernels, qkv, parts, scale=encoding.scale, visible=visible, vectors=vectors)
+    parts = list(_parts(encoding, x, None if form else _first_keys(encoding, x, sizes), sizes))
+    return attention(kernels, qkv, parts, scale=encoding.scale, visible=visible, vectors=vectors, form=form)
+
+
+def _has_form(encoding: Encoding) -> bool:
+    """Whether the kernels know a form of the blanks that need pairs or rows of scores, and all else that is added."""
+    beside = encoding.blanks & {*BIASES, *VECTORS} - {"bias"}
+    fits = encoding.axes == 1 and not encoding.blanks & {"positions", "potential", "temperature", "sinks"}
+    return fits and beside <= KNOWN and encoding.has_kernel_form
+
+
+def _form(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Form | None:
+    """The form of an encoding, where the kernels can compute it."""
+    if torch.is_grad_enabled() or x.queries < sizes.native_queries or x.step is None or not _has_form(encoding):
+        return None
+    form: Form | None = encoding.kernel_form(x)
+    return form
 
 
 def _is_known(encoding: Encoding) -> bool:
@@ -75,13 +95,12 @@ def _pairwise(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Bl
         first = stop
 
 
-def _parts(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Block]:
+def _parts(encoding: Encoding, x: Operands, first_key: Tensor | None, sizes: BlockSizes) -> Iterator[Block]:
     """All queries as one block; several if each needs numbers of its own for the keys, as a potential does."""
     table = None
     if "distance_bias" in encoding.blanks:
         by_distance = encoding.distance_bias(even_distances(x)).to(x.q_BHTD.dtype)
         table = descending(by_distance, x.queries, fill=0)[None, :, None]
-    first_key = _first_keys(encoding, x, sizes)
     if "potential" not in encoding.blanks:
         terms = () if table is None else (Term(table, skewed=True),)
         yield Block(slice(0, x.queries), slice(0, x.keys), terms, first_key)

@@ -83,6 +83,11 @@ class Encoding(Shown, Blanks):
         """The highest tier that this encoding touches."""
         return [tier for tier, blanks in TIERS.items() if tier == "token" or self.blanks & set(blanks)][-1]
 
+    @property
+    def has_kernel_form(self) -> bool:
+        """Whether compiled kernels know a form of all blanks that `kernel_form` is for."""
+        return type(self).kernel_form is not Blanks.kernel_form
+
     def leave(self, blank: str) -> None:
         """Leave a blank empty that the class fills, for an option that switches it off."""
         assert blank in self.blanks

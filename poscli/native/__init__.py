@@ -5,6 +5,24 @@ attention.h states the equation, and library.py how the kernels are compiled, pr
 
 from poscli.native.attention import Block, Relative, Term, Vectors, Visible, attention
 from poscli.native.fields import QUERIES
+from poscli.native.forms import Costs, Factors, Form, Gates, Mixing, Pieces, Stick
 from poscli.native.library import library, why_not
 
-__all__ = ["QUERIES", "Block", "Relative", "Term", "Vectors", "Visible", "attention", "library", "why_not"]
+__all__ = [
+    "QUERIES",
+    "Block",
+    "Costs",
+    "Factors",
+    "Form",
+    "Gates",
+    "Mixing",
+    "Pieces",
+    "Relative",
+    "Stick",
+    "Term",
+    "Vectors",
+    "Visible",
+    "attention",
+    "library",
+    "why_not",
+]

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from poscli.native.fields import MOST_TERMS, QUERIES, CallFields, RelativeFields, TermFields, strides, term_at
+from poscli.native.forms import Form
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class _Plan:
     blocks: tuple[Block, ...]
     scale: float
     visible: Visible
+    form: Form | None = None
 
 
 def attention(
@@ -88,13 +90,16 @@ def attention(
     scale: float,
     visible: Visible = EVERY_KEY,
     vectors: Vectors = NO_VECTORS,
+    form: Form | None = None,
 ) -> Tensor:
     """Attention output `[B, H, T, E]` of queries, keys and values `[B, H, tokens, width]`.
 
-    The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) has one block.
+    The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) or with a form has one
+    block; one with a form has no gradient.
     """
-    assert len(blocks) == 1 or vectors == NO_VECTORS
-    plan = _Plan(library, tuple(blocks), scale, visible)
+    assert len(blocks) == 1 or (vectors == NO_VECTORS and form is None)
+    assert form is None or not torch.is_grad_enabled()
+    plan = _Plan(library, tuple(blocks), scale, visible, form)
     relative = [x for each in vectors for x in ((None, None) if each is None else (each.vectors, each.met))]
     terms = [_ready(term.x) for block in blocks for term in block.terms]
     out: Tensor = _Attention.apply(plan, *map(_ready, (*qkv, *relative)), *terms)
@@ -122,7 +127,9 @@ class _Attention(torch.autograd.Function):
             call, lse = _call(plan, block, tensors, tensors[at]), q.new_empty(*q.shape[:2], _length(block.queries))
             call.put(o=out[:, :, block.queries])
             call.lse = lse.data_ptr()
+            kept = plan.form.put(call) if plan.form else []
             plan.library.attention_forward(ctypes.byref(call))
+            del kept  # the kernels have read these tensors
             lses.append(lse)
         ctx.plan, ctx.count = plan, len(tensors)
         ctx.save_for_backward(*tensors, out, *lses)
@@ -205,7 +212,7 @@ def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Se
     call = CallFields(
         batch, heads, queries, keys, width, v.shape[3], plan.visible.reach, plan.visible.sinks, len(terms)
     )
-    call.threads, call.scale = torch.get_num_threads(), plan.scale
+    call.threads, call.scale, call.past = torch.get_num_threads(), plan.scale, keys - queries
     call.put(q=q, k=k, v=v)
     _check_terms(block, terms, queries, keys)
     for index, (term, x) in enumerate(zip(block.terms, terms, strict=True)):
