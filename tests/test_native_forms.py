@@ -22,12 +22,13 @@ SPECS = [name for name in names() if make(name).has_kernel_form]
 OPTIONS = [
     "cope(max_pos=3)", "stick-breaking(current=false)", "dape(base=t5)", "urpe(base=none)", "fire(hidden=300)",
     "cope(max_pos=5)+window(150)", "stick-breaking+window(9)", "grape-additive+window(150)", "fire+alibi",
-    "grape-additive+alibi", "dape+window(150)", "rope+cope", "shaw+urpe(base=none)",
+    "grape-additive+alibi", "dape+window(150)", "rope+cope", "shaw+urpe(base=none)", "rerope(window=150)",
+    "self-extend(window=70, group=3)", "string(shift=130)",
 ]  # fmt: skip
 CASES = [(1, 170, 170), (2, 40, 300), (1, 9, 140)]  # texts, queries, keys: more than a tile of keys, and less
 WHOLE = [  # two parts for which kernels know a form, and what else they cannot take beside one
     "urpe(base=cope)", "fire+cope", "dape(base=fire)", "cope+logn(5)", "cope+fox", "cope+sink(2)+window(5)",
-    "stick-breaking+interpolated(4)",
+    "stick-breaking+interpolated(4)", "path+alibi", "rerope+window(5)",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ O(length), also in training. Any other bias is made block by block over the quer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,9 +19,23 @@ from poscli.attention.place import Place
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
+from poscli.attention.tiled import merged
 from poscli.equation import TIERS, Encoding, Operands
 from poscli.equation.reference import tempered
-from poscli.native import QUERIES, Block, Form, Relative, Term, Vectors, Visible, attention, library, why_not
+from poscli.native import (
+    QUERIES,
+    Block,
+    Form,
+    Parts,
+    Relative,
+    Term,
+    Vectors,
+    Visible,
+    attention,
+    attention_to_part,
+    library,
+    why_not,
+)
 
 VECTORS = {"relative_keys", "relative_queries", "relative_values"}
 BY_DISTANCE = {"distance_bias", *VECTORS}
@@ -44,6 +59,8 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     form = _form(encoding, x, sizes)
     if form is None and encoding.blanks & set(TIERS["row"]):
         return blocks.run(encoding, x, sizes)
+    if isinstance(form, Parts):
+        return _joined(encoding, x, form)
     known = form is not None or _is_known(encoding)
     by_distance = known and not (x.step is None and encoding.blanks & BY_DISTANCE)
     if "relative_values" in encoding.blanks and not by_distance:
@@ -64,16 +81,31 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
 def _has_form(encoding: Encoding) -> bool:
     """Whether the kernels know a form of the blanks that need pairs or rows of scores, and all else that is added."""
     beside = encoding.blanks & {*BIASES, *VECTORS} - {"bias"}
+    if "similarity" in encoding.blanks and beside:
+        return False  # it comes in parts, which know no distances
     fits = encoding.axes == 1 and not encoding.blanks & {"positions", "potential", "temperature", "sinks"}
     return fits and beside <= KNOWN and encoding.has_kernel_form
 
 
-def _form(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Form | None:
+def _form(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Form | Parts | None:
     """The form of an encoding, where the kernels can compute it."""
     if torch.is_grad_enabled() or x.queries < sizes.native_queries or x.step is None or not _has_form(encoding):
         return None
-    form: Form | None = encoding.kernel_form(x)
+    form: Form | Parts | None = encoding.kernel_form(x)
     return form
+
+
+def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
+    """Attention output `[B, H, T, E]` from attention to parts of the pairs, without gradient."""
+    out_BHTE = x.q_BHTD.new_zeros(*x.q_BHTD.shape[:3], x.v_BHSE.shape[3])
+    lse_BHT = x.q_BHTD.new_full(x.q_BHTD.shape[:3], -math.inf)
+    kernels = library()
+    assert kernels is not None
+    for part in form.parts:
+        at = part.queries
+        found = attention_to_part(kernels, part, x.v_BHSE[:, :, part.keys], encoding.scale)
+        out_BHTE[:, :, at], lse_BHT[:, :, at] = merged([(out_BHTE[:, :, at], lse_BHT[:, :, at]), found])
+    return out_BHTE
 
 
 def _is_known(encoding: Encoding) -> bool:

@@ -3,9 +3,9 @@
 attention.h states the equation, and library.py how the kernels are compiled, proven and kept.
 """
 
-from poscli.native.attention import Block, Relative, Term, Vectors, Visible, attention
+from poscli.native.attention import Block, Relative, Term, Vectors, Visible, attention, attention_to_part
 from poscli.native.fields import QUERIES
-from poscli.native.forms import Costs, Factors, Form, Gates, Mixing, Pieces, Stick
+from poscli.native.forms import Costs, Factors, Form, Gates, Mixing, Part, Parts, Pieces, Stick
 from poscli.native.library import library, why_not
 
 __all__ = [
@@ -16,6 +16,8 @@ __all__ = [
     "Form",
     "Gates",
     "Mixing",
+    "Part",
+    "Parts",
     "Pieces",
     "Relative",
     "Stick",
@@ -23,6 +25,7 @@ __all__ = [
     "Vectors",
     "Visible",
     "attention",
+    "attention_to_part",
     "library",
     "why_not",
 ]

@@ -8,6 +8,7 @@ T - 1 - t + j), M bends, P numbers per token, G hidden numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -132,6 +133,41 @@ class Factors:
         assert factors.shape == (call.heads, call.queries + call.keys - 1)
         call.factors = factors.data_ptr()
         return [factors]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Scores q_i . k_j of some pairs, with queries and keys of their own, and a term `[B, H, T, S]` of each pair.
+
+    The queries are consecutive, from `first_query` on, and so are the keys, from `first_key` on. Either the last query
+    stands at the last key, and a query sees the keys up to its own, of these the last `reach` (0: all); or a query sees
+    every key. The term is given with the queries in reverse order, and is not scaled.
+    """
+
+    q_BHTD: Tensor
+    k_BHSD: Tensor
+    first_query: int = 0
+    first_key: int = 0
+    every: bool = False
+    reach: int = 0
+    term_BHTS: Tensor | None = None
+
+    @property
+    def queries(self) -> slice:
+        """The queries of the call."""
+        return slice(self.first_query, self.first_query + self.q_BHTD.shape[2])
+
+    @property
+    def keys(self) -> slice:
+        """The keys of the call."""
+        return slice(self.first_key, self.first_key + self.k_BHSD.shape[2])
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Every pair of a query and a key it sees is in one of these parts. The first ones have keys for every query."""
+
+    parts: Iterable[Part]
 
 
 Form = Pieces | Costs | Gates | Stick | Mixing | Factors
