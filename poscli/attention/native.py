@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from poscli.attention import blocks, sdpa
-from poscli.attention.biases import BIASES, biased_blocks, even_distances
+from poscli.attention.biases import BIASES, at_even_distances, biased_blocks
 from poscli.attention.place import Place
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending
@@ -65,8 +65,8 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     by_distance = known and not (x.step is None and encoding.blanks & BY_DISTANCE)
     if "relative_values" in encoding.blanks and not by_distance:
         return blocks.run(encoding, x, sizes)
-    if x.queries < sizes.native_queries and "relative_values" not in encoding.blanks:
-        return sdpa.run(encoding, x, sizes)  # most rows of the kernels' tiles would be empty
+    if x.queries < sizes.native_queries:  # most rows of the kernels' tiles would be empty
+        return (blocks if "relative_values" in encoding.blanks else sdpa).run(encoding, x, sizes)
     x = replace(x, q_BHTD=tempered(x, x.q_BHTD))
     qkv, kernels = (x.q_BHTD, x.k_BHSD, x.v_BHSE), library()
     assert kernels is not None
@@ -131,7 +131,7 @@ def _parts(encoding: Encoding, x: Operands, first_key: Tensor | None, sizes: Blo
     """All queries as one block; several if each needs numbers of its own for the keys, as a potential does."""
     table = None
     if "distance_bias" in encoding.blanks:
-        by_distance = encoding.distance_bias(even_distances(x)).to(x.q_BHTD.dtype)
+        by_distance = at_even_distances(encoding, "distance_bias", x).to(x.q_BHTD.dtype)
         table = descending(by_distance, x.queries, fill=0)[None, :, None]
     if "potential" not in encoding.blanks:
         terms = () if table is None else (Term(table, skewed=True),)
@@ -155,7 +155,7 @@ def _vectors(encoding: Encoding, x: Operands) -> Vectors:
     dtype = x.q_BHTD.dtype
 
     def by_distance(blank: str) -> Tensor:
-        return descending(getattr(encoding, blank)(even_distances(x)).to(dtype), x.queries, fill=0)
+        return descending(at_even_distances(encoding, blank, x).to(dtype), x.queries, fill=0)
 
     a = b = c = None
     if "relative_keys" in encoding.blanks:

@@ -23,6 +23,7 @@ class Grape(RoPE):
     is stored as it is.
     """
 
+    steady_keys = True
     facts = ("grape starts as rope", "grape(planes=false, frequencies=false) is rope")
 
     def __init__(self, shape: Shape, *, planes: bool = True, frequencies: bool = True, base: float = 10000.0) -> None:

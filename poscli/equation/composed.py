@@ -127,6 +127,10 @@ class Composed(Encoding):
         return self._biases("fast_bias", i, j, f_i, f_j)
 
     @property
+    def keys_are_steady(self) -> bool:
+        return all(part.keys_are_steady for part in self.parts)
+
+    @property
     def has_kernel_form(self) -> bool:
         owners = self._with_fast_forms()
         return len(owners) == 1 and owners[0].has_kernel_form
