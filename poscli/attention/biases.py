@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -82,7 +83,7 @@ def _queries_of_a_block(encoding: Encoding, x: Operands, sizes: BlockSizes, dens
 def _table(encoding: Encoding, x: Operands, rows: int) -> Tensor:
     """The distance bias `[1, H or 1, 1, keys + rows - 1]` by descending distance; -inf where a key is hidden."""
     if "distance_bias" in encoding.blanks and x.step is not None:
-        by_distance = encoding.distance_bias(even_distances(x)).to(x.q_BHTD.dtype)
+        by_distance = at_even_distances(encoding, "distance_bias", x).to(x.q_BHTD.dtype)
     else:
         by_distance = x.q_BHTD.new_zeros(1, x.keys)
     if (reach := x.reach) is not None and reach < x.keys and not x.sinks:
@@ -95,7 +96,22 @@ def _vectors(encoding: Encoding, x: Operands, rows: int) -> dict[str, Tensor]:
     if x.step is None:
         return {}
     blanks = [blank for blank in ("relative_keys", "relative_queries") if blank in encoding.blanks]
-    return {blank: descending(getattr(encoding, blank)(even_distances(x)), rows, fill=0) for blank in blanks}
+    return {blank: descending(at_even_distances(encoding, blank, x), rows, fill=0) for blank in blanks}
+
+
+def at_even_distances(encoding: Encoding, blank: str, x: Operands) -> Tensor:
+    """A blank that is a function of the distance, at the distances of `even_distances`; entries of earlier calls are
+    reused.
+    """
+    known = x.by_distance
+    if known is None:
+        return cast("Tensor", getattr(encoding, blank)(even_distances(x)))
+    past = known.get(blank)
+    first = 0 if past is None else past.shape[1]
+    if first < x.keys:
+        new = getattr(encoding, blank)(even_distances(x)[first:])
+        known[blank] = new if past is None else torch.cat([past, new], dim=1)
+    return known[blank][:, : x.keys]
 
 
 def even_distances(x: Operands, tokens: int | None = None) -> Tensor:
@@ -167,6 +183,8 @@ def _tempered(encoding: Encoding, bias: Tensor, x: Operands) -> Tensor:
 
 def _met_by_keys(k_BHSD: Tensor, b_HND: Tensor, rows: int) -> Tensor:
     """k_j . b[i-j], `[B, H, rows, keys]`, in chunks of keys: each meets only its distances to the block."""
+    if rows == 1:  # a chunk would be a single key
+        return (k_BHSD * b_HND[:, : k_BHSD.shape[2]].to(k_BHSD.dtype)).sum(-1)[:, :, None]
     parts: list[Tensor] = []
     for k in k_BHSD.split(rows, dim=2):
         first = sum(part.shape[-1] for part in parts)

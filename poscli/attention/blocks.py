@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poscli.attention.biases import BIASES, biased_blocks, even_distances, joined
+from poscli.attention.biases import BIASES, at_even_distances, biased_blocks, joined
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending, unskew
 from poscli.equation import Encoding, Operands
@@ -29,7 +29,7 @@ def _block(encoding: Encoding, x: Operands, bias: Tensor) -> Tensor:
         return o_BHTE
     if x.step is None:
         return o_BHTE + relative_values(encoding, x, p_BHTS)
-    c_HND = descending(encoding.relative_values(even_distances(x)), x.queries, fill=0)
+    c_HND = descending(at_even_distances(encoding, "relative_values", x), x.queries, fill=0)
     by_distance = unskew(p_BHTS.flip(2), c_HND.shape[1])
     return o_BHTE + (by_distance @ c_HND.to(p_BHTS.dtype)).flip(2)
 

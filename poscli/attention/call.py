@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,14 @@ from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
 from poscli.equation import Encoding, Operands, Positions
 from poscli.equation.compatibility import BLIND
 from poscli.system.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reused:
+    """What a call takes over from earlier calls for the same text."""
+
+    keys_BHSD: Tensor | None = None  # the blank `key` of all keys
+    by_distance: dict[str, Tensor] | None = None  # as in `Operands`
 
 
 def attend(
@@ -21,9 +31,10 @@ def attend(
     positions: Positions,
     features_BHSF: Tensor | None = None,
     sizes: BlockSizes = DEFAULT_SIZES,
+    reused: Reused | None = None,
 ) -> Tensor:
     """Attention output `[B, H, T, E]` from the outputs of the projections. The queries are the last T of S tokens."""
-    x = operands(encoding, q_BHTD, k_BHSD, v_BHSE, positions, features_BHSF)
+    x = operands(encoding, q_BHTD, k_BHSD, v_BHSE, positions, features_BHSF, reused)
     return encoding.output(engine.run(encoding, x, sizes), x.pos_T)
 
 
@@ -34,6 +45,7 @@ def operands(
     v_BHSE: Tensor,
     positions: Positions,
     features_BHSF: Tensor | None = None,
+    reused: Reused | None = None,
 ) -> Operands:
     """The inputs of an engine: every token blank except `output` is filled."""
     keys, queries = k_BHSD.shape[2], q_BHTD.shape[2]
@@ -43,9 +55,10 @@ def operands(
             f"{encoding.name} takes {takes}, and was given {list(positions.pos.shape)}; encoding.locate(...) makes them"
         )
     pos_T = positions.pos[keys - queries :]
+    reused = reused or Reused()
     return Operands(
         q_BHTD=encoding.query(encoding.content_query(q_BHTD), pos_T),
-        k_BHSD=encoding.key(k_BHSD, positions.of_keys),
+        k_BHSD=encoding.key(k_BHSD, positions.of_keys) if reused.keys_BHSD is None else reused.keys_BHSD,
         v_BHSE=encoding.value(v_BHSE, positions.of_keys),
         raw_q_BHTD=q_BHTD,
         raw_k_BHSD=k_BHSD,
@@ -56,6 +69,7 @@ def operands(
         reach=encoding.reach,
         sinks=encoding.sinks if encoding.reach else 0,  # without a reach every key is visible
         features_BHSF=features_BHSF,
+        by_distance=reused.by_distance,
         temperature_HT=temperature(encoding, queries, keys, q_BHTD.device),
     )
 

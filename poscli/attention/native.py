@@ -6,6 +6,7 @@ O(length), also in training. Any other bias is made block by block over the quer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,14 +14,28 @@ import torch
 from torch import Tensor
 
 from poscli.attention import blocks, sdpa
-from poscli.attention.biases import BIASES, biased_blocks, even_distances
+from poscli.attention.biases import BIASES, at_even_distances, biased_blocks
 from poscli.attention.place import Place
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
+from poscli.attention.tiled import merged
 from poscli.equation import TIERS, Encoding, Operands
 from poscli.equation.reference import tempered
-from poscli.native import QUERIES, Block, Relative, Term, Vectors, Visible, attention, library, why_not
+from poscli.native import (
+    QUERIES,
+    Block,
+    Form,
+    Parts,
+    Relative,
+    Term,
+    Vectors,
+    Visible,
+    attention,
+    attention_to_part,
+    library,
+    why_not,
+)
 
 VECTORS = {"relative_keys", "relative_queries", "relative_values"}
 BY_DISTANCE = {"distance_bias", *VECTORS}
@@ -29,7 +44,8 @@ KNOWN = {*BY_DISTANCE, "potential", "reach"}  # what the kernels add or hide by 
 
 def refuses(encoding: Encoding, place: Place) -> str:
     """Why the kernels cannot compute an encoding in a place; '' if they can."""
-    if acts := sorted(encoding.blanks & set(TIERS["row"])):
+    acts = sorted(encoding.blanks & set(TIERS["row"]))
+    if acts and (place.gradient or not _has_form(encoding)):
         return f"needs whole rows of scores ({', '.join(acts)})"
     if place.dtype != torch.float32:
         return "its kernels compute in float32"
@@ -40,11 +56,17 @@ def refuses(encoding: Encoding, place: Place) -> str:
 
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     """Attention output `[B, H, T, E]` of an encoding that is not refused."""
-    by_distance = _is_known(encoding) and not (x.step is None and encoding.blanks & BY_DISTANCE)
+    form = _form(encoding, x, sizes)
+    if form is None and encoding.blanks & set(TIERS["row"]):
+        return blocks.run(encoding, x, sizes)
+    if isinstance(form, Parts):
+        return _joined(encoding, x, form)
+    known = form is not None or _is_known(encoding)
+    by_distance = known and not (x.step is None and encoding.blanks & BY_DISTANCE)
     if "relative_values" in encoding.blanks and not by_distance:
         return blocks.run(encoding, x, sizes)
-    if x.queries < sizes.native_queries and "relative_values" not in encoding.blanks:
-        return sdpa.run(encoding, x, sizes)  # most rows of the kernels' tiles would be empty
+    if x.queries < sizes.native_queries:  # most rows of the kernels' tiles would be empty
+        return (blocks if "relative_values" in encoding.blanks else sdpa).run(encoding, x, sizes)
     x = replace(x, q_BHTD=tempered(x, x.q_BHTD))
     qkv, kernels = (x.q_BHTD, x.k_BHSD, x.v_BHSE), library()
     assert kernels is not None
@@ -52,8 +74,38 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
         return attention(kernels, qkv, list(_pairwise(encoding, x, sizes)), scale=encoding.scale)
     reach = x.reach if x.reach is not None and x.reach < x.keys else 0
     visible, vectors = Visible(reach=reach, sinks=x.sinks), _vectors(encoding, x)
-    parts = list(_parts(encoding, x, sizes, vectors))
-    return attention(kernels, qkv, parts, scale=encoding.scale, visible=visible, vectors=vectors)
+    parts = list(_parts(encoding, x, sizes, vectors, plain=form is None))
+    return attention(kernels, qkv, parts, scale=encoding.scale, visible=visible, vectors=vectors, form=form)
+
+
+def _has_form(encoding: Encoding) -> bool:
+    """Whether the kernels know a form of the blanks that need pairs or rows of scores, and all else that is added."""
+    beside = encoding.blanks & {*BIASES, *VECTORS} - {"bias"}
+    if "similarity" in encoding.blanks and beside:
+        return False  # it comes in parts, which know no distances
+    fits = encoding.axes == 1 and not encoding.blanks & {"positions", "potential", "temperature", "sinks"}
+    return fits and beside <= KNOWN and encoding.has_kernel_form
+
+
+def _form(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Form | Parts | None:
+    """The form of an encoding, where the kernels can compute it."""
+    if torch.is_grad_enabled() or x.queries < sizes.native_queries or x.step is None or not _has_form(encoding):
+        return None
+    form: Form | Parts | None = encoding.kernel_form(x)
+    return form
+
+
+def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
+    """Attention output `[B, H, T, E]` from attention to parts of the pairs, without gradient."""
+    out_BHTE = x.q_BHTD.new_zeros(*x.q_BHTD.shape[:3], x.v_BHSE.shape[3])
+    lse_BHT = x.q_BHTD.new_full(x.q_BHTD.shape[:3], -math.inf)
+    kernels = library()
+    assert kernels is not None
+    for part in form.parts:
+        at = part.queries
+        found = attention_to_part(kernels, part, x.v_BHSE[:, :, part.keys], encoding.scale)
+        out_BHTE[:, :, at], lse_BHT[:, :, at] = merged([(out_BHTE[:, :, at], lse_BHT[:, :, at]), found])
+    return out_BHTE
 
 
 def _is_known(encoding: Encoding) -> bool:
@@ -75,13 +127,14 @@ def _pairwise(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Bl
         first = stop
 
 
-def _parts(encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors) -> Iterator[Block]:
+def _parts(encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors, *, plain: bool) -> Iterator[Block]:
     """All queries as one block; several if each needs numbers of its own for the keys, as a potential does."""
     table = None
     if "distance_bias" in encoding.blanks:
-        by_distance = encoding.distance_bias(even_distances(x)).to(x.q_BHTD.dtype)
+        by_distance = at_even_distances(encoding, "distance_bias", x).to(x.q_BHTD.dtype)
         table = descending(by_distance, x.queries, fill=0)[None, :, None]
-    first_key, constant = _first_keys(encoding, x, sizes), _constant(x, table, vectors)
+    first_key = _first_keys(encoding, x, sizes) if plain else None
+    constant = _constant(x, table, vectors) if plain else 0
     if "potential" not in encoding.blanks:
         terms = () if table is None else (Term(table, skewed=True),)
         yield Block(slice(0, x.queries), slice(0, x.keys), terms, first_key, constant)
@@ -105,7 +158,7 @@ def _vectors(encoding: Encoding, x: Operands) -> Vectors:
     dtype = x.q_BHTD.dtype
 
     def by_distance(blank: str) -> Tensor:
-        return descending(getattr(encoding, blank)(even_distances(x)).to(dtype), x.queries, fill=0)
+        return descending(at_even_distances(encoding, blank, x).to(dtype), x.queries, fill=0)
 
     a = b = c = None
     if "relative_keys" in encoding.blanks:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
 from poscli.equation.operands import Operands
+from poscli.native import Gates
 
 
 @register("cope", paper="arXiv:2405.18719", family="content")
@@ -51,6 +52,9 @@ class CoPE(Encoding):
             chunks.append(s + term.to(s.dtype))
         far = s_BHTS[..., : s_BHTS.shape[-1] - sum(s.shape[-1] for s in chunks)]
         return torch.cat([far + z_BHTP[..., -1:].to(far.dtype), *chunks[::-1]], dim=-1)
+
+    def kernel_form(self, x: Operands) -> Gates:
+        return Gates(self.products(x))
 
 
 def _exact(x: Tensor) -> torch.dtype:

@@ -14,8 +14,10 @@ from poscli.attention.skew import descending, skew
 from poscli.encodings.based import Based
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
+from poscli.equation.blanks import FAST
 from poscli.equation.operands import Operands
 from poscli.equation.reference import TERMS, tempered
+from poscli.native import Mixing
 
 BIAS = ("distance_bias", "potential", "bias")  # blanks of the base that make b
 SCORE_OF_HIDDEN_KEYS = -1e18  # in place of -inf: far below any score, and its products stay finite
@@ -76,6 +78,18 @@ class DAPE(Based):
             table = descending(self.base.distance_bias(even_distances(x)).to(x.q_BHTD.dtype), x.queries, fill=0)
             return skew(table[None, :, None], x.queries, x.keys).flip(-2)
         return self.bias_of_base(x)
+
+    @property
+    def has_kernel_form(self) -> bool:
+        own = self.base.blanks
+        return own & set(BIAS) == {"distance_bias"} and not own & set(FAST)
+
+    def kernel_form(self, x: Operands) -> Mixing:
+        """The kernels add b to the scores first, so c_ij = s_ij - b_ij."""
+        of_c, of_b = self.inner.weight.chunk(2, dim=1)
+        b_HN = self.base.distance_bias(even_distances(x)).to(of_c.dtype).expand(x.q_BHTD.shape[1], -1)
+        of_distance = (of_b - of_c) @ b_HN + self.inner.bias[:, None]
+        return Mixing(of_c, descending(of_distance, x.queries, fill=0), self.outer.weight, NEGATIVE_SLOPE)
 
 
 class _Network(torch.autograd.Function):

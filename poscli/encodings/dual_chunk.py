@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Unpack
 
 import torch
@@ -12,7 +12,8 @@ from poscli.encodings.registry import register
 from poscli.encodings.remapped import RemappedRoPE
 from poscli.encodings.rope import Rotary
 from poscli.equation import Shape
-from poscli.equation.operands import snapped
+from poscli.equation.operands import Operands, snapped
+from poscli.native import Part, Parts
 
 
 @register("dual-chunk", paper="arXiv:2402.17463", family="rotary")
@@ -53,6 +54,23 @@ class DualChunk(RemappedRoPE):
 
     def chosen(self, i: Tensor, j: Tensor) -> Tensor:
         return (self.number(i) - self.number(j)).clamp(0, 2)
+
+    def kernel_form(self, x: Operands) -> Parts | None:
+        return Parts(self.parts_of(x)) if x.step == 1 else None
+
+    def parts_of(self, x: Operands) -> Iterator[Part]:
+        """For the queries of each chunk, the keys of the chunk, of the one before, and of those before that."""
+        (q, k), (previous_q, previous_k), (far_q, far_k) = self.split(x)
+        past, s = x.keys - x.queries, self.chunk
+        for start in range(past // s * s, x.keys, s):
+            stop, first = min(start + s, x.keys), max(0, start - past)
+            at = slice(first, stop - past)
+            yield Part(q[:, :, at], k[:, :, start:stop], first, start)
+            if start:
+                before = start - s
+                yield Part(previous_q[:, :, at], previous_k[:, :, before:start], first, before, every=True)
+            if start > s:
+                yield Part(far_q[:, :, at], far_k[:, :, : start - s], first, every=True)
 
     def number(self, pos: Tensor) -> Tensor:
         """The numbers of the chunks of some positions, int64."""

@@ -4,8 +4,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from poscli.attention.biases import even_distances
+from poscli.attention.skew import descending
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
+from poscli.equation.operands import Operands
+from poscli.native.forms import MOST_BENDS, Pieces
 
 
 @register("fire", paper="arXiv:2310.04418", family="bias")
@@ -36,9 +40,25 @@ class FIRE(Encoding):
 
     def ratio(self, i: Tensor, j: Tensor) -> Tensor:
         """The argument of f for positions `[T]` and `[S]`: `[T, S]`, between 0 and 1."""
-        c, threshold = softplus(self.c), (self.threshold * self.shape.length / 4).abs()
         d_TS = (i[:, None] - j).clamp(min=0)
-        return torch.log1p(c * d_TS) / torch.log1p(c * torch.maximum(i, threshold))[:, None]
+        return self.psi(d_TS) / self.psi(torch.maximum(i, self.first_scaled))[:, None]
+
+    def psi(self, d: Tensor) -> Tensor:
+        """log(1 + c d)."""
+        return torch.log1p(softplus(self.c) * d)
+
+    @property
+    def first_scaled(self) -> Tensor:
+        """T, the first position that distances are divided by."""
+        return (self.threshold * self.shape.length / 4).abs()
+
+    def kernel_form(self, x: Operands) -> Pieces | None:
+        start_H1, slopes_HM, bends_M11 = self.pieces()
+        if len(bends_M11) > MOST_BENDS:
+            return None
+        of_distance = descending(self.psi(even_distances(x))[None], x.queries, fill=0)[0]
+        of_query = 1 / self.psi(torch.maximum(x.pos_T, self.first_scaled))
+        return Pieces(of_distance, of_query, start_H1[:, 0], slopes_HM, bends_M11[:, 0, 0])
 
     def fast_bias(
         self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None, *, hidden_per_chunk: int = 2**20

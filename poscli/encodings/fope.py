@@ -21,6 +21,7 @@ class FoPE(RoPE):
     two series depends on sums of positions, not only on distances.
     """
 
+    steady_keys = True
     facts = ("fope(sigma=0) is rope with the frequencies below 2 pi / L set to 0",)
     a: Tensor
 

@@ -8,6 +8,8 @@ from poscli.encodings.alibi import slopes
 from poscli.encodings.registry import register
 from poscli.encodings.rope import RoPE
 from poscli.equation import Encoding, Shape
+from poscli.equation.operands import Operands
+from poscli.native import Costs
 
 
 @register("grape", paper="arXiv:2512.07805", family="rotary")
@@ -21,6 +23,7 @@ class Grape(RoPE):
     is stored as it is.
     """
 
+    steady_keys = True
     facts = ("grape starts as rope", "grape(planes=false, frequencies=false) is rope")
 
     def __init__(self, shape: Shape, *, planes: bool = True, frequencies: bool = True, base: float = 10000.0) -> None:
@@ -89,6 +92,11 @@ class GrapeAdditive(Encoding):
         assert f_j is not None
         cost = softplus((f_i / -self.probe) @ self.turned(f_j, j).mT, threshold=40)  # exact beyond 40 in float64 too
         return _sum_between(cost) * -self.slope[:, None, None].to(f_i.dtype)
+
+    def kernel_form(self, x: Operands) -> Costs:
+        assert x.features_of_queries is not None
+        assert x.features_BHSF is not None
+        return Costs(x.features_of_queries / -self.probe, self.turned(x.features_BHSF, x.pos_S), self.slope)
 
     def turned(self, p: Tensor, pos: Tensor) -> Tensor:
         """R_l p_l; a pair is channels (m, m + P/2), as in the authors' code."""

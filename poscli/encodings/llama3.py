@@ -20,6 +20,7 @@ class Llama3(RoPELinear):
     length.
     """
 
+    steady_keys = True
     facts = ("is yarn(beta_slow=low, beta_fast=high, ramp=turns) without its temperature",)
 
     def __init__(

@@ -18,6 +18,7 @@ class PRoPE(RoPE):
     in rope-linear.
     """
 
+    steady_keys = True
     after = ("rope",)
     facts = ("p = 1 is rope", "p = 0 is none")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, pad
@@ -9,6 +11,7 @@ from torch.nn.functional import linear, normalize, pad
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
 from poscli.equation.operands import Operands
+from poscli.native import Part, Parts
 
 
 @register("path", paper="arXiv:2505.16381", family="content")
@@ -79,6 +82,27 @@ class PaTH(Encoding):
         carried[self] = reflected
         return torch.cat(rows, dim=2).to(x.q_BHTD.dtype)
 
+    def kernel_form(self, x: Operands) -> Parts:
+        return Parts(self.parts_of(x))
+
+    def parts_of(self, x: Operands, *, tokens_per_chunk: int = 32, chunks_per_group: int = 8) -> Iterator[Part]:
+        """For each group of queries, the keys of the group, pair by pair, and the older keys, by one product."""
+        q, *tokens = self.exact_inputs(x)
+        older, group = x.keys - x.queries, tokens_per_chunk * chunks_per_group
+        k, w, beta = (y[:, :, :older] for y in tokens)
+        reflected = reflect_all(k, w, beta, tokens_per_chunk)
+        gap, sizes = -x.queries % group, (-1, chunks_per_group, tokens_per_chunk)
+        q, *own = (pad(y, (0, 0, 0, gap)).unflatten(2, sizes) for y in (q, *(y[:, :, older:] for y in tokens)))
+        groups = join_chunks(*within_chunk(q, *own), *through_chunk(*own))
+        for n, start in enumerate(range(0, x.queries, group)):
+            s, q_older, keys, through = (y[:, :, n] for y in groups)
+            count = min(group, x.queries - start)
+            s, zeros = s[:, :, :count, :count] * self.scale, s.new_zeros(*s.shape[:2], count, 1)
+            yield Part(zeros, zeros, start, older + start, term_BHTS=s.flip(2))
+            if older + start:
+                yield Part(q_older[:, :, :count], reflected, start, every=True)
+            reflected = torch.cat([reflected @ through.mT, keys], dim=2)
+
 
 # A query q that passes all C tokens t of a chunk becomes q - sum_t z_t w_t, z_t = beta_t w_t . (q - sum_{l>t} z_l w_l).
 # These equations are triangular, with one matrix A for all queries: z = A^-1 diag(beta) W q.
@@ -94,6 +118,23 @@ def through_chunk(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     """The chunk's keys `[.., C, D]` as later queries see them, and M `[.., D, D]`: a later query q becomes q M."""
     y = solve(w, beta, beta * w)
     return k - (k @ w.mT).triu(1) @ y, torch.eye(w.shape[-1], dtype=w.dtype, device=w.device) - y.mT @ w
+
+
+def join_chunks(
+    within: Tensor, q_before: Tensor, keys: Tensor, through: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the results of N successive chunks `[.., N, C, ..]` those of one chunk of N C tokens."""
+    count, size, width = keys.shape[-3:]
+    rows, older = [], []
+    reflected, passed = keys[..., 0, :0, :], torch.eye(width, dtype=keys.dtype, device=keys.device)
+    for n in range(count):
+        s = torch.cat([q_before[..., n, :, :] @ reflected.mT, within[..., n, :, :]], dim=-1)
+        rows.append(pad(s, (0, (count - 1 - n) * size)))
+        older.append(q_before[..., n, :, :] @ passed)
+        through_n = through[..., n, :, :]
+        reflected = torch.cat([reflected @ through_n.mT, keys[..., n, :, :]], dim=-2)
+        passed = through_n @ passed
+    return torch.cat(rows, dim=-2), torch.cat(older, dim=-2), reflected, passed
 
 
 def solve(w: Tensor, beta: Tensor, right: Tensor) -> Tensor:

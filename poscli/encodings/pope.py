@@ -21,6 +21,8 @@ class PoPE(Encoding):
     (`start=uniform`).
     """
 
+    steady_keys = True
+
     def __init__(self, shape: Shape, *, base: float = 10000.0, start: Literal["zero", "uniform"] = "zero") -> None:
         super().__init__(shape)
         if base <= 1:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from poscli.encodings.rope import RoPE
 from poscli.equation.operands import Operands, snapped
+from poscli.native import Part, Parts
 
 
 class RemappedRoPE(RoPE):
@@ -102,3 +103,14 @@ class NearAndFar(RemappedRoPE):
 
     def chosen(self, i: Tensor, j: Tensor) -> Tensor:
         return (snapped(i - j) >= self.window).long()
+
+    def kernel_form(self, x: Operands) -> Parts | None:
+        """Near pairs lie in a window; query i sees far keys as if the key i - window were its own."""
+        if x.step != 1:
+            return None
+        (near_q, near_k), (far_q, far_k) = self.split(x)
+        parts = [Part(near_q, near_k, reach=self.window)]
+        if x.keys > self.window:
+            first = max(0, self.window - (x.keys - x.queries))  # the first query with a far key
+            parts.append(Part(far_q[:, :, first:], far_k[:, :, : x.keys - self.window], first))
+        return Parts(parts)

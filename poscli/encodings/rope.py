@@ -30,6 +30,8 @@ class RoPE(Encoding):
     of the channels only (GPT-NeoX: 0.25).
     """
 
+    steady_keys = True
+
     def __init__(self, shape: Shape, *, base: float = 10000.0, layout: Layout = "half", fraction: float = 1.0) -> None:
         super().__init__(shape)
         if base <= 1:

@@ -24,6 +24,7 @@ class RoPELinear(RoPE):
     of this model's training windows but of an earlier training, before the model was trained on longer texts.
     """
 
+    steady_keys = True
     after = ("rope",)
     facts = ("factor = 1 is rope",)
 

@@ -14,6 +14,8 @@ class RoPENTK(RoPELinear):
     `factor` is s; if it is not given, s follows the current length. D is the number of channels that are rotated.
     """
 
+    steady_keys = True
+
     def theta(self, pos: Tensor) -> Tensor:
         # a single pair (width 2) has theta 1 for any base, so the exponent does not matter
         base = self.base * self.s(pos) ** (self.width / max(self.width - 2, 1))

@@ -8,6 +8,8 @@ from torch.nn.functional import pad, softplus
 
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
+from poscli.equation.operands import Operands
+from poscli.native import Stick
 
 
 @register("stick-breaking", paper="arXiv:2410.17980", family="content")
@@ -53,3 +55,6 @@ class StickBreaking(Encoding):
             taken = to_j[..., :1]
         a = torch.cat(chunks[::-1], dim=-1)
         return pad(a, (s.shape[-1] - a.shape[-1], 0)).to(s_BHTS.dtype)
+
+    def kernel_form(self, x: Operands) -> Stick:
+        return Stick(own=self.current)

@@ -21,6 +21,7 @@ class TUPE(Encoding):
     unties the [CLS] token, which does not exist here.
     """
 
+    steady_keys = True
     shared = True
     relative = False
 

@@ -3,9 +3,13 @@
 import torch
 from torch import Tensor, nn
 
+from poscli.attention.biases import even_distances
+from poscli.attention.skew import descending
 from poscli.encodings.based import Based
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
+from poscli.equation.operands import Operands
+from poscli.native import Factors
 
 
 class Toeplitz(Encoding):
@@ -28,6 +32,10 @@ class Toeplitz(Encoding):
         d = d_TS[:, far:].clamp(max=last).long().expand(len(c), -1, -1)
         near = p_BHTS[..., far:] * c[:, None].expand(-1, d.shape[1], -1).gather(2, d)
         return torch.cat([p_BHTS[..., :far] * c[:, -1:, None], near], dim=-1) if far else near
+
+    def kernel_form(self, x: Operands) -> Factors:
+        c_HN = self.c[:, even_distances(x).clamp(max=self.c.shape[1] - 1).long()]
+        return Factors(descending(c_HN, x.queries, fill=0))
 
 
 @register("urpe", paper="arXiv:2205.13401", family="relative")

@@ -23,6 +23,8 @@ class YaRN(RoPELinear):
     length. L is the training length, or `original`.
     """
 
+    steady_keys = True
+
     def __init__(
         self,
         shape: Shape,

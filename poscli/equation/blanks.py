@@ -22,6 +22,8 @@ distance of rows is never negative; that of columns is, where the key's cell is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -162,9 +164,18 @@ class Blanks(nn.Module):
         """`reweight`, computed faster."""
         return self.reweight(p_BHTS, d_TS)
 
+    def kernel_form(self, x: Operands) -> Any:
+        """All of these blanks that a class fills, as one of the forms of poscli/native/forms.py; None: there is none.
+
+        The engine asks for it only where positions are evenly spaced and no gradient is needed.
+        """
+        return None
+
     def __init_subclass__(cls, **options: object) -> None:
-        """Reset the fast form in a subclass that overrides only the plain form: the inherited one would be wrong."""
+        """Reset the fast forms in a subclass that overrides only the plain form: the inherited ones would be wrong."""
         super().__init_subclass__(**options)
+        if vars(cls).keys() & set(FAST) and "kernel_form" not in vars(cls):
+            cls.kernel_form = Blanks.kernel_form  # type: ignore[method-assign]
         for blank in FAST:
             if blank in vars(cls) and f"fast_{blank}" not in vars(cls):
                 setattr(cls, f"fast_{blank}", getattr(Blanks, f"fast_{blank}"))

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from poscli.equation.blanks import FAST
 from poscli.equation.compatibility import axes_of, entangled, scale_of
 from poscli.equation.encoding import Encoding
 from poscli.equation.operands import Operands
@@ -123,6 +125,22 @@ class Composed(Encoding):
 
     def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         return self._biases("fast_bias", i, j, f_i, f_j)
+
+    @property
+    def keys_are_steady(self) -> bool:
+        return all(part.keys_are_steady for part in self.parts)
+
+    @property
+    def has_kernel_form(self) -> bool:
+        owners = self._with_fast_forms()
+        return len(owners) == 1 and owners[0].has_kernel_form
+
+    def kernel_form(self, x: Operands) -> Any:
+        (owner,) = self._with_fast_forms()
+        return owner.kernel_form(self._seen_by(owner, x))
+
+    def _with_fast_forms(self) -> list[Encoding]:
+        return [part for part in self.parts if part.blanks & set(FAST)]
 
     def similarity(self, x: Operands) -> Tensor:
         return self._similarity("similarity", x)

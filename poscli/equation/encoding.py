@@ -58,6 +58,9 @@ class Encoding(Shown, Blanks):
     shared: ClassVar[bool] = False  # True: all layers use one instance; False: each layer has its own weights
     relative: bool = True  # True: scores depend on positions by their differences only
     rescales: bool = False  # True: the output for a token changes, by definition, when the text after it grows
+    # True: `key` gives a token a key that does not depend on the tokens after it, unless the encoding `rescales`. Not
+    # inherited: a subclass that changes the keys must say so itself.
+    steady_keys: ClassVar[bool] = False
     axes: int = 1  # 1: positions are numbers; 2: positions are rows and columns of a grid
     feature_width: int = 0  # F, the numbers per token and head that `features` returns
     evaluations: int = 0  # the number of losses that `search` may measure on a trained model
@@ -82,6 +85,17 @@ class Encoding(Shown, Blanks):
     def tier(self) -> str:
         """The highest tier that this encoding touches."""
         return [tier for tier, blanks in TIERS.items() if tier == "token" or self.blanks & set(blanks)][-1]
+
+    @property
+    def keys_are_steady(self) -> bool:
+        """Whether the keys of a text stay as they are when it grows, so that a cache can hold them."""
+        declared = "key" not in self.blanks or ("steady_keys" in vars(type(self)) and self.steady_keys)
+        return declared and "positions" not in self.blanks and not self.rescales
+
+    @property
+    def has_kernel_form(self) -> bool:
+        """Whether compiled kernels know a form of all blanks that `kernel_form` is for."""
+        return type(self).kernel_form is not Blanks.kernel_form
 
     def leave(self, blank: str) -> None:
         """Leave a blank empty that the class fills, for an option that switches it off."""

@@ -11,10 +11,38 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from poscli.attention import Engine, attend
+from poscli.attention import Engine, Reused, attend
 from poscli.equation import Encoding, Positions
 
 PREFIX = "memory/"  # of the names of a memory's tensors in a checkpoint
+
+
+@dataclass
+class Room:
+    """Memory for more tokens than there are, so that a growing tensor `[B, H, S, ...]` is rarely copied."""
+
+    whole: Tensor
+    filled: int  # tokens that some tensor uses; a shorter one, of a copy of the cache, takes a room of its own
+
+    @staticmethod
+    def holding(x: Tensor, more: int) -> Room:
+        """A copy of a tensor, with room for `more` tokens and an eighth of all."""
+        filled = x.shape[2]
+        whole = x.new_empty(*x.shape[:2], (filled + more) * 9 // 8 + 16, *x.shape[3:])
+        whole[:, :, :filled] = x
+        return Room(whole, filled)
+
+    def fits(self, past: Tensor, new: Tensor) -> bool:
+        """Whether the past is what the room holds, and has room for more tokens."""
+        same = past.data_ptr() == self.whole.data_ptr() and past.shape[2] == self.filled
+        writable = torch.is_inference_mode_enabled() or not self.whole.is_inference()
+        return same and writable and self.filled + new.shape[2] <= self.whole.shape[2]
+
+    def append(self, new: Tensor) -> Tensor:
+        """All tokens with further ones."""
+        first, self.filled = self.filled, self.filled + new.shape[2]
+        self.whole[:, :, first : self.filled] = new
+        return self.whole[:, :, : self.filled]
 
 
 @dataclass
@@ -24,29 +52,58 @@ class LayerCache:
     k_BHSD: Tensor | None = None
     v_BHSD: Tensor | None = None
     features_BHSF: Tensor | None = None
+    turned_BHSD: Tensor | None = None  # the keys at their positions, for encodings whose keys stay as they are
+    room: dict[str, Room] = field(default_factory=dict)
+    by_distance: dict[str, Tensor] = field(default_factory=dict)  # as in `Operands`
 
     def extend(self, k: Tensor, v: Tensor, features: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Append further tokens; returns the keys, values and features of all tokens so far."""
-        self.k_BHSD = k if self.k_BHSD is None else torch.cat([self.k_BHSD, k], dim=2)
-        self.v_BHSD = v if self.v_BHSD is None else torch.cat([self.v_BHSD, v], dim=2)
+        self.k_BHSD, self.v_BHSD = self._appended("k_BHSD", k), self._appended("v_BHSD", v)
         if features is not None:
-            past = self.features_BHSF
-            self.features_BHSF = features if past is None else torch.cat([past, features], dim=2)
+            self.features_BHSF = self._appended("features_BHSF", features)
         return self.k_BHSD, self.v_BHSD, self.features_BHSF
+
+    def _appended(self, name: str, new: Tensor) -> Tensor:
+        """A tensor of this layer with further tokens."""
+        past: Tensor | None = getattr(self, name)
+        if past is None:
+            return new
+        if torch.is_grad_enabled():  # autograd may need the past as it was
+            return torch.cat([past, new], dim=2)
+        room = self.room.get(name)
+        if room is None or not room.fits(past, new):
+            room = self.room[name] = Room.holding(past, new.shape[2])
+        return room.append(new)
 
     def attend(
         self, engine: Engine, encoding: Encoding, new: Sequence[Tensor], features: Tensor | None, positions: Positions
     ) -> Tensor:
         """Attention output `[B, H, T, E]` of further tokens, whose q, k and v are `new`, to all tokens so far."""
         q, k, v = new
-        k, v, features = self.extend(k, v, features)
-        return attend(engine, encoding, q, k, v, positions, features)
+        past = 0 if self.k_BHSD is None else self.k_BHSD.shape[2]
+        whole, v, features = self.extend(k, v, features)
+        if self.k_BHSD is None or torch.is_grad_enabled():  # nothing is kept, or nothing may be
+            return attend(engine, encoding, q, whole, v, positions, features)
+        if encoding.keys_are_steady and "key" in encoding.blanks:
+            self._turn(encoding, k, past, positions.of_keys)
+        by_distance = self.by_distance if positions.step == 1 and "positions" not in encoding.blanks else None
+        reused = Reused(keys_BHSD=self.turned_BHSD, by_distance=by_distance)
+        return attend(engine, encoding, q, whole, v, positions, features, reused=reused)
+
+    def _turn(self, encoding: Encoding, k_BHTD: Tensor, past: int, pos_S: Tensor) -> None:
+        """Put the new keys at their positions, or all keys if those of the past are not known."""
+        assert self.k_BHSD is not None
+        if past and self.turned_BHSD is None:
+            self.turned_BHSD = encoding.key(self.k_BHSD, pos_S)
+        else:
+            self.turned_BHSD = self._appended("turned_BHSD", encoding.key(k_BHTD, pos_S[past:]))
 
     def keep_last(self, tokens: int) -> None:
         """Forget all but the last tokens."""
         assert self.k_BHSD is not None
         assert self.v_BHSD is not None
         first = max(0, self.k_BHSD.shape[2] - tokens)
+        self.turned_BHSD = None  # the tokens that are left are counted from 0 again
         self.k_BHSD, self.v_BHSD = self.k_BHSD[:, :, first:], self.v_BHSD[:, :, first:]
         if self.features_BHSF is not None:
             self.features_BHSF = self.features_BHSF[:, :, first:]

@@ -3,8 +3,30 @@
 attention.h states the equation, and library.py how the kernels are compiled, proven and kept.
 """
 
-from poscli.native.attention import Block, Relative, Term, Vectors, Visible, attention
+from poscli.native.attention import Block, Relative, Term, Vectors, Visible, attention, attention_to_part
 from poscli.native.fields import QUERIES
+from poscli.native.forms import Costs, Factors, Form, Gates, Mixing, Part, Parts, Pieces, Stick
 from poscli.native.library import identity, library, why_not
 
-__all__ = ["QUERIES", "Block", "Relative", "Term", "Vectors", "Visible", "attention", "identity", "library", "why_not"]
+__all__ = [
+    "QUERIES",
+    "Block",
+    "Costs",
+    "Factors",
+    "Form",
+    "Gates",
+    "Mixing",
+    "Part",
+    "Parts",
+    "Pieces",
+    "Relative",
+    "Stick",
+    "Term",
+    "Vectors",
+    "Visible",
+    "attention",
+    "attention_to_part",
+    "identity",
+    "library",
+    "why_not",
+]

@@ -29,6 +29,25 @@ struct Relative {  // vectors by distance, and what meets them
 
 constexpr int MOST_TERMS = 4;
 
+// The forms of formulas.h. They have no gradient. Numbers by distance stand as vectors by distance do.
+constexpr int MOST_BENDS = 256;
+struct Pieces {  // start: [H], slopes: [H, count], bends: [count]; of_distance: [N], null if absent; of_query: [T]
+    const float *of_distance, *of_query, *start, *slopes, *bends;
+    int64_t count;
+};
+enum Passing { NO_PASSING, COSTS, GATES, STICK };
+struct Passed {  // what each key does to the keys before it
+    int64_t kind, width;
+    const float *of_queries, *of_keys, *factor;  // [B, H, T, width], [B, H, S, width] and [H]
+    Strides of_queries_at, of_keys_at;
+    int64_t without_own;  // the key of the query's own token is hidden
+};
+struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, hidden], H filled up to a multiple of 8
+    const float *of_scores, *of_distance, *out;
+    int64_t hidden;  // a multiple of QUERIES; 0 if absent
+    float leak;
+};
+
 struct Attention {
     int64_t batch, heads, queries, keys, width, value_width, reach, sinks, terms, threads;
     int64_t constant;  // the first entries by distance, so many of them, are all equal, in every term and vector
@@ -40,13 +59,17 @@ struct Attention {
     Term term[MOST_TERMS];
     Relative a, b, c;
     const int32_t *first_key;  // [H, blocks of queries], keys before which have no weight; null: none
+    const float *factors;      // [H, N], on the weights after the softmax; null: none
+    Pieces pieces;
+    Passed passed;
+    Mixing mixing;
+    int64_t past;  // keys before the own one of the first query: keys - queries, or more if keys are left out at the end
     float scale;
     // The number that a term by distance, whose queries are one number apart, adds at its first entries.
     float far_number(const Term &t, int64_t b, int64_t h) const {
         return by_distance(t) ? t.x[b * t.batch + h * t.head - (queries - 1)] : 0;
     }
     static bool by_distance(const Term &t) { return t.query == -1; }
-    int64_t past() const { return keys - queries; }
     int64_t blocks() const { return (queries + QUERIES - 1) / QUERIES; }
 };
 
@@ -56,17 +79,24 @@ struct Keys {
 
 // The ranges of keys, beginning at multiples of `tile`, that some query of the block from `start` sees; returns how many.
 static inline int visible_keys(const Attention &x, int64_t head, int64_t start, int64_t tile, Keys *out) {
-    const int64_t end = std::min(start + QUERIES, x.queries) + x.past();
+    const int64_t end = std::min(std::min(start + QUERIES, x.queries) + x.past, x.keys);
     int64_t from = x.first_key ? x.first_key[head * x.blocks() + start / QUERIES] : 0;
     int count = 0;
     if (x.reach) {
-        const int64_t near = std::max<int64_t>(start + x.past() - x.reach + 1, 0) / tile * tile;
+        const int64_t near = std::max<int64_t>(start + x.past - x.reach + 1, 0) / tile * tile;
         const int64_t sinks = std::min(round_up(x.sinks, tile), near);
         if (sinks > 0) out[count++] = {0, sinks};
         from = std::max(from, near);
     }
     out[count++] = {from / tile * tile, end};
     return count;
+}
+
+// The length of a vector whose numbers are `step` apart.
+static inline float length(const float *x, int64_t width, int64_t step) {
+    float sum = 0;
+    for (int64_t d = 0; d < width; d++) sum += x[d * step] * x[d * step];
+    return std::sqrt(sum);
 }
 
 // The packed entry of vectors by distance that the last query of a tile meets with its first key. Packed vectors have
@@ -87,25 +117,38 @@ static inline void pack_vectors_by_channel(float *to, const float *x, int64_t co
     }
 }
 
-// Adds the terms to a tile of scores [rows, ld] of the queries from `start` and `columns` keys from `key`, and gives
-// hidden keys the score -infinity. Terms by distance are left out if all its pairs are `far`.
-static inline void finish_scores(const Attention &x, float *scores, int64_t ld, int64_t batch, int64_t head,
-                                 int64_t start, int64_t rows, int64_t key, int64_t columns, bool far = false) {
-    for (int64_t r = 0; r < rows; r++) {
-        const int64_t query = start + r, last = query + x.past();
-        float *row = scores + r * ld;
-        const int64_t seen = std::clamp<int64_t>(last + 1 - key, 0, columns);
-        for (int64_t t = 0; t < x.terms; t++) {
-            const Term &term = x.term[t];
-            if (far && x.by_distance(term)) continue;
-            const float *more = term.x + batch * term.batch + head * term.head + query * term.query + key;
+// The number of `columns` keys from `key` that a query sees, if nothing but later keys are hidden.
+static inline int64_t seen_by(const Attention &x, int64_t query, int64_t key, int64_t columns) {
+    return std::clamp<int64_t>(std::min(query + x.past + 1, x.keys) - key, 0, columns);
+}
+
+// Adds the terms to a tile of scores [rows, ld] of the queries from `start` and `columns` keys from `key`. Terms by
+// distance are left out if all pairs of the tile are `far`.
+static inline void add_terms(const Attention &x, float *scores, int64_t ld, int64_t batch, int64_t head, int64_t start,
+                             int64_t rows, int64_t key, int64_t columns, bool far = false) {
+    for (int64_t t = 0; t < x.terms; t++) {
+        const Term &term = x.term[t];
+        if (far && x.by_distance(term)) continue;
+        for (int64_t r = 0; r < rows; r++) {
+            const float *more = term.x + batch * term.batch + head * term.head + (start + r) * term.query + key;
+            const int64_t seen = seen_by(x, start + r, key, columns);
+            float *row = scores + r * ld;
             int64_t c = 0;
             for (; c + LANES <= seen; c += LANES) store(row + c, load(row + c) + load(more + c));
             for (; c < seen; c++) row[c] += more[c];
         }
-        for (int64_t c = seen; c < columns; c++) row[c] = -INFINITY;
+    }
+}
+
+// Gives hidden keys the score -infinity.
+static inline void hide(const Attention &x, float *scores, int64_t ld, int64_t start, int64_t rows, int64_t key,
+                        int64_t columns) {
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t query = start + r;
+        float *row = scores + r * ld;
+        for (int64_t c = seen_by(x, query, key, columns); c < columns; c++) row[c] = -INFINITY;
         if (x.reach) {
-            const int64_t hidden = std::min(columns, last - x.reach + 1 - key);
+            const int64_t hidden = std::min(columns, query + x.past - x.reach + 1 - key);
             for (int64_t c = std::max<int64_t>(0, x.sinks - key); c < hidden; c++) row[c] = -INFINITY;
         }
     }

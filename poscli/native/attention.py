@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from poscli.native.fields import MOST_TERMS, QUERIES, CallFields, RelativeFields, TermFields, strides, term_at
+from poscli.native.forms import Form, Part
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class _Plan:
     blocks: tuple[Block, ...]
     scale: float
     visible: Visible
+    form: Form | None = None
+    every: bool = False  # every query sees all keys
 
 
 def attention(
@@ -90,17 +93,32 @@ def attention(
     scale: float,
     visible: Visible = EVERY_KEY,
     vectors: Vectors = NO_VECTORS,
+    form: Form | None = None,
 ) -> Tensor:
     """Attention output `[B, H, T, E]` of queries, keys and values `[B, H, tokens, width]`.
 
-    The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) has one block.
+    The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) or with a form has one
+    block; one with a form has no gradient.
     """
-    assert len(blocks) == 1 or vectors == NO_VECTORS
-    plan = _Plan(library, tuple(blocks), scale, visible)
+    assert len(blocks) == 1 or (vectors == NO_VECTORS and form is None)
+    assert form is None or not torch.is_grad_enabled()
+    plan = _Plan(library, tuple(blocks), scale, visible, form)
     relative = [x for each in vectors for x in ((None, None) if each is None else (each.vectors, each.met))]
     terms = [_ready(term.x) for block in blocks for term in block.terms]
     out: Tensor = _Attention.apply(plan, *map(_ready, (*qkv, *relative)), *terms)
     return out
+
+
+@torch.no_grad()
+def attention_to_part(library: ctypes.CDLL, part: Part, v_BHSE: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """The output of attention to some keys, and the log-sum-exp `[B, H, T]` of their scores; no gradient."""
+    q, k, v, term = (_ready(x) for x in (part.q_BHTD, part.k_BHSD, v_BHSE, part.term_BHTS))
+    assert q is not None
+    plan = _Plan(library, (), scale, Visible(reach=part.reach), every=part.every)
+    terms = () if term is None else (Term(term),)
+    block = Block(slice(0, q.shape[2]), slice(0, v_BHSE.shape[2]), terms)
+    out = _by_token(q, v_BHSE.shape[3], torch.empty)
+    return out, _forward(plan, block, (q, k, v, *[None] * 6), [each.x for each in terms], out)
 
 
 def _ready(x: Tensor | None) -> Tensor | None:
@@ -121,11 +139,7 @@ class _Attention(torch.autograd.Function):
         out = _by_token(q, v.shape[3], torch.empty)
         lses = []
         for block, at in zip(plan.blocks, _terms_of(plan), strict=True):
-            call, lse = _call(plan, block, tensors, tensors[at]), q.new_empty(*q.shape[:2], _length(block.queries))
-            call.put(o=out[:, :, block.queries])
-            call.lse = lse.data_ptr()
-            plan.library.attention_forward(ctypes.byref(call))
-            lses.append(lse)
+            lses.append(_forward(plan, block, tensors, tensors[at], out))
         ctx.plan, ctx.count = plan, len(tensors)
         ctx.save_for_backward(*tensors, out, *lses)
         return out
@@ -144,6 +158,19 @@ class _Attention(torch.autograd.Function):
             grads.put(call, block, at)
             plan.library.attention_backward(ctypes.byref(call))
         return None, *grads.found()
+
+
+def _forward(
+    plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Sequence[Tensor | None], out: Tensor
+) -> Tensor:
+    """Put the output of a block in its place; returns the log-sum-exp of its scores, `[B, H, queries]`."""
+    call, lse = _call(plan, block, tensors, terms), out.new_empty(*out.shape[:2], _length(block.queries))
+    call.put(o=out[:, :, block.queries])
+    call.lse = lse.data_ptr()
+    kept = plan.form.put(call) if plan.form else []
+    plan.library.attention_forward(ctypes.byref(call))
+    del kept  # the kernels have read these tensors
+    return lse
 
 
 class _Gradients:
@@ -203,11 +230,12 @@ def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Se
     (batch, heads, queries, width), keys = q.shape, k.shape[2]
     assert k.shape == (batch, heads, keys, width)
     assert v.shape[:3] == k.shape[:3]
-    assert queries <= keys
+    assert queries <= keys or plan.every
     call = CallFields(
         batch, heads, queries, keys, width, v.shape[3], plan.visible.reach, plan.visible.sinks, len(terms)
     )
     call.threads, call.scale, call.constant = torch.get_num_threads(), plan.scale, block.constant
+    call.past = keys if plan.every else keys - queries
     call.put(q=q, k=k, v=v)
     _check_terms(block, terms, queries, keys)
     for index, (term, x) in enumerate(zip(block.terms, terms, strict=True)):

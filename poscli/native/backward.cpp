@@ -89,7 +89,8 @@ struct Head {
         dot_tile(p.p, KEYS, q.p, dp, kT.p + key, ld, x.width, columns);
         if (a.used()) add_met(p.p, KEYS, rq.p, rp, a.channels.p + entry, a.ldn, a.width, columns, wide.p);
         if (b.used()) add_met_by_keys(p.p, KEYS, rkT.p + key, ld, b.channels.p + entry, b.ldn, b.width, columns);
-        finish_scores(x, p.p, KEYS, batch, head, start, rows, key, columns);
+        add_terms(x, p.p, KEYS, batch, head, start, rows, key, columns);
+        hide(x, p.p, KEYS, start, rows, key, columns);
         bool weight = false;
         for (int64_t r = 0; r < QUERIES; r++) weight |= weigh(r, columns);
         if (!weight) return;
@@ -141,7 +142,7 @@ struct Head {
 
     void add_to_term(const Term &term, int64_t key, int64_t columns) {
         for (int64_t r = 0; r < rows; r++) {
-            const int64_t seen = std::min<int64_t>(columns, start + r + x.past() + 1 - key);
+            const int64_t seen = seen_by(x, start + r, key, columns);
             float *to = term.grad + batch * term.grad_batch + head * term.grad_head + (start + r) * term.grad_query + key;
             const float *from = ds.p + r * KEYS;
             int64_t n = 0;

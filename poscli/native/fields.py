@@ -40,6 +40,37 @@ class RelativeFields(ctypes.Structure):
     ]
 
 
+class PiecesFields(ctypes.Structure):
+    """A function made of straight pieces, of a number by distance times a number by query."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("of_distance", "of_query", "start", "slopes", "bends")),
+        ("count", c_int64),
+    ]
+
+
+class PassedFields(ctypes.Structure):
+    """What each key does to the keys before it."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("kind", "width")),
+        *((name, c_void_p) for name in ("of_queries", "of_keys", "factor")),
+        ("of_queries_at", Strides),
+        ("of_keys_at", Strides),
+        ("without_own", c_int64),
+    ]
+
+
+class MixingFields(ctypes.Structure):
+    """A network of one hidden layer over the heads of a pair."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("of_scores", "of_distance", "out")),
+        ("hidden", c_int64),
+        ("leak", c_float),
+    ]
+
+
 TENSORS = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")  # those with strides
 
 
@@ -56,6 +87,11 @@ class CallFields(ctypes.Structure):
         ("b", RelativeFields),
         ("c", RelativeFields),
         ("first_key", c_void_p),
+        ("factors", c_void_p),
+        ("pieces", PiecesFields),
+        ("passed", PassedFields),
+        ("mixing", MixingFields),
+        ("past", c_int64),
         ("scale", c_float),
     ]
 

@@ -1,7 +1,9 @@
 // Attention output and log-sum-exp of the scores, tile by tile with a running maximum (Milakov and Gimelshein, 2018,
 // arXiv:1805.02867): no more than a tile of scores is held per thread. Every block of queries is computed alike on
 // whatever thread, so the result does not depend on the number of threads.
-#include "attention.h"
+#include <deque>
+
+#include "formulas.h"
 
 constexpr int KEYS = 128;  // keys of a tile: 16 KiB of scores
 constexpr int WIDE = KEYS + QUERIES;
@@ -11,14 +13,17 @@ namespace {
 // Keys, values and vectors by distance of all heads, in the order in which tiles read them.
 struct Packed {
     int64_t tokens, ld, ev, entries, ldn;  // ld, ldn: of rows by channel; no power of two, so that rows differ in cache sets
-    Buffer k, v, a, b, rk, c, far;  // far: the number that vectors b add for each key at far distances
+    Buffer k, v, a, b, rk, c, passed;
+    Buffer far;      // [B * H, tokens], the number that vectors b add for each key at far distances
+    Buffer longest;  // [B * H], the largest length of a key
     explicit Packed(const Attention &x)
         : tokens(round_up(x.keys, KEYS)), ld(tokens + LANES), ev(round_up(x.value_width, LANES)),
           entries(packed_entries(x, KEYS)), ldn(round_up(entries, LANES) + LANES),
           k(x.batch * x.heads * x.width * ld), v(x.batch * x.heads * tokens * ev),
           a(x.a.vectors ? x.heads * x.a.width * ldn : 0), b(x.b.vectors ? x.heads * x.b.width * ldn : 0),
           rk(x.b.vectors ? x.batch * x.heads * x.b.width * ld : 0), c(x.c.vectors ? x.heads * entries * ev : 0),
-          far(x.b.vectors ? x.batch * x.heads * tokens : 0) {}
+          passed(x.passed.kind == COSTS ? x.batch * x.heads * x.passed.width * ld : 0),
+          far(x.b.vectors ? x.batch * x.heads * tokens : 0), longest(x.batch * x.heads) {}
 
     void pack_head(const Attention &x, int64_t bh) {
         const int64_t batch = bh / x.heads, head = bh % x.heads, count = x.queries + x.keys - 1;
@@ -34,6 +39,14 @@ struct Packed {
             pack_columns(rk.p + bh * x.b.width * ld, x.b.met + batch * x.b.met_at.batch + head * x.b.met_at.head,
                          x.keys, x.b.width, x.b.met_at.token, ld);
         }
+        if (x.passed.kind == COSTS) {
+            const Strides &from = x.passed.of_keys_at;
+            pack_columns(passed.p + bh * x.passed.width * ld, x.passed.of_keys + batch * from.batch + head * from.head,
+                         x.keys, x.passed.width, from.token, ld);
+            longest.p[bh] = 0;
+            for (int64_t j = 0; j < x.keys; j++)
+                longest.p[bh] = std::max(longest.p[bh], length(k.p + bh * x.width * ld + j, x.width, ld));
+        }
         if (batch) return;
         if (x.a.vectors)
             pack_vectors_by_channel(a.p + head * x.a.width * ldn, x.a.vectors + head * x.a.head, count, x.a.width, ldn);
@@ -44,53 +57,69 @@ struct Packed {
     }
 };
 
-// A block of queries of one head, and the results so far.
+// A block of queries of one head, and the results so far. `scores` is a tile among those of all heads.
 struct Block {
     const Attention &x;
     const Packed &keys;
-    Buffer q, rq, scores, wide, o;
+    float *scores;
+    Buffer q, rq, wide, o, passing;
     int64_t batch, head, bh, start, rows;
-    float top[QUERIES], sum[QUERIES];
+    float top[QUERIES], sum[QUERIES], lengths[QUERIES];
     float shift[QUERIES], far_sum[QUERIES];  // of far keys: what is added to each score, and the sum of the weights
+    double later[QUERIES];  // sums over the keys of earlier tiles
+    bool far = false;       // whether all pairs of the tile are at distances that are all equal
 
-    Block(const Attention &x, const Packed &keys)
-        : x(x), keys(keys), q(QUERIES * x.width), rq(QUERIES * x.a.width), scores(QUERIES * KEYS),
-          wide(QUERIES * WIDE), o(QUERIES * keys.ev) {}
+    Block(const Attention &x, const Packed &keys, float *scores)
+        : x(x), keys(keys), scores(scores), q(QUERIES * x.width), rq(QUERIES * x.a.width), wide(QUERIES * WIDE),
+          o(QUERIES * keys.ev), passing(QUERIES * x.passed.width) {}
 
     void begin(int64_t of, int64_t block) {
         bh = of, batch = of / x.heads, head = of % x.heads, start = block * QUERIES;
         rows = std::min<int64_t>(QUERIES, x.queries - start);
-        pack_rows(q.p, x.q + batch * x.q_at.batch + head * x.q_at.head + start * x.q_at.token, rows, x.width,
-                  x.q_at.token, QUERIES, x.width, x.scale);
-        if (x.a.vectors)
-            pack_rows(rq.p, x.a.met + batch * x.a.met_at.batch + head * x.a.met_at.head + start * x.a.met_at.token,
-                      rows, x.a.width, x.a.met_at.token, QUERIES, x.a.width);
+        pack_queries(q.p, x.q, x.q_at, x.width, x.scale);
+        if (x.a.vectors) pack_queries(rq.p, x.a.met, x.a.met_at, x.a.width);
+        if (x.passed.of_queries) pack_queries(passing.p, x.passed.of_queries, x.passed.of_queries_at, x.passed.width);
+        for (int64_t r = 0; x.passed.kind == COSTS && r < rows; r++) lengths[r] = length(q.p + r * x.width, x.width, 1);
         o.clear(QUERIES * keys.ev);
-        std::fill(top, top + QUERIES, -INFINITY);
+        std::fill(top, top + QUERIES, x.passed.kind == STICK ? 0 : -INFINITY);
         std::fill(sum, sum + QUERIES, 0.f);
+        std::fill(later, later + QUERIES, 0.0);
         std::fill(far_sum, far_sum + QUERIES, 0.f);
         float number = 0;
         for (int64_t t = 0; t < x.terms; t++) number += x.far_number(x.term[t], batch, head);
         for (int64_t r = 0; r < QUERIES; r++)
             shift[r] = number + (x.a.vectors ? dot(rq.p + r * x.a.width, x.a.vectors + head * x.a.head, x.a.width) : 0);
     }
+    void pack_queries(float *to, const float *from, const Strides &at, int64_t width, float scale = 1) const {
+        pack_rows(to, from + batch * at.batch + head * at.head + start * at.token, rows, width, at.token, QUERIES, width,
+                  scale);
+    }
+
+    // The scores of a tile, before the heads are mixed.
+    void score(int64_t key, int64_t columns) {
+        const int64_t entry = first_entry(x, start, key);
+        far = entry + columns - 2 < x.constant;  // the last entry that a pair of the tile meets
+        dot_tile(scores, KEYS, q.p, x.width, keys.k.p + bh * x.width * keys.ld + key, keys.ld, x.width, columns);
+        if (x.a.vectors && !far)
+            add_met(scores, KEYS, rq.p, x.a.width, keys.a.p + head * x.a.width * keys.ldn + entry, keys.ldn, x.a.width,
+                    columns, wide.p);
+        if (x.b.vectors && far) add_row(scores, KEYS, keys.far.p + bh * keys.tokens + key, columns);
+        if (x.b.vectors && !far)
+            add_met_by_keys(scores, KEYS, keys.rk.p + bh * x.b.width * keys.ld + key, keys.ld,
+                            keys.b.p + head * x.b.width * keys.ldn + entry, keys.ldn, x.b.width, columns);
+        add_terms(x, scores, KEYS, batch, head, start, rows, key, columns, far);
+        if (x.pieces.of_distance) add_pieces(x, scores, KEYS, head, start, rows, key, columns);
+    }
 
     void take(int64_t key, int64_t columns) {
-        float *s = scores.p;
-        const int64_t entry = first_entry(x, start, key);
-        const bool far = entry + columns - 2 < x.constant;  // the last entry that a pair of the tile meets
-        dot_tile(s, KEYS, q.p, x.width, keys.k.p + bh * x.width * keys.ld + key, keys.ld, x.width, columns);
-        if (x.a.vectors && !far)
-            add_met(s, KEYS, rq.p, x.a.width, keys.a.p + head * x.a.width * keys.ldn + entry, keys.ldn, x.a.width,
-                    columns, wide.p);
-        if (x.b.vectors && far) add_row(s, KEYS, keys.far.p + bh * keys.tokens + key, columns);
-        if (x.b.vectors && !far)
-            add_met_by_keys(s, KEYS, keys.rk.p + bh * x.b.width * keys.ld + key, keys.ld,
-                            keys.b.p + head * x.b.width * keys.ldn + entry, keys.ldn, x.b.width, columns);
-        finish_scores(x, s, KEYS, batch, head, start, rows, key, columns, far);
+        float *s = scores;
+        hide(x, s, KEYS, start, rows, key, columns);
+        if (x.passed.kind) pass(key, columns);
         bool weight = false;
-        for (int64_t r = 0; r < rows; r++) weight |= weigh(r, columns, far);
+        for (int64_t r = 0; r < rows; r++) weight |= weigh(r, columns);
         if (!weight) return;
+        const int64_t entry = first_entry(x, start, key);
+        if (x.factors) multiply(key, columns);
         add_tile(o.p, keys.ev, QUERIES, s, KEYS, 1, keys.v.p + (bh * keys.tokens + key) * keys.ev, keys.ev, columns,
                  keys.ev);
         if (x.c.vectors && !far) {
@@ -100,10 +129,47 @@ struct Block {
         }
     }
 
+    void pass(int64_t key, int64_t columns) {
+        const Passed &by = x.passed;
+        if (by.kind == COSTS)
+            dot_tile(wide.p, KEYS, passing.p, by.width, keys.passed.p + bh * by.width * keys.ld + key, keys.ld, by.width,
+                     columns);
+        for (int64_t r = 0; r < rows; r++) {
+            float *row = scores + r * KEYS;
+            const int64_t own = start + r + x.past - key;
+            if (by.without_own && own >= 0 && own < columns) row[own] = -INFINITY;
+            if (by.kind == COSTS) {
+                const int64_t seen = seen_by(x, start + r, key, columns);
+                if (seen) subtract_costs(row, wide.p + r * KEYS, seen, by.factor[head], later[r]);
+            }
+            if (by.kind == GATES) add_at_gates(row, columns, passing.p + r * by.width, by.width, later[r]);
+            if (by.kind == STICK) break_stick(row, columns, later[r]);
+        }
+    }
+
+    // Whether no key before those of the tiles so far can have a weight.
+    bool finished() const {
+        if (x.passed.kind != STICK && x.passed.kind != COSTS) return false;
+        if (x.passed.kind == COSTS && (x.terms || x.a.vectors || x.b.vectors)) return false;
+        for (int64_t r = 0; r < rows; r++) {  // 0.999 for the rounding of the lengths
+            const float most = x.passed.kind == STICK ? -later[r]
+                                                      : lengths[r] * keys.longest.p[bh] - 0.999f * x.passed.factor[head] * later[r];
+            if (!(most < top[r] - NO_WEIGHT - 1)) return false;
+        }
+        return true;
+    }
+
+    void multiply(int64_t key, int64_t columns) {
+        for (int64_t r = 0; r < rows; r++) {
+            const float *by = x.factors + head * (x.queries + x.keys - 1) + x.queries - 1 - (start + r) + key;
+            for (int64_t c = 0, seen = seen_by(x, start + r, key, columns); c < seen; c++) scores[r * KEYS + c] *= by[c];
+        }
+    }
+
     // Scores of a row -> e^(score - maximum so far); earlier results are rescaled if the maximum has risen. Returns
     // whether any key has a weight.
-    bool weigh(int64_t r, int64_t columns, bool far) {
-        float *row = scores.p + r * KEYS;
+    bool weigh(int64_t r, int64_t columns) {
+        float *row = scores + r * KEYS;
         Vec most = load(row);
         for (int64_t c = LANES; c < columns; c += LANES) most = larger(most, load(row + c));
         const float more = far ? shift[r] : 0, high = largest_lane(most) + more;
@@ -134,7 +200,7 @@ struct Block {
     void finish() {
         for (int64_t r = 0; r < rows; r++) {
             float *to = x.o + batch * x.o_at.batch + head * x.o_at.head + (start + r) * x.o_at.token;
-            const float share = 1 / sum[r];
+            const float share = x.passed.kind == STICK ? 1 : 1 / sum[r];
             for (int64_t e = 0; e < x.value_width; e++) to[e] = o.p[r * keys.ev + e] * share;
             if (far_sum[r] != 0 && x.c.vectors)
                 for (int64_t e = 0; e < x.value_width; e++)
@@ -155,18 +221,32 @@ extern "C" void attention_forward(const Attention *call) {
         WithoutSubnormals quick;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t bh = 0; bh < all_heads; bh++) keys.pack_head(x, bh);
-        Block block(x, keys);
+        // Heads that are mixed are computed together. Their tiles lie apart by no power of two, for the cache's sets.
+        const int64_t together = x.mixing.hidden ? x.heads : 1, apart = QUERIES * KEYS + LANES;
+        Buffer scores(round_up(together, 8) * apart), hidden(x.mixing.hidden * KEYS);
+        scores.clear(round_up(together, 8) * apart);
+        std::deque<Block> heads;
+        for (int64_t n = 0; n < together; n++) heads.emplace_back(x, keys, scores.p + n * apart);
+        const int64_t groups = all_heads / together;
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < all_heads * x.blocks(); task++) {  // the longest first
-            block.begin(task % all_heads, x.blocks() - 1 - task / all_heads);
+        for (int64_t task = 0; task < groups * x.blocks(); task++) {  // the longest first
+            for (int64_t n = 0; n < together; n++)
+                heads[n].begin(task % groups * together + n, x.blocks() - 1 - task / groups);
+            const Block &first = heads[0];
             Keys ranges[2];
-            int count = visible_keys(x, block.head, block.start, KEYS, ranges);
+            int count = visible_keys(x, first.head, first.start, KEYS, ranges);
             while (count--) {  // the nearest keys first: beside their scores, far keys may have no weight
                 const Keys seen = ranges[count];
-                for (int64_t key = seen.from + (seen.to - 1 - seen.from) / KEYS * KEYS; key >= seen.from; key -= KEYS)
-                    block.take(key, std::min<int64_t>(KEYS, round_up(seen.to - key, LANES)));
+                for (int64_t key = seen.from + (seen.to - 1 - seen.from) / KEYS * KEYS; key >= seen.from; key -= KEYS) {
+                    const int64_t columns = std::min<int64_t>(KEYS, round_up(seen.to - key, LANES));
+                    for (Block &each : heads) each.score(key, columns);
+                    if (x.mixing.hidden)
+                        mix_heads(x, x.mixing, scores.p, apart, KEYS, hidden.p, first.start, first.rows, key, columns);
+                    for (Block &each : heads) each.take(key, columns);
+                    if (first.finished()) break;
+                }
             }
-            block.finish();
+            for (Block &each : heads) each.finish();
         }
     }
 }

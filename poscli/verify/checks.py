@@ -92,7 +92,7 @@ def decoding(subject: Subject) -> str:
 
 
 def engines(subject: Subject) -> str:
-    """Every engine that can run the encoding equals the reference in float64, gradients included."""
+    """Every engine that can run the encoding equals the reference in float64, with gradients and without."""
     found: dict[str, float] = {}
     for encoding in subject.encodings:
         for queries, keys in ((LENGTH, LENGTH), (5, LENGTH), (1, LENGTH)):
@@ -101,12 +101,14 @@ def engines(subject: Subject) -> str:
             limits = tolerances(exact, moved, WIDTH // HEADS, keys)
             for engine in engines_for(encoding, Place(gradient=False)):
                 name = engine.name
-                values = subject.attention(encoding, engine, torch.float32, queries, keys)
-                for what, value in values.items():
-                    error = float((value - exact[what]).abs().max())
-                    if not error <= limits[what]:
-                        raise Failed(f"{name}: {what} is {error:.1g} off, {limits[what]:.1g} would be rounding")
-                found[name] = max(found.get(name, 0.0), float((values["output"] - exact["output"]).abs().max()))
+                for gradient in (True, False):  # an engine may run other code without
+                    with torch.set_grad_enabled(gradient):
+                        values = subject.attention(encoding, engine, torch.float32, queries, keys)
+                    for what, value in values.items():
+                        error = float((value - exact[what]).abs().max())
+                        if not error <= limits[what]:
+                            raise Failed(f"{name}: {what} is {error:.1g} off, {limits[what]:.1g} would be rounding")
+                    found[name] = max(found.get(name, 0.0), float((values["output"] - exact["output"]).abs().max()))
     return ", ".join(f"{name} {error:.1g}" for name, error in found.items()) + " off in float32; gradients too"
 
 

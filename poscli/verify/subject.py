@@ -91,7 +91,7 @@ class Subject:
     def attention(
         self, encoding: Encoding, engine: Engine, dtype: torch.dtype, queries: int, keys: int, noise: int | None = None
     ) -> dict[str, Tensor]:
-        """The output and, if the engine has a backward pass, all gradients of a random loss, as float64.
+        """The output and, where gradients are enabled and the engine has any, those of a random loss, as float64.
 
         With a seed `noise`, inputs and weights are changed by one unit of rounding.
         """
@@ -103,9 +103,10 @@ class Subject:
         given = {name: x.requires_grad_() for name, x in self.inputs(queries, keys, dtype, noise).items()}
         features = encoding.features(given["x"]) if "features" in encoding.blanks else None
         positions = encoding.locate(keys, torch.device("cpu"))
-        with torch.set_grad_enabled(engine.gradient):
+        differentiate = engine.gradient and torch.is_grad_enabled()
+        with torch.set_grad_enabled(differentiate):
             out = attend(engine, encoding, given["q"], given["k"], given["v"], positions, features, SMALL)
-        if not engine.gradient:
+        if not differentiate:
             return {"output": out.double()}
         (out * draw(*out.shape, seed=self.seed + 9, dtype=dtype)).sum().backward()
         learned = given | {f"encoding.{name}": p for name, p in encoding.named_parameters()}

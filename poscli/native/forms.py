@@ -1,0 +1,177 @@
+"""Forms of the scores that the kernels of formulas.h compute, without a gradient. All tensors are float32.
+
+An encoding whose blank has one of these forms says so with `kernel_form`.
+
+Shapes: B batch, H heads, T queries, S keys, N = T + S - 1 distances in descending order (query t and key j meet entry
+T - 1 - t + j), M bends, P numbers per token, G hidden numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from poscli.native.fields import QUERIES, CallFields, strides
+
+COSTS, GATES, STICK = 1, 2, 3  # as in attention.h
+MOST_BENDS = 256
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """s_ij += start_h + sum over m of slopes_hm max(u[i-j] y_i, bends_m), for a monotonic u `[N]` and y `[T]`."""
+
+    of_distance_N: Tensor
+    of_query_T: Tensor
+    start_H: Tensor
+    slopes_HM: Tensor
+    bends_M: Tensor
+
+    def put(self, call: CallFields) -> list[Tensor]:
+        """Describe the form to the kernels; returns tensors that must live until they return."""
+        given = (self.of_distance_N, self.of_query_T, self.start_H, self.slopes_HM, self.bends_M)
+        kept, count = [_plain(x) for x in given], len(self.bends_M)
+        assert count <= MOST_BENDS
+        assert self.slopes_HM.shape == (call.heads, count)
+        assert len(self.start_H) == call.heads
+        assert len(self.of_query_T) == call.queries
+        assert len(self.of_distance_N) == call.queries + call.keys - 1
+        call.pieces = type(call.pieces)(*(x.data_ptr() for x in kept), count)
+        return kept
+
+
+@dataclass(frozen=True)
+class Costs:
+    """s_ij -= factor_h sum over j < l <= i of softplus(y_i . z_l), y `[B, H, T, P]` and z `[B, H, S, P]`."""
+
+    of_queries_BHTP: Tensor
+    of_keys_BHSP: Tensor
+    factor_H: Tensor
+
+    def put(self, call: CallFields) -> list[Tensor]:
+        """As `Pieces.put`."""
+        y, z, factor = _plain(self.of_queries_BHTP), _plain(self.of_keys_BHSP), _plain(self.factor_H)
+        assert y.shape == (call.batch, call.heads, call.queries, z.shape[3])
+        assert z.shape[:3] == (call.batch, call.heads, call.keys)
+        assert len(factor) == call.heads
+        where = (y.data_ptr(), z.data_ptr(), factor.data_ptr(), strides(y), strides(z))
+        call.passed = type(call.passed)(COSTS, y.shape[3], *where)
+        return [y, z, factor]
+
+
+@dataclass(frozen=True)
+class Gates:
+    """s_ij += table_i[p], p the sum over j <= l <= i of sigmoid(s_il), for a table `[B, H, T, P]` of each query.
+
+    Between whole positions the table is interpolated linearly; its last row serves all positions from there on.
+    """
+
+    table_BHTP: Tensor
+
+    def put(self, call: CallFields) -> list[Tensor]:
+        """As `Pieces.put`."""
+        table = _plain(self.table_BHTP)
+        assert table.shape[:3] == (call.batch, call.heads, call.queries)
+        call.passed = type(call.passed)(GATES, table.shape[3], table.data_ptr(), None, None, strides(table))
+        return [table]
+
+
+@dataclass(frozen=True)
+class Stick:
+    """The weight of a key is sigmoid(s_ij) times the product over j < l <= i of 1 - sigmoid(s_il): no softmax.
+
+    Without `own`, the key of the query's own token is hidden.
+    """
+
+    own: bool = True
+
+    def put(self, call: CallFields) -> list[Tensor]:
+        """As `Pieces.put`."""
+        call.passed = type(call.passed)(STICK, 0, without_own=not self.own)
+        return []
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """s + out max(y, leak y), y = of_scores s + of_distance[i-j], for the scores s of all heads of a pair; leak < 1."""
+
+    of_scores_GH: Tensor
+    of_distance_GN: Tensor
+    out_HG: Tensor
+    leak: float
+
+    def put(self, call: CallFields) -> list[Tensor]:
+        """As `Pieces.put`. Hidden numbers that are missing to a whole tile are 0."""
+        hidden, heads = self.of_scores_GH.shape
+        assert heads == call.heads
+        assert self.out_HG.shape == (heads, hidden)
+        assert self.of_distance_GN.shape == (hidden, call.queries + call.keys - 1)
+        more = -hidden % QUERIES
+        kept = [
+            F.pad(self.of_scores_GH, (0, 0, 0, more)),
+            F.pad(self.of_distance_GN, (0, 0, 0, more)),
+            F.pad(self.out_HG, (0, more, 0, -heads % 8)),
+        ]
+        kept = [_plain(x) for x in kept]
+        call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), hidden + more, self.leak)
+        return kept
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The weight of a key after the softmax times factors[h, i-j]."""
+
+    factors_HN: Tensor
+
+    def put(self, call: CallFields) -> list[Tensor]:
+        """As `Pieces.put`."""
+        factors = _plain(self.factors_HN)
+        assert factors.shape == (call.heads, call.queries + call.keys - 1)
+        call.factors = factors.data_ptr()
+        return [factors]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Scores q_i . k_j of some pairs, with queries and keys of their own, and a term `[B, H, T, S]` of each pair.
+
+    The queries are consecutive, from `first_query` on, and so are the keys, from `first_key` on. Either the last query
+    stands at the last key, and a query sees the keys up to its own, of these the last `reach` (0: all); or a query sees
+    every key. The term is given with the queries in reverse order, and is not scaled.
+    """
+
+    q_BHTD: Tensor
+    k_BHSD: Tensor
+    first_query: int = 0
+    first_key: int = 0
+    every: bool = False
+    reach: int = 0
+    term_BHTS: Tensor | None = None
+
+    @property
+    def queries(self) -> slice:
+        """The queries of the call."""
+        return slice(self.first_query, self.first_query + self.q_BHTD.shape[2])
+
+    @property
+    def keys(self) -> slice:
+        """The keys of the call."""
+        return slice(self.first_key, self.first_key + self.k_BHSD.shape[2])
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Every pair of a query and a key it sees is in one of these parts. The first ones have keys for every query."""
+
+    parts: Iterable[Part]
+
+
+Form = Pieces | Costs | Gates | Stick | Mixing | Factors
+
+
+def _plain(x: Tensor) -> Tensor:
+    return x.detach().to(torch.float32).contiguous()

@@ -1,0 +1,131 @@
+// What else some encodings do to the scores of a tile [QUERIES, ld], without a gradient. Tiles come from the nearest
+// keys to the farthest, so that sums over all keys between a key and its query can be carried from tile to tile.
+#pragma once
+#include "attention.h"
+
+// s[r, c] += start + sum over m of slopes[m] max(u[i - j] y_i, bends[m]): a function of u y made of straight pieces. Most
+// bends lie outside the range of u y in a tile, where their term is a number or a line.
+static inline void add_pieces(const Attention &x, float *tile, int64_t ld, int64_t head, int64_t start, int64_t rows,
+                              int64_t key, int64_t columns) {
+    const Pieces &f = x.pieces;
+    const float *slopes = f.slopes + head * f.count;
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t seen = seen_by(x, start + r, key, columns);
+        if (!seen) continue;
+        const float *u = f.of_distance + x.queries - 1 - (start + r) + key, y = f.of_query[start + r];
+        const float one = u[0] * y, other = u[seen - 1] * y, least = std::min(one, other), most = std::max(one, other);
+        float constant = f.start[head], slope = 0;
+        int64_t inside[MOST_BENDS], bends = 0;
+        for (int64_t m = 0; m < f.count; m++) {
+            if (f.bends[m] >= most) constant += slopes[m] * f.bends[m];
+            else if (f.bends[m] <= least) slope += slopes[m];
+            else inside[bends++] = m;
+        }
+        float *row = tile + r * ld;
+        for (int64_t c = 0; c < seen; c++) row[c] += constant + slope * (u[c] * y);
+        for (int64_t n = 0; n < bends; n++) {
+            const float bend = f.bends[inside[n]], rise = slopes[inside[n]];
+            for (int64_t c = 0; c < seen; c++) row[c] += rise * std::max(u[c] * y, bend);
+        }
+    }
+}
+
+// Entry l becomes the sum of the entries from l on: of a vector, and of a row, which ends with the number `after`.
+template <int by, int... lane> static inline Vec plus_later(Vec x, std::integer_sequence<int, lane...>) {
+#if defined(__clang__)
+    return x + __builtin_shufflevector(x, Vec{}, (lane + by)...);
+#else
+    return x + __builtin_shuffle(x, Vec{}, IntVec{(lane + by)...});
+#endif
+}
+static inline Vec sums_from_each(Vec x) {
+    constexpr auto lanes = std::make_integer_sequence<int, LANES>{};
+    x = plus_later<1>(x, lanes);
+    x = plus_later<2>(x, lanes);
+    if constexpr (LANES >= 8) x = plus_later<4>(x, lanes);
+    if constexpr (LANES >= 16) x = plus_later<8>(x, lanes);
+    return x;
+}
+
+// log(1 + e^x) to within a few units in the last place: log(1 + z) = 2 artanh(z / (2 + z)), by its series in t^2 <= 1/9.
+static inline Vec softplus(Vec x) {
+    const Vec far = x < Vec{} ? x : -x, z = exponential(far), t = z / (z + 2.0f), w = t * t;
+    Vec p = all(2.0f / 15);
+    p = p * w + 2.0f / 13;
+    p = p * w + 2.0f / 11;
+    p = p * w + 2.0f / 9;
+    p = p * w + 2.0f / 7;
+    p = p * w + 2.0f / 5;
+    p = p * w + 2.0f / 3;
+    p = p * w + 2.0f;
+    return t * p + larger(x, Vec{});
+}
+
+static inline Vec sigmoid(Vec x) {
+    const Vec lowest = all(-NO_WEIGHT);
+    return 1.0f / (1.0f + exponential(-(x < lowest ? lowest : x)));
+}
+
+// COSTS: s[c] -= factor sum over the keys l after c of softplus(y[l]), for the `seen` keys that the query sees.
+static inline void subtract_costs(float *row, float *y, int64_t seen, float factor, double &later) {
+    const int64_t end = round_up(seen, LANES);
+    for (int64_t c = seen; c < end; c++) y[c] = -INFINITY;
+    for (int64_t c = end - LANES; c >= 0; c -= LANES) {
+        const Vec cost = softplus(load(y + c)), own = sums_from_each(cost), sum = own + (float)later;
+        store(row + c, load(row + c) - factor * (sum - cost));
+        later += own[0];
+    }
+}
+
+// GATES: s[c] += table at the position p = sum over the keys l from c on of sigmoid(s[l]), interpolated between whole
+// positions; the last row of the table serves all positions from it on.
+static inline void add_at_gates(float *row, int64_t columns, const float *table, int64_t count, double &later) {
+    const float last = count - 1;
+    if (later >= last) {
+        for (int64_t c = 0; c < columns; c += LANES) store(row + c, load(row + c) + table[count - 1]);
+        return;
+    }
+    for (int64_t c = columns - LANES; c >= 0; c -= LANES) {
+        const Vec own = sums_from_each(sigmoid(load(row + c))), sum = own + (float)later;
+        for (int lane = 0; lane < LANES; lane++) {
+            const float p = sum[lane] < last ? sum[lane] : last;
+            const int64_t below = (int64_t)p, above = std::min(below + 1, count - 1);
+            row[c + lane] += p != p ? p : table[below] + (p - below) * (table[above] - table[below]);
+        }
+        later += own[0];
+    }
+}
+
+// STICK: s[c] -> the logarithm of sigmoid(s[c]) times the product of 1 - sigmoid(s[l]) over the keys l after c.
+static inline void break_stick(float *row, int64_t columns, double &later) {
+    for (int64_t c = columns - LANES; c >= 0; c -= LANES) {
+        const Vec s = load(row + c), own = sums_from_each(softplus(s)), sum = own + (float)later;
+        store(row + c, s - sum);
+        later += own[0];
+    }
+}
+
+// s + out leaky(of_scores s + of_distance), across the heads of each pair: `tiles` holds the scores of one head after
+// the other, at multiples of `next`; `hidden` is scratch of mixing.hidden * ld.
+static inline void mix_heads(const Attention &x, const Mixing &by, float *tiles, int64_t next, int64_t ld, float *hidden,
+                             int64_t start, int64_t rows, int64_t key, int64_t columns) {
+    const int64_t distances = x.queries + x.keys - 1, heads = round_up(x.heads, 8);
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t seen = seen_by(x, start + r, key, columns);
+        if (!seen) continue;
+        float *row = tiles + r * ld;
+        for (int64_t n = 0; n < by.hidden; n += QUERIES)
+            dot_tile(hidden + n * ld, ld, by.of_scores + n * x.heads, x.heads, row, next, x.heads, columns);
+        for (int64_t n = 0; n < by.hidden; n++) {
+            const float *more = by.of_distance + n * distances + x.queries - 1 - (start + r) + key;
+            float *to = hidden + n * ld;
+            int64_t c = 0;
+            for (; c + LANES <= seen; c += LANES) {
+                const Vec y = load(to + c) + load(more + c);
+                store(to + c, larger(y, y * by.leak));
+            }
+            for (; c < seen; c++) to[c] = std::max(to[c] + more[c], (to[c] + more[c]) * by.leak);
+        }
+        add_tile(row, next, heads, by.out, by.hidden, 1, hidden, ld, by.hidden, columns);
+    }
+}
