@@ -90,7 +90,7 @@ static inline void add_registers(float *to, int64_t ld, const float *w, int64_t 
         for (int c = 0; c < VECTORS; c++) store(to + r * ld + c * LANES, sum[r][c]);
 }
 
-// to[r, :] += sum over n < count of w[r, n] x[n, :], where w[r, n] is at r * row + n * next. `rows` is a multiple of 16,
+// to[r, :] += sum over n < count of w[r, n] x[n, :], where w[r, n] is at r * row + n * next. `rows` is a multiple of 8,
 // `width` one of LANES.
 static inline void add_tile(float *to, int64_t ld, int64_t rows, const float *w, int64_t row, int64_t next,
                             const float *x, int64_t ldx, int64_t count, int64_t width) {
@@ -98,7 +98,10 @@ static inline void add_tile(float *to, int64_t ld, int64_t rows, const float *w,
     for (; c + 2 * LANES <= width; c += 2 * LANES)
         for (int64_t r = 0; r < rows; r += WIDE_ROWS)
             add_registers<WIDE_ROWS, 2>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
-    for (; c < width; c += LANES)
-        for (int64_t r = 0; r < rows; r += NARROW_ROWS)
+    for (; c < width; c += LANES) {
+        int64_t r = 0;
+        for (; r + NARROW_ROWS <= rows; r += NARROW_ROWS)
             add_registers<NARROW_ROWS, 1>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
+        for (; r < rows; r += 8) add_registers<8, 1>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
+    }
 }
