@@ -39,6 +39,21 @@ LS = ["encodings", "tasks", "corpora", "tokenizers", "protocols", "baselines", "
 LENGTH = 32  # tokens of a training window
 NANO = ("--preset", "nano", "--length", LENGTH, "--batch", 4, "--tokens", "4k")  # 31 steps: attention has an effect
 ALIBI = ("train", "--enc", "alibi", *NANO)
+# A suite of four short runs.
+SUITE = """
+title = "Tiny"
+encodings = ["none", "rope"]
+seeds = [0, 1]
+[train]
+preset = "nano"
+length = 32
+batch = 4
+tokens = 2_560
+[extrapolate]
+max_len = 64
+tokens = 128
+stride = 16
+"""
 # Characters that a terminal obeys or does not show, apart from the end of a line.
 UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 SHORT = ("--max-len", 4 * LENGTH, "--tokens", 256, "--stride", 16)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from poscli.native import library
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
@@ -18,6 +20,12 @@ def one_thread() -> None:
     8 ms, where one thread takes 20 microseconds.
     """
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kernels() -> None:
+    """Compile our own kernels before the first test: a command that had to do it would say so on stderr."""
+    library()
 
 
 def pytest_collection_finish() -> None:

@@ -10,26 +10,24 @@ from collections.abc import Callable
 import torch._dynamo
 import torch.distributed.fsdp
 import torch.nn.parallel
-from torture.processes import Ended, Started
+from torture.processes import LONGEST_SECONDS, Ended, Started
 
 import poscli.cli.train
 import poscli.report.catalogue
+import poscli.report.terminal
 import poscli.runs.summary
+import poscli.training.recalibrate
 import poscli.training.train
 
-__all__ = ["free_port", "on_ranks", "poscli", "start_ranks", "torch"]
+__all__ = ["on_rank", "on_ranks", "poscli", "start_ranks", "torch"]
 
 Prepare = Callable[[int], object]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def start_ranks(count: int, arguments: Callable[[int], tuple[object, ...]], prepare: Prepare) -> list[Started]:
     """Start a command on each rank; both functions are told the rank."""
-    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
 
     def become(rank: int) -> None:
         numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
@@ -40,6 +38,13 @@ def start_ranks(count: int, arguments: Callable[[int], tuple[object, ...]], prep
     return [Started(arguments(rank), lambda rank=rank: become(rank)) for rank in range(count)]
 
 
-def on_ranks(count: int, *arguments: object, prepare: Prepare = lambda rank: None) -> list[Ended]:
-    """Run a command on several ranks to its end."""
-    return [each.wait() for each in start_ranks(count, lambda rank: arguments, prepare)]
+def on_ranks(
+    *arguments: object, count: int = 2, prepare: Prepare = lambda rank: None, seconds: float = LONGEST_SECONDS
+) -> list[Ended]:
+    """Run a command on several ranks to its end, which must come within some seconds."""
+    return [each.wait(seconds) for each in start_ranks(count, lambda rank: arguments, prepare)]
+
+
+def on_rank(chosen: int, do: Callable[[], object]) -> Prepare:
+    """A preparation of one rank only."""
+    return lambda rank: do() if rank == chosen else None

@@ -114,6 +114,9 @@ def test_engines_equal_the_reference(spec: str, engine: Engine, case: str) -> No
     encoding = make_for(spec, CASES[case][0][2])
     exact, limits = expected(spec, case)
     for dtype, roundings in ((torch.float32, 1), (torch.float64, 2)):  # in float64 the reference rounds as well
+        if engine.refuses(encoding, Place(dtype=dtype)):
+            assert (engine.name, dtype) == ("native", torch.float64)
+            continue
         for name, found in run(engine, encoding, CASES[case], dtype).items():
             error = float((found - exact[name]).abs().max())
             assert error <= roundings * limits[name] * torch.finfo(dtype).eps / UNIT, (name, dtype)

@@ -15,7 +15,7 @@ import torch
 import transformers
 from checkpoints import LENGTH, make, write_corpus
 from cli_runner import assert_refused, cli, document, snapshot
-from forked_ranks import on_ranks
+from several_ranks import on_ranks
 
 from poscli import api
 from poscli.checkpoints.run import Wish, checkpoint_config, load_checkpoint

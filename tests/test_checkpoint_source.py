@@ -23,7 +23,11 @@ from poscli.checkpoints.source import find
 from poscli.system.errors import CorruptError, DataError, PoscliError, UsageError
 
 CHILD = """
-import json, os, sys, time, urllib.request
+import importlib.machinery, json, os, sys, time, types, urllib.request
+transformers = types.ModuleType("transformers")  # the real one imports torch, which takes longer than all the rest
+transformers.__spec__ = importlib.machinery.ModuleSpec("transformers", None)
+transformers.__version__, transformers.CONFIG_MAPPING = "0", {"llama": None, "gpt2": None}
+sys.modules["transformers"] = transformers
 from poscli.checkpoints.source import find
 from poscli.system.errors import PoscliError
 for line in sys.argv[1:]:

@@ -22,6 +22,7 @@ from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Measurement
 from poscli.model.weights import weights_of
 from poscli.runs.load import load_trained
+from poscli.runs.run import open_run
 from poscli.runs.schema import FULL
 from poscli.system import memory, progress
 from poscli.system.errors import PoscliError, UsageError
@@ -101,7 +102,7 @@ def test_measuring_a_step_changes_no_bit_of_a_run(encoding, monkeypatch):
     assert measured[0] > 0
     assert torch.equal(torch.get_rng_state(), before)
     (plain, other) = (next(Path(out, "runs").glob("*/config.toml")).parent for out in ("plain", "measured"))
-    weights, others = (weights_of(load_trained(plan._existing(run), CPU)) for run in (plain, other))
+    weights, others = (weights_of(load_trained(open_run(run), CPU)) for run in (plain, other))
     assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 

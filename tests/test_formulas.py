@@ -51,7 +51,7 @@ def assert_attention(encoding: Encoding, scores: Pairs, angle: float = 0) -> Non
     expected = softmax_of(scores) @ content()[2]
     # Sums have D and T terms of order 1; weights change by at most half as much as scores, scores by |q||k|/sqrt(D).
     limit = 4 * (HEAD_WIDTH + TOKENS) * 2**-52 + angle * HEAD_WIDTH**0.5 * 10
-    for engine in engines_for(encoding, Place(gradient=False)):
+    for engine in engines_for(encoding, Place(dtype=torch.float64, gradient=False)):
         name = engine.name
         np.testing.assert_allclose(attention(encoding, name), expected, rtol=0, atol=limit, err_msg=name)
 

@@ -132,7 +132,7 @@ def test_interpolation_needs_the_whole_grid_at_once() -> None:
 def test_engines_of_distances_along_a_line_refuse_a_grid(name: str) -> None:
     place = Place("cuda" if name == "triton" else "cpu", width=16, gradient=False)
     assert ENGINES[name].refuses(make("alibi-2d"), place) == ON_GRID_REFUSED
-    assert choose(make("alibi-2d"), place=Place(gradient=False)).name == "sdpa"
+    assert choose(make("alibi-2d"), place=Place(gradient=False)).name in ("native", "sdpa")
     if name != "triton":
         assert not ENGINES[name].refuses(make("rope-2d"), place)
 

@@ -118,7 +118,7 @@ def test_the_command_line_prints_the_error_and_nothing_of_the_libraries(tmp_path
         {"org/set": {"README.md": card({"default": ["train"]}), "default/train-0.parquet": parquet(["a"])}}
     ) as hub:
         hub.fail("download", "dropped")
-        places = {"POSCLI_CACHE": str(tmp_path / "poscli"), "HF_HOME": str(tmp_path / "hf")}
+        places = {"POSCLI_CACHE": str(tmp_path / "poscli"), "HF_HOME": str(tmp_path / "hf"), "POSCLI_NATIVE": "0"}
         command = ("train", "--enc", "alibi", "--preset", "nano", "--corpus", "hf:org/set?bytes=1K", "--out", tmp_path)
         result = shell(*command, **places, **IMPATIENT, HF_ENDPOINT=hub.url)
     assert result.code == 4

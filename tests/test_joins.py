@@ -123,7 +123,7 @@ def test_every_engine_equals_the_oracle_of_a_join(spec: str) -> None:
         found = encoding.embed(exact.x, at.pos, exact.ids).detach()
         assert_equal({"embed": found}, {"embed": embedded(parts_of(encoding), exact).detach()}, spec)
     expected = with_gradients(attention_of(parts_of(encoding), exact), encoding, exact)
-    for engine in engines_for(encoding, Place(gradient=False)):
+    for engine in engines_for(encoding, Place(dtype=torch.float64, gradient=False)):
         if engine.name == "flex":  # takes few joins; test_engines_hard.py has it
             continue
         own, c = copy.deepcopy(encoding).requires_grad_(), drawn()

@@ -134,6 +134,25 @@ def test_attention_equals_the_formula(case: tuple[int, ...], reach: int) -> None
 
 
 @needs_kernels
+@torch.no_grad()
+def test_far_distances_that_are_all_equal_may_be_told() -> None:
+    """Of 299 distances the 250 largest share one entry, as where a paper clips the distance."""
+    q, k, v = randoms((1, 2, 300, 8), (1, 2, 300, 8), (1, 2, 300, 8))
+    table, a, b, c = randoms((1, 2, 1, 599), (2, 599, 8), (1, 599, 8), (2, 599, 8), seed=1)
+    table[..., :250] = table[..., :1]
+    for vectors in (a, b, c):
+        vectors[:, :250] = vectors[:, :1]
+
+    def run(constant: int) -> Tensor:
+        whole = [Block(slice(0, 300), slice(0, 300), (Term(table, skewed=True),), None, constant)]
+        return attention(kernels(), (q, k, v), whole, scale=0.3, vectors=(Relative(a, q), Relative(b, k), Relative(c)))
+
+    exact = run(0)
+    assert float((run(250) - exact).abs().max()) <= 64 * UNIT * float(exact.abs().max())
+    assert float((run(290) - exact).abs().max()) > 0.01  # more than are equal
+
+
+@needs_kernels
 def test_blocks_of_queries_with_terms_of_their_own_are_one_call() -> None:
     q, k, v, pairs = randoms((1, 2, 90, 8), (1, 2, 100, 8), (1, 2, 100, 8), (1, 2, 90, 100))
     upstream = torch.randn(1, 2, 90, 8)

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, draw, make
 
-from poscli.attention import Engine, attend, engines_for
+from poscli.attention import Engine, Place, attend, engines_for
 from poscli.encodings import Encoding
 from poscli.equation import Positions
 
 TOKENS = 2 * LENGTH  # half of the queries are beyond the last column of U
-ENGINES = engines_for(make("query-bias"))
+ENGINES = engines_for(make("query-bias"), Place(dtype=torch.float64))
 
 
 def content(dtype: torch.dtype) -> list[Tensor]:

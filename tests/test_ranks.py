@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from cli_runner import cli
 from safetensors.torch import load_file
-from several_ranks import on_ranks, start_ranks
+from several_ranks import on_rank, on_ranks, start_ranks
 from torture.processes import DIED, Ended, command, steady_clock
 
 from poscli.config.run import PRESETS
@@ -24,6 +25,7 @@ from poscli.system.errors import DataError, UsageError
 from poscli.system.ranks import Ranks, agree, any_rank, gathered, joined, ranks, together
 from poscli.tasks import Batch
 from poscli.training.parts import parts_of
+from poscli.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
 NANO = ("--preset", "nano", "--length", 16, "--batch", 4, "--seed", 3)
@@ -73,6 +75,18 @@ def said(ended: Ended) -> list[str]:
     return [line for line in ended.err.splitlines() if not line.startswith("[rank")]
 
 
+def in_step(number: int, signum: int) -> None:
+    """Send this process a signal when it begins a step of training."""
+    gradient = Trainer._gradient
+
+    def signalled(trainer: Trainer) -> tuple[float, float]:
+        if trainer.step == number:
+            os.kill(os.getpid(), signum)
+        return gradient(trainer)
+
+    Trainer._gradient = signalled  # type: ignore[method-assign]
+
+
 # ---- the parts of a batch
 
 
@@ -104,7 +118,7 @@ def test_the_parts_of_all_ranks_have_the_loss_and_the_gradient_of_the_batch(rank
     [("t5", ()), ("alibi|t5", ("--fsdp",)), ("transformer-xl", ("--memory", 16))],
 )
 def test_two_ranks_have_the_result_of_one(encoding: str, options: tuple[object, ...]) -> None:
-    ended = on_ranks(2, *training(encoding, "two", "--json", *options))
+    ended = on_ranks(*training(encoding, "two", "--json", *options))
     assert [each.code for each in ended] == [0, 0], ended
     (row,) = json.loads(ended[0].out)
     assert (row["status"], ended[1].out, said(ended[1])) == ("complete", "", [])
@@ -123,7 +137,7 @@ def test_two_ranks_have_the_result_of_one(encoding: str, options: tuple[object, 
 @pytest.mark.parametrize("encoding", ["none", "alibi", "t5", "fox", "learned"])
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_the_loss_curve_of_two_ranks_is_that_of_one_over_200_steps(encoding: str, fsdp: bool) -> None:
-    ended = on_ranks(2, *training(encoding, "two", *(["--fsdp"] if fsdp else []), steps=200))
+    ended = on_ranks(*training(encoding, "two", *(["--fsdp"] if fsdp else []), steps=200))
     assert [each.code for each in ended] == [0, 0], ended
     assert command(*training(encoding, "one", "--accumulate", 2, steps=200)).code == 0
     assert len(losses("two")) == 200
@@ -132,21 +146,9 @@ def test_the_loss_curve_of_two_ranks_is_that_of_one_over_200_steps(encoding: str
 
 def test_a_signal_to_one_rank_stops_all_at_one_step_and_one_process_goes_on() -> None:
     """The memory of the ranks' windows goes into the checkpoint in the order of the batch."""
-
-    def asked(rank: int) -> None:
-        from poscli.training.trainer import Trainer
-
-        gradient = Trainer._gradient
-
-        def signalled(trainer: Trainer) -> tuple[float, float]:
-            if rank == 1 and trainer.step == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return gradient(trainer)
-
-        Trainer._gradient = signalled  # type: ignore[method-assign]
-
+    asked = on_rank(1, lambda: in_step(2, signal.SIGTERM))
     arguments = training("transformer-xl", "two", "--memory", 16)
-    ended = on_ranks(2, *arguments, prepare=asked)
+    ended = on_ranks(*arguments, prepare=asked)
     assert [each.code for each in ended] == [143, 143], ended
     assert ended[0].err.splitlines()[-1] == "error: stopped at step 3 of 6; the same command goes on from there"
     assert said(ended[1]) == []
@@ -158,26 +160,18 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_and_one_process_goes_on() ->
 def test_a_killed_rank_ends_the_others_and_the_same_command_ends_with_the_same_bits() -> None:
     def killed(rank: int) -> None:
         steady_clock()  # a checkpoint every four steps
-        from poscli.training.trainer import Trainer
+        if rank == 1:
+            in_step(5, signal.SIGKILL)
 
-        gradient = Trainer._gradient
-
-        def dying(trainer: Trainer) -> tuple[float, float]:
-            if rank == 1 and trainer.step == 5:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return gradient(trainer)
-
-        Trainer._gradient = dying  # type: ignore[method-assign]
-
-    ended = on_ranks(2, *training("fox", "two"), prepare=killed)
+    ended = on_ranks(*training("fox", "two"), prepare=killed)
     assert [each.code for each in ended] == [1, DIED], ended
     lines = ended[0].err.splitlines()
     assert lines[-1].startswith("error: rank 0 of 2 on ")
     assert lines[-1].endswith(" has lost another rank; the same command goes on from the last checkpoint")
-    again = on_ranks(2, *training("fox", "two"))
+    again = on_ranks(*training("fox", "two"))
     assert [each.code for each in again] == [0, 0], again
     assert "going on from step 4 of 6" in again[0].err
-    assert [each.code for each in on_ranks(2, *training("fox", "undisturbed"))] == [0, 0]
+    assert [each.code for each in on_ranks(*training("fox", "undisturbed"))] == [0, 0]
     expected = weights("undisturbed")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights("two").items())
 
@@ -217,20 +211,20 @@ def test_ranks_with_other_texts_under_one_name_are_named(folder: Path) -> None:
 
             Language.__init__ = other  # type: ignore[method-assign]
 
-    line = one_error(on_ranks(2, *training("alibi", "two"), prepare=edited), 2)
+    line = one_error(on_ranks(*training("alibi", "two"), prepare=edited), 2)
     assert "disagree about the contents of the corpus: rank 0 on " in line
     assert "has 'another text'" in line
 
 
 def test_an_error_that_all_ranks_have_is_printed_once() -> None:
-    assert "there is no encoding 'nosuch'" in one_error(on_ranks(2, *training("nosuch", "two")), 2)
+    assert "there is no encoding 'nosuch'" in one_error(on_ranks(*training("nosuch", "two")), 2)
 
 
 def test_an_error_of_one_rank_ends_all_and_names_it() -> None:
     def away(rank: int) -> None:
         os.chdir("/" if rank == 1 else ".")
 
-    line = one_error(on_ranks(2, *training("alibi", "two"), prepare=away), 4)
+    line = one_error(on_ranks(*training("alibi", "two"), prepare=away), 4)
     assert line.startswith("error: rank 1 on ")
     assert "book.txt" in line
 
@@ -241,18 +235,18 @@ def test_a_locked_run_is_refused_on_all_ranks(folder: Path) -> None:
 
     (run,) = Path("two").glob("runs/*")
     with locked(run):
-        assert "is being worked on by process" in one_error(on_ranks(2, *training("alibi", "two", steps=1)), 75)
+        assert "is being worked on by process" in one_error(on_ranks(*training("alibi", "two", steps=1)), 75)
 
 
 def test_a_batch_must_divide_among_ranks_and_parts() -> None:
-    line = one_error(on_ranks(2, *training("alibi", "two", "--accumulate", 4)), 2)
+    line = one_error(on_ranks(*training("alibi", "two", "--accumulate", 4)), 2)
     assert line.endswith(
         "--batch 4 cannot be divided into 8 equal parts (2 ranks times --accumulate 4); give a multiple of 8"
     )
 
 
 def test_other_commands_run_in_one_process() -> None:
-    line = one_error(on_ranks(2, "ls", "tasks"), 2)
+    line = one_error(on_ranks("ls", "tasks"), 2)
     assert line.endswith("poscli ls runs in one process: leave out torchrun, which is for extrapolate and train")
 
 
@@ -308,3 +302,20 @@ def test_an_environment_that_names_no_rank_is_refused(values: tuple[str, ...], m
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=rf"RANK={values[0]} WORLD_SIZE=2"):
         ranks()
+    result = cli("train", "--enc", "alibi")
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"RANK": None}, {"MASTER_PORT": None}, {"MASTER_ADDR": ""}, {"MASTER_PORT": "http"}, {"MASTER_PORT": "65536"}],
+    ids=str,
+)
+def test_ranks_that_cannot_find_each_other_are_refused_at_once(changes: dict[str, str | None], monkeypatch) -> None:
+    """Each of them says so itself, since they cannot agree on one."""
+    complete = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in (complete | changes).items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    result = cli("train", "--enc", "alibi")
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+    assert "do not say where 2 ranks meet; start ranks with torchrun, or unset WORLD_SIZE" in result.err

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from cli_runner import LENGTH, NANO, Result, cli, run_of
-from forked_ranks import on_rank, on_ranks
+from several_ranks import on_rank, on_ranks
 from torture import parts
 from torture.pipeline import results
 from torture.processes import Ended

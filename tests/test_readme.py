@@ -21,6 +21,7 @@ SHRINK = {
     "train": (*NANO, "--tokens", "1k", "--device", "cpu"),
     "extrapolate": (*SHORT, "--device", "cpu"),
     "generate": ("--tokens", 8),
+    "inspect": ("--preset", "nano", "--length", 64, "--no-properties"),  # tests/test_inspect_properties.py measures
     "bench": ("--preset", "nano", "--device", "cpu", "--threads", 1, *ONCE),
 }
 ANSWERS = {"--help", "--version"}

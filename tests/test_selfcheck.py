@@ -361,6 +361,7 @@ class TestInjected:
     def test_results_say_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """In env.json, and on every row of eval.csv."""
         scaled(monkeypatch)
+        monkeypatch.setenv("POSCLI_NATIVE", "0")
         trained = cli(*ALIBI, "--out", tmp_path)
         assert trained.err.count("note: alibi runs on the engine sdpa (not triton: training in float32, ") == 1
         evaluated = cli("extrapolate", *SHORT, "--out", tmp_path)

@@ -171,10 +171,11 @@ def test_a_holder_that_was_killed_is_watched_and_then_replaced(tmp_path: Path, l
 
 
 def test_a_holder_that_ends_while_it_is_watched_is_waited_for(tmp_path: Path, looks) -> None:
-    file = left_behind(tmp_path, host="far")
-    looks.append(lambda: file.write_bytes(b""))
+    file, times = left_behind(tmp_path, host="far"), []
+    looks.append(lambda: times.append(file.write_bytes(b"")))
     with locked(tmp_path):
-        pass
+        assert f"process {os.getpid()} on {platform.node()}" in holder.holder_of(tmp_path)
+    assert len(times) == 1  # it is not watched to the end
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from cli_runner import ROOT, cli, snapshot
+from cli_runner import ROOT, SUITE, cli, snapshot
 
 from poscli.config import suite as suites
 from poscli.config.resolve import resolve
@@ -20,20 +20,6 @@ from poscli.tasks import open_task
 from poscli.training.trainer import Trainer
 
 CPU = torch.device("cpu")
-SUITE = """
-title = "Tiny"
-encodings = ["none", "rope"]
-seeds = [0, 1]
-[train]
-preset = "nano"
-length = 32
-batch = 4
-tokens = 2_560
-[extrapolate]
-max_len = 64
-tokens = 128
-stride = 16
-"""
 NAMES = {"report.md", "files.json", "summary.csv", "perplexity.png", "gain.png", "position.png"}
 JOBS = [("none", 0), ("rope", 0), ("none", 1), ("rope", 1)]
 

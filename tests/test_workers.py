@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -14,8 +16,9 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-from cli_runner import NANO, cli, run_of, shell
+from cli_runner import NANO, SUITE, cli, run_of, shell
 from rich.console import Console
+from torture.processes import Started
 
 from poscli.cli.screen import Screen, screen
 from poscli.cli.workers import with_address
@@ -40,20 +43,6 @@ from poscli.system.progress import Meter
 from poscli.system.signals import Interrupted
 
 COST = ["seconds", "tokens_per_s", "peak_mb"]
-SUITE = """
-title = "Tiny"
-encodings = ["none", "rope"]
-seeds = [0, 1]
-[train]
-preset = "nano"
-length = 32
-batch = 4
-tokens = 2_560
-[extrapolate]
-max_len = 64
-tokens = 128
-stride = 16
-"""
 
 
 def job(encoding: str = "alibi", runs: Path = Path("runs"), tokens: int = 1280) -> Job:
@@ -200,6 +189,21 @@ def test_workers_share_a_suite_and_give_the_bits_of_one(tmp_path, monkeypatch) -
     assert again.err.count("nothing to train") == 4
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
+def test_the_same_suite_started_twice_is_done_once_and_reported_by_both(tmp_path, monkeypatch) -> None:
+    """As machines without Ray do that share a results folder."""
+    (tmp_path / "tiny.toml").write_text(SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
+    monkeypatch.chdir(tmp_path)
+    started = [Started(("run", "tiny.toml", "--out", "shared", "--to", f"report-{n}")) for n in range(2)]
+    ended = [each.wait(300) for each in started]
+    assert [each.code for each in ended] == [0, 0], ended
+    said = "".join(each.err for each in ended)
+    runs = list_runs(Path("shared/runs"))
+    assert [said.count(f"{run.id} is complete already: nothing to train") for run in runs] == [1, 1], said
+    assert Path("report-0/summary.csv").read_text() == Path("report-1/summary.csv").read_text()
+
+
 def sorted_as(first: Path, second: Path) -> list:
     """The runs of the second folder, in the order of the same runs in the first one."""
     of = {run.id: run for run in list_runs(second)}
@@ -299,14 +303,17 @@ def test_workers_need_locks_that_hold(tmp_path, monkeypatch) -> None:
 
 def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
     gib = 2.0**30
-    refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=8 * gib)
-    refuse_crowded([], workers=2, free=0)
+    refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=8 * gib, cure="")
+    refuse_crowded([], workers=2, free=0, cure="")
     with pytest.raises(
         UsageError, match=r"2 workers may need 5\.0 GiB .*\(b: 3\.0 GiB\), 5\.0 GiB are free; give --workers 1"
     ):
-        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=5 * gib)
-    with pytest.raises(UsageError, match=r"b needs about 3\.5 GiB .* 3\.0 GiB are free; lower"):
-        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=3 * gib)
+        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=5 * gib, cure="less")
+    with pytest.raises(UsageError, match=r"b needs about 3\.5 GiB .* 3\.0 GiB are free; less$"):
+        refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=3 * gib, cure="less")
+    asked = Wanted(workers=2, cpus=1, memory=1e9, device="cpu")
+    with pytest.raises(UsageError, match=r"lower --memory 1e\+09$"):
+        assembled(asked, [("a", gib)], Path()).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -317,6 +324,7 @@ def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
         (["--ray", "10.0.0.1:6379", "a.toml"], ["--ray=10.0.0.1:6379", "a.toml"]),
         (["--ray", "10.0.0.1"], ["--ray=10.0.0.1"]),
         (["--ray=node:1", "auto"], ["--ray=node:1", "auto"]),
+        (["--ray", ""], ["--ray="]),
         (["--ray", "suites/a.toml"], ["--ray=local", "suites/a.toml"]),
         (["train", "auto"], ["train", "auto"]),
     ],
@@ -400,11 +408,26 @@ def test_work_on_a_run_can_be_seen_from_outside_and_leaves_nothing(tmp_path, mon
     assert list(file.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"label": 1, "done": 1, "total": 0}', "\0"])
+PROGRESS = {"label": "train", "done": 1, "total": 2, "words": "", "seconds_left": 3.0, "process": 4, "host": "here"}
+DAMAGED = [
+    {"total": 0},
+    {"done": None},
+    {"done": math.nan},
+    {"seconds_left": math.nan},
+    {"seconds_left": math.inf},
+    {"process": math.inf},
+    {"done": 10**400},
+]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\0", "[" * 100_000, *(json.dumps(PROGRESS | d) for d in DAMAGED)])
 def test_a_file_of_progress_that_says_nothing_is_no_activity(content, tmp_path) -> None:
+    """The screen of a sweep reads it, and must not end because of it."""
     with locked(tmp_path):
         (tmp_path / "progress.json").write_text(content)
         assert activity(tmp_path) is None
+        (tmp_path / "progress.json").write_text(json.dumps(PROGRESS))
+        assert activity(tmp_path) == Activity("train", 0.5, "", 3.0, 4, "here")
 
 
 def test_progress_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch) -> None:

@@ -12,5 +12,18 @@ from poscli.attention.call import Reused, attend
 from poscli.attention.engines import ENGINES, Choice, Engine, choose, engines_for
 from poscli.attention.place import Place
 from poscli.attention.sizes import BlockSizes
+from poscli.attention.tuning import TUNING, Inputs
 
-__all__ = ["ENGINES", "BlockSizes", "Choice", "Engine", "Place", "Reused", "attend", "choose", "engines_for"]
+__all__ = [
+    "ENGINES",
+    "TUNING",
+    "BlockSizes",
+    "Choice",
+    "Engine",
+    "Inputs",
+    "Place",
+    "Reused",
+    "attend",
+    "choose",
+    "engines_for",
+]

@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from poscli.attention.call import DEFAULT_SIZES, temperature
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.call import temperature
+from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs, norms, potential_of
 from poscli.attention.tiled import merged, partials
 from poscli.equation import Encoding, Operands, Positions
@@ -43,7 +43,10 @@ class ArrivingKeys:
         self.out_BHTE: Tensor | None = None
 
     def take(self, first: int, k_BHCD: Tensor, v_BHCE: Tensor) -> None:
-        """Attend to the keys, as projected, from the token `first` on. Those of the queries' own tokens come first."""
+        """Attend to one part of the keys and values, as they leave the projection; `first` is its first token.
+
+        The first call must bring the keys of the queries' own tokens.
+        """
         x = self._operands(first, k_BHCD, v_BHCE)
         potential_BHS = None if self.potential_BHS is None else self.potential_BHS[:, :, first:]
         inputs = TileInputs.of(self.encoding, x, self.tokens - first - x.keys, potential_BHS)

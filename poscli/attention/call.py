@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from poscli.attention.engines import Engine
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
 from poscli.equation import Encoding, Operands, Positions
 from poscli.equation.compatibility import BLIND
 from poscli.system.errors import UsageError
-
-DEFAULT_SIZES = BlockSizes()
 
 
 @dataclass(frozen=True, kw_only=True)

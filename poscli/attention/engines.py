@@ -10,7 +10,7 @@ from torch import Tensor
 
 from poscli.attention import blocks, flex, native, sdpa, tiled, triton
 from poscli.attention.place import Place
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
 from poscli.equation import Encoding, Operands
 from poscli.equation.reference import reference
 from poscli.system.console import warn_once
@@ -39,6 +39,8 @@ class Choice:
 
     engine: Engine
     reason: str = ""
+    sizes: BlockSizes = DEFAULT_SIZES
+    asked: bool = False  # whether the engine was asked for
 
     @property
     def name(self) -> str:
@@ -93,7 +95,7 @@ def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place 
         if reason := refusal(engine, encoding, place):
             instead = choose(encoding, place=place).name
             raise UsageError(f"the engine {engine.name} cannot run {encoding.name}: {reason}; {instead} can")
-        return Choice(engine, "; ".join(["asked for", *_switched_off(encoding, place)]))
+        return Choice(engine, "; ".join(["asked for", *_switched_off(encoding, place)]), asked=True)
     return _fastest(encoding, place)
 
 

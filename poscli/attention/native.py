@@ -74,7 +74,7 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
         return attention(kernels, qkv, list(_pairwise(encoding, x, sizes)), scale=encoding.scale)
     reach = x.reach if x.reach is not None and x.reach < x.keys else 0
     visible, vectors = Visible(reach=reach, sinks=x.sinks), _vectors(encoding, x)
-    parts = list(_parts(encoding, x, None if form else _first_keys(encoding, x, sizes), sizes))
+    parts = list(_parts(encoding, x, sizes, vectors, form))
     return attention(kernels, qkv, parts, scale=encoding.scale, visible=visible, vectors=vectors, form=form)
 
 
@@ -127,15 +127,18 @@ def _pairwise(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Bl
         first = stop
 
 
-def _parts(encoding: Encoding, x: Operands, first_key: Tensor | None, sizes: BlockSizes) -> Iterator[Block]:
+def _parts(encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors, form: Form | None) -> Iterator[Block]:
     """All queries as one block; several if each needs numbers of its own for the keys, as a potential does."""
     table = None
     if "distance_bias" in encoding.blanks:
         by_distance = at_even_distances(encoding, "distance_bias", x).to(x.q_BHTD.dtype)
         table = descending(by_distance, x.queries, fill=0)[None, :, None]
+    first_key, constant = _first_keys(encoding, x, sizes), _constant(x, table, vectors)
+    if form is not None:  # it changes the scores that these are found from
+        first_key, constant = None, 0
     if "potential" not in encoding.blanks:
         terms = () if table is None else (Term(table, skewed=True),)
-        yield Block(slice(0, x.queries), slice(0, x.keys), terms, first_key)
+        yield Block(slice(0, x.queries), slice(0, x.keys), terms, first_key, constant)
         return
     assert x.features_BHSF is not None
     c_BHS, past = encoding.potential(x.features_BHSF), x.keys - x.queries
@@ -147,7 +150,8 @@ def _parts(encoding: Encoding, x: Operands, first_key: Tensor | None, sizes: Blo
         of_keys = (c_BHS[..., past + first, None] - c_BHS[..., : past + stop])[:, :, None].to(x.q_BHTD.dtype)
         terms = () if table is None else (Term(table[..., x.queries - stop :], skewed=True),)
         own = None if first_key is None else first_key[:, first // QUERIES : _blocks(stop)].contiguous()
-        yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), own)
+        equal = max(0, constant - (x.queries - stop))
+        yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), own, equal)
 
 
 def _vectors(encoding: Encoding, x: Operands) -> Vectors:
@@ -166,6 +170,24 @@ def _vectors(encoding: Encoding, x: Operands) -> Vectors:
     if "relative_values" in encoding.blanks:
         c = Relative(by_distance("relative_values"))
     return a, b, c
+
+
+def _constant(x: Operands, table: Tensor | None, vectors: Vectors) -> int:
+    """How many of the largest distances add the same numbers and vectors to the scores; 0 if it does not matter.
+
+    A gradient needs every distance: equal numbers may be different parameters.
+    """
+    by_distance = [] if table is None else [table[0, :, 0, : x.keys, None]]
+    by_distance += [each.vectors[:, : x.keys] for each in vectors if each is not None]
+    if torch.is_grad_enabled() or not by_distance:
+        return 0
+    return min(_equal_to_first(each) for each in by_distance)
+
+
+def _equal_to_first(x_HND: Tensor) -> int:
+    """The number of entries, from the first one on, that are equal in all heads."""
+    differs_N = (x_HND != x_HND[:, :1]).any(-1).any(0)
+    return int(differs_N.int().argmax()) if differs_N.any() else len(differs_N)
 
 
 def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:

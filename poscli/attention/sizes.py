@@ -36,3 +36,6 @@ class BlockSizes:
     column_multiple: int = 16
     weighted_queries: int = 128  # queries of a tile that needs the attention weights themselves, for relative values
     skip_multiple: int = 256  # keys are skipped in multiples of it, so that heads can share a tile
+
+
+DEFAULT_SIZES = BlockSizes()

@@ -182,7 +182,10 @@ class ScoreBounds:
 
     @staticmethod
     def of(t: TileInputs, own_norm_H: Tensor | None = None) -> ScoreBounds:
-        """The bounds for all queries of a call; `own_norm_H` bounds the keys of their tokens if these are missing."""
+        """The bounds for all queries of a call.
+
+        `own_norm_H` is the largest norm of the keys of the queries' own tokens, needed if those keys are not given.
+        """
         if t.a_HND is not None or t.b_HND is not None:
             return ScoreBounds(t, None, None)
         furthest_first = t.table_HN.flip(1).cummax(1).values

@@ -78,9 +78,15 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+GLOBAL_OPTIONS = ("--debug", "--quiet", "--no-plugins", "--no-tuning")  # they may stand anywhere
+# What poscli/attention/tuning.py reads; not imported from there, as that would load torch.
+NO_TUNING = "POSCLI_NO_TUNING"
+
+
 @app.callback(
     epilog="Every command takes --debug, to show the traceback of an error, --quiet, to hide progress, and "
-    "--no-plugins, to use nothing that other packages offer."
+    "--no-plugins, to use nothing that other packages offer. With --no-tuning, the first engine that can run an "
+    "encoding is taken; otherwise the one that a measurement finds fastest on this machine."
 )
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
@@ -96,12 +102,14 @@ def command_tree() -> Any:
 
 def main() -> None:
     """Run a command; every error becomes one line on stderr and an exit code."""
-    arguments = with_address([a for a in sys.argv[1:] if a not in ("--debug", "--quiet", "--no-plugins")])
+    arguments = with_address([a for a in sys.argv[1:] if a not in GLOBAL_OPTIONS])
     debug, quiet = "--debug" in sys.argv, "--quiet" in sys.argv
     if quiet:
         os.environ["POSCLI_QUIET"] = "1"
     if "--no-plugins" in sys.argv:
         os.environ[plugins.SWITCH] = "1"  # processes that are started from here inherit it
+    if "--no-tuning" in sys.argv:
+        os.environ[NO_TUNING] = "1"
     sys.exit(_run(arguments, debug))
 
 

@@ -69,11 +69,12 @@ def advise(
     target and at its trained length. Where nothing is better than to read the last tokens of an input, it says so.
     """
     from poscli.sweep.matrix import Question, opened
+    from poscli.sweep.planned import evaluations
 
     programs = _programs(runtime or [])
     question = Question(model, target, corpus, _count(tokens), tuple(as_ or ()), device)
     matrix = opened(question, out_ / "runs")
-    jobs = plan.evaluations(matrix.work, why=False)
+    jobs = evaluations(matrix.work, why=False)
     if dry_run:
         plan.show(jobs, json_)
         return

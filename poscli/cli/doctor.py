@@ -61,6 +61,8 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         _check("cpu", "ok", facts["cpu"]),
         _cuda(),
         *(_engine(engine) for engine in ENGINES.values()),
+        _compiled_kernels(),
+        _tuning(),
         *_kernels(),
         _check("encodings", "ok", f"{len(usable)}: {', '.join(usable)}"),
     ]
@@ -123,6 +125,34 @@ def tried(trials: Sequence[Trial], device: torch.device) -> Iterator[dict[str, s
             yield _check(name, "untried", f"{trial}: the device has no memory left")
         else:
             yield _check(name, "off" if found else "ok", found or f"{trial}: proven, it equals the reference")
+
+
+def _compiled_kernels() -> dict[str, str]:
+    """Whether our own kernels run on this CPU, which compiles them here if they are not there yet."""
+    from poscli.native import library, why_not
+
+    found = library()
+    if found is None:
+        return _check("compiled kernels", "missing", f"{why_not()}; torch's kernels run instead, more slowly")
+    return _check("compiled kernels", "ok", f"proven on this CPU: they equal the formula; {found._name}")
+
+
+def _tuning() -> dict[str, str]:
+    """What was measured on this machine, and for which inputs the first engine of the table was not the fastest."""
+    from poscli.attention import TUNING, tuning
+
+    if tuning.switched_off():
+        return _check(
+            "engine tuning", "off", f"{tuning.SWITCH} is set: the first engine that can run an encoding is taken"
+        )
+    entries = TUNING.entries()
+    faster = [
+        f"{entry['option']} for {case}"
+        for case, entry in entries.items()
+        if entry["option"] != next(iter(entry["seconds"]))
+    ]
+    words = f"{len(entries)} inputs measured on this machine, in {tuning.file()}"
+    return _check("engine tuning", "ok", "; ".join([words, *(f"faster: {each}" for each in faster)]))
 
 
 def _cuda() -> dict[str, str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from poscli.evaluation.measure import EvaluationSetup
     from poscli.runs.run import Run
+    from poscli.sweep.planned import PlannedJob
 
 
 Encodings = Annotated[
@@ -110,13 +111,14 @@ def _announce(
             plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
 
 
-def _jobs(work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None) -> list[plan.PlannedJob]:
+def _jobs(work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None) -> list[PlannedJob]:
     """What there is to do; UsageError if the judge cannot judge one of the runs."""
     from poscli.evaluation.why.explain import check_judge
+    from poscli.sweep.planned import evaluations
 
     for each in work:
         check_judge(each.run, judge)
-    return plan.evaluations(work, why=request.why, judge=judge)
+    return evaluations(work, why=request.why, judge=judge)
 
 
 def _evaluated(work: list[EvaluationSetup]) -> list[DataFrame]:

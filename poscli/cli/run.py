@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from poscli.config.suite import Suite
     from poscli.sweep.drive import SweepResults
     from poscli.sweep.job import Job
+    from poscli.sweep.planned import PlannedJob
     from poscli.sweep.workers import Workers as Crew
 
 
@@ -33,7 +34,7 @@ def run(
     force: plan.Force = False,
     yes: plan.Yes = False,
     workers: Workers = None,
-    ray: Ray = "",
+    ray: Ray = None,
     cpus: Cpus = None,
     gpus: Gpus = None,
     memory: Memory = None,
@@ -44,23 +45,34 @@ def run(
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
     from poscli.config.suite import load, report_folder
     from poscli.sweep.crew import Wanted, assembled, check
+    from poscli.sweep.planned import needed
     from poscli.sweep.suite import jobs_of
     from poscli.system.cores import threads
 
     content, folder = load(suite), to or report_folder(out_, suite)
-    check(wanted := Wanted(workers, cpus, gpus, memory, ray, device))
+    check(wanted := Wanted(workers, cpus, gpus, memory, ray or "", device))
     asked = jobs_of(content, device, out_ / "runs")
-    jobs = plan.sweeps(asked, anew=force, threads=wanted.threads)
+    jobs = _planned(asked, wanted.threads, anew=force)
     if dry_run:
         plan.show(jobs, json_, wanted.count, wanted.start_seconds)
         return
-    with threads(wanted.threads), assembled(wanted, plan.needed(jobs), out_ / "runs") as crew:
+    with threads(wanted.threads), assembled(wanted, needed(jobs), out_ / "runs") as crew:
         _announce(jobs, crew, wanted.start_seconds, yes=yes)
         _announce_power(content, asked)
         if force:
             plan.delete(jobs, out_ / "runs")
         results = _run(asked, [job.seconds for job in jobs], crew)
     _present(content, results, folder, out_ / "runs", json_)
+
+
+def _planned(asked: list[Job], threads: int | None, *, anew: bool) -> list[PlannedJob]:
+    """What is left of each job, measured with so many threads."""
+    from poscli.evaluation.extrapolate import settings_of
+    from poscli.sweep.planned import sweeps
+
+    jobs = sweeps(asked, anew=anew, threads=threads)
+    plan.announce_longest(settings_of(job.config, job.extrapolate) for job in asked)
+    return jobs
 
 
 def _run(asked: list[Job], seconds: list[float], crew: Crew) -> SweepResults:
@@ -88,12 +100,12 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
         raise typer.Exit(PARTIAL)
 
 
-def _announce(jobs: list[plan.PlannedJob], crew: Crew, start: float, *, yes: bool) -> None:
+def _announce(jobs: list[PlannedJob], crew: Crew, start: float, *, yes: bool) -> None:
     """Say how long the suite takes, before it starts; ask if that is long."""
     from poscli.sweep.schedule import makespan
 
     seconds = makespan((job.seconds for job in jobs), crew.count) + start * crew.elsewhere
-    where = f"on {crew.count} workers" if crew.elsewhere else "on this machine"
+    where = f"on {crew.count} worker{'s' * (crew.count != 1)}" if crew.elsewhere else "on this machine"
     note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} {where}")
     plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
 

@@ -30,8 +30,9 @@ def joined(request: ExtrapolateRequest, context_parallel: bool, device: str) -> 
     from poscli.system import ranks
     from poscli.system.device import device_of
 
-    _refuse_options(request, context_parallel)
     with ranks.joined(device_of(device)) as own:
+        with ranks.together():
+            _refuse_options(request, context_parallel)
         yield str(own)
 
 

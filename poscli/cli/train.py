@@ -103,7 +103,9 @@ def _agreed(encodings: list[str], seed: int, request: TrainRequest, device: torc
 
 def _begin(work: _Work, runs: Path, *, dry_run: bool, force: bool, yes: bool, json_: bool) -> None:
     """Show what is going to be done, or ask whether to do it, and delete what is to be trained anew."""
-    jobs = plan.trainings(work.configs, work.task, runs, work.device, anew=force)
+    from poscli.sweep.planned import trainings
+
+    jobs = trainings(work.configs, work.task, runs, work.device, anew=force)
     if dry_run:
         plan.show(jobs, json_)
         return

@@ -9,6 +9,16 @@ import typer
 
 MOST_WORKERS = 4096
 
+
+def _not_empty(address: str | None) -> str | None:
+    """An address as it was given; BadParameter for an empty one, which a variable of a shell that is not set leaves."""
+    if address == "":
+        raise typer.BadParameter(
+            "--ray has an empty address; give HOST:PORT, or --ray alone for a cluster started here"
+        )
+    return address
+
+
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -38,9 +48,9 @@ Memory = Annotated[
     ),
 ]  # fmt: skip
 Ray = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--ray", metavar="[ADDRESS]",
+        "--ray", metavar="[ADDRESS]", callback=_not_empty, show_default=False,
         help="Run on the Ray cluster at HOST:PORT (auto: the one of this machine); without an address, on one that is "
         "started here and stopped in the end.",
     ),
@@ -55,7 +65,7 @@ def with_address(arguments: list[str]) -> list[str]:
     """
     made: list[str] = []
     for argument in arguments:
-        if made and made[-1] == "--ray=local" and re.fullmatch(r"auto|[^-].*:.*|[\d.]+", argument):
+        if made and made[-1] == "--ray=local" and re.fullmatch(r"|auto|[^-].*:.*|[\d.]+", argument):
             made[-1] = f"--ray={argument}"
         else:
             made.append("--ray=local" if argument == "--ray" else argument)

@@ -14,7 +14,7 @@ from poscli.system.ranks import exchanged, gathered, numbers_of_all, ranks
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PassOutcome:
     """How a pass ended on one rank: `ok`, or another status with its reason."""
 
     status: str = "ok"  # ok, unsupported, oom, stopped (by the signal `code`), failed (with the exit code `code`)
@@ -25,17 +25,17 @@ class Outcome:
 class Ended(Exception):
     """A pass did not end well on some rank, and all ranks raise its outcome."""
 
-    def __init__(self, outcome: Outcome, rank: int) -> None:
+    def __init__(self, outcome: PassOutcome, rank: int) -> None:
         super().__init__(outcome.reason)
         self.outcome, self.rank = outcome, rank
 
 
-def settle(own: Outcome) -> None:
+def settle(own: PassOutcome) -> None:
     """Tell the other ranks how this one's pass ended; raises Ended on all ranks if one of them did not end well."""
     if not any(bad for (bad,) in numbers_of_all([float(own.status != "ok")])):
         return
     for rank, said in enumerate(exchanged(json.dumps(asdict(own)).encode())):
-        if (outcome := Outcome(**json.loads(said))).status != "ok":
+        if (outcome := PassOutcome(**json.loads(said))).status != "ok":
             raise Ended(outcome, rank)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from poscli.config.run import SCHEMA
 from poscli.equation import Unsupported
-from poscli.evaluation.division import Division, Ended, Outcome, settle
+from poscli.evaluation.division import Division, Ended, PassOutcome, settle
 from poscli.evaluation.losses import NLL, Losses, Measured
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings
@@ -177,17 +177,17 @@ class Evaluation:
         except Abandoned:
             outcome = _state(stop)
         except Unsupported as error:
-            outcome = Outcome("unsupported", str(error))
+            outcome = PassOutcome("unsupported", str(error))
         except Exception as error:
             if isinstance(error, Ended | LostRankError) or is_lost(error):
                 raise
             if not is_out_of_memory(error):
                 if ranks().count > 1:
                     with suppress(Ended):
-                        settle(Outcome("failed", f"{type(error).__name__}: {error}", FAILED))
+                        settle(PassOutcome("failed", f"{type(error).__name__}: {error}", FAILED))
                 raise
             reason = f"{measurement.window} tokens do not fit the memory of {device_name(self.setup.device)}"
-            outcome = Outcome("oom", reason)
+            outcome = PassOutcome("oom", reason)
         settle(outcome or _state(stop))
         return found
 
@@ -217,9 +217,9 @@ def score(
     return {name: torch.cat(values, dim=1) for name, values in parts.items()}
 
 
-def _state(stop: Stop) -> Outcome:
+def _state(stop: Stop) -> PassOutcome:
     """The outcome of a rank that has nothing else to tell than whether a signal has reached it."""
-    return Outcome("stopped", code=stop.signum) if stop else Outcome()
+    return PassOutcome("stopped", code=stop.signum) if stop else PassOutcome()
 
 
 def _failed(ended: Ended, length: int, model: LanguageModel | ContextParallel) -> Measured:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from poscli.attention import Engine
+from poscli.attention import Choice, Engine, Place, engines_for
 from poscli.attention.arriving import ArrivingKeys
 from poscli.config.run import ModelConfig
 from poscli.equation import Encoding, Positions
@@ -53,6 +53,12 @@ def boundaries(tokens: int, count: int) -> list[int]:
     return ends
 
 
+def by_parts(choice: Choice, encoding: Encoding, place: Place) -> Choice:
+    """The first engine that attends to the keys part by part as they come, or the given choice if none can."""
+    found = [engine for engine in engines_for(encoding, place) if engine.in_parts and not choice.asked]
+    return Choice(found[0]) if found else choice
+
+
 @dataclass(frozen=True)
 class Chain:
     """The ranks that read a window together, as one of them sees them.
@@ -71,9 +77,10 @@ class Chain:
         return slice(self.ends[self.rank], self.ends[self.rank + 1])
 
     def exchange(self, own: Part, use: Callable[[int, Part], None]) -> None:
-        """Call `use` with each part of the tokens up to the last of this rank, and its first token; its own part first.
+        """Call `use(first, part)` with the part of this rank, and then with that of each rank before it, nearest first.
 
-        A part is valid during the call only. An error of `use` is raised at the end, as other ranks wait for the parts.
+        `first` is the first token of the part, which is valid during the call only. An error of `use` is raised at the
+        end, because other ranks wait for the parts.
         """
         largest = max(b - a for a, b in zip(self.ends, self.ends[1:], strict=False))
         shared = [[x.new_empty(x[:, :, :1].numel() * largest) for x in own] for _ in range(min(2, self.rank))]
@@ -122,9 +129,11 @@ class SharedLayer(LayerCache):
 
         Where the engine can, keys and values are used part by part as they come; features are few numbers.
         """
-        if not engine.in_parts:
-            return super().attend(engine, encoding, new, features, positions)
         q, k, v = new
+        if not by_parts(
+            Choice(engine), encoding, Place(q.device.type, q.dtype, q.shape[-1], gradient=False)
+        ).engine.in_parts:
+            return super().attend(engine, encoding, new, features, positions)
         f = None if features is None else self._gathered([features])[0]
         keys = ArrivingKeys(encoding, q, positions, f)
         self.chain.exchange([k, v], lambda first, part: keys.take(first, *part))
@@ -156,7 +165,8 @@ class ContextParallel:
     @property
     def engine(self) -> str:
         """The engines that run, and the number of ranks."""
-        return f"{self.model.engine} ({ranks().count} ranks)"
+        names = [by_parts(a.choice, a.encoding, replace(a.place, gradient=False)).name for a in self.model.attention]
+        return f"{'+'.join(dict.fromkeys(names))} ({ranks().count} ranks)"
 
     @property
     def engine_reason(self) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poscli.attention import Choice, Engine, Place, attend, choose
+from poscli.attention import TUNING, Choice, Engine, Inputs, Place, attend, choose
 from poscli.config.run import ModelConfig
 from poscli.equation import Encoding, Positions, Shape
 from poscli.model.cache import Cache, LayerCache, Memory
@@ -46,6 +46,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (Linear(config.width, config.width, precision) for _ in range(4))
         self.encoding = encoding
         self.wanted: str | Engine | None = None  # the engine to use; None: the fastest that can run the encoding
+        self._measured: dict[bool, Choice] = {}  # what the last input ran on, with a gradient and without
 
     def forward(
         self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None, before_BSW: Tensor | None
@@ -55,21 +56,34 @@ class Attention(nn.Module):
         seen_BSW = x_BTW if before_BSW is None else torch.cat([before_BSW, x_BTW], dim=1)
         q, k, v = (self._heads(p(x, dtype)) for p, x in ((self.q, x_BTW), (self.k, seen_BSW), (self.v, seen_BSW)))
         features = encoding.features(seen_BSW) if "features" in encoding.blanks else None
-        engine = self.choice.engine
         if cache is None:
-            o_BHTD = attend(engine, encoding, q, k, v, positions, features)
+            best = self._fastest(Inputs(q, k, v, positions, features))
+            o_BHTD = attend(best.engine, encoding, q, k, v, positions, features, best.sizes)
         else:
-            o_BHTD = cache.attend(engine, encoding, (q, k, v), features, positions)
+            o_BHTD = cache.attend(self.choice.engine, encoding, (q, k, v), features, positions)
         return self.o(o_BHTD.transpose(1, 2).flatten(2))
 
     @property
     def choice(self) -> Choice:
-        """The engine for the device of the weights and the current gradient mode."""
+        """The engine for the device of the weights and the current gradient mode: that of the last input, if any."""
+        place = self.place
+        chosen = choose(self.encoding, self.wanted, place)
+        return chosen if chosen.asked else self._measured.get(place.gradient, chosen)
+
+    def _fastest(self, inputs: Inputs) -> Choice:
+        """The engine that is fastest for an input on this machine."""
+        place = self.place
+        chosen = TUNING.fastest(choose(self.encoding, self.wanted, place), self.encoding, place, inputs)
+        self._measured[place.gradient] = chosen
+        return chosen
+
+    @property
+    def place(self) -> Place:
+        """The circumstances of its calls that decide which engines can run."""
         weight = self.o.weight
         gradient = torch.is_grad_enabled() and weight.requires_grad
         width, device = weight.shape[1] // self.heads, weight.device
-        place = Place(device.type, self.precision.attention, width, gradient, here=device)
-        return choose(self.encoding, self.wanted, place)
+        return Place(device.type, self.precision.attention, width, gradient, here=device)
 
     def _heads(self, x_BTW: Tensor) -> Tensor:
         return x_BTW.unflatten(2, (self.heads, -1)).transpose(1, 2)

@@ -6,7 +6,7 @@ attention.h states the equation, and library.py how the kernels are compiled, pr
 from poscli.native.attention import Block, Relative, Term, Vectors, Visible, attention, attention_to_part
 from poscli.native.fields import QUERIES
 from poscli.native.forms import Costs, Factors, Form, Gates, Mixing, Part, Parts, Pieces, Stick
-from poscli.native.library import library, why_not
+from poscli.native.library import identity, library, why_not
 
 __all__ = [
     "QUERIES",
@@ -26,6 +26,7 @@ __all__ = [
     "Visible",
     "attention",
     "attention_to_part",
+    "identity",
     "library",
     "why_not",
 ]

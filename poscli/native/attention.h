@@ -42,7 +42,8 @@ struct Passed {  // what each key does to the keys before it
     Strides of_queries_at, of_keys_at;
     int64_t without_own;  // the key of the query's own token is hidden
 };
-struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, hidden], H filled up to a multiple of 8
+constexpr int MIXED = 16;
+struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, hidden], H filled up to a multiple of MIXED
     const float *of_scores, *of_distance, *out;
     int64_t hidden;  // a multiple of QUERIES; 0 if absent
     float leak;
@@ -50,6 +51,7 @@ struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, h
 
 struct Attention {
     int64_t batch, heads, queries, keys, width, value_width, reach, sinks, terms, threads;
+    int64_t constant;  // the first entries by distance, so many of them, are all equal, in every term and vector
     const float *q, *k, *v;
     float *o, *lse;
     const float *grad_o;
@@ -64,6 +66,11 @@ struct Attention {
     Mixing mixing;
     int64_t past;  // keys before the own one of the first query: keys - queries, or more if keys are left out at the end
     float scale;
+    // The number that a term by distance, whose queries are one number apart, adds at its first entries.
+    float far_number(const Term &t, int64_t b, int64_t h) const {
+        return by_distance(t) ? t.x[b * t.batch + h * t.head - (queries - 1)] : 0;
+    }
+    static bool by_distance(const Term &t) { return t.query == -1; }
     int64_t blocks() const { return (queries + QUERIES - 1) / QUERIES; }
 };
 
@@ -116,11 +123,13 @@ static inline int64_t seen_by(const Attention &x, int64_t query, int64_t key, in
     return std::clamp<int64_t>(std::min(query + x.past + 1, x.keys) - key, 0, columns);
 }
 
-// Adds the terms to a tile of scores [rows, ld] of the queries from `start` and `columns` keys from `key`.
+// Adds the terms to a tile of scores [rows, ld] of the queries from `start` and `columns` keys from `key`. Terms by
+// distance are left out if all its pairs are `far`.
 static inline void add_terms(const Attention &x, float *scores, int64_t ld, int64_t batch, int64_t head, int64_t start,
-                             int64_t rows, int64_t key, int64_t columns) {
+                             int64_t rows, int64_t key, int64_t columns, bool far = false) {
     for (int64_t t = 0; t < x.terms; t++) {
         const Term &term = x.term[t];
+        if (far && x.by_distance(term)) continue;
         for (int64_t r = 0; r < rows; r++) {
             const float *more = term.x + batch * term.batch + head * term.head + (start + r) * term.query + key;
             const int64_t seen = seen_by(x, start + r, key, columns);
@@ -167,14 +176,45 @@ static inline void add_met(float *tile, int64_t ld, const float *met, int64_t ld
             store(tile + r * ld + c, load(tile + r * ld + c) + load(wide + r * across + QUERIES - 1 - r + c));
 }
 
+template <int ROWS, int VECTORS>
+static inline void add_met_registers(float *tile, int64_t ld, const float *met, int64_t ld_met, const float *vectors,
+                                     int64_t ld_vectors, int64_t width) {
+    Vec sum[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < VECTORS; c++) sum[r][c] = load(tile + r * ld + c * LANES);
+    for (int64_t d = 0; d < width; d++) {
+        Vec y[VECTORS];
+        for (int c = 0; c < VECTORS; c++) y[c] = load(met + d * ld_met + c * LANES);
+        for (int r = 0; r < ROWS; r++)  // a row further down meets entries one further to the front
+            for (int c = 0; c < VECTORS; c++) sum[r][c] += y[c] * load(vectors + d * ld_vectors - r + c * LANES);
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < VECTORS; c++) store(tile + r * ld + c * LANES, sum[r][c]);
+}
+
 // tile[r, c] += met_c . vectors[distance of (r, c)]; both by channel.
 static inline void add_met_by_keys(float *tile, int64_t ld, const float *met, int64_t ld_met, const float *vectors,
                                    int64_t ld_vectors, int64_t width, int64_t columns) {
-    for (int64_t r = 0; r < QUERIES; r++)
-        for (int64_t c = 0; c < columns; c += LANES) {
-            const float *of_keys = met + c, *of_distance = vectors + QUERIES - 1 - r + c;
-            Vec sum = load(tile + r * ld + c);
-            for (int64_t d = 0; d < width; d++) sum += load(of_keys + d * ld_met) * load(of_distance + d * ld_vectors);
-            store(tile + r * ld + c, sum);
+    for (int64_t r = 0; r < QUERIES; r += 4) {
+        const float *from = vectors + QUERIES - 1 - r;
+        int64_t c = 0;
+        for (; c + 2 * LANES <= columns; c += 2 * LANES)
+            add_met_registers<4, 2>(tile + r * ld + c, ld, met + c, ld_met, from + c, ld_vectors, width);
+        for (; c < columns; c += LANES)
+            add_met_registers<4, 1>(tile + r * ld + c, ld, met + c, ld_met, from + c, ld_vectors, width);
+    }
+}
+
+// to[n, :] += sum over r of w[r, n] x[n + r * step, :] for `count` rows n, a multiple of 8: every row n has vectors x of
+// its own, `step` rows apart for consecutive r.
+static inline void add_by_row(float *to, int64_t ld, int64_t count, const float *w, int64_t ldw, const float *x,
+                              int64_t step, int64_t rows, int64_t width) {
+    for (int64_t n = 0; n < count; n += 8)
+        for (int64_t d = 0; d < width; d += LANES) {
+            Vec sum[8];
+            for (int m = 0; m < 8; m++) sum[m] = load(to + (n + m) * ld + d);
+            for (int64_t r = 0; r < rows; r++)
+                for (int m = 0; m < 8; m++) sum[m] += w[r * ldw + n + m] * load(x + (n + m + r * step) * ld + d);
+            for (int m = 0; m < 8; m++) store(to + (n + m) * ld + d, sum[m]);
         }
 }

@@ -56,6 +56,8 @@ class Block:
     terms: tuple[Term, ...] = ()
     # int32 [H, blocks of QUERIES queries]: keys before these have no weight and are skipped.
     first_key: Tensor | None = None
+    # So many of the first entries are equal in each term and vector by distance: faster without gradient.
+    constant: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +234,7 @@ def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Se
     call = CallFields(
         batch, heads, queries, keys, width, v.shape[3], plan.visible.reach, plan.visible.sinks, len(terms)
     )
-    call.threads, call.scale = torch.get_num_threads(), plan.scale
+    call.threads, call.scale, call.constant = torch.get_num_threads(), plan.scale, block.constant
     call.past = keys if plan.every else keys - queries
     call.put(q=q, k=k, v=v)
     _check_terms(block, terms, queries, keys)

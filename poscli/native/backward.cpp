@@ -84,66 +84,65 @@ struct Head {
         }
     }
 
-    void take(int64_t key) {
-        const int64_t entry = first_entry(x, start, key);
-        dot_tile(p.p, KEYS, q.p, dp, kT.p + key, ld, x.width, KEYS);
-        if (a.used()) add_met(p.p, KEYS, rq.p, rp, a.channels.p + entry, a.ldn, a.width, KEYS, wide.p);
-        if (b.used())
-            add_met_by_keys(p.p, KEYS, rkT.p + key, ld, b.channels.p + entry, b.ldn, b.width, KEYS);
-        add_terms(x, p.p, KEYS, batch, head, start, rows, key, KEYS);
-        hide(x, p.p, KEYS, start, rows, key, KEYS);
+    void take(int64_t key, int64_t columns) {
+        const int64_t entry = first_entry(x, start, key), across = columns + QUERIES;
+        dot_tile(p.p, KEYS, q.p, dp, kT.p + key, ld, x.width, columns);
+        if (a.used()) add_met(p.p, KEYS, rq.p, rp, a.channels.p + entry, a.ldn, a.width, columns, wide.p);
+        if (b.used()) add_met_by_keys(p.p, KEYS, rkT.p + key, ld, b.channels.p + entry, b.ldn, b.width, columns);
+        add_terms(x, p.p, KEYS, batch, head, start, rows, key, columns);
+        hide(x, p.p, KEYS, start, rows, key, columns);
         bool weight = false;
-        for (int64_t r = 0; r < QUERIES; r++) weight |= weigh(r);
+        for (int64_t r = 0; r < QUERIES; r++) weight |= weigh(r, columns);
         if (!weight) return;
-        dot_tile(ds.p, KEYS, g.p, ep, vT.p + key, ld, x.value_width, KEYS);
-        if (c.used()) add_met(ds.p, KEYS, g.p, ep, c.channels.p + entry, c.ldn, c.width, KEYS, wide.p);
-        for (int64_t r = 0; r < QUERIES; r++) differentiate(r);
+        dot_tile(ds.p, KEYS, g.p, ep, vT.p + key, ld, x.value_width, columns);
+        if (c.used()) add_met(ds.p, KEYS, g.p, ep, c.channels.p + entry, c.ldn, c.width, columns, wide.p);
+        for (int64_t r = 0; r < QUERIES; r++) differentiate(r, columns);
         for (int64_t t = 0; t < x.terms; t++)
-            if (x.term[t].grad) add_to_term(x.term[t], key);
-        add_tile(grad_v.p + key * ep, ep, KEYS, p.p, 1, KEYS, g.p, ep, QUERIES, ep);
-        add_tile(grad_k.p + key * dp, dp, KEYS, ds.p, 1, KEYS, q.p, dp, QUERIES, dp);
-        add_tile(grad_q.p, dp, QUERIES, ds.p, KEYS, 1, k.p + key * dp, dp, KEYS, dp);
+            if (x.term[t].grad) add_to_term(x.term[t], key, columns);
+        add_tile(grad_v.p + key * ep, ep, columns, p.p, 1, KEYS, g.p, ep, QUERIES, ep);
+        add_tile(grad_k.p + key * dp, dp, columns, ds.p, 1, KEYS, q.p, dp, QUERIES, dp);
+        add_tile(grad_q.p, dp, QUERIES, ds.p, KEYS, 1, k.p + key * dp, dp, columns, dp);
         if (c.used()) {
-            by_distance(wide.p, WIDE, p.p, KEYS, rows, KEYS);
-            add_tile(c.grad.p + entry * c.padded, c.padded, WIDE, wide.p, 1, WIDE, g.p, ep, QUERIES, c.padded);
+            by_distance(wide.p, across, p.p, KEYS, rows, columns);
+            add_tile(c.grad.p + entry * c.padded, c.padded, across, wide.p, 1, across, g.p, ep, QUERIES, c.padded);
         }
-        if (a.used() || b.used()) by_distance(wide.p, WIDE, ds.p, KEYS, rows, KEYS);
+        if (a.used() || b.used()) by_distance(wide.p, across, ds.p, KEYS, rows, columns);
         if (a.used()) {
-            add_tile(a.grad.p + entry * rp, rp, WIDE, wide.p, 1, WIDE, rq.p, rp, QUERIES, rp);
-            add_tile(grad_rq.p, rp, QUERIES, wide.p, WIDE, 1, a.rows.p + entry * rp, rp, WIDE, rp);
+            add_tile(a.grad.p + entry * rp, rp, across, wide.p, 1, across, rq.p, rp, QUERIES, rp);
+            add_tile(grad_rq.p, rp, QUERIES, wide.p, across, 1, a.rows.p + entry * rp, rp, across, rp);
         }
-        if (b.used()) add_to_met_keys(key, entry);
+        if (b.used()) add_to_met_keys(key, columns, entry);
     }
 
     // A row of scores -> weights; returns whether any key has one. Rows without a query have none.
-    bool weigh(int64_t r) {
+    bool weigh(int64_t r, int64_t columns) {
         float *row = p.p + r * KEYS;
         if (r >= rows) {
-            std::memset(row, 0, KEYS * 4);
+            std::memset(row, 0, columns * 4);
             return false;
         }
         const float lse = x.lse[bh * x.queries + start + r];
         Vec most = all(-INFINITY);
-        for (int64_t n = 0; n < KEYS; n += LANES) most = larger(most, load(row + n));
-        if (largest_lane(most) < lse - NO_WEIGHT && !has_nan(row, KEYS)) {
-            std::memset(row, 0, KEYS * 4);
+        for (int64_t n = 0; n < columns; n += LANES) most = larger(most, load(row + n));
+        if (largest_lane(most) < lse - NO_WEIGHT && !has_nan(row, columns)) {
+            std::memset(row, 0, columns * 4);
             return false;
         }
-        for (int64_t n = 0; n < KEYS; n += LANES) store(row + n, exponential(load(row + n) - lse));
+        for (int64_t n = 0; n < columns; n += LANES) store(row + n, exponential(load(row + n) - lse));
         return true;
     }
 
     // A row of g . (v + c) -> the gradient of the scores.
-    void differentiate(int64_t r) {
+    void differentiate(int64_t r, int64_t columns) {
         const float mean = r < rows ? delta[r] : 0;
         const float *weights = p.p + r * KEYS;
         float *row = ds.p + r * KEYS;
-        for (int64_t n = 0; n < KEYS; n += LANES) store(row + n, load(weights + n) * (load(row + n) - mean));
+        for (int64_t n = 0; n < columns; n += LANES) store(row + n, load(weights + n) * (load(row + n) - mean));
     }
 
-    void add_to_term(const Term &term, int64_t key) {
+    void add_to_term(const Term &term, int64_t key, int64_t columns) {
         for (int64_t r = 0; r < rows; r++) {
-            const int64_t seen = seen_by(x, start + r, key, KEYS);
+            const int64_t seen = seen_by(x, start + r, key, columns);
             float *to = term.grad + batch * term.grad_batch + head * term.grad_head + (start + r) * term.grad_query + key;
             const float *from = ds.p + r * KEYS;
             int64_t n = 0;
@@ -152,23 +151,13 @@ struct Head {
         }
     }
 
-    // The gradients of s[r, n] = met_n . b[distance of (r, n)]; `wide` holds the gradient of the scores by distance.
-    void add_to_met_keys(int64_t key, int64_t entry) {
-        const int64_t width = b.padded;
-        for (int64_t n = 0; n < KEYS; n++)
-            for (int64_t d = 0; d < width; d += LANES) {
-                Vec sum = load(grad_rk.p + (key + n) * width + d);
-                for (int64_t r = 0; r < rows; r++)
-                    sum += ds.p[r * KEYS + n] * load(b.rows.p + (entry + QUERIES - 1 - r + n) * width + d);
-                store(grad_rk.p + (key + n) * width + d, sum);
-            }
-        for (int64_t m = 0; m < WIDE; m++)  // entry m of the tile belongs to the key m - (QUERIES - 1 - r) of row r
-            for (int64_t d = 0; d < width; d += LANES) {
-                Vec sum = load(b.grad.p + (entry + m) * width + d);
-                for (int64_t r = 0; r < rows; r++)
-                    sum += wide.p[r * WIDE + m] * load(rk.p + (QUERIES + key + m - (QUERIES - 1 - r)) * width + d);
-                store(b.grad.p + (entry + m) * width + d, sum);
-            }
+    // The gradients of s[r, n] = met_n . b[distance of (r, n)]; `wide` holds the gradient of the scores by distance. Key n
+    // meets the entry n + QUERIES - 1 - r, and entry m the key m + 1 + r - QUERIES, which is row m + 1 + r of `rk`.
+    void add_to_met_keys(int64_t key, int64_t columns, int64_t entry) {
+        const int64_t width = b.padded, across = columns + QUERIES;
+        add_by_row(grad_rk.p + key * width, width, columns, ds.p, KEYS, b.rows.p + (entry + QUERIES - 1) * width, -1,
+                   rows, width);
+        add_by_row(b.grad.p + entry * width, width, across, wide.p, across, rk.p + (key + 1) * width, 1, rows, width);
     }
 
     void finish_block() {
@@ -212,7 +201,8 @@ extern "C" void attention_backward(const Attention *call) {
                 Keys ranges[2];
                 const int count = visible_keys(x, of.head, start, KEYS, ranges);
                 for (int n = 0; n < count; n++)
-                    for (int64_t key = ranges[n].from; key < ranges[n].to; key += KEYS) of.take(key);
+                    for (int64_t key = ranges[n].from; key < ranges[n].to; key += KEYS)
+                        of.take(key, std::min<int64_t>(KEYS, round_up(ranges[n].to - key, 16)));
                 of.finish_block();
             }
             of.finish();

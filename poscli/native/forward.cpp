@@ -14,6 +14,7 @@ namespace {
 struct Packed {
     int64_t tokens, ld, ev, entries, ldn;  // ld, ldn: of rows by channel; no power of two, so that rows differ in cache sets
     Buffer k, v, a, b, rk, c, passed;
+    Buffer far;      // the number that vectors b add for each key at far distances
     Buffer longest;  // [B * H], the largest length of a key
     explicit Packed(const Attention &x)
         : tokens(round_up(x.keys, KEYS)), ld(tokens + LANES), ev(round_up(x.value_width, LANES)),
@@ -21,6 +22,7 @@ struct Packed {
           k(x.batch * x.heads * x.width * ld), v(x.batch * x.heads * tokens * ev),
           a(x.a.vectors ? x.heads * x.a.width * ldn : 0), b(x.b.vectors ? x.heads * x.b.width * ldn : 0),
           rk(x.b.vectors ? x.batch * x.heads * x.b.width * ld : 0), c(x.c.vectors ? x.heads * entries * ev : 0),
+          far(x.b.vectors ? x.batch * x.heads * tokens : 0),
           passed(x.passed.kind == COSTS ? x.batch * x.heads * x.passed.width * ld : 0), longest(x.batch * x.heads) {}
 
     void pack_head(const Attention &x, int64_t bh) {
@@ -29,9 +31,14 @@ struct Packed {
                      x.k_at.token, ld);
         pack_rows(v.p + bh * tokens * ev, x.v + batch * x.v_at.batch + head * x.v_at.head, x.keys, x.value_width,
                   x.v_at.token, tokens, ev);
-        if (x.b.vectors)
+        if (x.b.vectors) {
+            const float *met = x.b.met + batch * x.b.met_at.batch + head * x.b.met_at.head;
+            for (int64_t j = 0; j < tokens; j++)
+                far.p[bh * tokens + j] =
+                    j < x.keys ? dot(met + j * x.b.met_at.token, x.b.vectors + head * x.b.head, x.b.width) : 0;
             pack_columns(rk.p + bh * x.b.width * ld, x.b.met + batch * x.b.met_at.batch + head * x.b.met_at.head,
                          x.keys, x.b.width, x.b.met_at.token, ld);
+        }
         if (x.passed.kind == COSTS) {
             const Strides &from = x.passed.of_keys_at;
             pack_columns(passed.p + bh * x.passed.width * ld, x.passed.of_keys + batch * from.batch + head * from.head,
@@ -59,6 +66,7 @@ struct Block {
     int64_t batch, head, bh, start, rows;
     float top[QUERIES], sum[QUERIES], lengths[QUERIES];
     double later[QUERIES];  // sums over the keys of earlier tiles
+    float shift[QUERIES], far_sum[QUERIES];  // of far keys: what is added to each score, and the sum of the weights
 
     Block(const Attention &x, const Packed &keys, float *scores)
         : x(x), keys(keys), scores(scores), q(QUERIES * x.width), rq(QUERIES * x.a.width), wide(QUERIES * WIDE),
@@ -75,38 +83,51 @@ struct Block {
         std::fill(top, top + QUERIES, x.passed.kind == STICK ? 0 : -INFINITY);
         std::fill(sum, sum + QUERIES, 0.f);
         std::fill(later, later + QUERIES, 0.0);
+        std::fill(far_sum, far_sum + QUERIES, 0.f);
+        float number = 0;
+        for (int64_t t = 0; t < x.terms; t++) number += x.far_number(x.term[t], batch, head);
+        for (int64_t r = 0; r < QUERIES; r++)
+            shift[r] = number + (x.a.vectors ? dot(rq.p + r * x.a.width, x.a.vectors + head * x.a.head, x.a.width) : 0);
     }
     void pack_queries(float *to, const float *from, const Strides &at, int64_t width, float scale = 1) const {
         pack_rows(to, from + batch * at.batch + head * at.head + start * at.token, rows, width, at.token, QUERIES, width,
                   scale);
     }
 
+    // Whether all distances of a tile are among the equal ones, from the last entry that a pair of it meets.
+    bool is_far(int64_t key, int64_t columns) const {
+        return first_entry(x, start, key) + columns - 2 < x.constant;
+    }
+
     // The scores of a tile, before the heads are mixed.
     void score(int64_t key, int64_t columns) {
         const int64_t entry = first_entry(x, start, key);
+        const bool far = is_far(key, columns);
         dot_tile(scores, KEYS, q.p, x.width, keys.k.p + bh * x.width * keys.ld + key, keys.ld, x.width, columns);
-        if (x.a.vectors)
+        if (x.a.vectors && !far)
             add_met(scores, KEYS, rq.p, x.a.width, keys.a.p + head * x.a.width * keys.ldn + entry, keys.ldn, x.a.width,
                     columns, wide.p);
-        if (x.b.vectors)
+        if (x.b.vectors && far) add_row(scores, KEYS, keys.far.p + bh * keys.tokens + key, columns);
+        if (x.b.vectors && !far)
             add_met_by_keys(scores, KEYS, keys.rk.p + bh * x.b.width * keys.ld + key, keys.ld,
                             keys.b.p + head * x.b.width * keys.ldn + entry, keys.ldn, x.b.width, columns);
-        add_terms(x, scores, KEYS, batch, head, start, rows, key, columns);
+        add_terms(x, scores, KEYS, batch, head, start, rows, key, columns, far);
         if (x.pieces.of_distance) add_pieces(x, scores, KEYS, head, start, rows, key, columns);
     }
 
     void take(int64_t key, int64_t columns) {
         float *s = scores;
+        const bool far = is_far(key, columns);
         hide(x, s, KEYS, start, rows, key, columns);
         if (x.passed.kind) pass(key, columns);
         bool weight = false;
-        for (int64_t r = 0; r < rows; r++) weight |= weigh(r, columns);
+        for (int64_t r = 0; r < rows; r++) weight |= weigh(r, columns, far);
         if (!weight) return;
         const int64_t entry = first_entry(x, start, key);
         if (x.factors) multiply(key, columns);
         add_tile(o.p, keys.ev, QUERIES, s, KEYS, 1, keys.v.p + (bh * keys.tokens + key) * keys.ev, keys.ev, columns,
                  keys.ev);
-        if (x.c.vectors) {
+        if (x.c.vectors && !far) {
             by_distance(wide.p, columns + QUERIES, s, KEYS, rows, columns);
             add_tile(o.p, keys.ev, QUERIES, wide.p, columns + QUERIES, 1,
                      keys.c.p + (head * keys.entries + entry) * keys.ev, keys.ev, columns + QUERIES, keys.ev);
@@ -152,11 +173,11 @@ struct Block {
 
     // Scores of a row -> e^(score - maximum so far); earlier results are rescaled if the maximum has risen. Returns
     // whether any key has a weight.
-    bool weigh(int64_t r, int64_t columns) {
+    bool weigh(int64_t r, int64_t columns, bool far) {
         float *row = scores + r * KEYS;
         Vec most = load(row);
         for (int64_t c = LANES; c < columns; c += LANES) most = larger(most, load(row + c));
-        const float high = largest_lane(most);
+        const float more = far ? shift[r] : 0, high = largest_lane(most) + more;
         if (high < top[r] - NO_WEIGHT && !has_nan(row, columns)) {
             std::memset(row, 0, columns * 4);
             return false;
@@ -165,16 +186,19 @@ struct Block {
             const float fade = std::exp(top[r] - high);
             top[r] = high;
             sum[r] *= fade;
+            far_sum[r] *= fade;
             for (int64_t e = 0; e < keys.ev; e++) o.p[r * keys.ev + e] *= fade;
         }
-        const float base = top[r] == -INFINITY ? 0 : top[r];
+        const float base = (top[r] == -INFINITY ? 0 : top[r]) - more;
         Vec total = Vec{};
         for (int64_t c = 0; c < columns; c += LANES) {
             const Vec p = exponential(load(row + c) - base);
             total += p;
             store(row + c, p);
         }
-        sum[r] += sum_of_lanes(total);
+        const float here = sum_of_lanes(total);
+        sum[r] += here;
+        if (far) far_sum[r] += here;
         return true;
     }
 
@@ -183,6 +207,9 @@ struct Block {
             float *to = x.o + batch * x.o_at.batch + head * x.o_at.head + (start + r) * x.o_at.token;
             const float share = x.passed.kind == STICK ? 1 : 1 / sum[r];
             for (int64_t e = 0; e < x.value_width; e++) to[e] = o.p[r * keys.ev + e] * share;
+            if (far_sum[r] != 0 && x.c.vectors)
+                for (int64_t e = 0; e < x.value_width; e++)
+                    to[e] += far_sum[r] * share * x.c.vectors[head * x.c.head + e];
             x.lse[bh * x.queries + start + r] = top[r] + std::log(sum[r]);
         }
     }
@@ -201,8 +228,8 @@ extern "C" void attention_forward(const Attention *call) {
         for (int64_t bh = 0; bh < all_heads; bh++) keys.pack_head(x, bh);
         // Heads that are mixed are computed together. Their tiles lie apart by no power of two, for the cache's sets.
         const int64_t together = x.mixing.hidden ? x.heads : 1, apart = QUERIES * KEYS + LANES;
-        Buffer scores(round_up(together, 8) * apart), hidden(x.mixing.hidden * KEYS);
-        scores.clear(round_up(together, 8) * apart);
+        Buffer scores(round_up(together, MIXED) * apart), hidden(x.mixing.hidden * KEYS);
+        scores.clear(round_up(together, MIXED) * apart);
         std::deque<Block> heads;
         for (int64_t n = 0; n < together; n++) heads.emplace_back(x, keys, scores.p + n * apart);
         const int64_t groups = all_heads / together;

@@ -49,6 +49,12 @@ def why_not() -> str:
     return _found()[1]
 
 
+def identity() -> str:
+    """A name for the kernels that run here: that of their file, which changes with their code; '' if none do."""
+    found = library()
+    return "" if found is None else Path(found._name).stem.partition("-")[0]
+
+
 def switched_off() -> bool:
     """Whether the user has switched compiled kernels off."""
     return os.environ.get(OFF, "") == "0"
@@ -90,8 +96,8 @@ def _proven(compiler: str) -> ctypes.CDLL:
         loaded = _loaded_from(new)
         if wrong := disagreement(loaded):
             raise _Unavailable(f"the kernels that {compiler} has compiled are wrong on this CPU: {wrong}")
-        _keep(new, folder / f"{key}-{_digest(new)}.so")
-    return loaded
+        kept = _kept(new, folder / f"{key}-{_digest(new)}.so")
+        return loaded if kept is None else _loaded_from(kept)
 
 
 def _loaded_from(path: Path) -> ctypes.CDLL:
@@ -142,8 +148,8 @@ def _openmp() -> list[str]:
     ]
 
 
-def _keep(new: Path, path: Path) -> None:
-    """Move a proven library to its place. Where that fails, it serves this process only."""
+def _kept(new: Path, path: Path) -> Path | None:
+    """The place of a proven library, once it is there. Where that fails (None), it serves this process only."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{path.name}.{os.getpid()}")
@@ -151,3 +157,5 @@ def _keep(new: Path, path: Path) -> None:
         beside.replace(path)
     except OSError as error:
         warn_once(f"the compiled kernels cannot be kept in {path.parent} ({error.strerror}): compiled anew each time")
+        return None
+    return path

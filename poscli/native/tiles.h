@@ -5,7 +5,10 @@
 #include "simd.h"
 
 constexpr int QUERIES = 32;                      // queries of a tile
-constexpr int DOT_VECTORS = LANES == 16 ? 4 : 2;  // vectors of columns that the registers hold for four rows
+// Rows and vectors of sums that fit the registers, 32 of them with AVX-512 and 16 otherwise, with some to spare.
+constexpr int DOT_VECTORS = LANES == 16 ? 4 : 2;    // of four rows
+constexpr int NARROW_ROWS = LANES == 16 ? 16 : 8;   // of one vector
+constexpr int WIDE_ROWS = LANES == 16 ? 8 : 4;      // of two vectors
 
 // Rows of `width` numbers -> `count` rows of `ld` numbers, the rest filled with zeros; all numbers times `scale`.
 static inline void pack_rows(float *to, const float *x, int64_t rows, int64_t width, int64_t stride, int64_t count,
@@ -24,6 +27,19 @@ static inline void pack_columns(float *to, const float *x, int64_t rows, int64_t
         for (int64_t d = 0; d < width; d++)
             for (int64_t j = first; j < std::min(first + LANES, ld); j++)
                 to[d * ld + j] = j < rows ? x[j * stride + d] : 0;
+}
+
+static inline float dot(const float *x, const float *y, int64_t n) {
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+// tile[r, :] += row for QUERIES rows of `columns` numbers, a multiple of LANES.
+static inline void add_row(float *tile, int64_t ld, const float *row, int64_t columns) {
+    for (int r = 0; r < QUERIES; r++)
+        for (int64_t c = 0; c < columns; c += LANES)
+            store(tile + r * ld + c, load(tile + r * ld + c) + load(row + c));
 }
 
 template <int ROWS, int VECTORS>
@@ -52,8 +68,8 @@ static inline void dot_tile(float *out, int64_t ld, const float *a, int64_t lda,
         for (int r = 0; r < QUERIES; r += 4)
             dot_registers<4, DOT_VECTORS>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width);
     for (; c < columns; c += LANES)
-        for (int r = 0; r < QUERIES; r += 8)
-            dot_registers<8, 1>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width);
+        for (int r = 0; r < QUERIES; r += NARROW_ROWS)
+            dot_registers<NARROW_ROWS, 1>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width);
 }
 
 template <int ROWS, int VECTORS>
@@ -74,15 +90,15 @@ static inline void add_registers(float *to, int64_t ld, const float *w, int64_t 
         for (int c = 0; c < VECTORS; c++) store(to + r * ld + c * LANES, sum[r][c]);
 }
 
-// to[r, :] += sum over n < count of w[r, n] x[n, :], where w[r, n] is at r * row + n * next. `rows` is a multiple of 8,
+// to[r, :] += sum over n < count of w[r, n] x[n, :], where w[r, n] is at r * row + n * next. `rows` is a multiple of 16,
 // `width` one of LANES.
 static inline void add_tile(float *to, int64_t ld, int64_t rows, const float *w, int64_t row, int64_t next,
                             const float *x, int64_t ldx, int64_t count, int64_t width) {
     int64_t c = 0;
     for (; c + 2 * LANES <= width; c += 2 * LANES)
-        for (int64_t r = 0; r < rows; r += 8)
-            add_registers<8, 2>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
+        for (int64_t r = 0; r < rows; r += WIDE_ROWS)
+            add_registers<WIDE_ROWS, 2>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
     for (; c < width; c += LANES)
-        for (int64_t r = 0; r < rows; r += 8)
-            add_registers<8, 1>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
+        for (int64_t r = 0; r < rows; r += NARROW_ROWS)
+            add_registers<NARROW_ROWS, 1>(to + r * ld + c, ld, w + r * row, row, next, x + c, ldx, count);
 }

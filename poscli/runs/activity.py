@@ -5,12 +5,14 @@ A command in another shell, the screen of a sweep, and a worker on another machi
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from poscli.runs.lock import is_locked
 from poscli.runs.run import POSTHOC, PROGRESS
+from poscli.system.errors import CorruptError
+from poscli.system.files import read_object
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,17 @@ def activity(folder: Path) -> Activity | None:
 def _read(file: Path) -> Activity | None:
     """The content of a file of progress; None if it is gone, or is not what poscli writes."""
     try:
-        known = json.loads(file.read_bytes())
+        known = read_object(file, "")
+        share, seconds_left = known["done"] / known["total"], float(known["seconds_left"])
+        if not (math.isfinite(share) and math.isfinite(seconds_left)):
+            return None
         return Activity(
             label=str(known["label"]),
-            share=min(1.0, max(0.0, known["done"] / known["total"])),
+            share=min(1.0, max(0.0, share)),
             words=str(known["words"]),
-            seconds_left=float(known["seconds_left"]),
+            seconds_left=max(0.0, seconds_left),
             process=int(known["process"]),
             host=str(known["host"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+    except (CorruptError, ValueError, KeyError, TypeError, ArithmeticError):
         return None

@@ -25,10 +25,11 @@ CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
 TRAIN, EVAL, POSITION, EVALUATED = "train.csv", "eval.csv", "position.csv", "eval.json"
 EXPLAINED = "why.json"
 PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
+TUNING = "tuning.json"  # the engines that were found fastest for this run: a resumed run takes the same ones
 CHECKPOINTS = "checkpoints"
 POSTHOC = "as"  # the folder of the evaluations under other encodings
 # What a run has only once it works.
-RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, CHECKPOINTS, "nll", POSTHOC)
+RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, TUNING, CHECKPOINTS, "nll", POSTHOC)
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,6 +107,11 @@ class Run:
     def progress(self) -> Path:
         """The file in which whoever works on the run shows how far it is."""
         return self.folder / PROGRESS
+
+    @property
+    def tuning(self) -> Path:
+        """The file of the engines that training uses."""
+        return self.folder / TUNING
 
     @property
     def train_csv(self) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import time
 import uuid
@@ -27,6 +28,7 @@ from poscli.system.cores import usable_cores
 from poscli.system.errors import DataError, LockedError, UsageError
 from poscli.system.files import make_folder, remove_display, write_atomic
 from poscli.system.memory import in_words
+from poscli.system.ranks import LARGEST_PORT
 from poscli.system.signals import kept_handlers
 
 LOCAL = "local"  # in the place of an address: a cluster of this machine alone, for as long as the command runs
@@ -139,9 +141,8 @@ class Cluster(Workers):
         quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
         try:
             if self._local:
-                self._ray.init(
-                    num_cpus=usable_cores(), object_store_memory=STORE_BYTES, include_dashboard=False, **quiet
-                )
+                own = {"num_cpus": usable_cores(), "object_store_memory": STORE_BYTES, "include_dashboard": False}
+                self._ray.init(address=LOCAL, **own, **quiet)  # without an address, it would obey RAY_ADDRESS
             else:
                 self._ray.init(address=address, **quiet)
         except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
@@ -211,14 +212,15 @@ def _refuse_silent(address: str, own: str) -> None:
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
+    is_port = re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) <= LARGEST_PORT
+    if not host or not is_port or "/" in host:
         raise UsageError(f"--ray {address}: an address is HOST:PORT, such as 10.0.0.1:6379, or auto")
     host = own if host in ("127.0.0.1", "localhost") else host
     try:
         with socket.create_connection((host, int(port)), CONNECT_SECONDS) as connection:
             connection.sendall(HTTP2_GREETING)
             answer = connection.recv(FRAME_HEADER, socket.MSG_WAITALL)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: such as a host "..", which no name can be
         raise DataError(f"--ray {address}: nothing answers at {host}:{port} ({error}); {CURE}") from error
     if len(answer) < FRAME_HEADER or answer[3] != SETTINGS_FRAME:
         raise DataError(f"--ray {address}: what answers at {host}:{port} is no Ray cluster; {CURE}")

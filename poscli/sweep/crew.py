@@ -22,6 +22,7 @@ from poscli.system.files import make_folder
 from poscli.system.memory import available
 
 START_SECONDS = 4.0  # until a worker process can begin: importing torch took 3 to 5 on CPUs
+LEAST_GPU = 1e-4  # the smallest part of a GPU that Ray sets aside
 GPU_HOST_BYTES = 4 * PROCESS_BYTES  # memory of the machine that a run on a GPU takes, with the libraries for it
 Needed = Sequence[tuple[str, float]]  # of each job that is left to do: its label, and bytes
 
@@ -59,6 +60,10 @@ class Wanted:
 
 def check(wanted: Wanted) -> None:
     """UsageError or DataError for workers that cannot be had, before any work is planned."""
+    if wanted.gpus and not (LEAST_GPU <= wanted.gpus < 1 or wanted.gpus % 1 == 0):
+        raise UsageError(
+            f"--gpus {wanted.gpus:g}: a run gets whole GPUs, or a part of one from {LEAST_GPU:g} on; give 0.5 or 1"
+        )
     if wanted.ray:
         found(wanted.ray)
     elif wanted.gpus and device_of(wanted.device).type == "cpu":
@@ -112,12 +117,14 @@ def _on_this_machine(wanted: Wanted, needed: Needed) -> Workers:
     threads, cores = wanted.threads or 1, usable_cores()
     if wanted.count * threads > cores:
         warn_once(
-            f"{wanted.count} workers of {threads} threads share {cores} cores, and slow each other down; "
-            f"--workers {max(1, cores // threads)} suits this machine"
+            f"{wanted.count} workers with --cpus {threads} each slow each other down, as there are {cores} cores to "
+            f"use; --workers {max(1, cores // threads)} suits this machine"
         )
     if device_of(wanted.device).type == "cpu":
-        own = [(label, wanted.memory * 2**30 if wanted.memory is not None else size) for label, size in needed]
-        refuse_crowded(own, wanted.count, available(torch.device("cpu")))
+        own, cure = needed, "lower batch or max_len in the suite"
+        if wanted.memory is not None:
+            own, cure = [(label, wanted.memory * 2**30) for label, _ in needed], f"lower --memory {wanted.memory:g}"
+        refuse_crowded(own, wanted.count, available(torch.device("cpu")), cure)
         return Processes(wanted.count, threads)
     there = torch.cuda.device_count()
     return Processes(wanted.count, threads, range(there) if wanted.device in ("auto", "cuda") else ())

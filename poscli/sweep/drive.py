@@ -20,7 +20,7 @@ MOST_DEATHS = 5  # of workers with one job in their hands; after one more, the j
 
 
 class Watcher:
-    """Is told what happens in a sweep, by the numbers of its jobs from 0 on; this one does nothing with it."""
+    """Receives the events of a sweep, in which jobs are numbered from 0 on. This base class ignores them."""
 
     def began(self, number: int) -> None:
         """A job was handed to a worker."""

@@ -83,7 +83,7 @@ class Pace:
         return measured
 
     def _typical(self, what: str) -> float:
-        """By how much the count of operations is off."""
+        """How many times as long as by the count of operations it has taken: the median of what was measured."""
         return statistics.median(self._ratios[what]) if self._ratios[what] else 1.0
 
 

@@ -57,8 +57,11 @@ class TimeLeft:
         return makespan(waiting, self.workers, running)
 
 
-def refuse_crowded(needed: Sequence[tuple[str, float]], workers: int, free: float) -> None:
-    """UsageError if the largest jobs, by label and bytes, cannot run at the same time in `free` bytes of memory."""
+def refuse_crowded(needed: Sequence[tuple[str, float]], workers: int, free: float, cure: str) -> None:
+    """UsageError if the largest jobs, by label and bytes, cannot run at the same time in `free` bytes of memory.
+
+    `cure` says what would make the jobs smaller.
+    """
     largest = sorted(needed, key=lambda job: -job[1])[:workers]
     fitting = next((n for n in range(len(largest), 0, -1) if _bytes(largest[:n]) <= USABLE * free), 0)
     if not largest or fitting == len(largest):
@@ -67,11 +70,11 @@ def refuse_crowded(needed: Sequence[tuple[str, float]], workers: int, free: floa
     if fitting == 0:
         raise UsageError(
             f"{label} needs about {in_words(size + PROCESS_BYTES)} with the process of its worker, {in_words(free)} "
-            "are free; lower batch or max_len in the suite"
+            f"are free; {cure}"
         )
     raise UsageError(
         f"{len(largest)} workers may need {in_words(_bytes(largest))} at the same time ({label}: {in_words(size)}), "
-        f"{in_words(free)} are free; give --workers {fitting}, or lower batch or max_len in the suite"
+        f"{in_words(free)} are free; give --workers {fitting}, or {cure}"
     )
 
 

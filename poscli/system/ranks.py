@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of the environment, which torchrun sets
+MEETING = ("MASTER_ADDR", "MASTER_PORT")  # where the ranks find each other, set by torchrun, too
+LARGEST_PORT = 2**16 - 1
 LOST_SIGNS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
+TORCHRUN = "start ranks with torchrun, or unset WORLD_SIZE"
 SAME_START = "start every rank with the same command, the same files and the same versions"
 
 
@@ -59,9 +62,13 @@ def ranks() -> Ranks:
         return Ranks()
     stated = {name: os.environ.get(name, "0") for name in VARIABLES}
     if not all(text.isdecimal() for text in stated.values()) or int(stated["RANK"]) >= int(stated["WORLD_SIZE"]):
-        said = " ".join(f"{name}={text}" for name, text in stated.items())
-        raise UsageError(f"{said} in the environment names no rank; start ranks with torchrun, or unset WORLD_SIZE")
-    return Ranks(*(int(stated[name]) for name in VARIABLES))
+        raise UsageError(f"{_said(stated)} in the environment names no rank; {TORCHRUN}")
+    me = Ranks(*(int(stated[name]) for name in VARIABLES))
+    needed = {name: os.environ.get(name, "") for name in ("RANK", *MEETING)}
+    port = needed["MASTER_PORT"]
+    if me.count > 1 and not (all(needed.values()) and port.isdecimal() and 0 < int(port) <= LARGEST_PORT):
+        raise UsageError(f"{_said(needed)} in the environment do not say where {me.count} ranks meet; {TORCHRUN}")
+    return me
 
 
 @contextmanager
@@ -77,7 +84,7 @@ def joined(device: torch.device) -> Iterator[torch.device]:
         yield device
         return
     own = _own_device(device)
-    with losses_named():
+    with lost_ranks_named():
         if not rendezvous.start(own.type, ranks().rank, ranks().count):
             raise lost()
         yield own
@@ -146,7 +153,7 @@ def exchanged(content: bytes) -> list[bytes]:
     import torch
     import torch.distributed as dist
 
-    with losses_named():
+    with lost_ranks_named():
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks().count)]
         dist.all_gather(lengths, torch.tensor([len(content)]))
         sizes = [int(length) for length in lengths]
@@ -166,7 +173,7 @@ def numbers_of_all(numbers: list[float]) -> list[list[float]]:
 
     mine = torch.tensor(numbers, dtype=torch.float64)
     theirs = [torch.empty_like(mine) for _ in range(ranks().count)]
-    with losses_named():
+    with lost_ranks_named():
         dist.all_gather(theirs, mine)
     return [row.tolist() for row in theirs]
 
@@ -194,7 +201,7 @@ def shared(error: Exception) -> Exception:
 
 
 @contextmanager
-def losses_named() -> Iterator[None]:
+def lost_ranks_named() -> Iterator[None]:
     """A block in which the error of a broken connection becomes a LostRankError."""
     try:
         yield
@@ -202,6 +209,10 @@ def losses_named() -> Iterator[None]:
         if not is_lost(error):
             raise
         raise lost() from error
+
+
+def _said(variables: dict[str, str]) -> str:
+    return " ".join(f"{name}={text}" for name, text in variables.items())
 
 
 def _own_device(device: torch.device) -> torch.device:

@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 
 from poscli.system import early, ranks, rendezvous
+from poscli.system.errors import UsageError
 
 SECONDS = 3.0  # within which the first rank reports an error that it shares with others
 FINDING = timedelta(seconds=5)  # for the store of ranks that have failed before they joined
@@ -18,7 +19,10 @@ def spoken_by(error: BaseException) -> str | None:
 
     Of all ranks one prints: the first one if it has an error, else the rank that has one, which states its number.
     """
-    me = ranks.ranks()
+    try:
+        me = ranks.ranks()
+    except UsageError:  # the environment names no rank, so that nobody else can print the error
+        return ""
     if me.count == 1:
         return ""
     if getattr(error, "shared", False):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from poscli.model.cache import PREFIX, Memory
 from poscli.runs.checkpoint import Checkpoint
-from poscli.system.ranks import exchanged, gathered, losses_named, ranks
+from poscli.system.ranks import exchanged, gathered, lost_ranks_named, ranks
 
 
 def from_first(last: Checkpoint | None) -> Checkpoint | None:
@@ -60,6 +60,6 @@ def _broadcast(tensor: Tensor | None, shape: list[int], dtype: str) -> Tensor:
     if tensor is None:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype))
     content = tensor.contiguous().reshape(-1).view(torch.uint8)  # bytes: gloo does not know every dtype
-    with losses_named():
+    with lost_ranks_named():
         dist.broadcast(content, src=0)
     return content.view(tensor.dtype).reshape(shape)

@@ -19,16 +19,17 @@ class Part:
     share: float
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Inputs and targets on a device. If no target counts, all are given, since no mean exists; their weight is 0.
+        """Inputs and targets on a device.
 
-        The loss then is a number, and every rank has a gradient to contribute.
+        Where no target counts, the mean loss would not be a number. Then all targets are given, and the part weighs 0,
+        so that every rank has a gradient to contribute.
         """
         inputs, targets = self.batch.tensors(device)
         return inputs, targets if self.share else targets.masked_fill(targets == IGNORED, 0)
 
 
 def parts_of(batch: Batch, rank: int, ranks: int, accumulate: int) -> list[Part]:
-    """The parts of a rank, of equally many windows, in the order of the batch; the ranks' shares follow each other."""
+    """The parts of a rank, with the same number of windows each: rank 0 has the first ones, rank 1 the next, ..."""
     windows = len(batch.tokens) // (ranks * accumulate)
     assert windows * ranks * accumulate == len(batch.tokens)
     counted = batch.tokens[:, 1:].size if batch.counted is None else int(batch.counted.sum())

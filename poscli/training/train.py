@@ -45,6 +45,7 @@ def train(config: RunConfig, task: Task, runs: Path, device: torch.device, *, sh
         trainer = Trainer(run, model, task, sharded=sharded)
         if trainer.step:
             note(f"{run.id}: going on from step {trainer.step} of {config.steps}")
+            _warn_of_another_engine(run, model)
         if (state := trainer.train()) != "complete":
             note(f"{run.id} ended as {state}: {_state(run)['message']}")
     return run
@@ -86,6 +87,16 @@ def _environment(model: Model, task: Task, device: torch.device) -> dict[str, An
         "ranks": ranks().count,
     }
     return {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}
+
+
+def _warn_of_another_engine(run: Run, model: Model) -> None:
+    """Say if a run goes on with other engines than it began with, as on a machine that lacks what the first one had."""
+    before = run.env.get("engine", model.engine)
+    if ranks().first and before != model.engine:
+        why = f" ({model.engine_reason})" if model.engine_reason else ""
+        warn_once(
+            f"{run.id} began on the engine {before} and goes on with {model.engine}{why}: its last bits will differ"
+        )
 
 
 def _announce(model: Model) -> None:

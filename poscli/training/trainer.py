@@ -15,6 +15,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from poscli.attention import TUNING
 from poscli.model.cache import Memory
 from poscli.model.compiled import compile_layers, wanted
 from poscli.model.transformer import Model
@@ -81,7 +82,7 @@ class Trainer:
         self.saved = time.monotonic()
         file = self.run.progress if self.ranks.first else None
         meter = Meter(f"train {self.config.encoding}", self.config.steps, self.step, file=file)
-        with stoppable() as self.stop, meter as progress:
+        with stoppable() as self.stop, TUNING.remembered(self.run.tuning), meter as progress:
             while self.step < self.config.steps:
                 if not self._step():
                     return self._diverged()

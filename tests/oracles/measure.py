@@ -99,6 +99,6 @@ def strides_of(oracle: Oracle) -> tuple[int, ...]:
     return EMBEDDING_STRIDES if oracle.gives == "embedding" else STRIDES
 
 
-def engines_of(oracle: Oracle) -> list[str]:
-    encoding = make(oracle.spec)
-    return ["-"] if oracle.gives == "embedding" else [e.name for e in engines_for(encoding, Place(gradient=False))]
+def engines_of(oracle: Oracle, dtype: torch.dtype = torch.float32) -> list[str]:
+    encoding, place = make(oracle.spec), Place(dtype=dtype, gradient=False)
+    return ["-"] if oracle.gives == "embedding" else [engine.name for engine in engines_for(encoding, place)]

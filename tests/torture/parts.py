@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from forked_ranks import on_ranks
+from several_ranks import on_ranks
 
 from poscli.runs.load import load_trained
 from poscli.runs.run import list_runs

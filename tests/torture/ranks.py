@@ -45,7 +45,7 @@ def killed(expected: dict[str, str], folder: Path, seed: int, longest: float) ->
 
 
 def _together(out: Path) -> list[Ended]:
-    return on_ranks(RANKS, *arguments("train", out), prepare=lambda rank: steady_clock())
+    return on_ranks(*arguments("train", out), count=RANKS, prepare=lambda rank: steady_clock())
 
 
 def _ends(started: list[Started], victim: int) -> list[str]:
