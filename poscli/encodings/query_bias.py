@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from poscli.encodings.clipped import Clipped
 from poscli.encodings.registry import register
 from poscli.equation import Shape
+from poscli.equation.operands import Operands
+from poscli.native import Pieces
 
 
 @register("query-bias", paper="no paper, a bias designed by hand", family="bias")
@@ -28,3 +30,8 @@ class QueryBias(Clipped):
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         u_HT = self.u[:, i.clamp(max=self.shape.length - 1).long()]
         return u_HT[..., None].expand(-1, -1, len(j))
+
+    def kernel_form(self, x: Operands) -> Pieces:
+        """No pieces at all: a kernel need not add what the softmax cancels."""
+        u, y = x.q_BHTD.new_zeros(x.queries + x.keys - 1), x.q_BHTD.new_zeros(x.queries)
+        return Pieces(u, y, self.u.new_zeros(len(self.u)), self.u.new_zeros(len(self.u), 0), self.u.new_zeros(0))

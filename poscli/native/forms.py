@@ -19,6 +19,7 @@ from poscli.native.fields import QUERIES, CallFields, strides
 
 COSTS, GATES, STICK = 1, 2, 3  # as in attention.h
 MOST_BENDS = 256
+MIXED = 16  # heads are mixed in multiples of it
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Mixing:
         kept = [
             F.pad(self.of_scores_GH, (0, 0, 0, more)),
             F.pad(self.of_distance_GN, (0, 0, 0, more)),
-            F.pad(self.out_HG, (0, more, 0, -heads % 8)),
+            F.pad(self.out_HG, (0, more, 0, -heads % MIXED)),
         ]
         kept = [_plain(x) for x in kept]
         call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), hidden + more, self.leak)

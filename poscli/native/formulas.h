@@ -109,7 +109,7 @@ static inline void break_stick(float *row, int64_t columns, double &later) {
 // the other, at multiples of `next`; `hidden` is scratch of mixing.hidden * ld.
 static inline void mix_heads(const Attention &x, const Mixing &by, float *tiles, int64_t next, int64_t ld, float *hidden,
                              int64_t start, int64_t rows, int64_t key, int64_t columns) {
-    const int64_t distances = x.queries + x.keys - 1, heads = round_up(x.heads, 8);
+    const int64_t distances = x.queries + x.keys - 1, heads = round_up(x.heads, MIXED);
     for (int64_t r = 0; r < rows; r++) {
         const int64_t seen = seen_by(x, start + r, key, columns);
         if (!seen) continue;
