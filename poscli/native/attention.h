@@ -42,7 +42,8 @@ struct Passed {  // what each key does to the keys before it
     Strides of_queries_at, of_keys_at;
     int64_t without_own;  // the key of the query's own token is hidden
 };
-struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, hidden], H filled up to a multiple of 8
+constexpr int MIXED = 8;
+struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, hidden], H filled up to a multiple of MIXED
     const float *of_scores, *of_distance, *out;
     int64_t hidden;  // a multiple of QUERIES; 0 if absent
     float leak;

@@ -19,7 +19,7 @@ from poscli.native.fields import QUERIES, CallFields, strides
 
 COSTS, GATES, STICK = 1, 2, 3  # as in attention.h
 MOST_BENDS = 256
-MIXED = 16  # heads are mixed in multiples of it
+MIXED = 8  # heads are mixed in multiples of it
 
 
 @dataclass(frozen=True)

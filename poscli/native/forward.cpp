@@ -223,8 +223,8 @@ extern "C" void attention_forward(const Attention *call) {
         for (int64_t bh = 0; bh < all_heads; bh++) keys.pack_head(x, bh);
         // Heads that are mixed are computed together. Their tiles lie apart by no power of two, for the cache's sets.
         const int64_t together = x.mixing.hidden ? x.heads : 1, apart = QUERIES * KEYS + LANES;
-        Buffer scores(round_up(together, 8) * apart), hidden(x.mixing.hidden * KEYS);
-        scores.clear(round_up(together, 8) * apart);
+        Buffer scores(round_up(together, MIXED) * apart), hidden(x.mixing.hidden * KEYS);
+        scores.clear(round_up(together, MIXED) * apart);
         std::deque<Block> heads;
         for (int64_t n = 0; n < together; n++) heads.emplace_back(x, keys, scores.p + n * apart);
         const int64_t groups = all_heads / together;
