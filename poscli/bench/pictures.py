@@ -82,7 +82,9 @@ def speed_beside_peer(against: pd.DataFrame, path: Path) -> None:
     page = BarPage([bar for _, part in groups for bar in _speedups(part)])
     page.name_axis(f"times faster than {peer}")
     faster = sum(bar.value >= 1 for bar in page.bars)
-    finding = f"poscli is the faster one in {faster} of {len(page.bars)} comparisons, {peer} in the rest."
+    share = f"all {faster}" if faster == len(page.bars) else f"{faster} of {len(page.bars)}"
+    rest = "" if faster == len(page.bars) else f", {peer} in the rest"
+    finding = f"poscli is the faster one in {share} comparisons{rest}."
     footnote = (
         f"{_made(against)} {library}: same layers, widths, heads, vocabulary, optimizer and tokens, in turns. Bars: "
         f"its time over poscli's, medians; thin lines: from the least turn to the most. Blue: a training step; orange: "
