@@ -17,9 +17,10 @@ import torch
 from cli_runner import LENGTH, NANO, cli
 from safetensors.torch import load_file
 from torch.nn import functional as F
-from toys import first
+from toys import first, make
 
 import poscli
+from poscli.attention import Place, choose
 from poscli.data import load_corpus
 from poscli.data.tokenizers.bytes import END, VOCAB
 from poscli.evaluation import extrapolate as extrapolation
@@ -175,7 +176,7 @@ def test_every_row_says_how_it_was_made(results, books):
         "ratio": 2.0,
         "stride": 2 * LENGTH // 8,
         "parameters": size,
-        "engine": "native",
+        "engine": choose(make("alibi"), place=Place(gradient=False)).name,
         "device": "cpu",
         "dtype": "float32",
         "poscli": poscli.__version__,

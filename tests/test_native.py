@@ -245,6 +245,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder without kernels, and a process that has not loaded any."""
     monkeypatch.setenv("POSCLI_CACHE", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("POSCLI_NATIVE", raising=False)
     library_of.__globals__["_loaded"].cache_clear()
     yield tmp_path / "native"
     library_of.__globals__["_loaded"].cache_clear()
