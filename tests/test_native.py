@@ -22,6 +22,7 @@ from poscli.native import Block, Relative, Term, Visible, attention, library, pr
 from poscli.native import library as library_of
 from poscli.native.layers import rms_norm, swiglu
 from poscli.native.library import why_not
+from poscli.system.memory import is_out_of_memory
 
 UNIT = 2.0**-24
 REAL = "" if (found := library()) is None else found._name  # the file of the kernels of this machine
@@ -55,29 +56,29 @@ class Wrong:
         return (lambda *arguments: self.fault(real, *arguments)) if name == self.name else real
 
 
-def shifted_scale(real: Callable, call: ctypes.Structure) -> None:
+def shifted_scale(real: Callable, call: ctypes.Structure) -> bool:
     call._obj.scale *= 1.0001
-    real(call)
+    return real(call)
 
 
-def one_key_less(real: Callable, call: ctypes.Structure) -> None:
+def one_key_less(real: Callable, call: ctypes.Structure) -> bool:
     call._obj.reach -= 1
-    real(call)
+    return real(call)
 
 
-def another_table(real: Callable, call: ctypes.Structure) -> None:
+def another_table(real: Callable, call: ctypes.Structure) -> bool:
     call._obj.term[0].x += 4
-    real(call)
+    return real(call)
 
 
-def another_gradient(real: Callable, call: ctypes.Structure) -> None:
+def another_gradient(real: Callable, call: ctypes.Structure) -> bool:
     call._obj.term[0].grad += 4
-    real(call)
+    return real(call)
 
 
-def vectors_of_the_first_head(real: Callable, call: ctypes.Structure) -> None:
+def vectors_of_the_first_head(real: Callable, call: ctypes.Structure) -> bool:
     call._obj.a.head = 0
-    real(call)
+    return real(call)
 
 
 @needs_kernels
@@ -94,6 +95,18 @@ def vectors_of_the_first_head(real: Callable, call: ctypes.Structure) -> None:
 )
 def test_a_wrong_kernel_is_found(name: str, fault: Callable) -> None:
     assert "differs" in proof.disagreement(Wrong(name, fault))  # type: ignore[arg-type]
+
+
+def no_memory(real: Callable, call: ctypes.Structure) -> bool:
+    return False
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["attention_forward", "attention_backward"])
+def test_lack_of_memory_is_an_error_that_says_so(name: str) -> None:
+    with pytest.raises(MemoryError) as caught:
+        proof.disagreement(Wrong(name, no_memory))  # type: ignore[arg-type]
+    assert is_out_of_memory(caught.value)
 
 
 CASES = {  # batch, heads, queries, keys, width, width of values
@@ -326,6 +339,20 @@ def test_kernels_are_compiled_once_and_damaged_ones_again(fresh, monkeypatch, ca
     assert library() is not None
     assert "is damaged: its kernels are compiled again" in " ".join(capsys.readouterr().err.split())
     assert [path.read_bytes() for path in fresh.iterdir()] == [whole]
+
+
+@needs_kernels
+def test_kernels_that_another_user_could_have_written_are_not_run(fresh, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("CXX", copying_compiler(tmp_path))
+    assert library() is not None
+    (kept,) = fresh.iterdir()
+    kept.chmod(0o777)
+    capsys.readouterr()
+    library_of.__globals__["_loaded"].cache_clear()
+    assert library() is not None
+    assert "could have been written by another user" in " ".join(capsys.readouterr().err.split())
+    (again,) = fresh.iterdir()
+    assert again.stat().st_mode & 0o777 == 0o755
 
 
 @needs_kernels

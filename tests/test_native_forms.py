@@ -104,12 +104,12 @@ def test_queries_whose_stick_is_used_up_read_no_further_keys() -> None:
 def changed(field: str, by: Callable) -> Callable:
     """A kernel whose call has another number in a field, where it has one."""
 
-    def fault(real: Callable, call: ctypes.Structure) -> None:
+    def fault(real: Callable, call: ctypes.Structure) -> bool:
         owner, _, name = field.rpartition(".")
         fields = getattr(call._obj, owner) if owner else call._obj
         if getattr(fields, name):
             setattr(fields, name, by(getattr(fields, name)))
-        real(call)
+        return real(call)
 
     return fault
 

@@ -94,14 +94,16 @@ class Tuning:
     """What has been measured on this machine, and what the run at work remembers."""
 
     def __init__(self) -> None:
-        self.measured: dict[str, dict[str, Any]] | None = None  # None: the file has not been read yet
+        self.measured: dict[Path, dict[str, dict[str, Any]]] = {}  # by file, once it has been read
         self.of_run: dict[str, str] | None = None  # options by case; None: no run remembers
         self.run_file = Path()
 
     def fastest(self, choice: Choice, encoding: Encoding, place: Place, inputs: Inputs) -> Choice:
         """The fastest engine for these inputs, given the first engine of the table that can run the encoding."""
+        if inputs.work < SMALLEST or switched_off() or ranks().count > 1:
+            return choice
         options = _possible(choice, encoding, place)
-        if len(options) < 2 or inputs.work < SMALLEST or switched_off() or ranks().count > 1:
+        if len(options) < 2:
             return choice
         case = _case(encoding, place, inputs)
         name = (self.of_run or {}).get(case, "")
@@ -115,9 +117,10 @@ class Tuning:
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """What has been measured on this machine, by case: the fastest option, and the seconds of each."""
-        if self.measured is None:
-            self.measured = _read(file())
-        return self.measured
+        path = file()
+        if path not in self.measured:
+            self.measured[path] = _read(path)
+        return self.measured[path]
 
     @contextmanager
     def remembered(self, path: Path) -> Iterator[None]:
@@ -140,8 +143,9 @@ class Tuning:
             return known
         seconds = measure({name: _work(OPTIONS[name], encoding, place, inputs) for name in options})
         found = {"option": best(seconds), "seconds": seconds}
-        self.measured = _read(file()) | {case: found}  # other processes may have written since
-        _write(file(), self.measured)
+        path = file()
+        self.measured[path] = self.measured[path] | _read(path) | {case: found}  # others may have written since
+        _write(path, self.measured[path])
         return found
 
 
@@ -160,10 +164,10 @@ def best(seconds: dict[str, float]) -> str:
 
 
 def measure(works: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Median seconds of each function, called in turns. One that is far slower than the fastest is called once."""
+    """Median seconds of each function, called in turns. One that is long and far slower than others is called once."""
     seconds: dict[str, list[float]] = {name: [_seconds(work)] for name, work in works.items()}
-    shortest = min(seconds.values())[0]
-    slow = {name for name in works if seconds[name][0] > 3 * shortest}
+    shortest = min(times[0] for times in seconds.values())
+    slow = {name for name, times in seconds.items() if times[0] > max(SECONDS, 3 * shortest)}
     for _ in range(TURNS):
         for name, work in works.items():
             if name not in slow:
@@ -178,7 +182,11 @@ def file() -> Path:
     """Where the measurements of this machine are kept: another CPU or number of threads has another file."""
     machine = _machine()
     key = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
-    return cache_folder() / "tuning" / f"{key}.json"
+    try:
+        folder = cache_folder()
+    except RuntimeError as error:
+        raise StorageError(f"no folder for measurements is known: {error}; set POSCLI_CACHE to one") from error
+    return folder / "tuning" / f"{key}.json"
 
 
 def _machine() -> dict[str, str]:
@@ -190,9 +198,8 @@ def _possible(choice: Choice, encoding: Encoding, place: Place) -> list[str]:
     """The options that can run an encoding, the given engine first; none where an engine was asked for."""
     if place.device != "cpu" or choice.name not in OPTIONS or choice.asked:
         return []
-    # Torch's kernels have no backward pass for such biases, so that the other engines would need far more memory.
-    learned = encoding.blanks & DENSE or any(p.requires_grad for p in encoding.parameters())
-    if place.gradient and learned and choice.name == "native":
+    # Torch's kernels have no backward pass for such biases, so that it would only cost memory to try them.
+    if place.gradient and (encoding.blanks & DENSE or any(p.requires_grad for p in encoding.parameters())):
         return []
     first = [name for name in OPTIONS if name == choice.name]
     others = [n for n, o in OPTIONS.items() if n != choice.name and not refusal(ENGINES[o.engine], encoding, place)]
@@ -253,8 +260,9 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
 def _sound(cases: Any) -> bool:
     return isinstance(cases, dict) and all(
         isinstance(entry, dict)
-        and entry.get("option") in OPTIONS
         and isinstance(entry.get("seconds"), dict)
+        and entry["seconds"]
+        and entry.get("option") in list(OPTIONS)
         and all(name in OPTIONS and isinstance(s, float) and s > 0 for name, s in entry["seconds"].items())
         for entry in cases.values()
     )
@@ -265,7 +273,7 @@ def _read_run(path: Path) -> dict[str, str]:
     content = _content(path)
     if content is None:
         return {}
-    if not isinstance(content, dict) or not all(name in OPTIONS for name in content.values()):
+    if not isinstance(content, dict) or not all(name in list(OPTIONS) for name in content.values()):
         warn_once(f"{path} is damaged: engines are chosen again, and the last bits of the run may differ")
         return {}
     return content
@@ -275,7 +283,7 @@ def _content(path: Path) -> Any:
     """The document in a file; None if there is no file, '' if it is damaged."""
     try:
         return json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):
         return ""

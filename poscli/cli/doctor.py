@@ -15,7 +15,7 @@ from rich.text import Text
 
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
-from poscli.system.errors import FAILED
+from poscli.system.errors import FAILED, StorageError
 from poscli.system.text import printable
 
 if TYPE_CHECKING:
@@ -82,9 +82,12 @@ def _bfloat16(native: bool) -> str:
 def _engine(engine: Engine) -> dict[str, str]:
     import torch
 
-    if "cpu" in engine.devices or torch.cuda.is_available():
-        return _check(f"engine {engine.name}", "ok", engine.summary)
-    return _check(f"engine {engine.name}", "missing", f"{engine.summary}; needs CUDA")
+    from poscli.native import why_not
+
+    why = why_not() if engine.name == "native" else ""
+    if "cpu" not in engine.devices and not torch.cuda.is_available():
+        why = "needs CUDA"
+    return _check(f"engine {engine.name}", "missing" if why else "ok", "; ".join(filter(None, [engine.summary, why])))
 
 
 def _kernels() -> Iterator[dict[str, str]]:
@@ -145,7 +148,10 @@ def _tuning() -> dict[str, str]:
         return _check(
             "engine tuning", "off", f"{tuning.SWITCH} is set: the first engine that can run an encoding is taken"
         )
-    entries = TUNING.entries()
+    try:
+        entries = TUNING.entries()
+    except StorageError as error:
+        return _check("engine tuning", "broken", str(error))
     faster = [
         f"{entry['option']} for {case}"
         for case, entry in entries.items()

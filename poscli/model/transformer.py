@@ -46,7 +46,8 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (Linear(config.width, config.width, precision) for _ in range(4))
         self.encoding = encoding
         self.wanted: str | Engine | None = None  # the engine to use; None: the fastest that can run the encoding
-        self._measured: dict[bool, Choice] = {}  # what the last input ran on, with a gradient and without
+        # What the last input under an encoding ran on, with a gradient and without.
+        self._measured: dict[tuple[Encoding, bool], Choice] = {}
 
     def forward(
         self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None, before_BSW: Tensor | None
@@ -60,7 +61,8 @@ class Attention(nn.Module):
             best = self._fastest(Inputs(q, k, v, positions, features))
             o_BHTD = attend(best.engine, encoding, q, k, v, positions, features, best.sizes)
         else:
-            o_BHTD = cache.attend(self.choice.engine, encoding, (q, k, v), features, positions)
+            chosen = choose(encoding, self.wanted, self.place)
+            o_BHTD = cache.attend(chosen.engine, encoding, (q, k, v), features, positions)
         return self.o(o_BHTD.transpose(1, 2).flatten(2))
 
     @property
@@ -68,13 +70,13 @@ class Attention(nn.Module):
         """The engine for the device of the weights and the current gradient mode: that of the last input, if any."""
         place = self.place
         chosen = choose(self.encoding, self.wanted, place)
-        return chosen if chosen.asked else self._measured.get(place.gradient, chosen)
+        return chosen if chosen.asked else self._measured.get((self.encoding, place.gradient), chosen)
 
     def _fastest(self, inputs: Inputs) -> Choice:
         """The engine that is fastest for an input on this machine."""
         place = self.place
         chosen = TUNING.fastest(choose(self.encoding, self.wanted, place), self.encoding, place, inputs)
-        self._measured[place.gradient] = chosen
+        self._measured[self.encoding, place.gradient] = chosen
         return chosen
 
     @property

@@ -156,7 +156,7 @@ class _Attention(torch.autograd.Function):
             call.put(o=out[:, :, block.queries], grad_o=grad_o[:, :, block.queries])
             call.lse = lse.data_ptr()
             grads.put(call, block, at)
-            plan.library.attention_backward(ctypes.byref(call))
+            _check(plan.library.attention_backward(ctypes.byref(call)))
         return None, *grads.found()
 
 
@@ -168,9 +168,15 @@ def _forward(
     call.put(o=out[:, :, block.queries])
     call.lse = lse.data_ptr()
     kept = plan.form.put(call) if plan.form else []
-    plan.library.attention_forward(ctypes.byref(call))
+    _check(plan.library.attention_forward(ctypes.byref(call)))
     del kept  # the kernels have read these tensors
     return lse
+
+
+def _check(enough: bool) -> None:
+    """MemoryError if the kernels found too little memory."""
+    if not enough:
+        raise MemoryError("the kernels of attention could not allocate memory")
 
 
 class _Gradients:

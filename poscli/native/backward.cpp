@@ -187,14 +187,18 @@ struct Head {
 
 }  // namespace
 
-extern "C" void attention_backward(const Attention *call) {
+// Returns false if there is not enough memory.
+extern "C" bool attention_backward(const Attention *call) {
     const Attention &x = *call;
+    std::atomic<bool> enough = true;
 #pragma omp parallel num_threads((int)x.threads)
     {
         WithoutSubnormals quick;
-        Head of(x);
+        const std::unique_ptr<Head> made = made_or_null<Head>(enough, x);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t bh = 0; bh < x.batch * x.heads; bh++) {
+            if (!enough) continue;
+            Head &of = *made;
             of.begin(bh);
             for (int64_t start = 0; start < x.queries; start += QUERIES) {
                 of.begin_block(start);
@@ -202,10 +206,11 @@ extern "C" void attention_backward(const Attention *call) {
                 const int count = visible_keys(x, of.head, start, KEYS, ranges);
                 for (int n = 0; n < count; n++)
                     for (int64_t key = ranges[n].from; key < ranges[n].to; key += KEYS)
-                        of.take(key, std::min<int64_t>(KEYS, round_up(ranges[n].to - key, 16)));
+                        of.take(key, std::min<int64_t>(KEYS, round_up(ranges[n].to - key, COLUMNS)));
                 of.finish_block();
             }
             of.finish();
         }
     }
+    return enough;
 }

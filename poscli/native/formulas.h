@@ -61,11 +61,6 @@ static inline Vec softplus(Vec x) {
     return t * p + larger(x, Vec{});
 }
 
-static inline Vec sigmoid(Vec x) {
-    const Vec lowest = all(-NO_WEIGHT);
-    return 1.0f / (1.0f + exponential(-(x < lowest ? lowest : x)));
-}
-
 // COSTS: s[c] -= factor sum over the keys l after c of softplus(y[l]), for the `seen` keys that the query sees.
 static inline void subtract_costs(float *row, float *y, int64_t seen, float factor, double &later) {
     const int64_t end = round_up(seen, LANES);

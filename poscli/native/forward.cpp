@@ -210,43 +210,64 @@ struct Block {
     }
 };
 
+// What a thread works with: the blocks of the heads that are computed together, which are all of them if they are mixed.
+struct Worker {
+    // The tiles of heads lie apart by no power of two, for the cache's sets.
+    static constexpr int64_t apart = QUERIES * KEYS + LANES;
+    const Attention &x;
+    int64_t together;
+    Buffer scores, hidden;
+    std::deque<Block> heads;
+
+    Worker(const Attention &x, const Packed &keys)
+        : x(x), together(x.mixing.hidden ? x.heads : 1), scores(round_up(together, MIXED) * apart),
+          hidden(x.mixing.hidden * KEYS) {
+        scores.clear(round_up(together, MIXED) * apart);
+        for (int64_t n = 0; n < together; n++) heads.emplace_back(x, keys, scores.p + n * apart);
+    }
+
+    void attend(int64_t group, int64_t block) {
+        for (int64_t n = 0; n < together; n++) heads[n].begin(group * together + n, block);
+        const Block &first = heads[0];
+        Keys ranges[2];
+        int count = visible_keys(x, first.head, first.start, KEYS, ranges);
+        while (count--) {  // the nearest keys first: beside their scores, far keys may have no weight
+            const Keys seen = ranges[count];
+            for (int64_t key = seen.from + (seen.to - 1 - seen.from) / KEYS * KEYS; key >= seen.from; key -= KEYS) {
+                take(key, std::min<int64_t>(KEYS, round_up(seen.to - key, LANES)));
+                if (first.finished()) break;
+            }
+        }
+        for (Block &each : heads) each.finish();
+    }
+
+    void take(int64_t key, int64_t columns) {
+        const Block &first = heads[0];
+        for (Block &each : heads) each.score(key, columns);
+        if (x.mixing.hidden)
+            mix_heads(x, x.mixing, scores.p, apart, KEYS, hidden.p, first.start, first.rows, key, columns);
+        for (Block &each : heads) each.take(key, columns);
+    }
+};
+
 }  // namespace
 
-extern "C" void attention_forward(const Attention *call) {
+// Returns false if there is not enough memory.
+extern "C" bool attention_forward(const Attention *call) {
     const Attention &x = *call;
-    const int64_t all_heads = x.batch * x.heads;
-    Packed keys(x);
+    std::atomic<bool> enough = true;
+    const std::unique_ptr<Packed> packed = made_or_null<Packed>(enough, x);
+    if (!enough) return false;
 #pragma omp parallel num_threads((int)x.threads)
     {
         WithoutSubnormals quick;
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t bh = 0; bh < all_heads; bh++) keys.pack_head(x, bh);
-        // Heads that are mixed are computed together. Their tiles lie apart by no power of two, for the cache's sets.
-        const int64_t together = x.mixing.hidden ? x.heads : 1, apart = QUERIES * KEYS + LANES;
-        Buffer scores(round_up(together, MIXED) * apart), hidden(x.mixing.hidden * KEYS);
-        scores.clear(round_up(together, MIXED) * apart);
-        std::deque<Block> heads;
-        for (int64_t n = 0; n < together; n++) heads.emplace_back(x, keys, scores.p + n * apart);
-        const int64_t groups = all_heads / together;
+        for (int64_t bh = 0; bh < x.batch * x.heads; bh++) packed->pack_head(x, bh);
+        const std::unique_ptr<Worker> worker = made_or_null<Worker>(enough, x, *packed);
+        const int64_t groups = x.mixing.hidden ? x.batch : x.batch * x.heads;
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < groups * x.blocks(); task++) {  // the longest first
-            for (int64_t n = 0; n < together; n++)
-                heads[n].begin(task % groups * together + n, x.blocks() - 1 - task / groups);
-            const Block &first = heads[0];
-            Keys ranges[2];
-            int count = visible_keys(x, first.head, first.start, KEYS, ranges);
-            while (count--) {  // the nearest keys first: beside their scores, far keys may have no weight
-                const Keys seen = ranges[count];
-                for (int64_t key = seen.from + (seen.to - 1 - seen.from) / KEYS * KEYS; key >= seen.from; key -= KEYS) {
-                    const int64_t columns = std::min<int64_t>(KEYS, round_up(seen.to - key, LANES));
-                    for (Block &each : heads) each.score(key, columns);
-                    if (x.mixing.hidden)
-                        mix_heads(x, x.mixing, scores.p, apart, KEYS, hidden.p, first.start, first.rows, key, columns);
-                    for (Block &each : heads) each.take(key, columns);
-                    if (first.finished()) break;
-                }
-            }
-            for (Block &each : heads) each.finish();
-        }
+        for (int64_t task = 0; task < groups * x.blocks(); task++)  // the longest first
+            if (enough) worker->attend(task % groups, x.blocks() - 1 - task / groups);
     }
+    return enough;
 }

@@ -20,12 +20,6 @@ float sum_of_squares(const float *x, int64_t width) {
     return total;
 }
 
-// silu(x) = x sigmoid(x). Also returns the sigmoid. Clamped where e^-x would leave float32: sigmoid is 0 there.
-Vec sigmoid(Vec x) {
-    const Vec lowest = all(-87.0f), y = x < lowest ? lowest : x;
-    return 1.0f / (1.0f + exponential(-y));
-}
-
 }  // namespace
 
 // y = x / sqrt(mean(x^2) + epsilon) * weight for each of n tokens; the reciprocal of the root is kept for the backward.
@@ -74,7 +68,7 @@ extern "C" void norm_backward(const float *grad, const float *x, const float *we
     }
 }
 
-// y = silu(gate) up, for n numbers.
+// y = silu(gate) up with silu(x) = x sigmoid(x), for n numbers.
 extern "C" void swiglu_forward(const float *gate, const float *up, float *y, int64_t n, int64_t threads) {
 #pragma omp parallel for schedule(static) num_threads((int)threads)
     for (int64_t i = 0; i < n / LANES; i++) {

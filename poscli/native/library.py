@@ -12,8 +12,11 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -86,10 +89,13 @@ def _proven(compiler: str) -> ctypes.CDLL:
     """The library from the cache folder; compiled and compared with the formula first, if it is not there."""
     folder, key = _place(compiler)
     for path in sorted(folder.glob(f"{key}-*.so")):
-        if _digest(path) == path.stem.partition("-")[2]:
+        if not _is_ours(path):
+            warn_once(f"{path} could have been written by another user: its kernels are not run, but compiled again")
+        elif _digest(path) == path.stem.partition("-")[2]:
             return _loaded_from(path)
-        warn_once(f"{path} is damaged: its kernels are compiled again")
-    with tempfile.TemporaryDirectory(prefix="poscli-") as temporary:
+        else:
+            warn_once(f"{path} is damaged: its kernels are compiled again")
+    with _workshop(folder) as temporary:
         new = Path(temporary) / f"{key}.so"
         note(f"compiling kernels for this CPU, once ({folder})")
         _compile(compiler, new)
@@ -102,9 +108,38 @@ def _proven(compiler: str) -> ctypes.CDLL:
 
 def _loaded_from(path: Path) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(path))
+        found = ctypes.CDLL(str(path))
     except OSError as error:
         raise _Unavailable(f"the compiled kernels cannot be loaded: {error}") from error
+    for name in ("attention_forward", "attention_backward"):
+        getattr(found, name).restype = ctypes.c_bool  # whether there was enough memory
+    return found
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether only this user, or root, can have written a file: code of anyone else is not to be run."""
+    if os.name != "posix":
+        return True
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid in (0, os.getuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+@contextmanager
+def _workshop(folder: Path) -> Iterator[str]:
+    """A new folder to compile in. It lies in `folder` where that can be written: some machines run nothing in /tmp."""
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            made = tempfile.TemporaryDirectory(prefix="new-", dir=folder)
+        except OSError:
+            made = tempfile.TemporaryDirectory(prefix="poscli-")
+    except OSError as error:
+        raise _Unavailable(f"no folder to compile in can be made: {error}") from error
+    with made as temporary:
+        yield temporary
 
 
 def _digest(path: Path) -> str:
@@ -154,6 +189,7 @@ def _kept(new: Path, path: Path) -> Path | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{path.name}.{os.getpid()}")
         shutil.copyfile(new, beside)
+        beside.chmod(0o755)  # whatever the umask, nobody else can write it
         beside.replace(path)
     except OSError as error:
         warn_once(f"the compiled kernels cannot be kept in {path.parent} ({error.strerror}): compiled anew each time")

@@ -1,9 +1,12 @@
 // Vectors of float32 in the width of the CPU that this is compiled for, by the vector extension of GCC and Clang.
 #pragma once
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <utility>
 
 #if defined(__AVX512F__)
@@ -69,6 +72,11 @@ static inline Vec exponential(Vec x) {
     return x < all(-NO_WEIGHT) ? Vec{} : p * (Vec)power;
 }
 
+static inline Vec sigmoid(Vec x) {
+    const Vec lowest = all(-NO_WEIGHT);  // where e^-x would leave float32
+    return 1.0f / (1.0f + exponential(-(x < lowest ? lowest : x)));
+}
+
 // Numbers too small to be normal count as 0 while this lives, in the thread that made it: x86 needs a hundred times as
 // long for a product with them, and the weights of far tokens are full of them.
 struct WithoutSubnormals {
@@ -81,6 +89,17 @@ struct WithoutSubnormals {
 #endif
 };
 
+// A new T, or null if there is not enough memory. No exception may leave a thread that others wait for.
+template <class T, class... Arguments>
+static inline std::unique_ptr<T> made_or_null(std::atomic<bool> &enough, Arguments &&...arguments) {
+    try {
+        return std::make_unique<T>(std::forward<Arguments>(arguments)...);
+    } catch (const std::bad_alloc &) {
+        enough = false;
+        return nullptr;
+    }
+}
+
 static inline bool has_nan(const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if (x[i] != x[i]) return true;
@@ -89,11 +108,11 @@ static inline bool has_nan(const float *x, int64_t n) {
 
 static inline int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-// Uninitialised floats, aligned to a cache line.
+// Uninitialised floats, aligned to a cache line. Throws std::bad_alloc.
 struct Buffer {
     float *p;
     explicit Buffer(int64_t n) : p((float *)std::aligned_alloc(64, round_up(n * 4 + 64, 64))) {
-        if (!p) std::abort();
+        if (!p) throw std::bad_alloc();
     }
     ~Buffer() { std::free(p); }
     Buffer(const Buffer &) = delete;

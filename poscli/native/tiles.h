@@ -4,11 +4,13 @@
 
 #include "simd.h"
 
-constexpr int QUERIES = 32;                      // queries of a tile
-// Rows and vectors of sums that fit the registers, 32 of them with AVX-512 and 16 otherwise, with some to spare.
-constexpr int DOT_VECTORS = LANES == 16 ? 4 : 2;    // of four rows
-constexpr int NARROW_ROWS = LANES == 16 ? 16 : 8;   // of one vector
-constexpr int WIDE_ROWS = LANES == 16 ? 8 : 4;      // of two vectors
+constexpr int QUERIES = 32;  // queries of a tile
+// Sums that fit the registers, of which there are 32 with AVX-512 and 16 otherwise, with some to spare.
+constexpr int DOT_VECTORS = LANES == 16 ? 4 : 2;   // vectors of four rows
+constexpr int NARROW_ROWS = LANES == 16 ? 16 : 8;  // rows of one vector
+constexpr int WIDE_ROWS = LANES == 16 ? 8 : 4;     // rows of two vectors
+// The columns of a tile come in this multiple: they are lanes of vectors, and in the backward pass rows of sums.
+constexpr int COLUMNS = LANES > 8 ? LANES : 8;
 
 // Rows of `width` numbers -> `count` rows of `ld` numbers, the rest filled with zeros; all numbers times `scale`.
 static inline void pack_rows(float *to, const float *x, int64_t rows, int64_t width, int64_t stride, int64_t count,
