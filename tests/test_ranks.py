@@ -30,9 +30,9 @@ from poscli.training.trainer import Trainer
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
 NANO = ("--preset", "nano", "--length", 16, "--batch", 4, "--seed", 3)
 STEPS = 6
-# A sum over windows in another order differs by half an ulp of each addend, 6e-8 of its size, and a step of training
-# makes about ten times as much of a difference in the weights.
-LOSS = 1e-5
+# A sum over windows in another order differs by half an ulp of each addend, 6e-8 of its size, and every step of
+# training multiplies the difference: after six it was 2e-5 on an AMD EPYC, and less than 1e-5 on Intel CPUs.
+LOSS = 2e-4
 
 
 @pytest.fixture(autouse=True)

@@ -81,6 +81,7 @@ BOUNDED = {
     ("train",): [["--enc", "no-such-encoding"], ["--enc", "rope", "--corpus", "text:nowhere"]],
     ("bench",): [["--enc", "no-such-encoding"], ["--enc", "none", "--against", "no-such-library"]],
     ("verify",): [["no-such-encoding"]],
+    ("inspect",): [["no-such-encoding"]],
     ("new",): [["--to", "folder"]],  # the last one counts: nothing is written elsewhere
 }
 
