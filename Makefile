@@ -23,7 +23,7 @@ MUTANTS := $(VENV)/.mutants
 SEED ?= 1
 COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
-NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing card card_faults checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams cluster commands configuration contributing corpus_cache corpus_files data delete docs estimates hostile_names hub hub_failures intervals jobs machines mutants named_once opened_windows pace plugins published readme recall report report_texts rooms shared_folders size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand workers
+NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing card card_faults checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams cluster commands configuration contributing corpus_cache corpus_files data delete docs estimates every_encoding_trains hostile_names hub hub_failures intervals jobs machines mutants named_once opened_windows own_files pace plugins published readme recall report report_texts rooms shared_folders size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand workers
 
 .PHONY: install demo smoke check format table golden test wide other-cpu numerical slow gpu torture mutants bench publish clean
 
@@ -56,9 +56,9 @@ test: $(DEV)
 wide: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m wide
 
-# Triton's interpreter computes with numpy, on any CPU alike, and takes a minute.
+# Triton's interpreter computes with numpy, on any CPU alike, and takes a minute. How large tensors are is no number.
 other-cpu: $(DEV)
-	$(BIN)/pytest -n auto --dist worksteal -m wide tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py) --ignore=tests/test_kernels.py
+	$(BIN)/pytest -n auto --dist worksteal -m wide tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py) --ignore=tests/test_kernels.py -k 'not makes_a_matrix'
 
 numerical: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not gpu' tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py)

@@ -171,7 +171,8 @@ def _compile(compiler: str, to: Path) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise _Unavailable(f"{compiler} fails: {error}") from error
     if done.returncode:
-        said = next((line for line in done.stderr.splitlines() if "error" in line.lower()), done.stderr[:200])
+        said = next((line for line in done.stderr.splitlines() if "error" in line.lower()), done.stderr[:200].strip())
+        said = said or f"it ended with code {done.returncode} and said nothing"
         raise _Unavailable(f"{compiler} cannot compile them: {said.strip()}")
 
 

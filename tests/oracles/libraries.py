@@ -14,6 +14,8 @@ class Library:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__") or "pytest" in attribute:  # pytest looks at every name of a module
+            raise AttributeError(attribute)
         with warnings.catch_warnings():  # they warn of optional packages, and of functions that torch has deprecated
             warnings.simplefilter("ignore")
             return getattr(importlib.import_module(self._name), attribute)
