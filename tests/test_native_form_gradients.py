@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from toys import HEAD_WIDTH, HEADS, WIDTH, draw, make
 
 from poscli.attention import ENGINES, attend, choose
 from poscli.encodings import Encoding, names
-from poscli.native import Block, Costs, Factors, Form, Gates, Stick, Visible, attention, proof
+from poscli.native import Block, Costs, Factors, Form, Gates, Mixing, Stick, Visible, attention, proof
 from poscli.native.fields import CallFields
 
 LEARNED = [name for name in names() if make(name).kernel_form_has_gradient]
@@ -25,6 +26,7 @@ OPTIONS = [
     "rope+stick-breaking", "cope(max_pos=5)", "cope(max_pos=5)+window(150)", "rope+cope(max_pos=2)",
     "shaw+cope(max_pos=5)", "grape-additive+window(150)", "grape-additive+alibi(trainable=true)",
     "shaw(values=false)+grape-additive", "urpe(base=none)", "urpe(base=t5)", "shaw+urpe(base=none)", "urpe+window(9)",
+    "dape(base=t5)", "dape(base=alibi, hidden=5)", "dape+window(150)", "rope+dape(base=t5, hidden=40)",
 ]  # fmt: skip
 CASES = [(1, 170, 170), (2, 40, 301), (1, 9, 140)]  # texts, queries, keys: several tiles of keys, of odd sizes
 SHORT = (2, 33, 33)
@@ -130,11 +132,13 @@ def test_a_nan_is_not_lost(spec: str) -> None:
 def forms() -> list[tuple[list[Tensor], Callable[..., Form]]]:
     """The tensors of each form, and how it is made of them: 3 texts, 2 heads, 200 tokens."""
     y, z, factor, table, factors = randoms((3, 2, 200, 4), (3, 2, 200, 4), (2,), (3, 2, 200, 9), (2, 399), seed=1)
-    return [([], Stick), ([table], Gates), ([y, z, factor], Costs), ([factors], Factors)]
+    network = randoms((5, 2), (5, 399), (2, 5), seed=2)
+    mixing = partial(Mixing, leak=0.1)
+    return [([], Stick), ([table], Gates), ([y, z, factor], Costs), ([factors], Factors), (network, mixing)]
 
 
 @needs_kernels
-@pytest.mark.parametrize("form", range(4))
+@pytest.mark.parametrize("form", range(5))
 def test_gradients_have_the_same_bits_on_any_number_of_threads(form: int) -> None:
     given, made = forms()[form]
     inputs = randoms((3, 2, 200, 16), (3, 2, 200, 16), (3, 2, 200, 16))
@@ -153,7 +157,7 @@ def test_gradients_have_the_same_bits_on_any_number_of_threads(form: int) -> Non
 
 
 @needs_kernels
-@pytest.mark.parametrize("form", range(1, 4))
+@pytest.mark.parametrize("form", range(1, 5))
 def test_only_the_gradients_that_are_asked_for_are_computed(form: int) -> None:
     """Those of a form's tensors without others, and of others without them."""
     given, made = forms()[form]
@@ -186,18 +190,27 @@ def shifted(real: Callable, call: ctypes.Structure) -> bool:
     [
         ("passed.factor", lambda x: x + 4, "costs"),
         ("passed.of_keys", lambda x: x + 4, "costs"),
-        ("passed.grad_of_keys", lambda x: x + 4, "costs"),
+        ("passed.grad_of_keys", lambda _: 0, "costs"),
         ("passed.grad_factor", lambda _: 0, "costs"),
         ("passed.without_own", lambda _: 0, "stick"),
         ("factors", lambda x: x + 4, "factors"),
         ("grad_factors", lambda x: x + 4, "factors"),
+        ("mixing.leak", lambda x: x + 0.01, "mixing"),
+        ("mixing.of_distance", lambda x: x + 4, "mixing"),
+        ("mixing.grad_out", lambda _: 0, "mixing"),
+        ("mixing.grad_of_scores", lambda _: 0, "mixing"),
+        ("mixing.grad_of_distance", lambda _: 0, "mixing"),
         ("scale", lambda x: x * 1.0001, "costs"),
     ],
 )
 def test_a_wrong_gradient_of_a_form_is_found(field: str, by: Callable, form: str) -> None:
+    """No gradient is moved beyond its tensor: some are left out (0) instead."""
+
     def fault(real: Callable, call: ctypes.Structure) -> bool:
         fields: CallFields = call._obj
-        of_form = fields.passed.kind or fields.factors  # not the plain calls, which are compared first
+        of_form = (
+            fields.passed.kind or fields.factors or fields.mixing.hidden
+        )  # not the plain calls, which are compared first
         return changed(field, by)(real, call) if of_form else real(call)
 
     wrong = proof.disagreement(Wrong("attention_backward", fault))  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ struct Relative {  // vectors by distance, and what meets them
 
 constexpr int MOST_TERMS = 4;
 
-// The forms of formulas.h. `Passed` and the factors have gradients. Numbers by distance stand as vectors by distance do.
+// The forms of formulas.h. `Pieces` has no gradient. Numbers by distance stand as vectors by distance do.
 constexpr int MOST_BENDS = 256;
 struct Pieces {  // start: [H], slopes: [H, count], bends: [count]; of_distance: [N], null if absent; of_query: [T]
     const float *of_distance, *of_query, *start, *slopes, *bends;
@@ -48,6 +48,8 @@ constexpr int MIXED = 8;
 struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, hidden], H filled up to a multiple of MIXED
     const float *of_scores, *of_distance, *out;
     int64_t hidden;  // a multiple of QUERIES; 0 if absent
+    int64_t given;   // so many hidden numbers are not filled up
+    float *grad_of_scores, *grad_of_distance, *grad_out;  // [B, given, H], [B, given, N], [B, H, given]; null: not asked for
     float leak;
 };
 

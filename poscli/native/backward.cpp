@@ -22,6 +22,7 @@ struct TiledHead : Head {
 
     void take(int64_t key, int64_t columns) {
         score(p.p, KEYS, key, columns);
+        hide(x, p.p, KEYS, start, rows, key, columns);
         bool weight = false;
         for (int64_t r = 0; r < QUERIES; r++) weight |= weigh(r, columns);
         if (!weight) return;
@@ -74,5 +75,6 @@ struct TiledHead : Head {
 
 // Returns false if there is not enough memory.
 extern "C" bool attention_backward(const Attention *call) {
+    if (call->mixing.hidden) return differentiate_mixed(*call);
     return call->passed.kind ? differentiate_rows(*call) : differentiate_heads<TiledHead>(*call);
 }

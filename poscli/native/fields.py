@@ -72,6 +72,8 @@ class MixingFields(ctypes.Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("of_scores", "of_distance", "out")),
         ("hidden", c_int64),
+        ("given", c_int64),
+        *((name, c_void_p) for name in ("grad_of_scores", "grad_of_distance", "grad_out")),
         ("leak", c_float),
     ]
 

@@ -1,7 +1,7 @@
 """Forms of the scores that the kernels of formulas.h compute. All tensors are float32.
 
-An encoding whose blank has one of these forms says so with `kernel_form`. Costs, Gates, Stick and Factors have
-gradients of all their tensors; Pieces, Mixing and Parts have none, and are for evaluation.
+An encoding whose blank has one of these forms says so with `kernel_form`. Pieces and Parts have no gradient
+and are for evaluation; the others have gradients of all their tensors.
 
 Shapes: B batch, H heads, T queries, S keys, N = T + S - 1 distances in descending order (query t and key j meet entry
 T - 1 - t + j), M bends, P numbers per token, G hidden numbers.
@@ -134,8 +134,16 @@ class Mixing:
             F.pad(of_distance, (0, 0, 0, more)),
             F.pad(out, (0, more, 0, -heads % MIXED)),
         ]
-        call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), hidden + more, self.leak)
+        call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), hidden + more, hidden, leak=self.leak)
         return kept
+
+    def put_gradients(
+        self, call: CallFields, of_scores: Tensor | None, of_distance: Tensor | None, out: Tensor | None
+    ) -> None:
+        """As `Costs.put_gradients`; those of all tensors are for each text."""
+        grads = {"grad_of_scores": of_scores, "grad_of_distance": of_distance, "grad_out": out}
+        for name, x in grads.items():
+            setattr(call.mixing, name, None if x is None else x.data_ptr())
 
 
 @dataclass(frozen=True)
@@ -191,8 +199,8 @@ class Parts:
     parts: Iterable[Part]
 
 
-Learned = Costs | Gates | Stick | Factors
-Form = Pieces | Mixing | Learned
+Learned = Costs | Gates | Stick | Mixing | Factors
+Form = Pieces | Learned
 
 
 def has_gradient(form: Form) -> bool:

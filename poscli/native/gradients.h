@@ -81,14 +81,13 @@ struct Head {
         }
     }
 
-    // The scores of a tile [QUERIES, ldt], those of hidden keys -infinity.
+    // The scores of a tile [QUERIES, ldt], also of hidden keys.
     void score(float *tile, int64_t ldt, int64_t key, int64_t columns) {
         const int64_t entry = first_entry(x, start, key);
         dot_tile(tile, ldt, q.p, dp, kT.p + key, ld, x.width, columns);
         if (a.used()) add_met(tile, ldt, rq.p, rp, a.channels.p + entry, a.ldn, a.width, columns, wide.p);
         if (b.used()) add_met_by_keys(tile, ldt, rkT.p + key, ld, b.channels.p + entry, b.ldn, b.width, columns);
         add_terms(x, tile, ldt, batch, head, start, rows, key, columns);
-        hide(x, tile, ldt, start, rows, key, columns);
     }
 
     // g . (v + c), the gradients of the weights of a tile [QUERIES, KEYS].
@@ -187,4 +186,5 @@ template <class Kind> static inline bool differentiate_heads(const Attention &x)
     return enough;
 }
 
-bool differentiate_rows(const Attention &x);  // rows_backward.cpp: of calls with `passed`
+bool differentiate_rows(const Attention &x);   // rows_backward.cpp: of calls with `passed`
+bool differentiate_mixed(const Attention &x);  // mixing_backward.cpp: of calls with `mixing`

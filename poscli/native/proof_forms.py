@@ -21,7 +21,9 @@ REACH = 200  # more than a tile of keys
 # Largest difference from the formula, as a share of the largest number: 256 roundings of float32. A score is a sum over
 # up to 200 keys.
 TOLERANCE = 256 * 2.0**-24
-SEED = 2  # with it no position in a table comes so near to a whole number that rounding decides the slope there
+# With it no position in a table comes so near to a whole number, and no hidden number to 0, that rounding decides the
+# slope there: they stay 6e-5 and 8e-6 apart.
+SEED = 29
 BENDS, PROBE, POSITIONS, HIDDEN, LEAK = 5, 4, 21, 37, 0.125
 DISTANCES = QUERIES + KEYS - 1
 Formula = Callable[[Any, Tensor, Tensor], Tensor]  # a form in float64, scores, which keys are visible -> weights

@@ -116,6 +116,7 @@ struct RowsHead : Head {
     void weigh(const Keys &tile) {
         const int64_t key = tile.from, columns = tile.to - key;
         score(weights.p + key, ld, key, columns);
+        hide(x, weights.p + key, ld, start, rows, key, columns);
         hide_own(x, weights.p + key, ld, start, rows, key, columns);
         if (by.kind == COSTS)
             dot_tile(probes.costs.p, KEYS, probes.queries.p, probes.width, probes.keysT.p + key, ld, by.width, columns);
