@@ -45,7 +45,7 @@ KNOWN = {*BY_DISTANCE, "potential", "reach"}  # what the kernels add or hide by 
 def refuses(encoding: Encoding, place: Place) -> str:
     """Why the kernels cannot compute an encoding in a place; '' if they can."""
     acts = sorted(encoding.blanks & set(TIERS["row"]))
-    if acts and (place.gradient or not _has_form(encoding)):
+    if acts and not _has_form(encoding, place.gradient):
         return f"needs whole rows of scores ({', '.join(acts)})"
     if place.dtype != torch.float32:
         return "its kernels compute in float32"
@@ -78,8 +78,10 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     return attention(kernels, qkv, parts, scale=encoding.scale, visible=visible, vectors=vectors, form=form)
 
 
-def _has_form(encoding: Encoding) -> bool:
+def _has_form(encoding: Encoding, gradient: bool) -> bool:
     """Whether the kernels know a form of the blanks that need pairs or rows of scores, and all else that is added."""
+    if gradient and not encoding.kernel_form_has_gradient:
+        return False
     beside = encoding.blanks & {*BIASES, *VECTORS} - {"bias"}
     if "similarity" in encoding.blanks and beside:
         return False  # it comes in parts, which know no distances
@@ -89,7 +91,7 @@ def _has_form(encoding: Encoding) -> bool:
 
 def _form(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Form | Parts | None:
     """The form of an encoding, where the kernels can compute it."""
-    if torch.is_grad_enabled() or x.queries < sizes.native_queries or x.step is None or not _has_form(encoding):
+    if x.queries < sizes.native_queries or x.step is None or not _has_form(encoding, torch.is_grad_enabled()):
         return None
     form: Form | Parts | None = encoding.kernel_form(x)
     return form

@@ -19,6 +19,8 @@ class CoPE(Encoding):
     use its last row. The mask comes before the gates, so hidden keys do not count. The table starts at zero.
     """
 
+    kernel_gradient = True
+
     def __init__(self, shape: Shape, *, max_pos: int = 64) -> None:
         super().__init__(shape)
         if max_pos < 2:

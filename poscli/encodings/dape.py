@@ -84,6 +84,10 @@ class DAPE(Based):
         own = self.base.blanks
         return own & set(BIAS) == {"distance_bias"} and not own & set(FAST)
 
+    @property
+    def kernel_form_has_gradient(self) -> bool:
+        return self.has_kernel_form
+
     def kernel_form(self, x: Operands) -> Mixing:
         """The kernels add b to the scores first, so c_ij = s_ij - b_ij."""
         of_c, of_b = self.inner.weight.chunk(2, dim=1)

@@ -64,6 +64,7 @@ class GrapeAdditive(Encoding):
     """
 
     relative = False
+    kernel_gradient = True
     facts = ("with W_p = 0 grape-additive is alibi, its slopes times log 2",)
     slope: Tensor
 

@@ -21,6 +21,8 @@ class StickBreaking(Encoding):
     nothing. Products are sums of logarithms in float32 at least.
     """
 
+    kernel_gradient = True
+
     def __init__(self, shape: Shape, *, current: bool = True) -> None:
         super().__init__(shape)
         self.current = current

@@ -17,6 +17,7 @@ class Toeplitz(Encoding):
 
     name = "c"
     shared = True
+    kernel_gradient = True
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

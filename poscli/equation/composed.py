@@ -135,6 +135,11 @@ class Composed(Encoding):
         owners = self._with_fast_forms()
         return len(owners) == 1 and owners[0].has_kernel_form
 
+    @property
+    def kernel_form_has_gradient(self) -> bool:
+        owners = self._with_fast_forms()
+        return len(owners) == 1 and owners[0].kernel_form_has_gradient
+
     def kernel_form(self, x: Operands) -> Any:
         (owner,) = self._with_fast_forms()
         return owner.kernel_form(self._seen_by(owner, x))

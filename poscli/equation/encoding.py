@@ -61,6 +61,7 @@ class Encoding(Shown, Blanks):
     # True: `key` gives a token a key that does not depend on the tokens after it, unless the encoding `rescales`. Not
     # inherited: a subclass that changes the keys must say so itself.
     steady_keys: ClassVar[bool] = False
+    kernel_gradient: ClassVar[bool] = False  # True: the tensors of `kernel_form` have gradients, and so has its form
     axes: int = 1  # 1: positions are numbers; 2: positions are rows and columns of a grid
     feature_width: int = 0  # F, the numbers per token and head that `features` returns
     evaluations: int = 0  # the number of losses that `search` may measure on a trained model
@@ -96,6 +97,11 @@ class Encoding(Shown, Blanks):
     def has_kernel_form(self) -> bool:
         """Whether compiled kernels know a form of all blanks that `kernel_form` is for."""
         return type(self).kernel_form is not Blanks.kernel_form
+
+    @property
+    def kernel_form_has_gradient(self) -> bool:
+        """Whether compiled kernels compute the gradients of that form, too."""
+        return self.has_kernel_form and self.kernel_gradient
 
     def leave(self, blank: str) -> None:
         """Leave a blank empty that the class fills, for an option that switches it off."""

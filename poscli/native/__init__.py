@@ -3,9 +3,10 @@
 attention.h states the equation, and library.py how the kernels are compiled, proven and kept.
 """
 
-from poscli.native.attention import Block, Relative, Term, Vectors, Visible, attention, attention_to_part
+from poscli.native.attention import attention, attention_to_part
 from poscli.native.fields import QUERIES
 from poscli.native.forms import Costs, Factors, Form, Gates, Mixing, Part, Parts, Pieces, Stick
+from poscli.native.inputs import Block, Relative, Term, Vectors, Visible
 from poscli.native.library import identity, library, why_not
 
 __all__ = [

@@ -29,7 +29,7 @@ struct Relative {  // vectors by distance, and what meets them
 
 constexpr int MOST_TERMS = 4;
 
-// The forms of formulas.h. They have no gradient. Numbers by distance stand as vectors by distance do.
+// The forms of formulas.h. `Pieces` has no gradient. Numbers by distance stand as vectors by distance do.
 constexpr int MOST_BENDS = 256;
 struct Pieces {  // start: [H], slopes: [H, count], bends: [count]; of_distance: [N], null if absent; of_query: [T]
     const float *of_distance, *of_query, *start, *slopes, *bends;
@@ -41,11 +41,15 @@ struct Passed {  // what each key does to the keys before it
     const float *of_queries, *of_keys, *factor;  // [B, H, T, width], [B, H, S, width] and [H]
     Strides of_queries_at, of_keys_at;
     int64_t without_own;  // the key of the query's own token is hidden
+    float *grad_of_queries, *grad_of_keys, *grad_factor;  // like the above, but [B, H] for `factor`; null: not asked for
+    Strides grad_of_queries_at, grad_of_keys_at;
 };
 constexpr int MIXED = 8;
 struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, hidden], H filled up to a multiple of MIXED
     const float *of_scores, *of_distance, *out;
     int64_t hidden;  // a multiple of QUERIES; 0 if absent
+    int64_t given;   // so many hidden numbers are not filled up
+    float *grad_of_scores, *grad_of_distance, *grad_out;  // [B, given, H], [B, given, N], [B, H, given]; null: not asked for
     float leak;
 };
 
@@ -61,6 +65,7 @@ struct Attention {
     Relative a, b, c;
     const int32_t *first_key;  // [H, blocks of queries], keys before which have no weight; null: none
     const float *factors;      // [H, N], on the weights after the softmax; null: none
+    float *grad_factors;       // [B, H, N], added to what is there; null: not asked for
     Pieces pieces;
     Passed passed;
     Mixing mixing;
@@ -152,6 +157,15 @@ static inline void hide(const Attention &x, float *scores, int64_t ld, int64_t s
             const int64_t hidden = std::min(columns, query + x.past - x.reach + 1 - key);
             for (int64_t c = std::max<int64_t>(0, x.sinks - key); c < hidden; c++) row[c] = -INFINITY;
         }
+    }
+}
+
+// Multiplies a tile by the factors on the weights.
+static inline void multiply(const Attention &x, float *tile, int64_t ld, int64_t head, int64_t start, int64_t rows,
+                            int64_t key, int64_t columns) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *by = x.factors + head * (x.queries + x.keys - 1) + x.queries - 1 - (start + r) + key;
+        for (int64_t c = 0, seen = seen_by(x, start + r, key, columns); c < seen; c++) tile[r * ld + c] *= by[c];
     }
 }
 

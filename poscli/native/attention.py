@@ -3,8 +3,9 @@
     s_ij = scale q_i . k_j + the sum of terms_ij + p_i . a[i-j] + r_j . b[i-j]        over the visible keys j
     o_i  = sum_j softmax_j(s_ij) (v_j + c[i-j])
 
-Memory is O(tokens): no more than a tile of scores is held per thread. The results have the same bits on any number of
-threads. All tensors are float32.
+Memory is O(tokens): a thread holds a tile of scores, or, for the gradients of forms in which keys act on the keys
+before them (rows_backward.cpp), the rows of `QUERIES` queries. The results have the same bits on any number of threads.
+All tensors are float32.
 
 Shapes: B batch, H heads, T queries, S keys (the queries are the last T of the S tokens), D and E head widths of keys
 and values, W width of relative vectors, N = T + S - 1 distances in descending order: query t and key j meet entry
@@ -22,55 +23,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from poscli.native.fields import MOST_TERMS, QUERIES, CallFields, RelativeFields, TermFields, strides, term_at
-from poscli.native.forms import Form, Part
-
-
-@dataclass(frozen=True)
-class Term:
-    """Numbers that are added to the scores, in one of three forms.
-
-    - One per distance, `[B or 1, H or 1, 1, N]`: `skewed`.
-    - One per key, `[B or 1, H or 1, 1, S]`.
-    - One per pair, `[B or 1, H or 1, T, S]`, with the queries in reverse order, of any strides.
-    """
-
-    x: Tensor
-    skewed: bool = False
-
-
-@dataclass(frozen=True)
-class Relative:
-    """Vectors by distance, `[H or 1, N, W]`, and what meets them: queries `[B, H, T, W]` or keys `[B, H, S, W]`."""
-
-    vectors: Tensor
-    met: Tensor | None = None  # None for the vectors c, which are added to the values
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive queries of a call and the keys they see; the last query stands at the last of these keys."""
-
-    queries: slice
-    keys: slice
-    terms: tuple[Term, ...] = ()
-    # int32 [H, blocks of QUERIES queries]: keys before these have no weight and are skipped.
-    first_key: Tensor | None = None
-    # So many of the first entries are equal in each term and vector by distance: faster without gradient.
-    constant: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Visible:
-    """Which keys a query sees: the last `reach`, itself among them (0: all), and always the first `sinks`."""
-
-    reach: int = 0
-    sinks: int = 0
-
-
-EVERY_KEY = Visible()
-Vectors = tuple[Relative | None, Relative | None, Relative | None]
-NO_VECTORS: Vectors = (None, None, None)
+from poscli.native.fields import MOST_TERMS, QUERIES, CallFields, RelativeFields, TermFields, by_token, strides, term_at
+from poscli.native.forms import Form, Part, has_gradient, tensors_of
+from poscli.native.gradients import Gradients
+from poscli.native.inputs import EVERY_KEY, NO_VECTORS, Block, Term, Vectors, Visible
 
 
 @dataclass(frozen=True)
@@ -83,6 +39,11 @@ class _Plan:
     visible: Visible
     form: Form | None = None
     every: bool = False  # every query sees all keys
+
+    @property
+    def of_form(self) -> slice:
+        """Where the tensors of the form stand among those of the call."""
+        return slice(9, 9 + (0 if self.form is None else len(tensors_of(self.form))))
 
 
 def attention(
@@ -98,14 +59,15 @@ def attention(
     """Attention output `[B, H, T, E]` of queries, keys and values `[B, H, tokens, width]`.
 
     The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) or with a form has one
-    block; one with a form has no gradient.
+    block. Forms without a gradient (forms.py) need `torch.no_grad()`.
     """
     assert len(blocks) == 1 or (vectors == NO_VECTORS and form is None)
-    assert form is None or not torch.is_grad_enabled()
+    assert form is None or has_gradient(form) or not torch.is_grad_enabled()
     plan = _Plan(library, tuple(blocks), scale, visible, form)
     relative = [x for each in vectors for x in ((None, None) if each is None else (each.vectors, each.met))]
     terms = [_ready(term.x) for block in blocks for term in block.terms]
-    out: Tensor = _Attention.apply(plan, *map(_ready, (*qkv, *relative)), *terms)
+    of_form = [] if form is None else [x.to(torch.float32).contiguous() for x in tensors_of(form)]
+    out: Tensor = _Attention.apply(plan, *map(_ready, (*qkv, *relative)), *of_form, *terms)
     return out
 
 
@@ -117,7 +79,7 @@ def attention_to_part(library: ctypes.CDLL, part: Part, v_BHSE: Tensor, scale: f
     plan = _Plan(library, (), scale, Visible(reach=part.reach), every=part.every)
     terms = () if term is None else (Term(term),)
     block = Block(slice(0, q.shape[2]), slice(0, v_BHSE.shape[2]), terms)
-    out = _by_token(q, v_BHSE.shape[3], torch.empty)
+    out = by_token(q, v_BHSE.shape[3], torch.empty)
     return out, _forward(plan, block, (q, k, v, *[None] * 6), [each.x for each in terms], out)
 
 
@@ -127,7 +89,7 @@ def _ready(x: Tensor | None) -> Tensor | None:
 
 
 class _Attention(torch.autograd.Function):
-    """The tensors are q, k, v, the vectors of a, b and c, each with what meets them, and the terms of all blocks."""
+    """The tensors are q, k, v, the vectors of a, b and c with what meets each, those of the form, and all terms."""
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor | None) -> Tensor:
@@ -136,7 +98,7 @@ class _Attention(torch.autograd.Function):
         assert k is not None
         assert v is not None
         assert all(x is None or x.dtype == torch.float32 for x in tensors)
-        out = _by_token(q, v.shape[3], torch.empty)
+        out = by_token(q, v.shape[3], torch.empty)
         lses = []
         for block, at in zip(plan.blocks, _terms_of(plan), strict=True):
             lses.append(_forward(plan, block, tensors, tensors[at], out))
@@ -150,13 +112,15 @@ class _Attention(torch.autograd.Function):
         plan: _Plan = ctx.plan
         tensors, (out, *lses) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         grad_o = grad_o if grad_o.stride(-1) == 1 else grad_o.contiguous()
-        grads = _Gradients(tensors, ctx.needs_input_grad[1:])
+        grads = Gradients(tensors, ctx.needs_input_grad[1:], plan.of_form)
         for block, lse, at in zip(plan.blocks, lses, _terms_of(plan), strict=True):
             call = _call(plan, block, tensors, tensors[at])
             call.put(o=out[:, :, block.queries], grad_o=grad_o[:, :, block.queries])
             call.lse = lse.data_ptr()
-            grads.put(call, block, at)
+            kept = _put_form(plan, call, tensors)
+            grads.put(call, block, at, plan.form)
             _check(plan.library.attention_backward(ctypes.byref(call)))
+            del kept
         return None, *grads.found()
 
 
@@ -164,70 +128,28 @@ def _forward(
     plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Sequence[Tensor | None], out: Tensor
 ) -> Tensor:
     """Put the output of a block in its place; returns the log-sum-exp of its scores, `[B, H, queries]`."""
-    call, lse = _call(plan, block, tensors, terms), out.new_empty(*out.shape[:2], _length(block.queries))
+    call, lse = (
+        _call(plan, block, tensors, terms),
+        out.new_empty(*out.shape[:2], block.queries.stop - block.queries.start),
+    )
     call.put(o=out[:, :, block.queries])
     call.lse = lse.data_ptr()
-    kept = plan.form.put(call) if plan.form else []
+    kept = _put_form(plan, call, tensors)
     _check(plan.library.attention_forward(ctypes.byref(call)))
     del kept  # the kernels have read these tensors
     return lse
+
+
+def _put_form(plan: _Plan, call: CallFields, tensors: Sequence[Tensor | None]) -> list[Tensor]:
+    """Describe the form of a call to the kernels; returns tensors that must live until they return."""
+    given = [x for x in tensors[plan.of_form] if x is not None]
+    return [] if plan.form is None else plan.form.put(call, *given)
 
 
 def _check(enough: bool) -> None:
     """MemoryError if the kernels found too little memory."""
     if not enough:
         raise MemoryError("the kernels of attention could not allocate memory")
-
-
-class _Gradients:
-    """The gradients of all tensors of a call. Those of what several texts or heads share are added up at the end."""
-
-    def __init__(self, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> None:
-        self.tensors, (q, k, v) = tensors, tensors[:3]
-        self.wanted, everyone = wanted, q.shape[:2]
-        self.grads: list[Tensor | None] = [_by_token(q, q.shape[3], torch.empty)]
-        self.grads += [_by_token(x, x.shape[3], torch.zeros) for x in (k, v)]
-        for x in tensors[3:9]:  # vectors have three dimensions, what meets them has four
-            by_token = x is not None and x.ndim == 4
-            shared = None if x is None or by_token else x.new_empty(*everyone, *x.shape[1:])
-            self.grads.append(_by_token(x, x.shape[3], torch.zeros) if by_token else shared)
-        for x, asked in zip(tensors[9:], wanted[9:], strict=True):
-            self.grads.append(x.new_zeros(*everyone, *x.shape[2:]) if asked else None)
-
-    def put(self, call: CallFields, block: Block, terms: slice) -> None:
-        """Tell the kernels where to put the gradients of a block."""
-        q, k, v, *relative = self.grads[:9]
-        assert q is not None
-        assert k is not None
-        assert v is not None
-        call.put(grad_q=q[:, :, block.queries], grad_k=k[:, :, block.keys], grad_v=v[:, :, block.keys])
-        for fields, vectors, met in zip((call.a, call.b, call.c), relative[::2], relative[1::2], strict=True):
-            if vectors is not None:
-                fields.grad_vectors = vectors.data_ptr()
-            if met is not None:
-                fields.grad_met, fields.grad_met_at = met.data_ptr(), strides(met)
-        queries = _length(block.queries)
-        for index, (term, grad) in enumerate(zip(block.terms, self.grads[terms], strict=True)):
-            if grad is not None:
-                fields = call.term[index]
-                fields.grad, *steps = term_at(grad, queries, skewed=term.skewed)
-                fields.grad_batch, fields.grad_head, fields.grad_query = steps
-
-    def found(self) -> list[Tensor | None]:
-        """The gradient of every tensor; None where there is none."""
-        return [
-            None if grad is None or not asked else _summed(grad, x)
-            for grad, x, asked in zip(self.grads, self.tensors, self.wanted, strict=True)
-        ]
-
-
-def _summed(grad: Tensor, x: Tensor) -> Tensor:
-    """A gradient for every text and head, added up to the shape of the tensor."""
-    if grad.shape == x.shape:
-        return grad
-    if x.ndim == 3:  # vectors [H or 1, N, W]
-        return grad.sum(0).sum_to_size(x.shape)
-    return grad.sum_to_size(x.shape)
 
 
 def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Sequence[Tensor | None]) -> CallFields:
@@ -282,19 +204,8 @@ def _relative(vectors: Tensor, met: Tensor | None, distances: int) -> RelativeFi
 
 def _terms_of(plan: _Plan) -> list[slice]:
     """Where the terms of each block stand among the tensors."""
-    found, first = [], 9
+    found, first = [], plan.of_form.stop
     for block in plan.blocks:
         found.append(slice(first, first + len(block.terms)))
         first += len(block.terms)
     return found
-
-
-def _by_token(x: Tensor, width: int, make: Any) -> Tensor:
-    """A new tensor `[B, H, tokens, width]` in which the heads of a token are contiguous, as projections need them."""
-    batch, heads, tokens, _ = x.shape
-    made: Tensor = make(batch, tokens, heads, width, dtype=torch.float32)
-    return made.transpose(1, 2)
-
-
-def _length(x: slice) -> int:
-    return int(x.stop - x.start)

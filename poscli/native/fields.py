@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_float, c_int64, c_void_p
 
+import torch
 from torch import Tensor
 
 MOST_TERMS = 4
@@ -58,6 +60,9 @@ class PassedFields(ctypes.Structure):
         ("of_queries_at", Strides),
         ("of_keys_at", Strides),
         ("without_own", c_int64),
+        *((name, c_void_p) for name in ("grad_of_queries", "grad_of_keys", "grad_factor")),
+        ("grad_of_queries_at", Strides),
+        ("grad_of_keys_at", Strides),
     ]
 
 
@@ -67,6 +72,8 @@ class MixingFields(ctypes.Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("of_scores", "of_distance", "out")),
         ("hidden", c_int64),
+        ("given", c_int64),
+        *((name, c_void_p) for name in ("grad_of_scores", "grad_of_distance", "grad_out")),
         ("leak", c_float),
     ]
 
@@ -88,6 +95,7 @@ class CallFields(ctypes.Structure):
         ("c", RelativeFields),
         ("first_key", c_void_p),
         ("factors", c_void_p),
+        ("grad_factors", c_void_p),
         ("pieces", PiecesFields),
         ("passed", PassedFields),
         ("mixing", MixingFields),
@@ -106,6 +114,12 @@ def strides(x: Tensor) -> Strides:
     """The strides of a tensor whose channels are contiguous; a batch or head of size 1 is shared by all."""
     assert x.stride(3) == 1 or x.shape[3] == 1
     return Strides(*x.stride()[:3])
+
+
+def by_token(x: Tensor, width: int, make: Callable[..., Tensor]) -> Tensor:
+    """A new tensor `[B, H, tokens, width]` in which the heads of a token are contiguous, as projections need them."""
+    batch, heads, tokens, _ = x.shape
+    return make(batch, tokens, heads, width, dtype=torch.float32).transpose(1, 2)
 
 
 def term_at(x: Tensor, queries: int, *, skewed: bool) -> tuple[int, int, int, int]:

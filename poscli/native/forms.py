@@ -1,6 +1,7 @@
-"""Forms of the scores that the kernels of formulas.h compute, without a gradient. All tensors are float32.
+"""Forms of the scores that the kernels of formulas.h compute. All tensors are float32.
 
-An encoding whose blank has one of these forms says so with `kernel_form`.
+An encoding whose blank has one of these forms says so with `kernel_form`. Pieces and Parts have no gradient
+and are for evaluation; the others have gradients of all their tensors.
 
 Shapes: B batch, H heads, T queries, S keys, N = T + S - 1 distances in descending order (query t and key j meet entry
 T - 1 - t + j), M bends, P numbers per token, G hidden numbers.
@@ -9,9 +10,8 @@ T - 1 - t + j), M bends, P numbers per token, G hidden numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,17 +32,19 @@ class Pieces:
     slopes_HM: Tensor
     bends_M: Tensor
 
-    def put(self, call: CallFields) -> list[Tensor]:
-        """Describe the form to the kernels; returns tensors that must live until they return."""
-        given = (self.of_distance_N, self.of_query_T, self.start_H, self.slopes_HM, self.bends_M)
-        kept, count = [_plain(x) for x in given], len(self.bends_M)
+    def put(self, call: CallFields, *tensors: Tensor) -> list[Tensor]:
+        """Describe the form to the kernels; returns tensors that must live until they return.
+
+        `tensors` are those of `tensors_of`, in float32 and contiguous.
+        """
+        count = len(self.bends_M)
         assert count <= MOST_BENDS
         assert self.slopes_HM.shape == (call.heads, count)
         assert len(self.start_H) == call.heads
         assert len(self.of_query_T) == call.queries
         assert len(self.of_distance_N) == call.queries + call.keys - 1
-        call.pieces = type(call.pieces)(*(x.data_ptr() for x in kept), count)
-        return kept
+        call.pieces = type(call.pieces)(*(x.data_ptr() for x in tensors), count)
+        return []
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,23 @@ class Costs:
     of_keys_BHSP: Tensor
     factor_H: Tensor
 
-    def put(self, call: CallFields) -> list[Tensor]:
+    def put(self, call: CallFields, y: Tensor, z: Tensor, factor: Tensor) -> list[Tensor]:
         """As `Pieces.put`."""
-        y, z, factor = _plain(self.of_queries_BHTP), _plain(self.of_keys_BHSP), _plain(self.factor_H)
         assert y.shape == (call.batch, call.heads, call.queries, z.shape[3])
         assert z.shape[:3] == (call.batch, call.heads, call.keys)
         assert len(factor) == call.heads
         where = (y.data_ptr(), z.data_ptr(), factor.data_ptr(), strides(y), strides(z))
         call.passed = type(call.passed)(COSTS, y.shape[3], *where)
-        return [y, z, factor]
+        return []
+
+    def put_gradients(self, call: CallFields, y: Tensor | None, z: Tensor | None, factor: Tensor | None) -> None:
+        """Tell the kernels where to put the gradients of the tensors, that of the factor for each text, `[B, H]`."""
+        if y is not None:
+            call.passed.grad_of_queries, call.passed.grad_of_queries_at = y.data_ptr(), strides(y)
+        if z is not None:
+            call.passed.grad_of_keys, call.passed.grad_of_keys_at = z.data_ptr(), strides(z)
+        if factor is not None:
+            call.passed.grad_factor = factor.data_ptr()
 
 
 @dataclass(frozen=True)
@@ -73,12 +83,16 @@ class Gates:
 
     table_BHTP: Tensor
 
-    def put(self, call: CallFields) -> list[Tensor]:
+    def put(self, call: CallFields, table: Tensor) -> list[Tensor]:
         """As `Pieces.put`."""
-        table = _plain(self.table_BHTP)
         assert table.shape[:3] == (call.batch, call.heads, call.queries)
         call.passed = type(call.passed)(GATES, table.shape[3], table.data_ptr(), None, None, strides(table))
-        return [table]
+        return []
+
+    def put_gradients(self, call: CallFields, table: Tensor | None) -> None:
+        """As `Costs.put_gradients`."""
+        if table is not None:
+            call.passed.grad_of_queries, call.passed.grad_of_queries_at = table.data_ptr(), strides(table)
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,9 @@ class Stick:
         call.passed = type(call.passed)(STICK, 0, without_own=not self.own)
         return []
 
+    def put_gradients(self, call: CallFields) -> None:
+        """There are no tensors."""
+
 
 @dataclass(frozen=True)
 class Mixing:
@@ -105,7 +122,7 @@ class Mixing:
     out_HG: Tensor
     leak: float
 
-    def put(self, call: CallFields) -> list[Tensor]:
+    def put(self, call: CallFields, of_scores: Tensor, of_distance: Tensor, out: Tensor) -> list[Tensor]:
         """As `Pieces.put`. Hidden numbers that are missing to a whole tile are 0."""
         hidden, heads = self.of_scores_GH.shape
         assert heads == call.heads
@@ -113,13 +130,20 @@ class Mixing:
         assert self.of_distance_GN.shape == (hidden, call.queries + call.keys - 1)
         more = -hidden % QUERIES
         kept = [
-            F.pad(self.of_scores_GH, (0, 0, 0, more)),
-            F.pad(self.of_distance_GN, (0, 0, 0, more)),
-            F.pad(self.out_HG, (0, more, 0, -heads % MIXED)),
+            F.pad(of_scores, (0, 0, 0, more)),
+            F.pad(of_distance, (0, 0, 0, more)),
+            F.pad(out, (0, more, 0, -heads % MIXED)),
         ]
-        kept = [_plain(x) for x in kept]
-        call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), hidden + more, self.leak)
+        call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), hidden + more, hidden, leak=self.leak)
         return kept
+
+    def put_gradients(
+        self, call: CallFields, of_scores: Tensor | None, of_distance: Tensor | None, out: Tensor | None
+    ) -> None:
+        """As `Costs.put_gradients`; those of all tensors are for each text."""
+        grads = {"grad_of_scores": of_scores, "grad_of_distance": of_distance, "grad_out": out}
+        for name, x in grads.items():
+            setattr(call.mixing, name, None if x is None else x.data_ptr())
 
 
 @dataclass(frozen=True)
@@ -128,12 +152,16 @@ class Factors:
 
     factors_HN: Tensor
 
-    def put(self, call: CallFields) -> list[Tensor]:
+    def put(self, call: CallFields, factors: Tensor) -> list[Tensor]:
         """As `Pieces.put`."""
-        factors = _plain(self.factors_HN)
         assert factors.shape == (call.heads, call.queries + call.keys - 1)
         call.factors = factors.data_ptr()
-        return [factors]
+        return []
+
+    def put_gradients(self, call: CallFields, factors: Tensor | None) -> None:
+        """As `Costs.put_gradients`; that of the factors is for each text, `[B, H, N]`."""
+        if factors is not None:
+            call.grad_factors = factors.data_ptr()
 
 
 @dataclass(frozen=True)
@@ -171,8 +199,16 @@ class Parts:
     parts: Iterable[Part]
 
 
-Form = Pieces | Costs | Gates | Stick | Mixing | Factors
+Learned = Costs | Gates | Stick | Mixing | Factors
+Form = Pieces | Learned
 
 
-def _plain(x: Tensor) -> Tensor:
-    return x.detach().to(torch.float32).contiguous()
+def has_gradient(form: Form) -> bool:
+    """Whether the kernels compute the gradients of a form."""
+    return isinstance(form, Learned)
+
+
+def tensors_of(form: Form) -> list[Tensor]:
+    """The tensors of a form, in the order of its fields."""
+    found = (getattr(form, field.name) for field in fields(form))
+    return [x for x in found if isinstance(x, Tensor)]

@@ -71,14 +71,14 @@ struct Block {
 
     Block(const Attention &x, const Packed &keys, float *scores)
         : x(x), keys(keys), scores(scores), q(QUERIES * x.width), rq(QUERIES * x.a.width), wide(QUERIES * WIDE),
-          o(QUERIES * keys.ev), passing(QUERIES * x.passed.width) {}
+          o(QUERIES * keys.ev), passing(QUERIES * packed_passing(x)) {}
 
     void begin(int64_t of, int64_t block) {
         bh = of, batch = of / x.heads, head = of % x.heads, start = block * QUERIES;
         rows = std::min<int64_t>(QUERIES, x.queries - start);
         pack_queries(q.p, x.q, x.q_at, x.width, x.scale);
         if (x.a.vectors) pack_queries(rq.p, x.a.met, x.a.met_at, x.a.width);
-        if (x.passed.of_queries) pack_queries(passing.p, x.passed.of_queries, x.passed.of_queries_at, x.passed.width);
+        pack_passing(x, passing.p, packed_passing(x), batch, head, start, rows);
         for (int64_t r = 0; x.passed.kind == COSTS && r < rows; r++) lengths[r] = length(q.p + r * x.width, x.width, 1);
         o.clear(QUERIES * keys.ev);
         std::fill(top, top + QUERIES, x.passed.kind == STICK ? 0 : -INFINITY);
@@ -119,7 +119,7 @@ struct Block {
         for (int64_t r = 0; r < rows; r++) weight |= weigh(r, columns);
         if (!weight) return;
         const int64_t entry = first_entry(x, start, key);
-        if (x.factors) multiply(key, columns);
+        if (x.factors) multiply(x, s, KEYS, head, start, rows, key, columns);
         add_tile(o.p, keys.ev, QUERIES, s, KEYS, 1, keys.v.p + (bh * keys.tokens + key) * keys.ev, keys.ev, columns,
                  keys.ev);
         if (x.c.vectors && !far) {
@@ -134,36 +134,24 @@ struct Block {
         if (by.kind == COSTS)
             dot_tile(wide.p, KEYS, passing.p, by.width, keys.passed.p + bh * by.width * keys.ld + key, keys.ld, by.width,
                      columns);
+        hide_own(x, scores, KEYS, start, rows, key, columns);
         for (int64_t r = 0; r < rows; r++) {
             float *row = scores + r * KEYS;
-            const int64_t own = start + r + x.past - key;
-            if (by.without_own && own >= 0 && own < columns) row[own] = -INFINITY;
             if (by.kind == COSTS) {
                 const int64_t seen = seen_by(x, start + r, key, columns);
-                if (seen) subtract_costs(row, wide.p + r * KEYS, seen, by.factor[head], later[r]);
+                subtract_costs(row, wide.p + r * KEYS, seen, columns, by.factor[head], later[r]);
             }
-            if (by.kind == GATES) add_at_gates(row, columns, passing.p + r * by.width, by.width, later[r]);
+            if (by.kind == GATES) add_at_gates(row, columns, passing.p + r * packed_passing(x), by.width, later[r]);
             if (by.kind == STICK) break_stick(row, columns, later[r]);
         }
     }
 
     // Whether no key before those of the tiles so far can have a weight.
     bool finished() const {
-        if (x.passed.kind != STICK && x.passed.kind != COSTS) return false;
-        if (x.passed.kind == COSTS && (x.terms || x.a.vectors || x.b.vectors)) return false;
-        for (int64_t r = 0; r < rows; r++) {  // 0.999 for the rounding of the lengths
-            const float most = x.passed.kind == STICK ? -later[r]
-                                                      : lengths[r] * keys.longest.p[bh] - 0.999f * x.passed.factor[head] * later[r];
-            if (!(most < top[r] - NO_WEIGHT - 1)) return false;
-        }
+        if (!ends(x)) return false;
+        for (int64_t r = 0; r < rows; r++)
+            if (!(largest_beyond(x, head, later[r], lengths[r], keys.longest.p[bh]) < top[r] - NO_WEIGHT - 1)) return false;
         return true;
-    }
-
-    void multiply(int64_t key, int64_t columns) {
-        for (int64_t r = 0; r < rows; r++) {
-            const float *by = x.factors + head * (x.queries + x.keys - 1) + x.queries - 1 - (start + r) + key;
-            for (int64_t c = 0, seen = seen_by(x, start + r, key, columns); c < seen; c++) scores[r * KEYS + c] *= by[c];
-        }
     }
 
     // Scores of a row -> e^(score - maximum so far); earlier results are rescaled if the maximum has risen. Returns

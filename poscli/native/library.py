@@ -29,7 +29,7 @@ from poscli.system.device import cpu_flags
 from poscli.system.provenance import cpu
 
 OFF = "POSCLI_NATIVE"  # the variable that, set to 0, switches compiled kernels off
-SOURCES = ("forward.cpp", "backward.cpp", "layers.cpp")
+SOURCES = ("forward.cpp", "backward.cpp", "rows_backward.cpp", "mixing_backward.cpp", "layers.cpp")
 FOLDER = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 # No flag may let the compiler reorder sums: results would then differ from compiler to compiler more than they must.

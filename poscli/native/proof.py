@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from poscli.native.attention import Block, Relative, Term, Visible, attention
+from poscli.native.attention import attention
+from poscli.native.inputs import Block, Relative, Term, Visible
 from poscli.native.proof_forms import wrong_form
 
 # Largest difference from the formula in float64, as a share of the largest number: 64 roundings of float32. Sums of
@@ -21,10 +22,7 @@ REACH, SINKS = 40, 2
 def disagreement(library: ctypes.CDLL) -> str:
     """What the library computes wrongly, in words; '' if all is right."""
     with torch.inference_mode(False), torch.enable_grad():  # the first use may be an evaluation
-        if wrong := _wrong_attention(library):
-            return wrong
-    with torch.no_grad():
-        return wrong_form(library)
+        return _wrong_attention(library) or wrong_form(library)
 
 
 def _wrong_attention(library: ctypes.CDLL) -> str:
