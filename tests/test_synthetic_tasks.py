@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from cli_runner import assert_refused, cli, document
+from cli_runner import assert_refused, cli, document, run_of
 
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
 from poscli.config.suite import load
@@ -23,10 +23,12 @@ from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.initialise import fresh_model
 from poscli.report.accuracy import by_length, by_place
 from poscli.report.summary import effective_ratio
+from poscli.runs.load import load_model
 from poscli.tasks import TASKS, open_task
 from poscli.tasks.copy import COPY
 from poscli.tasks.episodes import DEPTH, EPISODES, EpisodeTask
 from poscli.tasks.passkey import KEY
+from poscli.tasks.recall import PAIRS
 from poscli.tasks.recency import KEYS, SORT
 from poscli.tasks.recency import PAD as BLANK
 
@@ -210,6 +212,26 @@ def test_a_layer_without_positions_does_not_see_the_order(name: str) -> None:
 
 def one_layer() -> ModelConfig:
     return PRESETS["nano"].model_copy(update={"layers": 1})
+
+
+@pytest.mark.slow
+def test_a_model_that_solves_recall_at_16_times_its_length_is_at_chance_once_the_context_is_shuffled(tmp_path) -> None:
+    task, out = task_of("recall"), ("--out", tmp_path)
+    small = ("--task", "recall", "--preset", "nano", "--length", LENGTH, "--batch", 32, "--tokens", "1M", "--yes")
+    assert cli("train", "--enc", "alibi", *small, *out).code == 0
+    model = load_model(run_of(tmp_path, "alibi"), torch.device("cpu"))
+    episodes = drawn("recall", LONG, count=EPISODES)
+    shuffled, context = episodes.tokens.copy(), slice(0, LONG + 1 - 2 * PAIRS)
+    shuffled[:, context] = np.random.default_rng(0).permuted(shuffled[:, context], axis=1)
+
+    def accuracy(tokens: np.ndarray) -> float:
+        found = [model(torch.from_numpy(row[None, :-1])).argmax(-1)[0].numpy() for row in tokens]
+        return float((np.stack(found) == tokens[:, 1:])[episodes.counted[:, 1:]].mean())
+
+    with torch.inference_mode():
+        assert accuracy(episodes.tokens) > 0.9
+        sigma = math.sqrt(task.chance / episodes.counted.sum())
+        assert accuracy(shuffled) < task.chance + 2 * PAIRS / LONG + 4 * sigma  # a value may follow its key by accident
 
 
 def test_bins_of_depths_and_gaps() -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import listed, named
-from poscli.evaluation.intervals import two_level_interval
+from poscli.evaluation.intervals import FEWEST_SEEDS, two_level_interval
 from poscli.report.analysis import Analysis
-from poscli.report.summary import SOLVED, ratio_name
+from poscli.report.summary import SOLVED_TEXT, ratio_name
 from poscli.report.table import Column
 from poscli.tasks.episodes import DEPTH
 
@@ -48,8 +48,8 @@ def answered(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis:
         tuple(columns),
         (
             "accuracy: the share of the tokens of the answers that the model ranks first, with its 95 % interval over "
-            "seeds and episodes; chance: that of a guess which knows the task and not the text",
-            f"effective: the longest window up to which the accuracy is at least {SOLVED:.0%} at every length",
+            f"{resampled(points)}; chance: that of a guess which knows the task and not the text",
+            f"effective: the longest window up to which the accuracy is at least {SOLVED_TEXT} at every length",
         ),
     )
 
@@ -64,13 +64,17 @@ def placed(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     for first, last in sorted(set(zip(points["from"], points["to"], strict=True))):
         name = f"{first} to {last + 1} %" if is_depth(answers) else f"{first} to {last}"
         columns.append(Column(name, _cells(points, names, "from", first, interval=False)))
-    what = "0 % is the start of the window" if is_depth(answers) else f"L = {answers['train_length'].iloc[0]}"
     return Analysis(
         f"Does it matter {question(answers)}?",
-        _spread(points, names),
+        _spread(points, list(summary.loc[summary["effective"] > 0, "encoding"])),
         tuple(columns),
-        (f"accuracy in windows of {length} tokens by {place_name(answers)}; {what}",),
+        (f"accuracy in windows of {length} tokens by {place_name(answers).removesuffix(', at most')}",),
     )
+
+
+def resampled(points: pd.DataFrame) -> str:
+    """What the intervals of these points are over."""
+    return "seeds and episodes" if points["seeds"].max() >= FEWEST_SEEDS else "episodes"
 
 
 def is_depth(answers: pd.DataFrame) -> bool:
@@ -85,7 +89,9 @@ def question(answers: pd.DataFrame) -> str:
 
 def place_name(answers: pd.DataFrame) -> str:
     """What the bins are."""
-    return "depth of what was asked for" if is_depth(answers) else "tokens back to what was asked for"
+    if is_depth(answers):
+        return "depth of what was asked for, from the start of the window"
+    return "tokens back to what was asked for, at most"
 
 
 def finding(summary: pd.DataFrame) -> str:
@@ -93,13 +99,13 @@ def finding(summary: pd.DataFrame) -> str:
     known = summary.sort_values("effective", ascending=False, kind="stable")
     solved = known[known["effective"] > 0]
     if solved.empty:
-        return f"No encoding answers {SOLVED:.0%} right, not even at its training length."
+        return f"No encoding answers {SOLVED_TEXT} right, not even at its training length."
     told = []
     for ratio, part in solved.groupby("effective", sort=False):
         told.append(f"{listed(list(part['encoding']), 6)} up to {ratio_name(float(ratio))}")
     unsolved = listed(list(known.loc[~(known["effective"] > 0), "encoding"]), 6)
     end = f"; {unsolved} at no length" if unsolved else ""
-    return f"At least {SOLVED:.0%} of the answers are right with {', '.join(told)}{end}."
+    return f"At least {SOLVED_TEXT} of the answers are right with {', '.join(told)}{end}."
 
 
 def _points(answers: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -144,9 +150,11 @@ def _length(ratio: float, answers: pd.DataFrame) -> str:
     return f"{ratio_name(ratio)} ({round(ratio * answers['train_length'].iloc[0])})"
 
 
-def _spread(points: pd.DataFrame, names: list[str]) -> str:
-    """The encoding whose accuracy depends most on the place."""
-    spans = points.groupby("encoding")["accuracy"].agg(["min", "max"]).reindex(names)
+def _spread(points: pd.DataFrame, solving: list[str]) -> str:
+    """The encoding whose accuracy depends most on the place, of those that solve the task at the training length."""
+    spans = points.groupby("encoding")["accuracy"].agg(["min", "max"]).reindex(solving).dropna()
+    if spans.empty:
+        return "Unknown: no encoding solves the task, and guesses are right at any place."
     most = str((spans["max"] - spans["min"]).idxmax())
     low, high = spans.loc[most]
     return f"Most for {named(most)}, whose accuracy lies between {low:.3f} and {high:.3f}."

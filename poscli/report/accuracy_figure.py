@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator
@@ -10,10 +9,10 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from poscli.drawing.axes import LENGTH_AXIS, draw, length_axis, mark_training, name_axes, remark
 from poscli.drawing.page import End, Page, clip_name
 from poscli.drawing.style import QUIET, Styles
-from poscli.report.accuracy import answered, by_length, by_place, is_depth, place_name, placed, question
+from poscli.report.accuracy import answered, by_length, by_place, is_depth, place_name, placed, question, resampled
 from poscli.report.bands import MOST_BANDS
 from poscli.report.figures import Drawing
-from poscli.report.summary import SOLVED
+from poscli.report.summary import SOLVED, SOLVED_TEXT
 
 
 def accuracy_by_length(answers: pd.DataFrame, summary: pd.DataFrame, *, styles: Styles, origin: str = "") -> Drawing:
@@ -32,7 +31,7 @@ def accuracy_by_length(answers: pd.DataFrame, summary: pd.DataFrame, *, styles: 
     page.label_ends(_ends(points, "length", styles))
     title = "How long may a text be, so that what was asked for is still found?"
     told = answered(answers, summary).answer
-    bands = " Bands: 95 % intervals over seeds and episodes." if len(lines) <= MOST_BANDS else ""
+    bands = f" Bands: 95 % intervals over {resampled(points)}." if len(lines) <= MOST_BANDS else ""
     page.write(title, told, f"accuracy at {points['length'].max()}", f"{origin}{bands}".strip())
     return Drawing(page, f"{title} {told}")
 
@@ -41,27 +40,30 @@ def accuracy_by_place(answers: pd.DataFrame, summary: pd.DataFrame, *, styles: S
     """Accuracy in the longest window by depth or gap, where `placed` has something to say about it."""
     told = placed(answers, summary)
     assert told is not None
-    points, length = by_place(answers), int(answers["train_length"].iloc[0])
-    depth = is_depth(answers)
-    middle = (points["from"] + points["to"] + 1) / 2 if depth else np.sqrt(points["from"] * (points["to"] + 1.0))
-    points = points.assign(middle=middle)
+    points = by_place(answers)
+    points = points.assign(x=(points["from"] + points["to"] + 1) / 2 if is_depth(answers) else points["to"] + 1)
     page = Page(points["encoding"].nunique())
     for name, line in points.groupby("encoding"):
-        draw(page.axes, line["middle"], line["accuracy"], styles[str(name)])
-    if depth:
-        page.axes.set_xlim(0, 100)
+        draw(page.axes, line["x"], line["accuracy"], styles[str(name)])
+    if is_depth(answers):
+        _depth_axis(page.axes, points)
     else:
-        length_axis(page.axes, sorted({*points["from"], int(points["to"].max()) + 1}), length)
-        mark_training(page.axes, length)
+        length_axis(page.axes, sorted(set(points["x"])), int(answers["train_length"].iloc[0]))
     _share_axis(page.axes, answers)
-    name_axes(
-        page.axes, f"{place_name(answers)}{', percent of the window' if depth else ''}", "accuracy of the answers"
-    )
-    page.label_ends(_ends(points, "middle", styles))
+    name_axes(page.axes, place_name(answers), "accuracy of the answers (higher is better)")
+    page.label_ends(_ends(points, "x", styles))
     title = f"Does it matter {question(answers)}?"
     note = f"{origin} Windows of {answers['length'].max()} tokens."
-    page.write(title, told.answer, f"accuracy {'at the end' if depth else 'farthest back'}", note.strip())
+    page.write(title, told.answer, "accuracy at the right end", note.strip())
     return Drawing(page, f"{title} {told.answer}")
+
+
+def _depth_axis(axes: Axes, points: pd.DataFrame) -> None:
+    """Make x an axis of depths, one tick per bin."""
+    bins = sorted(set(zip(points["x"], points["from"], points["to"], strict=True)))
+    axes.set_xlim(bins[0][0] - 4, bins[-1][0] + 2)
+    axes.xaxis.set_major_locator(FixedLocator([x for x, _, _ in bins]))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{first} to {last + 1} %" for _, first, last in bins]))
 
 
 def _share_axis(axes: Axes, answers: pd.DataFrame) -> None:
@@ -70,10 +72,10 @@ def _share_axis(axes: Axes, answers: pd.DataFrame) -> None:
     axes.set_ylim(-0.02, 1.1)
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:g}" for tick in ticks]))
-    for value, text in ((chance, f"chance, {chance:.3f}"), (SOLVED, f"solved, {SOLVED:.0%}")):
+    for value, text, up in ((chance, f"chance, {chance:.3f}", -9), (SOLVED, f"solved, {SOLVED_TEXT}", 3)):
         axes.axhline(value, color=QUIET, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
         low, high = axes.get_ylim()
-        remark(axes, (axes.get_xlim()[0], (value - low) / (high - low)), (4, 3), text)
+        remark(axes, (axes.get_xlim()[0], (value - low) / (high - low)), (4, up), text)
 
 
 def _ends(points: pd.DataFrame, x: str, styles: Styles) -> list[End]:

@@ -21,6 +21,7 @@ GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain`
 TAIL = ["growth", *GAIN, "safe", "effective", "verdict", "reason", "machine"]
 ACCURACY = "accuracy"  # the measure of the tasks that have right answers
 SOLVED = 0.9  # accuracy from which a task counts as solved at a length
+SOLVED_TEXT = f"{100 * SOLVED:.0f} %"
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pandas as pd
 from poscli.drawing.text import amount, number, signed
 from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.pooling import Headline
-from poscli.report.summary import GAIN, SOLVED, machine_names, measures_of, ratio_name, ratios_of
+from poscli.report.summary import GAIN, SOLVED_TEXT, machine_names, measures_of, ratio_name, ratios_of
 from poscli.report.verdicts import HARM_BPB, MEANING, NOT_TRAINED, can_win
 
 
@@ -74,7 +74,7 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
         )
     if summary["effective"].notna().any():
         lines["effective"] = (
-            f"effective: the largest multiple of L up to which the accuracy is at least {SOLVED:.0%} at every length"
+            f"effective: the largest multiple of L up to which the accuracy is at least {SOLVED_TEXT} at every length"
         )
     if machine_names(summary):
         lines["machine"] = "machine: where it was measured; times of different machines cannot be compared"

@@ -28,6 +28,7 @@ class Copy(EpisodeTask):
 
     summary = "repeat a string of random symbols"
     chance = 1 / SYMBOLS
+    length = 512
     version, symbols, others = 1, SYMBOLS, 2
 
     def answer(self, string: Tokens) -> Tokens:
