@@ -68,7 +68,7 @@ def placed(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         f"Does it matter {question(answers)}?",
         _spread(points, list(summary.loc[summary["effective"] > 0, "encoding"])),
         tuple(columns),
-        (f"accuracy in windows of {length} tokens by {place_name(answers).removesuffix(', at most')}",),
+        (f"accuracy in windows of {length} tokens by {place_name(answers).removesuffix(', fewer than')}",),
     )
 
 
@@ -91,7 +91,7 @@ def place_name(answers: pd.DataFrame) -> str:
     """What the bins are."""
     if is_depth(answers):
         return "depth of what was asked for, from the start of the window"
-    return "tokens back to what was asked for, at most"
+    return "tokens back to what was asked for, fewer than"
 
 
 def finding(summary: pd.DataFrame) -> str:
@@ -154,7 +154,7 @@ def _spread(points: pd.DataFrame, solving: list[str]) -> str:
     """The encoding whose accuracy depends most on the place, of those that solve the task at the training length."""
     spans = points.groupby("encoding")["accuracy"].agg(["min", "max"]).reindex(solving).dropna()
     if spans.empty:
-        return "Unknown: no encoding solves the task, and guesses are right at any place."
+        return "Unknown: no encoding solves the task at its training length."
     most = str((spans["max"] - spans["min"]).idxmax())
     low, high = spans.loc[most]
     return f"Most for {named(most)}, whose accuracy lies between {low:.3f} and {high:.3f}."

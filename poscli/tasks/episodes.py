@@ -74,7 +74,7 @@ class EpisodeTask(Task):
     protocols = ("answer",)
     columns: ClassVar = {"accuracy": ("float64", "share of the scored tokens that the model ranks first")}
     measured = "accuracy of the answers, by length and by gap"
-    length = 64
+    length = 32
     same_text = False
 
     version: ClassVar[int]  # raise it when the episodes of a seed change

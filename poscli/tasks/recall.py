@@ -33,7 +33,6 @@ class Recall(EpisodeTask):
     summary = f"give the values of {PAIRS} keys that stood in noise"
     measured = "accuracy of the answers, by length and by the gap to the pair"
     chance = 1 / VALUES
-    length = 32
     version, symbols, others = 1, VALUES, KEYS + 1
     shortest = 4 * PAIRS - 1
 
