@@ -30,6 +30,7 @@ class Copy(EpisodeTask):
     chance = 1 / SYMBOLS
     length = 512
     version, symbols, others = 1, SYMBOLS, 2
+    shortest = 2
 
     def answer(self, string: Tokens) -> Tokens:
         """The tokens that must follow the token COPY: those of the string, in any order that is always the same."""
