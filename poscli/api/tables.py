@@ -38,7 +38,7 @@ def results(out: str | Path = "results") -> pd.DataFrame:
 
 
 def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
-    """One row per encoding over its seeds, as in summary.csv: perplexities, gain, safe length and verdict.
+    """One row per encoding over its seeds, as in summary.csv: perplexities, gain, safe and effective length, verdict.
 
     `mix` compares runs on different corpora.
     """

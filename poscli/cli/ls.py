@@ -69,10 +69,10 @@ def corpora(json_: Json = False) -> None:
 
 @app.command()
 def tasks(json_: Json = False) -> None:
-    """List what a model can be asked to do."""
+    """List what a model can be asked to do, what is measured of it, and the accuracy of a guess."""
     from poscli.tasks import TASKS
 
-    _registered("task", TASKS, json_)
+    _registered("task", TASKS, json_, facts=("measured", "chance"))
 
 
 @app.command()
@@ -110,14 +110,20 @@ def suites(
     emit(json_, rows, lambda: _table(rows, ["suite", "title"], f"no suites in {folder}; name a folder with --folder"))
 
 
-def _registered(kind: str, registry: Registry[Any], json_: bool, *further: dict[str, str]) -> None:
-    """List a registry: each name with a line about it, or why it cannot be used here."""
-    rows = []
+def _registered(
+    kind: str, registry: Registry[Any], json_: bool, *further: dict[str, str], facts: tuple[str, ...] = ()
+) -> None:
+    """List a registry: each name with a line about it and attributes of the class, or why it cannot be used here."""
+    rows: list[dict[str, Any]] = []
     for name in registry.names():
         why = registry.missing(name)
-        rows.append({kind: name, "what": "" if why else _summary(registry.get(name)), "unavailable": why})
+        told = {"what": ""} | dict.fromkeys(facts)
+        if not why:
+            plugin = registry.get(name)
+            told = {"what": _summary(plugin)} | {fact: getattr(plugin, fact) for fact in facts}
+        rows.append({kind: name, **told, "unavailable": why})
     rows += [row | {"unavailable": ""} for row in further]
-    emit(json_, rows, lambda: _table(rows, [kind, "what", "unavailable"]))
+    emit(json_, rows, lambda: _table(rows, [kind, "what", *facts, "unavailable"]))
 
 
 def _summary(thing: Any) -> str:

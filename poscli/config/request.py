@@ -34,7 +34,8 @@ class TrainRequest(Frozen):
         None,
         ge=8,
         le=LONGEST_WINDOW,
-        description="Tokens in a training window, L; by default 512, and 256 (16 x 16 cells) for the task grid.",
+        description="Tokens in a training window, L; by default 512, 256 (16 x 16 cells) for the task grid, 32 for "
+        "passkey, recall, induction and recency.",
     )
     tokens: TokenCount = Field(2_000_000, description="Tokens to train on, such as 500k or 2M.")
     batch: int | None = Field(

@@ -15,7 +15,7 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.measure import Evaluation, EvaluationSetup, Measurements
 from poscli.evaluation.posthoc import with_encoding
 from poscli.evaluation.protocol import EvaluationSettings
-from poscli.evaluation.scoring import eval_rows, failed_rows, position_rows, recall_table, unit_rows
+from poscli.evaluation.scoring import answer_table, eval_rows, failed_rows, position_rows, recall_table, unit_rows
 from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
 from poscli.model.language_model import LanguageModel
@@ -129,6 +129,7 @@ def _tables(setup: EvaluationSetup, measured: Measurements) -> Tables:
         {
             "units": frame(list(unit_rows(setup, measured)), DETAILS["units"]),
             "recall": frame(list(recall_table(setup, measured)), DETAILS["recall"]),
+            "answers": frame(list(answer_table(setup, measured)), DETAILS["answers"]),
         },
     )
 

@@ -1,4 +1,4 @@
-"""From losses per token to the rows of eval.csv, units.csv, position.csv and recall.csv."""
+"""From losses per token to the rows of eval.csv, units.csv, position.csv, recall.csv and answers.csv."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from poscli.config.run import SCHEMA
+from poscli.evaluation.answers import answer_rows, depth_bins, gap_bins
 from poscli.evaluation.losses import Measured, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, Measurements
 from poscli.evaluation.plan import PAIRED
 from poscli.evaluation.recall import recall_rows
 from poscli.runs.schema import FULL
 from poscli.system.provenance import measured_on
-from poscli.tasks import Text
+from poscli.tasks import EpisodeTask, Text
+from poscli.tasks.episodes import DEPTH
 
 
 def eval_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[dict[str, Any]]:
@@ -76,6 +78,24 @@ def recall_table(setup: EvaluationSetup, measured: Measurements) -> Iterator[dic
         longest=longest,
     )
     yield from (run_columns(setup) | row for row in rows)
+
+
+def answer_table(setup: EvaluationSetup, measured: Measurements) -> Iterator[dict[str, Any]]:
+    """Rows of answers.csv: one per length, episode and bin of the place of what it asks for; none for other tasks."""
+    task, plan = setup.task, setup.plan
+    if not isinstance(task, EpisodeTask):
+        return
+    protocol, lengths = task.protocols[0], setup.settings.lengths
+    bins = depth_bins() if task.by == DEPTH else gap_bins(setup.settings.train_length, lengths[-1])
+    for length in lengths:
+        losses = measured[plan.measurement(length, FULL)].losses
+        if losses is None:
+            continue
+        scores = setup.scores(protocol, length)
+        back, right = task.text(length).distances(scores.spans, scores.scored), scores.of(losses, "accuracy")
+        common = run_columns(setup) | {"length": length, "chance": task.chance}
+        for row in answer_rows(back, right, units=scores.unit_names, length=length, by=task.by, bins=bins):
+            yield common | row
 
 
 def _cases(setup: EvaluationSetup) -> Iterator[tuple[int, str, str]]:

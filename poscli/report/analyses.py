@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from poscli.report.accuracy import answered, placed
 from poscli.report.analysis import Analysis
 from poscli.report.audit import audit
 from poscli.report.compared import compared
@@ -22,6 +23,8 @@ def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[A
         found += [compared(rows, group.units, baseline) if baseline else None, spread(rows, group.units)]
     found.append(known_limit(rows, summary))
     details = {name: table for name, table in group.details.items() if len(table)}
+    if "answers" in details:
+        found = [answered(details["answers"], summary), placed(details["answers"], summary), *found]
     if "recall" in details:
         found.append(recalled(details["recall"], summary))
     if "why/attribution" in details:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from poscli.drawing.style import styles_for
+from poscli.drawing.style import Styles, styles_for
+from poscli.report.accuracy import placed
 from poscli.report.analyses import analyses
 from poscli.report.caveats import caveats
 from poscli.report.collect import FIRST_COMMANDS
@@ -23,6 +25,9 @@ from poscli.report.sections import About, Group, Picture, Report, Section, split
 from poscli.report.summary import join, standings, summarize
 from poscli.system.errors import PoscliError, UsageError, near
 
+if TYPE_CHECKING:  # matplotlib takes a second to import
+    from poscli.report.figures import Drawing
+
 FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are full-width
 
 
@@ -37,7 +42,7 @@ def build_report(
     trained: Mapping[str, int] | None = None,
     about: About | None = None,
 ) -> Report:
-    """Write summary.csv, report.md, up to four pictures per section, and files.json to the folder `out`.
+    """Write summary.csv, report.md, up to five pictures per section, and files.json to the folder `out`.
 
     Each corpus and training length has its own section; `mix` puts corpora into one. `details` are the tables beside
     rows and positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are
@@ -93,28 +98,10 @@ def _draw(
     group: Group, summary: pd.DataFrame, trained: Mapping[str, int]
 ) -> tuple[dict[str, tuple[bytes, str]], list[str]]:
     """Draw one section in common styles: (PNG and alternative text by name, why others could not be drawn)."""
-    # matplotlib takes a second to import, and a summary does not need it
-    from poscli.report import figures
-    from poscli.report.recall_figure import recall_by_distance
-
     group, summary, model = named_once(group, summary)
-    rows, styles = group.rows, styles_for(*standings(summary), always=model)
-    scored = rows[rows["status"] == "ok"]
-    per_token = scored["bytes"].sum() / scored["tokens"].sum() if scored["tokens"].sum() else 1.0
-    origin = footnote(rows, headline(rows).perplexity, trained)
-    drawn: dict[str, Callable[[], figures.Drawing]] = {
-        "perplexity": lambda: figures.perplexity_by_length(rows, styles=styles, trained=trained),
-        "gain": lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained),
-        "position": lambda: figures.loss_by_position(
-            group.positions, styles=styles, bytes_per_token=per_token, origin=origin, guessing=untrained(rows)
-        ),
-    }
-    recall = group.details.get("recall")
-    if recall is not None and points_of(hits(recall))["from"].nunique() > 1:  # random text does not occur again
-        of_gain = footnote(rows, headline(rows).gain, trained)
-        drawn["recall"] = lambda: recall_by_distance(recall, styles=styles, origin=of_gain)
+    styles = styles_for(*standings(summary), always=model)
     pictures, missing = {}, []
-    for name, draw in drawn.items():
+    for name, draw in _drawings(group, summary, trained, styles).items():
         try:
             drawing = draw()
         except NothingToPlot as error:
@@ -122,3 +109,36 @@ def _draw(
             continue
         pictures[name] = (drawing.page.png(), drawing.alt)
     return pictures, missing
+
+
+def _drawings(
+    group: Group, summary: pd.DataFrame, trained: Mapping[str, int], styles: Styles
+) -> dict[str, Callable[[], Drawing]]:
+    """What to draw of one section, by name."""
+    # matplotlib takes a second to import, and a summary does not need it
+    from poscli.report import figures
+    from poscli.report.accuracy_figure import accuracy_by_length, accuracy_by_place
+    from poscli.report.recall_figure import recall_by_distance
+
+    rows = group.rows
+    scored = rows[rows["status"] == "ok"]
+    per_token = scored["bytes"].sum() / scored["tokens"].sum() if scored["tokens"].sum() else 1.0
+    origin = footnote(rows, headline(rows).perplexity, trained)
+    drawn: dict[str, Callable[[], Drawing]] = {}
+    answers, recall = (group.details.get(name, pd.DataFrame()) for name in ("answers", "recall"))
+    if len(answers):
+        drawn["accuracy"] = lambda: accuracy_by_length(answers, summary, styles=styles, origin=origin)
+        if placed(answers, summary):
+            drawn["place"] = lambda: accuracy_by_place(answers, summary, styles=styles, origin=origin)
+    drawn |= {
+        "perplexity": lambda: figures.perplexity_by_length(rows, styles=styles, trained=trained),
+        "gain": lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained),
+    }
+    if answers.empty:  # of an episode, only the answer has a loss that the training cared for
+        drawn["position"] = lambda: figures.loss_by_position(
+            group.positions, styles=styles, bytes_per_token=per_token, origin=origin, guessing=untrained(rows)
+        )
+    if len(recall) and points_of(hits(recall))["from"].nunique() > 1:  # random text does not occur again
+        of_gain = footnote(rows, headline(rows).gain, trained)
+        drawn["recall"] = lambda: recall_by_distance(recall, styles=styles, origin=of_gain)
+    return drawn

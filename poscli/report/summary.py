@@ -18,7 +18,10 @@ from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
-TAIL = ["growth", *GAIN, "safe", "verdict", "reason", "machine"]
+TAIL = ["growth", *GAIN, "safe", "effective", "verdict", "reason", "machine"]
+ACCURACY = "accuracy"  # the measure of the tasks that have right answers
+SOLVED = 0.9  # accuracy from which a task counts as solved at a length
+SOLVED_TEXT = f"{100 * SOLVED:.0f} %"
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
@@ -27,8 +30,9 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     Columns: corpus, fingerprint, train_length, max_length, encoding, seeds, parameters; per length ratio `ppl_4x`,
     `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over that
     at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte; `safe`,
-    the safe length as a multiple of L (empty with too few seeds);
-    `verdict`; `reason` of a failure; `machine`, on which it was measured, or several of them.
+    the safe length as a multiple of L (empty with too few seeds); `effective`, the effective length as a multiple of L
+    (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on which it was measured, or
+    several of them.
     `pooling.headline` chooses the protocols.
 
     Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
@@ -55,7 +59,8 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
         own = scores[scores["encoding"] == name].set_index("ratio")
         gain = gains[(gains["encoding"] == name) & (gains["ratio"] == ratios[-1])]
         verdict, reason = _judge(own, gain, ratios[-1], guessing.get(str(name), ""))
-        numbers = _line(runs, own, gain, ratios, measures) | {"safe": safe_ratio(gains[gains["encoding"] == name])}
+        numbers = _line(runs, own, gain, ratios, measures)
+        numbers |= {"safe": safe_ratio(gains[gains["encoding"] == name]), "effective": effective_ratio(own)}
         end = {"verdict": verdict, "reason": reason, "machine": ", ".join(machines(runs))}
         lines.append(head | {"encoding": name} | numbers | end)
     return _sorted(pd.DataFrame(lines))
@@ -75,6 +80,23 @@ def safe_ratio(gains: pd.DataFrame) -> float:
             break
         safe = float(point["ratio"])
     return safe
+
+
+def effective_ratio(scores: pd.DataFrame) -> float:
+    """The effective length of one encoding, from its points, indexed by the ratio: a multiple of L.
+
+    It is the largest length at which, as at all shorter ones, the mean accuracy of its seeds is at least SOLVED, and 0
+    if it is not at L. NaN if the task has no accuracy. (Hsieh et al., 2024, arXiv:2404.06654, call this the effective
+    context size.)
+    """
+    if ACCURACY not in scores or scores[ACCURACY].isna().all():
+        return math.nan
+    effective = 0.0
+    for ratio, point in scores.sort_index().iterrows():
+        if point["failed"] or not point[ACCURACY] >= SOLVED:
+            break
+        effective = float(ratio)
+    return effective
 
 
 def records(summary: pd.DataFrame) -> list[dict[str, Any]]:

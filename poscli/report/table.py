@@ -10,7 +10,7 @@ import pandas as pd
 from poscli.drawing.text import amount, number, signed
 from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.pooling import Headline
-from poscli.report.summary import GAIN, machine_names, measures_of, ratio_name, ratios_of
+from poscli.report.summary import GAIN, SOLVED_TEXT, machine_names, measures_of, ratio_name, ratios_of
 from poscli.report.verdicts import HARM_BPB, MEANING, NOT_TRAINED, can_win
 
 
@@ -40,6 +40,8 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
     columns.append(_gains(f"gain {last}", summary, wide))
     if summary["safe"].notna().any():
         columns.append(Column("safe", tuple("-" if v != v else ratio_name(v) for v in summary["safe"])))
+    if summary["effective"].notna().any():
+        columns.append(Column("effective", tuple(ratio_name(v) if v > 0 else "-" for v in summary["effective"])))
     if machines := machine_names(summary):
         columns.append(_words("machine", machines))
     return [*columns, _words("verdict", summary["verdict"])]
@@ -69,6 +71,10 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
         lines["safe"] = (
             f"safe: the largest multiple of L up to which the interval over at least {FEWEST_SEEDS} seeds excludes a "
             f"harm of {HARM_BPB} bits per byte, compared with the context cut to L"
+        )
+    if summary["effective"].notna().any():
+        lines["effective"] = (
+            f"effective: the largest multiple of L up to which the accuracy is at least {SOLVED_TEXT} at every length"
         )
     if machine_names(summary):
         lines["machine"] = "machine: where it was measured; times of different machines cannot be compared"

@@ -1,6 +1,7 @@
 """The columns of the tables of an evaluation beside eval.csv and position.csv: one file per table.
 
-`units.csv` and `recall.csv` are written by every evaluation, those in the folder `why` by `poscli extrapolate --why`.
+`units.csv`, `recall.csv` and `answers.csv` are written by every evaluation, those in the folder `why` by
+`poscli extrapolate --why`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,16 @@ RECALL_COLUMNS: Columns = {
     "to": ("int64", "largest distance of this bin, inclusive; 0 for new"),
     "tokens": ("int64", "tokens of this kind at these distances"),
     **GAIN_COLUMNS,
+}
+
+ANSWER_COLUMNS: Columns = LENGTH_COLUMN | {
+    "unit": ("str", "number of the episode, as in units.csv"),
+    "by": ("str", "what from and to are: depth (percent of the window, from its start), or gap (tokens back)"),
+    "from": ("int64", "smallest depth or gap of this bin: the place of the token that the answer repeats"),
+    "to": ("int64", "largest depth or gap of this bin, inclusive"),
+    "tokens": ("int64", "scored tokens of the episode in this bin"),
+    "right": ("int64", "those of them that the model ranks first"),
+    "chance": ("float64", "share that a guess gets right which knows the task and not the text"),
 }
 
 ATTRIBUTION_COLUMNS: Columns = {
@@ -112,6 +123,7 @@ KEY_TOKEN_COLUMNS: Columns = {
 OF_EVALUATION: dict[str, Columns] = {
     "units": RUN_COLUMNS | UNIT_COLUMNS,
     "recall": RUN_COLUMNS | RECALL_COLUMNS,
+    "answers": RUN_COLUMNS | ANSWER_COLUMNS,
 }
 OF_WHY: dict[str, Columns] = {
     "why/attribution": RUN_COLUMNS | ATTRIBUTION_COLUMNS,

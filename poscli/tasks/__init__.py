@@ -1,12 +1,14 @@
 """Tasks: what is asked of a model.
 
-task.py has the base class, and text.py and grid_text.py the documents to evaluate on; every other file is a task.
+task.py has the base class, episodes.py that of synthetic tasks, and text.py and grid_text.py the documents to evaluate
+on; every other file is a task.
 """
 
+from poscli.tasks.episodes import EpisodeTask
 from poscli.tasks.task import IGNORED, TASKS, Batch, Task
 from poscli.tasks.text import HeldOut, Spans, Text
 
-__all__ = ["IGNORED", "TASKS", "Batch", "HeldOut", "Spans", "Task", "Text", "open_task", "task_columns"]
+__all__ = ["IGNORED", "TASKS", "Batch", "EpisodeTask", "HeldOut", "Spans", "Task", "Text", "open_task", "task_columns"]
 
 
 def open_task(name: str, corpus: str, tokenizer: str) -> Task:

@@ -50,6 +50,8 @@ class Task(ABC):
     summary: ClassVar[str]  # one line for `poscli ls tasks`
     protocols: ClassVar[tuple[str, ...]]  # names of the protocols of its evaluation
     columns: ClassVar[dict[str, tuple[str, str]]] = {}  # further columns of eval.csv: (dtype, meaning)
+    measured: ClassVar[str] = "perplexity and context gain"  # by its evaluation, for `poscli ls tasks`
+    chance: ClassVar[float | None] = None  # accuracy of a guess that knows the rule and not the text; None: no accuracy
     length: ClassVar[int] = 512  # tokens in a training window, unless another number is asked for
     axes: ClassVar[int] = 1  # of the tokens' positions: 1 for a line of text, 2 for the cells of a grid
     same_text: ClassVar[bool] = True  # True: `text` is the same at every length, so that lengths share measurements

@@ -1,0 +1,160 @@
+"""Right answers of a synthetic task: by length, and by where in the window lay what was asked for.
+
+Intervals are over the seeds of an encoding and over episodes, which all seeds share; with few seeds, over episodes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from poscli.drawing.text import listed, named
+from poscli.evaluation.intervals import FEWEST_SEEDS, two_level_interval
+from poscli.report.analysis import Analysis
+from poscli.report.summary import SOLVED_TEXT, ratio_name
+from poscli.report.table import Column
+from poscli.tasks.episodes import DEPTH
+
+POINT = ["seeds", "tokens", "accuracy", "low", "high"]
+FEWEST_TOKENS = 50  # in a bin; with fewer, its accuracy is not shown
+
+
+def by_length(answers: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy of each encoding at each length, from the rows of answers.csv: columns as in POINT, with `ratio`."""
+    points = _points(answers, ["encoding", "length"])
+    return points.assign(ratio=points["length"] / answers["train_length"].iloc[0])
+
+
+def by_place(answers: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy at the longest length by encoding and bin (`from`, `to`), without bins of too few tokens."""
+    points = _points(answers[answers["length"] == answers["length"].max()], ["encoding", "from", "to"])
+    return points[points["tokens"] >= FEWEST_TOKENS].reset_index(drop=True)
+
+
+def answered(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis:
+    """The accuracy of every encoding by length, and up to which length it solves the task."""
+    points = by_length(answers)
+    names, ratios = _names(points, summary), sorted(set(points["ratio"]))
+    effective = summary.set_index("encoding")["effective"]
+    columns = [Column("encoding", tuple(names), right=False)]
+    columns += [Column(f"{ratio_name(ratio)} [95 %]", _cells(points, names, "ratio", ratio)) for ratio in ratios]
+    columns.append(Column("effective", tuple(_length(effective[name], answers) for name in names)))
+    chance = answers["chance"].iloc[0]
+    return Analysis(
+        "Is what was asked for found?",
+        f"{finding(summary)} Chance is {chance:.3f}.",
+        tuple(columns),
+        (
+            "accuracy: the share of the tokens of the answers that the model ranks first, with its 95 % interval over "
+            f"{resampled(points)}; chance: that of a guess which knows the task and not the text",
+            f"effective: the longest window up to which the accuracy is at least {SOLVED_TEXT} at every length",
+        ),
+    )
+
+
+def placed(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
+    """The accuracy at the longest length by depth or gap; None if too few tokens were scored for that."""
+    points = by_place(answers)
+    if points["from"].nunique() < 2:
+        return None
+    names, length = _names(points, summary), int(answers["length"].max())
+    columns = [Column("encoding", tuple(names), right=False)]
+    for first, last in sorted(set(zip(points["from"], points["to"], strict=True))):
+        name = f"{first} to {last + 1} %" if is_depth(answers) else f"{first} to {last}"
+        columns.append(Column(name, _cells(points, names, "from", first, interval=False)))
+    return Analysis(
+        f"Does it matter {question(answers)}?",
+        _spread(points, list(summary.loc[summary["effective"] > 0, "encoding"])),
+        tuple(columns),
+        (f"accuracy in windows of {length} tokens by {place_name(answers).removesuffix(', fewer than')}",),
+    )
+
+
+def resampled(points: pd.DataFrame) -> str:
+    """What the intervals of these points are over."""
+    return "seeds and episodes" if points["seeds"].max() >= FEWEST_SEEDS else "episodes"
+
+
+def is_depth(answers: pd.DataFrame) -> bool:
+    """Whether the bins are depths in percent of the window, and not gaps in tokens."""
+    return answers["by"].iloc[0] == DEPTH
+
+
+def question(answers: pd.DataFrame) -> str:
+    """What the bins tell, as the rest of a question."""
+    return "where in the window it lies" if is_depth(answers) else "how far back it lies"
+
+
+def place_name(answers: pd.DataFrame) -> str:
+    """What the bins are."""
+    if is_depth(answers):
+        return "depth of what was asked for, from the start of the window"
+    return "tokens back to what was asked for, fewer than"
+
+
+def finding(summary: pd.DataFrame) -> str:
+    """Which encodings solve the task, and up to which length."""
+    known = summary.sort_values("effective", ascending=False, kind="stable")
+    solved = known[known["effective"] > 0]
+    if solved.empty:
+        return f"No encoding answers {SOLVED_TEXT} right, not even at its training length."
+    told = []
+    for ratio, part in solved.groupby("effective", sort=False):
+        told.append(f"{listed(list(part['encoding']), 6)} up to {ratio_name(float(ratio))}")
+    unsolved = listed(list(known.loc[~(known["effective"] > 0), "encoding"]), 6)
+    end = f"; {unsolved} at no length" if unsolved else ""
+    return f"At least {SOLVED_TEXT} of the answers are right with {', '.join(told)}{end}."
+
+
+def _points(answers: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Accuracy with its interval for each group of rows; columns: the key, and POINT."""
+    totals = answers.groupby([*key, "run_id", "unit"], sort=False)[["right", "tokens"]].sum()
+    lines = [(*group, *_point(part)) for group, part in totals.groupby(key)]
+    return pd.DataFrame(lines, columns=[*key, *POINT])
+
+
+def _point(part: pd.DataFrame) -> tuple[int, int, float, float, float]:
+    """(seeds, tokens of a seed, accuracy, low, high) of one encoding, on the episodes that all of its runs have."""
+    right, tokens = (part[name].unstack("run_id").dropna() for name in ("right", "tokens"))
+    if right.empty:
+        return part.index.get_level_values("run_id").nunique(), 0, math.nan, math.nan, math.nan
+    counts = tokens.iloc[:, 0].to_numpy(float)
+    found = two_level_interval(right.to_numpy(float).T, counts)
+    low, high = (float(np.clip(end, 0, 1)) for end in (found.low, found.high))
+    return found.seeds, int(counts.sum()), found.estimate, low, high
+
+
+def _names(points: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
+    """The encodings with an accuracy, in the order of the summary."""
+    return [name for name in summary["encoding"] if name in set(points["encoding"])]
+
+
+def _cells(
+    points: pd.DataFrame, names: list[str], column: str, value: float, *, interval: bool = True
+) -> tuple[str, ...]:
+    """The accuracies of these encodings where a column has a value, as text."""
+    at = points[points[column] == value].set_index("encoding").reindex(names)
+    cells = []
+    for accuracy, low, high in at[["accuracy", "low", "high"]].itertuples(index=False):
+        ends = f" [{low:.3f}, {high:.3f}]" if interval and low == low else ""
+        cells.append("-" if accuracy != accuracy else f"{accuracy:.3f}{ends}")
+    return tuple(cells)
+
+
+def _length(ratio: float, answers: pd.DataFrame) -> str:
+    """An effective length as text: a multiple of the training length, and in tokens."""
+    if not ratio > 0:
+        return "-"
+    return f"{ratio_name(ratio)} ({round(ratio * answers['train_length'].iloc[0])})"
+
+
+def _spread(points: pd.DataFrame, solving: list[str]) -> str:
+    """The encoding whose accuracy depends most on the place, of those that solve the task at the training length."""
+    spans = points.groupby("encoding")["accuracy"].agg(["min", "max"]).reindex(solving).dropna()
+    if spans.empty:
+        return "Unknown: no encoding solves the task at its training length."
+    most = str((spans["max"] - spans["min"]).idxmax())
+    low, high = spans.loc[most]
+    return f"Most for {named(most)}, whose accuracy lies between {low:.3f} and {high:.3f}."
