@@ -13,7 +13,7 @@ from poscli.drawing.axes import draw as draw_line
 from poscli.drawing.bars import Bar, BarPage
 from poscli.drawing.page import End, Failure, Page, failure_rows
 from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
-from poscli.drawing.text import amount, low_to_high, number
+from poscli.drawing.text import amount, counted, low_to_high, number
 from poscli.evaluation.measure import PASS_TOKENS
 
 MOST_LINES = 8  # the most costly encodings get a line each; the others share a band
@@ -230,7 +230,7 @@ def _made(rows: pd.DataFrame) -> str:
     """How the numbers were measured, for a footnote: machine, model, turns."""
     good = rows[rows["status"] == "ok"]
     row = good.iloc[-1]
-    on = row["device"] if row["device"] != "cpu" else f"{row['machine']}, {row['threads']} threads"
+    on = row["device"] if row["device"] != "cpu" else f"{row['machine']}, {counted(row['threads'], 'threads')}"
     turns = low_to_high(good["repeats"])
     model = f"{row['layers']} layers of width {row['width']}, {row['heads']} heads, {row['dtype']}"
     return f"{on}; torch {row['torch']}; {model}; {turns} turns."

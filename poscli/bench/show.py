@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from poscli.drawing.text import amount, listed, number
+from poscli.drawing.text import amount, counted, listed, number
 
 LEGEND = (
     "x none: time over that of `none`, measured in turns; the line of `none` itself shows the noise of this machine. "
@@ -88,7 +88,7 @@ def _limits(limits: pd.DataFrame) -> Table:
     """A line per limit of the machine."""
     first = limits.iloc[0]
     table = _table(("limit", "dtype", "of what"), ["shape", "rate", "least ms", "ms", "most ms"])
-    table.title = f"limits of {first['machine']} ({first['device']}), {first['threads']} threads"
+    table.title = f"limits of {first['machine']} ({first['device']}), {counted(first['threads'], 'threads')}"
     for _, row in limits.iterrows():
         times = [number(1000 * row[name]) for name in ("seconds_min", "seconds", "seconds_max")]
         rate = f"{number(row['rate'])} {row['unit']}"
