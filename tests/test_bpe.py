@@ -149,7 +149,6 @@ def test_training_again_gives_the_same(corpus: Corpus, file: Path, tmp_path: Pat
 
 def test_only_the_training_split_is_learned_from(corpus: Corpus, file: Path, tmp_path: Path, cache: Path) -> None:
     """The split of a single document depends on its size and its lines near the cut, which stay as they are."""
-
     content = file.read_text(encoding="utf-8")
     at = content.rfind("wizards")
     (tmp_path / "changed.txt").write_text(content[:at] + "lizards" + content[at + 7 :], encoding="utf-8")

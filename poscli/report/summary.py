@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from poscli.drawing.text import distinct
 from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
@@ -16,7 +17,7 @@ from poscli.report.verdicts import HARM_BPB, NOT_TESTED, NOT_TRAINED, can_win, i
 from poscli.report.verdicts import verdict as judge
 from poscli.system.errors import UsageError
 
-HEAD = ["corpus", "fingerprint", "train_length", "max_length", "encoding", "seeds", "parameters"]
+HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
 TAIL = ["growth", *GAIN, "safe", "verdict", "reason", "machine"]
 
@@ -24,10 +25,10 @@ TAIL = ["growth", *GAIN, "safe", "verdict", "reason", "machine"]
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     """One row per encoding over its seeds, best perplexity at the longest length first, untrained and failed ones last.
 
-    Columns: corpus, fingerprint, train_length, max_length, encoding, seeds, parameters; per length ratio `ppl_4x`,
-    `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over that
-    at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte; `safe`,
-    the safe length as a multiple of L (empty with too few seeds);
+    Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
+    `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length
+    over that at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per
+    byte; `safe`, the safe length as a multiple of L (empty with too few seeds);
     `verdict`; `reason` of a failure; `machine`, on which it was measured, or several of them.
     `pooling.headline` chooses the protocols.
 
@@ -44,6 +45,7 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     head = {
         "corpus": ", ".join(sorted(set(rows["corpus"]))),
         "fingerprint": ", ".join(prints),
+        "tokenizer": "",
         "train_length": train_length,
         "max_length": int(rows["length"].max()),
     }
@@ -57,6 +59,7 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
         verdict, reason = _judge(own, gain, ratios[-1], guessing.get(str(name), ""))
         numbers = _line(runs, own, gain, ratios, measures) | {"safe": safe_ratio(gains[gains["encoding"] == name])}
         end = {"verdict": verdict, "reason": reason, "machine": ", ".join(machines(runs))}
+        head["tokenizer"] = ", ".join(distinct(runs["tokenizer"])) if "tokenizer" in runs else ""
         lines.append(head | {"encoding": name} | numbers | end)
     return _sorted(pd.DataFrame(lines))
 

@@ -101,6 +101,12 @@ class Run:
         return self.env["corpus"]["fingerprint"]
 
     @property
+    def tokenizer(self) -> str:
+        """The spec of its tokenizer with the tokenizer's fingerprint in brackets, which `bytes` does not have."""
+        mark = self.env.get("corpus", {}).get("tokenizer_fingerprint", "")
+        return f"{self.config.tokenizer} ({mark})" if mark else self.config.tokenizer
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of its checkpoints; those of a recalibration are in the folder of its evaluation."""
         return (self.folder if self.recalibration else self.home) / CHECKPOINTS
