@@ -119,6 +119,7 @@ def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> 
 def _made(protocol: str, length: int, ratio: float) -> dict:
     return {
         "schema": SCHEMA,
+        "tokenizer": "bytes",
         "stride": length if protocol == "nonoverlapping" else 128,
         "seconds": 0.4 * ratio,
         "tokens_per_s": 150000.0,

@@ -406,6 +406,7 @@ def test_a_corpus_of_words(poems: Path, cache: Path) -> None:
         "fingerprint": words.fingerprint,
         "vocab": 260,
         "tokenizer": WORDS,
+        "tokenizer_fingerprint": "words-1",
     }
     again = load_corpus(f"text:{poems}", tokenizer=WORDS, cache=cache)
     assert again.describe() == words.describe()

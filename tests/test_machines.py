@@ -22,7 +22,7 @@ from poscli.runs.run import EVAL, Run
 from poscli.runs.schema import ADDED_COLUMNS, EVAL_COLUMNS
 from poscli.system.provenance import cpu, machine, measured_on
 
-OLD_COLUMNS = [name for name in EVAL_COLUMNS if name not in ADDED_COLUMNS]
+OLD_COLUMNS = [name for name in EVAL_COLUMNS if name not in {*ADDED_COLUMNS, "tokenizer"}]
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,7 @@ def test_rows_of_earlier_versions_are_read_with_empty_texts(measured: Run) -> No
         measured.files.write(EVAL, old.to_csv(index=False))
         read = evaluation(measured)
         assert (read[list(ADDED_COLUMNS)] == "").all(axis=None)
+        assert set(read["tokenizer"]) == {"bytes"}  # from the run's configuration
         assert {name: kind.kind for name, kind in read.dtypes.items()} == {n: k.kind for n, k in new.dtypes.items()}
         pd.testing.assert_frame_equal(read[OLD_COLUMNS], new[OLD_COLUMNS])
         both = pd.concat([evaluations([measured]).rows, new.assign(run_id="new-1")])

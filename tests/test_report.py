@@ -36,6 +36,7 @@ from poscli.report import (
     trained_tokens,
 )
 from poscli.report.caveats import caveats
+from poscli.report.comparison import compared_with
 from poscli.report.figures import Drawing, context_gain_by_length, loss_by_position, perplexity_by_length
 from poscli.report.folder import write_folder
 from poscli.report.guessing import untrained
@@ -765,3 +766,64 @@ def test_an_ok_row_without_a_finite_loss_is_nonfinite(rows: pd.DataFrame) -> Non
     broken = change(rows, (rows["encoding"] == "rope") & (rows["length"] == 4096), nll=math.inf)
     points = pool(broken, "sliding").set_index(["encoding", "length"])
     assert points.loc[("rope", 4096), "status"] == "nonfinite"
+
+
+# --- runs of several tokenizers
+
+
+def of_two_tokenizers() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Runs on bytes, and runs with tokens of 4 bytes whose losses per token are 5 times as large."""
+    ours, of_bytes = results(corpus="stdlib")
+    theirs, of_tokens = results(fingerprint="77aa88bb99cc")
+    five = ["nll", "nll_low", "nll_high", "gain", "gain_low", "gain_high", "unigram", "chance", "guess_gain_low"]
+    theirs = theirs.assign(tokenizer="bpe:300 (bpe1-0123456789abcdef)", bytes=4 * theirs["tokens"])
+    theirs = theirs.assign(**{name: 5 * theirs[name] for name in five})
+    theirs = theirs.assign(ppl=np.exp(theirs["nll"]), bpb=theirs["nll"] / math.log(2) / 4)
+    of_tokens = of_tokens.assign(nll=5 * of_tokens["nll"])
+    return pd.concat([ours, theirs], ignore_index=True), pd.concat([of_bytes, of_tokens], ignore_index=True)
+
+
+def test_several_tokenizers_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        build_report(*of_two_tokenizers(), tmp_path)
+    assert "tokenizers bpe:300 (6 runs) and bytes (6 runs)" in str(caught.value)
+    assert "--mix compares them in bits per byte" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_tokenizers_are_mixed_in_bits_per_byte_only(tmp_path: Path) -> None:
+    rows, positions = of_two_tokenizers()
+    report = build_report(rows, positions, tmp_path, mix=True)
+    (section,) = report.sections
+    table = section.summary.set_index("encoding")
+    ours, theirs = table.loc["alibi [bytes]"], table.loc["alibi [bpe:300]"]
+    assert theirs["bpb_16x"] == pytest.approx(1.25 * ours["bpb_16x"])  # 5 times the nats on 4 times the bytes
+    assert theirs["gain_bpb"] == pytest.approx(1.25 * ours["gain_bpb"])
+    assert list(section.summary["bpb_16x"].dropna()) == sorted(section.summary["bpb_16x"].dropna())
+    text = text_of(report)
+    told = text.lower().replace("perplexity.png", "").replace("perplexity scripts", "")  # of papers
+    assert "perplexity" not in told
+    assert "bits per byte, reading windows of 1, 2, ... times L = 256 tokens" in text
+    assert "bpe:300: 256 tokens are about 1024 bytes (4 each)" in text.replace("1.02k", "1024")
+    assert "sliding 131k (of 21 documents)" in text  # tokens, not bytes
+    written = pd.read_csv(tmp_path / "summary.csv")
+    assert written.filter(regex="^ppl_|^growth$").isna().all(axis=None)
+    ends = section.group.positions[section.group.positions["to"] == 4096].set_index("encoding")["nll"]
+    assert ends["alibi [bpe:300]"] == pytest.approx(1.25 * ends["alibi [bytes]"])
+
+
+def test_runs_of_other_tokenizers_are_not_paired(tmp_path: Path) -> None:
+    rows, _ = of_two_tokenizers()
+    group = split(rows, frame([], POSITION_COLUMNS), {"units": units_of(rows)}, mix=True)[0]
+    assert group.units is not None
+    found = compared_with(group.rows, group.units, "alibi [bytes]").set_index("encoding")["word"]
+    assert set(found["rope [bpe:300]"]) == {"not compared"}
+    assert "not compared" not in set(found["rope [bytes]"])
+
+
+def test_a_report_says_how_many_bytes_a_window_is(tmp_path: Path) -> None:
+    rows, positions = of_two_tokenizers()
+    own = rows["tokenizer"] != "bytes"
+    assert "bpe:300: 256 tokens are about" in text_of(build_report(rows[own], positions, tmp_path / "a"))
+    assert "Bytes in a window" not in text_of(build_report(rows[~own], positions, tmp_path / "b"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from cli_runner import ROOT, SUITE, cli, snapshot
+from cli_runner import ROOT, SUITE, cli, errors, snapshot
 
 from poscli.config import suite as suites
 from poscli.config.resolve import resolve
@@ -244,3 +244,14 @@ def test_the_demo_holds_out_enough_documents_at_its_longest_length():
     settings = extrapolation.settings_of(resolve(suite.train, "none", 0, CPU), suite.extrapolate)
     spans = Plan(open_task("language", "stdlib", "bytes"), settings).spans("fixed", settings.max_len)
     assert len(set(spans[:, 0])) >= FEWEST_DOCUMENTS
+
+
+def test_parts_of_other_tokenizers_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    suite = tmp_path / "two.toml"
+    suite.write_text(SUITE + '[[part]]\ntrain.tokenizer = "bytes"\n[[part]]\ntrain.tokenizer = "bpe:300"\n')
+    result = cli("run", suite, "--out", tmp_path / "results")
+    assert result.code == 2
+    (line,) = errors(result)
+    assert "the tokenizers bpe:300, bytes" in line
+    assert "poscli report --mix" in line
+    assert not (tmp_path / "results").exists()

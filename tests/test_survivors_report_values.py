@@ -164,7 +164,14 @@ def summary(*lines: tuple[str, float, float, str], **changes: object) -> pd.Data
     table = pd.DataFrame(lines, columns=["encoding", "ppl_1x", "ppl_4x", "verdict"])
     return table.assign(
         **{"corpus": "c", "fingerprint": "f", "train_length": 8, "max_length": 32, "seeds": 1, "parameters": 100}
-        | {"machine": "", "bpb_1x": 1.0, "bpb_4x": 2.0, "growth": table["ppl_4x"] / table["ppl_1x"], "reason": ""}
+        | {
+            "machine": "",
+            "tokenizer": "bytes",
+            "bpb_1x": 1.0,
+            "bpb_4x": 2.0,
+            "growth": table["ppl_4x"] / table["ppl_1x"],
+            "reason": "",
+        }
         | {"gain_bpb": 0.1, "gain_bpb_low": 0.05, "gain_bpb_high": 0.2, "safe": NAN, "effective": NAN}
         | changes
     )

@@ -10,6 +10,7 @@ from poscli.report import About, Report, build_report, collect, trained_tokens
 from poscli.report.comparison import compare_runs, on_corpus, pick
 from poscli.report.explain import explanations
 from poscli.report.over_seeds import Units
+from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
 from poscli.report.sections import split
 from poscli.report.summary import join, summarize
 from poscli.runs import results as files
@@ -40,11 +41,12 @@ def results(out: str | Path = "results") -> pd.DataFrame:
 def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
     """One row per encoding over its seeds, as in summary.csv: perplexities, gain, safe and effective length, verdict.
 
-    `mix` compares runs on different corpora.
+    `mix` compares runs on different corpora, and those of different tokenizers, which have no perplexities then.
     """
     tables = collect(Path(out) / "runs", task_columns())
+    refuse_several_tokenizers(tables.rows, mix=mix)
     groups = split(tables.rows, tables.positions, tables.details, mix=mix)
-    return join([summarize(group.rows, mix=True) for group in groups])
+    return join([without_perplexities(summarize(group.rows, mix=True)) for group in groups])
 
 
 def compare(

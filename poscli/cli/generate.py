@@ -121,11 +121,10 @@ def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
 
 def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) -> None:
     """Print a prompt and its continuation."""
-    from poscli.data.tokenizers import tokenizer
     from poscli.model.generate import generate as stream
-    from poscli.runs.load import load_trained
+    from poscli.runs.load import load_tokenizer, load_trained
 
-    model, coder = load_trained(run, draw.device), tokenizer(run.config.tokenizer)
+    model, coder = load_trained(run, draw.device), load_tokenizer(run)
     if model.vocab != coder.vocab:
         raise UsageError(f"{run.id} was trained on the task {run.config.task}, not on text; choose another")
     begun = coder.encode(os.fsencode(prompt)).tolist()  # as typed, even if it is not UTF-8

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def report(
     to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/report.")] = None,
-    mix: Annotated[bool, typer.Option("--mix", help="Compare runs on different corpora in one table.")] = False,
+    mix: Annotated[
+        bool, typer.Option("--mix", help="Compare runs on different corpora, or of different tokenizers.")
+    ] = False,
     baseline: Annotated[
         str, typer.Option("--baseline", help="Compare all encodings with this one.", autocompletion=complete.encodings)
     ] = "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from poscli.config.run import RunConfig
-from poscli.data.tokenizers import TOKENIZERS
+from poscli.data.tokenizers import tokenizer_class
 from poscli.equation import Encoding, Shape
 from poscli.specs import build, parse, plugins_among
 from poscli.system import plugins
@@ -21,9 +21,8 @@ def source_hashes(encoding: str, task: str, tokenizer: str, shape: Shape) -> dic
     same of its parents: 16 hex digits. UsageError or PluginError for what cannot be loaded.
     """
     classes: dict[str, type] = {name_of(type(part)): type(part) for part in plugins_among(_layers(encoding, shape))}
-    kind = tokenizer.partition(":")[0]
     classes[task] = TASKS.get(task)
-    classes[tokenizer] = TOKENIZERS.get(kind if kind in TOKENIZERS.names() else tokenizer)
+    classes[tokenizer] = tokenizer_class(tokenizer)
     return {name: source_hash(cls) for name, cls in sorted(classes.items()) if is_outside(cls)}
 
 

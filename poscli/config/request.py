@@ -97,7 +97,8 @@ class ExtrapolateRequest(Frozen):
         DEFAULT_NGRAM,
         ge=1,
         le=64,
-        description="Tokens that must occur again, in the table of recall by distance: 4 to 8 suit bytes.",
+        description="Tokens that must occur again, in the table of recall by distance: 4 to 8 suit bytes, 2 or 3 "
+        "longer tokens.",
     )
     why: bool = Field(
         False, description="Also ask why each model breaks and whether it uses its context; half as long again."

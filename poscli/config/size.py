@@ -20,7 +20,7 @@ from poscli.system.memory import unaffordable
 from poscli.system.ranks import ranks
 
 VOCAB = 257  # of the tokenizer `bytes`; a count that is exact for a task takes the task's own
-SLICE_NUMBERS = 1 << 25  # logits of a checkpoint that are in memory at once: 128 MiB in float32
+SLICE_NUMBERS = 1 << 25  # logits that are in memory at once in an evaluation: 128 MiB in float32
 NUMBER = 4  # bytes of a weight, a gradient and an optimizer's number
 
 # Numbers per parameter in a training step: weight, gradient, two moments of AdamW; Muon has one moment, and its batches
@@ -68,11 +68,11 @@ def training_bytes(config: RunConfig, device: torch.device, vocab: int = VOCAB) 
 def evaluation_bytes(config: RunConfig, device: torch.device, *, batch: int, length: int, vocab: int = VOCAB) -> float:
     """Peak memory of a forward pass over `batch` windows of `length` tokens, with the weights."""
     needs = _needs(config, device, training=False)
-    if config.checkpoint is not None:  # whose logits are computed in slices
-        vocab = min(vocab, SLICE_NUMBERS // (batch * length))
-    activations = estimate(config.model, vocab, needs, batch=batch, length=length, training=False)
     number = NUMBER if config.checkpoint is None else getattr(torch, config.precision).itemsize
-    return number * run_parameters(config, vocab) + activations
+    weights = number * run_parameters(config, vocab)
+    if not config.model.memory:  # then logits are computed in slices
+        vocab = min(vocab, SLICE_NUMBERS // (batch * length))
+    return weights + estimate(config.model, vocab, needs, batch=batch, length=length, training=False)
 
 
 def refuse_unaffordable(config: RunConfig, device: torch.device) -> None:

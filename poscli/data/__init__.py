@@ -1,7 +1,7 @@
 """Corpora: documents, split into training and held-out ones, as memory-mapped arrays of tokens.
 
 A corpus is named by a spec such as `stdlib`, `text:PATH` or `hf:REPO`; each kind is one file in corpora/. A tokenizer
-turns documents into tokens; each is one file in tokenizers/.
+turns documents into tokens; each is one file in tokenizers/. `bpe:SIZE` is trained on the corpus that it encodes.
 
 Read in this order: corpus.py (the result), source.py (what a kind provides), corpora/__init__.py (registry of kinds),
 one kind such as corpora/text.py, tokenizers/__init__.py, splitting.py (which documents are held out), build.py
@@ -18,7 +18,8 @@ from poscli.data.corpora import CORPORA, Kind, kind_of, optimum_of, source_of
 from poscli.data.corpus import Corpus, Split, check_trainable
 from poscli.data.disk_cache import load_or_build
 from poscli.data.sampler import batch
-from poscli.data.tokenizers import TOKENIZERS, Tokenizer
+from poscli.data.tokenizers import TOKENIZERS, Tokenizer, TrainedTokenizer
+from poscli.system.console import warn_once
 
 __all__ = [
     "CORPORA",
@@ -27,6 +28,7 @@ __all__ = [
     "Kind",
     "Split",
     "Tokenizer",
+    "TrainedTokenizer",
     "batch",
     "check_trainable",
     "kind_of",
@@ -42,4 +44,7 @@ def load_corpus(spec: str, *, tokenizer: str = "bytes", cache: Path | None = Non
     UsageError if a spec cannot be understood, and DataError if the data is missing, unreadable, too short or cannot
     be downloaded.
     """
-    return load_or_build(source_of(spec), tokenizers.tokenizer(tokenizer), cache)
+    corpus = load_or_build(source_of(spec), tokenizers.tokenizer(tokenizer), cache)
+    if isinstance(corpus.tokenizer, TrainedTokenizer) and (why := corpus.tokenizer.shortage):
+        warn_once(f"{corpus.spec}: {why}")
+    return corpus

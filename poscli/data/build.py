@@ -14,7 +14,7 @@ import numpy as np
 
 from poscli.data.source import Document
 from poscli.data.splitting import StoredDocument, cut_point, fingerprint, split_documents
-from poscli.data.tokenizers import Tokenizer
+from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
 
@@ -27,7 +27,7 @@ class Built(NamedTuple):
 
 
 def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer, folder: Path) -> Built:
-    """Write {train,valid}.{tokens,starts}.npy into an empty folder.
+    """Write {train,valid}.{tokens,starts}.npy into an empty folder, and TRAINED if the tokenizer is to be trained.
 
     Empty documents are dropped. Raises DataError if a split would be empty, and OSError if the disk fails.
     """
@@ -41,11 +41,21 @@ def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer,
         for name, part in (("train", train), ("valid", valid)):
             if not part:
                 raise DataError(f"{spec} holds no text for the {name} split; name splits that do as @TRAIN[,VALID]")
+        if isinstance(tokenizer, TrainedTokenizer):
+            tokenizer = _trained(tokenizer, train, spool)
+            (folder / TRAINED).write_bytes(tokenizer.content)
+        for name, part in (("train", train), ("valid", valid)):
             lengths = _write_tokens(folder / f"{name}.tokens.npy", part, spool, tokenizer)
             np.save(folder / f"{name}.starts.npy", np.cumsum([0, *lengths], dtype=np.int64))
     path.unlink()
     sizes = {"train": sum(document.size for document in train), "valid": sum(document.size for document in valid)}
     return Built(fingerprint(train, valid, tokenizer.fingerprint), sizes)
+
+
+def _trained(tokenizer: TrainedTokenizer, documents: list[StoredDocument], spool: BinaryIO) -> TrainedTokenizer:
+    """The tokenizer, trained on documents."""
+    note(f"training the tokenizer {tokenizer.name} on {sum(document.size for document in documents)} bytes")
+    return tokenizer.trained(tokenizer.train(_read(document, spool) for document in documents))
 
 
 def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocument]:

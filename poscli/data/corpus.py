@@ -47,7 +47,8 @@ class Corpus:
 
     def describe(self) -> dict[str, Any]:
         """The corpus in env.json and in `--json`; only a tokenizer with a fingerprint is named, so not `bytes`."""
-        tokenizer = {"tokenizer": self.tokenizer.name} if self.tokenizer.fingerprint else {}
+        own = self.tokenizer
+        tokenizer = {"tokenizer": own.name, "tokenizer_fingerprint": own.fingerprint} if own.fingerprint else {}
         splits = {"train": self.train, "valid": self.valid}
         sizes = {name: {"documents": split.documents, "bytes": split.bytes} for name, split in splits.items()}
         named = {"spec": self.spec, "fingerprint": self.fingerprint, **tokenizer, "vocab": self.vocab}

@@ -1,12 +1,13 @@
 """Built corpora on disk: one folder per corpus, tokenizer and state of the sources. Safe to delete at any time.
 
-    CACHE/<name>-<key>/   {train,valid}.{tokens,starts}.npy   index.json
+    CACHE/<name>-<key>/   {train,valid}.{tokens,starts}.npy   index.json   tokenizer.json
 
 CACHE is the folder that the caller gives, $POSCLI_CACHE, or the user's cache folder. The key hashes the split rule, the
 canonical spec, the source's stamp (paths, sizes and times of files) and the tokenizer's fingerprint. An edited file
-therefore changes the key, and a corpus that is found needs neither its sources nor a network.
+therefore changes the key, and a corpus that is found needs neither its sources nor a network. A tokenizer that is
+trained on the corpus is in the same folder, in tokenizer.json; other tokenizers have no such file.
 
-index.json holds the size and SHA-256 of every array, and ends in a SHA-256 of its own content. A folder in which
+index.json holds the size and SHA-256 of every other file, and ends in a SHA-256 of its own content. A folder in which
 anything differs from what was written is built again. Folders appear under their final name only after all their files
 have reached the disk.
 """
@@ -30,7 +31,7 @@ from poscli.data.build import build_arrays
 from poscli.data.corpus import Corpus, Split
 from poscli.data.source import Source
 from poscli.data.splitting import RULE
-from poscli.data.tokenizers import Tokenizer
+from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.cache_folder import cache_folder
 from poscli.system.console import note
 from poscli.system.errors import DataError
@@ -114,7 +115,8 @@ def _build(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
     try:
         documents, origin = source.read()
         built = build_arrays(source.spec, documents, tokenizer, partial)
-        files = {name: (_synced(partial / name).st_size, sha256(partial / name)) for name in ARRAYS}
+        names = [*ARRAYS, *([TRAINED] if isinstance(tokenizer, TrainedTokenizer) else [])]
+        files = {name: (_synced(partial / name).st_size, sha256(partial / name)) for name in names}
         index = {"key": folder.name, "spec": source.spec, **built._asdict(), "origin": dict(origin), "files": files}
         text = json.dumps({**index, "checksum": _checksum(index)}, indent=2)
         (partial / INDEX).write_text(text, encoding="utf-8")
@@ -160,6 +162,8 @@ def _load(tokenizer: Tokenizer, folder: Path) -> Corpus:
             raise Damaged(f"{INDEX} belongs to {index['key']}")
         for name, (size, digest) in index["files"].items():
             _check(folder / name, size, digest)
+        if isinstance(tokenizer, TrainedTokenizer):
+            tokenizer = tokenizer.trained((folder / TRAINED).read_bytes())
         train, valid = (_split(folder, name, index["bytes"][name]) for name in ("train", "valid"))
         return Corpus(index["spec"], index["fingerprint"], tokenizer, train, valid, index["origin"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, EOFError) as error:

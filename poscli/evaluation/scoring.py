@@ -138,6 +138,7 @@ def _provenance(setup: EvaluationSetup, found: Measured, length: int) -> dict[st
     return run_columns(setup) | {
         "schema": SCHEMA,
         "corpus": config.corpus,
+        "tokenizer": setup.run.tokenizer,
         "length": length,
         "ratio": length / config.length,
         "status": found.status,

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from poscli.attention import TUNING, Choice, Engine, Inputs, Place, attend, choose
 from poscli.config.run import ModelConfig
+from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
 from poscli.model.cache import Cache, LayerCache, Memory
 from poscli.model.loss import vocabulary_loss
@@ -143,8 +144,14 @@ class Model(nn.Module):
         return self.head(self._states(tokens_BT, cache, memory))
 
     def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Logits `[B, T, V]` of all tokens, as one slice: the vocabulary is small."""
-        yield slice(None), self(tokens_BT)
+        """Logits `[B, n, V]` of slices of the tokens, in order: one slice, unless the vocabulary is large."""
+        count, step = tokens_BT.shape[1], max(1, SLICE_NUMBERS // (len(tokens_BT) * self.vocab))
+        if count <= step or self.config.memory:
+            yield slice(None), self(tokens_BT)
+            return
+        x_BTW = self._states(tokens_BT, None, None)
+        for first in range(0, count, step):
+            yield slice(first, first + step), self.head(x_BTW[:, first : first + step])
 
     def under(self, encodings: Sequence[Encoding]) -> Self:
         """A copy that shares its weights, with these encodings on its layers."""

@@ -19,6 +19,7 @@ from poscli.report.guessing import untrained
 from poscli.report.markdown import report_markdown
 from poscli.report.named_once import named_once
 from poscli.report.origin import footnote
+from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
 from poscli.report.pooling import NothingToPlot, headline
 from poscli.report.recalled import hits, points_of
 from poscli.report.sections import About, Group, Picture, Report, Section, split
@@ -44,15 +45,17 @@ def build_report(
 ) -> Report:
     """Write summary.csv, report.md, up to five pictures per section, and files.json to the folder `out`.
 
-    Each corpus and training length has its own section; `mix` puts corpora into one. `details` are the tables beside
-    rows and positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are
-    compared with; UsageError if there is none of that name. `trained` (from
-    `trained_tokens`) adds the training budget to footnotes. `about` is what the rows cannot tell, such as a title.
+    Each corpus and training length has its own section; `mix` puts corpora into one. Runs of several tokenizers are a
+    UsageError without `mix`, and with it they are compared in bits per byte. `details` are the tables beside rows and
+    positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are compared with;
+    UsageError if there is none of that name. `trained` (from `trained_tokens`) adds the training budget to footnotes.
+    `about` is what the rows cannot tell, such as a title.
     Files of an earlier report in the folder that are not written again are removed. All pictures are drawn before the
     first file is written, so that an error leaves the earlier report as it was.
     """
     if rows.empty:
         raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
+    refuse_several_tokenizers(rows, mix=mix)
     names = sorted(set(rows["encoding"]))
     baseline = as_written(baseline, names)
     if baseline and baseline not in names:
@@ -62,7 +65,7 @@ def build_report(
     sections = tuple(
         _section(group, out, trained, contents, baseline) for group in split(rows, positions, details, mix=mix)
     )
-    summary = join([section.summary for section in sections])
+    summary = join([without_perplexities(section.summary) for section in sections])
     files = (out / PAGE, out / TABLE, *(out / name for name in contents), out / LIST)
     report = Report(sections, summary, files, about or About())
     contents[TABLE] = for_spreadsheets(summary).to_csv(index=False, lineterminator="\n").encode()

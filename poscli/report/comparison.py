@@ -145,7 +145,7 @@ def difference(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units) -> dict[s
     """
     ours, theirs = _paired(ours[sound(ours)], theirs[sound(theirs)])
     nothing = {"seeds": 0, "documents": 0, "difference": np.nan, "low": np.nan, "high": np.nan, "p": np.nan}
-    if ours.empty:
+    if ours.empty or set(ours["fingerprint"]) != set(theirs["fingerprint"]):  # then units are of different text
         return nothing
     at = (str(ours["protocol"].iloc[0]), int(ours["length"].iloc[0]))
     mine, other = (units.losses(list(table["run_id"]), *at) for table in (ours, theirs))

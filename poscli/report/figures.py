@@ -33,6 +33,7 @@ from poscli.report.bands import bands
 from poscli.report.findings import gain_finding, perplexity_finding, position_finding
 from poscli.report.guessing import untrained
 from poscli.report.origin import footnote, unit_of
+from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import LN2, NothingToPlot, headline, pool, the_train_length
 from poscli.report.summary import ratio_name
 from poscli.report.verdicts import NOT_TRAINED
@@ -60,6 +61,8 @@ def perplexity_by_length(
     """
     protocol = headline(rows).perplexity
     train_length, unit = the_train_length(rows), unit_of(rows)
+    per_byte = is_per_byte(rows)
+    score, read = ("bits per byte", "token") if per_byte else (f"perplexity per {unit}", unit)
     points, good, guessing = *_points(rows, protocol, "ppl"), untrained(rows)
     styles = styles or _styles(points, "ppl")
     failures = _failures(points, styles)
@@ -69,14 +72,15 @@ def perplexity_by_length(
     told = bands(page.axes, _lines(points, "ppl"), styles, rows[rows["protocol"] == protocol])
     length_axis(page.axes, sorted(set(points["length"])), train_length)
     scale = _log_where_wide(page.axes, good["ppl"])
-    name_axes(page.axes, LENGTH_AXIS, f"perplexity per {unit}{scale} (lower is better)")
+    name_axes(page.axes, LENGTH_AXIS, f"{score}{scale} (lower is better)")
     headroom(page.axes)
     mark_training(page.axes, train_length)
     page.label_ends(_ends(good, "ppl", styles, _marking(_perplexity_label, guessing)), failures)
     title = f"Which encodings still predict well at {ratio_name(last / train_length)} their training length?"
-    heading = f"perplexity at {last} (times its own at {train_length})"
+    named = "bits per byte" if per_byte else "perplexity"
+    heading = f"{named} at {last} (times its own at {train_length})"
     note = f"{footnote(rows, protocol, trained)} {told}"
-    return _finish(page, title, perplexity_finding(points, unit, guessing), heading, note)
+    return _finish(page, title, perplexity_finding(points, read, guessing, named), heading, note)
 
 
 def context_gain_by_length(

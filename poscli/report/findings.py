@@ -7,6 +7,7 @@ from collections.abc import Collection
 import pandas as pd
 
 from poscli.drawing.text import listed, named, number
+from poscli.report.per_byte import is_summed_per_byte
 from poscli.report.summary import ratio_name
 from poscli.report.verdicts import (
     BREAKS,
@@ -40,7 +41,9 @@ PHRASES = {
 }
 
 
-def perplexity_finding(points: pd.DataFrame, unit: str, guessing: Collection[str] = ()) -> str:
+def perplexity_finding(
+    points: pd.DataFrame, unit: str, guessing: Collection[str] = (), score: str = "perplexity"
+) -> str:
     """The best and the worst encoding at the longest length, those `guessing`, and those without a number there."""
     last = points["length"].max()
     end = _judged(points[points["length"] == last].dropna(subset=["ppl"]), guessing).sort_values("ppl")
@@ -49,9 +52,9 @@ def perplexity_finding(points: pd.DataFrame, unit: str, guessing: Collection[str
     best, worst = end.iloc[0], end.iloc[-1]
     text = f"Reading {last} {unit}s at once, {named(best['encoding'])}"
     if len(end) == 1:
-        text += f" has perplexity {number(best['ppl'])}."
+        text += f" has {score} {number(best['ppl'])}."
     else:
-        text += f" is best (perplexity {number(best['ppl'])}) and {named(worst['encoding'])} worst"
+        text += f" is best ({score} {number(best['ppl'])}) and {named(worst['encoding'])} worst"
         text += f" ({number(worst['ppl'])})."
     return f"{text} {_left_out(points, guessing)}".strip()
 
@@ -96,10 +99,13 @@ def answer(summary: pd.DataFrame) -> str:
     parts = []
     if len(scored):
         best = scored.iloc[0]
-        own = f", {number(best['growth'])}x its own at {length}" if last > length and best["growth"] > 0 else ""
+        per_byte = is_summed_per_byte(summary)
+        grown = last > length and best["growth"] > 0 and not per_byte
+        own = f", {number(best['growth'])}x its own at {length}" if grown else ""
+        score = "bits per byte" if per_byte else "perplexity"
         parts.append(
             f"Trained on windows of {length} tokens and reading {last} ({ratio}), {named(best['encoding'])} predicts "
-            f"best (perplexity {number(best[f'ppl_{ratio}'])}{own})."
+            f"best ({score} {number(best[f'ppl_{ratio}'])}{own})."
         )
     seen = list(dict.fromkeys(summary["verdict"]))
     for word in [*(word for word in PHRASES if word in seen), *(word for word in seen if word not in PHRASES)]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import number, signed
+from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import headline, sound
 from poscli.report.verdicts import only_guesses
 from poscli.runs.schema import FULL
@@ -23,12 +24,13 @@ def untrained(rows: pd.DataFrame) -> dict[str, str]:
         losses = zip(runs["nll"], runs["guess_gain_low"], runs[["unigram", "chance"]].min(axis=1), strict=True)
         guesses = [loss for loss in losses if only_guesses(*loss)]
         if guesses:
-            found[str(name)] = _reason(*guesses[0], seeds=(len(guesses), len(runs)))
+            unit = "byte" if is_per_byte(rows) else "token"
+            found[str(name)] = _reason(*guesses[0], seeds=(len(guesses), len(runs)), unit=unit)
     return found
 
 
-def _reason(nll: float, gain_low: float, guess: float, seeds: tuple[int, int]) -> str:
+def _reason(nll: float, gain_low: float, guess: float, seeds: tuple[int, int], unit: str = "token") -> str:
     some = f"{seeds[0]} of {seeds[1]} seeds: " if seeds[0] < seeds[1] else ""
     close = f" (the 95 % interval of the difference begins at {signed(gain_low)})" if nll < guess else ""
-    loss = f"its loss at its training length is {number(nll)} nats per token"
+    loss = f"its loss at its training length is {number(nll)} nats per {unit}"
     return f"{some}{loss}, and guessing costs {number(guess)}{close}"

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from poscli.drawing.text import number
 from poscli.report.findings import answer
 from poscli.report.origin import facts
+from poscli.report.per_byte import is_summed_per_byte
 from poscli.report.pooling import headline, pool
 from poscli.report.sections import Report, Section
 from poscli.report.summary import ratio_name
@@ -88,6 +89,7 @@ def _section(section: Section, trained: Mapping[str, int]) -> dict[str, Any]:
         "summary": markdown_table(summary_columns(summary)),
         "legend": legend(summary, headline(rows)),
         "pictures": section.pictures,
+        "score": "Bits per byte" if is_summed_per_byte(summary) else "Perplexity",
         "longest": f"{last} ({ratio_name(last / int(summary['train_length'].iloc[0]))})",
         "protocols": markdown_table(_protocols(rows, summary)),
         "analyses": [

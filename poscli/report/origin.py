@@ -8,6 +8,7 @@ import pandas as pd
 
 from poscli.data import kind_of
 from poscli.drawing.text import distinct, listed, low_to_high
+from poscli.report.per_byte import scored_tokens, windows_in_bytes
 
 UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the column
 
@@ -22,7 +23,7 @@ def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int] | Non
         f"Corpus {corpora(rows)}",
         f"trained at L = {low_to_high(set(rows['train_length']))}" + (f" on {budget}" if budget else ""),
         f"protocol {protocol}" + (f", stride {stride}" if stride else ""),
-        f"{low_to_high(set(scored['tokens']))} tokens of {low_to_high(set(scored['documents']))} documents scored",
+        f"{low_to_high(set(scored_tokens(scored)))} tokens of {low_to_high(set(scored['documents']))} documents scored",
         seeds(rows),
         f"all but {rows['model'].iloc[0]} are this model under another encoding" if "model" in rows else "",
         ", ".join(distinct(scored["device"]) + distinct(scored["dtype"])),
@@ -34,14 +35,16 @@ def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str
     """How the numbers of a section were made, as (fact, value); facts without a value are left out."""
     scored, strided = rows[rows["status"] == "ok"], scored_at_the_end(rows)
     per_protocol = "; ".join(
-        f"{protocol} {low_to_high(part['tokens'])} (of {low_to_high(part['documents'])} documents)"
+        f"{protocol} {low_to_high(scored_tokens(part))} (of {low_to_high(part['documents'])} documents)"
         for protocol, part in scored.groupby("protocol")
     )
     protocols = ", ".join(dict.fromkeys(strided["protocol"]))
     found = {
         "Corpus": _list(rows["corpus"]),
         "Fingerprint": _list(rows["fingerprint"]),
+        "Tokenizer": _list(rows["tokenizer"]) if "tokenizer" in rows else "",
         "Training length L": _list(rows["train_length"]),
+        "Bytes in a window": windows_in_bytes(rows),
         "Trained on": _budget(rows, trained),
         "Lengths evaluated": _list(rows["length"]),
         "Tokens scored per length": per_protocol,

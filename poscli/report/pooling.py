@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from poscli.report.per_byte import TOKENS, is_per_byte
 from poscli.runs.schema import EVAL_COLUMNS, FULL, perplexity
 from poscli.system.errors import PoscliError, UsageError
 
@@ -50,7 +51,9 @@ def headline(rows: pd.DataFrame) -> Headline:
 
 def task_measures(rows: pd.DataFrame) -> list[str]:
     """The numeric columns that a task added to the schema, such as `accuracy`, if any row has a number there."""
-    added = rows[[name for name in rows.columns if name not in (*EVAL_COLUMNS, *SEED_COLUMNS)]].select_dtypes("number")
+    added = rows[[name for name in rows.columns if name not in (*EVAL_COLUMNS, *SEED_COLUMNS, TOKENS)]].select_dtypes(
+        "number"
+    )
     return [str(name) for name in added.columns if added[name].notna().any()]
 
 
@@ -58,8 +61,9 @@ def pool(rows: pd.DataFrame, protocol: str, variant: str = FULL) -> pd.DataFrame
     """One point per (encoding, length) of one protocol and variant, over its seeds, sorted by both.
 
     `status` is `ok` or the first failure among the seeds; `failed` counts failed seeds. Numbers come from the seeds
-    that have one. `gain` and its interval are in bits per byte. Measures of a task are averaged over seeds. Rows with
-    SEED_COLUMNS have intervals over seeds; without them, the intervals are over documents only.
+    that have one. `gain` and its interval are in bits per byte; of rows of several tokenizers, `ppl` and its interval
+    are, too. Measures of a task are averaged over seeds. Rows with SEED_COLUMNS have intervals over seeds; without
+    them, the intervals are over documents only.
     """
     measures = task_measures(rows)
     rows = rows if SEED_COLUMNS[0] in rows else rows.assign(**dict.fromkeys(SEED_COLUMNS, math.nan))
@@ -70,7 +74,10 @@ def pool(rows: pd.DataFrame, protocol: str, variant: str = FULL) -> pd.DataFrame
     }  # a hundred times faster to cut than a table
     groups = sorted(chosen.groupby(["encoding", "length"]).indices.items())
     points = [_point({name: values[at] for name, values in columns.items()}, measures) for _, at in groups]
-    return pd.DataFrame(points, columns=[*POINT, *measures])
+    table = pd.DataFrame(points, columns=[*POINT, *measures])
+    if is_per_byte(rows):  # the score is then the loss in bits per byte, which its logarithm was
+        table[["ppl", "ppl_low", "ppl_high"]] = np.log(table[["ppl", "ppl_low", "ppl_high"]].astype(float)) / LN2
+    return table
 
 
 def sound(rows: pd.DataFrame) -> pd.Series:

@@ -17,6 +17,7 @@ from poscli.drawing.text import amount, listed, number
 from poscli.report.analysis import Analysis
 from poscli.report.origin import corpora
 from poscli.report.over_seeds import Units, with_intervals
+from poscli.report.per_byte import is_per_byte, per_byte, positions_per_byte, spec_of
 from poscli.system.notebook import html_table
 from poscli.system.text import printable_line
 
@@ -117,9 +118,9 @@ def _group(part: pd.DataFrame, positions: pd.DataFrame, details: Details, slug: 
     return Group(
         title=f"{corpora(part)}, trained at L = {part['train_length'].iloc[0]}",
         slug=slug,
-        rows=rows if units is None else with_intervals(rows, units),
-        positions=_of_runs(positions, labels),
-        details=tables,
+        rows=per_byte(rows if units is None else with_intervals(rows, units)),
+        positions=positions_per_byte(_of_runs(positions, labels), rows),
+        details={name: table for name, table in tables.items() if name != "recall" or not is_per_byte(rows)},
         units=units,
         notes=tuple(notes),
     )
@@ -140,8 +141,11 @@ def _printable(table: pd.DataFrame) -> pd.DataFrame:
 def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
     """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how."""
     kept = {"encoding": "first", "seed": "first", "fingerprint": "first", "parameters": "max"}
-    runs = rows.groupby("run_id").agg(kept)
+    runs = rows.groupby("run_id").agg(kept | ({"tokenizer": "first"} if is_per_byte(rows) else {}))
     labels, encoding = runs["encoding"].copy(), runs["encoding"]
+    if is_per_byte(rows):
+        labels = labels + " [" + runs["tokenizer"].map(spec_of) + "]"
+        runs["encoding"] = labels
     for column, tell in (("fingerprint", lambda mark: str(mark)[:6]), ("parameters", lambda count: amount(count))):
         several = runs.groupby("encoding")[column].transform("nunique") > 1
         labels = labels.where(~several, labels + " [" + runs[column].map(tell) + "]")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from poscli.drawing.text import distinct
 from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
@@ -16,7 +17,7 @@ from poscli.report.verdicts import HARM_BPB, NOT_TESTED, NOT_TRAINED, can_win, i
 from poscli.report.verdicts import verdict as judge
 from poscli.system.errors import UsageError
 
-HEAD = ["corpus", "fingerprint", "train_length", "max_length", "encoding", "seeds", "parameters"]
+HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
 TAIL = ["growth", *GAIN, "safe", "effective", "verdict", "reason", "machine"]
 ACCURACY = "accuracy"  # the measure of the tasks that have right answers
@@ -27,11 +28,11 @@ SOLVED_TEXT = f"{100 * SOLVED:.0f} %"
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     """One row per encoding over its seeds, best perplexity at the longest length first, untrained and failed ones last.
 
-    Columns: corpus, fingerprint, train_length, max_length, encoding, seeds, parameters; per length ratio `ppl_4x`,
-    `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over that
-    at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte; `safe`,
-    the safe length as a multiple of L (empty with too few seeds); `effective`, the effective length as a multiple of L
-    (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on which it was measured, or
+    Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
+    `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over
+    that at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte;
+    `safe`, the safe length as a multiple of L (empty with too few seeds); `effective`, the effective length as a multiple
+    of L (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on which it was measured, or
     several of them.
     `pooling.headline` chooses the protocols.
 
@@ -48,6 +49,7 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     head = {
         "corpus": ", ".join(sorted(set(rows["corpus"]))),
         "fingerprint": ", ".join(prints),
+        "tokenizer": "",
         "train_length": train_length,
         "max_length": int(rows["length"].max()),
     }
@@ -62,6 +64,7 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
         numbers = _line(runs, own, gain, ratios, measures)
         numbers |= {"safe": safe_ratio(gains[gains["encoding"] == name]), "effective": effective_ratio(own)}
         end = {"verdict": verdict, "reason": reason, "machine": ", ".join(machines(runs))}
+        head["tokenizer"] = ", ".join(distinct(runs["tokenizer"])) if "tokenizer" in runs else ""
         lines.append(head | {"encoding": name} | numbers | end)
     return _sorted(pd.DataFrame(lines))
 

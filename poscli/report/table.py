@@ -9,6 +9,7 @@ import pandas as pd
 
 from poscli.drawing.text import amount, number, signed
 from poscli.evaluation.intervals import FEWEST_SEEDS
+from poscli.report.per_byte import is_summed_per_byte
 from poscli.report.pooling import Headline
 from poscli.report.summary import GAIN, SOLVED_TEXT, machine_names, measures_of, ratio_name, ratios_of
 from poscli.report.verdicts import HARM_BPB, MEANING, NOT_TRAINED, can_win
@@ -31,10 +32,13 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
     if (summary["seeds"] > 1).any():
         columns.append(Column("seeds", tuple(map(str, summary["seeds"]))))
     columns.append(Column("params", tuple(map(amount, summary["parameters"]))))
-    heads = [f"ppl {ratios[0]}", *ratios[1:]]  # later heads omit "ppl" to keep the table narrow
+    per_byte = is_summed_per_byte(summary)
+    score = "bpb" if per_byte else "ppl"
+    heads = [f"{score} {ratios[0]}", *ratios[1:]]  # later heads omit the score to keep the table narrow
     columns += [_numbers(head, summary, f"ppl_{ratio}") for head, ratio in zip(heads, ratios, strict=True)]
-    columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
-    columns.append(_numbers(f"bpb {last}", summary, f"bpb_{last}"))
+    if not per_byte:
+        columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
+        columns.append(_numbers(f"bpb {last}", summary, f"bpb_{last}"))
     for measure in _task_measures(summary):
         columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
     columns.append(_gains(f"gain {last}", summary, wide))
@@ -56,6 +60,9 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
         "growth": f"growth: perplexity at {last} over that at 1x",
         "bpb": f"bpb {last}: bits per byte at {last}",
     }
+    if is_summed_per_byte(summary):
+        told = f"bpb 1x, 2x, ...: bits per byte, reading windows of 1, 2, ... times L = {length} tokens"
+        lines = {"ppl": f"{told} ({protocols.perplexity})"}
     for measure in _task_measures(summary):
         lines[measure] = f"{measure} {last}: {measure} of the task at {last} ({protocols.perplexity})"
     if "excess" in lines:

@@ -17,6 +17,7 @@ from poscli.report.comparison import BETTER, WORSE
 from poscli.report.findings import answer
 from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
+from poscli.report.per_byte import is_per_byte, spec_of
 from poscli.report.pooling import LN2, headline, task_measures
 from poscli.report.sections import Report, Section, split
 from poscli.report.summary import ratio_name, summarize
@@ -157,6 +158,7 @@ class _LengthColumns:
     """The columns of `lengths_table`, chosen by the protocols and measures in the rows."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
+        self.several_tokenizers = is_per_byte(rows)  # then perplexities of different rows do not compare
         self.chosen, self.measures = headline(rows), task_measures(rows)
         others = [name for name in dict.fromkeys(rows["protocol"]) if name != self.chosen.gain]
         self.protocols = others or [self.chosen.perplexity]
@@ -174,7 +176,9 @@ class _LengthColumns:
         chosen = self.chosen.perplexity
         scored = model.loc[chosen] if chosen in model.index else model.iloc[0]
         cells = [
-            scored["encoding"] + (f", seed {scored['seed']}" if scored["seed"] else ""),
+            scored["encoding"]
+            + (f" [{spec_of(scored['tokenizer'])}]" if self.several_tokenizers else "")
+            + (f", seed {scored['seed']}" if scored["seed"] else ""),
             f"{scored['length']} ({ratio_name(scored['ratio'])})",
             *(number(model.loc[name, "ppl"]) if name in model.index else "-" for name in self.protocols),
             *(number(scored.get(name, float("nan"))) for name in ("bpb", *self.measures)),

@@ -1,10 +1,11 @@
-"""The trained model of a run."""
+"""The trained model of a run, and its tokenizer."""
 
 from __future__ import annotations
 
 import torch
 
 from poscli.config.plugins import check_plugins
+from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer, tokenizer
 from poscli.model.initialise import fresh_model
 from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
@@ -29,6 +30,17 @@ def load_trained(run: Run, device: torch.device) -> Model:
     UsageError for a checkpoint, which is no model of poscli.
     """
     return load_for_training(run, device).eval().requires_grad_(False)
+
+
+def load_tokenizer(run: Run) -> Tokenizer:
+    """The tokenizer of a run. One that was trained on the corpus is read from the run's folder, not from the corpus.
+
+    CorruptError if its file is missing or not what training wrote.
+    """
+    made = tokenizer(run.config.tokenizer)
+    if not isinstance(made, TrainedTokenizer):
+        return made
+    return made.trained((run.training if run.trained else run).files.read(TRAINED))
 
 
 def load_for_training(run: Run, device: torch.device) -> Model:

@@ -29,6 +29,9 @@ from poscli.system.errors import CorruptError
 
 Rows = list[dict[str, Any]]
 
+TOKENIZER = "tokenizer"
+LATER = ADDED_COLUMNS | {TOKENIZER: EVAL_COLUMNS[TOKENIZER]}  # columns that tables of earlier versions lack
+
 
 def write_training_log(run: Run, rows: Rows) -> None:
     """Write train.csv."""
@@ -108,10 +111,10 @@ def evaluated_parts(run: Run) -> list[Run]:
 
 def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
     """The rows of eval.csv; `measures` are columns that tasks add, kept where the file has them."""
-    expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in ADDED_COLUMNS}
-    table = parse_table(run.files.read(EVAL), run.eval_csv, expected, ADDED_COLUMNS | (measures or {}))
-    missing = [name for name in ADDED_COLUMNS if name not in table]
-    return table.assign(**{name: pd.Series("", table.index, "str") for name in missing})
+    expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in LATER}
+    table = parse_table(run.files.read(EVAL), run.eval_csv, expected, LATER | (measures or {}))
+    known = dict.fromkeys(ADDED_COLUMNS, "") | {TOKENIZER: run.tokenizer}
+    return table.assign(**{n: pd.Series(text, table.index, "str") for n, text in known.items() if n not in table})
 
 
 def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:

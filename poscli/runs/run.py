@@ -7,10 +7,12 @@ import json
 import os
 import time
 import tomllib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from poscli.config.run import SCHEMA, Recalibration, RunConfig, slug, write_run_config
@@ -99,6 +101,12 @@ class Run:
         return self.env["corpus"]["fingerprint"]
 
     @property
+    def tokenizer(self) -> str:
+        """The spec of its tokenizer with the tokenizer's fingerprint in brackets, which `bytes` does not have."""
+        mark = self.env.get("corpus", {}).get("tokenizer_fingerprint", "")
+        return f"{self.config.tokenizer} ({mark})" if mark else self.config.tokenizer
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of its checkpoints; those of a recalibration are in the folder of its evaluation."""
         return (self.folder if self.recalibration else self.home) / CHECKPOINTS
@@ -177,9 +185,13 @@ def evaluated_as(run: Run, encoding: str, recalibration: Recalibration | None = 
     return Run(folder, config, run.env, trained=run.config.encoding, recalibration=recalibration)
 
 
-def create(folder: Path, config: RunConfig, env: dict[str, Any]) -> Run:
-    """A new run in a folder whose lock this process holds."""
+def create(
+    folder: Path, config: RunConfig, env: dict[str, Any], files: Mapping[str, bytes] = MappingProxyType({})
+) -> Run:
+    """A new run in a folder whose lock this process holds, with further files by name."""
     run = Run(folder, config, env)
+    for name, content in files.items():
+        run.files.write(name, content)
     run.files.write(ENV, json.dumps(env, indent=2) + "\n")
     run.files.write(CONFIG, write_run_config(config))  # the last one: a folder without it is no run yet
     return run

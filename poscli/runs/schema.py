@@ -78,6 +78,7 @@ EVAL_COLUMNS: Columns = {
     "poscli": ("str", "version of poscli"),
     "commit": ("str", "commit of the source tree, if known"),
     **ADDED_COLUMNS,
+    "tokenizer": ("str", "spec of the tokenizer, and in brackets its fingerprint, which `bytes` does not have"),
 }
 
 # What identifies the run in the other tables of an evaluation, and the length of its windows.

@@ -22,6 +22,11 @@ from poscli.tasks import open_task
 
 def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
     """The jobs of a suite, without repetitions; UsageError or DataError if any of them cannot be done."""
+    if len(names := sorted({part.train.tokenizer for part in suite.parts()})) > 1:
+        raise UsageError(
+            f"the parts of the suite have the tokenizers {', '.join(names)}, whose perplexities one report cannot "
+            "compare; write a suite for each, and compare their runs with `poscli report --mix`"
+        )
     jobs = [job for part in suite.parts() for job in _jobs_of_part(part, device, runs)]
     return list({job.config: job for job in jobs}.values())
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data import Corpus, batch, check_trainable, load_corpus, optimum_of
+from poscli.data import Corpus, TrainedTokenizer, batch, check_trainable, load_corpus, optimum_of
+from poscli.data.tokenizers import TRAINED
 from poscli.tasks.task import TASKS, Batch, Task
 from poscli.tasks.text import OpenedText, Text
 
@@ -28,6 +29,8 @@ class Language(Task):
     def __init__(self, data: Corpus) -> None:
         self.data = data
         self.corpus, self.fingerprint, self.vocab = data.spec, data.fingerprint, data.vocab
+        if isinstance(data.tokenizer, TrainedTokenizer):
+            self.files = {TRAINED: data.tokenizer.content}
         self.bytes_per_token = data.train.bytes / (len(data.train.tokens) - data.train.documents)
 
     @classmethod

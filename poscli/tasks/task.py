@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,6 +61,7 @@ class Task(ABC):
     fingerprint: str  # equal fingerprints mean equal text, token for token
     vocab: int
     bytes_per_token: float = 1.0  # of the training text
+    files: Mapping[str, bytes] = MappingProxyType({})  # by name, what a run keeps of the text in its own folder
 
     @classmethod
     @abstractmethod

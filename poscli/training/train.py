@@ -41,7 +41,7 @@ def train(config: RunConfig, task: Task, runs: Path, device: torch.device, *, sh
             model = fresh_model(config, task.vocab, device)
             _announce(model)
             if ranks().first and not run.env:
-                run = create(folder, config, _environment(model, task, device))
+                run = create(folder, config, _environment(model, task, device), task.files)
         trainer = Trainer(run, model, task, sharded=sharded)
         if trainer.step:
             note(f"{run.id}: going on from step {trainer.step} of {config.steps}")

@@ -2,20 +2,24 @@
 
 Each file of this package is one tokenizer and registers its class. Other packages offer theirs through the entry-point
 group `poscli.data.tokenizers`. A spec is a name (`bytes`), a name with an argument (`NAME:ARGUMENT`), or, for a class
-that is registered nowhere, `package.module:Class`.
+that is registered nowhere, `package.module:Class`. A `TrainedTokenizer` learns its tokens from the training text of a
+corpus.
 """
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from poscli.system.errors import UsageError
 from poscli.system.registry import Registry, subclass_of
+
+TRAINED = "tokenizer.json"  # the file of what a trained tokenizer has learned, in the cache and in a run's folder
 
 
 class Tokenizer(ABC):
@@ -58,18 +62,54 @@ class Tokenizer(ABC):
         """The bytes that token ids stand for; `end` stands for none."""
 
 
+class TrainedTokenizer(Tokenizer):
+    """A tokenizer whose tokens are learned from the training split of a corpus.
+
+    The function `tokenizer` returns it untrained: it can only `train`, and its fingerprint is that of how it is
+    trained. Of a trained one the fingerprint is that of `content`.
+    """
+
+    content: bytes = b""  # of the file that holds what it has learned; empty before training
+
+    @abstractmethod
+    def train(self, documents: Iterable[bytes]) -> bytes:
+        """The content of the file that holds what is learned from documents; equal documents give equal bytes."""
+
+    @abstractmethod
+    def trained(self, content: bytes) -> Self:
+        """A copy that has learned what `train` returned; ValueError if that did not return the content."""
+
+    @property
+    def shortage(self) -> str:
+        """Why a trained tokenizer has fewer tokens than were asked for, in one line; "" if it has all of them."""
+        return ""
+
+
 TOKENIZERS: Registry[type[Tokenizer]] = Registry("tokenizer", __name__, subclass_of(Tokenizer))
 
 
 def tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that a spec names; UsageError if there is none, or if its argument is missing or unwanted."""
-    name, _, argument = spec.partition(":")
+    cls, (name, _, argument) = tokenizer_class(spec), spec.partition(":")
     if name not in TOKENIZERS.names():
-        made = TOKENIZERS.get(spec)()
+        made = cls()
     else:
-        cls = TOKENIZERS.get(name)
         if bool(argument) != bool(cls.argument):
             raise UsageError(f"{spec!r} is not of the form {name}{cls.argument and ':' + cls.argument}")
         made = cls(argument) if argument else cls()
     made.name = spec
     return made
+
+
+def tokenizer_class(spec: str) -> type[Tokenizer]:
+    """The class of the tokenizer that a spec names; UsageError if there is none, which suggests similar names."""
+    name = spec.partition(":")[0]
+    if name in TOKENIZERS.names():
+        return TOKENIZERS.get(name)
+    try:
+        return TOKENIZERS.get(spec)
+    except UsageError as error:
+        if ":" in spec and (close := difflib.get_close_matches(name.lower(), TOKENIZERS.names(), n=1)):
+            form = close[0] + spec[len(name) :]
+            raise UsageError(f"there is no tokenizer {spec!r}: did you mean {form}? ({error})") from error
+        raise

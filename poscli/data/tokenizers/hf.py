@@ -13,13 +13,13 @@ changes, such as a `▁` in a text, which SentencePiece takes for a space.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from poscli.data.longtexts import encoded
 from poscli.data.tokenbytes import SPACE, bytes_of_tokens, parts
 from poscli.data.tokenizerfiles import FETCH, TokenizerFiles, read_tokenizer, token_text
 from poscli.data.tokenizers import TOKENIZERS, Tokenizer
@@ -27,12 +27,6 @@ from poscli.system.errors import CorruptError, DataError, UsageError
 from poscli.system.text import printable_line
 
 RULE = 1  # increase it when this file encodes differently
-PIECE = 1 << 16  # characters of a long document that are encoded at once: pieces are encoded in parallel
-BATCH = 64  # pieces whose tokens are held in memory as objects
-CONTEXT = 64  # characters on either side of a cut on which it is tried
-TRIALS = 16  # cuts that are tried before a piece is made longer
-
-_CUT = re.compile(r"(?<=\w)(?=\s)|(?<=\S\n)(?=\S)")  # where most tokenizers begin a new token, whatever follows
 
 
 class HuggingFace(Tokenizer):
@@ -68,17 +62,13 @@ class HuggingFace(Tokenizer):
     def encode(self, content: bytes) -> NDArray[np.uint32]:
         whole = self.lead(content) + content
         try:
-            pieces = list(self._pieces(whole.decode()))
+            text = whole.decode()
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{self._source} reads UTF-8 only, and a document of {len(content)} bytes is not: {error.reason} at "
                 f"byte {error.start}; use --tokenizer bytes, or leave the document out"
             ) from error
-        ids = [np.zeros(0, np.uint32)]
-        for first in range(0, len(pieces), BATCH):
-            batch = self._backend.encode_batch_fast(pieces[first : first + BATCH], add_special_tokens=False)
-            ids += [np.array(each.ids, np.uint32) for each in batch]
-        tokens = np.concatenate(ids)
+        tokens = encoded(self._backend, text)
         self._check(tokens, whole, len(whole) - len(content))
         return tokens
 
@@ -114,28 +104,6 @@ class HuggingFace(Tokenizer):
             elif part["type"] != "NFC":
                 kept.append(part)
         return {"type": "Sequence", "normalizers": kept} if kept else None
-
-    def _pieces(self, text: str) -> Iterator[str]:
-        """A text in pieces that together are encoded as the whole would be."""
-        begin = 0
-        while len(text) - begin > 2 * PIECE:
-            end = self._cut(text, begin + PIECE)
-            yield text[begin:end]
-            begin = end
-        yield text[begin:]
-
-    def _cut(self, text: str, first: int) -> int:
-        """The first place from `first` on where the text can be cut, tried on the characters around it."""
-        for begin in range(first, len(text), PIECE):
-            for _, match in zip(range(TRIALS), _CUT.finditer(text, begin, begin + PIECE), strict=False):
-                at = match.end()
-                before, after = text[at - CONTEXT : at], text[at : at + CONTEXT]
-                whole, left, right = self._backend.encode_batch_fast(
-                    [before + after, before, after], add_special_tokens=False
-                )
-                if whole.ids == left.ids + right.ids:
-                    return at
-        return len(text)
 
     def _check(self, tokens: NDArray[np.uint32], whole: bytes, lead: int) -> None:
         """DataError if tokens do not stand for a document with the `lead` bytes in front of it."""
