@@ -48,8 +48,9 @@ def build_report(
     rows and positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are
     compared with; UsageError if there is none of that name. `trained` (from `trained_tokens`) adds the training budget
     to footnotes; `runs` (from `trained_runs`) adds the cost of training and the commands to report.html. `about` is
-    what the rows cannot tell, such as a title. `formats` are those of pictures beside PNG: svg, pdf. Files of an earlier report in the folder that are not written again are removed. All pictures are drawn before the
-    first file is written, so that an error leaves the earlier report as it was.
+    what the rows cannot tell, such as a title. `formats` are those of pictures beside PNG: svg, pdf. Files of an
+    earlier report in the folder that are not written again are removed. All pictures are drawn before the first file is
+    written, so that an error leaves the earlier report as it was.
     """
     if rows.empty:
         raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")

@@ -105,16 +105,17 @@ def readable(color: str, paper: str) -> str:
     >>> readable("#0072B2", "#ffffff"), readable("#000000", "#15181c")
     ('#0072b2', '#858585')
     """
-    target = 0.0 if _luminance(_rgb(paper)) > 0.5 else 1.0
-    start, share = _rgb(color), 0.0
+    target = 0.0 if _luminance(rgb(paper)) > 0.5 else 1.0
+    start, share = rgb(color), 0.0
     mixed = start
-    while _contrast(mixed, _rgb(paper)) < READABLE:
+    while contrast(mixed, rgb(paper)) < READABLE:
         share += 0.02
         mixed = tuple((1 - share) * part + share * target for part in start)
     return "#" + "".join(f"{round(255 * part):02x}" for part in mixed)
 
 
-def _rgb(color: str) -> tuple[float, ...]:
+def rgb(color: str) -> tuple[float, ...]:
+    """The parts of a color such as #0072B2, each between 0 and 1."""
     return tuple(int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
 
 
@@ -124,6 +125,7 @@ def _luminance(color: tuple[float, ...]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def _contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+def contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """The contrast ratio of two colors, between 1 and 21, as WCAG defines it."""
     low, high = sorted((_luminance(one), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
