@@ -135,12 +135,12 @@ def student(values: Sequence[float]) -> tuple[float, float, float]:
 def seconds(value: float) -> str:
     """A time in words: seconds below two minutes, then minutes, then hours.
 
-    >>> seconds(3.14159), seconds(45.2), seconds(600), seconds(9000)
-    ('3.1 s', '45 s', '10 min', '2.5 h')
+    >>> seconds(3.14159), seconds(45.2), seconds(170), seconds(600), seconds(9000)
+    ('3.1 s', '45 s', '2.8 min', '10 min', '2.5 h')
     """
     if abs(value) < 120:
         return f"{value:.{1 if abs(value) < 10 else 0}f} s"
-    return f"{value / 60:.0f} min" if abs(value) < 7200 else f"{value / 3600:.1f} h"
+    return f"{value / 60:.{0 if abs(value) >= 600 else 1}f} min" if abs(value) < 7200 else f"{value / 3600:.1f} h"
 
 
 def _context(section: dict[str, Any], best: int, protocol: int) -> tuple[str, str]:

@@ -77,7 +77,7 @@ function seconds(value) {
   const size = Math.abs(value);
   if (size < 0.1) return `${(value * 1000).toFixed(0)} ms`.replace("-", MINUS);
   if (size < 120) return `${value.toFixed(size < 10 ? 1 : 0)} s`.replace("-", MINUS);
-  return (size < 7200 ? `${(value / 60).toFixed(0)} min` : `${(value / 3600).toFixed(1)} h`).replace("-", MINUS);
+  return (size < 7200 ? `${(value / 60).toFixed(size < 600 ? 1 : 0)} min` : `${(value / 3600).toFixed(1)} h`).replace("-", MINUS);
 }
 
 /** A whole number with commas. */

@@ -44,7 +44,7 @@ function choiceButton(text, chosen, act) {
 function drawPareto(box, cost, found, front, end) {
   const width = Math.max(260, box.clientWidth || 320);
   const height = Math.round(Math.min(430, Math.max(280, width * 0.62)));
-  const margin = { left: 52, right: 16, top: 12, bottom: 38 };
+  const margin = { left: 52, right: 16, top: 26, bottom: 38 };
   const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Loss at ${end} against ${cost.title}` });
   const ends = (p) => [p.v, p.low ?? p.v, p.high ?? p.v];
   const losses = found.flatMap((point) => ends(point.y));
@@ -57,7 +57,7 @@ function drawPareto(box, cost, found, front, end) {
   const label = rebased() ? `loss at ${end} minus that of the base, bits per byte` : `loss at ${end}, bits per byte`;
   const chart = { x: { values: x.ticks, names: x.ticks.map(cost.write), label: cost.title, train: NaN }, tick: rebased() ? signedTick : tickText, zero: rebased() };
   axes(picture, chart, { x: x.at, y, width, right, height, margin });
-  picture.append(draw("text", { class: "axis", x: margin.left + 4, y: margin.top + 6 }, label));
+  picture.append(draw("text", { class: "axis", x: margin.left, y: 12 }, label));
   const step = front.map((point, n) => (n ? `H${x.at(point.x.v)}V${y.at(point.y.v)}` : `M${x.at(point.x.v)} ${y.at(point.y.v)}`)).join("");
   picture.append(draw("path", { class: "front", d: step }));
   const marks = new Map();
@@ -124,7 +124,7 @@ function rankChart(box) {
   const orders = section().protocols.map((_, protocol) => ranking(protocol));
   const most = Math.max(...orders.map((order) => order.length));
   const width = Math.max(280, Math.min(760, box.clientWidth || 320));
-  const [top, step] = [34, 17];
+  const [top, step] = [42, 17];
   const height = top + most * step + 8;
   const longest = Math.min(22, Math.max(...encodings().map((each) => each.name.length)));
   const side = Math.min(width * 0.32, 16 + longest * 6.8);
@@ -134,7 +134,7 @@ function rankChart(box) {
   section().protocols.forEach((protocol, n) => {
     const anchor = n === 0 ? "start" : n === orders.length - 1 ? "end" : "middle";
     const at = n === 0 ? x(n) - 4 : n === orders.length - 1 ? x(n) + 4 : x(n);
-    picture.append(draw("text", { class: n === state.protocol ? "head chosen" : "head", x: at, y: 16, "text-anchor": anchor }, protocol.name));
+    picture.append(draw("text", { class: n === state.protocol ? "head chosen" : "head", x: at, y: width < 560 && n % 2 ? 30 : 14, "text-anchor": anchor }, protocol.name));
   });
   const lines = new Map();
   for (const n of new Set(orders.flat())) lines.set(n, rankLine(picture, orders, n, x, y));
