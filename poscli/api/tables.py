@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from poscli.report import About, Report, build_report, collect, trained_tokens
+from poscli.report import About, Report, build_report, collect, trained_runs, trained_tokens
 from poscli.report.comparison import compare_runs, on_corpus, pick
 from poscli.report.explain import explanations
 from poscli.report.over_seeds import Units
@@ -64,7 +64,7 @@ def compare(
 def report(
     out: str | Path = "results", *, to: str | Path | None = None, mix: bool = False, baseline: str = ""
 ) -> Report:
-    """Write summary.csv, report.md and the pictures to the folder `to`, by default OUT/report; `files` names them."""
+    """Write report.html, report.md, tables and pictures to `to`, by default OUT/report; `files` names them."""
     folder = Path(out)
     tables = collect(folder / "runs", task_columns())
     return build_report(
@@ -75,5 +75,6 @@ def report(
         mix=mix,
         baseline=baseline,
         trained=trained_tokens(folder / "runs"),
+        runs=trained_runs(folder / "runs"),
         about=About(explained=explanations(tables.rows)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +11,12 @@ import typer
 from poscli.cli import complete
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
+from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
     from poscli.runs.results import Tables
+
+FORMATS = ("png", "svg", "pdf")
 
 
 def report(
@@ -23,15 +27,32 @@ def report(
     baseline: Annotated[
         str, typer.Option("--baseline", help="Compare all encodings with this one.", autocompletion=complete.encodings)
     ] = "",
+    formats: Annotated[
+        str, typer.Option("--formats", help="Formats of the pictures beside PNG, for papers: svg, pdf or both.")
+    ] = "",
+    site: Annotated[
+        Path | None, typer.Option("--site", help="Also write a page per encoding and corpus, with an index, here.")
+    ] = None,
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Write summary.csv, report.md and the plots, and print the table."""
+    """Write report.html, report.md, summary.csv, tables.tex and the plots, and print the table."""
     from poscli.report import collect
     from poscli.tasks import task_columns
 
+    wanted = formats_of(formats)
     tables = collect(out_ / "runs", task_columns())
-    present(tables, to or out_ / "report", out_ / "runs", json_, mix=mix, baseline=baseline)
+    folder = to or out_ / "report"
+    present(tables, folder, out_ / "runs", json_, mix=mix, baseline=baseline, formats=wanted, site=site)
+
+
+def formats_of(text: str) -> tuple[str, ...]:
+    """The formats in a list such as `svg,pdf`; UsageError for one that pictures cannot have."""
+    found = tuple(word for word in (part.strip().lower() for part in text.split(",")) if word)
+    for word in found:
+        if word not in FORMATS:
+            raise UsageError(f"--formats {word}: pictures are written as {', '.join(FORMATS)}; give some of these")
+    return found
 
 
 def present(
@@ -44,28 +65,38 @@ def present(
     baseline: str = "",
     title: str = "",
     description: str = "",
+    formats: tuple[str, ...] = (),
+    site: Path | None = None,
     **more: Any,
 ) -> None:
     """Write a report to the folder `to` and print its table; a JSON document has the values of `more`, too.
 
     `title` and `description` are those of a suite. The runs in `failures`, if that is in `more`, are named as left out.
     """
-    from poscli.report import About, build_report, records, terminal, trained_tokens
+    from poscli.report import About, build_report, records, terminal, trained_runs, trained_tokens, write_site
     from poscli.report.explain import explanations
 
-    left_out = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in more.get("failures", ())]
+    left_out = _left_out(more.get("failures", ()))
     about = About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows))
     made = build_report(
         tables.rows,
         tables.positions,
         to,
         details=tables.details,
+        about=about,
         mix=mix,
         baseline=baseline,
         trained=trained_tokens(runs),
-        about=about,
+        runs=(known := trained_runs(runs)),
+        formats=formats,
     )
-    payload = {"summary": records(made.summary), "files": [str(path) for path in made.files], **more}
+    files = made.files + (write_site(made, site, known) if site is not None else ())
+    payload = {"summary": records(made.summary), "files": [str(path) for path in files], **more}
     emit(json_, payload, lambda: terminal.show(made, out()))
-    for path in made.files:
+    for path in files:
         note(f"wrote {path}")
+
+
+def _left_out(failures: Sequence[dict[str, Any]]) -> list[str]:
+    """The runs of a suite that failed, each with its reason."""
+    return [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in failures]

@@ -14,9 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patheffects import withStroke
@@ -91,6 +94,23 @@ class Page:
     def png(self) -> bytes:
         """The page as the content of a PNG file."""
         self.canvas.print_png(buffer := io.BytesIO())
+        return buffer.getvalue()
+
+    def svg(self) -> bytes:
+        """The page as the content of an SVG file, the same bytes for the same page."""
+        buffer = io.BytesIO()
+        with matplotlib.rc_context({"svg.hashsalt": "poscli"}):
+            FigureCanvasSVG(self.figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        self.canvas = FigureCanvasAgg(self.figure)
+        return buffer.getvalue()
+
+    def pdf(self) -> bytes:
+        """The page as the content of a PDF file, the same bytes for the same page."""
+        buffer = io.BytesIO()
+        FigureCanvasPdf(self.figure).print_pdf(
+            buffer, metadata={"CreationDate": None, "Creator": None, "Producer": None}
+        )
+        self.canvas = FigureCanvasAgg(self.figure)
         return buffer.getvalue()
 
     def save(self, path: Path) -> None:

@@ -125,7 +125,7 @@ def permutation_test(totals: NDArray, counts: NDArray, seed: int = 0) -> float:
     parts = _variances(totals, counts)
     if len(parts.means) < 2:
         return math.nan
-    signs, distance = _signs(len(parts.means), seed), abs(parts.estimate)
+    signs, distance = sign_patterns(len(parts.means), seed), abs(parts.estimate)
     error, rounding = math.sqrt(parts.seeds), 1e-12 * np.abs(parts.means).max()
     if len(totals) < FEWEST_SEEDS or error <= rounding:
         flipped = np.abs(signs @ (parts.weights * parts.means))
@@ -171,7 +171,7 @@ def smallest_detectable(seeds: int, documents: int, seed_sd: float, document_sd:
     degrees = max(seeds - 1, 1), documents - 1
     of_seeds = _planned(seed_sd / math.sqrt(seeds), degrees[0])[:, None]
     total = of_seeds + _planned(document_sd / math.sqrt(documents), degrees[1])
-    quantile, shortened = _quantile(of_seeds / total, *degrees)
+    quantile, shortened = combined_quantile(of_seeds / total, *degrees)
     reach = quantile * shortened * np.sqrt(total)
 
     def excess(difference: float) -> float:
@@ -196,16 +196,16 @@ def _variances(totals: NDArray, counts: NDArray) -> _Variances:
     means = values.mean(axis=0)
     estimate = float(means @ weights)
     if len(totals) < 2:
-        shared = float(_squared_error(means, weights))
+        shared = float(squared_error(means, weights))
         return _Variances(means, weights, estimate, math.nan, shared, 1.0)
     degrees = len(totals) * (len(totals) - 1)
     seeds = float((((values - means) @ weights) ** 2).sum() / degrees)
-    whole, interaction = _squared_error(means, weights), _squared_error(values - means, weights).sum() / degrees
+    whole, interaction = squared_error(means, weights), squared_error(values - means, weights).sum() / degrees
     shared = max(float(whole - interaction), 0.0) if len(weights) > 1 else math.nan
     return _Variances(means, weights, estimate, seeds, shared, shared / float(whole) if whole > 0 else 1.0)
 
 
-def _squared_error(values: NDArray, weights: NDArray) -> NDArray:
+def squared_error(values: NDArray, weights: NDArray) -> NDArray:
     """The squared standard error of the weighted mean of values `[..., D]`; NaN for one document.
 
     It is unbiased if all documents have one variance: the square of a value's deviation from the weighted mean is then
@@ -225,7 +225,7 @@ def _document_reach(means: NDArray, weights: NDArray, seed: int) -> tuple[float,
     low, high = np.quantile(resampled, [1 - UPPER, UPPER])
     if low == high:
         return 0.0, 0.0
-    student = stdtrit(_degrees(weights), UPPER) * math.sqrt(_squared_error(means, weights))
+    student = stdtrit(kish_degrees(weights), UPPER) * math.sqrt(squared_error(means, weights))
     factor = student / (ndtri(UPPER) * resampled.std())
     return float(factor * (estimate - low)), float(factor * (high - estimate))
 
@@ -237,12 +237,12 @@ def _combined_reach(parts: _Variances, seeds: int, seed: int) -> tuple[float, fl
         return 0.0, 0.0
     of_seeds = stdtrit(seeds - 1, UPPER) * parts.seeds / total
     documents = math.sqrt(parts.reduction * parts.shared) / total
-    _, shortened = _quantile(parts.seeds / total**2, seeds - 1, _degrees(parts.weights))
+    _, shortened = combined_quantile(parts.seeds / total**2, seeds - 1, kish_degrees(parts.weights))
     below, above = _document_reach(parts.means, parts.weights, seed)
     return float(shortened * (of_seeds + documents * below)), float(shortened * (of_seeds + documents * above))
 
 
-def _quantile(share: float | NDArray, seed_degrees: float, document_degrees: float) -> tuple[NDArray, NDArray]:
+def combined_quantile(share: float | NDArray, seed_degrees: float, document_degrees: float) -> tuple[NDArray, NDArray]:
     """Cochran's 97.5 % quantile of estimate / standard error, and the factor from there halfway to Welch's.
 
     `share` is the seeds' share of the squared standard error, as an array or a number.
@@ -252,12 +252,12 @@ def _quantile(share: float | NDArray, seed_degrees: float, document_degrees: flo
     return quantile, (1 + stdtrit(degrees, UPPER) / quantile) / 2
 
 
-def _degrees(weights: NDArray) -> float:
+def kish_degrees(weights: NDArray) -> float:
     """Degrees of freedom of the variance over documents; at least one, even if one document has most of the tokens."""
     return max(float(1 / (weights**2).sum()) - 1, 1.0)
 
 
-def _signs(documents: int, seed: int) -> NDArray:
+def sign_patterns(documents: int, seed: int) -> NDArray:
     """All patterns of signs `[flips, D]` if there are few enough, else a random choice that has the one given."""
     if 2**documents <= FLIPS:
         return np.array(list(product([1.0, -1.0], repeat=documents)))

@@ -1,4 +1,4 @@
-"""`poscli report`: from the rows of all runs to verdicts, tables, pictures and a page in Markdown.
+"""`poscli report`: from the rows of all runs to verdicts, tables, pictures and pages in Markdown and HTML.
 
 `collect` reads the rows, `build_report` writes the files and returns a `Report`, `terminal.show` prints a report, and
 `records` turns its summary into JSON.
@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from poscli.report.build import build_report
 from poscli.report.collect import collect, trained_tokens
+from poscli.report.page.site import write_site
 from poscli.report.sections import About, Picture, Report, Section
 from poscli.report.summary import records, summarize
+from poscli.report.trained import trained_runs
 
-__all__ = ["About", "Picture", "Report", "Section", "build_report", "collect", "records", "summarize", "trained_tokens"]
+__all__ = [
+    "About", "Picture", "Report", "Section", "build_report", "collect", "records", "summarize", "trained_runs",
+    "trained_tokens", "write_site",
+]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +14,19 @@ from poscli.report.analyses import analyses
 from poscli.report.caveats import caveats
 from poscli.report.collect import FIRST_COMMANDS
 from poscli.report.comparison import as_written
-from poscli.report.folder import LIST, PAGE, TABLE, write_folder
+from poscli.report.folder import BROWSER_PAGE, LATEX, LIST, PAGE, TABLE, write_folder
 from poscli.report.guessing import untrained
+from poscli.report.latex import latex_tables
 from poscli.report.markdown import report_markdown
 from poscli.report.named_once import named_once
 from poscli.report.origin import footnote
+from poscli.report.page import page_html
 from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
 from poscli.report.pooling import NothingToPlot, headline
 from poscli.report.recalled import hits, points_of
 from poscli.report.sections import About, Group, Picture, Report, Section, split
 from poscli.report.summary import join, standings, summarize
+from poscli.report.trained import Trained
 from poscli.system.errors import PoscliError, UsageError, near
 
 if TYPE_CHECKING:  # matplotlib takes a second to import
@@ -41,37 +44,47 @@ def build_report(
     mix: bool = False,
     baseline: str = "",
     trained: Mapping[str, int] | None = None,
+    runs: Mapping[str, Trained] | None = None,
     about: About | None = None,
+    formats: Sequence[str] = (),
 ) -> Report:
-    """Write summary.csv, report.md, up to five pictures per section, and files.json to the folder `out`.
+    """Write summary.csv, report.md, report.html, tables.tex, up to five pictures per section and files.json to `out`.
 
     Each corpus and training length has its own section; `mix` puts corpora into one. Runs of several tokenizers are a
     UsageError without `mix`, and with it they are compared in bits per byte. `details` are the tables beside rows and
     positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are compared with;
-    UsageError if there is none of that name. `trained` (from `trained_tokens`) adds the training budget to footnotes.
-    `about` is what the rows cannot tell, such as a title.
-    Files of an earlier report in the folder that are not written again are removed. All pictures are drawn before the
-    first file is written, so that an error leaves the earlier report as it was.
+    UsageError if there is none of that name. `trained` (from `trained_tokens`) adds the training budget to footnotes;
+    `runs` (from `trained_runs`) adds the cost of training and the commands to report.html. `about` is what the rows
+    cannot tell, such as a title. `formats` are those of pictures beside PNG: svg, pdf. Files of an earlier report in
+    the folder that are not written again are removed. All pictures are drawn before the first file is written, so that
+    an error leaves the earlier report as it was.
     """
     if rows.empty:
         raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
     refuse_several_tokenizers(rows, mix=mix)
-    names = sorted(set(rows["encoding"]))
-    baseline = as_written(baseline, names)
-    if baseline and baseline not in names:
-        raise UsageError(f"--baseline {baseline}: no run has this encoding: {near(baseline, names)}")
+    baseline = _known(baseline, sorted(set(rows["encoding"])))
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}
     sections = tuple(
-        _section(group, out, trained, contents, baseline) for group in split(rows, positions, details, mix=mix)
+        _section(group, out, trained, contents, baseline, formats) for group in split(rows, positions, details, mix=mix)
     )
     summary = join([without_perplexities(section.summary) for section in sections])
-    files = (out / PAGE, out / TABLE, *(out / name for name in contents), out / LIST)
+    files = (out / PAGE, out / TABLE, out / BROWSER_PAGE, out / LATEX, *(out / name for name in contents), out / LIST)
     report = Report(sections, summary, files, about or About())
     contents[TABLE] = for_spreadsheets(summary).to_csv(index=False, lineterminator="\n").encode()
     contents[PAGE] = report_markdown(report, trained).encode()
+    contents[LATEX] = latex_tables(report).encode()
+    contents[BROWSER_PAGE] = page_html(report, runs).encode()
     write_folder(out, contents)
     return report
+
+
+def _known(baseline: str, names: Sequence[str]) -> str:
+    """The baseline as it is written in the results; UsageError if no run has this encoding."""
+    baseline = as_written(baseline, names)
+    if baseline and baseline not in names:
+        raise UsageError(f"--baseline {baseline}: no run has this encoding: {near(baseline, names)}")
+    return baseline
 
 
 def for_spreadsheets(table: pd.DataFrame) -> pd.DataFrame:
@@ -87,20 +100,31 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA_SIGNS) else text
 
 
-def _section(group: Group, out: Path, trained: Mapping[str, int], contents: dict[str, bytes], baseline: str) -> Section:
+def _section(
+    group: Group,
+    out: Path,
+    trained: Mapping[str, int],
+    contents: dict[str, bytes],
+    baseline: str,
+    formats: Sequence[str],
+) -> Section:
     """One section; the content of its pictures goes to `contents`, by file name."""
     summary = summarize(group.rows, mix=True)  # corpora that must stay apart are different groups already
-    pictures, missing = _draw(group, summary, trained)
-    contents |= {f"{name}{group.slug}.png": content for name, (content, _) in pictures.items()}
+    pictures, missing = _draw(group, summary, trained, tuple(dict.fromkeys(("png", *formats))))
+    contents |= {
+        f"{name}{group.slug}.{suffix}": content
+        for name, (files, _) in pictures.items()
+        for suffix, content in files.items()
+    }
     shown = tuple(Picture(out / f"{name}{group.slug}.png", alt) for name, (_, alt) in pictures.items())
     notes = (*group.notes, *caveats(group.rows, summary), *missing)
     return Section(group, summary, shown, notes, analyses(group, summary, baseline))
 
 
 def _draw(
-    group: Group, summary: pd.DataFrame, trained: Mapping[str, int]
-) -> tuple[dict[str, tuple[bytes, str]], list[str]]:
-    """Draw one section in common styles: (PNG and alternative text by name, why others could not be drawn)."""
+    group: Group, summary: pd.DataFrame, trained: Mapping[str, int], formats: Sequence[str]
+) -> tuple[dict[str, tuple[dict[str, bytes], str]], list[str]]:
+    """Draw one section in common styles: (files by format and alternative text by name, why others are missing)."""
     group, summary, model = named_once(group, summary)
     styles = styles_for(*standings(summary), always=model)
     pictures, missing = {}, []
@@ -110,7 +134,7 @@ def _draw(
         except NothingToPlot as error:
             missing.append(f"No picture of {name}: {error}.")
             continue
-        pictures[name] = (drawing.page.png(), drawing.alt)
+        pictures[name] = ({suffix: getattr(drawing.page, suffix)() for suffix in formats}, drawing.alt)
     return pictures, missing
 
 

@@ -1,7 +1,7 @@
-"""The folder of a report: written so that a crash cannot mix two reports, and freed of what an earlier report left.
+"""The folder of a report or a site: a crash cannot mix two of them, and what an earlier one left is removed.
 
-`files.json` lists the files of the report with their SHA-256. A file is removed only if that list names it and its
-content is still the one listed; whatever else lies in the folder is the user's.
+`files.json`, or `site.json`, lists the files with their SHA-256. A file is removed only if that list names it and
+its content is still the one listed; whatever else lies in the folder is the user's.
 """
 
 from __future__ import annotations
@@ -10,55 +10,70 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from poscli.system.console import note
 from poscli.system.errors import PoscliError
 from poscli.system.files import remove_temporaries, sha256, write_atomic
 
-PAGE, TABLE, LIST = "report.md", "summary.csv", "files.json"
-OURS = re.compile(r"report\.md|summary\.csv|(perplexity|gain|position|recall)[A-Za-z0-9-]*\.png")
+PAGE, BROWSER_PAGE, TABLE, LATEX, LIST = "report.md", "report.html", "summary.csv", "tables.tex", "files.json"
+OURS = re.compile(
+    r"report\.(md|html)|summary\.csv|tables\.tex|(perplexity|gain|position|recall)[A-Za-z0-9-]*\.(png|svg|pdf)"
+)
 UNFINISHED = """# This report is not finished
 
 poscli was stopped while it wrote this folder, so that the files beside this one may belong to two different reports.
 Repeat the command that wrote them.
 """
 
+
+@dataclass(frozen=True)
+class Kind:
+    """What is written to a folder: the page that is written last, the list of files, and the names they may have."""
+
+    page: str
+    list: str
+    names: re.Pattern[str]
+    unfinished: str  # the content of the page while files of two versions lie side by side
+
+
+REPORT = Kind(PAGE, LIST, OURS, UNFINISHED)
 Hashes = dict[str, list[str]]  # name of a file -> the SHA-256 of every content that poscli may have given it
 
 
-def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the files of a report, PAGE among them, and remove those that only an earlier report had.
+def write_folder(folder: Path, contents: Mapping[str, bytes], kind: Kind = REPORT) -> None:
+    """Write the files of a report, its page among them, and remove those that only an earlier report had.
 
-    While files of two reports lie side by side, PAGE says so. Raises PoscliError.
+    While files of two reports lie side by side, the page says so. Raises PoscliError.
     """
     remove_temporaries(folder)  # of a report whose process was killed
-    old = _listed(folder)
+    old = _listed(folder, kind)
     new = {name: [hashlib.sha256(content).hexdigest()] for name, content in contents.items()}
-    _list(folder, {name: sorted({*old.get(name, []), *new.get(name, [])}) for name in {**old, **new}})
-    write_atomic(folder / PAGE, UNFINISHED)
+    _list(folder / kind.list, {name: sorted({*old.get(name, []), *new.get(name, [])}) for name in {**old, **new}})
+    write_atomic(folder / kind.page, kind.unfinished)
     for name, content in contents.items():
-        if name != PAGE:
+        if name != kind.page:
             write_atomic(folder / name, content)
     for name in sorted(old.keys() - new.keys()):
         _remove(folder / name, old[name])
-    write_atomic(folder / PAGE, contents[PAGE])
-    _list(folder, new)
+    write_atomic(folder / kind.page, contents[kind.page])
+    _list(folder / kind.list, new)
 
 
-def _list(folder: Path, hashes: Hashes) -> None:
-    write_atomic(folder / LIST, json.dumps(hashes, indent=2, sort_keys=True) + "\n")
+def _list(path: Path, hashes: Hashes) -> None:
+    write_atomic(path, json.dumps(hashes, indent=2, sort_keys=True) + "\n")
 
 
-def _listed(folder: Path) -> Hashes:
+def _listed(folder: Path, kind: Kind) -> Hashes:
     """The files of the report that was in the folder before; none if there is no list, or one that is damaged."""
     try:
-        found = json.loads((folder / LIST).read_text(encoding="utf-8"))
-        return {name: [str(mark) for mark in marks] for name, marks in found.items() if OURS.fullmatch(name)}
+        found = json.loads((folder / kind.list).read_text(encoding="utf-8"))
+        return {name: [str(mark) for mark in marks] for name, marks in found.items() if kind.names.fullmatch(name)}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-        note(f"{folder / LIST} is damaged: pictures of earlier reports may stay in that folder")
+        note(f"{folder / kind.list} is damaged: files of earlier reports may stay in that folder")
         return {}
 
 

@@ -29,11 +29,11 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     """One row per encoding over its seeds, best perplexity at the longest length first, untrained and failed ones last.
 
     Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
-    `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length over
-    that at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per byte;
-    `safe`, the safe length as a multiple of L (empty with too few seeds); `effective`, the effective length as a multiple
-    of L (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on which it was measured, or
-    several of them.
+    `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length
+    over that at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per
+    byte; `safe`, the safe length as a multiple of L (empty with too few seeds); `effective`, the effective length as a
+    multiple of L (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on which it was
+    measured, or several of them.
     `pooling.headline` chooses the protocols.
 
     Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.

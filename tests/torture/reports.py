@@ -178,7 +178,9 @@ def undrawn() -> AbstractContextManager[object]:
     return mock.patch.object(build, "_draw", _not_drawn)
 
 
-def _not_drawn(group: Group, summary: pd.DataFrame, trained: object) -> tuple[dict[str, tuple[bytes, str]], list[str]]:
+def _not_drawn(
+    group: Group, summary: pd.DataFrame, trained: object, formats: object
+) -> tuple[dict[str, tuple[dict[str, bytes], str]], list[str]]:
     """An empty picture whose alternative text names all encodings, and the reason why another was not drawn."""
     names = " ".join(summary["encoding"])
-    return {"perplexity": (b"", names)}, [f"No picture of gain: {names}."]
+    return {"perplexity": ({"png": b""}, names)}, [f"No picture of gain: {names}."]

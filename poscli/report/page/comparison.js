@@ -1,0 +1,157 @@
+// The parts of the page below the answer: each returns its elements, or null where the results have nothing for it.
+
+/** The charts of one measure: all encodings at the left, then one small chart per family with the rest in grey. */
+function familyCharts(id, title, caption, chart) {
+  const all = everyEncoding();
+  const has = (n) => chart.points(n).some((point) => point !== null);
+  const strong = all.filter((n) => (all.length <= 10 || encodings()[n].strong || n === state.base) && has(n));
+  const families = section().families.map((family) => ({ ...family, members: all.filter((n) => encodings()[n].family === family.key && has(n)) })).filter((family) => family.members.length);
+  if (!families.length) return null;
+  const boxes = [];
+  const figure = (heading, members, height, wide) => {
+    const box = make("div", { class: "chart" });
+    boxes.push(() => lineChart(box, { ...chart, title: `${title} ${heading}`, members, height }));
+    return make("figure", { class: wide ? "wide" : "" }, make("figcaption", {}, make("h3", {}, heading)), box);
+  };
+  const heading = all.length <= 10 ? "All encodings" : "The best, the worst, and the rest in grey";
+  const figures = [figure(heading, strong, innerWidth > 860 ? 462 : 290, true), ...families.map((family) => figure(family.title.split(":")[0], family.members, Math.max(210, 50 + 12 * family.members.length), false))];
+  const part = make("section", { id }, make("h2", {}, title), make("p", { class: "caption" }, caption), make("div", { class: "multiples" }, ...figures));
+  return { title, part, finish: () => boxes.forEach((finish) => finish()) };
+}
+
+const lengthAxis = () => ({ values: section().lengths, names: section().ratios, train: section().trainLength, label: "window, multiples of the training length L" });
+const against = () => (rebased() ? ` minus that of ${encodings()[state.base].name}` : "");
+const protocolName = (n) => section().protocols[n].name;
+
+/** How many intervals are made, for the captions. */
+const basis = () => (section().fewSeeds ? "Bands and brackets: 95 % intervals over documents only." : "Bands and brackets: 95 % intervals over seeds and documents.");
+
+function pointsOf(values, at) {
+  return values.map((value, k) => (value.missing ? null : { x: at(k), v: value.v, low: value.low, high: value.high }));
+}
+
+function lossPart() {
+  const compared = rebased();
+  const measure = compared ? lossAt : perplexityAt;
+  const title = compared ? "Is it better or worse, by length?" : "Which still predict well beyond the training length?";
+  const what = compared ? `Loss${against()}, bits per byte: below zero is better` : `Perplexity per ${section().unit}: lower is better`;
+  return familyCharts("loss", title, `${what}. Protocol ${protocolName(state.protocol)}. ${basis()}`, {
+    points: (n) => pointsOf(section().lengths.map((_, k) => measure(n, k)), (k) => section().lengths[k]),
+    kind: compared ? "signed" : "log", tick: compared ? signedTick : tickText, zero: compared, x: lengthAxis(),
+  });
+}
+
+function gainPart() {
+  if (gainProtocol() === null) return null;
+  const what = rebased() ? `Context gain${against()}, bits per byte: above zero gains more` : "Bits per byte won by reading the whole window instead of its last L tokens: above zero helps, below zero harms";
+  return familyCharts("gain", "Does longer context help, or harm?", `${what}. Protocol ${protocolName(gainProtocol())}. ${basis()}`, {
+    points: (n) => pointsOf(section().lengths.map((_, k) => gainAt(n, k)), (k) => section().lengths[k]),
+    kind: "signed", tick: signedTick, zero: true, x: lengthAxis(),
+  });
+}
+
+/** A chart over bins of positions or distances, with numbers per seed. */
+function binsPart(id, title, caption, bins, merit, kind) {
+  if (!bins.length) return null;
+  const middle = (bin) => Math.sqrt(Math.max(1, bin.from) * bin.to);
+  const edges = section().lengths.filter((length) => length >= bins[0].from && length <= bins[bins.length - 1].to);
+  const below = Array.from({ length: 12 }, (_, n) => section().trainLength / 2 ** (n + 1)).filter((value) => value >= bins[0].from && Number.isInteger(value)).reverse();
+  const values = [...below, ...edges];
+  if (values.length < 2) values.push(...bins.map(middle));
+  const seeds = section().seeds.length < 2 ? "One seed, so there are no intervals." : "Bands: 95 % intervals over seeds (Student's t).";
+  return familyCharts(id, title, `${caption} ${seeds}`, {
+    points: (n) => pointsOf(bins.map((bin) => seedwise(bin.values, n, merit)), (k) => middle(bins[k])).filter((point) => point !== null),
+    kind: rebased() ? "signed" : kind, tick: rebased() || kind === "signed" ? signedTick : tickText, zero: rebased() || kind === "signed",
+    x: { values, names: values.map(counted), train: section().trainLength, label: id === "recall" ? "distance back, tokens" : "position in the window" },
+  });
+}
+
+const positionPart = () => binsPart("position", "Where in a long window does prediction get worse?", `Loss by position in the longest window${against()}, bits per byte: lower is better.`, section().position, -1, "log");
+const recallPart = () => binsPart("recall", "Is text from beyond the training length recalled?", `Gain of the whole window over its last L tokens${against()}, on tokens that could be copied, bits per token: above zero is recalled.`, section().recall, 1, "signed");
+
+function heatPart() {
+  const loss = table("loss", `Loss by length${against()}, bits per byte (${protocolName(state.protocol)})`, [nameColumn(), ...lengthColumns(lossAt, rebased() ? signed : bits, shadeOfLoss(), false)], last() + 1);
+  const tables = [loss];
+  if (gainProtocol() !== null) {
+    const safe = { head: "safe length", note: "the largest multiple of L up to which the interval excludes a harm of 0.01 bits per byte", key: (n) => keyOf(safeOf(n)), down: true, cell: (n) => safeCell(safeOf(n)) };
+    tables.push(table("gain", `Context gain by length${against()}, bits per byte (${protocolName(gainProtocol())}), and the safe length`, [nameColumn(), ...lengthColumns(gainAt, signed, shadeOfGain, true), safe], last() + 1, true));
+  }
+  for (const [name, protocols] of Object.entries(section().tasks)) {
+    const lists = protocols[protocolName(state.protocol)] || protocols[Object.keys(protocols)[0]];
+    const measure = (n, k) => seedwise(lists[k], n, 1);
+    const shade = (value) => (rebased() ? Math.sign(value.v) * Math.min(1, Math.abs(value.v)) : value.v);
+    tables.push(table(`task-${name}`, `${name} by length${against()}`, [nameColumn(), ...lengthColumns(measure, rebased() ? signed : bits, shade, true)], last() + 1));
+  }
+  const caption = `Shade: ${rebased() ? "blue is better, orange worse" : "the darker, the further from the best at this length; gains in blue, harm in orange"}. Hatched: refused, out of memory or diverged.`;
+  return { title: "By length, in numbers", part: make("section", { id: "heat" }, make("h2", {}, "By length, in numbers"), make("p", { class: "caption" }, caption), make("div", { class: "heats" }, ...tables)), finish: () => {} };
+}
+
+/** A safe length with a bar as long as its octaves. */
+function safeCell(value) {
+  const cell = valueCell(value, (v) => `${Number(v.toPrecision(3))}x`);
+  if (value.missing || rebased()) return cell;
+  const most = Math.log2(section().lengths[last()] / section().trainLength);
+  cell.classList.add("bar");
+  cell.style.setProperty("--length", `${most ? (100 * Math.log2(value.v)) / most : 0}%`);
+  return cell;
+}
+
+function attributionPart() {
+  const changes = section().attribution;
+  if (!changes.length) return null;
+  const value = (change, n) => (change.why[n] ? { missing: change.why[n].split(":")[0], reason: change.why[n], bad: change.why[n].startsWith("fault") } : seedwise(change.values, n, -1));
+  const columns = changes.map((change) => ({ head: change.title, key: (n) => keyOf(value(change, n)), cell: (n) => {
+    const own = value(change, n);
+    return valueCell(own, signed, own.missing ? 0 : -shadeOfGain(own));
+  } }));
+  const caption = `Harm${against()}, bits per token, of the whole window and of one change at a time: the last L tokens at the positions of the long window (position), with their distances multiplied (distance), or among as many keys (number of keys). Intervals over seeds.`;
+  return { title: "Why do they break?", part: make("section", { id: "why" }, make("h2", {}, "Why do they break?"), make("p", { class: "caption" }, caption), table("why", "Harm of a long window, and of one change at a time", [nameColumn(), ...columns], 1)), finish: () => {} };
+}
+
+function protocolPart() {
+  if (section().protocols.length < 2 || !ranking().length) return null;
+  const box = make("div", { class: "chart" });
+  const caption = "Rank by loss at the longest length, best at the top. In colour: encodings that change their place when the protocol does.";
+  const said = section().protocols.filter((each) => each.explained).map((each) => make("div", {}, make("dt", {}, each.name), make("dd", {}, each.explained.replace(`${each.name}: `, ""))));
+  return { title: "Does the protocol change the ranking?", part: make("section", { id: "protocols" }, make("h2", {}, "Does the protocol change the ranking?"), make("p", { class: "caption" }, caption), make("div", { class: "beside" }, make("figure", {}, box), make("dl", { class: "made" }, ...said))), finish: () => rankChart(box) };
+}
+
+/** The rank of an encoding, with the places that it has won or lost against the main protocol. */
+function rankCell(n) {
+  const at = ranking().indexOf(n);
+  const before = ranking(section().main).indexOf(n);
+  if (at < 0) return make("td", { class: "number none" }, make("span", { class: "why" }, "not ranked"));
+  const moved = before < 0 ? 0 : before - at;
+  const arrow = moved ? make("span", { class: moved > 0 ? "word better" : "word worse" }, `${moved > 0 ? "\u25b2" : "\u25bc"}${Math.abs(moved)} from ${protocolName(section().main)}`) : "";
+  return make("td", { class: "number" }, make("span", { class: "v" }, String(at + 1)), arrow);
+}
+
+function tablePart() {
+  const end = section().ratios[last()];
+  const own = (n) => encodings()[n];
+  const acts = { head: "How it acts", key: (n) => own(n).acts, cell: (n) => make("td", { class: "acts" }, make("span", {}, own(n).acts), ...own(n).parts.map(([name, formula]) => make("span", { class: "formula" }, own(n).parts.length > 1 ? `${name}: ${formula}` : formula))) };
+  const verdict = { head: "Extrapolates?", note: `the verdict at ${end}`, key: (n) => own(n).verdict, cell: (n) => make("td", { class: own(n).canWin ? "" : "failed", title: own(n).reason || own(n).meaning }, make("span", { class: own(n).canWin ? "" : "why" }, statusName(own(n).verdict))) };
+  const extra = (n) => parametersOf(n);
+  const numbers = [
+    { head: "Rank", key: (n) => (ranking().indexOf(n) < 0 ? null : ranking().indexOf(n)), cell: rankCell },
+    nameColumn(), acts, verdict,
+    { head: "Parameters", key: (n) => keyOf(extra(n)), cell: (n) => parameterCell(n) },
+    { head: "Safe length", key: (n) => keyOf(safeOf(n)), down: true, cell: (n) => safeCell(safeOf(n)) },
+    { head: "Loss at 1x", key: (n) => keyOf(lossAt(n, 0)), cell: (n) => valueCell(lossAt(n, 0), rebased() ? signed : bits) },
+    { head: `Loss at ${end}`, key: (n) => keyOf(lossAt(n, last())), cell: (n) => valueCell(lossAt(n, last()), rebased() ? signed : bits) },
+    { head: `Gain at ${end}`, key: (n) => keyOf(gainAt(n, last())), down: true, cell: (n) => valueCell(gainAt(n, last()), signed) },
+    ...section().costs.map((cost) => ({ head: cost.title[0].toUpperCase() + cost.title.slice(1), key: (n) => keyOf(costOf(cost, n)), cell: (n) => valueCell(costOf(cost, n), rebased() ? times : seconds) })),
+    { head: "Reproduce", cell: copyButton },
+  ];
+  const caption = `Loss and gain in bits per byte${rebased() ? `, all numbers relative to ${own(state.base).name}` : ""}. ${basis()} Times: 95 % intervals over seeds; parameters are exact. A star: some seeds failed.`;
+  return { title: "All encodings compared", part: make("section", { id: "table" }, make("h2", {}, "All encodings compared"), make("p", { class: "caption" }, caption), table("all", "All encodings compared", numbers, 0)), finish: () => {} };
+}
+
+function parameterCell(n) {
+  const value = parametersOf(n);
+  const cell = valueCell(value, (v) => (rebased() ? (v > 0 ? "+" : "") : "") + counted(v));
+  if (!rebased() && encodings()[n].extra) cell.append(make("span", { class: "i" }, `+${counted(encodings()[n].extra)}`));
+  return cell;
+}
+
+const PARTS = [lossPart, gainPart, positionPart, heatPart, recallPart, attributionPart, protocolPart, tablePart];

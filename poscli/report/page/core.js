@@ -1,0 +1,93 @@
+// The data of the page, the reader's choices, and helpers that make elements. Texts are set as text, never as markup.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const SVG = "http://www.w3.org/2000/svg";
+const MINUS = "\u2212";
+const PLAIN = -1; // the value of `state.base` where nothing is compared
+
+// section, protocol, base: numbers in the lists of DATA; hot: the encoding under the pointer or with the focus; pinned:
+// the one that was clicked; cost: the horizontal axis of the chart of quality against cost.
+const state = { section: 0, protocol: 0, base: PLAIN, hot: null, pinned: null, cost: 0 };
+
+const section = () => DATA.sections[state.section];
+const encodings = () => section().encodings;
+const last = () => section().lengths.length - 1;
+const byId = (id) => document.getElementById(id);
+const everyEncoding = () => encodings().map((_, n) => n);
+
+/** An element of HTML with properties, data attributes and children; a child that is a string becomes a text. */
+function make(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** An element of SVG. */
+function draw(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  return element;
+}
+
+/** How a name is written inside a sentence: `none` in quotes, because "none is best" says that nothing is. */
+const named = (name) => (name === "none" ? '"none"' : name);
+
+function listed(names, most = 5) {
+  const shown = names.slice(0, most).map(named);
+  if (names.length > most) return `${shown.join(", ")} and ${names.length - most} more`;
+  return shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} and ${shown[shown.length - 1]}`;
+}
+
+/** A positive number with three digits. */
+function plain(value) {
+  if (value === null) return "";
+  const size = Math.abs(value);
+  const text = size >= 1e5 ? value.toExponential(1) : size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : value.toFixed(2);
+  return text.replace("-", MINUS);
+}
+
+/** Bits per byte, with three decimals. */
+const bits = (value) => (value === null ? "" : value.toFixed(3).replace("-", MINUS));
+
+/** A difference with its sign: three decimals below 1, two from 1 on. */
+function signed(value) {
+  if (value === null) return "";
+  if (Math.abs(value) < 5e-4) return "0.000";
+  return (value > 0 ? "+" : MINUS) + Math.abs(value).toFixed(Math.abs(value) < 1 ? 3 : 2);
+}
+
+/** A number on an axis, without zeros at its end; `sign` writes a plus. */
+function tickText(value, sign = false) {
+  const text = Math.abs(value) >= 1e5 ? value.toExponential(0) : String(Number(value.toPrecision(3)));
+  return (sign && value > 0 ? "+" : "") + text.replace("-", MINUS);
+}
+
+const signedTick = (value) => tickText(value, true);
+
+const times = (value) => (value === null ? "" : `${value >= 100 ? value.toFixed(0) : value.toFixed(2)}x`);
+
+/** A time in words, as in the answer. */
+function seconds(value) {
+  if (value === null) return "";
+  const size = Math.abs(value);
+  if (size < 0.1) return `${(value * 1000).toFixed(0)} ms`.replace("-", MINUS);
+  if (size < 120) return `${value.toFixed(size < 10 ? 1 : 0)} s`.replace("-", MINUS);
+  return (size < 7200 ? `${(value / 60).toFixed(size < 600 ? 1 : 0)} min` : `${(value / 3600).toFixed(1)} h`).replace("-", MINUS);
+}
+
+/** A whole number with commas. */
+const counted = (value) => value.toLocaleString("en-US").replace("-", MINUS);
+
+/** The colour of an encoding. */
+const colorOf = (n) => `var(--c${encodings()[n].color})`;
+const dashOf = (n) => DATA.dashes[encodings()[n].dash] || undefined;
+
+/** Tell a screen reader what has changed. */
+function say(text) {
+  byId("said").textContent = text;
+}

@@ -1,0 +1,173 @@
+"""All numbers of the page as one structure of lists, texts and numbers, which the page holds as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from poscli.drawing.style import styles_for
+from poscli.evaluation.intervals import FEWEST_SEEDS, UPPER
+from poscli.evaluation.protocol import PROTOCOLS
+from poscli.report.figures import SKIPPED_POSITIONS
+from poscli.report.origin import facts, unit_of
+from poscli.report.page.answer import answers
+from poscli.report.page.described import TITLES, Described, describe, in_order, looks, spec_of
+from poscli.report.page.measured import (
+    PerSeed,
+    attribution,
+    by_distance,
+    by_position,
+    points,
+    short,
+    shorts,
+    task_values,
+)
+from poscli.report.page.pairs import Losses, Pairs, all_pairs
+from poscli.report.pooling import headline, sound, the_train_length
+from poscli.report.sections import Group, Section
+from poscli.report.summary import ratio_name, standings
+from poscli.report.trained import Trained, reproduce
+from poscli.report.verdicts import MEANING, can_win
+from poscli.runs.schema import FULL
+
+MILLION = 1_000_000
+INTEGERS_PER_BIT = 100_000  # differences are kept as whole multiples of 1e-5 bits: half as long in JSON
+
+
+def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, Any]:
+    """What the page shows of one section."""
+    group, summary = section.group, section.summary
+    rows, names = group.rows, [str(name) for name in summary["encoding"]]
+    lengths, length = [int(value) for value in sorted(set(rows["length"]))], the_train_length(rows)
+    seeds = sorted(int(seed) for seed in set(rows["seed"]))
+    per_seed, chosen = PerSeed(names, seeds), headline(rows)
+    protocols = list(dict.fromkeys(map(str, rows["protocol"])))
+    described = [describe(spec_of(name)) for name in names]
+    found: dict[str, Any] = {
+        "title": group.title,
+        "corpus": ", ".join(sorted(set(rows["corpus"]))),
+        "trainLength": length,
+        "lengths": lengths,
+        "ratios": [ratio_name(each / length) for each in lengths],
+        "unit": unit_of(rows),
+        "seeds": seeds,
+        "fewSeeds": bool(rows.groupby("encoding")["seed"].nunique().max() < FEWEST_SEEDS),
+        "student": shorts(stdtrit(np.arange(1, max(2, len(seeds))), UPPER)),
+        "protocols": [{"name": name, "explained": _explained(name)} for name in protocols],
+        "main": protocols.index(chosen.perplexity),
+        "gainFrom": (gain_from := _gain_protocols(rows, protocols)),
+        "families": [{"key": key, "title": TITLES[key]} for key in in_order([each.family for each in described])],
+        "encodings": _encodings(summary, described, _commands(rows, trained)),
+        "points": [points(group, name, names, lengths) for name in protocols],
+        "pairs": [
+            _compared(group, name, names, lengths, gain=number in gain_from) for number, name in enumerate(protocols)
+        ],
+        "tasks": task_values(rows, per_seed, lengths),
+        "costs": _costs(rows, per_seed, trained),
+        "position": by_position(group, per_seed, int(length * SKIPPED_POSITIONS), _per_byte(rows)),
+        "recall": by_distance(group, per_seed),
+        "attribution": attribution(group, per_seed),
+        "facts": [list(fact) for fact in facts(rows, {run: each.tokens for run, each in trained.items()})],
+        "notes": list(section.notes),
+    }
+    found["answers"] = [answer.data() for answer in answers(found)]
+    return found
+
+
+def _explained(protocol: str) -> str:
+    """What a protocol is, without Markdown's marks."""
+    return PROTOCOLS.get(protocol).explained.replace("**", "").replace("`", "") if protocol in PROTOCOLS.names() else ""
+
+
+def _encodings(summary: pd.DataFrame, described: Sequence[Described], commands: Mapping[str, str]) -> list[dict]:
+    """One entry per encoding, in the order of the summary: the best at the longest length first."""
+    least = int(summary["parameters"].min())
+    families = {str(name): each.family for name, each in zip(summary["encoding"], described, strict=True)}
+    look = looks(families, styles_for(*standings(summary)))
+    found = []
+    for row, each in zip(summary.to_dict("records"), described, strict=True):
+        name = str(row["encoding"])
+        found.append(
+            {
+                "name": name,
+                "family": each.family,
+                "acts": each.acts,
+                "parts": [list(part) for part in each.parts],
+                "parameters": int(row["parameters"]),
+                "extra": int(row["parameters"]) - least,
+                "seeds": int(row["seeds"]),
+                "safe": short(row["safe"]),
+                "verdict": row["verdict"],
+                "meaning": MEANING.get(row["verdict"], "no number at the longest length"),
+                "reason": row["reason"],
+                "canWin": can_win(row["verdict"]),
+                "color": look[name].color,
+                "dash": look[name].dash,
+                "strong": look[name].strong,
+                "command": commands.get(name, ""),
+            }
+        )
+    return found
+
+
+def _commands(rows: pd.DataFrame, trained: Mapping[str, Trained]) -> dict[str, str]:
+    """The command that makes the results of each encoding; none where its runs are not known."""
+    runs = rows.groupby("encoding")["run_id"].unique()
+    return {str(name): reproduce([trained[run] for run in ids if run in trained]) for name, ids in runs.items()}
+
+
+def _gain_protocols(rows: pd.DataFrame, protocols: Sequence[str]) -> list[int | None]:
+    """For each protocol, the number of the one whose gain is shown with it: its own if it has one, else the usual one.
+
+    The usual protocol for losses is shown with the usual protocol for gains, as everywhere in a report.
+    """
+    chosen = headline(rows)
+    measured = set(rows.loc[rows["gain"].notna() & (rows["variant"] == FULL), "protocol"])
+    usual = protocols.index(chosen.gain) if chosen.gain in measured else None
+    own = [name in measured and name != chosen.perplexity for name in protocols]
+    return [number if own[number] else usual for number in range(len(protocols))]
+
+
+def _compared(
+    group: Group, protocol: str, names: Sequence[str], lengths: Sequence[int], *, gain: bool
+) -> dict[str, Any]:
+    """All pairs of encodings under a protocol, by their losses, and by their gains if these are shown."""
+    if group.units is None:
+        return {"loss": None, "gain": None}
+    found = {"loss": _packed(all_pairs(Losses(group.rows, group.units, protocol), names, lengths)), "gain": None}
+    if gain:
+        gains = Losses(group.rows, group.units, protocol, gain=True)
+        found["gain"] = _packed(all_pairs(gains, names, lengths, more_is_better=True))
+    return found
+
+
+def _packed(pairs: Pairs) -> dict[str, Any]:
+    """Pairs (i, j) with j < i one after the other, each with [difference, low, high] at every length, in 1e-5 bits."""
+    first, second = np.tril_indices(len(pairs.words), -1)
+    numbers = np.round(pairs.numbers[first, second] * INTEGERS_PER_BIT).ravel()
+    return {"numbers": [None if math.isnan(v) else int(v) for v in numbers], "words": list(pairs.words)}
+
+
+def _costs(rows: pd.DataFrame, per_seed: PerSeed, trained: Mapping[str, Trained]) -> list[dict[str, Any]]:
+    """What encodings cost, by seed, less being better: seconds of training, and of reading a million tokens."""
+    own = rows[(rows["protocol"] == headline(rows).perplexity) & (rows["variant"] == FULL) & sound(rows)]
+    last = own[own["length"] == rows["length"].max()]
+    last = last.assign(reading=MILLION / last["tokens_per_s"].where(last["tokens_per_s"] > 0))
+    runs = rows.drop_duplicates("run_id")
+    runs = runs.assign(seconds=[trained[run].seconds if run in trained else math.nan for run in runs["run_id"]])
+    ratio = ratio_name(rows["length"].max() / the_train_length(rows))
+    costs = [
+        {"key": "seconds", "title": "training time", "values": per_seed.of(runs, "seconds")},
+        {"key": "reading", "title": f"reading 1M tokens at {ratio}", "values": per_seed.of(last, "reading")},
+    ]
+    return [cost for cost in costs if any(value is not None for line in cost["values"] for value in line)]
+
+
+def _per_byte(rows: pd.DataFrame) -> float:
+    scored = rows[rows["status"] == "ok"]
+    return float(scored["tokens"].sum() / scored["bytes"].sum()) if scored["bytes"].sum() else 1.0

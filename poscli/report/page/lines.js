@@ -1,0 +1,214 @@
+// Charts of lines: one line per encoding over a logarithmic axis of lengths, with bands for intervals.
+
+const SMALLEST = 0.01; // differences below are drawn on a linear part of the signed axis
+const WIDE = 2.5; // largest over smallest value from which an axis is logarithmic
+const charts = []; // of the page as it is drawn now: {highlight(n or null)}
+
+/** A scale from values to pixels: {at, ticks}. `kind` is log (linear for values that are close), linear or signed
+ * (logarithmic on both sides of zero). */
+function scale(kind, values, from, to) {
+  const known = values.filter((value) => value !== null && Number.isFinite(value) && ((kind !== "log" && kind !== "octaves") || value > 0));
+  let low = Math.min(...known);
+  let high = Math.max(...known);
+  if (kind === "log" && high < WIDE * low) kind = "linear";
+  if (kind === "signed") [low, high] = [Math.min(low, -SMALLEST), Math.max(high, SMALLEST)];
+  const bend = {
+    log: Math.log,
+    octaves: Math.log,
+    linear: (value) => value,
+    signed: (value) => Math.sign(value) * Math.log1p(Math.abs(value) / SMALLEST),
+  }[kind];
+  let [start, end] = [bend(low), bend(high)];
+  const room = (end - start) * 0.06 || 0.5;
+  [start, end] = [start - room, end + room];
+  const at = (value) => from + ((bend(value) - start) / (end - start)) * (to - from);
+  const inside = (value) => bend(value) >= start && bend(value) <= end;
+  const sparse = (ticks) => thinned(ticks.filter(inside), at);
+  return { at, ticks: sparse(ticksOf(kind, low, high)) };
+}
+
+function ticksOf(kind, low, high) {
+  if (kind === "signed") return [0, ...[0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30].flatMap((value) => [value, -value])];
+  if (kind === "linear") {
+    const step = niceStep((high - low) / 4);
+    return Array.from({ length: 12 }, (_, n) => (Math.floor(low / step) + n) * step).map((value) => Number(value.toPrecision(12)));
+  }
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high) + 1; power += 1)
+    found.push(...[1, 2, 5].map((digit) => digit * 10 ** power), ...(high < 6 * low ? [1.2, 1.5, 2.5, 3, 4, 7].map((d) => d * 10 ** power) : []));
+  return [...new Set(found)];
+}
+
+function niceStep(rough) {
+  const power = 10 ** Math.floor(Math.log10(rough || 1));
+  return [1, 2, 5, 10].map((digit) => digit * power).find((step) => step >= rough * 0.99) || power;
+}
+
+/** Ticks at least 18 pixels apart; zero and round numbers first. */
+function thinned(ticks, at) {
+  const kept = [];
+  const rank = (value) => (value === 0 ? 0 : Math.abs(Math.log10(Math.abs(value)) % 1) < 1e-6 ? 1 : 2);
+  for (const tick of [...ticks].sort((a, b) => rank(a) - rank(b) || Math.abs(a) - Math.abs(b)))
+    if (kept.every((other) => Math.abs(at(other) - at(tick)) >= 18)) kept.push(tick);
+  return kept.sort((a, b) => a - b);
+}
+
+/** The attribute `d` of a line through points, broken where one is missing. */
+function pathOf(points, x, y) {
+  let pen = "M";
+  return points.map((point) => {
+    if (point === null) {
+      pen = "M";
+      return "";
+    }
+    const step = `${pen}${x(point.x).toFixed(1)} ${y(point.v).toFixed(1)}`;
+    pen = "L";
+    return step;
+  }).join("");
+}
+
+/** The attribute `d` of the band between the ends of the intervals; empty without intervals. */
+function bandOf(points, x, y) {
+  const known = points.filter((point) => point !== null && point.low !== null && point.low !== undefined);
+  if (known.length < 2) return "";
+  const up = known.map((point) => `${x(point.x).toFixed(1)} ${y(point.high).toFixed(1)}`);
+  const down = known.reverse().map((point) => `${x(point.x).toFixed(1)} ${y(point.low).toFixed(1)}`);
+  return `M${up.join("L")}L${down.join("L")}Z`;
+}
+
+/**
+ * Draw a chart of lines into a box. `chart`: {title, label, kind, points(n), members, x: {values, names, train},
+ * write, height, zero}. Members are in colour with a label at the end; all other encodings are grey.
+ */
+function lineChart(box, chart) {
+  const width = Math.max(240, box.clientWidth || 320);
+  const height = chart.height;
+  const names = chart.members.map((n) => encodings()[n].name);
+  const longest = Math.min(22, Math.max(0, ...names.map((name) => name.length)));
+  const margin = { left: 44, right: Math.min(width * 0.42, 18 + longest * 6.6), top: 8, bottom: 34 };
+  const all = everyEncoding().map((n) => chart.points(n));
+  const flat = all.flat().filter((point) => point !== null);
+  const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": chart.title });
+  box.replaceChildren(picture);
+  if (!flat.length) {
+    box.replaceChildren(make("p", { class: "why" }, "No encoding has a number here."));
+    return;
+  }
+  const right = width - margin.right;
+  const shown = chart.members.length <= 10 ? chart.members.flatMap((n) => all[n]).filter((point) => point !== null && point.low != null) : [];
+  const values = [...flat.map((point) => point.v), ...shown.flatMap((point) => [point.low, point.high]), ...(chart.zero ? [0] : [])];
+  const y = scale(chart.kind, values, height - margin.bottom, margin.top);
+  const x = scale("octaves", [...chart.x.values, ...flat.map((point) => point.x)], margin.left, right).at;
+  axes(picture, chart, { x, y, width, right, height, margin });
+  const others = everyEncoding().filter((n) => !chart.members.includes(n));
+  picture.append(draw("path", { class: "rest", d: others.map((n) => pathOf(all[n], x, y.at)).join("") }));
+  const lines = new Map();
+  for (const n of chart.members) lines.set(n, coloured(picture, n, all[n], x, y.at, chart.members.length <= 6));
+  endLabels(picture, chart, all, { x, y: y.at, right, top: margin.top, bottom: height - margin.bottom });
+  const top = draw("g", { class: "top" });
+  picture.append(top);
+  charts.push({
+    highlight: (n) => {
+      picture.classList.toggle("dim", n !== null);
+      for (const [other, line] of lines) line.classList.toggle("on", other === n);
+      top.replaceChildren(...(n === null ? [] : hotLine(n, all[n], x, y.at, chart)));
+    },
+  });
+  nearest(picture, all, x, y.at);
+}
+
+function axes(picture, chart, { x, y, right, height, margin }) {
+  const bottom = height - margin.bottom;
+  for (const tick of y.ticks) {
+    const level = y.at(tick);
+    const zero = tick === 0 && chart.zero;
+    picture.append(draw("line", { class: zero ? "zero" : "grid", x1: margin.left, x2: right, y1: level, y2: level }));
+    picture.append(draw("text", { class: "tick", x: margin.left - 6, y: level + 4, "text-anchor": "end" }, chart.tick(tick)));
+  }
+  let free = -Infinity;
+  chart.x.values.forEach((value, n) => {
+    if (x(value) < free) return;
+    free = x(value) + 10 + 6.4 * chart.x.names[n].length;
+    picture.append(draw("text", { class: "tick", x: x(value), y: bottom + 15, "text-anchor": "middle" }, chart.x.names[n]));
+  });
+  const train = x(chart.x.train);
+  if (train >= margin.left && train <= right)
+    picture.append(draw("line", { class: "train", x1: train, x2: train, y1: margin.top, y2: bottom }));
+  picture.append(draw("text", { class: "axis", x: margin.left, y: height - 3 }, chart.x.label));
+}
+
+function coloured(picture, n, points, x, y, banded) {
+  const line = draw("g", { class: "line", "data-enc": n });
+  if (banded) line.append(draw("path", { class: "band", fill: colorOf(n), d: bandOf(points, x, y) }));
+  line.append(draw("path", { class: "stroke", stroke: colorOf(n), "stroke-dasharray": dashOf(n), d: pathOf(points, x, y) }));
+  for (const point of points.length <= 8 ? points : [])
+    if (point !== null) line.append(draw("circle", { cx: x(point.x), cy: y(point.v), r: 2.4, fill: colorOf(n) }));
+  picture.append(line);
+  return line;
+}
+
+/** The line of the encoding under the pointer, above all others, with the interval and its name. */
+function hotLine(n, points, x, y, chart) {
+  const end = [...points].reverse().find((point) => point !== null);
+  if (!end) return [];
+  const parts = [
+    draw("path", { class: "band", fill: colorOf(n), d: bandOf(points, x, y) }),
+    draw("path", { class: "stroke", stroke: colorOf(n), "stroke-dasharray": dashOf(n), d: pathOf(points, x, y) }),
+  ];
+  if (!chart.members.includes(n))
+    parts.push(draw("text", { class: "end", x: x(end.x) + 6, y: y(end.v) + 4, fill: colorOf(n) }, clipped(encodings()[n].name)));
+  return parts;
+}
+
+const clipped = (name, most = 22) => (name.length > most ? `${name.slice(0, most - 1)}\u2026` : name);
+
+/** Names at the ends of the coloured lines, moved apart so that none covers another. */
+function endLabels(picture, chart, all, { x, y, right, top, bottom }) {
+  const longest = Math.max(...all.flat().filter((point) => point !== null).map((point) => point.x));
+  const ends = chart.members
+    .map((n) => ({ n, end: [...all[n]].reverse().find((point) => point !== null) }))
+    .filter((label) => label.end)
+    .map((label) => ({ ...label, y: y(label.end.v) }))
+    .sort((a, b) => a.y - b.y);
+  spread(ends, Math.min(12, (bottom - top) / Math.max(1, ends.length)), top + 4, bottom);
+  for (const label of ends) {
+    const early = label.end.x < longest;
+    const text = clipped(encodings()[label.n].name) + (early ? " \u00d7" : "");
+    if (Math.abs(label.y - y(label.end.v)) > 5 || early)
+      picture.append(draw("path", { class: "leader", stroke: colorOf(label.n), d: `M${x(label.end.x) + 3} ${y(label.end.v)}L${right + 4} ${label.y}` }));
+    picture.append(draw("text", { class: "end", "data-enc": label.n, x: right + 7, y: label.y + 4, fill: colorOf(label.n) }, text));
+  }
+}
+
+/** Move sorted labels apart to this distance, within these limits, as little as possible. */
+function spread(labels, gap, top, bottom) {
+  for (let turn = 0; turn < 200; turn += 1) {
+    let moved = false;
+    for (let n = 1; n < labels.length; n += 1) {
+      const lack = gap - (labels[n].y - labels[n - 1].y);
+      if (lack <= 0.01) continue;
+      labels[n - 1].y -= lack / 2;
+      labels[n].y += lack / 2;
+      moved = true;
+    }
+    if (labels.length) labels[0].y = Math.max(labels[0].y, top);
+    if (labels.length) labels[labels.length - 1].y = Math.min(labels[labels.length - 1].y, bottom);
+    if (!moved) break;
+  }
+}
+
+/** Make the encoding nearest to the pointer the one that the page shows. */
+function nearest(picture, all, x, y) {
+  const spots = all.flatMap((points, n) => points.filter((point) => point !== null).map((point) => [n, x(point.x), y(point.v)]));
+  picture.addEventListener("pointermove", (event) => {
+    const place = picture.getBoundingClientRect();
+    const [px, py] = [event.clientX - place.left, event.clientY - place.top];
+    let [best, distance] = [null, 28 ** 2];
+    for (const [n, sx, sy] of spots) {
+      const far = (sx - px) ** 2 + (sy - py) ** 2;
+      if (far < distance) [best, distance] = [n, far];
+    }
+    heat(best);
+  });
+  picture.addEventListener("pointerleave", () => heat(null));
+}

@@ -1,0 +1,145 @@
+// The page itself: the pickers, the answer, the parts, and the links between everything that shows one encoding.
+
+/** Draw everything under the reader's choices. */
+function show() {
+  charts.length = 0;
+  showAnswer();
+  paretoChart();
+  const parts = PARTS.map((part) => part()).filter((part) => part !== null);
+  byId("body").replaceChildren(...parts.map((part) => part.part));
+  for (const part of parts) part.finish();
+  const links = [...parts.map((part) => [part.part.id, part.title]), ["made", "How this was made"]];
+  byId("nav").replaceChildren(...links.map(([id, title]) => make("a", { href: `#${id}` }, title)));
+  light();
+}
+
+/** The answer under the protocol; re-based, which encodings are better, worse and within noise. */
+function showAnswer() {
+  const answer = section().answers[state.protocol];
+  const parts = rebased() ? comparedSentence() : answer.sentence;
+  byId("where").textContent = `${section().title}, protocol ${protocolName(state.protocol)}`;
+  byId("sentence").replaceChildren(...parts.map(([text, strong]) => (strong ? make("strong", {}, text) : text)));
+  byId("answer-facts").replaceChildren(...definitions(rebased() ? comparedFacts() : answer.facts));
+}
+
+const definitions = (facts) => facts.map(([question, text]) => make("div", {}, make("dt", {}, question), make("dd", {}, text)));
+
+/** Every other encoding at the longest length by the word that it gets against the base, the best first. */
+function byWord() {
+  const found = {};
+  const others = everyEncoding().filter((n) => n !== state.base).map((n) => ({ n, value: lossAt(n, last()) }));
+  others.sort((a, b) => (a.value.v ?? Infinity) - (b.value.v ?? Infinity));
+  for (const other of others) (found[other.value.missing ? "not compared" : other.value.word] ||= []).push(other);
+  return found;
+}
+
+function comparedSentence() {
+  const groups = byWord();
+  const count = (word) => (groups[word] || []).length;
+  const best = (groups.better || [])[0];
+  const start = [[`At ${section().ratios[last()]}, compared with `, false], [named(encodings()[state.base].name), true], [": ", false]];
+  const told = [[`${count("better")} better`, true], [`, ${count("within noise")} within noise, ${count("worse")} worse`, false]];
+  const most = best ? [["; most of all ", false], [named(encodings()[best.n].name), true], [`, by ${signed(best.value.v)} bits per byte ${interval(best.value, signed)}`, false]] : [];
+  return [...start, ...told, ...most, [".", false]];
+}
+
+function comparedFacts() {
+  const names = (found) => listed(found.map((other) => encodings()[other.n].name), 8);
+  const facts = Object.entries(byWord()).map(([word, found]) => [word[0].toUpperCase() + word.slice(1), `${names(found)}.`]);
+  return [...facts, ["What do the words mean?", "Better and worse: the paired permutation test gives p < 0.05 after Holm's correction over all comparisons with this base; within noise: it does not. Times and numbers by position: their interval over seeds excludes no difference."]];
+}
+
+// Linking
+
+/** Show an encoding everywhere because the pointer or the focus is on it; null ends that. */
+function heat(n) {
+  if (state.hot === n) return;
+  state.hot = n;
+  light();
+}
+
+/** Keep an encoding shown after a click, until the next one. */
+function pin(n) {
+  state.pinned = state.pinned === n ? null : n;
+  for (const button of document.querySelectorAll("button.name")) {
+    const own = Number(button.closest("[data-enc]").dataset.enc);
+    button.setAttribute("aria-pressed", own === state.pinned ? "true" : "false");
+  }
+  light();
+}
+
+function light() {
+  const n = state.hot ?? state.pinned;
+  for (const line of document.querySelectorAll("tr[data-enc]")) line.classList.toggle("on", Number(line.dataset.enc) === n);
+  for (const chart of charts) chart.highlight(n);
+  showCard(n);
+}
+
+function showCard(n) {
+  const card = byId("card");
+  card.hidden = n === null;
+  if (n === null) return;
+  const own = encodings()[n];
+  const formulas = own.parts.flatMap(([name, formula, paper]) => [make("p", { class: "formula" }, own.parts.length > 1 ? `${name}: ${formula}` : formula), paper && make("p", { class: "paper" }, paper)]);
+  const end = section().ratios[last()];
+  const lines = [
+    [`loss at ${end}`, spoken(lossAt(n, last()), rebased() ? signed : bits)],
+    [`gain at ${end}`, spoken(gainAt(n, last()), signed)],
+    ["verdict", own.reason ? `${statusName(own.verdict)}: ${own.reason}` : own.verdict],
+  ];
+  card.replaceChildren(make("h2", {}, make("span", { class: "swatch" }), own.name), make("p", { class: "acts" }, own.acts), ...formulas.filter(Boolean), make("dl", {}, ...definitions(lines)));
+  card.querySelector(".swatch").style.background = colorOf(n);
+}
+
+// Pickers
+
+function fillPickers() {
+  const options = encodings().map((each, n) => make("option", { value: n }, each.name));
+  byId("base").replaceChildren(make("option", { value: PLAIN }, "nothing (plain numbers)"), ...options);
+  byId("base").value = String(state.base);
+  byId("protocol").replaceChildren(...section().protocols.map((each, n) => make("option", { value: n }, each.name)));
+  byId("protocol").value = String(state.protocol);
+}
+
+function openSection(n) {
+  Object.assign(state, { section: n, base: PLAIN, protocol: DATA.sections[n].main, hot: null, pinned: null, cost: 0 });
+  byId("made-facts").replaceChildren(...definitions(section().facts));
+  const closing = byId("notes").lastElementChild;
+  byId("notes").replaceChildren(...section().notes.map((note) => make("li", {}, note)), closing);
+  fillPickers();
+  show();
+}
+
+function onPick(id, act) {
+  byId(id).addEventListener("change", (event) => act(Number(event.target.value)));
+}
+
+function isDark() {
+  return document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function nameTheme() {
+  byId("theme").textContent = isDark() ? "Light" : "Dark";
+  byId("theme").setAttribute("aria-label", isDark() ? "Use light colours" : "Use dark colours");
+}
+
+function start() {
+  onPick("section", openSection);
+  onPick("base", (n) => { state.base = n; show(); say(rebased() ? `Every number is now relative to ${encodings()[n].name}` : "Plain numbers"); });
+  onPick("protocol", (n) => { state.protocol = n; show(); say(`Protocol ${protocolName(n)}`); });
+  byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && state.pinned !== null) pin(state.pinned); });
+  byId("controls").addEventListener("submit", (event) => event.preventDefault());
+  byId("controls").hidden = byId("nav").hidden = false;
+  nameTheme();
+  openSection(0);
+  let [wide, waiting] = [innerWidth, 0];
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { if (innerWidth !== wide) { wide = innerWidth; show(); } }, 150);
+  });
+  document.documentElement.dataset.ready = "true";
+}
+
+start();

@@ -1,0 +1,166 @@
+// Quality at the longest length against cost, with the Pareto front; and the rankings under all protocols.
+
+/** The costs that can be on the horizontal axis: those measured per seed, then parameters. */
+function costs() {
+  const measured = section().costs.map((cost) => ({ title: cost.title, of: (n) => costOf(cost, n), write: rebased() ? times : seconds }));
+  const write = (value) => (rebased() ? (value > 0 ? "+" : "") : "") + counted(value);
+  return [...measured, { title: "parameters", of: parametersOf, write, linear: true }];
+}
+
+/** Every encoding with a cost and a loss at the longest length, and whether it is on the front: none is better in both. */
+function costPoints(cost) {
+  const found = everyEncoding().map((n) => ({ n, x: cost.of(n), y: lossAt(n, last()) })).filter((p) => !p.x.missing && !p.y.missing);
+  const better = (a, b) => a.x.v <= b.x.v && a.y.v <= b.y.v && (a.x.v < b.x.v || a.y.v < b.y.v);
+  return found.map((point) => ({ ...point, front: encodings()[point.n].canWin && !found.some((other) => encodings()[other.n].canWin && better(other, point)) }));
+}
+
+function paretoChart() {
+  const known = costs();
+  const cost = known[Math.min(state.cost, known.length - 1)];
+  const found = costPoints(cost);
+  byId("pareto-figure").hidden = !found.length;
+  if (!found.length) return;
+  const end = section().ratios[last()];
+  const missing = everyEncoding().filter((n) => !found.some((point) => point.n === n)).map((n) => encodings()[n].name);
+  const front = found.filter((point) => point.front).sort((a, b) => a.x.v - b.x.v);
+  byId("pareto-caption").textContent =
+    `Loss at ${end} against ${cost.title}${rebased() ? `, relative to ${encodings()[state.base].name}` : ""}; better is down and to the left. ` +
+    `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.` +
+    (missing.length ? ` Without a number: ${listed(missing, 4)}.` : "");
+  byId("pareto-choice").replaceChildren(...known.map((each, n) => choiceButton(each.title, n === known.indexOf(cost), () => {
+    state.cost = n;
+    show();
+    byId("pareto-choice").children[n].focus();
+  })));
+  drawPareto(byId("pareto"), cost, found, front, end);
+}
+
+function choiceButton(text, chosen, act) {
+  const button = make("button", { type: "button", "aria-pressed": chosen ? "true" : "false" }, text);
+  button.addEventListener("click", act);
+  return button;
+}
+
+function drawPareto(box, cost, found, front, end) {
+  const width = Math.max(260, box.clientWidth || 320);
+  const height = Math.round(Math.min(430, Math.max(280, width * 0.62)));
+  const margin = { left: 52, right: 16, top: 26, bottom: 38 };
+  const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Loss at ${end} against ${cost.title}` });
+  const ends = (p) => [p.v, p.low ?? p.v, p.high ?? p.v];
+  const losses = found.flatMap((point) => ends(point.y));
+  const big = rebased() && Math.max(...losses.map(Math.abs)) > 1;
+  const y = scale(!rebased() ? "log" : big ? "signed" : "linear", losses, height - margin.bottom, margin.top);
+  // Costs with an interval below zero (Student's, few seeds) are cut at the axis.
+  const prices = found.flatMap((point) => ends(point.x)).filter((value) => cost.linear || value > 0);
+  const right = width - margin.right;
+  const x = scale(cost.linear ? "linear" : "octaves", prices, margin.left, right);
+  const label = rebased() ? `loss at ${end} minus that of the base, bits per byte` : `loss at ${end}, bits per byte`;
+  const chart = { x: { values: x.ticks, names: x.ticks.map(cost.write), label: cost.title, train: NaN }, tick: rebased() ? signedTick : tickText, zero: rebased() };
+  axes(picture, chart, { x: x.at, y, width, right, height, margin });
+  picture.append(draw("text", { class: "axis", x: margin.left, y: 12 }, label));
+  const step = front.map((point, n) => (n ? `H${x.at(point.x.v)}V${y.at(point.y.v)}` : `M${x.at(point.x.v)} ${y.at(point.y.v)}`)).join("");
+  picture.append(draw("path", { class: "front", d: step }));
+  const marks = new Map();
+  for (const point of [...front, ...found.filter((each) => !each.front)].reverse()) marks.set(point.n, mark(picture, point, x.at, y.at, cost, [margin.left, right]));
+  paretoLabels(picture, found, x.at, y.at, width);
+  const top = draw("g", { class: "top" });
+  picture.append(top);
+  box.replaceChildren(picture);
+  charts.push({
+    highlight: (n) => {
+      picture.classList.toggle("dim", n !== null);
+      for (const [other, each] of marks) each.classList.toggle("on", other === n);
+      const point = found.find((each) => each.n === n);
+      top.replaceChildren(...(point ? [paretoLabel(point, x.at(point.x.v), y.at(point.y.v), width)] : []));
+    },
+  });
+  const spots = everyEncoding().map((n) => found.filter((point) => point.n === n).map((point) => ({ x: point.x.v, v: point.y.v })));
+  nearest(picture, spots, x.at, y.at);
+}
+
+function mark(picture, point, x, y, cost, [left, right]) {
+  const [px, py] = [x(point.x.v), y(point.y.v)];
+  const inside = (value) => Math.min(right, Math.max(left, value));
+  const group = draw("g", { class: point.front ? "mark best" : "mark", "data-enc": point.n });
+  const color = inColour(point) ? colorOf(point.n) : "var(--faint)";
+  if (point.y.low != null) group.append(draw("line", { stroke: color, x1: px, x2: px, y1: y(point.y.low), y2: y(point.y.high) }));
+  if (point.x.low != null) {
+    const low = cost.linear || point.x.low > 0 ? inside(x(point.x.low)) : left;
+    group.append(draw("line", { stroke: color, x1: low, x2: inside(x(point.x.high)), y1: py, y2: py }));
+  }
+  group.append(draw("circle", { cx: px, cy: py, r: point.front ? 6 : 4, fill: point.front ? color : "var(--paper)", stroke: color }));
+  group.append(draw("title", {}, `${encodings()[point.n].name}: ${spoken(point.y, rebased() ? signed : bits)} bits per byte; ${spoken(point.x, cost.write)}`));
+  picture.append(group);
+  return group;
+}
+
+function paretoLabel(point, px, py, width) {
+  const name = clipped(encodings()[point.n].name);
+  const left = px + 10 + name.length * 6.4 > width;
+  return draw("text", { class: "end", "data-enc": point.n, x: px + (left ? -9 : 9), y: py - 6, "text-anchor": left ? "end" : "start", fill: inColour(point) ? colorOf(point.n) : "var(--quiet)" }, name);
+}
+
+const inColour = (point) => point.front || encodings()[point.n].strong || point.n === state.base;
+
+/** Names beside the points, as far as there is room: first those on the front and in colour. */
+function paretoLabels(picture, found, x, y, width) {
+  const taken = [];
+  const rank = (point) => (point.n === state.base ? 0 : point.front ? 1 : encodings()[point.n].strong ? 2 : 3);
+  const few = found.length <= 12;
+  for (const point of [...found].sort((a, b) => rank(a) - rank(b))) {
+    if (rank(point) === 3 && !few) continue;
+    const label = paretoLabel(point, x(point.x.v), y(point.y.v), width);
+    const wide = label.textContent.length * 6.4;
+    const start = Number(label.getAttribute("x")) - (label.getAttribute("text-anchor") === "end" ? wide : 0);
+    const place = { left: start, right: start + wide, y: Number(label.getAttribute("y")) };
+    if (taken.some((other) => place.left < other.right && other.left < place.right && Math.abs(place.y - other.y) < 12)) continue;
+    taken.push(place);
+    picture.append(label);
+  }
+}
+
+/** One column per protocol, encodings in the order of their rank, joined by lines. */
+function rankChart(box) {
+  const orders = section().protocols.map((_, protocol) => ranking(protocol));
+  const most = Math.max(...orders.map((order) => order.length));
+  const width = Math.max(280, Math.min(760, box.clientWidth || 320));
+  const [top, step] = [42, 17];
+  const height = top + most * step + 8;
+  const longest = Math.min(22, Math.max(...encodings().map((each) => each.name.length)));
+  const side = Math.min(width * 0.32, 16 + longest * 6.8);
+  const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Rank of every encoding under every protocol" });
+  const x = (protocol) => side + (protocol * (width - 2 * side)) / (orders.length - 1);
+  const y = (protocol, n) => top + (orders[protocol].indexOf(n) + 0.5) * step;
+  section().protocols.forEach((protocol, n) => {
+    const anchor = n === 0 ? "start" : n === orders.length - 1 ? "end" : "middle";
+    const at = n === 0 ? x(n) - 4 : n === orders.length - 1 ? x(n) + 4 : x(n);
+    picture.append(draw("text", { class: n === state.protocol ? "head chosen" : "head", x: at, y: width < 560 && n % 2 ? 30 : 14, "text-anchor": anchor }, protocol.name));
+  });
+  const lines = new Map();
+  for (const n of new Set(orders.flat())) lines.set(n, rankLine(picture, orders, n, x, y));
+  box.replaceChildren(picture);
+  charts.push({
+    highlight: (n) => {
+      picture.classList.toggle("dim", n !== null);
+      for (const [other, line] of lines) line.classList.toggle("on", other === n);
+    },
+  });
+}
+
+function rankLine(picture, orders, n, x, y) {
+  const moved = orders.some((order) => order.includes(n) && order.indexOf(n) !== orders[state.protocol].indexOf(n));
+  const color = moved ? colorOf(n) : "var(--quiet)";
+  const group = draw("g", { class: moved ? "rank moved" : "rank", "data-enc": n });
+  const places = orders.map((order, protocol) => (order.includes(n) ? { x: x(protocol), v: y(protocol, n) } : null));
+  const same = (value) => value;
+  group.append(draw("path", { class: "stroke", stroke: color, d: pathOf(places, same, same) }));
+  for (const place of places) if (place) group.append(draw("circle", { cx: place.x, cy: place.v, r: 3, fill: color }));
+  const name = clipped(encodings()[n].name);
+  const [first, final] = [places[0], places[places.length - 1]];
+  if (first) group.append(draw("text", { class: "end", x: first.x - 8, y: first.v + 4, "text-anchor": "end", fill: color }, name));
+  if (final) group.append(draw("text", { class: "end", x: final.x + 8, y: final.v + 4, fill: color }, name));
+  group.addEventListener("pointerenter", () => heat(n));
+  group.addEventListener("pointerleave", () => heat(null));
+  picture.append(group);
+  return group;
+}

@@ -1,0 +1,155 @@
+// Numbers under the reader's choices. Every function returns a value: {v, low, high, word, why, missing}.
+//
+// v, low, high: the number and its 95 % interval; `why` says why there is no interval; `word` says, where the page is
+// re-based to an encoding, whether this one is better, worse or within noise; `missing` says why there is no number,
+// and `bad` that this is a failure. `exact` marks numbers that have no error, such as parameters.
+
+const WORDS = { b: "better", w: "worse", n: "within noise", "-": "" };
+const ONE_SEED = "one seed, no interval";
+const STATUS = { oom: "out of memory", unsupported: "refused", nonfinite: "not finite" };
+const POINT = { status: 0, failed: 1, reason: 2, loss: 3, gain: 6, perByte: 9 };
+
+const rebased = () => state.base !== PLAIN;
+const gainProtocol = () => section().gainFrom[state.protocol];
+const pointOf = (n, k, protocol = state.protocol) => section().points[protocol][n][k];
+
+/** What a status is called; `unsupported` is what an encoding says of lengths for which it is not defined. */
+const statusName = (status) => STATUS[status] || status;
+
+/** The loss in bits per byte; re-based, the difference to the base. */
+function lossAt(n, k) {
+  return numberAt(n, k, state.protocol, "loss");
+}
+
+/** The context gain in bits per byte, under the protocol whose gain goes with the chosen one. */
+function gainAt(n, k) {
+  return gainProtocol() === null ? { missing: "not measured" } : numberAt(n, k, gainProtocol(), "gain");
+}
+
+/** Perplexity per token; it has no re-based form, because differences are those of bits per byte. */
+function perplexityAt(n, k) {
+  const loss = absoluteAt(n, k, state.protocol, "loss");
+  if (loss.missing) return loss;
+  const scale = pointOf(n, k)[POINT.perByte] || 1;
+  const raised = (value) => (value === null ? null : 2 ** (value / scale));
+  return { ...loss, v: raised(loss.v), low: raised(loss.low), high: raised(loss.high) };
+}
+
+function numberAt(n, k, protocol, kind) {
+  const own = absoluteAt(n, k, protocol, kind);
+  if (!rebased() || own.missing) return own;
+  if (n === state.base) return { v: 0, exact: true, word: "the base" };
+  const base = absoluteAt(state.base, k, protocol, kind);
+  if (base.missing) return { missing: `${encodings()[state.base].name} has no result here` };
+  const pairs = section().pairs[protocol][kind];
+  if (pairs === null) return { missing: "not compared: the losses of single documents are missing" };
+  const found = pairOf(pairs, n, state.base, k);
+  if (found === null) return { missing: "not compared: no seed or text in common" };
+  const word = WORDS[pairs.words[state.base][n * (last() + 1) + k]];
+  return { ...withWhy(found, "too few documents"), word: word || "not compared" };
+}
+
+function absoluteAt(n, k, protocol, kind) {
+  const point = pointOf(n, k, protocol);
+  if (point === null) return { missing: "not evaluated" };
+  const at = POINT[kind];
+  if (point[at] === null) {
+    const failed = point[POINT.status] !== "ok";
+    const reason = point[POINT.reason] || "no number";
+    return { missing: failed ? statusName(point[POINT.status]) : "not measured", reason, bad: failed };
+  }
+  const found = withWhy(point.slice(at, at + 3), "too few documents");
+  return point[POINT.failed] ? { ...found, note: `${point[POINT.failed]} of the seeds failed: ${point[POINT.reason]}` } : found;
+}
+
+/** The difference of encoding i to encoding j; pairs are stored for j < i. */
+function pairOf(pairs, i, j, k) {
+  const [high, low, sign] = i > j ? [i, j, 1] : [j, i, -1];
+  const at = (((high * (high - 1)) / 2 + low) * (last() + 1) + k) * 3;
+  const found = pairs.numbers.slice(at, at + 3);
+  if (found[0] === null) return null;
+  const [v, one, two] = found.map((value) => (value === null ? null : (sign * value) / 1e5));
+  return sign > 0 ? [v, one, two] : [v, two, one];
+}
+
+function withWhy([v, low, high], why) {
+  return low === null || high === null ? { v, low: null, high: null, why } : { v, low, high };
+}
+
+/** Mean and Student's 95 % interval of the values of several seeds. */
+function student(values) {
+  const count = values.length;
+  const mean = values.reduce((sum, value) => sum + value, 0) / count;
+  if (count < 2) return { v: mean, low: null, high: null, why: ONE_SEED };
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  const reach = section().student[count - 2] * Math.sqrt(squares / (count - 1) / count);
+  return { v: mean, low: mean - reach, high: mean + reach };
+}
+
+/** A mean over seeds; re-based, the mean difference between runs of equal seeds. `merit` is -1 if less is better. */
+function seedwise(lists, n, merit) {
+  const own = lists[n];
+  const known = own.filter((value) => value !== null);
+  if (!known.length) return { missing: "not measured" };
+  if (!rebased()) return student(known);
+  if (n === state.base) return { v: 0, exact: true, word: "the base" };
+  const pairs = own.map((value, seed) => [value, lists[state.base][seed]]).filter(([a, b]) => a !== null && b !== null);
+  if (!pairs.length) return { missing: "no seed in common" };
+  const found = student(pairs.map(([a, b]) => a - b));
+  return { ...found, word: wordOf(found, merit) };
+}
+
+/** A cost, over seeds the geometric mean; re-based, the ratio to the base. Less is better. */
+function costOf(cost, n) {
+  const logs = cost.values.map((line) => line.map((value) => (value === null ? null : Math.log(value))));
+  const found = seedwise(logs, n, -1);
+  if (found.missing) return found;
+  const raised = (value) => (value === null ? null : Math.exp(value));
+  const exact = found.exact ? { v: 1, low: null, high: null } : {};
+  return { ...found, v: raised(found.v), low: raised(found.low ?? null), high: raised(found.high ?? null), ...exact };
+}
+
+function wordOf(found, merit) {
+  if (found.low === null) return "not compared";
+  if (found.low <= 0 && found.high >= 0) return "within noise";
+  return found.v * merit > 0 ? "better" : "worse";
+}
+
+/** Parameters of the model; re-based, how many more they are than those of the base. */
+function parametersOf(n) {
+  const own = encodings()[n].parameters;
+  if (!rebased()) return { v: own, exact: true };
+  const more = own - encodings()[state.base].parameters;
+  const word = n === state.base ? "the base" : more === 0 ? "the same" : more < 0 ? "better" : "worse";
+  return { v: more, exact: true, word };
+}
+
+/** The safe length as a multiple of L; re-based, as a multiple of that of the base. */
+function safeOf(n) {
+  const own = encodings()[n].safe;
+  if (own === null) return { missing: section().fewSeeds ? "too few seeds" : "no gain measured" };
+  if (!rebased()) return { v: own, exact: true };
+  const base = encodings()[state.base].safe;
+  if (base === null) return { missing: "the base has none" };
+  const word = n === state.base ? "the base" : own === base ? "the same" : own > base ? "better" : "worse";
+  return { v: own / base, exact: true, word };
+}
+
+/** The interval of a value in square brackets, or why it has none; exact numbers have none. */
+function interval(value, write) {
+  if (value.exact) return "";
+  return value.low === null ? `(${value.why})` : `[${write(value.low)}, ${write(value.high)}]`;
+}
+
+/** A value in words, for titles and the card. */
+function spoken(value, write) {
+  if (value.missing) return value.reason ? `${value.missing}: ${value.reason}` : value.missing;
+  return [write(value.v), interval(value, write), value.word && `(${value.word})`, value.note].filter(Boolean).join(" ");
+}
+
+/** Encodings in the order of their loss at the longest length under a protocol, without those that cannot be ranked. */
+function ranking(protocol = state.protocol) {
+  const loss = (n) => absoluteAt(n, last(), protocol, "loss");
+  const ranked = everyEncoding().filter((n) => encodings()[n].canWin && !loss(n).missing);
+  return ranked.sort((a, b) => loss(a).v - loss(b).v || a - b);
+}

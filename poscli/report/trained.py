@@ -1,0 +1,109 @@
+"""What the folders of runs know that their result tables do not: tokens and seconds of training, and the command.
+
+`reproduce` writes the command that trains and evaluates the runs of one encoding again, over all of its seeds.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poscli.config.run import PRESETS, ModelConfig, Recalibration, Recipe, RunConfig
+from poscli.runs.results import evaluated_parts, evaluated_under, is_evaluated, training_log
+from poscli.runs.run import Run, list_runs
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One evaluated run: its configuration, the settings of its evaluation, and what its training took."""
+
+    config: RunConfig
+    settings: Mapping[str, Any]  # of the evaluation, as in eval.json
+    trained_as: str = ""  # in a post-hoc evaluation, the encoding that the model was trained with
+    recalibration: Recalibration | None = None
+    tokens: int = 0  # of training; 0 for a checkpoint
+    seconds: float = float("nan")  # of training
+
+
+def trained_runs(runs: Path) -> dict[str, Trained]:
+    """Every evaluated run in a folder by its id, post-hoc evaluations included."""
+    found: dict[str, Trained] = {}
+    for home in list_runs(Path(runs)):
+        log = training_log(home)
+        took = (int(log["tokens"].max()), float(log["seconds"].max())) if len(log) else (0, float("nan"))
+        for run in [*([home] if is_evaluated(home) else []), *evaluated_parts(home)]:
+            found[run.id] = _trained(run, *took)
+    return found
+
+
+def _trained(run: Run, tokens: int, seconds: float) -> Trained:
+    settings = evaluated_under(run) or {}
+    return Trained(run.config, settings, run.trained, run.recalibration, tokens, seconds)
+
+
+def reproduce(runs: Sequence[Trained]) -> str:
+    """The commands that make the results of these runs, which differ in their seeds only; "" without runs."""
+    if not runs:
+        return ""
+    run, seeds = runs[0], sorted({each.config.seed for each in runs})
+    if run.config.checkpoint is not None:
+        given = ["--corpus", run.config.corpus, "--length", run.config.length, "--precision", run.config.precision]
+        return _line("poscli", "extrapolate", "--model", run.config.checkpoint.source, *given, *_evaluation(run))
+    seed = str(seeds[0]) if len(seeds) == 1 else "$seed"
+    encoding = run.trained_as or run.config.encoding
+    train = f"{_line('poscli', 'train', '--enc', encoding, *_training(run.config))} --seed {seed}"
+    if len(seeds) > 1:
+        train = f"for seed in {' '.join(map(str, seeds))}; do {train}; done"
+    return f"{train} && {_line('poscli', 'extrapolate', '--enc', encoding, *_evaluation(run))}"
+
+
+def _training(config: RunConfig) -> list[object]:
+    """The options of `poscli train` but for encoding and seed; those at their default are left out if that is plain."""
+    words: list[object] = ["--corpus", config.corpus, "--length", config.length, "--tokens", config.tokens]
+    words += ["--batch", config.batch, *_shape(config.model)]
+    for name in ("task", "tokenizer", "accumulate"):
+        if (value := getattr(config, name)) != RunConfig.model_fields[name].default:
+            words += [f"--{name}", value]
+    default = Recipe()
+    for name in Recipe.model_fields:
+        if (value := getattr(config.recipe, name)) != getattr(default, name):
+            words += ["--set", f"{name}={value!r}"]
+    return [*words, "--precision", config.precision]
+
+
+def _shape(model: ModelConfig) -> list[object]:
+    """The options that give a model this shape: its preset's name, or every field."""
+    for name, preset in PRESETS.items():
+        if model.model_copy(update={"memory": 0}) == preset:
+            return ["--preset", name, *(["--memory", model.memory] if model.memory else [])]
+    return [word for name in ModelConfig.model_fields for word in (f"--{name}", getattr(model, name))]
+
+
+def _evaluation(run: Trained) -> list[object]:
+    """The options of `poscli extrapolate` but for the encoding of the training."""
+    known = run.settings
+    words: list[object] = []
+    for option, name in (
+        ("--max-len", "max_len"),
+        ("--tokens", "tokens"),
+        ("--stride", "stride"),
+        ("--ngram", "ngram"),
+    ):
+        words += [option, known[name]] if name in known else []
+    if "ratios" in known:
+        words += ["--lengths", ",".join(f"{ratio:g}" for ratio in known["ratios"])]
+    for option, name in (("--baseline", "baselines"), ("--protocol", "protocols")):
+        words += [word for value in known.get(name, ()) for word in (option, value)]
+    if run.trained_as:
+        words += ["--as", run.config.encoding]
+    if run.recalibration is not None:
+        words += ["--recalibrate", run.recalibration.tokens]
+        words += ["--recalibrate-length", run.recalibration.length]
+    return words
+
+
+def _line(*words: object) -> str:
+    return " ".join(shlex.quote(str(word)) for word in words)

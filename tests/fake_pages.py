@@ -1,0 +1,80 @@
+"""Reports of invented results for the tests of report.html, with seeds, documents, refusals, and every detail table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from fake_results import BEHAVIOUR, LN2, Shape, results, units_of
+
+from poscli.config.run import RunConfig
+from poscli.report import About, Report, build_report
+from poscli.report.trained import Trained
+from poscli.runs.details import DETAILS
+from poscli.runs.schema import frame
+
+SEEDS = (0, 1, 2)
+
+
+def fake_tables(
+    shapes: dict[str, Shape] | None = None, lengths: tuple[int, ...] = ()
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
+    """Rows, positions and details of three seeds; each seed and encoding differs a little from the others."""
+    rows, positions = results(shapes, seeds=SEEDS, lengths=lengths)
+    kinds = {name: n for n, name in enumerate(dict.fromkeys(rows["encoding"]))}
+    moved = 0.004 * rows["seed"] * (1 + rows["encoding"].map(kinds) % 3)
+    rows = rows.assign(nll=rows["nll"] + moved).assign(
+        bpb=lambda own: own["nll"] / LN2,
+        ppl=lambda own: np.exp(own["nll"]),
+        tokens_per_s=lambda own: 1e5 / (1 + 0.1 * own["seed"] + 0.02 * own["encoding"].map(kinds)),
+        parameters=842_000 + 16 * rows["encoding"].map(kinds),
+    )
+    return rows, positions, {"units": units_of(rows), "recall": _recall(rows), "why/attribution": _attribution(rows)}
+
+
+def _runs(rows: pd.DataFrame) -> list[dict]:
+    return rows.drop_duplicates("run_id")[["run_id", "encoding", "seed", "fingerprint", "train_length"]].to_dict(
+        "records"
+    )
+
+
+def _recall(rows: pd.DataFrame) -> pd.DataFrame:
+    made = []
+    for n, run in enumerate(_runs(rows)):
+        for first in (64, 128, 256, 512, 1024):
+            gain = 0.1 - 0.01 * (n % 7) - 0.02 * (first > 256)
+            bins = {"from": first, "to": 2 * first - 1, "kind": "hit", "ngram": 6, "tokens": 400, "documents": 12}
+            made.append(run | bins | {"nll": 1.0, "nll_crop": 1.0 + gain, "gain": gain, "gain_low": gain - 0.01})
+    return frame(made, DETAILS["recall"])
+
+
+def _attribution(rows: pd.DataFrame) -> pd.DataFrame:
+    made = []
+    for n, run in enumerate(_runs(rows)):
+        for k, change in enumerate(("base", "full", "offset", "stretch", "crowd")):
+            harm, void = 0.02 * k * (1 + n % 5), change == "stretch" and n % 6 == 0
+            told = {"status": "void", "reason": "distances do not matter"} if void else {"status": "ok", "reason": ""}
+            made.append(run | {"change": change, "length": 4096, "nll": 1.0 + harm, "harm": harm, "share": 0.5} | told)
+    return frame(made, DETAILS["why/attribution"])
+
+
+def fake_runs(rows: pd.DataFrame) -> dict[str, Trained]:
+    """What training each run took: seconds that differ between encodings and seeds."""
+    found = {}
+    for n, run in enumerate(_runs(rows)):
+        config = RunConfig(encoding=run["encoding"], seed=run["seed"], length=256, tokens=640_000)
+        settings = {"train_length": 256, "max_len": 4096, "tokens": 4096, "stride": 128}
+        found[run["run_id"]] = Trained(config, settings, tokens=640_000, seconds=40.0 + 7 * (n // 3) + run["seed"])
+    return found
+
+
+def fake_report(folder: Path, shapes: dict[str, Shape] | None = None, *, title: str = "", name: str = "") -> Report:
+    """A report in a folder. `title` is its title; `name` takes the place of the last encoding's name."""
+    rows, positions, details = fake_tables(shapes or BEHAVIOUR)
+    if name:
+        last = rows["encoding"].iloc[-1]
+        rows, positions = (table.replace({"encoding": {last: name}}) for table in (rows, positions))
+        details = {key: table.replace({"encoding": {last: name}}) for key, table in details.items()}
+    about = About(title=title, description=title)
+    return build_report(rows, positions, folder, details=details, runs=fake_runs(rows), about=about)

@@ -1,0 +1,270 @@
+"""report.html in a real browser: it loads alone, sorts, re-bases, switches its protocol, links, and can be read by all.
+
+`make browser` installs what these tests need. Pictures of the page land in results/screenshots, to be looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from browser_session import Browser
+from cli_runner import ROOT
+from fake_pages import SEEDS, fake_report, fake_runs
+from fake_results import many
+from scipy import stats
+from torture.reports import undrawn
+
+from poscli.encodings import names
+from poscli.report import Report
+from poscli.report.comparison import compared_with
+from poscli.report.pooling import pool
+
+pytestmark = pytest.mark.browser
+SIZES = [(width, scheme) for width in (400, 1400) for scheme in ("light", "dark")]
+PICTURES = ROOT / "results" / "screenshots"
+UP, DOWN = "\u25b2", "\u25bc"
+PLAIN = "nothing (plain numbers)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    session = Browser()
+    yield session
+    session.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    with undrawn():
+        return fake_report(tmp_path_factory.mktemp("few"), title="Six encodings, three seeds")
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> Path:
+    return report.files[0].parent / "report.html"
+
+
+@pytest.fixture
+def opened(browser: Browser, page: Path) -> Browser:
+    browser.look(1400, "light")
+    browser.open(page)
+    return browser
+
+
+@pytest.fixture(scope="module")
+def rows(report: Report) -> pd.DataFrame:
+    return report.sections[0].group.rows
+
+
+def number(text: str) -> float:
+    """The number in the first line of a cell; NaN if it has none."""
+    try:
+        return float(text.split("\n")[0].replace("\u2212", "-").replace(",", "").split("x")[0].split(" ")[0])
+    except ValueError:
+        return math.nan
+
+
+def ends(text: str) -> list[float]:
+    """The ends of the interval in the second line of a cell."""
+    return [number(part) for part in text.split("\n")[1].strip("[]").split(", ")]
+
+
+def last(rows: pd.DataFrame, protocol: str) -> pd.Series:
+    """Bits per byte at the longest length by encoding, best first."""
+    points = pool(rows, protocol)
+    return points[points["length"] == 4096].set_index("encoding")["bpb"].dropna().sort_values()
+
+
+def test_it_loads_without_a_message_or_a_request(browser: Browser, page: Path) -> None:
+    browser.look(1400, "light")
+    browser.open(page)
+    browser.choose("base", "rope")
+    browser.choose("protocol", "fixed")
+    messages, asked = browser.logs()
+    assert messages == []
+    assert asked == [page.as_uri()]
+
+
+def test_it_sorts_by_any_column(opened: Browser, rows: pd.DataFrame) -> None:
+    best = list(last(rows, "sliding").index)
+    assert [row["Encoding"] for row in opened.table("all")][: len(best)] == best
+    assert opened.sort("all", "Loss at 16x") == "ascending"
+    assert opened.sort("all", "Loss at 16x") == "descending"
+    assert [row["Encoding"] for row in opened.table("all")] == [*best[::-1], "learned"]  # without a number comes last
+    assert opened.sort("all", "Encoding") == "ascending"
+    names = [row["Encoding"] for row in opened.table("all")]
+    assert names == sorted(names)
+    assert opened.run("return document.querySelectorAll('table[data-table=all] th[aria-sort=ascending]').length") == 1
+    assert opened.run("return document.activeElement.textContent") == "Encoding"
+
+
+@pytest.mark.parametrize("base", ["rope", "alibi", "learned"])
+def test_it_re_bases_losses_to_what_the_report_computes(
+    opened: Browser, report: Report, rows: pd.DataFrame, base: str
+) -> None:
+    opened.choose("base", base)
+    table = compared_with(rows, report.sections[0].group.units, base).set_index(["encoding", "ratio"])
+    shown = {row["Encoding"]: row for row in opened.table("loss")}
+    compared = 0
+    for (name, ratio), expected in table.iterrows():
+        cell = shown[name][f"{ratio:g}x"]
+        if math.isnan(expected["difference"]):
+            assert math.isnan(number(cell))
+            continue
+        compared += 1
+        digits = 5.1e-4 if abs(expected["difference"]) < 1 else 5.1e-3
+        assert number(cell) == pytest.approx(expected["difference"], abs=digits)
+        wide = 5.1e-4 if max(abs(expected["low"]), abs(expected["high"])) < 1 else 5.1e-3
+        assert ends(cell) == pytest.approx([expected["low"], expected["high"]], abs=wide)
+        assert cell.split("\n")[2] == expected["word"]
+    assert compared == (5 if base == "learned" else 21)
+    assert shown[base]["1x"] == "0.000\nthe base"
+    opened.choose("base", PLAIN)
+    plain = {row["Encoding"]: row["16x"] for row in opened.table("loss")}
+    assert {name: number(plain[name]) for name in last(rows, "sliding").index} == pytest.approx(
+        last(rows, "sliding").to_dict(), abs=5.1e-4
+    )
+
+
+def test_it_re_bases_costs_by_student_s_interval_over_seeds(opened: Browser, rows: pd.DataFrame) -> None:
+    runs = fake_runs(rows)
+    seconds = {
+        name: np.log([runs[run].seconds for run in part.sort_values("seed")["run_id"].unique()])
+        for name, part in rows.groupby("encoding")
+    }
+    opened.choose("base", "alibi")
+    for row in opened.table("all"):
+        ratio = seconds[row["Encoding"]] - seconds["alibi"]
+        if row["Encoding"] == "alibi":
+            assert row["Training time"] == "1.00x\nthe base"
+            continue
+        reach = stats.t.ppf(0.975, len(SEEDS) - 1) * ratio.std(ddof=1) / math.sqrt(len(SEEDS))
+        low, high = np.exp(ratio.mean() - reach), np.exp(ratio.mean() + reach)
+        assert number(row["Training time"]) == pytest.approx(math.exp(ratio.mean()), abs=5.1e-3)
+        assert ends(row["Training time"]) == pytest.approx([low, high], abs=5.1e-3)
+        assert row["Training time"].endswith("worse" if low > 1 else "better" if high < 1 else "within noise")
+
+
+def test_every_number_has_an_interval_or_says_why_not(opened: Browser) -> None:
+    for base in (PLAIN, "rope"):
+        opened.choose("base", base)
+        for name in ("loss", "gain", "why"):
+            for row in opened.table(name):
+                for head, cell in row.items():
+                    if head in ("Encoding", "safe length") or math.isnan(number(cell)):
+                        continue
+                    assert "[" in cell or "(" in cell or cell.endswith("the base"), (name, head, cell)
+
+
+@pytest.mark.parametrize("protocol", ["nonoverlapping", "fixed"])
+def test_the_protocol_switch_ranks_anew(opened: Browser, rows: pd.DataFrame, protocol: str) -> None:
+    opened.choose("protocol", protocol)
+    order, before = list(last(rows, protocol).index), list(last(rows, "sliding").index)
+    table = opened.table("all")
+    assert [row["Encoding"] for row in table][: len(order)] == order
+    assert order[0] in opened.run("return document.getElementById('sentence').textContent")
+    for place, name in enumerate(order):
+        moved = before.index(name) - place
+        mark = f"\n{UP if moved > 0 else DOWN}{abs(moved)} from sliding" if moved else ""
+        assert table[place]["Rank"] == f"{place + 1}{mark}"
+    texts = opened.run("return [...document.querySelectorAll('#protocols svg text.chosen')].map((t) => t.textContent)")
+    assert texts == [protocol]
+
+
+def test_the_pareto_front_is_what_nothing_beats_in_both(opened: Browser, rows: pd.DataFrame) -> None:
+    runs, loss = fake_runs(rows), last(rows, "sliding")
+    cost = {
+        n: np.mean([math.log(runs[run].seconds) for run in rows.loc[rows["encoding"] == n, "run_id"].unique()])
+        for n in loss.index
+    }
+    front = {a for a in loss.index if not any(cost[b] < cost[a] and loss[b] < loss[a] for b in loss.index)}
+    found = opened.run("return [...document.querySelectorAll('#pareto .mark.best title')].map((t) => t.textContent)")
+    assert {text.split(":")[0] for text in found} == front
+    assert 0 < len(front) < len(loss)
+
+
+def test_an_encoding_is_linked_to_its_curve_its_row_and_its_formula(opened: Browser) -> None:
+    opened.run("document.querySelector('table[data-table=all] tr:nth-child(2) button.name').focus()")
+    name = opened.run("return document.activeElement.textContent")
+    card = opened.run("return document.getElementById('card').textContent")
+    assert name in card
+    assert "loss at 16x" in card
+    assert opened.run("return document.querySelectorAll('tr.on').length") == 4  # one in each table
+    assert opened.run("return document.querySelectorAll('svg.dim .line.on').length") >= 4
+    formula = opened.run("return document.querySelector('tr.on .formula').textContent")
+    assert formula
+    assert formula in card
+    opened.run("document.activeElement.click(); document.activeElement.blur()")
+    assert name in opened.run("return document.getElementById('card').textContent")  # it was pinned
+    opened.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+    assert opened.run("return document.getElementById('card').hidden")
+
+
+def test_failed_cells_are_hatched_and_the_command_is_copied(opened: Browser) -> None:
+    cells = opened.run(
+        "return [...document.querySelectorAll('table[data-table=loss] td.failed')].map((c) => [c.textContent, c.title,"
+        " getComputedStyle(c).backgroundImage])"
+    )
+    assert [cell[0] for cell in cells] == ["refused"] * 4
+    assert all("no row for position" in cell[1] and "gradient" in cell[2] for cell in cells)
+    copied = opened.driver.execute_async_script(
+        "const done = arguments[0];"
+        "navigator.clipboard.writeText = (text) => { setTimeout(() => done(text), 50); return Promise.resolve(); };"
+        "document.querySelector('table[data-table=all] button.copy').click();"
+    )
+    assert copied.startswith("for seed in 0 1 2; do poscli train --enc ")
+    assert opened.run("return document.querySelector('button.copy').textContent") == "Copied"
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+def test_it_can_be_read_at_any_size_and_passes_axe(browser: Browser, page: Path, width: int, scheme: str) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    browser.look(width, scheme)
+    browser.open(page)
+    assert browser.run("return document.documentElement.scrollWidth") == width
+    assert browser.violations() == []
+    browser.picture(PICTURES / f"{width}-{scheme}.png")
+    browser.choose("base", "rope")
+    assert browser.violations() == []
+    browser.picture(PICTURES / f"{width}-{scheme}-compared.png")
+
+
+def test_the_first_screen_answers(browser: Browser, page: Path) -> None:
+    for width, height in ((1400, 900), (400, 800)):
+        browser.look(width, "light", height)
+        browser.open(page)
+        bottom = browser.run("return document.getElementById('answer-facts').getBoundingClientRect().bottom")
+        assert bottom <= height
+
+
+def test_colors_and_keys(opened: Browser) -> None:
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    assert opened.run(paper) == "rgb(255, 255, 255)"
+    opened.run("document.getElementById('theme').click()")
+    assert opened.run(paper) == "rgb(21, 24, 28)"
+    assert opened.violations() == []
+    focusable = "a[href], button, select, [tabindex]"
+    reached = opened.run(f"return [...document.querySelectorAll('{focusable}')].filter((e) => e.tabIndex < 0).length")
+    assert reached == 0
+    opened.look(1400, "dark", media="print")
+    assert opened.run(paper) == "rgb(255, 255, 255)"
+    assert opened.run("return getComputedStyle(document.getElementById('controls')).display") == "none"
+
+
+def test_fifty_three_encodings_open_within_a_second(browser: Browser, tmp_path: Path) -> None:
+    with undrawn():
+        shapes = dict(zip(names(), many(53).values(), strict=False))
+        page = fake_report(tmp_path, shapes, title="Fifty-three encodings").files[0].parent / "report.html"
+    assert page.stat().st_size < 2e6
+    browser.look(1400, "light")
+    # The requirement is a time, so this test has one; the best of five leaves out what else the machine does.
+    assert min(browser.open(page) for _ in range(5)) < 1000
+    assert len(browser.table("all")) == 53
+    assert browser.run("return document.documentElement.scrollWidth") == 1400
+    browser.picture(PICTURES / "fifty-three.png")
+    assert browser.logs()[0] == []
