@@ -120,8 +120,8 @@ def test_json_of_ls_encodings():
     assert rows["clipped"]["options"] == {"clip": 16}
     assert rows["alibi"]["options"] == {"trainable": "false", "most": 8.0, "scale": 1.0, "before_scale": "false"}
     assert rows["t5"]["parameters"] == 8 * 32
-    assert rows["cope"]["engine"] != "sdpa"
-    assert rows["cope"]["reason"]
+    assert rows["path"]["engine"] == "blocks"
+    assert "needs whole rows of scores" in rows["path"]["reason"]
     for row in rows.values():
         assert row["formula"]
         assert "\n" not in row["formula"]

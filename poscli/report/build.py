@@ -48,7 +48,7 @@ def build_report(
     about: About | None = None,
     formats: Sequence[str] = (),
 ) -> Report:
-    """Write summary.csv, report.md, report.html, tables.tex, up to five pictures per section and files.json to `out`.
+    """Write summary.csv, report.md, report.html, tables.tex, the pictures of each section and files.json to `out`.
 
     Each corpus and training length has its own section; `mix` puts corpora into one. Runs of several tokenizers are a
     UsageError without `mix`, and with it they are compared in bits per byte. `details` are the tables beside rows and
@@ -59,9 +59,7 @@ def build_report(
     the folder that are not written again are removed. All pictures are drawn before the first file is written, so that
     an error leaves the earlier report as it was.
     """
-    if rows.empty:
-        raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
-    refuse_several_tokenizers(rows, mix=mix)
+    _refuse(rows, mix=mix)
     baseline = _known(baseline, sorted(set(rows["encoding"])))
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}
@@ -69,7 +67,7 @@ def build_report(
         _section(group, out, trained, contents, baseline, formats) for group in split(rows, positions, details, mix=mix)
     )
     summary = join([without_perplexities(section.summary) for section in sections])
-    files = (out / PAGE, out / TABLE, out / BROWSER_PAGE, out / LATEX, *(out / name for name in contents), out / LIST)
+    files = tuple(out / name for name in (PAGE, TABLE, BROWSER_PAGE, LATEX, *contents, LIST))
     report = Report(sections, summary, files, about or About())
     contents[TABLE] = for_spreadsheets(summary).to_csv(index=False, lineterminator="\n").encode()
     contents[PAGE] = report_markdown(report, trained).encode()
@@ -77,6 +75,13 @@ def build_report(
     contents[BROWSER_PAGE] = page_html(report, runs).encode()
     write_folder(out, contents)
     return report
+
+
+def _refuse(rows: pd.DataFrame, *, mix: bool) -> None:
+    """PoscliError for rows that no report can be made of."""
+    if rows.empty:
+        raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
+    refuse_several_tokenizers(rows, mix=mix)
 
 
 def _known(baseline: str, names: Sequence[str]) -> str:

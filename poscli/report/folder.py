@@ -18,9 +18,8 @@ from poscli.system.errors import PoscliError
 from poscli.system.files import remove_temporaries, sha256, write_atomic
 
 PAGE, BROWSER_PAGE, TABLE, LATEX, LIST = "report.md", "report.html", "summary.csv", "tables.tex", "files.json"
-OURS = re.compile(
-    r"report\.(md|html)|summary\.csv|tables\.tex|(perplexity|gain|position|recall)[A-Za-z0-9-]*\.(png|svg|pdf)"
-)
+PICTURES = "accuracy|gain|perplexity|place|position|recall"
+OURS = re.compile(rf"report\.(md|html)|summary\.csv|tables\.tex|({PICTURES})[A-Za-z0-9-]*\.(png|svg|pdf)")
 UNFINISHED = """# This report is not finished
 
 poscli was stopped while it wrote this folder, so that the files beside this one may belong to two different reports.

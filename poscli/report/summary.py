@@ -39,17 +39,12 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
     """
     train_length = the_train_length(rows)
-    prints = sorted(set(rows["fingerprint"]))
-    if len(prints) > 1 and not mix:
-        raise UsageError(
-            f"corpora {', '.join(prints)}: losses on different text cannot be compared; select one, or say --mix"
-        )
+    prints = _fingerprints(rows, mix=mix)
     chosen = headline(rows)
     scores, gains = pool(rows, chosen.perplexity), pool(rows, chosen.gain)
     head = {
         "corpus": ", ".join(sorted(set(rows["corpus"]))),
         "fingerprint": ", ".join(prints),
-        "tokenizer": "",
         "train_length": train_length,
         "max_length": int(rows["length"].max()),
     }
@@ -64,9 +59,19 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
         numbers = _line(runs, own, gain, ratios, measures)
         numbers |= {"safe": safe_ratio(gains[gains["encoding"] == name]), "effective": effective_ratio(own)}
         end = {"verdict": verdict, "reason": reason, "machine": ", ".join(machines(runs))}
-        head["tokenizer"] = ", ".join(distinct(runs["tokenizer"])) if "tokenizer" in runs else ""
-        lines.append(head | {"encoding": name} | numbers | end)
+        tokenizer = ", ".join(distinct(runs["tokenizer"])) if "tokenizer" in runs else ""
+        lines.append(head | {"encoding": name, "tokenizer": tokenizer} | numbers | end)
     return _sorted(pd.DataFrame(lines))
+
+
+def _fingerprints(rows: pd.DataFrame, *, mix: bool) -> list[str]:
+    """The fingerprints of the corpora of rows; UsageError for several of them, unless `mix` is set."""
+    prints = sorted(set(rows["fingerprint"]))
+    if len(prints) > 1 and not mix:
+        raise UsageError(
+            f"corpora {', '.join(prints)}: losses on different text cannot be compared; select one, or say --mix"
+        )
+    return prints
 
 
 def safe_ratio(gains: pd.DataFrame) -> float:
