@@ -14,7 +14,7 @@ from fake_results import LN2
 from poscli.report.build import _no_formula
 from poscli.report.caveats import _dtypes, _holes, _resampled, _sizes, _strides
 from poscli.report.findings import _left_out, answer, gain_finding, perplexity_finding, position_finding
-from poscli.report.folder import _list, _listed
+from poscli.report.folder import REPORT, _list, _listed
 from poscli.report.guessing import _reason
 from poscli.report.markdown import _protocols, escape, markdown_table
 from poscli.report.origin import corpora, facts, footnote, seeds
@@ -366,13 +366,16 @@ def test_protocols_and_baselines_have_their_perplexity_at_the_longest_length(mon
 
 
 def test_the_list_of_files_is_sorted_and_names_only_files_of_reports(tmp_path: Path) -> None:
-    _list(tmp_path, {"summary.csv": ["2"], "mine.png": ["3"], "gain-a-L8.png": ["1", "4"], "report.md": ["0"]})
+    _list(
+        tmp_path / "files.json",
+        {"summary.csv": ["2"], "mine.png": ["3"], "gain-a-L8.png": ["1", "4"], "report.md": ["0"]},
+    )
     text = (tmp_path / "files.json").read_text(encoding="utf-8")
     assert text.endswith("}\n")
     assert [line.split('"')[1] for line in text.splitlines() if line.startswith('  "')] == [
         "gain-a-L8.png", "mine.png", "report.md", "summary.csv",
     ]  # fmt: skip
-    assert _listed(tmp_path) == {"summary.csv": ["2"], "gain-a-L8.png": ["1", "4"], "report.md": ["0"]}
+    assert _listed(tmp_path, REPORT) == {"summary.csv": ["2"], "gain-a-L8.png": ["1", "4"], "report.md": ["0"]}
 
 
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
