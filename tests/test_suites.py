@@ -20,7 +20,8 @@ from poscli.tasks import open_task
 from poscli.training.trainer import Trainer
 
 CPU = torch.device("cpu")
-NAMES = {"report.md", "files.json", "summary.csv", "perplexity.png", "gain.png", "position.png"}
+PICTURES = {"perplexity.png", "gain.png", "position.png"}
+NAMES = {"report.md", "report.html", "files.json", "summary.csv", "tables.tex"} | PICTURES
 JOBS = [("none", 0), ("rope", 0), ("none", 1), ("rope", 1)]
 
 
