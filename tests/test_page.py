@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cli_runner import ALIBI, SHORT, assert_refused, cli
 from fake_pages import SEEDS, fake_report, fake_runs, fake_tables
 from fake_results import many
+from scipy import stats
 from torture.reports import HOSTILE, undrawn
 
 from poscli.config.run import RunConfig
@@ -133,7 +135,10 @@ def test_the_answer_names_the_best_its_rivals_and_its_cost(section: dict[str, An
         assert f"better than {letters.count('w')} of {others} others" in text
         assert f"{section['encodings'][best]['name']} predicts best: {ends[best]:.3f} bits per byte [" in text
         assert "4,096 tokens (16x the training length)" in text
-        assert "of training [" in text
+        logs = np.log(section["costs"][0]["values"][best])
+        reach = stats.t.ppf(0.975, 2) * logs.std(ddof=1) / math.sqrt(3)
+        took, low, high = (f"{math.exp(logs.mean() + k * reach):.0f} s" for k in (0, -1, 1))
+        assert f"for {took} of training [{low}, {high}]" in text
 
 
 def test_costs_are_lists_by_seed(report: Report, section: dict[str, Any]) -> None:

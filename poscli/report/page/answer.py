@@ -112,24 +112,28 @@ def _standing(section: dict[str, Any], protocol: int, best: int) -> str:
 def _cost(section: dict[str, Any], best: int) -> str:
     """The training time of the best encoding, and as a multiple of the shortest."""
     cost = next((cost for cost in section["costs"] if cost["key"] == "seconds"), None)
-    known = [[value for value in line if value is not None] for line in cost["values"]] if cost else []
+    known = [[value for value in line if value] for line in cost["values"]] if cost else []
     if not known or not known[best]:
         return ""
-    means = [math.exp(np.log(line).mean()) for line in known if line and min(line) > 0]
-    took, low, high = student(known[best])
+    means = [student_of_logs(line)[0] for line in known if line]
+    took, low, high = student_of_logs(known[best])
     interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(one seed, no interval)"
     ratio = took / min(means) if means else math.nan
     times = f", {ratio:.2f} times the fastest" if ratio > 1.005 else ", the fastest"
     return f", for {seconds(took)} of training {interval}{times if len(means) > 1 else ''}"
 
 
-def student(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of values of several seeds with the ends of its 95 % interval by Student's t; NaN for one value."""
-    mean = float(np.mean(values))
+def student_of_logs(values: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of times of several seeds with its 95 % interval, Student's of their logarithms.
+
+    The ends are NaN for one value. Times are positive, and an interval of their logarithms is, too.
+    """
+    logs = np.log(values)
+    mean = float(logs.mean())
     if len(values) < 2:
-        return mean, math.nan, math.nan
-    reach = float(stdtrit(len(values) - 1, UPPER) * np.std(values, ddof=1) / math.sqrt(len(values)))
-    return mean, mean - reach, mean + reach
+        return math.exp(mean), math.nan, math.nan
+    reach = float(stdtrit(len(values) - 1, UPPER) * logs.std(ddof=1) / math.sqrt(len(values)))
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
 def seconds(value: float) -> str:

@@ -110,7 +110,7 @@ const shadeOfGain = (value) => Math.sign(value.v) * (Math.log1p(Math.abs(value.v
 
 function copyButton(n) {
   const { command, name } = encodings()[n];
-  if (!command) return make("td", { class: "why" }, "not recorded");
+  if (!command) return make("td", {}, make("span", { class: "why" }, "not recorded"));
   const button = make("button", { type: "button", class: "copy", "aria-label": `Copy the command that reproduces ${name}`, title: command }, "Copy");
   button.addEventListener("click", async () => {
     const done = await copied(command);
