@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from cli_runner import ALIBI, SHORT, assert_refused, cli
 from fake_pages import SEEDS, fake_report, fake_runs, fake_tables
-from fake_results import many
+from fake_results import BEHAVIOUR, many
 from scipy import stats
 from torture.reports import HOSTILE, undrawn
 
@@ -110,6 +110,23 @@ def test_points_are_those_that_the_report_pools(report: Report, section: dict[st
             if protocol["name"] == headline(rows).perplexity and row["status"] == "ok":
                 ends = np.log2([row["ppl_low"], row["ppl_high"]])  # one token is one byte
                 assert numbers[1:3] == pytest.approx(list(ends), abs=1e-3)
+
+
+def test_runs_of_several_tokenizers_have_no_perplexity_and_no_differences(tmp_path: Path) -> None:
+    """Their documents have equal names, and other windows of text."""
+    rows, positions, details = fake_tables({name: BEHAVIOUR[name] for name in ("alibi", "none", "rope")})
+    other = rows["encoding"] == "rope"
+    of_pieces = rows.assign(tokenizer="bpe:512", fingerprint="f" * 12, bytes=2 * rows["bytes"], bpb=rows["bpb"] / 2)
+    rows = pd.concat([rows[~other], of_pieces[other]])
+    report = build_report(rows, positions, tmp_path, details=details, mix=True)
+    found = section_data(report.sections[0], {})
+    names = [each["name"] for each in found["encodings"]]
+    assert found["perplexities"] is False
+    for n, name in enumerate(names):
+        for base in range(n):
+            mixed = (name == "rope [bpe:512]") != (names[base] == "rope [bpe:512]")
+            assert np.isnan(of_pair(found, found["main"], "loss", n, base, 0)[0]) == mixed
+    assert names == ["rope [bpe:512]", "alibi [bytes]", "none [bytes]"]
 
 
 def test_the_gain_of_another_protocol_is_its_own(section: dict[str, Any]) -> None:

@@ -104,8 +104,11 @@ def _standing(section: dict[str, Any], protocol: int, best: int) -> str:
         return ""
     told = [f"better than {len(others[WORSE])} of {compared} others"] if others[WORSE] else []
     told += [f"within noise of {listed(alike, NAMED)}"] if alike else ["all beyond noise"]
-    missing = len(others[NOTHING]) - 1
+    ends = dict(zip(names, (line[-1] for line in section["points"][protocol]), strict=True))
+    beside = [ends[name] for name in others[NOTHING] if name != names[best]]
+    missing = sum(end is None or end[3] is None for end in beside)
     told += [f"{missing} without a result there"] if missing else []
+    told += [f"not compared with {len(beside) - missing}, which read other text"] if len(beside) > missing else []
     return f", {', '.join(told)}"
 
 
@@ -119,7 +122,7 @@ def _cost(section: dict[str, Any], best: int) -> str:
     took, low, high = student_of_logs(known[best])
     interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(one seed, no interval)"
     ratio = took / min(means) if means else math.nan
-    times = f", {ratio:.2f} times the fastest" if ratio > 1.005 else ", the fastest"
+    times = f", {ratio:.2f} times as long as the fastest" if ratio > 1.005 else ", the fastest"
     return f", for {seconds(took)} of training {interval}{times if len(means) > 1 else ''}"
 
 

@@ -32,9 +32,11 @@ function pointsOf(values, at) {
 
 function lossPart() {
   const compared = rebased();
-  const measure = compared ? lossAt : perplexityAt;
+  const inBits = compared || !section().perplexities;
+  const measure = inBits ? lossAt : perplexityAt;
   const title = compared ? "Is it better or worse, by length?" : "Which still predict well beyond the training length?";
-  const what = compared ? `Loss${against()}, bits per byte: below zero is better` : `Perplexity per ${section().unit}: lower is better`;
+  const plain = inBits ? "Loss, bits per byte: lower is better" : `Perplexity per ${section().unit}: lower is better`;
+  const what = compared ? `Loss${against()}, bits per byte: below zero is better` : plain;
   return familyCharts("loss", title, `${what}. Protocol ${protocolName(state.protocol)}. ${basis()}`, {
     points: (n) => pointsOf(section().lengths.map((_, k) => measure(n, k)), (k) => section().lengths[k]),
     kind: compared ? "signed" : "log", tick: compared ? signedTick : tickText, zero: compared, x: lengthAxis(),

@@ -28,6 +28,7 @@ from poscli.report.page.measured import (
     task_values,
 )
 from poscli.report.page.pairs import Losses, Pairs, all_pairs
+from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import headline, sound, the_train_length
 from poscli.report.sections import Group, Section
 from poscli.report.summary import ratio_name, standings
@@ -55,6 +56,7 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "lengths": lengths,
         "ratios": [ratio_name(each / length) for each in lengths],
         "unit": unit_of(rows),
+        "perplexities": not is_per_byte(rows),  # of several tokenizers, only losses per byte compare
         "seeds": seeds,
         "fewSeeds": bool(rows.groupby("encoding")["seed"].nunique().max() < FEWEST_SEEDS),
         "student": shorts(stdtrit(np.arange(1, max(2, len(seeds))), UPPER)),

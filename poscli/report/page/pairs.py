@@ -54,6 +54,8 @@ class Losses:
             (str(name), int(length)): dict(zip(part["seed"], part["run_id"], strict=True))
             for (name, length), part in own.drop_duplicates(["run_id", "length"]).groupby(["encoding", "length"])
         }
+        # Units of text have names that count documents, so that those of other corpora or tokenizers have equal names.
+        self._texts = own.groupby("encoding")["fingerprint"].agg(frozenset).to_dict()
         self._known: dict[tuple[tuple[str, ...], int], UnitLosses | None] = {}
 
     def of(self, runs: Sequence[str], length: int) -> UnitLosses | None:
@@ -81,7 +83,7 @@ class Losses:
     def difference(self, one: str, other: str, length: int) -> Case | None:
         """What the difference of two encodings is computed from; runs of equal seeds are pairs."""
         ours, theirs = self.runs.get((one, length)), self.runs.get((other, length))
-        if ours is None or theirs is None:
+        if ours is None or theirs is None or self._texts[one] != self._texts[other]:
             return None
         mine, yours = self._paired(ours, theirs, length)
         if mine is None or yours is None:
