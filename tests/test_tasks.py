@@ -115,7 +115,7 @@ def test_a_guess_knows_the_frequencies_of_the_training_text(monkeypatch) -> None
     monkeypatch.setattr(language, "CHUNK_TOKENS", 3)  # so that the counts of several parts are added
     tokens = np.array([4, 0, 1, 1, 4, 1, 2], np.uint16)
     train = SimpleNamespace(tokens=tokens, bytes=5, documents=2)
-    corpus: Any = SimpleNamespace(spec="", fingerprint="", vocab=5, train=train, valid=None)
+    corpus: Any = SimpleNamespace(spec="", fingerprint="", vocab=5, train=train, valid=None, tokenizer=None)
     loss = language.Language(corpus).unigram(np.array([[1, 3]]))  # counts 3 and 0, of 7; one is added to each of 5
     assert loss == pytest.approx(np.array([[-np.log(4 / 12), -np.log(1 / 12)]]))
 
