@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from cli_runner import assert_refused, cli, document, run_of
+from scipy.stats import binomtest
 
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
 from poscli.config.suite import load
@@ -264,6 +265,13 @@ def test_intervals_of_the_accuracy_are_over_seeds_and_episodes() -> None:
     assert points[["length", "ratio", "seeds", "tokens"]].iloc[0].tolist() == [64, 2, 3, 80]
     assert points[["accuracy", "low", "high"]].iloc[0].tolist() == pytest.approx(expected[:3])
     assert expected.low < right.mean() / 4 < expected.high
+
+
+@pytest.mark.parametrize("right", [0, 4])
+def test_where_all_answers_are_right_or_wrong_the_interval_is_that_of_a_binomial(right: int) -> None:
+    (point,) = by_length(table(np.full((3, 20), right))).to_dict("records")
+    exact = binomtest(5 * right, 20).proportion_ci()
+    assert (point["low"], point["high"]) == pytest.approx((exact.low, exact.high))
 
 
 def test_the_table_by_place_is_of_the_longest_window_and_leaves_out_few_tokens() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import listed, named
-from poscli.evaluation.intervals import FEWEST_SEEDS, two_level_interval
+from poscli.evaluation.intervals import FEWEST_SEEDS, UPPER, two_level_interval
 from poscli.report.analysis import Analysis
 from poscli.report.summary import SOLVED_TEXT, ratio_name
 from poscli.report.table import Column
@@ -123,6 +123,11 @@ def _point(part: pd.DataFrame) -> tuple[int, int, float, float, float]:
     counts = tokens.iloc[:, 0].to_numpy(float)
     found = two_level_interval(right.to_numpy(float).T, counts)
     low, high = (float(np.clip(end, 0, 1)) for end in (found.low, found.high))
+    # Where all answers are right, or all wrong, nothing varies, and the interval is the exact one of a binomial.
+    if right.equals(tokens):
+        low = (1 - UPPER) ** (1 / len(counts))
+    elif not right.to_numpy().any():
+        high = 1 - (1 - UPPER) ** (1 / len(counts))
     return found.seeds, int(counts.sum()), found.estimate, low, high
 
 

@@ -3,9 +3,9 @@
 An episode is padding with keys in it, each of which occurs twice. It ends with the token SORT and all of these keys,
 the one that was seen last first: `2 - 0 0 - 1 2 - 1 SORT 1 2 0`. Only the keys after SORT count.
 
-Every key occurs equally often, so that nothing but the places of the tokens tells their order. The task is that of the
-differentiable neural computer's and of long-range sorting tasks (Graves et al., 2014, arXiv:1410.5401, sort by a number
-that is given with each item), with the last place of a key as its number.
+Every key occurs equally often, so that nothing but the places of the tokens tells their order. It is the priority sort
+of the Neural Turing Machine (Graves et al., 2014, arXiv:1410.5401), with the place of a key instead of a number beside
+it.
 """
 
 from __future__ import annotations
