@@ -22,6 +22,7 @@ from poscli.config.run import RunConfig
 from poscli.report import Report, build_report, trained_runs, write_site
 from poscli.report.comparison import compared_with
 from poscli.report.latex import latex
+from poscli.report.page.answer import answers
 from poscli.report.page.data import INTEGERS_PER_BIT, section_data
 from poscli.report.page.described import looks
 from poscli.report.page.render import READABLE, contrast, readable, rgb
@@ -137,6 +138,14 @@ def test_the_gain_of_another_protocol_is_its_own(section: dict[str, Any]) -> Non
         "fixed": "fixed",
     }
     assert [bool(each["gain"]) for each in section["pairs"]] == [name == "fixed" for name in names]
+
+
+def test_where_no_encoding_can_win_the_answer_says_their_verdicts(section: dict[str, Any]) -> None:
+    lost = [each | {"canWin": False, "verdict": "not trained"} for each in section["encodings"]]
+    for answer in answers(section | {"encodings": lost}):
+        assert answer.winner is None
+        assert answer.text.startswith("No encoding can be called best at 4,096 tokens")
+        assert answer.text.endswith("the verdicts are not trained.")
 
 
 def test_the_answer_names_the_best_its_rivals_and_its_cost(section: dict[str, Any]) -> None:

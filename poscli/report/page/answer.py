@@ -63,7 +63,10 @@ def _answer(section: dict[str, Any], protocol: int) -> Answer:
     read = f"{section['lengths'][-1]:,} tokens ({section['ratios'][-1]} the training length)"
     rivals = [n for n, end in enumerate(ends) if _can_win(section["encodings"][n], end)]
     if not rivals:
-        return Answer(((f"No encoding has a result at {read} under the protocol.", False),), _sure(section))
+        measured = any(end is not None and end[3] is not None for end in ends)
+        verdicts = listed(sorted({str(encoding["verdict"]) for encoding in section["encodings"]}))
+        why = f"can be called best at {read}: the verdicts are {verdicts}" if measured else f"has a result at {read}"
+        return Answer(((f"No encoding {why}.", False),), _sure(section))
     best = min(rivals, key=lambda n: ends[n][3])
     name = section["encodings"][best]["name"]
     sentence = (
