@@ -29,6 +29,7 @@ from poscli.report.page.render import READABLE, contrast, readable, rgb
 from poscli.report.pooling import headline, pool
 from poscli.report.trained import Trained, reproduce
 from poscli.runs.run import list_runs
+from poscli.system.errors import UsageError
 
 HALF = 0.6 / INTEGERS_PER_BIT  # numbers of the page are rounded to 1e-5
 LETTERS = {"b": "better", "w": "worse", "n": "within noise", "-": "not compared"}
@@ -128,6 +129,10 @@ def test_runs_of_several_tokenizers_have_no_perplexity_and_no_differences(tmp_pa
             mixed = (name == "rope [bpe:512]") != (names[base] == "rope [bpe:512]")
             assert np.isnan(of_pair(found, found["main"], "loss", n, base, 0)[0]) == mixed
     assert names == ["rope [bpe:512]", "alibi [bytes]", "none [bytes]"]
+    by_name = build_report(rows, positions, tmp_path, details=details, mix=True, baseline="alibi [bytes]")
+    assert any("alibi [bytes]" in analysis.title for analysis in by_name.sections[0].analyses)
+    with pytest.raises(UsageError, match=r"--baseline alibi: no run has this encoding: .*alibi \[bytes\]"):
+        build_report(rows, positions, tmp_path, details=details, mix=True, baseline="alibi")
 
 
 def test_the_gain_of_another_protocol_is_its_own(section: dict[str, Any]) -> None:

@@ -93,7 +93,8 @@ class _Parts:
     def _document_reach(self) -> tuple[Array, Array]:
         """How far the intervals over documents reach below and above the estimates, each `[P]`."""
         drawn = np.random.default_rng(0).integers(self.documents, size=(RESAMPLES, self.documents))
-        times = (drawn[:, :, None] == np.arange(self.documents)).sum(axis=1).astype(float)  # [R, D]
+        cells = drawn + self.documents * np.arange(RESAMPLES)[:, None]
+        times = np.bincount(cells.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(float)  # [R, D]
         resampled = (times @ (self.weights * self.means).T) / (times @ self.weights)[:, None]  # [R, P]
         low, high = np.quantile(resampled, [1 - UPPER, UPPER], axis=0)
         student = stdtrit(kish_degrees(self.weights), UPPER) * np.sqrt(squared_error(self.means, self.weights))

@@ -60,12 +60,11 @@ def build_report(
     an error leaves the earlier report as it was.
     """
     _refuse(rows, mix=mix)
-    baseline = _known(baseline, sorted(set(rows["encoding"])))
+    groups = split(rows, positions, details, mix=mix)
+    baseline = _known(baseline, sorted({str(name) for group in groups for name in group.rows["encoding"]}))
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}
-    sections = tuple(
-        _section(group, out, trained, contents, baseline, formats) for group in split(rows, positions, details, mix=mix)
-    )
+    sections = tuple(_section(group, out, trained, contents, baseline, formats) for group in groups)
     summary = join([without_perplexities(section.summary) for section in sections])
     files = tuple(out / name for name in (PAGE, TABLE, BROWSER_PAGE, LATEX, *contents, LIST))
     report = Report(sections, summary, files, about or About())

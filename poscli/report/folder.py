@@ -69,7 +69,7 @@ def _listed(folder: Path, kind: Kind) -> Hashes:
     try:
         found = json.loads((folder / kind.list).read_text(encoding="utf-8"))
         return {name: [str(mark) for mark in marks] for name, marks in found.items() if kind.names.fullmatch(name)}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         note(f"{folder / kind.list} is damaged: files of earlier reports may stay in that folder")
