@@ -164,7 +164,10 @@ def best(seconds: dict[str, float]) -> str:
 
 
 def measure(works: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Median seconds of each function, called in turns. One that is long and far slower than others is called once."""
+    """Median seconds of each function, called in turns.
+
+    A function whose first call takes more than SECONDS, and three times as long as the shortest one, is called once.
+    """
     seconds: dict[str, list[float]] = {name: [_seconds(work)] for name, work in works.items()}
     shortest = min(times[0] for times in seconds.values())
     slow = {name for name, times in seconds.items() if times[0] > max(SECONDS, 3 * shortest)}

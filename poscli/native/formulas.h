@@ -30,7 +30,7 @@ static inline void add_pieces(const Attention &x, float *tile, int64_t ld, int64
     }
 }
 
-// Entry l becomes the sum of the entries from l on: of a vector, and of a row, which ends with the number `after`.
+// Entry l becomes the sum of the entries from l on.
 template <int by, int... lane> static inline Vec plus_later(Vec x, std::integer_sequence<int, lane...>) {
 #if defined(__clang__)
     return x + __builtin_shufflevector(x, Vec{}, (lane + by)...);

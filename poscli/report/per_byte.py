@@ -35,7 +35,9 @@ def positions_per_byte(positions: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFr
     if not is_per_byte(rows):
         return positions
     sums = rows[rows["status"] == "ok"].groupby("run_id")[["tokens", "bytes"]].sum()
-    ratio = positions["run_id"].map(sums["tokens"] / sums["bytes"]).astype(float)  # without rows it would be of texts
+    ratio = (
+        positions["run_id"].map(sums["tokens"] / sums["bytes"]).astype(float)
+    )  # an empty column would not hold numbers
     return positions.assign(nll=positions["nll"] * ratio)
 
 
