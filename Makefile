@@ -11,7 +11,7 @@
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
 #   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
 #   make bench    what every encoding costs on this machine, compared with none and with other models (an hour or two)
-#   make publish  write the reports of the suites and of a checkpoint (four hours) to results/published, which git tracks
+#   make publish  write the reports of the suites and of a checkpoint (five hours) to results/published, which git tracks
 # What a user runs lands in other folders of results/, which git ignores; `bench` and `publish` are for maintainers.
 
 PYTHON ?= python3
@@ -90,6 +90,7 @@ publish: $(DEV)
 	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
 	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe
 	$(BIN)/poscli run suites/grids.toml --yes --to results/published/grids
+	$(BIN)/poscli run suites/tasks.toml --yes --workers 2 --to results/published/tasks
 	PYTHONPATH=tests $(BIN)/python tests/trained_checkpoint.py results/tiny-llama
 	$(BIN)/poscli extrapolate --model results/tiny-llama --max-len 8x --as all --yes --out results/checkpoint
 	$(BIN)/poscli report --out results/checkpoint --to results/published/checkpoint

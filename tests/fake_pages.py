@@ -15,6 +15,7 @@ from poscli.runs.details import DETAILS
 from poscli.runs.schema import frame
 
 SEEDS = (0, 1, 2)
+GAINS = ("gain", "gain_low", "gain_high")
 
 
 def fake_tables(
@@ -57,6 +58,27 @@ def _attribution(rows: pd.DataFrame) -> pd.DataFrame:
             told = {"status": "void", "reason": "distances do not matter"} if void else {"status": "ok", "reason": ""}
             made.append(run | {"change": change, "length": 4096, "nll": 1.0 + harm, "harm": harm, "share": 0.5} | told)
     return frame(made, DETAILS["why/attribution"])
+
+
+def task_tables() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
+    """A task with right answers: alibi always finds them, rope less at each length, none at chance; learned refuses."""
+    rows, positions, details = fake_tables({name: BEHAVIOUR[name] for name in ("alibi", "learned", "none", "rope")})
+    rows = rows[rows["protocol"] == "sliding"].assign(protocol="answer", variant="full")
+    rows = rows.drop_duplicates(["run_id", "length"]).assign(optimum=np.nan)
+    draw, made = np.random.default_rng(0), []
+    for row in rows[rows["status"] == "ok"].to_dict("records"):
+        share = {"alibi": 1.0, "rope": 0.95 / row["ratio"] ** 0.4 + 0.01 * row["seed"], "learned": 0.97, "none": 0.1}
+        run = {name: row[name] for name in ("run_id", "encoding", "seed", "fingerprint", "train_length", "length")}
+        for unit in range(40):
+            right = int(draw.binomial(4, min(1.0, share[row["encoding"]])))
+            at = {"unit": str(unit), "by": "depth", "from": 20 * (unit % 5), "to": 20 * (unit % 5) + 19}
+            made.append(run | at | {"tokens": 4, "right": right, "chance": 0.1})
+    answers = frame(made, DETAILS["answers"])
+    totals = answers.groupby(["run_id", "length"])[["right", "tokens"]].sum()
+    accuracy = (totals["right"] / totals["tokens"]).rename("accuracy")
+    rows = rows.drop(columns=["gain", "gain_low", "gain_high"]).assign(**dict.fromkeys(GAINS, np.nan))
+    rows = rows.merge(accuracy.reset_index(), how="left", on=["run_id", "length"])
+    return rows, positions.iloc[:0], {"units": details["units"].assign(protocol="answer"), "answers": answers}
 
 
 def fake_runs(rows: pd.DataFrame) -> dict[str, Trained]:

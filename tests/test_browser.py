@@ -14,13 +14,14 @@ import pandas as pd
 import pytest
 from browser_session import Browser
 from cli_runner import ROOT
-from fake_pages import SEEDS, fake_report, fake_runs, fake_tables
+from fake_pages import SEEDS, fake_report, fake_runs, fake_tables, task_tables
 from fake_results import many, results
 from scipy import stats
 from torture.reports import undrawn
 
 from poscli.encodings import names
 from poscli.report import About, Report, build_report
+from poscli.report.accuracy import by_length, wrong_answers
 from poscli.report.comparison import compared_with
 from poscli.report.pooling import pool
 
@@ -33,7 +34,9 @@ ODD = [
     "everything failed",
     "one seed and no documents",
     "two training lengths",
+    "a measure of its own",
     "a task",
+    "a task without its answers",
 ]
 PLAIN = "nothing (plain numbers)"
 
@@ -270,7 +273,7 @@ def odd_results() -> dict[str, tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.Da
     none = dict.fromkeys(("nll", "bpb", "ppl", "nll_low", "nll_high", "gain", "gain_low", "gain_high"), math.nan)
     failed = rows.assign(status="oom", reason="too little memory", **none)
     other, more = results(seeds=SEEDS, train_length=512)
-    scored = rows.assign(accuracy=np.where(rows["status"] == "ok", 1 / rows["ratio"] + 0.01 * rows["seed"], math.nan))
+    scored = rows.assign(hits=np.where(rows["status"] == "ok", 1 / rows["ratio"] + 0.01 * rows["seed"], math.nan))
     return {
         "one encoding at one length": (
             rows[only & (rows["ratio"] == 1)],
@@ -280,7 +283,9 @@ def odd_results() -> dict[str, tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.Da
         "everything failed": (failed, positions.iloc[:0], {}),
         "one seed and no documents": (rows[rows["seed"] == 0], positions, {}),
         "two training lengths": (pd.concat([rows, other]), pd.concat([positions, more]), details),
-        "a task": (scored, positions, details),
+        "a measure of its own": (scored, positions, details),
+        "a task": task_tables(),
+        "a task without its answers": (scored.rename(columns={"hits": "accuracy"}), positions, {}),
     }
 
 
@@ -303,16 +308,68 @@ def test_odd_results_open_without_a_message(browser: Browser, tmp_path: Path, ki
     browser.picture(PICTURES / f"{kind.replace(' ', '-')}.png")
 
 
-def test_a_task_s_accuracy_has_a_table(browser: Browser, tmp_path: Path) -> None:
-    rows, positions, details = odd_results()["a task"]
+def test_a_measure_that_a_task_added_has_a_table(browser: Browser, tmp_path: Path) -> None:
+    rows, positions, details = odd_results()["a measure of its own"]
     with undrawn():
         build_report(rows, positions, tmp_path, details=details)
     browser.open(tmp_path / "report.html")
-    shown = {row["Encoding"]: row for row in browser.table("task-accuracy")}
+    shown = {row["Encoding"]: row for row in browser.table("task-hits")}
     reach = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3)
     assert number(shown["alibi"]["4x"]) == pytest.approx(0.26, abs=5.1e-4)
     assert ends(shown["alibi"]["4x"]) == pytest.approx([0.26 - reach, 0.26 + reach], abs=5.1e-4)
     assert shown["learned"]["4x"] == "not measured"
+
+
+@pytest.fixture
+def task(browser: Browser, tmp_path: Path) -> tuple[Browser, Report]:
+    rows, positions, details = task_tables()
+    with undrawn():
+        made = build_report(rows, positions, tmp_path, details=details, runs=fake_runs(rows))
+    browser.look(1400, "light")
+    browser.open(tmp_path / "report.html")
+    return browser, made
+
+
+def test_a_task_with_right_answers_leads_with_its_accuracy(task: tuple[Browser, Report]) -> None:
+    browser, made = task
+    heads = browser.run("return [...document.querySelectorAll('main h2')].map((head) => head.textContent)")
+    assert heads[1].startswith("How long may a window be")
+    assert not [head for head in heads if "longer context help" in head]
+    answers = made.sections[0].group.details["answers"]
+    points = by_length(answers).set_index(["encoding", "ratio"])
+    shown = {row["Encoding"]: row for row in browser.table("accuracy")}
+    for (name, ratio), point in points.iterrows():
+        assert number(shown[name][f"{ratio:g}x"]) == pytest.approx(point["accuracy"], abs=5.1e-4)
+        assert ends(shown[name][f"{ratio:g}x"]) == pytest.approx([point["low"], point["high"]], abs=5.1e-4)
+    assert [row["Encoding"] for row in browser.table("all")] == ["alibi", "rope", "none", "learned"]
+    assert {name: row["effective length"] for name, row in shown.items()} == {
+        "alibi": "16x", "rope": "1x", "none": "solved at no length", "learned": "1x",
+    }  # fmt: skip
+    best = browser.run("return [...document.querySelectorAll('#pareto .mark.best title')].map((t) => t.textContent)")
+    assert [text.split(":")[0] for text in best] == ["alibi"]  # `none` is no better than a guess, however fast
+    levels = browser.run(
+        "return [...document.querySelectorAll('#accuracy svg')].map((s) => s.querySelectorAll('.level').length)"
+    )
+    assert set(levels) == {2}
+
+
+def test_accuracies_are_re_based_to_what_the_report_computes(task: tuple[Browser, Report]) -> None:
+    browser, made = task
+    group = made.sections[0].group
+    browser.choose("base", "rope")
+    shown = {row["Encoding"]: row for row in browser.table("accuracy")}
+    table = compared_with(group.rows, wrong_answers(group.details["answers"], "answer"), "rope")
+    for row in table.dropna(subset=["difference"]).to_dict("records"):
+        cell = shown[row["encoding"]][f"{row['ratio']:g}x"]
+        assert number(cell) == pytest.approx(-row["difference"], abs=5.1e-4)
+        assert ends(cell) == pytest.approx([-row["high"], -row["low"]], abs=5.1e-3)
+        assert cell.split("\n")[2] == row["word"]
+    sentence = browser.run("return document.getElementById('sentence').textContent")
+    assert sentence.startswith(
+        "At 16x, compared with rope: 1 better, 0 within noise, 1 worse; most of all alibi, by +0."
+    )
+    assert browser.violations() == []
+    browser.picture(PICTURES / "task-compared.png")
 
 
 def test_fifty_three_encodings_open_within_a_second(browser: Browser, tmp_path: Path) -> None:

@@ -13,25 +13,28 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_runner import ALIBI, SHORT, assert_refused, cli
-from fake_pages import SEEDS, fake_report, fake_runs, fake_tables
+from fake_pages import SEEDS, fake_report, fake_runs, fake_tables, task_tables
 from fake_results import BEHAVIOUR, many
 from scipy import stats
 from torture.reports import HOSTILE, undrawn
 
 from poscli.config.run import RunConfig
 from poscli.report import Report, build_report, trained_runs, write_site
+from poscli.report.accuracy import by_length, wrong_answers
 from poscli.report.comparison import compared_with
 from poscli.report.latex import latex
 from poscli.report.page.answer import answers
-from poscli.report.page.data import INTEGERS_PER_BIT, section_data
+from poscli.report.page.data import section_data
 from poscli.report.page.described import looks
+from poscli.report.page.pairs import UNITS
 from poscli.report.page.render import READABLE, contrast, readable, rgb
+from poscli.report.page.task_answer import task_answer
 from poscli.report.pooling import headline, pool
 from poscli.report.trained import Trained, reproduce
 from poscli.runs.run import list_runs
 from poscli.system.errors import UsageError
 
-HALF = 0.6 / INTEGERS_PER_BIT  # numbers of the page are rounded to 1e-5
+HALF = 0.6 / UNITS  # numbers of the page are rounded to 1e-5
 LETTERS = {"b": "better", "w": "worse", "n": "within noise", "-": "not compared"}
 TAGS = {
     "html", "head", "meta", "title", "style", "body", "a", "header", "div", "h1", "h2", "h3", "form", "label", "select",
@@ -80,7 +83,7 @@ def of_pair(section: dict[str, Any], protocol: int, kind: str, i: int, j: int, k
     high, low = max(i, j), min(i, j)
     at = ((high * (high - 1) // 2 + low) * len(section["lengths"]) + k) * 3
     found = section["pairs"][protocol][kind]["numbers"][at : at + 3]
-    values = [np.nan if value is None else value / INTEGERS_PER_BIT for value in found]
+    values = [np.nan if value is None else value / UNITS for value in found]
     return values if i > j else [-values[0], -values[2], -values[1]]
 
 
@@ -192,7 +195,7 @@ def test_without_the_losses_of_documents_nothing_is_compared(tmp_path: Path) -> 
     found = section_data(section, {})
     assert {each["loss"] for each in found["pairs"]} == {None}
     assert found["points"][found["main"]][0][-1][4] is not None  # the interval of eval.csv
-    assert "not compared: the losses of single documents are missing" in json.dumps(found["answers"])
+    assert "not compared: the results of single documents are missing" in json.dumps(found["answers"])
     assert {each["command"] for each in found["encodings"]} == {""}
 
 
@@ -225,6 +228,65 @@ def test_the_page_asks_for_nothing_from_outside(report: Report) -> None:
     links = [a["href"] for tag, a in page.tags if tag == "a"]
     assert all(link.startswith("#") for link in links)
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text_of(report).split('type="application/json"')[0])
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    rows, positions, details = task_tables()
+    with undrawn():
+        return build_report(rows, positions, tmp_path_factory.mktemp("task"), details=details, runs=fake_runs(rows))
+
+
+def test_a_task_with_right_answers_is_judged_by_its_accuracy(task: Report) -> None:
+    summary = task.summary.set_index("encoding")
+    assert list(summary.index) == ["alibi", "rope", "none", "learned"]  # by accuracy, failures last
+    assert summary["verdict"].to_dict() == {
+        "alibi": "solved", "rope": "fades", "none": "unsolved", "learned": "unsupported",
+    }  # fmt: skip
+    found = section_data(task.sections[0], {})
+    names = [each["name"] for each in found["encodings"]]
+    (answer,) = found["answers"]
+    text = "".join(part for part, _ in answer["sentence"])
+    assert text.startswith(
+        "Asked in windows of 4,096 tokens (16x the training length), alibi has the most answers right"
+    )
+    assert "1.000 of them [0.912, 1.000], better than 2 of 2 others" in text
+    assert dict(answer["facts"])["What does a guess get right?"].startswith("0.100")
+    points = by_length(task.sections[0].group.details["answers"])
+    for row in points.to_dict("records"):
+        at = found["answered"]["points"][names.index(row["encoding"])][found["lengths"].index(row["length"])]
+        assert at == pytest.approx([row["accuracy"], row["low"], row["high"]], abs=HALF)
+    assert found["answered"]["points"][names.index("learned")][-1] is None
+
+
+def test_differences_of_accuracy_are_those_of_the_shares_of_wrong_answers(task: Report) -> None:
+    group = task.sections[0].group
+    found = section_data(task.sections[0], {})
+    names, units = [each["name"] for each in found["encodings"]], wrong_answers(group.details["answers"], "answer")
+    shown = found | {"pairs": [{"accuracy": found["answered"]["pairs"]}]}
+    for base in range(len(names)):
+        for row in compared_with(group.rows, units, names[base]).to_dict("records"):
+            k, n = found["lengths"].index(row["length"]), names.index(row["encoding"])
+            pair = of_pair(shown, 0, "accuracy", n, base, k)
+            expected = [-row["difference"], -row["high"], -row["low"]]
+            assert pair == pytest.approx(expected, abs=HALF, nan_ok=True)
+            letter = found["answered"]["pairs"]["words"][base][n * len(found["lengths"]) + k]
+            assert LETTERS[letter] == row["word"]
+    right = group.details["answers"].pivot_table(values="right", index=["encoding", "seed"], columns=["length", "unit"])
+    alibi, rope = right.loc["alibi"][4096] / 4, right.loc["rope"][4096] / 4
+    pair = of_pair(shown, 0, "accuracy", names.index("alibi"), names.index("rope"), 4)
+    assert pair[0] == pytest.approx((alibi - rope).to_numpy().mean(), abs=HALF)
+
+
+def test_where_no_encoding_beats_a_guess_none_is_best(task: Report) -> None:
+    found = section_data(task.sections[0], {})
+    guesses = {"chance": 0.1, "points": [[[0.12, 0.08, 0.16]] * 5] * 4, "pairs": None}
+    answer = task_answer(found | {"answered": found["answered"] | guesses})
+    assert (
+        answer.text
+        == "In windows of 4,096 tokens (16x the training length), no encoding answers better than by chance."
+    )
+    assert answer.winner is None
 
 
 @pytest.mark.wide  # tests/test_browser.py opens such a page

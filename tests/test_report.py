@@ -593,13 +593,13 @@ def test_intervals_from_few_documents_are_no_caveat(rows: pd.DataFrame) -> None:
 
 @pytest.fixture(scope="module")
 def answers() -> pd.DataFrame:
-    """Results of a task with one protocol of its own, a baseline of its own, an accuracy, and no gain."""
+    """Results of a task with one protocol of its own, a baseline of its own, a count of hits, and no gain."""
     rows = results({name: BEHAVIOUR[name] for name in ("alibi", "rope")}, seeds=(0, 1))[0]
     rows = rows[(rows["protocol"] == "sliding") & (rows["variant"] != "crop")]
     rows = rows.assign(
         protocol="answer",
         variant=rows["variant"].replace("window", "sink(4)+window"),
-        accuracy=0.5 / rows["ratio"] + 0.25 * rows["seed"],
+        hits=0.5 / rows["ratio"] + 0.25 * rows["seed"],
     )
     return rows.assign(gain=math.nan, gain_low=math.nan, gain_high=math.nan)
 
@@ -614,27 +614,27 @@ def test_quoted_protocols_are_those_in_the_rows(rows: pd.DataFrame, answers: pd.
 def test_measures_of_a_task_are_pooled_and_reported(tmp_path: Path, answers: pd.DataFrame) -> None:
     report = build_report(answers, frame([], POSITION_COLUMNS), tmp_path)
     line = by_name(report.summary).loc["alibi"]
-    assert line["accuracy_1x"] == pytest.approx(0.625)
-    assert line["accuracy_16x"] == pytest.approx(0.5 / 16 + 0.125)
+    assert line["hits_1x"] == pytest.approx(0.625)
+    assert line["hits_16x"] == pytest.approx(0.5 / 16 + 0.125)
     assert (line["verdict"], line["reason"]) == (NOT_TESTED, "no protocol measured a gain")
     assert [picture.path.name for picture in report.sections[0].pictures] == ["perplexity.png"]
     text = text_of(report)
-    assert "| accuracy 16x |" in text
+    assert "| hits 16x |" in text
     assert "| encoding | answer | answer, sink(4)+window |" in text
     assert "(sliding)" not in text
     console = printed(100)
     terminal.show(report, console)
     terminal.show_fresh([part for _, part in answers.groupby("run_id")], console, summed=False)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "accuracy 16x" in shown
-    assert "gain" not in shown.split("accuracy")[-1]  # the table of lengths has no column for it
+    assert "hits 16x" in shown
+    assert "gain" not in shown.split("hits")[-1]  # the table of lengths has no column for it
 
 
 def test_a_measure_that_one_section_lacks_is_empty_there(tmp_path: Path, answers: pd.DataFrame) -> None:
     other = results({"alibi": BEHAVIOUR["alibi"]}, fingerprint="beef00112233")[0]
     report = build_report(pd.concat([answers, other], ignore_index=True), frame([], POSITION_COLUMNS), tmp_path)
-    assert report.summary["accuracy_16x"].notna().tolist() == [True, True, False]
-    assert text_of(report).count("| accuracy 16x |") == 1
+    assert report.summary["hits_16x"].notna().tolist() == [True, True, False]
+    assert text_of(report).count("| hits 16x |") == 1
 
 
 def test_declared_measures_are_read_where_a_file_has_them(tmp_path: Path, rows: pd.DataFrame) -> None:

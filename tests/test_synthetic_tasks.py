@@ -322,9 +322,12 @@ def test_results_of_a_task_agree_with_each_other_and_are_reported(name: str, tmp
     assert "### Is what was asked for found?" in text
     assert f"Chance is {task_of(name).chance:.3f}." in text
     assert "### Does it matter" in text
-    pictures = {path.name for path in tmp_path.rglob("*.png")}
-    assert {"accuracy.png", "place.png", "perplexity.png"} <= pictures
-    assert "position.png" not in pictures
+    assert {path.name for path in tmp_path.rglob("*.png")} == {"accuracy.png", "place.png"}
+    right = found["right"] / found["tokens"]
+    alibi, none = (right[right.index.get_level_values("run_id").str.startswith(name)] for name in ("alibi", "none"))
+    compared = document("compare", "alibi", "none", "--out", tmp_path)
+    assert [row["difference"] for row in compared] == pytest.approx(list(none.to_numpy() - alibi.to_numpy()))
+    assert "share of wrong answers" in " ".join(cli("compare", "alibi", "none", "--out", tmp_path).out.split())
 
 
 @pytest.mark.parametrize(

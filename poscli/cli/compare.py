@@ -12,38 +12,51 @@ from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
 
 RUN = "A run's id, or the beginning of one; or an encoding, which stands for all its seeds."
+First = Annotated[str, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete.runs)]
+Second = Annotated[str, typer.Argument(metavar="RUN", help="What it is compared with.", autocompletion=complete.runs)]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        "--protocol",
+        help="Protocol whose losses are compared; by default the one that reports quote.",
+        autocompletion=complete.protocols,
+    ),
+]
+Corpus = Annotated[
+    str,
+    typer.Option(
+        "--corpus",
+        help="Only runs on this corpus; the beginning of its name will do.",
+        autocompletion=complete.corpora,
+    ),
+]
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="RUN", help=RUN, autocompletion=complete.runs)],
-    second: Annotated[
-        str, typer.Argument(metavar="RUN", help="What it is compared with.", autocompletion=complete.runs)
-    ],
-    protocol: Annotated[
-        str, typer.Option("--protocol", help="Protocol whose losses are compared.", autocompletion=complete.protocols)
-    ] = "sliding",
-    corpus: Annotated[
-        str,
-        typer.Option(
-            "--corpus",
-            help="Only runs on this corpus; the beginning of its name will do.",
-            autocompletion=complete.corpora,
-        ),
-    ] = "",
+    first: First,
+    second: Second,
+    protocol: Protocol = "",
+    corpus: Corpus = "",
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Is one run better than another? Differences with intervals at every length: better, worse or within noise."""
+    """Is one run better than another? Differences with intervals at every length: better, worse or within noise.
+
+    The losses are compared, or, of a task with right answers, the shares of wrong ones.
+    """
     from poscli.evaluation.intervals import FEWEST_SEEDS
     from poscli.report import collect, records
-    from poscli.report.comparison import compare_runs, on_corpus, pick
-    from poscli.report.over_seeds import Units
+    from poscli.report.accuracy import units_of
+    from poscli.report.comparison import comparable, compare_runs, on_corpus, pick
+    from poscli.report.pooling import headline
     from poscli.report.terminal import comparison_table
 
     rows, _, details = collect(out_ / "runs")
     rows = on_corpus(rows, corpus) if corpus else rows
-    ours, theirs = pick(rows, first), pick(rows, second)
-    table = compare_runs(ours, theirs, Units(details["units"]), protocol)
-    emit(json_, records(table), lambda: out().print(comparison_table(table)))
+    ours, theirs = comparable(pick(rows, first), pick(rows, second))
+    protocol = protocol or headline(ours).perplexity
+    units = units_of(ours, details, protocol)
+    table = compare_runs(ours, theirs, units, protocol)
+    emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=units.of_answers)))
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
         note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over documents only, not over seeds")

@@ -137,6 +137,17 @@ def permutation_test(totals: NDArray, counts: NDArray, seed: int = 0) -> float:
     return float(tails.sum(axis=0).mean())
 
 
+def unseen_share(documents: int) -> float:
+    """The share that may have a property which none of so many documents has: the end of its exact 95 % interval.
+
+    (Clopper and Pearson 1934.)
+
+    >>> round(unseen_share(256), 4)
+    0.0143
+    """
+    return 1 - (1 - UPPER) ** (1 / documents)
+
+
 def holm(p_values: Sequence[float] | NDArray) -> NDArray:
     """P-values adjusted for several tests: below 5 % for any true null in at most 5 % of cases (Holm 1979).
 

@@ -6,15 +6,20 @@ Intervals are over the seeds of an encoding and over episodes, which all seeds s
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from poscli.drawing.text import listed, named
-from poscli.evaluation.intervals import FEWEST_SEEDS, UPPER, two_level_interval
+from poscli.drawing.text import named
+from poscli.evaluation.intervals import FEWEST_SEEDS, two_level_interval, unseen_share
 from poscli.report.analysis import Analysis
-from poscli.report.summary import SOLVED_TEXT, ratio_name
+from poscli.report.over_seeds import Units
+from poscli.report.pooling import LN2
+from poscli.report.summary import ratio_name
 from poscli.report.table import Column
+from poscli.report.verdicts import SOLVED_TEXT
+from poscli.runs.schema import FULL
 from poscli.tasks.episodes import DEPTH
 
 POINT = ["seeds", "tokens", "accuracy", "low", "high"]
@@ -33,6 +38,24 @@ def by_place(answers: pd.DataFrame) -> pd.DataFrame:
     return points[points["tokens"] >= FEWEST_TOKENS].reset_index(drop=True)
 
 
+def wrong_answers(answers: pd.DataFrame, protocol: str) -> Units:
+    """The zero-one loss of every episode: a wrong token costs one bit and stands for one byte.
+
+    Its mean is the share of wrong tokens, so that whatever compares losses in bits per byte compares these shares.
+    """
+    keys = ["run_id", "length", "unit"]
+    totals = answers.groupby(keys, as_index=False)[["right", "tokens"]].sum()
+    losses = {"nll": LN2 * (1 - totals["right"] / totals["tokens"]), "bytes": totals["tokens"]}
+    return Units(totals.assign(protocol=protocol, variant=FULL, **losses), of_answers=True)
+
+
+def units_of(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], protocol: str) -> Units:
+    """What comparisons on the text of these rows are of: answers, if the task has right ones, otherwise losses."""
+    answers = details["answers"]
+    answers = answers[answers["fingerprint"].isin(rows["fingerprint"])]
+    return Units(details["units"]) if answers.empty else wrong_answers(answers, protocol)
+
+
 def answered(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis:
     """The accuracy of every encoding by length, and up to which length it solves the task."""
     points = by_length(answers)
@@ -40,11 +63,15 @@ def answered(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis:
     effective = summary.set_index("encoding")["effective"]
     columns = [Column("encoding", tuple(names), right=False)]
     columns += [Column(f"{ratio_name(ratio)} [95 %]", _cells(points, names, "ratio", ratio)) for ratio in ratios]
+    seeds = _seeds(answers).reindex(names)
+    several = answers.groupby("encoding")["run_id"].nunique().max() > 1
+    if several:
+        cells = tuple("-" if low != low else _range(low, high) for low, high in seeds.itertuples(index=False))
+        columns.append(Column(f"seeds at {ratio_name(ratios[-1])}", cells))
     columns.append(Column("effective", tuple(_length(effective[name], answers) for name in names)))
-    chance = answers["chance"].iloc[0]
     return Analysis(
         "Is what was asked for found?",
-        f"{finding(summary)} Chance is {chance:.3f}.",
+        " ".join([chance_is(answers), *([_apart(seeds, ratio_name(ratios[-1]))] if several else [])]),
         tuple(columns),
         (
             "accuracy: the share of the tokens of the answers that the model ranks first, with its 95 % interval over "
@@ -72,6 +99,11 @@ def placed(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     )
 
 
+def chance_is(answers: pd.DataFrame) -> str:
+    """What a guess gets right, in a sentence."""
+    return f"Chance is {answers['chance'].iloc[0]:.3f}."
+
+
 def resampled(points: pd.DataFrame) -> str:
     """What the intervals of these points are over."""
     return "seeds and episodes" if points["seeds"].max() >= FEWEST_SEEDS else "episodes"
@@ -94,20 +126,6 @@ def place_name(answers: pd.DataFrame) -> str:
     return "tokens back to what was asked for, fewer than"
 
 
-def finding(summary: pd.DataFrame) -> str:
-    """Which encodings solve the task, and up to which length."""
-    known = summary.sort_values("effective", ascending=False, kind="stable")
-    solved = known[known["effective"] > 0]
-    if solved.empty:
-        return f"No encoding answers {SOLVED_TEXT} right, not even at its training length."
-    told = []
-    for ratio, part in solved.groupby("effective", sort=False):
-        told.append(f"{listed(list(part['encoding']), 6)} up to {ratio_name(float(ratio))}")
-    unsolved = listed(list(known.loc[~(known["effective"] > 0), "encoding"]), 6)
-    end = f"; {unsolved} at no length" if unsolved else ""
-    return f"At least {SOLVED_TEXT} of the answers are right with {', '.join(told)}{end}."
-
-
 def _points(answers: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """Accuracy with its interval for each group of rows; columns: the key, and POINT."""
     totals = answers.groupby([*key, "run_id", "unit"], sort=False)[["right", "tokens"]].sum()
@@ -125,9 +143,9 @@ def _point(part: pd.DataFrame) -> tuple[int, int, float, float, float]:
     low, high = (float(np.clip(end, 0, 1)) for end in (found.low, found.high))
     # Where all answers are right, or all wrong, nothing varies, and the interval is the exact one of a binomial.
     if right.equals(tokens):
-        low = (1 - UPPER) ** (1 / len(counts))
+        low = 1 - unseen_share(len(counts))
     elif not right.to_numpy().any():
-        high = 1 - (1 - UPPER) ** (1 / len(counts))
+        high = unseen_share(len(counts))
     return found.seeds, int(counts.sum()), found.estimate, low, high
 
 
@@ -146,6 +164,23 @@ def _cells(
         ends = f" [{low:.3f}, {high:.3f}]" if interval and low == low else ""
         cells.append("-" if accuracy != accuracy else f"{accuracy:.3f}{ends}")
     return tuple(cells)
+
+
+def _seeds(answers: pd.DataFrame) -> pd.DataFrame:
+    """The smallest and the largest accuracy of single seeds at the longest length, by encoding: `min`, `max`."""
+    last = answers[answers["length"] == answers["length"].max()]
+    totals = last.groupby(["encoding", "run_id"])[["right", "tokens"]].sum()
+    return (totals["right"] / totals["tokens"]).groupby("encoding").agg(["min", "max"])
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.3f} to {high:.3f}"
+
+
+def _apart(seeds: pd.DataFrame, ratio: str) -> str:
+    """Of which encoding the seeds differ most."""
+    most = str((seeds["max"] - seeds["min"]).idxmax())
+    return f"At {ratio}, seeds of {named(most)} differ most ({_range(*seeds.loc[most])})."
 
 
 def _length(ratio: float, answers: pd.DataFrame) -> str:

@@ -9,10 +9,11 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from poscli.drawing.axes import LENGTH_AXIS, draw, length_axis, mark_training, name_axes, remark
 from poscli.drawing.page import End, Page, clip_name
 from poscli.drawing.style import QUIET, Styles
-from poscli.report.accuracy import answered, by_length, by_place, is_depth, place_name, placed, question, resampled
+from poscli.report.accuracy import by_length, by_place, chance_is, is_depth, place_name, placed, question, resampled
 from poscli.report.bands import MOST_BANDS
 from poscli.report.figures import Drawing
-from poscli.report.summary import SOLVED, SOLVED_TEXT
+from poscli.report.findings import solved_up_to
+from poscli.report.verdicts import SOLVED_SHARE, SOLVED_TEXT
 
 
 def accuracy_by_length(answers: pd.DataFrame, summary: pd.DataFrame, *, styles: Styles, origin: str = "") -> Drawing:
@@ -30,7 +31,7 @@ def accuracy_by_length(answers: pd.DataFrame, summary: pd.DataFrame, *, styles: 
     mark_training(page.axes, length)
     page.label_ends(_ends(points, "length", styles))
     title = "How long may a text be, so that what was asked for is still found?"
-    told = answered(answers, summary).answer
+    told = f"{solved_up_to(summary)} {chance_is(answers)}"
     bands = f" Bands: 95 % intervals over {resampled(points)}." if len(lines) <= MOST_BANDS else ""
     page.write(title, told, f"accuracy at {points['length'].max()}", f"{origin}{bands}".strip())
     return Drawing(page, f"{title} {told}")
@@ -72,7 +73,7 @@ def _share_axis(axes: Axes, answers: pd.DataFrame) -> None:
     axes.set_ylim(-0.02, 1.1)
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:g}" for tick in ticks]))
-    for value, text, up in ((chance, f"chance, {chance:.3f}", -9), (SOLVED, f"solved, {SOLVED_TEXT}", 3)):
+    for value, text, up in ((chance, f"chance, {chance:.3f}", -9), (SOLVED_SHARE, f"solved, {SOLVED_TEXT}", 3)):
         axes.axhline(value, color=QUIET, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
         low, high = axes.get_ylim()
         remark(axes, (axes.get_xlim()[0], (value - low) / (high - low)), (4, up), text)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from poscli.report.accuracy import answered, placed
+from poscli.report.accuracy import answered, placed, wrong_answers
 from poscli.report.analysis import Analysis
 from poscli.report.audit import audit
 from poscli.report.compared import compared
 from poscli.report.key_tokens import on_key_tokens
 from poscli.report.known_limit import known_limit
+from poscli.report.pooling import headline
 from poscli.report.recalled import recalled
 from poscli.report.sections import Group
 from poscli.report.spread import spread
@@ -19,12 +20,15 @@ from poscli.report.why import broken_by, used_window
 def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[Analysis, ...]:
     """What a section can say beside its summary; `baseline` names the encoding that all others are compared with."""
     rows, found = group.rows, list[Analysis | None]()
-    if group.units is not None:
-        found += [compared(rows, group.units, baseline) if baseline else None, spread(rows, group.units)]
-    found.append(known_limit(rows, summary))
     details = {name: table for name, table in group.details.items() if len(table)}
     if "answers" in details:
-        found = [answered(details["answers"], summary), placed(details["answers"], summary), *found]
+        answers = details["answers"]
+        wrong = wrong_answers(answers, headline(rows).perplexity)
+        found += [answered(answers, summary), placed(answers, summary)]
+        found.append(compared(rows, wrong, baseline) if baseline else None)
+    elif group.units is not None:
+        found += [compared(rows, group.units, baseline) if baseline else None, spread(rows, group.units)]
+    found.append(known_limit(rows, summary))
     if "recall" in details:
         found.append(recalled(details["recall"], summary))
     if "why/attribution" in details:

@@ -161,11 +161,9 @@ def _drawings(
         drawn["accuracy"] = lambda: accuracy_by_length(answers, summary, styles=styles, origin=origin)
         if placed(answers, summary):
             drawn["place"] = lambda: accuracy_by_place(answers, summary, styles=styles, origin=origin)
-    drawn |= {
-        "perplexity": lambda: figures.perplexity_by_length(rows, styles=styles, trained=trained),
-        "gain": lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained),
-    }
-    if answers.empty:  # of an episode, only the answer has a loss that the training cared for
+    else:  # of an episode, only the answer has a loss that the training cared for
+        drawn["perplexity"] = lambda: figures.perplexity_by_length(rows, styles=styles, trained=trained)
+        drawn["gain"] = lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained)
         drawn["position"] = lambda: figures.loss_by_position(
             group.positions, styles=styles, bytes_per_token=per_token, origin=origin, guessing=untrained(rows)
         )

@@ -80,7 +80,7 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protoco
 
     UsageError if they were evaluated on different text, or not under the protocol, or share no length or no seed.
     """
-    ours, theirs = _comparable(ours, theirs)
+    ours, theirs = comparable(ours, theirs)
     known = sorted(set(ours["protocol"]) & set(theirs["protocol"]))
     if protocol not in known:
         raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
@@ -104,7 +104,7 @@ def _called(rows: pd.DataFrame) -> str:
     return str(rows["encoding"].iloc[0]) if len(runs) > 1 else str(runs[0])
 
 
-def _comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows on the text, and of the training length, that both selections have; UsageError if that is not one.
 
     Two selections of one training length each may differ in it.
@@ -154,13 +154,13 @@ def difference(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units) -> dict[s
         return nothing
     mine, other = mine.on(common), other.on(common)
     totals, counts = (mine.nats - other.nats) / LN2, mine.bytes
-    interval = two_level_interval(totals, counts)
+    interval, least = two_level_interval(totals, counts), units.least_reach(totals)
     return {
         "seeds": len(totals),
         "documents": len(common),
         "difference": interval.estimate,
-        "low": interval.low,
-        "high": interval.high,
+        "low": interval.low - least,
+        "high": interval.high + least,
         "p": permutation_test(totals, counts),
     }
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from poscli.drawing.text import listed, named, number
 from poscli.report.per_byte import is_summed_per_byte
-from poscli.report.summary import ratio_name
+from poscli.report.summary import is_answered, ratio_name
 from poscli.report.verdicts import (
     BREAKS,
     DEGRADES,
@@ -16,9 +16,11 @@ from poscli.report.verdicts import (
     MAY_USE_CONTEXT,
     NOT_TESTED,
     NOT_TRAINED,
+    SOLVED_TEXT,
     UNCLEAR,
     USES_CONTEXT,
     can_win,
+    is_failure,
     verdict,
 )
 
@@ -95,6 +97,8 @@ def answer(summary: pd.DataFrame) -> str:
     first = summary.iloc[0]
     length, last = int(first["train_length"]), int(first["max_length"])
     ratio = ratio_name(last / length)
+    if is_answered(summary):
+        return _answered(summary, f"Trained on windows of {length} tokens and asked in windows of {last}", ratio)
     scored = summary[summary["verdict"].map(can_win)].dropna(subset=[f"ppl_{ratio}"])
     parts = []
     if len(scored):
@@ -107,11 +111,43 @@ def answer(summary: pd.DataFrame) -> str:
             f"Trained on windows of {length} tokens and reading {last} ({ratio}), {named(best['encoding'])} predicts "
             f"best ({score} {number(best[f'ppl_{ratio}'])}{own})."
         )
+    return " ".join([*parts, *_verdicts(summary, length)])
+
+
+def _verdicts(summary: pd.DataFrame, length: int) -> list[str]:
+    """A sentence about the encodings of each verdict."""
+    parts = []
     seen = list(dict.fromkeys(summary["verdict"]))
     for word in [*(word for word in PHRASES if word in seen), *(word for word in seen if word not in PHRASES)]:
         phrase = PHRASES.get(word, f"Failed ({word})").format(length=length)
         parts.append(f"{phrase}: {listed(list(summary.loc[summary['verdict'] == word, 'encoding']), 8)}.")
-    return " ".join(parts)
+    return parts
+
+
+def _answered(summary: pd.DataFrame, asked: str, ratio: str) -> str:
+    """The summary of a task with right answers: the best encoding, and up to which length each solves the task."""
+    scored = summary[summary["verdict"].map(can_win)].dropna(subset=[f"accuracy_{ratio}"])
+    parts = []
+    if len(scored):
+        best = scored.iloc[0]
+        right = f"has the most answers right ({best[f'accuracy_{ratio}']:.3f})"
+        parts.append(f"{asked} ({ratio}), {named(best['encoding'])} {right}.")
+    lost = summary[summary["verdict"].map(is_failure) | (summary["verdict"] == NOT_TRAINED)]
+    return " ".join([*parts, solved_up_to(summary), *_verdicts(lost, int(summary["train_length"].iloc[0]))])
+
+
+def solved_up_to(summary: pd.DataFrame) -> str:
+    """Which encodings solve a task with right answers, and up to which length."""
+    known = summary.sort_values("effective", ascending=False, kind="stable")
+    solved = known[known["effective"] > 0]
+    if solved.empty:
+        return f"No encoding answers {SOLVED_TEXT} right, not even at its training length."
+    told = []
+    for ratio, part in solved.groupby("effective", sort=False):
+        told.append(f"{listed(list(part['encoding']), 6)} up to {ratio_name(float(ratio))}")
+    unsolved = listed(list(known.loc[~(known["effective"] > 0), "encoding"]), 6)
+    end = f"; {unsolved} at no length" if unsolved else ""
+    return f"At least {SOLVED_TEXT} of the answers are right with {', '.join(told)}{end}."
 
 
 def _judged(points: pd.DataFrame, guessing: Collection[str]) -> pd.DataFrame:

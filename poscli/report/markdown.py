@@ -15,7 +15,7 @@ from poscli.report.origin import facts
 from poscli.report.per_byte import is_summed_per_byte
 from poscli.report.pooling import headline, pool
 from poscli.report.sections import Report, Section
-from poscli.report.summary import ratio_name
+from poscli.report.summary import ACCURACY, is_answered, ratio_name
 from poscli.report.table import Column, failures, gain_text, gains_of, legend, summary_columns
 from poscli.runs.schema import FULL
 from poscli.system.text import printable_line
@@ -89,7 +89,8 @@ def _section(section: Section, trained: Mapping[str, int]) -> dict[str, Any]:
         "summary": markdown_table(summary_columns(summary)),
         "legend": legend(summary, headline(rows)),
         "pictures": section.pictures,
-        "score": "Bits per byte" if is_summed_per_byte(summary) else "Perplexity",
+        "score": _score(summary),
+        "again": "" if is_answered(summary) else ", and again the gain",
         "longest": f"{last} ({ratio_name(last / int(summary['train_length'].iloc[0]))})",
         "protocols": markdown_table(_protocols(rows, summary)),
         "analyses": [
@@ -108,15 +109,25 @@ def _section(section: Section, trained: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
+def _score(summary: pd.DataFrame) -> str:
+    """By what the table of protocols compares."""
+    if is_answered(summary):
+        return "Accuracy"
+    return "Bits per byte" if is_summed_per_byte(summary) else "Perplexity"
+
+
 def _protocols(rows: pd.DataFrame, summary: pd.DataFrame) -> list[Column]:
-    """Perplexity at the longest length under every protocol and variant in the rows, and the gain."""
+    """Perplexity, or accuracy, at the longest length under every protocol and variant in the rows, and the gain."""
     last = int(summary["max_length"].iloc[0])
     columns = [Column("encoding", tuple(summary["encoding"]), right=False)]
     for protocol, variant in dict.fromkeys(zip(rows["protocol"], rows["variant"], strict=True)):
         points = pool(rows, protocol, variant)
-        values = points[points["length"] == last].set_index("encoding")["ppl"].reindex(summary["encoding"])
+        score = ACCURACY if is_answered(summary) else "ppl"
+        values = points[points["length"] == last].set_index("encoding")[score].reindex(summary["encoding"])
         name = protocol if variant == FULL else f"{protocol}, {variant}"
         columns.append(Column(name, tuple(map(number, values))))
+    if is_answered(summary):  # the context cut to L often lacks what was asked for, so that a gain is no surprise
+        return columns
     columns.append(Column("gain, bits per byte [95 %]", tuple(gain_text(*gain) for gain in gains_of(summary))))
     return columns
 

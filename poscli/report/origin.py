@@ -11,6 +11,7 @@ from poscli.drawing.text import distinct, listed, low_to_high
 from poscli.report.per_byte import scored_tokens, windows_in_bytes
 
 UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the column
+OF_EPISODES = "answer"  # the protocol
 
 
 def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int] | None = None) -> str:
@@ -90,8 +91,8 @@ def _machine_of(rows: pd.DataFrame) -> pd.Series:
 
 
 def scored_at_the_end(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of which only the last `stride` tokens of each window are scored."""
-    return rows[(rows["stride"] > 0) & (rows["stride"] < rows["length"])]
+    """The rows of which the last `stride` tokens of each window are scored; of episodes, only the answers are."""
+    return rows[(rows["stride"] > 0) & (rows["stride"] < rows["length"]) & (rows["protocol"] != OF_EPISODES)]
 
 
 def unit_of(rows: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from poscli.evaluation.intervals import FEWEST_SEEDS, Interval, two_level_interval
+from poscli.evaluation.intervals import FEWEST_SEEDS, Interval, two_level_interval, unseen_share
 from poscli.evaluation.plan import PAIRED
 from poscli.report.pooling import SEED_COLUMNS, headline, sound
 from poscli.runs.schema import FULL
@@ -34,9 +34,13 @@ class UnitLosses:
 
 
 class Units:
-    """The table of units, in parts by run, protocol, length and variant. (Tables of pandas are slow to cut.)"""
+    """The table of units, in parts by run, protocol, length and variant. (Tables of pandas are slow to cut.)
 
-    def __init__(self, table: pd.DataFrame) -> None:
+    `of_answers` says that a loss is the share of wrong tokens of an answer, in bits (`accuracy.wrong_answers`).
+    """
+
+    def __init__(self, table: pd.DataFrame, *, of_answers: bool = False) -> None:
+        self.of_answers = of_answers
         table = table.sort_values("unit", kind="stable")
         names = table["unit"].to_numpy(dtype=str)
         columns = [table[name].to_numpy(dtype=float) for name in ("nll", "tokens", "bytes")]
@@ -58,6 +62,13 @@ class Units:
         _, _, tokens, sizes = parts[0]
         nats = np.stack([part[1][i] * part[2][i] for part, i in zip(parts, at, strict=True)])
         return UnitLosses(common, nats, tokens[at[0]], sizes[at[0]])
+
+    def least_reach(self, differences: Array) -> float:
+        """How far the interval of the mean of differences `[S, D]` reaches at least.
+
+        Two encodings that answer alike in all documents may still differ in others; equal losses are no accident.
+        """
+        return unseen_share(differences.shape[1]) if self.of_answers and not differences.any() else 0.0
 
 
 def with_intervals(rows: pd.DataFrame, units: Units) -> pd.DataFrame:

@@ -13,7 +13,15 @@ from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import headline, pool, task_measures, the_train_length
-from poscli.report.verdicts import HARM_BPB, NOT_TESTED, NOT_TRAINED, can_win, is_failure
+from poscli.report.verdicts import (
+    HARM_BPB,
+    NOT_TESTED,
+    NOT_TRAINED,
+    SOLVED_SHARE,
+    can_win,
+    is_failure,
+    task_verdict,
+)
 from poscli.report.verdicts import verdict as judge
 from poscli.system.errors import UsageError
 
@@ -21,12 +29,12 @@ HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "enc
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
 TAIL = ["growth", *GAIN, "safe", "effective", "verdict", "reason", "machine"]
 ACCURACY = "accuracy"  # the measure of the tasks that have right answers
-SOLVED = 0.9  # accuracy from which a task counts as solved at a length
-SOLVED_TEXT = f"{100 * SOLVED:.0f} %"
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
-    """One row per encoding over its seeds, best perplexity at the longest length first, untrained and failed ones last.
+    """One row per encoding over its seeds, the best at the longest length first, untrained and failed ones last.
+
+    Encodings are ranked by perplexity, or by accuracy where the task has right answers.
 
     Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
     `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length
@@ -93,18 +101,23 @@ def safe_ratio(gains: pd.DataFrame) -> float:
 def effective_ratio(scores: pd.DataFrame) -> float:
     """The effective length of one encoding, from its points, indexed by the ratio: a multiple of L.
 
-    It is the largest length at which, as at all shorter ones, the mean accuracy of its seeds is at least SOLVED, and 0
-    if it is not at L. NaN if the task has no accuracy. (Hsieh et al., 2024, arXiv:2404.06654, call this the effective
-    context size.)
+    It is the largest length at which, as at all shorter ones, the mean accuracy of its seeds is at least SOLVED_SHARE,
+    and 0 if it is not at L. NaN if the task has no accuracy. (Hsieh et al., 2024, arXiv:2404.06654, call this the
+    effective context size.)
     """
     if ACCURACY not in scores or scores[ACCURACY].isna().all():
         return math.nan
     effective = 0.0
     for ratio, point in scores.sort_index().iterrows():
-        if point["failed"] or not point[ACCURACY] >= SOLVED:
+        if point["failed"] or not point[ACCURACY] >= SOLVED_SHARE:
             break
         effective = float(ratio)
     return effective
+
+
+def is_answered(summary: pd.DataFrame) -> bool:
+    """Whether a summary is of a task with right answers, whose encodings are judged by their accuracy."""
+    return bool(summary["effective"].notna().any())
 
 
 def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
@@ -173,19 +186,23 @@ def _judge(scores: pd.DataFrame, gain: pd.DataFrame, last: float, guesses: str) 
             return str(end["status"]), str(end["reason"])
     if guesses:
         return NOT_TRAINED, guesses
-    if len(gain) == 0:
+    answered = ACCURACY in scores and scores[ACCURACY].notna().any()
+    if len(gain) == 0 and not (answered and ends):
         return NOT_TESTED, "no protocol measured a gain" if ends else "evaluate it up to the same length"
     if last <= 1:
         return NOT_TESTED, "evaluated at its training length only"
+    if answered:
+        return task_verdict(effective_ratio(scores), last), ""
     at_end = gain.iloc[0]
     return judge(*at_end[["gain", "gain_low", "gain_high"]], seeds=at_end["seeds"] - at_end["failed"]), ""
 
 
 def _sorted(table: pd.DataFrame) -> pd.DataFrame:
-    ppl = [name for name in table.columns if name.startswith("ppl_")]
     worst = table["verdict"].map(is_failure).astype(int) * 2 + (table["verdict"] == NOT_TRAINED)
-    keys = table.assign(_worst=worst)
-    order = keys.sort_values(["_worst", ppl[-1], ppl[0], "encoding"], na_position="last").index
+    ratios = ratios_of(table)
+    score, sign = (ACCURACY, -1) if is_answered(table) else ("ppl", 1)
+    scores = {f"_{at}": sign * table[f"{score}_{ratios[at]}"] for at in (-1, 0)}
+    order = table.assign(_worst=worst, **scores).sort_values(["_worst", *scores, "encoding"], na_position="last").index
     return table.loc[order].reset_index(drop=True)
 
 

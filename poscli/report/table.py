@@ -11,8 +11,8 @@ from poscli.drawing.text import amount, number, signed
 from poscli.evaluation.intervals import FEWEST_SEEDS
 from poscli.report.per_byte import is_summed_per_byte
 from poscli.report.pooling import Headline
-from poscli.report.summary import GAIN, SOLVED_TEXT, machine_names, measures_of, ratio_name, ratios_of
-from poscli.report.verdicts import HARM_BPB, MEANING, NOT_TRAINED, can_win
+from poscli.report.summary import ACCURACY, GAIN, is_answered, machine_names, measures_of, ratio_name, ratios_of
+from poscli.report.verdicts import HARM_BPB, MEANING, NOT_TRAINED, SOLVED_TEXT, can_win
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,20 @@ class Column:
 
 def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]:
     """The summary as text; tables that are not `wide` give the interval of a gain as ± its larger half."""
-    ratios, last = ratios_of(summary), _last(summary)
     columns = [_words("encoding", summary["encoding"])]
     if (summary["seeds"] > 1).any():
         columns.append(Column("seeds", tuple(map(str, summary["seeds"]))))
     columns.append(Column("params", tuple(map(amount, summary["parameters"]))))
-    per_byte = is_summed_per_byte(summary)
-    score = "bpb" if per_byte else "ppl"
-    heads = [f"{score} {ratios[0]}", *ratios[1:]]  # later heads omit the score to keep the table narrow
-    columns += [_numbers(head, summary, f"ppl_{ratio}") for head, ratio in zip(heads, ratios, strict=True)]
+    columns += _answered_columns(summary) if is_answered(summary) else _loss_columns(summary, wide=wide)
+    if machines := machine_names(summary):
+        columns.append(_words("machine", machines))
+    return [*columns, _words("verdict", summary["verdict"])]
+
+
+def _loss_columns(summary: pd.DataFrame, *, wide: bool) -> list[Column]:
+    """What a task that is judged by its loss shows of every encoding."""
+    last, per_byte = _last(summary), is_summed_per_byte(summary)
+    columns = _by_length("bpb" if per_byte else "ppl", "ppl", summary)
     if not per_byte:
         columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
         columns.append(_numbers(f"bpb {last}", summary, f"bpb_{last}"))
@@ -44,15 +49,43 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
     columns.append(_gains(f"gain {last}", summary, wide))
     if summary["safe"].notna().any():
         columns.append(Column("safe", tuple("-" if v != v else ratio_name(v) for v in summary["safe"])))
-    if summary["effective"].notna().any():
-        columns.append(Column("effective", tuple(ratio_name(v) if v > 0 else "-" for v in summary["effective"])))
-    if machines := machine_names(summary):
-        columns.append(_words("machine", machines))
-    return [*columns, _words("verdict", summary["verdict"])]
+    return columns
+
+
+def _answered_columns(summary: pd.DataFrame) -> list[Column]:
+    """What a task with right answers shows of every encoding; of the loss, only the answers had a part."""
+    effective = Column("effective", tuple(ratio_name(v) if v > 0 else "-" for v in summary["effective"]))
+    return [*_by_length(ACCURACY, ACCURACY, summary), effective]
+
+
+def _by_length(title: str, measure: str, summary: pd.DataFrame) -> list[Column]:
+    """A column per length; later heads omit the measure to keep the table narrow."""
+    first, *later = ratios_of(summary)
+    heads = zip([f"{title} {first}", *later], [first, *later], strict=True)
+    return [_numbers(head, summary, f"{measure}_{ratio}") for head, ratio in heads]
 
 
 def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str] = ()) -> list[str]:
     """One line per column and verdict of the table that needs an explanation; `without` lists columns left out."""
+    lines = _answered_legend(summary) if is_answered(summary) else _loss_legend(summary, protocols)
+    if machine_names(summary):
+        lines["machine"] = "machine: where it was measured; times of different machines cannot be compared"
+    seen = set(summary["verdict"])
+    meanings = [f"{verdict}: {meaning}" for verdict, meaning in MEANING.items() if verdict in seen]
+    return [line for column, line in lines.items() if column not in without] + meanings
+
+
+def _answered_legend(summary: pd.DataFrame) -> dict[str, str]:
+    length = summary["train_length"].iloc[0]
+    return {
+        "accuracy": "accuracy 1x, 2x, ...: share of the tokens of the answers that the model ranks first, in windows "
+        f"of 1, 2, ... times L = {length}",
+        "effective": "effective: the largest multiple of L up to which the accuracy is at least "
+        f"{SOLVED_TEXT} at every length",
+    }
+
+
+def _loss_legend(summary: pd.DataFrame, protocols: Headline) -> dict[str, str]:
     length, last = summary["train_length"].iloc[0], _last(summary)
     lines = {
         "ppl": f"ppl 1x, 2x, ...: perplexity per token, reading windows of 1, 2, ... times L = {length} "
@@ -79,15 +112,7 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
             f"safe: the largest multiple of L up to which the interval over at least {FEWEST_SEEDS} seeds excludes a "
             f"harm of {HARM_BPB} bits per byte, compared with the context cut to L"
         )
-    if summary["effective"].notna().any():
-        lines["effective"] = (
-            f"effective: the largest multiple of L up to which the accuracy is at least {SOLVED_TEXT} at every length"
-        )
-    if machine_names(summary):
-        lines["machine"] = "machine: where it was measured; times of different machines cannot be compared"
-    seen = set(summary["verdict"])
-    meanings = [f"{verdict}: {meaning}" for verdict, meaning in MEANING.items() if verdict in seen]
-    return [line for column, line in lines.items() if column not in without] + meanings
+    return lines
 
 
 def failures(summary: pd.DataFrame) -> list[tuple[str, str, str]]:
@@ -122,8 +147,11 @@ def _gains(name: str, summary: pd.DataFrame, wide: bool) -> Column:
 
 
 def _numbers(name: str, summary: pd.DataFrame, column: str) -> Column:
-    best = _best(summary[column], summary, at_last=column.endswith(f"_{_last(summary)}"))
-    return Column(name, tuple(map(number, summary[column])), best=best)
+    share = column.startswith(ACCURACY)
+    at_last = column.endswith(f"_{_last(summary)}")
+    best = _best(-summary[column] if share else summary[column], summary, at_last=at_last)
+    cells = ("-" if v != v else f"{v:.3f}" if share else number(v) for v in summary[column])
+    return Column(name, tuple(cells), best=best)
 
 
 def _words(name: str, values: Sequence[str] | pd.Series) -> Column:

@@ -28,10 +28,11 @@ from poscli.system.text import printable_line
 COLORS = {
     verdicts.USES_CONTEXT: "green", verdicts.MAY_USE_CONTEXT: "green", verdicts.HOLDS: "cyan",
     verdicts.DEGRADES: "yellow", verdicts.BREAKS: "red", verdicts.UNCLEAR: "yellow", verdicts.NOT_TESTED: "dim",
-    verdicts.NOT_TRAINED: "magenta",
+    verdicts.NOT_TRAINED: "magenta", verdicts.SOLVED: "green", verdicts.FADES: "yellow", verdicts.UNSOLVED: "red",
 }  # fmt: skip
 WORDS = {BETTER: "green", WORSE: "red"}
 FAILED_COLOR = "magenta"
+LOSSES = ("loss", "bits/byte", "documents")
 OPTIONAL_COLUMNS = ("params", "bpb", "growth")  # dropped from the left where the terminal is too narrow
 
 
@@ -79,11 +80,12 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
     return table
 
 
-def comparison_table(table: pd.DataFrame) -> Table:
-    """Differences between two runs or encodings, one line per length."""
+def comparison_table(table: pd.DataFrame, *, of_answers: bool = False) -> Table:
+    """Differences between two runs or encodings, one line per length: of losses, or of the shares of wrong answers."""
+    score, unit, items = ("share of wrong answers", "share", "episodes") if of_answers else LOSSES
     first = table.iloc[0]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name, side in (("length", "right"), ("difference, bits/byte [95 %]", "right"), ("p", "right"), ("", "left")):
+    for name, side in (("length", "right"), (f"difference, {unit} [95 %]", "right"), ("p", "right"), ("", "left")):
         shown.add_column(Text(name), justify=side)  # type: ignore[arg-type]
     for row in table.to_dict("records"):
         shown.add_row(
@@ -94,7 +96,7 @@ def comparison_table(table: pd.DataFrame) -> Table:
         )
     shown.title = printable_line(f"{first['encoding']}, compared with {first['baseline']}")
     shown.title_justify = "left"
-    shown.caption = f"loss of the first minus that of the second; {first['documents']} documents; p after Holm"
+    shown.caption = f"{score} of the first minus that of the second; {first['documents']} {items}; p after Holm"
     shown.caption_justify = "left"
     return shown
 

@@ -1,4 +1,7 @@
-"""The verdict on an encoding at the longest length: its names, what they mean, and how the context gain decides."""
+"""The verdict on an encoding at the longest length: its names, what they mean, and what decides.
+
+It is the context gain where a task is judged by its loss, and the accuracy where a task has right answers.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from poscli.evaluation.intervals import FEWEST_SEEDS
 USES_CONTEXT, MAY_USE_CONTEXT, HOLDS = "uses context", "may use context", "holds"
 DEGRADES, BREAKS = "degrades", "breaks"
 UNCLEAR, NOT_TESTED, NOT_TRAINED = "unclear", "not tested", "not trained"
+SOLVED, FADES, UNSOLVED = "solved", "fades", "unsolved"  # of tasks with right answers
 
 # With many tokens even a harm of 0.0003 bits per byte is significant, though it does not matter. An encoding therefore
 # holds if its interval excludes a harm of HARM_BPB (0.7 % in perplexity per byte), degrades if the whole interval lies
@@ -17,6 +21,8 @@ HARM_BPB, BROKEN_BPB = 0.01, 0.3
 # A smaller gain is of no consequence either. The context cut to L is up to L/8 shorter than L, which alone is worth
 # about 0.001 bits on source code.
 GAIN_BPB = 0.005
+SOLVED_SHARE = 0.9  # of the answers, from which a task counts as solved at a length
+SOLVED_TEXT = f"{100 * SOLVED_SHARE:.0f} %"
 MEANING = {
     USES_CONTEXT: "better than the same model with its context cut to L, over seeds and documents: it reads beyond L "
     "and gains from it",
@@ -28,6 +34,10 @@ MEANING = {
     BREAKS: f"worse than with its context cut to L by {BROKEN_BPB} bits per byte or more: of no use at this length",
     UNCLEAR: f"the interval of the gain includes both a harm of {HARM_BPB} bits per byte and none, or there is no "
     "interval because too few documents are long enough",
+    SOLVED: f"at least {SOLVED_TEXT} of the answers are right at every length",
+    FADES: f"at least {SOLVED_TEXT} of the answers are right at the training length, but not at every longer one",
+    UNSOLVED: f"less than {SOLVED_TEXT} of the answers are right already at the training length, so that longer "
+    "windows say little about the encoding",
     NOT_TRAINED: "at its training length it predicts no better than guessing tokens by how frequent they are in the "
     "training text, so that it has nothing to extrapolate",
     NOT_TESTED: "not evaluated at the longest length, or only at the training length, or without a gain",
@@ -64,3 +74,14 @@ def verdict(gain: float, gain_low: float, gain_high: float, *, seeds: int = FEWE
     if gain_high > -HARM_BPB:
         return UNCLEAR
     return DEGRADES if gain > -BROKEN_BPB else BREAKS
+
+
+def task_verdict(effective: float, longest: float) -> str:
+    """The verdict on the effective length of a task with right answers; both are multiples of L.
+
+    >>> task_verdict(16, 16), task_verdict(2, 16), task_verdict(0, 16)
+    ('solved', 'fades', 'unsolved')
+    """
+    if effective >= longest:
+        return SOLVED
+    return FADES if effective > 0 else UNSOLVED

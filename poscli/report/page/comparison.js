@@ -23,11 +23,39 @@ const lengthAxis = () => ({ values: section().lengths, names: section().ratios, 
 const against = () => (rebased() ? ` minus that of ${encodings()[state.base].name}` : "");
 const protocolName = (n) => section().protocols[n].name;
 
-/** How many intervals are made, for the captions. */
-const basis = () => (section().fewSeeds ? "Bands and brackets: 95 % intervals over documents only." : "Bands and brackets: 95 % intervals over seeds and documents.");
+/** How intervals are made, for the captions. */
+const basis = () => `Bands and brackets: 95 % intervals over ${section().fewSeeds ? `${section().items} only` : `seeds and ${section().items}`}.`;
 
 function pointsOf(values, at) {
   return values.map((value, k) => (value.missing ? null : { x: at(k), v: value.v, low: value.low, high: value.high }));
+}
+
+function accuracyPart() {
+  const { chance, solved } = section().answered;
+  const levels = rebased() ? [] : [{ at: solved, text: "solved", below: true }, ...(chance === null ? [] : [{ at: chance, text: "chance" }])];
+  const what = rebased() ? `Accuracy${against()}: above zero is better` : "Accuracy, the share of the tokens of the answers that the model ranks first: higher is better";
+  return familyCharts("accuracy", "How long may a window be, so that what was asked for is still found?", `${what}. ${basis()}`, {
+    points: (n) => pointsOf(section().lengths.map((_, k) => accuracyAt(n, k)), (k) => section().lengths[k]),
+    kind: "linear", tick: rebased() ? signedTick : tickText, zero: rebased(), levels, x: lengthAxis(),
+  });
+}
+
+/** Accuracy in the longest window by depth or gap, with numbers per seed. */
+function placePart() {
+  const { place, solved, chance } = section().answered;
+  if (place === null) return null;
+  const { bins, depth } = place;
+  const at = (bin) => (depth ? (bin.from + bin.to + 1) / 2 : bin.to + 1);
+  const inside = (value) => (value === null || rebased() ? value : Math.min(1, Math.max(0, value)));
+  const cut = (value) => (value.missing ? value : { ...value, low: inside(value.low), high: inside(value.high) });
+  const seeds = section().seeds.length < 2 ? "One seed, so there are no intervals." : "Bands: 95 % intervals over seeds (Student's t).";
+  const levels = rebased() ? [] : [{ at: solved, text: "solved", below: true }, { at: chance, text: "chance" }];
+  const names = bins.map((bin) => (depth ? `${bin.from} to ${bin.to + 1} %` : counted(bin.to + 1)));
+  return familyCharts("place", place.title, `Accuracy in windows of ${counted(section().lengths[last()])} tokens${against()}. ${seeds}`, {
+    points: (n) => pointsOf(bins.map((bin) => cut(seedwise(bin.values, n, 1))), (k) => at(bins[k])).filter((point) => point !== null),
+    kind: "linear", tick: rebased() ? signedTick : tickText, zero: rebased(), levels,
+    x: { values: bins.map(at), names, train: depth ? NaN : section().trainLength, label: place.label, even: depth },
+  });
 }
 
 function lossPart() {
@@ -71,26 +99,53 @@ function binsPart(id, title, caption, bins, merit, kind) {
 const positionPart = () => binsPart("position", "Where in a long window does prediction get worse?", `Loss by position in the longest window${against()}, bits per byte: lower is better.`, section().position, -1, "log");
 const recallPart = () => binsPart("recall", "Is text from beyond the training length recalled?", `Gain of the whole window over its last L tokens${against()}, on tokens that could be copied, bits per token: above zero is recalled.`, section().recall, 1, "signed");
 
-function heatPart() {
-  const loss = table("loss", `Loss by length${against()}, bits per byte (${protocolName(state.protocol)})`, [nameColumn(), ...lengthColumns(lossAt, rebased() ? signed : bits, shadeOfLoss(), false)], last() + 1);
-  const tables = [loss];
-  if (gainProtocol() !== null) {
-    const safe = { head: "safe length", note: "the largest multiple of L up to which the interval excludes a harm of 0.01 bits per byte", key: (n) => keyOf(safeOf(n)), down: true, cell: (n) => safeCell(safeOf(n)) };
-    tables.push(table("gain", `Context gain by length${against()}, bits per byte (${protocolName(gainProtocol())}), and the safe length`, [nameColumn(), ...lengthColumns(gainAt, signed, shadeOfGain, true), safe], last() + 1, true));
-  }
-  for (const [name, protocols] of Object.entries(section().tasks)) {
+function lossTable() {
+  return table("loss", `Loss by length${against()}, bits per byte (${protocolName(state.protocol)})`, [nameColumn(), ...lengthColumns(lossAt, rebased() ? signed : bits, shadeOfLoss(), false)], last() + 1);
+}
+
+function gainTable() {
+  const safe = reachColumn("the largest multiple of L up to which the interval excludes a harm of 0.01 bits per byte");
+  return table("gain", `Context gain by length${against()}, bits per byte (${protocolName(gainProtocol())}), and the safe length`, [nameColumn(), ...lengthColumns(gainAt, signed, shadeOfGain, true), safe], last() + 1, true);
+}
+
+/** How good an accuracy is, as a shade: from chance to all right; re-based, how far it is from the base. */
+function shadeOfShare(value) {
+  const chance = section().answered?.chance ?? 0;
+  return rebased() ? Math.sign(value.v) * Math.min(1, 2 * Math.abs(value.v)) : (value.v - chance) / (1 - chance);
+}
+
+function accuracyTable() {
+  const effective = reachColumn("the largest multiple of L up to which 90 % of the answers are right at every length");
+  return table("accuracy", `Accuracy by length${against()}, and the effective length`, [nameColumn(), ...lengthColumns(accuracyAt, rebased() ? signed : share, shadeOfShare, true), effective], last() + 1, true);
+}
+
+/** The column of the length up to which an encoding can be used. */
+function reachColumn(note) {
+  const { reach, reachName } = quality();
+  return { head: reachName, note, key: (n) => keyOf(reach(n)), down: true, cell: (n) => reachCell(reach(n)) };
+}
+
+/** A table of each measure that a task added, other than the accuracy that ranks it. */
+function taskTables() {
+  const measures = Object.entries(section().tasks).filter(([name]) => !(section().answered && name === "accuracy"));
+  return measures.map(([name, protocols]) => {
     const lists = protocols[protocolName(state.protocol)] || protocols[Object.keys(protocols)[0]];
     const measure = (n, k) => seedwise(lists[k], n, 1);
-    const shade = (value) => (rebased() ? Math.sign(value.v) * Math.min(1, Math.abs(value.v)) : value.v);
-    tables.push(table(`task-${name}`, `${name} by length${against()}`, [nameColumn(), ...lengthColumns(measure, rebased() ? signed : bits, shade, true)], last() + 1));
-  }
-  const caption = `Shade: ${rebased() ? "blue is better, orange worse" : "the darker, the further from the best at this length; gains in blue, harm in orange"}. Hatched: refused, out of memory or diverged.`;
+    return table(`task-${name}`, `${name} by length${against()}`, [nameColumn(), ...lengthColumns(measure, rebased() ? signed : bits, shadeOfShare, true)], last() + 1);
+  });
+}
+
+function heatPart() {
+  const gain = gainProtocol() === null ? [] : [gainTable()];
+  const tables = section().answered ? [accuracyTable(), ...taskTables()] : [lossTable(), ...gain, ...taskTables()];
+  const plain = section().answered ? "the darker, the more answers are right" : "the darker, the further from the best at this length; gains in blue, harm in orange";
+  const caption = `Shade: ${rebased() ? "blue is better, orange worse" : plain}. Hatched: refused, out of memory or diverged.`;
   return { title: "By length, in numbers", part: make("section", { id: "heat" }, make("h2", {}, "By length, in numbers"), make("p", { class: "caption" }, caption), make("div", { class: "heats" }, ...tables)), finish: () => {} };
 }
 
-/** A safe length with a bar as long as its octaves. */
-function safeCell(value) {
-  const cell = valueCell(value, (v) => `${Number(v.toPrecision(3))}x`);
+/** A length with a bar as long as its octaves. */
+function reachCell(value) {
+  const cell = valueCell(value, multiple);
   if (value.missing || rebased()) return cell;
   const most = Math.log2(section().lengths[last()] / section().trainLength);
   cell.classList.add("bar");
@@ -131,6 +186,7 @@ function rankCell(n) {
 function tablePart() {
   const end = section().ratios[last()];
   const own = (n) => encodings()[n];
+  const shown = quality();
   const acts = { head: "How it acts", key: (n) => own(n).acts, cell: (n) => make("td", { class: "acts" }, make("span", {}, own(n).acts), ...own(n).parts.map(([name, formula]) => make("span", { class: "formula" }, own(n).parts.length > 1 ? `${name}: ${formula}` : formula))) };
   const verdict = { head: "Extrapolates?", note: `the verdict at ${end}`, key: (n) => own(n).verdict, cell: (n) => make("td", { class: own(n).canWin ? "" : "failed", title: own(n).reason || own(n).meaning }, make("span", { class: own(n).canWin ? "" : "why" }, statusName(own(n).verdict))) };
   const extra = (n) => parametersOf(n);
@@ -138,14 +194,14 @@ function tablePart() {
     { head: "Rank", key: (n) => (ranking().indexOf(n) < 0 ? null : ranking().indexOf(n)), cell: rankCell },
     nameColumn(), acts, verdict,
     { head: "Parameters", key: (n) => keyOf(extra(n)), cell: (n) => parameterCell(n) },
-    { head: "Safe length", key: (n) => keyOf(safeOf(n)), down: true, cell: (n) => safeCell(safeOf(n)) },
-    { head: "Loss at 1x", key: (n) => keyOf(lossAt(n, 0)), cell: (n) => valueCell(lossAt(n, 0), rebased() ? signed : bits) },
-    { head: `Loss at ${end}`, key: (n) => keyOf(lossAt(n, last())), cell: (n) => valueCell(lossAt(n, last()), rebased() ? signed : bits) },
-    { head: `Gain at ${end}`, key: (n) => keyOf(gainAt(n, last())), down: true, cell: (n) => valueCell(gainAt(n, last()), signed) },
+    { head: capital(shown.reachName), key: (n) => keyOf(shown.reach(n)), down: true, cell: (n) => reachCell(shown.reach(n)) },
+    ...[...new Set([0, last()])].map((k) => ({ head: `${capital(shown.name)} at ${section().ratios[k]}`, key: (n) => keyOf(shown.at(n, k)), down: shown.sign < 0, cell: (n) => valueCell(shown.at(n, k), rebased() ? signed : shown.write) })),
+    ...(section().answered ? [] : [{ head: `Gain at ${end}`, key: (n) => keyOf(gainAt(n, last())), down: true, cell: (n) => valueCell(gainAt(n, last()), signed) }]),
     ...section().costs.map((cost) => ({ head: cost.title[0].toUpperCase() + cost.title.slice(1), key: (n) => keyOf(costOf(cost, n)), cell: (n) => valueCell(costOf(cost, n), rebased() ? times : seconds) })),
     { head: "Reproduce", cell: copyButton },
   ];
-  const caption = `Loss and gain in bits per byte${rebased() ? `, all numbers relative to ${own(state.base).name}` : ""}. ${basis()} Times: 95 % intervals over seeds; parameters are exact. A star: some seeds failed.`;
+  const measured = section().answered ? "Accuracy: share of the answers" : "Loss and gain in bits per byte";
+  const caption = `${measured}${rebased() ? `, all numbers relative to ${own(state.base).name}` : ""}. ${basis()} Times: 95 % intervals over seeds; parameters are exact. A star: some seeds failed.`;
   return { title: "All encodings compared", part: make("section", { id: "table" }, make("h2", {}, "All encodings compared"), make("p", { class: "caption" }, caption), table("all", "All encodings compared", numbers, 0)), finish: () => {} };
 }
 
@@ -157,3 +213,4 @@ function parameterCell(n) {
 }
 
 const PARTS = [lossPart, gainPart, positionPart, heatPart, recallPart, attributionPart, protocolPart, tablePart];
+const PARTS_OF_TASK = [accuracyPart, placePart, heatPart, protocolPart, tablePart]; // only the answers were trained

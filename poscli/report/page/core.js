@@ -54,6 +54,9 @@ function plain(value) {
 /** Bits per byte, with three decimals. */
 const bits = (value) => (value === null ? "" : value.toFixed(3).replace("-", MINUS));
 
+/** A share of answers, with three decimals. */
+const share = bits;
+
 /** A difference with its sign: three decimals below 1, two from 1 on. */
 function signed(value) {
   if (value === null) return "";
@@ -79,6 +82,11 @@ function seconds(value) {
   if (size < 120) return `${value.toFixed(size < 10 ? 1 : 0)} s`.replace("-", MINUS);
   return (size < 7200 ? `${(value / 60).toFixed(size < 600 ? 1 : 0)} min` : `${(value / 3600).toFixed(1)} h`).replace("-", MINUS);
 }
+
+/** A multiple of the training length. */
+const multiple = (value) => `${Number(value.toPrecision(3))}x`;
+
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 /** A whole number with commas. */
 const counted = (value) => value.toLocaleString("en-US").replace("-", MINUS);

@@ -15,6 +15,7 @@ from poscli.evaluation.intervals import FEWEST_SEEDS, UPPER
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.figures import SKIPPED_POSITIONS
 from poscli.report.origin import facts, unit_of
+from poscli.report.page.accuracies import accuracies
 from poscli.report.page.answer import answers
 from poscli.report.page.described import TITLES, Described, describe, in_order, looks, spec_of
 from poscli.report.page.measured import (
@@ -27,7 +28,7 @@ from poscli.report.page.measured import (
     shorts,
     task_values,
 )
-from poscli.report.page.pairs import Losses, Pairs, all_pairs
+from poscli.report.page.pairs import Losses, all_pairs, packed
 from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import headline, sound, the_train_length
 from poscli.report.sections import Group, Section
@@ -37,7 +38,6 @@ from poscli.report.verdicts import MEANING, can_win
 from poscli.runs.schema import FULL
 
 MILLION = 1_000_000
-INTEGERS_PER_BIT = 100_000  # differences are kept as whole multiples of 1e-5 bits: half as long in JSON
 
 
 def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, Any]:
@@ -57,9 +57,6 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "ratios": [ratio_name(each / length) for each in lengths],
         "unit": unit_of(rows),
         "perplexities": not is_per_byte(rows),  # of several tokenizers, only losses per byte compare
-        "seeds": seeds,
-        "fewSeeds": bool(rows.groupby("encoding")["seed"].nunique().max() < FEWEST_SEEDS),
-        "student": shorts(stdtrit(np.arange(1, max(2, len(seeds))), UPPER)),
         "protocols": [{"name": name, "explained": _explained(name)} for name in protocols],
         "main": protocols.index(chosen.perplexity),
         "gainFrom": (gain_from := _gain_protocols(rows, protocols)),
@@ -69,6 +66,7 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "pairs": [
             _compared(group, name, names, lengths, gain=number in gain_from) for number, name in enumerate(protocols)
         ],
+        "answered": accuracies(group, per_seed, lengths),
         "tasks": task_values(rows, per_seed, lengths),
         "costs": _costs(rows, per_seed, trained),
         "position": by_position(group, per_seed, int(length * SKIPPED_POSITIONS), _per_byte(rows)),
@@ -77,8 +75,19 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "facts": [list(fact) for fact in facts(rows, {run: each.tokens for run, each in trained.items()})],
         "notes": list(section.notes),
     }
+    found |= _basis(rows, seeds, "episodes" if found["answered"] else "documents")
     found["answers"] = [answer.data() for answer in answers(found)]
     return found
+
+
+def _basis(rows: pd.DataFrame, seeds: Sequence[int], items: str) -> dict[str, Any]:
+    """What intervals are made of: the seeds, what they are over beside seeds, and Student's quantiles."""
+    return {
+        "seeds": list(seeds),
+        "items": items,
+        "fewSeeds": bool(rows.groupby("encoding")["seed"].nunique().max() < FEWEST_SEEDS),
+        "student": shorts(stdtrit(np.arange(1, max(2, len(seeds))), UPPER)),
+    }
 
 
 def _explained(protocol: str) -> str:
@@ -104,6 +113,7 @@ def _encodings(summary: pd.DataFrame, described: Sequence[Described], commands: 
                 "extra": int(row["parameters"]) - least,
                 "seeds": int(row["seeds"]),
                 "safe": short(row["safe"]),
+                "effective": short(row["effective"]),
                 "verdict": row["verdict"],
                 "meaning": MEANING.get(row["verdict"], "no number at the longest length"),
                 "reason": row["reason"],
@@ -141,18 +151,11 @@ def _compared(
     """All pairs of encodings under a protocol, by their losses, and by their gains if these are shown."""
     if group.units is None:
         return {"loss": None, "gain": None}
-    found = {"loss": _packed(all_pairs(Losses(group.rows, group.units, protocol), names, lengths)), "gain": None}
+    found = {"loss": packed(all_pairs(Losses(group.rows, group.units, protocol), names, lengths)), "gain": None}
     if gain:
         gains = Losses(group.rows, group.units, protocol, gain=True)
-        found["gain"] = _packed(all_pairs(gains, names, lengths, more_is_better=True))
+        found["gain"] = packed(all_pairs(gains, names, lengths, more_is_better=True))
     return found
-
-
-def _packed(pairs: Pairs) -> dict[str, Any]:
-    """Pairs (i, j) with j < i one after the other, each with [difference, low, high] at every length, in 1e-5 bits."""
-    first, second = np.tril_indices(len(pairs.words), -1)
-    numbers = np.round(pairs.numbers[first, second] * INTEGERS_PER_BIT).ravel()
-    return {"numbers": [None if math.isnan(v) else int(v) for v in numbers], "words": list(pairs.words)}
 
 
 def _costs(rows: pd.DataFrame, per_seed: PerSeed, trained: Mapping[str, Trained]) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ function ticksOf(kind, low, high) {
 
 function niceStep(rough) {
   const power = 10 ** Math.floor(Math.log10(rough || 1));
-  return [1, 2, 5, 10].map((digit) => digit * power).find((step) => step >= rough * 0.99) || power;
+  return [1, 2, 2.5, 5, 10].map((digit) => digit * power).find((step) => step >= rough * 0.99) || power;
 }
 
 /** Ticks at least 18 pixels apart; zero and round numbers first. */
@@ -78,7 +78,7 @@ function bandOf(points, x, y) {
 
 /**
  * Draw a chart of lines into a box. `chart`: {title, label, kind, points(n), members, x: {values, names, train},
- * write, height, zero}. Members are in colour with a label at the end; all other encodings are grey.
+ * write, height, zero, levels: [{at, text, below}]}. Members are in colour with a label at the end; all other encodings are grey.
  */
 function lineChart(box, chart) {
   const width = Math.max(240, box.clientWidth || 320);
@@ -96,9 +96,9 @@ function lineChart(box, chart) {
   }
   const right = width - margin.right;
   const shown = chart.members.length <= 10 ? chart.members.flatMap((n) => all[n]).filter((point) => point !== null && point.low != null) : [];
-  const values = [...flat.map((point) => point.v), ...shown.flatMap((point) => [point.low, point.high]), ...(chart.zero ? [0] : [])];
+  const values = [...flat.map((point) => point.v), ...shown.flatMap((point) => [point.low, point.high]), ...(chart.zero ? [0] : []), ...(chart.levels || []).map((level) => level.at)];
   const y = scale(chart.kind, values, height - margin.bottom, margin.top);
-  const x = scale("octaves", [...chart.x.values, ...flat.map((point) => point.x)], margin.left, right).at;
+  const x = scale(chart.x.even ? "linear" : "octaves", [...chart.x.values, ...flat.map((point) => point.x)], margin.left, right).at;
   axes(picture, chart, { x, y, width, right, height, margin });
   const others = everyEncoding().filter((n) => !chart.members.includes(n));
   picture.append(draw("path", { class: "rest", d: others.map((n) => pathOf(all[n], x, y.at)).join("") }));
@@ -124,6 +124,11 @@ function axes(picture, chart, { x, y, right, height, margin }) {
     const zero = tick === 0 && chart.zero;
     picture.append(draw("line", { class: zero ? "zero" : "grid", x1: margin.left, x2: right, y1: level, y2: level }));
     picture.append(draw("text", { class: "tick", x: margin.left - 6, y: level + 4, "text-anchor": "end" }, chart.tick(tick)));
+  }
+  for (const level of chart.levels || []) {
+    const at = y.at(level.at);
+    picture.append(draw("line", { class: "level", x1: margin.left, x2: right, y1: at, y2: at }));
+    picture.append(draw("text", { class: "tick", x: margin.left + 4, y: at + (level.below ? 12 : -3) }, `${level.text}, ${tickText(level.at)}`));
   }
   let free = -Infinity;
   chart.x.values.forEach((value, n) => {

@@ -5,7 +5,7 @@ function show() {
   charts.length = 0;
   showAnswer();
   paretoChart();
-  const parts = PARTS.map((part) => part()).filter((part) => part !== null);
+  const parts = (section().answered ? PARTS_OF_TASK : PARTS).map((part) => part()).filter((part) => part !== null);
   byId("body").replaceChildren(...parts.map((part) => part.part));
   for (const part of parts) part.finish();
   const links = [...parts.map((part) => [part.part.id, part.title]), ["made", "How this was made"]];
@@ -27,8 +27,8 @@ const definitions = (facts) => facts.map(([question, text]) => make("div", {}, m
 /** Every other encoding at the longest length by the word that it gets against the base, the best first. */
 function byWord() {
   const found = {};
-  const others = everyEncoding().filter((n) => n !== state.base).map((n) => ({ n, value: lossAt(n, last()) }));
-  others.sort((a, b) => (a.value.v ?? Infinity) - (b.value.v ?? Infinity));
+  const others = everyEncoding().filter((n) => n !== state.base).map((n) => ({ n, value: quality().at(n, last()) }));
+  others.sort((a, b) => quality().sign * ((a.value.v ?? 0) - (b.value.v ?? 0)));
   for (const other of others) (found[other.value.missing ? "not compared" : other.value.word] ||= []).push(other);
   return found;
 }
@@ -39,7 +39,7 @@ function comparedSentence() {
   const best = (groups.better || [])[0];
   const start = [[`At ${section().ratios[last()]}, compared with `, false], [named(encodings()[state.base].name), true], [": ", false]];
   const told = [[`${count("better")} better`, true], [`, ${count("within noise")} within noise, ${count("worse")} worse`, false]];
-  const most = best ? [["; most of all ", false], [named(encodings()[best.n].name), true], [`, by ${signed(best.value.v)} bits per byte ${interval(best.value, signed)}`, false]] : [];
+  const most = best ? [["; most of all ", false], [named(encodings()[best.n].name), true], [`, by ${signed(best.value.v)}${quality().unit} ${interval(best.value, signed)}`, false]] : [];
   return [...start, ...told, ...most, [".", false]];
 }
 
@@ -82,9 +82,10 @@ function showCard(n) {
   const own = encodings()[n];
   const formulas = own.parts.flatMap(([name, formula, paper]) => [make("p", { class: "formula" }, own.parts.length > 1 ? `${name}: ${formula}` : formula), paper && make("p", { class: "paper" }, paper)]);
   const end = section().ratios[last()];
+  const shown = quality();
   const lines = [
-    [`loss at ${end}`, spoken(lossAt(n, last()), rebased() ? signed : bits)],
-    [`gain at ${end}`, spoken(gainAt(n, last()), signed)],
+    [`${shown.name} at ${end}`, spoken(shown.at(n, last()), rebased() ? signed : shown.write)],
+    section().answered ? [shown.reachName, spoken(effectiveOf(n), multiple)] : [`gain at ${end}`, spoken(gainAt(n, last()), signed)],
     ["verdict", own.reason ? `${statusName(own.verdict)}: ${own.reason}` : own.verdict],
   ];
   card.replaceChildren(make("h2", {}, make("span", { class: "swatch" }), own.name), make("p", { class: "acts" }, own.acts), ...formulas.filter(Boolean), make("dl", {}, ...definitions(lines)));
@@ -99,6 +100,7 @@ function fillPickers() {
   byId("base").value = String(state.base);
   byId("protocol").replaceChildren(...section().protocols.map((each, n) => make("option", { value: n }, each.name)));
   byId("protocol").value = String(state.protocol);
+  byId("protocol").parentElement.hidden = section().protocols.length < 2;
 }
 
 function openSection(n) {

@@ -7,8 +7,10 @@ the comparisons with one baseline.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,7 @@ from poscli.runs.schema import FULL
 BETTER, WORSE, NOISE, NOTHING = "b", "w", "n", "-"  # the letters of `Pairs.words`
 
 Array = NDArray[np.float64]
+UNITS = 100_000  # differences reach the page as whole multiples of 1e-5, which are half as long in JSON
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,10 @@ class Losses:
         found = self.of(list(runs.values()), length) if runs else None
         return None if found is None else (found.nats / LN2, found.bytes)
 
+    def least_reach(self, case: Case | None) -> float:
+        """How far the interval of a difference reaches at least."""
+        return 0.0 if case is None else self._units.least_reach(case[0])
+
     def difference(self, one: str, other: str, length: int) -> Case | None:
         """What the difference of two encodings is computed from; runs of equal seeds are pairs."""
         ours, theirs = self.runs.get((one, length)), self.runs.get((other, length))
@@ -109,11 +116,18 @@ def intervals(losses: Losses, names: Sequence[str], lengths: Sequence[int]) -> A
     return many_differences(cases, test=False)[:, :3].reshape(len(names), len(lengths), 3)
 
 
+def reversed_pairs(pairs: Pairs) -> Pairs:
+    """The differences of what is right from those of what is wrong, with the same words."""
+    return Pairs(-pairs.numbers[..., [0, 2, 1]], pairs.words)
+
+
 def all_pairs(losses: Losses, names: Sequence[str], lengths: Sequence[int], *, more_is_better: bool = False) -> Pairs:
     """All encodings compared with each other; `more_is_better` is for gains."""
     count, shape = len(names), (len(names), len(names), len(lengths))
     at = [(i, j, k) for i in range(count) for j in range(i) for k in range(len(lengths))]
-    found = many_differences([losses.difference(names[i], names[j], lengths[k]) for i, j, k in at])
+    cases = [losses.difference(names[i], names[j], lengths[k]) for i, j, k in at]
+    found = many_differences(cases)
+    found[:, 1:3] += np.outer([losses.least_reach(case) for case in cases], [-1, 1])
     numbers, p = np.full((*shape, 3), np.nan), np.full(shape, np.nan)
     for (i, j, k), (estimate, low, high, value) in zip(at, found, strict=True):
         numbers[i, j, k], numbers[j, i, k] = (estimate, low, high), (-estimate, -high, -low)
@@ -121,6 +135,13 @@ def all_pairs(losses: Losses, names: Sequence[str], lengths: Sequence[int], *, m
     good = -1.0 if not more_is_better else 1.0
     words = tuple(_words(numbers[:, base, :, 0] * good, p[:, base]) for base in range(count))
     return Pairs(numbers, words)
+
+
+def packed(pairs: Pairs) -> dict[str, Any]:
+    """Pairs (i, j) with j < i one after the other, each with [difference, low, high] at every length, in 1 / UNITS."""
+    first, second = np.tril_indices(len(pairs.words), -1)
+    numbers = np.round(pairs.numbers[first, second] * UNITS).ravel()
+    return {"numbers": [None if math.isnan(v) else int(v) for v in numbers], "words": list(pairs.words)}
 
 
 def _words(merit: Array, p: Array) -> str:

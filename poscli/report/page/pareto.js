@@ -7,11 +7,19 @@ function costs() {
   return [...measured, { title: "parameters", of: parametersOf, write, linear: true }];
 }
 
-/** Every encoding with a cost and a loss at the longest length, and whether it is on the front: none is better in both. */
+/** Every encoding with a cost and a quality at the longest length, and whether it is on the front: none is better in both. */
 function costPoints(cost) {
-  const found = everyEncoding().map((n) => ({ n, x: cost.of(n), y: lossAt(n, last()) })).filter((p) => !p.x.missing && !p.y.missing);
-  const better = (a, b) => a.x.v <= b.x.v && a.y.v <= b.y.v && (a.x.v < b.x.v || a.y.v < b.y.v);
-  return found.map((point) => ({ ...point, front: encodings()[point.n].canWin && !found.some((other) => encodings()[other.n].canWin && better(other, point)) }));
+  const found = everyEncoding().map((n) => ({ n, x: cost.of(n), y: quality().at(n, last()) })).filter((p) => !p.x.missing && !p.y.missing);
+  const worse = (a, b) => quality().sign * (a.y.v - b.y.v);
+  const better = (a, b) => a.x.v <= b.x.v && worse(a, b) <= 0 && (a.x.v < b.x.v || worse(a, b) < 0);
+  return found.map((point) => ({ ...point, front: canWin(point.n) && !found.some((other) => canWin(other.n) && better(other, point)) }));
+}
+
+/** Whether an encoding can be the best: it did not fail, and, of a task with right answers, it beats a guess. */
+function canWin(n) {
+  if (!encodings()[n].canWin || !section().answered) return encodings()[n].canWin;
+  const end = absoluteAt(n, last(), state.protocol, "accuracy");
+  return !end.missing && (end.low ?? end.v) > (section().answered.chance ?? 0);
 }
 
 function paretoChart() {
@@ -24,7 +32,7 @@ function paretoChart() {
   const missing = everyEncoding().filter((n) => !found.some((point) => point.n === n)).map((n) => encodings()[n].name);
   const front = found.filter((point) => point.front).sort((a, b) => a.x.v - b.x.v);
   byId("pareto-caption").textContent =
-    `Loss at ${end} against ${cost.title}${rebased() ? `, relative to ${encodings()[state.base].name}` : ""}; better is down and to the left. ` +
+    `${capital(quality().name)} at ${end} against ${cost.title}${rebased() ? `, relative to ${encodings()[state.base].name}` : ""}; better is ${quality().better} and to the left. ` +
     (front.length ? `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.` : "None has a verdict that puts it on the Pareto front.") +
     (missing.length ? ` Without a number: ${listed(missing, 4)}.` : "");
   byId("pareto-choice").replaceChildren(...known.map((each, n) => choiceButton(each.title, n === known.indexOf(cost), () => {
@@ -45,16 +53,17 @@ function drawPareto(box, cost, found, front, end) {
   const width = Math.max(260, box.clientWidth || 320);
   const height = Math.round(Math.min(430, Math.max(280, width * 0.62)));
   const margin = { left: 52, right: 16, top: 26, bottom: 38 };
-  const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Loss at ${end} against ${cost.title}` });
+  const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${capital(quality().name)} at ${end} against ${cost.title}` });
   const ends = (p) => [p.v, p.low ?? p.v, p.high ?? p.v];
   const losses = found.flatMap((point) => ends(point.y));
   const big = rebased() && Math.max(...losses.map(Math.abs)) > 1;
-  const y = scale(!rebased() ? "log" : big ? "signed" : "linear", losses, height - margin.bottom, margin.top);
+  const y = scale(!rebased() ? quality().scale : big ? "signed" : "linear", losses, height - margin.bottom, margin.top);
   // Costs with an interval below zero (Student's, few seeds) are cut at the axis.
   const prices = found.flatMap((point) => ends(point.x)).filter((value) => cost.linear || value > 0);
   const right = width - margin.right;
   const x = scale(cost.linear ? "linear" : "octaves", prices, margin.left, right);
-  const label = rebased() ? `loss at ${end} minus that of the base, bits per byte` : `loss at ${end}, bits per byte`;
+  const unit = quality().unit && `,${quality().unit}`;
+  const label = `${quality().name} at ${end}${rebased() ? " minus that of the base" : ""}${unit}`;
   const chart = { x: { values: x.ticks, names: x.ticks.map(cost.write), label: cost.title, train: NaN }, tick: rebased() ? signedTick : tickText, zero: rebased() };
   axes(picture, chart, { x: x.at, y, width, right, height, margin });
   picture.append(draw("text", { class: "axis", x: margin.left, y: 12 }, label));
@@ -89,7 +98,7 @@ function mark(picture, point, x, y, cost, [left, right]) {
     group.append(draw("line", { stroke: color, x1: low, x2: inside(x(point.x.high)), y1: py, y2: py }));
   }
   group.append(draw("circle", { cx: px, cy: py, r: point.front ? 6 : 4, fill: point.front ? color : "var(--paper)", stroke: color }));
-  group.append(draw("title", {}, `${encodings()[point.n].name}: ${spoken(point.y, rebased() ? signed : bits)} bits per byte; ${spoken(point.x, cost.write)}`));
+  group.append(draw("title", {}, `${encodings()[point.n].name}: ${quality().name} ${spoken(point.y, rebased() ? signed : quality().write)}${quality().unit}; ${spoken(point.x, cost.write)}`));
   picture.append(group);
   return group;
 }

@@ -35,30 +35,35 @@ function perplexityAt(n, k) {
   return { ...loss, v: raised(loss.v), low: raised(loss.low), high: raised(loss.high) };
 }
 
+/** The accuracy of a task with right answers; re-based, the difference to the base. */
+function accuracyAt(n, k) {
+  return numberAt(n, k, state.protocol, "accuracy");
+}
+
 function numberAt(n, k, protocol, kind) {
   const own = absoluteAt(n, k, protocol, kind);
   if (!rebased() || own.missing) return own;
   if (n === state.base) return { v: 0, exact: true, word: "the base" };
   const base = absoluteAt(state.base, k, protocol, kind);
   if (base.missing) return { missing: `${encodings()[state.base].name} has no result here` };
-  const pairs = section().pairs[protocol][kind];
-  if (pairs === null) return { missing: "not compared: the losses of single documents are missing" };
+  const pairs = kind === "accuracy" ? section().answered.pairs : section().pairs[protocol][kind];
+  if (pairs === null) return { missing: `not compared: the results of single ${section().items} are missing` };
   const found = pairOf(pairs, n, state.base, k);
   if (found === null) return { missing: "not compared: no seed or text in common" };
   const word = WORDS[pairs.words[state.base][n * (last() + 1) + k]];
-  return { ...withWhy(found, "too few documents"), word: word || "not compared" };
+  return { ...withWhy(found, few()), word: word || "not compared" };
 }
 
 function absoluteAt(n, k, protocol, kind) {
   const point = pointOf(n, k, protocol);
   if (point === null) return { missing: "not evaluated" };
-  const at = POINT[kind];
-  if (point[at] === null) {
+  const numbers = kind === "accuracy" ? section().answered.points[n][k] : point.slice(POINT[kind], POINT[kind] + 3);
+  if (numbers === null || numbers[0] === null) {
     const failed = point[POINT.status] !== "ok";
     const reason = point[POINT.reason] || "no number";
     return { missing: failed ? statusName(point[POINT.status]) : "not measured", reason, bad: failed };
   }
-  const found = withWhy(point.slice(at, at + 3), "too few documents");
+  const found = withWhy(numbers, few());
   return point[POINT.failed] ? { ...found, note: `${point[POINT.failed]} of the seeds failed: ${point[POINT.reason]}` } : found;
 }
 
@@ -71,6 +76,8 @@ function pairOf(pairs, i, j, k) {
   const [v, one, two] = found.map((value) => (value === null ? null : (sign * value) / 1e5));
   return sign > 0 ? [v, one, two] : [v, two, one];
 }
+
+const few = () => `too few ${section().items}`;
 
 function withWhy([v, low, high], why) {
   return low === null || high === null ? { v, low: null, high: null, why } : { v, low, high };
@@ -135,6 +142,24 @@ function safeOf(n) {
   return { v: own / base, exact: true, word };
 }
 
+/** The effective length, up to which a task is solved, as a multiple of L; re-based, of that of the base. */
+function effectiveOf(n) {
+  const own = encodings()[n].effective;
+  if (!own) return { missing: "solved at no length" };
+  if (!rebased()) return { v: own, exact: true };
+  const base = encodings()[state.base].effective;
+  if (!base) return { missing: "the base solves none" };
+  return { v: own / base, exact: true, word: n === state.base ? "the base" : own === base ? "the same" : own > base ? "better" : "worse" };
+}
+
+/** What a section is ranked by: the accuracy of a task that has right answers, otherwise the loss. `sign` is -1 if more
+ * is better; `reach` is the length up to which an encoding can be used. */
+const QUALITY = {
+  loss: { name: "loss", unit: " bits per byte", at: lossAt, write: bits, sign: 1, scale: "log", better: "down", reach: safeOf, reachName: "safe length" },
+  accuracy: { name: "accuracy", unit: "", at: accuracyAt, write: share, sign: -1, scale: "linear", better: "up", reach: effectiveOf, reachName: "effective length" },
+};
+const quality = () => QUALITY[section().answered ? "accuracy" : "loss"];
+
 /** The interval of a value in square brackets, or why it has none; exact numbers have none. */
 function interval(value, write) {
   if (value.exact) return "";
@@ -147,9 +172,10 @@ function spoken(value, write) {
   return [write(value.v), interval(value, write), value.word && `(${value.word})`, value.note].filter(Boolean).join(" ");
 }
 
-/** Encodings in the order of their loss at the longest length under a protocol, without those that cannot be ranked. */
+/** Encodings in the order of their quality at the longest length under a protocol, without those that cannot be ranked. */
 function ranking(protocol = state.protocol) {
-  const loss = (n) => absoluteAt(n, last(), protocol, "loss");
-  const ranked = everyEncoding().filter((n) => encodings()[n].canWin && !loss(n).missing);
-  return ranked.sort((a, b) => loss(a).v - loss(b).v || a - b);
+  const { name, sign } = quality();
+  const end = (n) => absoluteAt(n, last(), protocol, name);
+  const ranked = everyEncoding().filter((n) => encodings()[n].canWin && !end(n).missing);
+  return ranked.sort((a, b) => sign * (end(a).v - end(b).v) || a - b);
 }
