@@ -85,8 +85,9 @@ bench: $(DEV)
 	$(BIN)/poscli bench --against x-transformers --resume --out results/published/bench
 	$(BIN)/poscli bench --against nanogpt-like --resume --out results/published/bench
 
-publish: $(DEV)
+publish: $(BROWSER)
 	$(BIN)/poscli run suites/quick.toml --to results/published/quick
+	PYTHONPATH=tests $(BIN)/python tests/page_picture.py results/published/quick/report.html results/published/quick/page.png
 	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
 	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe
 	$(BIN)/poscli run suites/grids.toml --yes --to results/published/grids

@@ -18,7 +18,7 @@ from fake_results import BEHAVIOUR, many
 from scipy import stats
 from torture.reports import HOSTILE, undrawn
 
-from poscli.config.run import RunConfig
+from poscli.config.run import PRESETS, RunConfig
 from poscli.report import Report, build_report, trained_runs, write_site
 from poscli.report.accuracy import by_length, wrong_answers
 from poscli.report.comparison import compared_with
@@ -30,7 +30,7 @@ from poscli.report.page.pairs import UNITS
 from poscli.report.page.render import READABLE, contrast, readable, rgb
 from poscli.report.page.task_answer import task_answer
 from poscli.report.pooling import headline, pool
-from poscli.report.trained import Trained, reproduce
+from poscli.report.trained import Trained, configurations, reproduce
 from poscli.runs.run import list_runs
 from poscli.system.errors import UsageError
 
@@ -276,6 +276,26 @@ def test_differences_of_accuracy_are_those_of_the_shares_of_wrong_answers(task: 
     alibi, rope = right.loc["alibi"][4096] / 4, right.loc["rope"][4096] / 4
     pair = of_pair(shown, 0, "accuracy", names.index("alibi"), names.index("rope"), 4)
     assert pair[0] == pytest.approx((alibi - rope).to_numpy().mean(), abs=HALF)
+
+
+def test_the_site_of_a_task_has_the_accuracy_of_each_encoding(task: Report, tmp_path: Path) -> None:
+    write_site(task, tmp_path, fake_runs(task.sections[0].group.rows))
+    (alibi,), (learned,) = (tuple(tmp_path.glob(f"encoding-{name}-*.html")) for name in ("alibi", "learned"))
+    assert "1.000 [0.912, 1.000]" in alibi.read_text(encoding="utf-8")
+    assert "no row for position" in learned.read_text(encoding="utf-8")
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "alibi has the most answers right" in "".join(Reader(text).texts)
+
+
+def test_the_configuration_of_the_models_is_among_the_facts() -> None:
+    small, large = (RunConfig(encoding="none", model=PRESETS[name], batch=8) for name in ("nano", "tiny"))
+    both = dict(configurations([Trained(small, {}), Trained(large, {})]))
+    model = large.model
+    sizes = f"{model.layers} layers, width {model.width}, {model.heads} heads"
+    assert both["Model"] == f"2 layers, width 64, 4 heads; {sizes}"
+    assert both["Training batch"] == f"8 windows of {small.length} tokens"
+    assert both["Precision"] == "float32"
+    assert configurations([]) == []
 
 
 def test_where_no_encoding_beats_a_guess_none_is_best(task: Report) -> None:

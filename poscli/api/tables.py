@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from poscli.report import About, Report, build_report, collect, trained_runs, trained_tokens
-from poscli.report.comparison import compare_runs, on_corpus, pick
+from poscli.report import About, Report, build_report, collect, trained_runs, trained_tokens, write_site
+from poscli.report.comparison import compare_named
 from poscli.report.explain import explanations
-from poscli.report.over_seeds import Units
+from poscli.report.formats import known_formats
 from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
 from poscli.report.sections import split
 from poscli.report.summary import join, summarize
@@ -50,24 +51,35 @@ def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
 
 
 def compare(
-    first: str, second: str, *, protocol: str = "sliding", corpus: str = "", out: str | Path = "results"
+    first: str, second: str, *, protocol: str = "", corpus: str = "", out: str | Path = "results"
 ) -> pd.DataFrame:
-    """Is one run, or one encoding over its seeds, better than another? Differences in bits per byte at every length.
+    """Is one run, or one encoding over its seeds, better than another? Differences at every length.
 
-    A run is named by its id or the beginning of it. `word` says better, worse or within noise.
+    They are differences of the loss in bits per byte under a protocol, by default the one that reports quote, or, for a
+    task with right answers, of the share of wrong ones. A run is named by its id or the beginning of it. `word` says
+    better, worse or within noise.
     """
     tables = collect(Path(out) / "runs")
-    rows = on_corpus(tables.rows, corpus) if corpus else tables.rows
-    return compare_runs(pick(rows, first), pick(rows, second), Units(tables.details["units"]), protocol)
+    return compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)[0]
 
 
 def report(
-    out: str | Path = "results", *, to: str | Path | None = None, mix: bool = False, baseline: str = ""
+    out: str | Path = "results",
+    *,
+    to: str | Path | None = None,
+    mix: bool = False,
+    baseline: str = "",
+    formats: Sequence[str] = (),
+    site: str | Path | None = None,
 ) -> Report:
-    """Write report.html, report.md, tables and pictures to `to`, by default OUT/report; `files` names them."""
+    """Write report.html, report.md, tables and pictures to `to`, by default OUT/report; `files` names them.
+
+    `formats` are those of pictures beside PNG: svg, pdf. `site` is a folder for a page per corpus and per encoding.
+    """
     folder = Path(out)
     tables = collect(folder / "runs", task_columns())
-    return build_report(
+    trained = trained_runs(folder / "runs")
+    made = build_report(
         tables.rows,
         tables.positions,
         Path(to) if to else folder / "report",
@@ -75,6 +87,10 @@ def report(
         mix=mix,
         baseline=baseline,
         trained=trained_tokens(folder / "runs"),
-        runs=trained_runs(folder / "runs"),
+        runs=trained,
         about=About(explained=explanations(tables.rows)),
+        formats=known_formats(formats),
     )
+    if site is not None:
+        write_site(made, Path(site), trained)
+    return made

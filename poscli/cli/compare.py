@@ -46,17 +46,11 @@ def compare(
     """
     from poscli.evaluation.intervals import FEWEST_SEEDS
     from poscli.report import collect, records
-    from poscli.report.accuracy import units_of
-    from poscli.report.comparison import comparable, compare_runs, on_corpus, pick
-    from poscli.report.pooling import headline
+    from poscli.report.comparison import compare_named
     from poscli.report.terminal import comparison_table
 
     rows, _, details = collect(out_ / "runs")
-    rows = on_corpus(rows, corpus) if corpus else rows
-    ours, theirs = comparable(pick(rows, first), pick(rows, second))
-    protocol = protocol or headline(ours).perplexity
-    units = units_of(ours, details, protocol)
-    table = compare_runs(ours, theirs, units, protocol)
-    emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=units.of_answers)))
+    table, of_answers = compare_named(rows, details, first, second, protocol=protocol, corpus=corpus)
+    emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers)))
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
         note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over documents only, not over seeds")

@@ -11,12 +11,9 @@ import typer
 from poscli.cli import complete
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
-from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
     from poscli.runs.results import Tables
-
-FORMATS = ("png", "svg", "pdf")
 
 
 def report(
@@ -38,21 +35,13 @@ def report(
 ) -> None:
     """Write report.html, report.md, summary.csv, tables.tex and the plots, and print the table."""
     from poscli.report import collect
+    from poscli.report.formats import known_formats
     from poscli.tasks import task_columns
 
-    wanted = formats_of(formats)
+    wanted = known_formats(formats.split(","))
     tables = collect(out_ / "runs", task_columns())
     folder = to or out_ / "report"
     present(tables, folder, out_ / "runs", json_, mix=mix, baseline=baseline, formats=wanted, site=site)
-
-
-def formats_of(text: str) -> tuple[str, ...]:
-    """The formats in a list such as `svg,pdf`; UsageError for one that pictures cannot have."""
-    found = tuple(word for word in (part.strip().lower() for part in text.split(",")) if word)
-    for word in found:
-        if word not in FORMATS:
-            raise UsageError(f"--formats {word}: pictures are written as {', '.join(FORMATS)}; give some of these")
-    return found
 
 
 def present(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 
 from poscli import specs
 from poscli.evaluation.intervals import holm, permutation_test, two_level_interval
+from poscli.report.accuracy import units_of
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound
 from poscli.runs.schema import FULL
@@ -58,6 +59,27 @@ def as_written(spec: str, names: Collection[str]) -> str:
     except UsageError:
         return spec
     return canonical if canonical in names else spec
+
+
+def compare_named(
+    rows: pd.DataFrame,
+    details: Mapping[str, pd.DataFrame],
+    first: str,
+    second: str,
+    *,
+    protocol: str = "",
+    corpus: str = "",
+) -> tuple[pd.DataFrame, bool]:
+    """What `pick` finds under two names, compared as in `compare_runs`; and whether the shares of wrong answers were.
+
+    That is so for tasks with right answers; of others, losses are compared. Without a protocol it is the one that
+    reports quote. `corpus` is as in `on_corpus`.
+    """
+    rows = on_corpus(rows, corpus) if corpus else rows
+    ours, theirs = comparable(pick(rows, first), pick(rows, second))
+    protocol = protocol or headline(ours).perplexity
+    units = units_of(ours, details, protocol)
+    return compare_runs(ours, theirs, units, protocol), units.of_answers
 
 
 def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:

@@ -44,6 +44,22 @@ def _trained(run: Run, tokens: int, seconds: float) -> Trained:
     return Trained(run.config, settings, run.trained, run.recalibration, tokens, seconds)
 
 
+def configurations(runs: Sequence[Trained]) -> list[tuple[str, str]]:
+    """How models were made, as (fact, value); where runs differ, their values are listed. Checkpoints have no facts."""
+    trained = [run.config for run in runs if run.config.checkpoint is None]
+    found = {
+        "Model": (f"{m.layers} layers, width {m.width}, {m.heads} heads" for m in (each.model for each in trained)),
+        "Training batch": (f"{each.batch * each.accumulate} windows of {each.length} tokens" for each in trained),
+        "Optimizer": (
+            f"Muon at {r.matrix_lr:g} for matrices, AdamW at {r.embedding_lr:g} for embeddings, {r.head_lr:g} for the "
+            f"head and {r.encoding_lr:g} for encodings"
+            for r in (each.recipe for each in trained)
+        ),
+        "Precision": (each.precision for each in trained),
+    }
+    return [(fact, "; ".join(dict.fromkeys(values))) for fact, values in found.items()] if trained else []
+
+
 def reproduce(runs: Sequence[Trained]) -> str:
     """The commands that make the results of these runs, which differ in their seeds only; "" without runs."""
     if not runs:

@@ -33,7 +33,7 @@ from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import headline, sound, the_train_length
 from poscli.report.sections import Group, Section
 from poscli.report.summary import ratio_name, standings
-from poscli.report.trained import Trained, reproduce
+from poscli.report.trained import Trained, configurations, reproduce
 from poscli.report.verdicts import MEANING, can_win
 from poscli.runs.schema import FULL
 
@@ -72,7 +72,7 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "position": by_position(group, per_seed, int(length * SKIPPED_POSITIONS), _per_byte(rows)),
         "recall": by_distance(group, per_seed),
         "attribution": attribution(group, per_seed),
-        "facts": [list(fact) for fact in facts(rows, {run: each.tokens for run, each in trained.items()})],
+        "facts": _facts(rows, trained),
         "notes": list(section.notes),
     }
     found |= _basis(rows, seeds, "episodes" if found["answered"] else "documents")
@@ -171,6 +171,13 @@ def _costs(rows: pd.DataFrame, per_seed: PerSeed, trained: Mapping[str, Trained]
         {"key": "reading", "title": f"reading 1M tokens at {ratio}", "values": per_seed.of(last, "reading")},
     ]
     return [cost for cost in costs if any(value is not None for line in cost["values"] for value in line)]
+
+
+def _facts(rows: pd.DataFrame, trained: Mapping[str, Trained]) -> list[list[str]]:
+    """How all was made: of the results, then of the models."""
+    runs = [trained[run] for run in dict.fromkeys(rows["run_id"]) if run in trained]
+    of_rows = facts(rows, {run: each.tokens for run, each in trained.items()})
+    return [list(fact) for fact in (*of_rows, *configurations(runs))]
 
 
 def _per_byte(rows: pd.DataFrame) -> float:

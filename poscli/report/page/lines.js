@@ -24,7 +24,8 @@ function scale(kind, values, from, to) {
   const at = (value) => from + ((bend(value) - start) / (end - start)) * (to - from);
   const inside = (value) => bend(value) >= start && bend(value) <= end;
   const sparse = (ticks) => thinned(ticks.filter(inside), at);
-  return { at, ticks: sparse(ticksOf(kind, low, high)) };
+  const ticks = sparse(ticksOf(kind, low, high));
+  return { at, ticks: ticks.length > 1 ? ticks : sparse(ticksOf("linear", low, high)) }; // of values that are close
 }
 
 function ticksOf(kind, low, high) {

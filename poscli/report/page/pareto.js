@@ -103,11 +103,21 @@ function mark(picture, point, x, y, cost, [left, right]) {
   return group;
 }
 
-function paretoLabel(point, px, py, width) {
+/** The name of an encoding beside its point: to the right if there is room, else to the left; above it, or below. */
+function paretoLabel(point, px, py, width, { left = false, below = false } = {}) {
   const name = clipped(encodings()[point.n].name);
-  const left = px + 10 + name.length * 6.4 > width;
-  return draw("text", { class: "end", "data-enc": point.n, x: px + (left ? -9 : 9), y: py - 6, "text-anchor": left ? "end" : "start", fill: inColour(point) ? colorOf(point.n) : "var(--quiet)" }, name);
+  const side = left || px + 10 + name.length * 6.4 > width;
+  return draw("text", { class: "end", "data-enc": point.n, x: px + (side ? -9 : 9), y: py + (below ? 15 : -6), "text-anchor": side ? "end" : "start", fill: inColour(point) ? colorOf(point.n) : "var(--quiet)" }, name);
 }
+
+/** The room that a label takes. */
+function roomOf(label) {
+  const wide = label.textContent.length * 6.4;
+  const start = Number(label.getAttribute("x")) - (label.getAttribute("text-anchor") === "end" ? wide : 0);
+  return { left: start, right: start + wide, y: Number(label.getAttribute("y")) };
+}
+
+const PLACES = [{}, { below: true }, { left: true }, { left: true, below: true }];
 
 const inColour = (point) => point.front || encodings()[point.n].strong || point.n === state.base;
 
@@ -118,12 +128,11 @@ function paretoLabels(picture, found, x, y, width) {
   const few = found.length <= 12;
   for (const point of [...found].sort((a, b) => rank(a) - rank(b))) {
     if (rank(point) === 3 && !few) continue;
-    const label = paretoLabel(point, x(point.x.v), y(point.y.v), width);
-    const wide = label.textContent.length * 6.4;
-    const start = Number(label.getAttribute("x")) - (label.getAttribute("text-anchor") === "end" ? wide : 0);
-    const place = { left: start, right: start + wide, y: Number(label.getAttribute("y")) };
-    if (taken.some((other) => place.left < other.right && other.left < place.right && Math.abs(place.y - other.y) < 12)) continue;
-    taken.push(place);
+    const labels = PLACES.map((place) => paretoLabel(point, x(point.x.v), y(point.y.v), width, place));
+    const free = (place) => !taken.some((other) => place.left < other.right && other.left < place.right && Math.abs(place.y - other.y) < 12);
+    const label = labels.find((each) => free(roomOf(each)));
+    if (!label) continue;
+    taken.push(roomOf(label));
     picture.append(label);
   }
 }

@@ -77,20 +77,31 @@ def _of_encoding(section: dict[str, Any], name: str) -> dict[str, Any]:
     """What the page of an encoding shows of one section: its description, and its numbers under every protocol."""
     n = next(number for number, each in enumerate(section["encodings"]) if each["name"] == name)
     lines = [
-        {"protocol": protocol["name"], "points": [_cells(point) for point in points[n]]}
+        {"head": protocol["name"], "points": [_cells(point) for point in points[n]]}
         for protocol, points in zip(section["protocols"], section["points"], strict=True)
     ]
-    known = {key: section[key] for key in ("title", "ratios", "lengths", "facts")}
+    if section["answered"]:
+        lines.insert(0, {"head": "accuracy", "points": _shares(section, n)})
+    known = {key: section[key] for key in ("title", "ratios", "lengths", "facts", "answered")}
     return known | {"encoding": section["encodings"][n], "lines": lines}
+
+
+def _shares(section: dict[str, Any], n: int) -> list[dict[str, str]]:
+    """The accuracies of an encoding by length, or why there is none."""
+    shares = []
+    for share, point in zip(section["answered"]["points"][n], section["points"][section["main"]][n], strict=True):
+        cells = _cells(point)
+        shares.append(cells if share is None else cells | {"value": _number(share, ".3f"), "gain": ""})
+    return shares
 
 
 def _cells(point: list[Any] | None) -> dict[str, str]:
     """A point as texts: loss and gain with their intervals, or why there is none."""
     if point is None:
-        return {"loss": "", "gain": "", "why": "not evaluated"}
+        return {"value": "", "gain": "", "why": "not evaluated"}
     if point[3] is None:
-        return {"loss": "", "gain": "", "why": f"{point[0]}: {point[2]}"}
-    return {"loss": _number(point[3:6], ".3f"), "gain": _number(point[6:9], "+.3f"), "why": point[2]}
+        return {"value": "", "gain": "", "why": f"{point[0]}: {point[2]}"}
+    return {"value": _number(point[3:6], ".3f"), "gain": _number(point[6:9], "+.3f"), "why": point[2]}
 
 
 def _number(numbers: list[float | None], write: str) -> str:
