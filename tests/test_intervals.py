@@ -16,15 +16,9 @@ from scipy.stats import nct, norm, t, ttest_1samp
 from scipy.stats import permutation_test as scipy_permutation_test
 
 from poscli.data import Split
-from poscli.evaluation import intervals
+from poscli.evaluation import estimates
 from poscli.evaluation import scores as scores_module
-from poscli.evaluation.intervals import (
-    holm,
-    permutation_test,
-    ratio_interval,
-    smallest_detectable,
-    two_level_interval,
-)
+from poscli.evaluation.intervals import holm, permutation_test, ratio_interval, smallest_detectable, two_level_interval
 from poscli.evaluation.losses import NLL, Losses
 from poscli.evaluation.scores import FEWEST_DOCUMENTS, Scores
 from poscli.report.pooling import LN2, SEED_COLUMNS, pool
@@ -398,8 +392,8 @@ CASES = [
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer resamples and flips: limits and p-values are noisier, their coverage and level hardly change."""
-    monkeypatch.setattr(intervals, "RESAMPLES", 400)
-    monkeypatch.setattr(intervals, "FLIPS", 256)  # all of 8 documents
+    monkeypatch.setattr(estimates, "RESAMPLES", 400)
+    monkeypatch.setattr(estimates, "FLIPS", 256)  # all of 8 documents
 
 
 @pytest.mark.usefixtures("quick")

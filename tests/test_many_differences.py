@@ -1,15 +1,17 @@
-"""Many differences at once are those of the functions that compute one, to rounding."""
+"""Many differences at once are those of a plain computation of each, to rounding; so are single ones."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import plain_intervals as plain
 import pytest
 from scipy.special import stdtr
 
-from poscli.evaluation.intervals import permutation_test, two_level_interval
-from poscli.evaluation.many_differences import Case, many_differences, student_below
+from poscli.evaluation import intervals
+from poscli.evaluation.estimates import student_below
+from poscli.evaluation.many_differences import Case, many_differences
 
 # Sums of up to 2000 resamples or 10,000 flips in another order: 10,000 roundings of 1e-16, times the factor that widens
 # an interval, which for two documents reaches 13.
@@ -31,8 +33,13 @@ def cases(seeds: int, documents: int) -> list[Case]:
 def test_many_differences_are_those_of_single_ones(seeds: int, documents: int) -> None:
     asked = cases(seeds, documents)
     found = many_differences(asked)
-    single = [[*two_level_interval(*case)[:3], permutation_test(*case)] for case in asked]
+    single = [[*plain.two_level_interval(*case)[:3], plain.permutation_test(*case)] for case in asked]
     np.testing.assert_allclose(found, single, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
+    for totals, counts in asked:
+        whole, expected = intervals.two_level_interval(totals, counts), plain.two_level_interval(totals, counts)
+        np.testing.assert_allclose(whole, expected, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
+        over = intervals.ratio_interval(totals[0], counts), plain.ratio_interval(totals[0], counts)
+        np.testing.assert_allclose(*over, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
     np.testing.assert_array_equal(many_differences(asked, test=False)[:, :3], found[:, :3])
 
 

@@ -44,7 +44,7 @@ def compare(
 
     The losses are compared, or, of a task with right answers, the shares of wrong ones.
     """
-    from poscli.evaluation.intervals import FEWEST_SEEDS
+    from poscli.evaluation.estimates import FEWEST_SEEDS
     from poscli.report import collect, records
     from poscli.report.comparison import compare_named
     from poscli.report.terminal import comparison_table

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from poscli.evaluation.intervals import FEWEST_SEEDS, smallest_detectable
+from poscli.evaluation.estimates import FEWEST_SEEDS
+from poscli.evaluation.intervals import smallest_detectable
 from poscli.evaluation.plan import Plan
 
 # Standard deviations, in bits per byte, of the difference between two encodings at the training length. Over seeds:

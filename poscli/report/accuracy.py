@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import named
-from poscli.evaluation.intervals import FEWEST_SEEDS, two_level_interval, unseen_share
+from poscli.evaluation.estimates import FEWEST_SEEDS
+from poscli.evaluation.intervals import two_level_interval, unseen_share
 from poscli.report.analysis import Analysis
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.drawing.text import listed
-from poscli.evaluation.intervals import FEWEST_SEEDS
+from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.advice import BEST, Advice, Candidate, Difference
 from poscli.report.comparison import WITHIN_NOISE
 from poscli.report.table import gain_text

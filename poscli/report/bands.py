@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from poscli.drawing.style import Styles
 from poscli.drawing.text import distinct, listed
-from poscli.evaluation.intervals import FEWEST_SEEDS
+from poscli.evaluation.estimates import FEWEST_SEEDS
 
 MOST_BANDS = 6  # most of the width of a band is the spread of documents, the same for all: more bands hide each other
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import amount, distinct, listed, low_to_high
-from poscli.evaluation.intervals import FEWEST_SEEDS
+from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.origin import machines
 from poscli.report.pooling import headline, pool
 from poscli.report.summary import ratio_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import listed, named, signed
-from poscli.evaluation.intervals import FEWEST_SEEDS
+from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.analysis import Analysis
 from poscli.report.comparison import BETTER, SIGNIFICANT, WITHIN_NOISE, WORSE, compared_with
 from poscli.report.over_seeds import Units

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from poscli.evaluation.intervals import FEWEST_SEEDS, Interval, two_level_interval, unseen_share
+from poscli.evaluation.estimates import FEWEST_SEEDS
+from poscli.evaluation.intervals import Interval, two_level_interval, unseen_share
 from poscli.evaluation.plan import PAIRED
 from poscli.report.pooling import SEED_COLUMNS, headline, sound
 from poscli.runs.schema import FULL

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import low_to_high, named
-from poscli.evaluation.intervals import FEWEST_SEEDS, Interval, two_level_interval
+from poscli.evaluation.estimates import FEWEST_SEEDS
+from poscli.evaluation.intervals import Interval, two_level_interval
 from poscli.report.analysis import Analysis
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from poscli.drawing.text import distinct
-from poscli.evaluation.intervals import FEWEST_SEEDS
+from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import headline, pool, task_measures, the_train_length

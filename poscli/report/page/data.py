@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from poscli.drawing.style import styles_for
-from poscli.evaluation.intervals import FEWEST_SEEDS, UPPER
+from poscli.evaluation.estimates import FEWEST_SEEDS, UPPER
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.figures import SKIPPED_POSITIONS
 from poscli.report.origin import facts, unit_of

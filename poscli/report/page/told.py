@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from poscli.drawing.text import listed
-from poscli.evaluation.intervals import UPPER
+from poscli.evaluation.estimates import UPPER
 from poscli.report.page.pairs import NOISE, NOTHING, WORSE
 
 NAMED = 3  # encodings that a sentence names before it counts the rest
