@@ -76,7 +76,7 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another folder with --out: "
+            f"cannot write {path}: {error.strerror or error}; make room, or choose another folder: "
             "nothing finished is lost, and the same command goes on"
         ) from error
 
