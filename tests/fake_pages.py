@@ -69,7 +69,7 @@ def task_tables() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
     for row in rows[rows["status"] == "ok"].to_dict("records"):
         share = {"alibi": 1.0, "rope": 0.95 / row["ratio"] ** 0.4 + 0.01 * row["seed"], "learned": 0.97, "none": 0.1}
         run = {name: row[name] for name in ("run_id", "encoding", "seed", "fingerprint", "train_length", "length")}
-        for unit in range(40):
+        for unit in range(80):
             right = int(draw.binomial(4, min(1.0, share[row["encoding"]])))
             at = {"unit": str(unit), "by": "depth", "from": 20 * (unit % 5), "to": 20 * (unit % 5) + 19}
             made.append(run | at | {"tokens": 4, "right": right, "chance": 0.1})

@@ -56,7 +56,7 @@ def compare(
     """Is one run, or one encoding over its seeds, better than another? Differences at every length.
 
     They are differences of the loss in bits per byte under a protocol, by default the one that reports quote, or, for a
-    task with right answers, of the share of wrong ones. A run is named by its id or the beginning of it. `word` says
+    task with right answers, of the accuracy. A run is named by its id or the beginning of it. `word` says
     better, worse or within noise.
     """
     tables = collect(Path(out) / "runs")

@@ -42,7 +42,7 @@ def compare(
 ) -> None:
     """Is one run better than another? Differences with intervals at every length: better, worse or within noise.
 
-    The losses are compared, or, of a task with right answers, the shares of wrong ones.
+    The losses are compared, or, of a task with right answers, the accuracies.
     """
     from poscli.evaluation.estimates import FEWEST_SEEDS
     from poscli.report import collect, records

@@ -14,7 +14,8 @@ BATCH = 64  # pieces whose tokens are held in memory as objects
 CONTEXT = 64  # characters on either side of a cut on which it is tried
 TRIALS = 16  # cuts that are tried before a piece is made longer
 
-_CUT = re.compile(r"(?<=\w)(?=\s)|(?<=\S\n)(?=\S)")  # where most tokenizers begin a new token, whatever follows
+# Where most tokenizers begin a new token, whatever follows. What is white space beyond ASCII differs between them.
+_CUT = re.compile(r"(?<=\w)(?=[ \t\n\r])|(?<=\S\n)(?=[^\s\x1c-\x1f])")
 
 
 def encoded(backend: Any, text: str) -> NDArray[np.uint32]:

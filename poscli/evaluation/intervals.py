@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import chdtri, ndtr
 
-from poscli.evaluation.estimates import FEWEST_SEEDS, UPPER, Estimates, combined_quantile
+from poscli.evaluation.estimates import FEWEST_SEEDS, FLIPS, UPPER, Estimates, combined_quantile
 
 PLANNED = 200  # grid points for each of the two variances that a planned experiment will estimate
 
@@ -106,6 +106,17 @@ def permutation_test(totals: NDArray, counts: NDArray, seed: int = 0) -> float:
     (sigma 1) if documents make 90 % of the variance, and in up to 7 % or 14 % if they make 98 %.
     """
     return float(Estimates(totals[None], counts, seed).p_values()[0])
+
+
+def smallest_p(seeds: int, documents: int) -> float:
+    """The smallest p-value that `permutation_test` can give: if all documents agree, only two flips are as extreme.
+
+    >>> smallest_p(1, 5), smallest_p(3, 5), smallest_p(1, 40)
+    (0.0625, 0.0, 0.0001)
+    """
+    if seeds >= FEWEST_SEEDS:
+        return 0.0
+    return 2.0 ** (1 - documents) if 2**documents <= FLIPS else 1 / FLIPS
 
 
 def unseen_share(documents: int) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import named
@@ -24,6 +23,7 @@ from poscli.runs.schema import FULL
 from poscli.tasks.episodes import DEPTH
 
 POINT = ["seeds", "tokens", "accuracy", "low", "high"]
+LITTLE = 0.05  # a difference of accuracy that is not worth a sentence
 FEWEST_TOKENS = 50  # in a bin; with fewer, its accuracy is not shown
 
 
@@ -141,12 +141,10 @@ def _point(part: pd.DataFrame) -> tuple[int, int, float, float, float]:
         return part.index.get_level_values("run_id").nunique(), 0, math.nan, math.nan, math.nan
     counts = tokens.iloc[:, 0].to_numpy(float)
     found = two_level_interval(right.to_numpy(float).T, counts)
-    low, high = (float(np.clip(end, 0, 1)) for end in (found.low, found.high))
-    # Where all answers are right, or all wrong, nothing varies, and the interval is the exact one of a binomial.
-    if right.equals(tokens):
-        low = 1 - unseen_share(len(counts))
-    elif not right.to_numpy().any():
-        high = unseen_share(len(counts))
+    # Where all answers are right, or all wrong, nothing varies, and the interval is the exact one of a binomial. Where
+    # nearly all are, the few episodes that differ say too little, and the interval ends no nearer to 0 or 1.
+    unseen = unseen_share(len(counts))
+    low, high = min(max(found.low, 0.0), 1 - unseen), max(min(found.high, 1.0), unseen)
     return found.seeds, int(counts.sum()), found.estimate, low, high
 
 
@@ -180,7 +178,10 @@ def _range(low: float, high: float) -> str:
 
 def _apart(seeds: pd.DataFrame, ratio: str) -> str:
     """Of which encoding the seeds differ most."""
-    most = str((seeds["max"] - seeds["min"]).idxmax())
+    apart = seeds["max"] - seeds["min"]
+    if apart.max() < LITTLE:
+        return f"At {ratio}, the seeds of each encoding differ by less than {LITTLE}."
+    most = str(apart.idxmax())
     return f"At {ratio}, seeds of {named(most)} differ most ({_range(*seeds.loc[most])})."
 
 
@@ -198,4 +199,6 @@ def _spread(points: pd.DataFrame, solving: list[str]) -> str:
         return "Unknown: no encoding solves the task at its training length."
     most = str((spans["max"] - spans["min"]).idxmax())
     low, high = spans.loc[most]
+    if high - low < LITTLE:
+        return f"No: the accuracies of each encoding differ by less than {LITTLE}."
     return f"Most for {named(most)}, whose accuracy lies between {low:.3f} and {high:.3f}."

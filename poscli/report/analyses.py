@@ -14,6 +14,7 @@ from poscli.report.pooling import headline
 from poscli.report.recalled import recalled
 from poscli.report.sections import Group
 from poscli.report.spread import spread
+from poscli.report.summary import is_answered
 from poscli.report.why import broken_by, used_window
 
 
@@ -37,5 +38,6 @@ def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[A
         found.append(used_window(group.details, summary))
     if "why/key_tokens" in details:
         found.append(on_key_tokens(details["why/key_tokens"], summary))
-    found.append(audit(rows, summary))
+    if not is_answered(summary):
+        found.append(audit(rows, summary))
     return tuple(analysis for analysis in found if analysis is not None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from poscli.drawing.style import Styles, styles_for
+from poscli.drawing.text import listed
 from poscli.report.accuracy import placed
 from poscli.report.analyses import analyses
 from poscli.report.caveats import caveats
@@ -25,7 +26,7 @@ from poscli.report.per_byte import refuse_several_tokenizers, without_perplexiti
 from poscli.report.pooling import NothingToPlot, headline
 from poscli.report.recalled import hits, points_of
 from poscli.report.sections import About, Group, Picture, Report, Section, split
-from poscli.report.summary import join, standings, summarize
+from poscli.report.summary import ACCURACY, join, standings, summarize
 from poscli.report.trained import Trained
 from poscli.system.errors import PoscliError, UsageError, near
 
@@ -81,6 +82,22 @@ def _refuse(rows: pd.DataFrame, *, mix: bool) -> None:
     if rows.empty:
         raise PoscliError(f"there are no results to report: {FIRST_COMMANDS}")
     refuse_several_tokenizers(rows, mix=mix)
+    if mix:
+        _refuse_mixed_tasks(rows)
+
+
+def _refuse_mixed_tasks(rows: pd.DataFrame) -> None:
+    """UsageError if a task with right answers would share a section with another task or with text."""
+    if ACCURACY not in rows:
+        return
+    for length, part in rows.groupby("train_length"):
+        answered = sorted(set(part.loc[part[ACCURACY].notna(), "corpus"]))
+        if answered and part["fingerprint"].nunique() > 1:
+            others = listed(sorted(set(part["corpus"])))
+            raise UsageError(
+                f"--mix would join {others}, all trained at L = {length}, although {listed(answered)} is judged by "
+                "right answers; leave out --mix, or report on them in a folder of their own"
+            )
 
 
 def _known(baseline: str, names: Sequence[str]) -> str:

@@ -7,9 +7,10 @@ import pandas as pd
 from poscli.drawing.text import amount, distinct, listed, low_to_high
 from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.origin import machines
-from poscli.report.pooling import headline, pool
+from poscli.report.pooling import headline, pool, sound
 from poscli.report.summary import ratio_name
 from poscli.report.verdicts import is_failure
+from poscli.runs.schema import FULL
 
 MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are not comparable without a warning
 
@@ -17,7 +18,7 @@ MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are
 def caveats(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
     """Doubts about one section, the most important first."""
     of_rows = [*_holes(rows, summary), *_seeds(rows), *_resampled(rows)]
-    return [*of_rows, *_sizes(summary), *_strides(rows), *_dtypes(rows), *_machines(rows)]
+    return [*of_rows, *_sizes(summary), *(_strides(rows) or _windows(rows)), *_dtypes(rows), *_machines(rows)]
 
 
 def _holes(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
@@ -63,6 +64,18 @@ def _strides(rows: pd.DataFrame) -> list[str]:
         return []
     strides = low_to_high(set(quoted["stride"]))
     return [f"Runs were evaluated with strides of {strides}: evaluate them again with one --stride to compare."]
+
+
+def _windows(rows: pd.DataFrame) -> list[str]:
+    """Runs that were scored on other windows of the same text, whose perplexities do not compare to the last digit."""
+    own = rows[(rows["protocol"] == headline(rows).perplexity) & sound(rows) & (rows["variant"] == FULL)]
+    scored = own.groupby(["tokenizer", "length"] if "tokenizer" in own else "length")[["tokens", "bytes"]].nunique()
+    if not (scored > 1).any(axis=None):
+        return []
+    return [
+        "Runs were scored on different windows of the text: evaluate all with the same --tokens, --max-len and "
+        "--lengths to compare."
+    ]
 
 
 def _dtypes(rows: pd.DataFrame) -> list[str]:

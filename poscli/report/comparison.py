@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from poscli import specs
-from poscli.evaluation.intervals import holm, permutation_test, two_level_interval
+from poscli.evaluation.intervals import holm, permutation_test, smallest_p, two_level_interval
 from poscli.report.accuracy import units_of
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound
 from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError, near
 
+Array = NDArray[np.float64]
 SIGNIFICANT = 0.05
 BETTER, WORSE, WITHIN_NOISE, NOT_COMPARED = "better", "worse", "within noise", "not compared"
+TOO_FEW = "too few documents"
 COMPARED = [
     "encoding", "baseline", "length", "ratio", "seeds", "documents", "difference", "low", "high", "p", "p_holm", "word",
 ]  # fmt: skip
@@ -26,9 +29,9 @@ COMPARED = [
 def compared_with(rows: pd.DataFrame, units: Units, baseline: str) -> pd.DataFrame:
     """Every other encoding compared with one, at every length, under the protocol that reports quote.
 
-    Columns as in COMPARED: `difference` is the loss of the encoding minus that of the baseline in bits per byte, with
-    the ends of its 95 % interval; p-values are of paired permutation tests, and `p_holm` corrects them for the number
-    of comparisons.
+    Columns as in COMPARED. `difference` is the loss of the encoding minus that of the baseline in bits per byte, or its
+    accuracy minus that of the baseline for units of answers, with the ends of its 95 % interval; p-values are of paired
+    permutation tests, and `p_holm` corrects them for the number of comparisons.
     """
     protocol = headline(rows).perplexity
     own = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL)]
@@ -38,7 +41,7 @@ def compared_with(rows: pd.DataFrame, units: Units, baseline: str) -> pd.DataFra
         for length, part in own.groupby("length")
         for name in sorted(set(rows["encoding"]) - {baseline})
     ]
-    return judged(pd.DataFrame(lines))
+    return judged(pd.DataFrame(lines), of_answers=units.of_answers)
 
 
 def on_corpus(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
@@ -70,9 +73,9 @@ def compare_named(
     protocol: str = "",
     corpus: str = "",
 ) -> tuple[pd.DataFrame, bool]:
-    """What `pick` finds under two names, compared as in `compare_runs`; and whether the shares of wrong answers were.
+    """What `pick` finds under two names, compared as in `compare_runs`; and whether accuracies were compared.
 
-    That is so for tasks with right answers; of others, losses are compared. Without a protocol it is the one that
+    They are for tasks with right answers; of others, losses are compared. Without a protocol it is the one that
     reports quote. `corpus` is as in `on_corpus`.
     """
     rows = on_corpus(rows, corpus) if corpus else rows
@@ -117,7 +120,7 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protoco
         lines.append(head | difference(one, two, units))
     if not any(line["seeds"] for line in lines):
         raise UsageError("these runs have no seed with a loss and no text in common; train both with the same --seed")
-    return judged(pd.DataFrame(lines))
+    return judged(pd.DataFrame(lines), of_answers=units.of_answers)
 
 
 def _called(rows: pd.DataFrame) -> str:
@@ -175,31 +178,42 @@ def difference(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units) -> dict[s
     if mine is None or other is None or not len(common):
         return nothing
     mine, other = mine.on(common), other.on(common)
-    totals, counts = (mine.nats - other.nats) / LN2, mine.bytes
-    interval, least = two_level_interval(totals, counts), units.least_reach(totals)
+    totals, counts = mine.minus(other) / LN2, mine.bytes
+    interval, least = two_level_interval(totals, counts), np.array(units.least_reach(totals))
+    low, high = units.bounded(np.array(interval.estimate), np.array(interval.low), np.array(interval.high), least)
     return {
         "seeds": len(totals),
         "documents": len(common),
         "difference": interval.estimate,
-        "low": interval.low - least,
-        "high": interval.high + least,
+        "low": float(low),
+        "high": float(high),
         "p": permutation_test(totals, counts),
     }
 
 
-def judged(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with `p_holm`, corrected for the number of its comparisons, and the `word` for each difference."""
+def judged(table: pd.DataFrame, *, of_answers: bool = False) -> pd.DataFrame:
+    """The table with `p_holm`, corrected for the number of its comparisons, and the `word` for each difference.
+
+    Differences of the shares of wrong answers become those of accuracies.
+    """
     table = table.assign(p_holm=holm(table["p"].to_numpy()))
-    words = [_word(*row) for row in table[["difference", "p_holm"]].itertuples(index=False)]
-    return table.assign(word=words)[COMPARED]
+    least = [smallest_p(seeds, documents) for seeds, documents in table[["seeds", "documents"]].itertuples(index=False)]
+    difference, p, p_holm = (table[name].to_numpy(float) for name in ("difference", "p", "p_holm"))
+    table = table.assign(word=words(difference, p, p_holm, np.array(least)))
+    if of_answers:
+        table = table.assign(difference=-table["difference"], low=-table["high"], high=-table["low"])
+    return table[COMPARED]
 
 
-def _word(difference: float, p: float) -> str:
-    if np.isnan(p):
-        return NOT_COMPARED
-    if p > SIGNIFICANT:
-        return WITHIN_NOISE
-    return BETTER if difference < 0 else WORSE
+def words(difference: Array, p: Array, p_holm: Array, least: Array) -> NDArray[np.str_]:
+    """What differences of losses are called, from their p-values before and after the correction.
+
+    `least` are the smallest p-values that they could have had. If none could be significant, or if even the smallest is
+    not after the correction, nothing was tested: that is `TOO_FEW`, and not `WITHIN_NOISE`.
+    """
+    untested = (least > SIGNIFICANT) | (p <= least * (1 + 1e-9))
+    cases = [np.isnan(p_holm), p_holm <= SIGNIFICANT, untested]
+    return np.select(cases, [NOT_COMPARED, np.where(difference < 0, BETTER, WORSE), TOO_FEW], WITHIN_NOISE)
 
 
 def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -145,7 +145,7 @@ def solved_up_to(summary: pd.DataFrame) -> str:
     told = []
     for ratio, part in solved.groupby("effective", sort=False):
         told.append(f"{listed(list(part['encoding']), 6)} up to {ratio_name(float(ratio))}")
-    unsolved = listed(list(known.loc[~(known["effective"] > 0), "encoding"]), 6)
+    unsolved = listed(list(known.loc[known["effective"] == 0, "encoding"]), 6)
     end = f"; {unsolved} at no length" if unsolved else ""
     return f"At least {SOLVED_TEXT} of the answers are right with {', '.join(told)}{end}."
 

@@ -21,7 +21,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class UnitLosses:
-    """Of S runs on the D units of text that all of them scored: nats `[S, D]`, and tokens and bytes `[D]`."""
+    """Of S runs on the D units of text that all of them scored: nats `[S, D]`, and tokens and bytes `[D]`.
+
+    Where runs scored other amounts of a unit, the nats are those of as many bytes as the first run scored there.
+    """
 
     units: NDArray[np.str_]
     nats: Array
@@ -32,6 +35,15 @@ class UnitLosses:
         """The losses on some of the units, which are sorted."""
         chosen = np.searchsorted(self.units, units)
         return UnitLosses(units, self.nats[:, chosen], self.tokens[chosen], self.bytes[chosen])
+
+    def minus(self, other: UnitLosses) -> Array:
+        """The differences in nats, `[S, D]`, of as many bytes as these are; units and runs are the same."""
+        return self.nats - other.nats * _as_much(self.bytes, other.bytes)
+
+
+def _as_much(wanted: Array, scored: Array) -> Array:
+    """By how much losses of the scored bytes grow to be those of as many bytes as are wanted."""
+    return np.divide(wanted, scored, out=np.ones_like(wanted), where=scored > 0)
 
 
 class Units:
@@ -60,16 +72,21 @@ class Units:
         if not len(common):
             return None
         at = [np.searchsorted(names, common) for names, *_ in parts]
-        _, _, tokens, sizes = parts[0]
-        nats = np.stack([part[1][i] * part[2][i] for part, i in zip(parts, at, strict=True)])
-        return UnitLosses(common, nats, tokens[at[0]], sizes[at[0]])
+        tokens, sizes = (column[at[0]] for column in parts[0][2:])
+        nats = [part[1][i] * part[2][i] * _as_much(sizes, part[3][i]) for part, i in zip(parts, at, strict=True)]
+        return UnitLosses(common, np.stack(nats), tokens, sizes)
 
     def least_reach(self, differences: Array) -> float:
-        """How far the interval of the mean of differences `[S, D]` reaches at least.
+        """How far the interval of the mean of differences `[S, D]` reaches at least, to either side.
 
         Two encodings that answer alike in all documents may still differ in others; equal losses are no accident.
         """
-        return unseen_share(differences.shape[1]) if self.of_answers and not differences.any() else 0.0
+        return unseen_share(differences.shape[1]) if self.of_answers else 0.0
+
+    def bounded(self, estimate: Array, low: Array, high: Array, least: Array) -> tuple[Array, Array]:
+        """The ends of intervals of differences, which reach at least so far; shares do not differ by more than 1."""
+        low, high = np.minimum(low, estimate - least), np.maximum(high, estimate + least)
+        return (np.maximum(low, -1.0), np.minimum(high, 1.0)) if self.of_answers else (low, high)
 
 
 def with_intervals(rows: pd.DataFrame, units: Units) -> pd.DataFrame:
@@ -103,5 +120,5 @@ def _interval(units: Units, runs: list[str], protocol: str, length: int, *, is_g
         cropped = units.losses(runs, protocol, length, PAIRED)
         if cropped is None or not np.array_equal(cropped.units, found.units):
             return None
-        nats = cropped.nats - nats
+        nats = cropped.minus(found)
     return two_level_interval(nats, found.tokens) if nats.shape[1] > 1 else None

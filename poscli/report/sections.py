@@ -102,7 +102,7 @@ def split(
 
     All texts of the groups are `printable`, whatever the files said.
     """
-    rows, positions = _printable(rows), _printable(positions)
+    rows, positions = _printable(rows.reset_index(drop=True)), _printable(positions)
     key = ["train_length"] if mix else ["fingerprint", "train_length"]
     parts = [part for _, part in rows.groupby(key, sort=True)]
     parts.sort(key=lambda part: (-part["encoding"].nunique(), -len(part), -part["train_length"].iloc[0]))

@@ -28,6 +28,7 @@ from poscli.system.errors import UsageError
 HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
 TAIL = ["growth", *GAIN, "safe", "effective", "verdict", "reason", "machine"]
+ROUNDING = 1e-9  # of a mean of accuracies
 ACCURACY = "accuracy"  # the measure of the tasks that have right answers
 
 
@@ -109,7 +110,7 @@ def effective_ratio(scores: pd.DataFrame) -> float:
         return math.nan
     effective = 0.0
     for ratio, point in scores.sort_index().iterrows():
-        if point["failed"] or not point[ACCURACY] >= SOLVED_SHARE:
+        if point["failed"] or not point[ACCURACY] >= SOLVED_SHARE - ROUNDING:
             break
         effective = float(ratio)
     return effective

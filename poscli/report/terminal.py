@@ -81,8 +81,8 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
 
 
 def comparison_table(table: pd.DataFrame, *, of_answers: bool = False) -> Table:
-    """Differences between two runs or encodings, one line per length: of losses, or of the shares of wrong answers."""
-    score, unit, items = ("share of wrong answers", "share", "episodes") if of_answers else LOSSES
+    """Differences between two runs or encodings, one line per length: of losses, or of accuracies."""
+    score, unit, items = ("accuracy", "accuracy", "episodes") if of_answers else LOSSES
     first = table.iloc[0]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name, side in (("length", "right"), (f"difference, {unit} [95 %]", "right"), ("p", "right"), ("", "left")):

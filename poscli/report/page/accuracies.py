@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from poscli.report.accuracy import by_length, by_place, is_depth, question, wrong_answers
-from poscli.report.page.measured import PerSeed, shorts
+from poscli.report.page.measured import PerSeed, short, shorts
 from poscli.report.page.pairs import Losses, all_pairs, packed, reversed_pairs
 from poscli.report.pooling import headline, pool
 from poscli.report.sections import Group
@@ -29,14 +29,15 @@ def accuracies(group: Group, per_seed: PerSeed, lengths: Sequence[int]) -> dict[
     answers, names = group.details.get("answers", pd.DataFrame()), per_seed.names
     found: dict[str, Any] = {"solved": SOLVED_SHARE, "chance": None, "pairs": None, "place": None}
     protocol = headline(group.rows).perplexity
+    pooled = pool(group.rows, protocol).assign(accuracy=lambda own: own[ACCURACY], low=math.nan, high=math.nan)
     if answers.empty:
-        points = pool(group.rows, protocol).assign(accuracy=lambda own: own[ACCURACY], low=math.nan, high=math.nan)
+        points = pooled
     else:
-        points = by_length(answers)
+        points = pd.concat([by_length(answers), pooled[~pooled["encoding"].isin(answers["encoding"])]])
         losses = Losses(group.rows, wrong_answers(answers, protocol), protocol)
         pairs = reversed_pairs(all_pairs(losses, names, lengths))
         place = _by_place(answers, per_seed)
-        found |= {"chance": float(answers["chance"].iloc[0]), "pairs": packed(pairs), "place": place}
+        found |= {"chance": short(answers["chance"].iloc[0]), "pairs": packed(pairs), "place": place}
     return found | {"points": _by_name(points, names, lengths)}
 
 
@@ -58,6 +59,7 @@ def _by_place(answers: pd.DataFrame, per_seed: PerSeed) -> dict[str, Any] | None
         "title": f"Does it matter {question(answers)}?",
         "label": "depth, from the start of the window" if is_depth(answers) else "tokens back to it, fewer than",
         "depth": is_depth(answers),
+        "length": int(answers["length"].max()),
         "bins": [
             {"from": int(first), "to": int(to), "values": per_seed.of(totals[totals["from"] == first], "accuracy")}
             for first, to in bins.itertuples(index=False)

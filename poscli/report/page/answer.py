@@ -5,13 +5,14 @@ It is made from the numbers of the page (`data.section_data`), once for every pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from poscli.drawing.text import listed, named, signed
 from poscli.report.page.task_answer import task_answer
 from poscli.report.page.told import Answer, bracket, cost, standing, sure
-from poscli.report.verdicts import BREAKS, DEGRADES, HOLDS, MAY_USE_CONTEXT, UNCLEAR, USES_CONTEXT
+from poscli.report.verdicts import BREAKS, DEGRADES, HOLDS, MAY_USE_CONTEXT, UNCLEAR, USES_CONTEXT, verdict
 
 LOSS, GAIN = slice(3, 6), slice(6, 9)  # of a point: value, low, high
 # What a verdict says about the longer context, for the fact beside the sentence.
@@ -68,11 +69,12 @@ def _context(section: dict[str, Any], best: int, protocol: int) -> tuple[str, st
     shown = section["gainFrom"][protocol]
     end = section["points"][shown][best][-1] if shown is not None else None
     end = end if end is not None and end[6] is not None else None
-    verdict = section["encodings"][best]["verdict"]
-    if end is None:
+    if end is None or section["lengths"][-1] <= length:
         return question, "Not measured: no protocol compares it with a shorter context."
-    bits = f"{signed(end[6])} bits per byte {bracket(end[GAIN], signed)}"
-    return question, f"{READS.get(verdict, verdict)}: {bits} against its context cut to {length}."
+    gain, low, high = (math.nan if value is None else value for value in end[GAIN])
+    word = verdict(gain, low, high, seeds=section["encodings"][best]["seeds"])
+    bits = f"{signed(gain)} bits per byte {bracket(end[GAIN], signed)}"
+    return question, f"{READS[word]}: {bits} against its context cut to {length}."
 
 
 def _others(section: dict[str, Any]) -> tuple[str, str]:

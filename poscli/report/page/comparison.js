@@ -30,9 +30,14 @@ function pointsOf(values, at) {
   return values.map((value, k) => (value.missing ? null : { x: at(k), v: value.v, low: value.low, high: value.high }));
 }
 
-function accuracyPart() {
+/** The accuracies of a guess, and from which a task counts as solved. */
+function levelsOf() {
   const { chance, solved } = section().answered;
-  const levels = rebased() ? [] : [{ at: solved, text: "solved", below: true }, ...(chance === null ? [] : [{ at: chance, text: "chance" }])];
+  return rebased() ? [] : [{ at: solved, text: "solved", below: true }, ...(chance === null ? [] : [{ at: chance, text: "chance" }])];
+}
+
+function accuracyPart() {
+  const levels = levelsOf();
   const what = rebased() ? `Accuracy${against()}: above zero is better` : "Accuracy, the share of the tokens of the answers that the model ranks first: higher is better";
   return familyCharts("accuracy", "How long may a window be, so that what was asked for is still found?", `${what}. ${basis()}`, {
     points: (n) => pointsOf(section().lengths.map((_, k) => accuracyAt(n, k)), (k) => section().lengths[k]),
@@ -42,16 +47,16 @@ function accuracyPart() {
 
 /** Accuracy in the longest window by depth or gap, with numbers per seed. */
 function placePart() {
-  const { place, solved, chance } = section().answered;
+  const { place } = section().answered;
   if (place === null) return null;
   const { bins, depth } = place;
   const at = (bin) => (depth ? (bin.from + bin.to + 1) / 2 : bin.to + 1);
   const inside = (value) => (value === null || rebased() ? value : Math.min(1, Math.max(0, value)));
   const cut = (value) => (value.missing ? value : { ...value, low: inside(value.low), high: inside(value.high) });
   const seeds = section().seeds.length < 2 ? "One seed, so there are no intervals." : "Bands: 95 % intervals over seeds (Student's t).";
-  const levels = rebased() ? [] : [{ at: solved, text: "solved", below: true }, { at: chance, text: "chance" }];
+  const levels = levelsOf();
   const names = bins.map((bin) => (depth ? `${bin.from} to ${bin.to + 1} %` : counted(bin.to + 1)));
-  return familyCharts("place", place.title, `Accuracy in windows of ${counted(section().lengths[last()])} tokens${against()}. ${seeds}`, {
+  return familyCharts("place", place.title, `Accuracy in windows of ${counted(place.length)} tokens${against()}. ${seeds}`, {
     points: (n) => pointsOf(bins.map((bin) => cut(seedwise(bin.values, n, 1))), (k) => at(bins[k])).filter((point) => point !== null),
     kind: "linear", tick: rebased() ? signedTick : tickText, zero: rebased(), levels,
     x: { values: bins.map(at), names, train: depth ? NaN : section().trainLength, label: place.label, even: depth },
@@ -213,4 +218,4 @@ function parameterCell(n) {
 }
 
 const PARTS = [lossPart, gainPart, positionPart, heatPart, recallPart, attributionPart, protocolPart, tablePart];
-const PARTS_OF_TASK = [accuracyPart, placePart, heatPart, protocolPart, tablePart]; // only the answers were trained
+const PARTS_OF_TASK = [accuracyPart, placePart, heatPart, tablePart]; // only the answers were trained

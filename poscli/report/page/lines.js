@@ -21,7 +21,9 @@ function scale(kind, values, from, to) {
   let [start, end] = [bend(low), bend(high)];
   const room = (end - start) * 0.06 || 0.5;
   [start, end] = [start - room, end + room];
-  const at = (value) => from + ((bend(value) - start) / (end - start)) * (to - from);
+  // Ends of intervals that the axis does not reach, such as zero on a logarithmic one, are drawn at its end.
+  const bent = (value) => ((kind === "log" || kind === "octaves") && value <= 0 ? start : Math.min(end, Math.max(start, bend(value))));
+  const at = (value) => from + ((bent(value) - start) / (end - start)) * (to - from);
   const inside = (value) => bend(value) >= start && bend(value) <= end;
   const sparse = (ticks) => thinned(ticks.filter(inside), at);
   const ticks = sparse(ticksOf(kind, low, high));
@@ -181,7 +183,7 @@ function endLabels(picture, chart, all, { x, y, right, top, bottom }) {
     const early = label.end.x < longest;
     const text = clipped(encodings()[label.n].name) + (early ? " \u00d7" : "");
     if (Math.abs(label.y - y(label.end.v)) > 5 || early)
-      picture.append(draw("path", { class: "leader", stroke: colorOf(label.n), d: `M${x(label.end.x) + 3} ${y(label.end.v)}L${right + 4} ${label.y}` }));
+      picture.append(draw("path", { class: early ? "leader early" : "leader", stroke: early ? null : colorOf(label.n), d: `M${x(label.end.x) + 3} ${y(label.end.v)}L${right + 4} ${label.y}` }));
     picture.append(draw("text", { class: "end", "data-enc": label.n, x: right + 7, y: label.y + 4, fill: colorOf(label.n) }, text));
   }
 }

@@ -18,6 +18,7 @@ import pandas as pd
 from poscli.evaluation.why.attribution import CAUSES
 from poscli.evaluation.why.attribution import FULL as WHOLE
 from poscli.report.page.pairs import Losses, intervals
+from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import LN2, pool, sound, task_measures
 from poscli.report.recalled import FEWEST_TOKENS, hits
 from poscli.report.sections import Group
@@ -47,10 +48,11 @@ def shorts(values: Iterable[float]) -> Values:
 
 def points(group: Group, protocol: str, names: Sequence[str], lengths: Sequence[int]) -> list[list[Any]]:
     """The points of a protocol by encoding and length; None where there is no row."""
-    table = pool(group.rows, protocol)
+    table, per_byte = pool(group.rows, protocol), _tokens_per_byte(group.rows, protocol)
+    if is_per_byte(group.rows):  # what `pool` calls a perplexity is then the loss in bits per byte already
+        table, per_byte = table.assign(ppl_low=2 ** table["ppl_low"], ppl_high=2 ** table["ppl_high"]), {}
     known = {(row["encoding"], row["length"]): row for row in table.to_dict("records")}
     exact = intervals(Losses(group.rows, group.units, protocol), names, lengths) if group.units is not None else None
-    per_byte = _tokens_per_byte(group.rows, protocol)
     found: list[list[Any]] = []
     for i, name in enumerate(names):
         line: list[Any] = []
@@ -142,7 +144,8 @@ def attribution(group: Group, per_seed: PerSeed) -> list[dict[str, Any]]:
     for change, title in titles.items():
         part = table[table["change"] == change]
         known = part[part["status"] == "ok"].assign(bits=lambda own: own["harm"] / LN2)
-        reasons = part[part["status"] != "ok"].drop_duplicates("encoding").set_index("encoding")
+        failed = part[(part["status"] != "ok") & ~part["encoding"].isin(known["encoding"])]
+        reasons = failed.drop_duplicates("encoding").set_index("encoding")
         why = [
             f"{reasons.loc[name, 'status']}: {reasons.loc[name, 'reason']}" if name in reasons.index else ""
             for name in per_seed.names

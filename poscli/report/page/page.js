@@ -38,7 +38,8 @@ function comparedSentence() {
   const count = (word) => (groups[word] || []).length;
   const best = (groups.better || [])[0];
   const start = [[`At ${section().ratios[last()]}, compared with `, false], [named(encodings()[state.base].name), true], [": ", false]];
-  const told = [[`${count("better")} better`, true], [`, ${count("within noise")} within noise, ${count("worse")} worse`, false]];
+  const few = count(WORDS.t) ? `, ${count(WORDS.t)} with too few documents to tell` : "";
+  const told = [[`${count("better")} better`, true], [`, ${count("within noise")} within noise, ${count("worse")} worse${few}`, false]];
   const most = best ? [["; most of all ", false], [named(encodings()[best.n].name), true], [`, by ${signed(best.value.v)}${quality().unit} ${interval(best.value, signed)}`, false]] : [];
   return [...start, ...told, ...most, [".", false]];
 }
@@ -46,7 +47,7 @@ function comparedSentence() {
 function comparedFacts() {
   const names = (found) => listed(found.map((other) => encodings()[other.n].name), 8);
   const facts = Object.entries(byWord()).map(([word, found]) => [word[0].toUpperCase() + word.slice(1), `${names(found)}.`]);
-  return [...facts, ["What do the words mean?", "Better and worse: the paired permutation test gives p < 0.05 after Holm's correction over all comparisons with this base; within noise: it does not. Times and numbers by position: their interval over seeds excludes no difference."]];
+  return [...facts, ["What do the words mean?", "Better and worse: the paired permutation test gives p < 0.05 after Holm's correction over all comparisons with this base; within noise: it does not; too few documents: it could not, even if all of them agreed. Times and numbers by position: their interval over seeds excludes no difference."]];
 }
 
 // Linking
@@ -105,6 +106,7 @@ function fillPickers() {
 
 function openSection(n) {
   Object.assign(state, { section: n, base: PLAIN, protocol: DATA.sections[n].main, hot: null, pinned: null, cost: 0 });
+  for (const name of Object.keys(sorting)) delete sorting[name]; // columns of another section have other numbers
   byId("made-facts").replaceChildren(...definitions(section().facts));
   const closing = byId("notes").lastElementChild;
   byId("notes").replaceChildren(...section().notes.map((note) => make("li", {}, note)), closing);

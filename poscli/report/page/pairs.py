@@ -16,15 +16,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from poscli.evaluation.intervals import holm
+from poscli.evaluation.intervals import holm, smallest_p
 from poscli.evaluation.many_differences import Case, many_differences
 from poscli.evaluation.plan import PAIRED
-from poscli.report.comparison import SIGNIFICANT
+from poscli.report import comparison
 from poscli.report.over_seeds import UnitLosses, Units
 from poscli.report.pooling import LN2, sound
 from poscli.runs.schema import FULL
 
-BETTER, WORSE, NOISE, NOTHING = "b", "w", "n", "-"  # the letters of `Pairs.words`
+BETTER, WORSE, NOISE, FEW, NOTHING = "b", "w", "n", "t", "-"  # the letters of `Pairs.words`
+LETTERS = {
+    comparison.BETTER: BETTER, comparison.WORSE: WORSE, comparison.WITHIN_NOISE: NOISE, comparison.TOO_FEW: FEW,
+    comparison.NOT_COMPARED: NOTHING,
+}  # fmt: skip
 
 Array = NDArray[np.float64]
 UNITS = 100_000  # differences reach the page as whole multiples of 1e-5, which are half as long in JSON
@@ -52,7 +56,7 @@ class Losses:
     def __init__(self, rows: pd.DataFrame, units: Units, protocol: str, *, gain: bool = False) -> None:
         own = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL) & sound(rows)]
         own = own[own["gain"].notna()] if gain else own
-        self._units, self._protocol, self._gain = units, protocol, gain
+        self.units, self._protocol, self._gain = units, protocol, gain
         self.runs: dict[tuple[str, int], Runs] = {
             (str(name), int(length)): dict(zip(part["seed"], part["run_id"], strict=True))
             for (name, length), part in own.drop_duplicates(["run_id", "length"]).groupby(["encoding", "length"])
@@ -69,13 +73,13 @@ class Losses:
         return self._known[key]
 
     def _read(self, runs: list[str], length: int) -> UnitLosses | None:
-        found = self._units.losses(runs, self._protocol, length)
+        found = self.units.losses(runs, self._protocol, length)
         if found is None or not self._gain:
             return found
-        cut = self._units.losses(runs, self._protocol, length, PAIRED)
+        cut = self.units.losses(runs, self._protocol, length, PAIRED)
         if cut is None or not np.array_equal(cut.units, found.units):
             return None
-        return UnitLosses(found.units, cut.nats - found.nats, found.tokens, found.bytes)
+        return UnitLosses(found.units, cut.minus(found), found.tokens, found.bytes)
 
     def case(self, name: str, length: int) -> Case | None:
         """What the interval of one encoding is computed from, in bits and bytes; None without losses."""
@@ -85,7 +89,7 @@ class Losses:
 
     def least_reach(self, case: Case | None) -> float:
         """How far the interval of a difference reaches at least."""
-        return 0.0 if case is None else self._units.least_reach(case[0])
+        return 0.0 if case is None else self.units.least_reach(case[0])
 
     def difference(self, one: str, other: str, length: int) -> Case | None:
         """What the difference of two encodings is computed from; runs of equal seeds are pairs."""
@@ -100,7 +104,7 @@ class Losses:
             if not len(common):
                 return None
             mine, yours = mine.on(common), yours.on(common)
-        return (mine.nats - yours.nats) / LN2, mine.bytes
+        return mine.minus(yours) / LN2, mine.bytes
 
     def _paired(self, one: Runs, other: Runs, length: int) -> tuple[UnitLosses | None, UnitLosses | None]:
         """The losses of the runs that have a partner; a single run of each is a pair, whatever the seeds."""
@@ -127,13 +131,15 @@ def all_pairs(losses: Losses, names: Sequence[str], lengths: Sequence[int], *, m
     at = [(i, j, k) for i in range(count) for j in range(i) for k in range(len(lengths))]
     cases = [losses.difference(names[i], names[j], lengths[k]) for i, j, k in at]
     found = many_differences(cases)
-    found[:, 1:3] += np.outer([losses.least_reach(case) for case in cases], [-1, 1])
-    numbers, p = np.full((*shape, 3), np.nan), np.full(shape, np.nan)
-    for (i, j, k), (estimate, low, high, value) in zip(at, found, strict=True):
+    least = np.array([losses.least_reach(case) for case in cases])
+    found[:, 1], found[:, 2] = losses.units.bounded(found[:, 0], found[:, 1], found[:, 2], least)
+    numbers, p, floor = np.full((*shape, 3), np.nan), np.full(shape, np.nan), np.zeros(shape)
+    for (i, j, k), (estimate, low, high, value), case in zip(at, found, cases, strict=True):
         numbers[i, j, k], numbers[j, i, k] = (estimate, low, high), (-estimate, -high, -low)
         p[i, j, k] = p[j, i, k] = value
-    good = -1.0 if not more_is_better else 1.0
-    words = tuple(_words(numbers[:, base, :, 0] * good, p[:, base]) for base in range(count))
+        floor[i, j, k] = floor[j, i, k] = smallest_p(*case[0].shape) if case is not None else 0.0
+    loss = 1.0 if not more_is_better else -1.0
+    words = tuple(_words(numbers[:, base, :, 0] * loss, p[:, base], floor[:, base]) for base in range(count))
     return Pairs(numbers, words)
 
 
@@ -144,9 +150,7 @@ def packed(pairs: Pairs) -> dict[str, Any]:
     return {"numbers": [None if math.isnan(v) else int(v) for v in numbers], "words": list(pairs.words)}
 
 
-def _words(merit: Array, p: Array) -> str:
-    """The letters of one baseline from `[N, T]` differences, of which positive ones are better, and p-values."""
-    corrected = holm(p.ravel())
-    letters = np.where(merit.ravel() > 0, BETTER, WORSE)
-    letters = np.where(corrected > SIGNIFICANT, NOISE, letters)
-    return "".join(np.where(np.isnan(corrected), NOTHING, letters))
+def _words(loss: Array, p: Array, least: Array) -> str:
+    """The letters of one baseline from `[N, T]` differences, of which negative ones are better, and p-values."""
+    named = comparison.words(loss.ravel(), p.ravel(), holm(p.ravel()), least.ravel())
+    return "".join(LETTERS[str(word)] for word in named)

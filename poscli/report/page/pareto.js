@@ -7,12 +7,30 @@ function costs() {
   return [...measured, { title: "parameters", of: parametersOf, write, linear: true }];
 }
 
-/** Every encoding with a cost and a quality at the longest length, and whether it is on the front: none is better in both. */
+/** Do something as if nothing was compared. */
+function plainly(act) {
+  const base = state.base;
+  state.base = PLAIN;
+  try {
+    return act();
+  } finally {
+    state.base = base;
+  }
+}
+
+const withCost = (cost) => everyEncoding().map((n) => ({ n, x: cost.of(n), y: quality().at(n, last()) })).filter((p) => !p.x.missing && !p.y.missing);
+
+/** Every encoding with a cost and a quality at the longest length, and whether it is on the front. */
 function costPoints(cost) {
-  const found = everyEncoding().map((n) => ({ n, x: cost.of(n), y: quality().at(n, last()) })).filter((p) => !p.x.missing && !p.y.missing);
+  const front = plainly(() => frontOf(withCost(cost)));
+  return withCost(cost).map((point) => ({ ...point, front: front.has(point.n) }));
+}
+
+/** The encodings of which none is better both in cost and in quality. */
+function frontOf(found) {
   const worse = (a, b) => quality().sign * (a.y.v - b.y.v);
   const better = (a, b) => a.x.v <= b.x.v && worse(a, b) <= 0 && (a.x.v < b.x.v || worse(a, b) < 0);
-  return found.map((point) => ({ ...point, front: canWin(point.n) && !found.some((other) => canWin(other.n) && better(other, point)) }));
+  return new Set(found.filter((point) => canWin(point.n) && !found.some((other) => canWin(other.n) && better(other, point))).map((point) => point.n));
 }
 
 /** Whether an encoding can be the best: it did not fail, and, of a task with right answers, it beats a guess. */

@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from poscli.drawing.style import DASHES, PALETTE
+from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.page.data import section_data
 from poscli.report.sections import Report
 from poscli.report.trained import Trained
@@ -49,7 +50,7 @@ def sections_html(report: Report, data: Sequence[dict[str, Any]], *, title: str,
         left_out=[printable_line(line) for line in report.about.left_out],
         sections=data,
         home=home,
-        data=_json({"sections": data, "dashes": [_dash(dash) for dash in DASHES]}),
+        data=_json({"sections": data, "dashes": [_dash(dash) for dash in DASHES], "fewestSeeds": FEWEST_SEEDS}),
     )
 
 

@@ -79,7 +79,7 @@ function valueCell(value, write, share = 0) {
   cell.append(make("span", { class: "v" }, write(value.v) + (value.note ? "*" : "")));
   const ends = interval(value, write);
   if (ends) cell.append(make("span", { class: "i" }, ends));
-  if (value.word) cell.append(make("span", { class: `word ${value.word.replace(" ", "-")}` }, value.word));
+  if (value.word) cell.append(make("span", { class: `word ${value.word.replaceAll(" ", "-")}` }, value.word));
   return cell;
 }
 

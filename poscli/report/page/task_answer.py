@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def task_answer(section: dict[str, Any]) -> Answer:
         (named(encodings[best]["name"]), True),
         (" has the most answers right: ", False),
         (f"{ends[best][0]:.3f}", True),
-        (f" of them {bracket(ends[best])}{beside}{cost(section, best)}.", False),
+        (f" of them {bracket(ends[best], items='episodes')}{beside}{cost(section, best)}.", False),
     )
     return Answer(sentence, facts, best)
 
@@ -43,7 +44,7 @@ def _beats(end: Sequence[float | None] | None, chance: float) -> bool:
 
 
 def _solved(encodings: Sequence[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
-    effective = [0.0 if each["effective"] is None else each["effective"] for each in encodings]
+    effective = [math.nan if each["effective"] is None else each["effective"] for each in encodings]
     table = pd.DataFrame({"encoding": [each["name"] for each in encodings], "effective": effective})
     return (("How long may the window be?", solved_up_to(table)),)
 

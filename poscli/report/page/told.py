@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from poscli.drawing.text import listed
+from poscli.drawing.text import listed, low_to_high
 from poscli.evaluation.estimates import UPPER
-from poscli.report.page.pairs import NOISE, NOTHING, WORSE
+from poscli.report.page.pairs import BETTER, FEW, NOISE, NOTHING, WORSE
 
+LETTERS = (BETTER, WORSE, NOISE, FEW, NOTHING)
 NAMED = 3  # encodings that a sentence names before it counts the rest
 
 
@@ -39,11 +40,13 @@ class Answer:
         }
 
 
-def bracket(numbers: Sequence[float | None], write: Callable[[float], str] = "{:.3f}".format) -> str:
+def bracket(
+    numbers: Sequence[float | None], write: Callable[[float], str] = "{:.3f}".format, items: str = "documents"
+) -> str:
     """The interval of [value, low, high] in square brackets, or why there is none."""
     _, low, high = numbers
     if low is None or high is None:
-        return "(no interval: too few documents)"
+        return f"(no interval: too few {items})"
     return f"[{write(low)}, {write(high)}]"
 
 
@@ -57,16 +60,21 @@ def standing(section: dict[str, Any], pairs: dict[str, Any] | None, missing: Seq
     last = len(section["lengths"])
     letters = pairs["words"][best][last - 1 :: last]
     names = [encoding["name"] for encoding in section["encodings"]]
-    others = {letter: [name for name, own in zip(names, letters, strict=True) if own == letter] for letter in "wn-b"}
-    alike, compared = others[NOISE], len(others[WORSE]) + len(others[NOISE])
+    others = {letter: [name for name, own in zip(names, letters, strict=True) if own == letter] for letter in LETTERS}
+    compared = sum(len(others[letter]) for letter in (WORSE, NOISE, FEW, BETTER))
     if not compared:
         return ""
     told = [f"better than {len(others[WORSE])} of {compared} others"] if others[WORSE] else []
-    told += [f"within noise of {listed(alike, NAMED)}"] if alike else ["all beyond noise"]
+    told += [f"within noise of {listed(others[NOISE], NAMED)}"] if others[NOISE] else []
+    told += ["all beyond noise"] if len(others[WORSE]) == compared else []
+    told += [f"with too few {section['items']} to tell from {listed(others[FEW], NAMED)}"] if others[FEW] else []
+    # The mean of other seeds can be the best one although, on the seeds that both have, another is better.
+    told += [f"but worse than {listed(others[BETTER], NAMED)} on the seeds in common"] if others[BETTER] else []
     lacking = dict(zip(names, missing, strict=True))
     beside = [lacking[name] for name in others[NOTHING] if name != names[best]]
     told += [f"{sum(beside)} without a result there"] if any(beside) else []
-    told += [f"not compared with {len(beside) - sum(beside)}, which read other text"] if not all(beside) else []
+    apart = len(beside) - sum(beside)
+    told += [f"not compared with {apart}, for want of a seed or text in common"] if apart else []
     return f", {', '.join(told)}"
 
 
@@ -110,8 +118,8 @@ def seconds(value: float) -> str:
 
 def sure(section: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """What the intervals and words are based on."""
-    seeds = len(section["seeds"])
-    counts = f"{seeds} seed{'s' * (seeds != 1)}"
+    counts = low_to_high({encoding["seeds"] for encoding in section["encodings"]})
+    counts = f"{counts} seed{'s' * (counts != '1')}"
     if section["fewSeeds"]:
         told = f"{counts} each: intervals are over {section['items']} only, and another seed may rank otherwise."
     else:

@@ -4,7 +4,7 @@
 // re-based to an encoding, whether this one is better, worse or within noise; `missing` says why there is no number,
 // and `bad` that this is a failure. `exact` marks numbers that have no error, such as parameters.
 
-const WORDS = { b: "better", w: "worse", n: "within noise", "-": "" };
+const WORDS = { b: "better", w: "worse", n: "within noise", t: "too few documents", "-": "" };
 const ONE_SEED = "one seed, no interval";
 const STATUS = { oom: "out of memory", unsupported: "refused", nonfinite: "not finite" };
 const POINT = { status: 0, failed: 1, reason: 2, loss: 3, gain: 6, perByte: 9 };
@@ -134,7 +134,7 @@ function parametersOf(n) {
 /** The safe length as a multiple of L; re-based, as a multiple of that of the base. */
 function safeOf(n) {
   const own = encodings()[n].safe;
-  if (own === null) return { missing: section().fewSeeds ? "too few seeds" : "no gain measured" };
+  if (own === null) return { missing: encodings()[n].seeds < DATA.fewestSeeds ? "too few seeds" : "no gain measured" };
   if (!rebased()) return { v: own, exact: true };
   const base = encodings()[state.base].safe;
   if (base === null) return { missing: "the base has none" };
@@ -145,10 +145,11 @@ function safeOf(n) {
 /** The effective length, up to which a task is solved, as a multiple of L; re-based, of that of the base. */
 function effectiveOf(n) {
   const own = encodings()[n].effective;
+  if (own === null) return { missing: "not measured" };
   if (!own) return { missing: "solved at no length" };
   if (!rebased()) return { v: own, exact: true };
   const base = encodings()[state.base].effective;
-  if (!base) return { missing: "the base solves none" };
+  if (!base) return { missing: base === null ? "the base has none" : "the base solves none" };
   return { v: own / base, exact: true, word: n === state.base ? "the base" : own === base ? "the same" : own > base ? "better" : "worse" };
 }
 

@@ -1,0 +1,188 @@
+"""Comparisons that look fair and are not: other tokens, too few documents, missing seeds, other tasks."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_runner import cli
+from fake_pages import task_tables
+from fake_results import BEHAVIOUR, LN2, results, units_of
+from torture.reports import undrawn
+
+from poscli.evaluation.intervals import holm, permutation_test, smallest_p
+from poscli.report import Report, build_report
+from poscli.report.accuracy import by_length
+from poscli.report.caveats import caveats
+from poscli.report.comparison import TOO_FEW, WITHIN_NOISE, compared_with, words
+from poscli.report.over_seeds import Units
+from poscli.report.page.data import section_data
+from poscli.system.errors import UsageError
+
+ALIKE = {"alibi": (1.385, lambda octaves: 0.0), "rope": (1.385, lambda octaves: 0.0)}
+
+
+def report(tmp_path: Path, rows: pd.DataFrame, units: pd.DataFrame | None = None, **more: Any) -> Report:
+    with undrawn():
+        return build_report(rows, results()[1], tmp_path, details={} if units is None else {"units": units}, **more)
+
+
+def twice(table: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
+    """The table as if the chosen rows were of twice as much text."""
+    return table.assign(**{name: table[name] * np.where(chosen, 2, 1) for name in ("tokens", "bytes")})
+
+
+def sentence(made: Report) -> str:
+    found = section_data(made.sections[0], {})
+    return "".join(text for text, _ in found["answers"][found["main"]]["sentence"])
+
+
+def test_encodings_that_were_scored_on_other_amounts_of_text_are_compared_by_their_rates(tmp_path: Path) -> None:
+    rows, _ = results(ALIKE, seeds=(0, 1, 2))
+    units = units_of(rows)
+    fair = compared_with(rows, Units(units), "rope")
+    more = {"rows": twice(rows, rows["encoding"] == "rope"), "units": twice(units, units["encoding"] == "rope")}
+    other = compared_with(more["rows"], Units(more["units"]), "rope")
+    numbers = ["difference", "low", "high", "p"]
+    np.testing.assert_allclose(other[numbers], fair[numbers], atol=1e-12)
+    summary = report(tmp_path, rows, units).summary
+    assert not [note for note in caveats(rows, summary) if "different windows" in note]
+    assert [note for note in caveats(more["rows"], summary) if "different windows" in note]
+
+
+def test_a_seed_that_scored_other_amounts_of_text_has_its_own_rate() -> None:
+    rows, _ = results({"alibi": BEHAVIOUR["alibi"]}, seeds=(0, 1, 2))
+    units = units_of(rows)
+    runs = sorted(set(rows["run_id"]))
+    plain = Units(units).losses(runs, "sliding", 4096)
+    other = Units(twice(units, units["run_id"] == runs[1])).losses(runs, "sliding", 4096)
+    assert plain is not None
+    assert other is not None
+    np.testing.assert_allclose(other.nats, plain.nats)
+
+
+def test_evaluations_of_several_sizes_compare_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line, with two runs of one seed that do not differ much and read different windows."""
+    monkeypatch.chdir(tmp_path)
+    small = ("--preset", "nano", "--length", 32, "--batch", 4, "--tokens", "2k")
+    assert cli("train", "--enc", "alibi", "--enc", "none", *small).code == 0
+    for name, tokens in (("alibi", 512), ("none", 2048)):
+        assert cli("extrapolate", "--enc", name, "--max-len", 64, "--tokens", tokens).code == 0
+    table = cli("compare", "alibi", "none", "--json").json
+    assert all(abs(row["difference"]) < 1 for row in table)
+
+
+@pytest.mark.parametrize("documents", [3, 5, 12, 14])
+def test_the_smallest_p_value_is_that_of_documents_that_agree(documents: int) -> None:
+    agree = np.ones((1, documents)) * np.arange(1.0, documents + 1)
+    found = permutation_test(agree, np.ones(documents))
+    least = smallest_p(1, documents)
+    assert found == pytest.approx(least) if documents <= 13 else least <= found <= 4 * least
+
+
+def test_what_no_agreement_could_decide_is_not_within_noise() -> None:
+    p = np.array([0.0625, 0.25, 0.002, 0.002, 0.2, np.nan])
+    least = np.array([0.0625, 0.0625, 0.002, 0.0005, 0.0005, 0.0005])
+    found = words(np.full(6, -1.0), p, np.minimum(1, 40 * p), least)
+    assert list(found) == [TOO_FEW, TOO_FEW, TOO_FEW, WITHIN_NOISE, WITHIN_NOISE, "not compared"]
+    assert list(words(np.array([-1.0, 1.0]), p[2:4], holm(p[2:4]), least[2:4])) == ["better", "worse"]
+
+
+def test_with_five_documents_and_one_seed_the_answer_does_not_say_noise(tmp_path: Path) -> None:
+    rows, _ = results({name: BEHAVIOUR[name] for name in ("alibi", "none", "rope")})
+    units = units_of(rows)
+    few = units[units["unit"].isin(sorted(set(units["unit"]))[:4])]
+    made = report(tmp_path, rows, few, baseline="alibi")
+    assert "within noise" not in sentence(made)
+    assert "with too few documents to tell from" in sentence(made)
+    text = (tmp_path / "report.md").read_text()
+    assert "too few documents to tell: " in text
+    assert "even if all of them agreed" in text
+
+
+def test_who_is_better_on_the_seeds_in_common_is_told(tmp_path: Path) -> None:
+    """Alibi lacks the seed that is hard for all, so that its mean is the best one, and rope is better seed by seed."""
+    shapes = {"alibi": (1.385, lambda o: 0.0), "rope": (1.37, lambda o: 0.0), "none": (1.45, lambda o: 0.0)}
+    rows, _ = results(shapes, seeds=(0, 1, 2))
+    rows["nll"] += 0.3 * (rows["seed"] == 2)
+    rows = rows.assign(bpb=rows["nll"] / LN2, ppl=np.exp(rows["nll"]))
+    kept = [table[~((table["encoding"] == "alibi") & (table["seed"] == 2))] for table in (rows, units_of(rows))]
+    told = sentence(report(tmp_path, *kept))
+    assert "alibi predicts best" in told
+    assert "but worse than rope on the seeds in common" in told
+    assert "all beyond noise" not in told
+
+
+def test_a_baseline_that_is_alone_in_a_section_is_no_error(tmp_path: Path) -> None:
+    rows, _ = results({"alibi": BEHAVIOUR["alibi"]})
+    assert report(tmp_path, rows, units_of(rows), baseline="alibi").sections[0].analyses is not None
+
+
+def test_tasks_with_right_answers_are_not_mixed_with_others(tmp_path: Path) -> None:
+    rows, positions, details = task_tables()
+    text = results({"alibi": BEHAVIOUR["alibi"]}, fingerprint="beef00112233", corpus="text")[0]
+    both = pd.concat([rows, text])
+    with pytest.raises(
+        UsageError, match="--mix would join stdlib and text, all trained at L = 256, although stdlib is"
+    ):
+        build_report(both, positions, tmp_path, details=details, mix=True)
+    assert not list(tmp_path.iterdir())
+    with undrawn():
+        assert len(build_report(both, positions, tmp_path, details=details).sections) == 2
+
+
+def test_the_interval_of_a_loss_per_byte_holds_its_estimate(tmp_path: Path) -> None:
+    rows, _ = results({"alibi": BEHAVIOUR["alibi"]})
+    other = results({"rope": BEHAVIOUR["rope"]}, fingerprint="ff00aa")[0]
+    pieces = {name: 2 * other[name] for name in ("nll", "nll_low", "nll_high")}
+    other = other.assign(tokenizer="bpe:512", tokens=other["tokens"] // 2, ppl=other["ppl"] ** 2, **pieces)
+    made = report(tmp_path, pd.concat([rows, other]), mix=True)
+    found = section_data(made.sections[0], {})
+    for line in found["points"][found["main"]]:
+        loss, low, high = line[0][3:6]
+        assert low <= loss <= high
+
+
+def test_intervals_of_accuracies_grow_no_narrower_with_a_wrong_answer() -> None:
+    def answers(wrong: int) -> pd.DataFrame:
+        right = np.array([4] * 256)
+        right[:wrong] = 3
+        columns = {"run_id": "a", "encoding": "rope", "train_length": 32, "length": 64, "tokens": 4, "chance": 0.1}
+        return pd.DataFrame({"unit": map(str, range(256)), "right": right}).assign(**columns)
+
+    lows = [by_length(answers(wrong))["low"].iloc[0] for wrong in range(4)]
+    assert lows == sorted(lows, reverse=True)
+    assert lows[0] == pytest.approx(0.025 ** (1 / 256))
+
+
+def test_differences_of_accuracy_stay_within_one_and_are_never_certain(tmp_path: Path) -> None:
+    rows, positions, details = task_tables()
+    right = details["answers"]["encoding"].map({"alibi": 4, "learned": 4, "none": 0, "rope": 4})
+    shaken = right - (details["answers"]["encoding"].eq("rope") & details["answers"]["unit"].eq("7")).astype(int)
+    with undrawn():
+        made = build_report(
+            rows, positions, tmp_path, details=details | {"answers": details["answers"].assign(right=shaken)}
+        )
+    found = section_data(made.sections[0], {})
+    numbers = np.array(found["answered"]["pairs"]["numbers"], float).reshape(-1, 3) / 1e5
+    numbers = numbers[~np.isnan(numbers[:, 0])]
+    assert (np.abs(numbers) <= 1).all()
+    assert ((numbers[:, 2] - numbers[:, 1]) > 0.02).all()
+    assert math.isclose(np.abs(numbers[:, 0]).max(), 1)
+    json.dumps(found, allow_nan=False)
+
+
+def test_encodings_without_rows_of_answers_keep_their_accuracy(tmp_path: Path) -> None:
+    rows, positions, details = task_tables()
+    answers = details["answers"][details["answers"]["encoding"] != "rope"]
+    with undrawn():
+        made = build_report(rows, positions, tmp_path, details=details | {"answers": answers})
+    found = section_data(made.sections[0], {})
+    rope = [each["name"] for each in found["encodings"]].index("rope")
+    accuracy = rows[(rows["encoding"] == "rope") & (rows["ratio"] == 16)]["accuracy"].mean()
+    assert found["answered"]["points"][rope][-1] == [pytest.approx(accuracy, abs=1e-5), None, None]
