@@ -8,8 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
 from poscli.native import library
+
+settings.register_profile("shared machine", deadline=None)  # it pauses for longer than any example may take
+settings.load_profile("shared machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

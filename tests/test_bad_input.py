@@ -146,7 +146,7 @@ USAGE = [
 OTHERS = [
     (("extrapolate", "--out", "a" * 256), 1, ("aaa", "File name too long", "give another path")),
     (("report",), 1, ("no evaluated runs", "poscli extrapolate")),
-    ((*ALIBI, "--out", "file"), 1, ("cannot write file/runs/alibi-", "Not a directory", "--out")),
+    ((*ALIBI, "--out", "file"), 1, ("cannot write file/runs/alibi-", "Not a directory", "choose another folder")),
     ((*ALIBI, "--corpus", "text:nowhere"), 4, ("text:nowhere", "no file, no folder")),
     ((*ALIBI, "--corpus", "text:no*.md"), 4, ("text:no*.md", "no pattern that matches")),
     ((*ALIBI, "--corpus", "text:nothing"), 4, ("text:nothing", "holds no file")),

@@ -15,15 +15,21 @@ from fake_pages import task_tables
 from fake_results import BEHAVIOUR, LN2, results, units_of
 from torture.reports import undrawn
 
-from poscli.evaluation.intervals import holm, permutation_test, smallest_p
+from poscli.evaluation.intervals import holm, permutation_test, ratio_interval, smallest_p
 from poscli.report import Report, build_report
-from poscli.report.accuracy import by_length
+from poscli.report.accuracy import by_length, placed
 from poscli.report.caveats import caveats
-from poscli.report.comparison import TOO_FEW, WITHIN_NOISE, compared_with, words
+from poscli.report.comparison import TOO_FEW, WITHIN_NOISE, compare_named, compared_with, words
+from poscli.report.findings import answer
 from poscli.report.over_seeds import Units
 from poscli.report.page.data import section_data
+from poscli.report.summary import summarize
+from poscli.report.trained import training_seconds
+from poscli.runs.details import DETAILS
+from poscli.runs.schema import frame
 from poscli.system.errors import UsageError
 
+NOTHING = frame([], DETAILS["answers"])
 ALIKE = {"alibi": (1.385, lambda octaves: 0.0), "rope": (1.385, lambda octaves: 0.0)}
 
 
@@ -186,3 +192,78 @@ def test_encodings_without_rows_of_answers_keep_their_accuracy(tmp_path: Path) -
     rope = [each["name"] for each in found["encodings"]].index("rope")
     accuracy = rows[(rows["encoding"] == "rope") & (rows["ratio"] == 16)]["accuracy"].mean()
     assert found["answered"]["points"][rope][-1] == [pytest.approx(accuracy, abs=1e-5), None, None]
+
+
+def test_two_runs_of_one_seed_are_not_taken_for_the_encoding() -> None:
+    rows, _ = results(ALIKE, seeds=(0, 1))
+    again = rows[(rows["encoding"] == "rope") & (rows["seed"] == 0)].assign(run_id="rope-again")
+    both = pd.concat([rows, again], ignore_index=True)
+    with pytest.raises(
+        UsageError, match="rope has 2 runs of seed 0, which differ in more than the seed: rope-3f22560 and"
+    ):
+        compare_named(both, {"units": units_of(both), "answers": NOTHING}, "rope", "alibi")
+    assert (
+        len(compare_named(both, {"units": units_of(both), "answers": NOTHING}, "rope-again", "alibi-3f22560")[0]) == 5
+    )
+
+
+def test_a_corpus_under_two_tokenizers_is_chosen_by_its_fingerprint() -> None:
+    rows, _ = results(ALIKE)
+    other = results(ALIKE, fingerprint="ff00aa")[0].assign(tokenizer="bpe:512")
+    both = pd.concat([rows.assign(tokenizer="bytes"), other], ignore_index=True)
+    details = {"units": units_of(both), "answers": NOTHING}
+    with pytest.raises(UsageError, match=r"stdlib in bpe:512 \(ff00aa\) and stdlib in bytes \(3f2a9c41\); choose one"):
+        compare_named(both, details, "rope", "alibi")
+    assert set(compare_named(both, details, "rope", "alibi", corpus="ff00")[0]["length"]) == set(rows["length"])
+
+
+def test_bands_of_losses_per_byte_are_over_documents_and_not_over_tokens(tmp_path: Path) -> None:
+    """Documents of which each token is 1, 2 or 3 bytes have other losses per byte than per token."""
+    rows, _ = results({"alibi": BEHAVIOUR["alibi"]})
+    other = results({"rope": BEHAVIOUR["rope"]}, fingerprint="ff00aa")[0].assign(tokenizer="bpe:512")
+    both = pd.concat([rows.assign(tokenizer="bytes"), other], ignore_index=True)
+    units = units_of(both)
+    sizes = units["unit"].map({unit: 1 + n % 3 for n, unit in enumerate(sorted(set(units["unit"])))})
+    units = units.assign(bytes=units["tokens"] * np.where(units["run_id"].str.startswith("rope"), sizes, 1))
+    made = report(tmp_path, both, units, mix=True)
+    own = made.sections[0].group.rows
+    at = own[(own["encoding"] == "rope [bpe:512]") & (own["length"] == 4096) & (own["protocol"] == "sliding")].iloc[0]
+    losses = Units(units).losses([at["run_id"]], "sliding", 4096)
+    assert losses is not None
+    expected = ratio_interval(losses.nats[0], losses.bytes)
+    assert (at["seeds_nll_low"], at["seeds_nll_high"]) == pytest.approx(expected)
+
+
+def test_the_time_of_training_leaves_out_the_warm_up() -> None:
+    log = pd.DataFrame({"step": [10, 20, 40], "seconds": [9.0, 10.0, 12.0]})
+    assert training_seconds(log) == pytest.approx(4.0)
+    assert training_seconds(log.iloc[:1]) == 9.0
+
+
+def test_a_task_is_judged_by_answers_also_where_its_loss_is_that_of_a_guess() -> None:
+    rows, _, _ = task_tables()
+    guessing = rows.assign(guess_gain_low=-1.0, nll=rows["unigram"] + 1)
+    verdicts = summarize(guessing).set_index("encoding")["verdict"]
+    assert verdicts.to_dict() == {"alibi": "solved", "rope": "fades", "none": "unsolved", "learned": "unsupported"}
+    none = guessing["encoding"] == "none"
+    guessing.loc[none, "accuracy"] = np.exp(-guessing.loc[none, ["unigram", "chance"]].min(axis=1))
+    assert summarize(guessing).set_index("encoding")["verdict"]["none"] == "not trained"
+    alike = rows[rows["encoding"].isin(["alibi", "none"])].assign(accuracy=1.0)
+    assert 'alibi and "none" have the most answers right (1.000)' in answer(summarize(alike))
+    poor = answer(summarize(rows[rows["encoding"] == "none"]))
+    assert poor.startswith("No encoding answers 90 % right, not even at its training length.")
+
+
+def test_where_it_lies_matters_for_whom_it_matters_most() -> None:
+    _, _, details = task_tables()
+    answers = details["answers"]
+    first = answers["from"] == 0
+    bent = answers.assign(
+        right=np.where(answers["encoding"].eq("none") & ~first, 0, np.where(first, 4, answers["right"]))
+    )
+    told = placed(bent, summarize(task_tables()[0]))
+    assert told is not None
+    assert told.answer == 'Most for "none", whose accuracy lies between 0.000 and 1.000.'
+    even = placed(answers.assign(right=4), summarize(task_tables()[0]))
+    assert even is not None
+    assert even.answer.startswith("No: the accuracies of each encoding differ by less than")

@@ -67,7 +67,9 @@ def test_a_damaged_file_does_not_become_valid_by_a_write_that_fails(tmp_path: Pa
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch) -> None:
     write_atomic(tmp_path / "a", "old")
     monkeypatch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(StorageError, match=r"cannot write .*/a: No space left on device; .*--out"):
+    with pytest.raises(
+        StorageError, match=r"cannot write .*/a: No space left on device; make room, or choose another folder"
+    ):
         write_atomic(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -120,6 +120,9 @@ def _announce_power(suite: Suite, asked: list[Job]) -> None:
     if len(suite.encodings) < 2:
         return
     parts = {(job.config.task, job.config.corpus, job.config.tokenizer, job.config.length): job for job in asked}
-    for (task, corpus, tokenizer, _), job in parts.items():
-        plan_of_part = Plan(open_task(task, corpus, tokenizer), settings_of(job.config, job.extrapolate))
+    for (name, corpus, tokenizer, _), job in parts.items():
+        task = open_task(name, corpus, tokenizer)
+        if task.chance is not None:  # right answers are compared by their share
+            continue
+        plan_of_part = Plan(task, settings_of(job.config, job.extrapolate))
         note(f"{corpus}: {detectable_difference(plan_of_part, len(set(suite.seeds)))}")

@@ -75,13 +75,25 @@ def signed_axis(axes: Axes, low: float, high: float) -> str:
 def mark_training(axes: Axes, train_length: int, at: float = 1.0) -> None:
     """Draw a vertical line at the training length, its name at the fraction `at` of the height (1 is the top)."""
     axes.axvline(train_length, color=QUIET, linewidth=1.0, zorder=1)
-    remark(axes, (train_length, at), (4, 5 - 16 * at), f"training length {train_length}")
+    first, last = axes.get_xlim()
+    if first <= train_length <= last:
+        remark(axes, (train_length, at), (4, 5 - 16 * at), f"training length {train_length}")
 
 
 def remark(
-    axes: Axes, at: tuple[float, float], shift: tuple[float, float], text: str, *, halo: str = "white", ha: str = "left"
+    axes: Axes,
+    at: tuple[float, float],
+    shift: tuple[float, float],
+    text: str,
+    *,
+    halo: str = "white",
+    ha: str = "left",
+    behind: bool = False,
 ) -> None:
-    """Write small grey text inside the axes at (x in data units, y as a fraction of the height), moved by points."""
+    """Write small grey text inside the axes at (x in data units, y as a fraction of the height), moved by points.
+
+    It covers lines with its halo unless it is to stand `behind` them.
+    """
     axes.annotate(
         text,
         at,
@@ -91,9 +103,9 @@ def remark(
         ha=ha,
         fontsize=7.5,
         color=QUIET,
-        zorder=7,
+        zorder=0.5 if behind else 7,
         parse_math=False,
-        path_effects=[withStroke(linewidth=2.5, foreground=halo)],
+        path_effects=[] if behind else [withStroke(linewidth=2.5, foreground=halo)],
     )
 
 

@@ -20,6 +20,8 @@ def detectable_difference(plan: Plan, seeds: int) -> str:
     documents = len(np.unique(plan.spans(protocol, plan.settings.lengths[-1])[:, 0]))
     of_seeds = TYPICAL_SEED_SD if seeds >= FEWEST_SEEDS else 0.0
     found = smallest_detectable(seeds, documents, of_seeds, TYPICAL_DOCUMENT_SD)
+    if np.isinf(found):
+        return "with one document, no difference between encodings can be told; give more of the corpus to score"
     told = f"{seeds} seed{'s' * (seeds != 1)} and {documents} document{'s' * (documents != 1)}"
     text = f"with {told}, a true difference of {found:.3f} bits per byte between two encodings is found in 4 of 5 cases"
     return text if of_seeds else f"{text}, for these seeds only: what others would give takes {FEWEST_SEEDS} or more"

@@ -94,7 +94,7 @@ def placed(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         columns.append(Column(name, _cells(points, names, "from", first, interval=False)))
     return Analysis(
         f"Does it matter {question(answers)}?",
-        _spread(points, list(summary.loc[summary["effective"] > 0, "encoding"])),
+        _spread(points),
         tuple(columns),
         (f"accuracy in windows of {length} tokens by {place_name(answers).removesuffix(', fewer than')}",),
     )
@@ -192,11 +192,11 @@ def _length(ratio: float, answers: pd.DataFrame) -> str:
     return f"{ratio_name(ratio)} ({round(ratio * answers['train_length'].iloc[0])})"
 
 
-def _spread(points: pd.DataFrame, solving: list[str]) -> str:
-    """The encoding whose accuracy depends most on the place, of those that solve the task at the training length."""
-    spans = points.groupby("encoding")["accuracy"].agg(["min", "max"]).reindex(solving).dropna()
+def _spread(points: pd.DataFrame) -> str:
+    """The encoding whose accuracy depends most on the place."""
+    spans = points.groupby("encoding")["accuracy"].agg(["min", "max"]).dropna()
     if spans.empty:
-        return "Unknown: no encoding solves the task at its training length."
+        return "Unknown: no encoding has a number there."
     most = str((spans["max"] - spans["min"]).idxmax())
     low, high = spans.loc[most]
     if high - low < LITTLE:

@@ -73,10 +73,10 @@ def _share_axis(axes: Axes, answers: pd.DataFrame) -> None:
     axes.set_ylim(-0.02, 1.1)
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:g}" for tick in ticks]))
-    for value, text, up in ((chance, f"chance, {chance:.3f}", -9), (SOLVED_SHARE, f"solved, {SOLVED_TEXT}", 3)):
+    for value, text, up in ((chance, f"chance, {chance:.3f}", -9), (SOLVED_SHARE, f"solved, {SOLVED_TEXT}", -9)):
         axes.axhline(value, color=QUIET, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
         low, high = axes.get_ylim()
-        remark(axes, (axes.get_xlim()[0], (value - low) / (high - low)), (4, up), text)
+        remark(axes, (axes.get_xlim()[0], (value - low) / (high - low)), (4, up), text, behind=True)
 
 
 def _ends(points: pd.DataFrame, x: str, styles: Styles) -> list[End]:

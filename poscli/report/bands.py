@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from poscli.drawing.style import Styles
 from poscli.drawing.text import distinct, listed
 from poscli.evaluation.estimates import FEWEST_SEEDS
+from poscli.report.per_byte import is_per_byte
 
 MOST_BANDS = 6  # most of the width of a band is the spread of documents, the same for all: more bands hide each other
 
@@ -29,4 +30,5 @@ def bands(axes: Axes, lines: Iterable[tuple[str, pd.DataFrame]], styles: Styles,
     if rows.groupby("encoding")["seed"].nunique().max() >= FEWEST_SEEDS:
         return "Bands: 95 % intervals over seeds and documents."
     units = listed(distinct(rows["resampled"])) or "documents"
-    return f"Bands: 95 % intervals over {units}, which are the same for all encodings."
+    same = "" if is_per_byte(rows) else ", which are the same for all encodings"
+    return f"Bands: 95 % intervals over {units}{same}."

@@ -23,10 +23,10 @@ from poscli.report.named_once import named_once
 from poscli.report.origin import footnote
 from poscli.report.page import page_html
 from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
-from poscli.report.pooling import NothingToPlot, headline
+from poscli.report.pooling import ACCURACY, NothingToPlot, headline
 from poscli.report.recalled import hits, points_of
 from poscli.report.sections import About, Group, Picture, Report, Section, split
-from poscli.report.summary import ACCURACY, join, standings, summarize
+from poscli.report.summary import join, standings, summarize
 from poscli.report.trained import Trained
 from poscli.system.errors import PoscliError, UsageError, near
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from poscli.drawing.text import amount, distinct, listed, low_to_high
 from poscli.evaluation.estimates import FEWEST_SEEDS
-from poscli.report.origin import machines
+from poscli.report.origin import items_of, machines
 from poscli.report.pooling import headline, pool, sound
 from poscli.report.summary import ratio_name
 from poscli.report.verdicts import is_failure
@@ -39,7 +39,7 @@ def _seeds(rows: pd.DataFrame) -> list[str]:
         told = f"Fewer than {FEWEST_SEEDS} seeds for {listed(few)}: intervals leave out the spread between seeds."
         return [told] if few else []
     some = "One seed" if counts.max() == 1 else f"Fewer than {FEWEST_SEEDS} seeds"
-    return [f"{some} per encoding: intervals cover the choice of documents, not the spread between seeds."]
+    return [f"{some} per encoding: intervals cover the choice of {items_of(rows)}, not the spread between seeds."]
 
 
 def _resampled(rows: pd.DataFrame) -> list[str]:

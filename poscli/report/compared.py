@@ -61,4 +61,6 @@ def _answer(last: pd.DataFrame, baseline: str, unit: str) -> str:
             best = mine.iloc[0]
             told = f" (the best by {signed(abs(best['difference']))[1:]} {unit})" if word == BETTER else ""
             parts.append(f"{phrase}: {listed(list(mine['encoding']), 8)}{told}")
-    return f"At {ratio}, than {named(baseline)}: {'; '.join(parts)}." if parts else "Nothing here can be compared."
+    if not parts:
+        return "Nothing here can be compared."
+    return f"At {ratio}, compared with {named(baseline)}, {'; '.join(parts)}."

@@ -10,9 +10,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from poscli import specs
+from poscli.drawing.text import listed
 from poscli.evaluation.intervals import holm, permutation_test, smallest_p, two_level_interval
 from poscli.report.accuracy import units_of
 from poscli.report.over_seeds import Units
+from poscli.report.per_byte import spec_of
 from poscli.report.pooling import LN2, headline, sound
 from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError, near
@@ -45,9 +47,14 @@ def compared_with(rows: pd.DataFrame, units: Units, baseline: str) -> pd.DataFra
 
 
 def on_corpus(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
-    """The rows on the corpus whose name is or begins with this text; UsageError if there is no such one, or several."""
+    """The rows on the corpus whose name is or begins with this text; UsageError if there is no such one, or several.
+
+    The text may also begin a fingerprint, because a corpus under several tokenizers has one name.
+    """
     known = sorted(set(rows["corpus"]))
     found = [wanted] if wanted in known else [name for name in known if name.startswith(wanted)]
+    if not found and len(prints := [mark for mark in sorted(set(rows["fingerprint"])) if mark.startswith(wanted)]) == 1:
+        return rows[rows["fingerprint"] == prints[0]]
     if not found:
         raise UsageError(f"--corpus {wanted}: no run was evaluated on it: {near(wanted, known)}")
     if len(found) > 1:
@@ -110,6 +117,8 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protoco
     if protocol not in known:
         raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
     own, other = (table[(table["protocol"] == protocol) & (table["variant"] == FULL)] for table in (ours, theirs))
+    for table in (own, other):
+        _refuse_several_per_seed(table)
     lengths = sorted(set(own["length"]) & set(other["length"]))
     if not lengths:
         raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
@@ -121,6 +130,17 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protoco
     if not any(line["seeds"] for line in lines):
         raise UsageError("these runs have no seed with a loss and no text in common; train both with the same --seed")
     return judged(pd.DataFrame(lines), of_answers=units.of_answers)
+
+
+def _refuse_several_per_seed(rows: pd.DataFrame) -> None:
+    """UsageError if an encoding has several runs of one seed: they differ in more, and none of them is the one."""
+    runs = rows.drop_duplicates("run_id")
+    for seed, part in runs.groupby("seed"):
+        if len(part) > 1:
+            raise UsageError(
+                f"{part['encoding'].iloc[0]} has {len(part)} runs of seed {seed}, which differ in more than the seed: "
+                f"{listed(sorted(part['run_id']))}; name single runs by their ids"
+            )
 
 
 def _called(rows: pd.DataFrame) -> str:
@@ -145,7 +165,10 @@ def comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, 
         )
     if len(common) > 1:
         shared = _texts(ours[ours["fingerprint"].isin(common)])
-        raise UsageError(f"both were evaluated on {' and '.join(shared)}; choose one with --corpus")
+        raise UsageError(
+            f"both were evaluated on {' and '.join(shared)}; choose one with --corpus, by its name or by what stands "
+            "in brackets"
+        )
     ours, theirs = (table[table["fingerprint"].isin(common)] for table in (ours, theirs))
     if max(ours["train_length"].nunique(), theirs["train_length"].nunique()) == 1:
         return ours, theirs
@@ -157,9 +180,11 @@ def comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, 
 
 
 def _texts(rows: pd.DataFrame) -> list[str]:
-    """The corpora of these rows, each with the beginning of its fingerprint."""
-    pairs = sorted(set(zip(rows["corpus"], rows["fingerprint"], strict=True)))
-    return [f"{corpus} ({mark[:8]})" for corpus, mark in pairs]
+    """The corpora of these rows, each with the beginning of its fingerprint, and its tokenizer if there are several."""
+    names = rows["tokenizer"].map(spec_of) if "tokenizer" in rows else pd.Series("", rows.index)
+    several = names.nunique() > 1
+    found = sorted(set(zip(rows["corpus"], names, rows["fingerprint"], strict=True)))
+    return [f"{corpus}{f' in {name}' if several else ''} ({mark[:8]})" for corpus, name, mark in found]
 
 
 def difference(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from poscli.drawing.text import listed, named, number
 from poscli.report.per_byte import is_summed_per_byte
-from poscli.report.summary import is_answered, ratio_name
+from poscli.report.summary import ROUNDING, is_answered, ratio_name
 from poscli.report.verdicts import (
     BREAKS,
     DEGRADES,
@@ -18,6 +18,7 @@ from poscli.report.verdicts import (
     NOT_TRAINED,
     SOLVED_TEXT,
     UNCLEAR,
+    UNSOLVED,
     USES_CONTEXT,
     can_win,
     is_failure,
@@ -127,11 +128,13 @@ def _verdicts(summary: pd.DataFrame, length: int) -> list[str]:
 def _answered(summary: pd.DataFrame, asked: str, ratio: str) -> str:
     """The summary of a task with right answers: the best encoding, and up to which length each solves the task."""
     scored = summary[summary["verdict"].map(can_win)].dropna(subset=[f"accuracy_{ratio}"])
+    scored = scored[scored["verdict"] != UNSOLVED]
     parts = []
     if len(scored):
-        best = scored.iloc[0]
-        right = f"has the most answers right ({best[f'accuracy_{ratio}']:.3f})"
-        parts.append(f"{asked} ({ratio}), {named(best['encoding'])} {right}.")
+        most = scored[f"accuracy_{ratio}"].max()
+        best = list(scored.loc[scored[f"accuracy_{ratio}"] >= most - ROUNDING, "encoding"])
+        have = "has" if len(best) == 1 else "have"
+        parts.append(f"{asked} ({ratio}), {listed(best, 6)} {have} the most answers right ({most:.3f}).")
     lost = summary[summary["verdict"].map(is_failure) | (summary["verdict"] == NOT_TRAINED)]
     return " ".join([*parts, solved_up_to(summary), *_verdicts(lost, int(summary["train_length"].iloc[0]))])
 
@@ -144,7 +147,8 @@ def solved_up_to(summary: pd.DataFrame) -> str:
         return f"No encoding answers {SOLVED_TEXT} right, not even at its training length."
     told = []
     for ratio, part in solved.groupby("effective", sort=False):
-        told.append(f"{listed(list(part['encoding']), 6)} up to {ratio_name(float(ratio))}")
+        reach = f"up to {ratio_name(float(ratio))}" if ratio > 1 else "at 1x only"
+        told.append(f"{listed(list(part['encoding']), 6)} {reach}")
     unsolved = listed(list(known.loc[known["effective"] == 0, "encoding"]), 6)
     end = f"; {unsolved} at no length" if unsolved else ""
     return f"At least {SOLVED_TEXT} of the answers are right with {', '.join(told)}{end}."

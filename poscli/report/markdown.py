@@ -13,9 +13,9 @@ from poscli.drawing.text import number
 from poscli.report.findings import answer
 from poscli.report.origin import facts
 from poscli.report.per_byte import is_summed_per_byte
-from poscli.report.pooling import headline, pool
+from poscli.report.pooling import ACCURACY, headline, pool
 from poscli.report.sections import Report, Section
-from poscli.report.summary import ACCURACY, is_answered, ratio_name
+from poscli.report.summary import is_answered, ratio_name
 from poscli.report.table import Column, failures, gain_text, gains_of, legend, summary_columns
 from poscli.runs.schema import FULL
 from poscli.system.text import printable_line

@@ -24,7 +24,8 @@ def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int] | Non
         f"Corpus {corpora(rows)}",
         f"trained at L = {low_to_high(set(rows['train_length']))}" + (f" on {budget}" if budget else ""),
         f"protocol {protocol}" + (f", stride {stride}" if stride else ""),
-        f"{low_to_high(set(scored_tokens(scored)))} tokens of {low_to_high(set(scored['documents']))} documents scored",
+        f"{low_to_high(set(scored_tokens(scored)))} tokens of {low_to_high(set(scored['documents']))} "
+        f"{items_of(chosen)} scored",
         seeds(rows),
         f"all but {rows['model'].iloc[0]} are this model under another encoding" if "model" in rows else "",
         ", ".join(distinct(scored["device"]) + distinct(scored["dtype"])),
@@ -36,7 +37,7 @@ def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str
     """How the numbers of a section were made, as (fact, value); facts without a value are left out."""
     scored, strided = rows[rows["status"] == "ok"], scored_at_the_end(rows)
     per_protocol = "; ".join(
-        f"{protocol} {low_to_high(scored_tokens(part))} (of {low_to_high(part['documents'])} documents)"
+        f"{protocol} {low_to_high(scored_tokens(part))} (of {low_to_high(part['documents'])} {items_of(part)})"
         for protocol, part in scored.groupby("protocol")
     )
     protocols = ", ".join(dict.fromkeys(strided["protocol"]))
@@ -88,6 +89,11 @@ def machines(rows: pd.DataFrame) -> list[str]:
 def _machine_of(rows: pd.DataFrame) -> pd.Series:
     """The machine of every row; empty where it is not recorded, as in tables of earlier versions."""
     return rows["machine"].fillna("") if "machine" in rows else pd.Series("", rows.index, "str")
+
+
+def items_of(rows: pd.DataFrame) -> str:
+    """What these rows are over: documents, or the episodes of a task with right answers."""
+    return "episodes" if len(rows) and (rows["protocol"] == OF_EPISODES).all() else "documents"
 
 
 def scored_at_the_end(rows: pd.DataFrame) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.evaluation.intervals import Interval, two_level_interval, unseen_share
 from poscli.evaluation.plan import PAIRED
+from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import SEED_COLUMNS, headline, sound
 from poscli.runs.schema import FULL
 
@@ -93,9 +94,12 @@ def with_intervals(rows: pd.DataFrame, units: Units) -> pd.DataFrame:
     """Rows of eval.csv with SEED_COLUMNS: intervals over the seeds and documents of each encoding, in nats per token.
 
     They stand on the rows of every encoding with FEWEST_SEEDS runs that have a loss, for the loss under the protocol
-    that reports quote, and for the gain under the protocol of the gain; elsewhere they are NaN.
+    that reports quote, and for the gain under the protocol of the gain; elsewhere they are NaN. On rows of several
+    tokenizers, which `per_byte` has converted, they are per byte and stand on all rows that have a loss: the intervals
+    of eval.csv are over tokens, and documents differ in how many bytes a token has.
     """
-    chosen = headline(rows)
+    chosen, by_bytes = headline(rows), is_per_byte(rows)
+    fewest = 1 if by_bytes else FEWEST_SEEDS
     made = {column: pd.Series(math.nan, index=rows.index) for column in SEED_COLUMNS}
     own = rows[sound(rows) & (rows["variant"] == FULL)]
     for protocol, low, high, is_gain in (
@@ -104,15 +108,19 @@ def with_intervals(rows: pd.DataFrame, units: Units) -> pd.DataFrame:
     ):
         for (_, length), group in own[own["protocol"] == protocol].groupby(["encoding", "length"]):
             runs = list(group["run_id"].unique())
-            found = _interval(units, runs, protocol, int(length), is_gain=is_gain)
+            if len(runs) < fewest:
+                continue
+            found = _interval(units, runs, protocol, int(length), is_gain=is_gain, by_bytes=by_bytes)
             if found is not None:
                 made[low][group.index], made[high][group.index] = found.low, found.high
     return rows.assign(**made)
 
 
-def _interval(units: Units, runs: list[str], protocol: str, length: int, *, is_gain: bool) -> Interval | None:
-    """The interval of the mean loss, or of the mean gain, over some runs; None if they or their units are too few."""
-    found = units.losses(runs, protocol, length) if len(runs) >= FEWEST_SEEDS else None
+def _interval(
+    units: Units, runs: list[str], protocol: str, length: int, *, is_gain: bool, by_bytes: bool
+) -> Interval | None:
+    """The interval of the mean loss, or of the mean gain, over some runs; None if their units are too few."""
+    found = units.losses(runs, protocol, length)
     if found is None:
         return None
     nats = found.nats
@@ -121,4 +129,5 @@ def _interval(units: Units, runs: list[str], protocol: str, length: int, *, is_g
         if cropped is None or not np.array_equal(cropped.units, found.units):
             return None
         nats = cropped.minus(found)
-    return two_level_interval(nats, found.tokens) if nats.shape[1] > 1 else None
+    counts = found.bytes if by_bytes else found.tokens
+    return two_level_interval(nats, counts) if nats.shape[1] > 1 else None

@@ -17,6 +17,7 @@ from poscli.runs.schema import EVAL_COLUMNS, FULL, perplexity
 from poscli.system.errors import PoscliError, UsageError
 
 LN2 = math.log(2)  # nats per bit
+ACCURACY = "accuracy"  # the measure of the tasks that have right answers
 Part = dict[str, np.ndarray]  # the columns of some rows
 POINT = [
     "encoding", "length", "ratio", "seeds", "failed", "status", "reason", "parameters", "documents", "nll", "ppl",

@@ -118,7 +118,7 @@ def _group(part: pd.DataFrame, positions: pd.DataFrame, details: Details, slug: 
     return Group(
         title=f"{corpora(part)}, trained at L = {part['train_length'].iloc[0]}",
         slug=slug,
-        rows=per_byte(rows if units is None else with_intervals(rows, units)),
+        rows=per_byte(rows) if units is None else with_intervals(per_byte(rows), units),
         positions=positions_per_byte(_of_runs(positions, labels), rows),
         details={name: table for name, table in tables.items() if name != "recall" or not is_per_byte(rows)},
         units=units,

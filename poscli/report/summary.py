@@ -12,7 +12,7 @@ from poscli.drawing.text import distinct
 from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
-from poscli.report.pooling import headline, pool, task_measures, the_train_length
+from poscli.report.pooling import ACCURACY, headline, pool, task_measures, the_train_length
 from poscli.report.verdicts import (
     HARM_BPB,
     NOT_TESTED,
@@ -29,7 +29,6 @@ HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "enc
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
 TAIL = ["growth", *GAIN, "safe", "effective", "verdict", "reason", "machine"]
 ROUNDING = 1e-9  # of a mean of accuracies
-ACCURACY = "accuracy"  # the measure of the tasks that have right answers
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import pandas as pd
 from poscli.drawing.text import amount, number, signed
 from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.per_byte import is_summed_per_byte
-from poscli.report.pooling import Headline
-from poscli.report.summary import ACCURACY, GAIN, is_answered, machine_names, measures_of, ratio_name, ratios_of
+from poscli.report.pooling import ACCURACY, Headline
+from poscli.report.summary import GAIN, is_answered, machine_names, measures_of, ratio_name, ratios_of
 from poscli.report.verdicts import HARM_BPB, MEANING, NOT_TRAINED, SOLVED_TEXT, can_win
 
 

@@ -161,6 +161,7 @@ class _LengthColumns:
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self.several_tokenizers = is_per_byte(rows)  # then perplexities of different rows do not compare
+        self.several_texts = rows["corpus"].nunique() > 1
         self.chosen, self.measures = headline(rows), task_measures(rows)
         others = [name for name in dict.fromkeys(rows["protocol"]) if name != self.chosen.gain]
         self.protocols = others or [self.chosen.perplexity]
@@ -180,7 +181,8 @@ class _LengthColumns:
         cells = [
             scored["encoding"]
             + (f" [{spec_of(scored['tokenizer'])}]" if self.several_tokenizers else "")
-            + (f", seed {scored['seed']}" if scored["seed"] else ""),
+            + (f", seed {scored['seed']}" if scored["seed"] else "")
+            + (f", {scored['corpus']}" if self.several_texts else ""),
             f"{scored['length']} ({ratio_name(scored['ratio'])})",
             *(number(model.loc[name, "ppl"]) if name in model.index else "-" for name in self.protocols),
             *(number(scored.get(name, float("nan"))) for name in ("bpb", *self.measures)),

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from poscli.config.run import PRESETS, ModelConfig, Recalibration, Recipe, RunConfig
 from poscli.runs.results import evaluated_parts, evaluated_under, is_evaluated, training_log
 from poscli.runs.run import Run, list_runs
@@ -33,10 +35,22 @@ def trained_runs(runs: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     for home in list_runs(Path(runs)):
         log = training_log(home)
-        took = (int(log["tokens"].max()), float(log["seconds"].max())) if len(log) else (0, float("nan"))
+        took = (int(log["tokens"].max()), training_seconds(log)) if len(log) else (0, float("nan"))
         for run in [*([home] if is_evaluated(home) else []), *evaluated_parts(home)]:
             found[run.id] = _trained(run, *took)
     return found
+
+
+def training_seconds(log: pd.DataFrame) -> float:
+    """The time that training takes after it is warm, of a training log with `step` and `seconds`.
+
+    The first steps also import, allocate and measure engines, most of all in the first run of a process: their time is
+    that of as many later ones. A log of one row has only its own.
+    """
+    first, last = log.iloc[0], log.iloc[-1]
+    if last["step"] <= first["step"] or last["seconds"] <= first["seconds"]:
+        return float(last["seconds"])
+    return float((last["seconds"] - first["seconds"]) * last["step"] / (last["step"] - first["step"]))
 
 
 def _trained(run: Run, tokens: int, seconds: float) -> Trained:

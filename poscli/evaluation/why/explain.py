@@ -58,7 +58,7 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
     if run.status()["state"] != "complete" or not _can_explain(setup.task, setup.settings):
         note(
             f"{run.id} has nothing to explain: --why needs a trained model, a length beyond its own, and one text for "
-            "all lengths, which is no image"
+            f"all lengths, which an image is not and a task with right answers (here {run.config.task}) has not"
         )
         return
     with run.locked():

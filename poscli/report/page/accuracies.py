@@ -12,9 +12,8 @@ import pandas as pd
 from poscli.report.accuracy import by_length, by_place, is_depth, question, wrong_answers
 from poscli.report.page.measured import PerSeed, short, shorts
 from poscli.report.page.pairs import Losses, all_pairs, packed, reversed_pairs
-from poscli.report.pooling import headline, pool
+from poscli.report.pooling import ACCURACY, headline, pool
 from poscli.report.sections import Group
-from poscli.report.summary import ACCURACY
 from poscli.report.verdicts import SOLVED_SHARE
 
 

@@ -72,7 +72,7 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "position": by_position(group, per_seed, int(length * SKIPPED_POSITIONS), _per_byte(rows)),
         "recall": by_distance(group, per_seed),
         "attribution": attribution(group, per_seed),
-        "facts": _facts(rows, trained),
+        "facts": facts_of(rows, trained),
         "notes": list(section.notes),
     }
     found |= _basis(rows, seeds, "episodes" if found["answered"] else "documents")
@@ -173,8 +173,8 @@ def _costs(rows: pd.DataFrame, per_seed: PerSeed, trained: Mapping[str, Trained]
     return [cost for cost in costs if any(value is not None for line in cost["values"] for value in line)]
 
 
-def _facts(rows: pd.DataFrame, trained: Mapping[str, Trained]) -> list[list[str]]:
-    """How all was made: of the results, then of the models."""
+def facts_of(rows: pd.DataFrame, trained: Mapping[str, Trained]) -> list[list[str]]:
+    """How these rows were made, as [fact, value]: first the results, then the models."""
     runs = [trained[run] for run in dict.fromkeys(rows["run_id"]) if run in trained]
     of_rows = facts(rows, {run: each.tokens for run, each in trained.items()})
     return [list(fact) for fact in (*of_rows, *configurations(runs))]

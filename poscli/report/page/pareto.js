@@ -51,7 +51,7 @@ function paretoChart() {
   const front = found.filter((point) => point.front).sort((a, b) => a.x.v - b.x.v);
   byId("pareto-caption").textContent =
     `${capital(quality().name)} at ${end} against ${cost.title}${rebased() ? `, relative to ${encodings()[state.base].name}` : ""}; better is ${quality().better} and to the left. ` +
-    (front.length ? `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.` : "None has a verdict that puts it on the Pareto front.") +
+    (front.length ? `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.` : "No encoding has a verdict that puts it on the Pareto front.") +
     (missing.length ? ` Without a number: ${listed(missing, 4)}.` : "");
   byId("pareto-choice").replaceChildren(...known.map((each, n) => choiceButton(each.title, n === known.indexOf(cost), () => {
     state.cost = n;

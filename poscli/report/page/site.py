@@ -10,9 +10,9 @@ from typing import Any
 
 from poscli.config.run import slug
 from poscli.report.folder import Kind, write_folder
-from poscli.report.page.data import section_data
+from poscli.report.page.data import facts_of, section_data
 from poscli.report.page.render import TITLE, render, sections_html
-from poscli.report.sections import Report
+from poscli.report.sections import Report, Section
 from poscli.report.trained import Trained
 from poscli.system.text import printable_line
 
@@ -49,10 +49,18 @@ def site_pages(report: Report, trained: Mapping[str, Trained]) -> dict[str, str]
         pages[corpora[own["title"]]] = page
     for name in names:
         found = [
-            _of_encoding(section, name) | {"file": corpora[section["title"]]} for section in data if _has(section, name)
+            _of_encoding(shown, name) | {"file": corpora[shown["title"]], "facts": _facts(section, name, trained)}
+            for section, shown in zip(report.sections, data, strict=True)
+            if _has(shown, name)
         ]
         pages[encodings[name]] = render("encoding.html.jinja", title=name, home=INDEX, sections=found)
     return pages
+
+
+def _facts(section: Section, name: str, trained: Mapping[str, Trained]) -> list[list[str]]:
+    """How the results of one encoding were made."""
+    rows = section.group.rows
+    return facts_of(rows[rows["encoding"] == name], trained)
 
 
 def _file_names(kind: str, titles: Iterable[str]) -> dict[str, str]:
@@ -77,12 +85,12 @@ def _of_encoding(section: dict[str, Any], name: str) -> dict[str, Any]:
     """What the page of an encoding shows of one section: its description, and its numbers under every protocol."""
     n = next(number for number, each in enumerate(section["encodings"]) if each["name"] == name)
     lines = [
-        {"head": protocol["name"], "points": [_cells(point) for point in points[n]]}
+        {"head": f"loss, {protocol['name']}", "points": [_cells(point) for point in points[n]]}
         for protocol, points in zip(section["protocols"], section["points"], strict=True)
     ]
     if section["answered"]:
         lines.insert(0, {"head": "accuracy", "points": _shares(section, n)})
-    known = {key: section[key] for key in ("title", "ratios", "lengths", "facts", "answered")}
+    known = {key: section[key] for key in ("title", "ratios", "lengths", "answered")}
     return known | {"encoding": section["encodings"][n], "lines": lines}
 
 

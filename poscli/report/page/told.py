@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from poscli.drawing.text import listed, low_to_high
-from poscli.evaluation.estimates import UPPER
+from poscli.evaluation.estimates import FEWEST_SEEDS, UPPER
 from poscli.report.page.pairs import BETTER, FEW, NOISE, NOTHING, WORSE
 
 LETTERS = (BETTER, WORSE, NOISE, FEW, NOTHING)
@@ -86,7 +86,7 @@ def cost(section: dict[str, Any], best: int) -> str:
         return ""
     means = [student_of_logs(line)[0] for line in known if line]
     took, low, high = student_of_logs(known[best])
-    interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(one seed, no interval)"
+    interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(too few seeds for an interval)"
     ratio = took / min(means) if means else math.nan
     beside = f", {ratio:.2f} times as long as the fastest" if ratio > 1.005 else ", the fastest"
     return f", for {seconds(took)} of training {interval}{beside if len(means) > 1 else ''}"
@@ -95,11 +95,11 @@ def cost(section: dict[str, Any], best: int) -> str:
 def student_of_logs(values: Sequence[float]) -> tuple[float, float, float]:
     """The geometric mean of times of several seeds with its 95 % interval, Student's of their logarithms.
 
-    The ends are NaN for one value. Times are positive, and an interval of their logarithms is, too.
+    The ends are NaN for fewer than FEWEST_SEEDS. Times are positive, and an interval of their logarithms is, too.
     """
     logs = np.log(values)
     mean = float(logs.mean())
-    if len(values) < 2:
+    if len(values) < FEWEST_SEEDS:
         return math.exp(mean), math.nan, math.nan
     reach = float(stdtrit(len(values) - 1, UPPER) * logs.std(ddof=1) / math.sqrt(len(values)))
     return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)

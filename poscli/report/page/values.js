@@ -5,7 +5,6 @@
 // and `bad` that this is a failure. `exact` marks numbers that have no error, such as parameters.
 
 const WORDS = { b: "better", w: "worse", n: "within noise", t: "too few documents", "-": "" };
-const ONE_SEED = "one seed, no interval";
 const STATUS = { oom: "out of memory", unsupported: "refused", nonfinite: "not finite" };
 const POINT = { status: 0, failed: 1, reason: 2, loss: 3, gain: 6, perByte: 9 };
 
@@ -87,7 +86,7 @@ function withWhy([v, low, high], why) {
 function student(values) {
   const count = values.length;
   const mean = values.reduce((sum, value) => sum + value, 0) / count;
-  if (count < 2) return { v: mean, low: null, high: null, why: ONE_SEED };
+  if (count < DATA.fewestSeeds) return { v: mean, low: null, high: null, why: "too few seeds" };
   const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
   const reach = section().student[count - 2] * Math.sqrt(squares / (count - 1) / count);
   return { v: mean, low: mean - reach, high: mean + reach };
