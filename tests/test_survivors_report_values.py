@@ -311,7 +311,8 @@ def test_a_status_has_its_reason_the_first_time() -> None:
 
 
 LINE = {
-    "protocol": ["fixed", "sliding", "nonoverlapping"], "variant": "full", "corpus": "text", "encoding": "a", "seed": 2, "length": 16,
+    "protocol": ["fixed", "sliding", "nonoverlapping"], "variant": "full", "encoding": "a", "seed": 2, "length": 16,
+    "corpus": "text",
     "ratio": 2.0, "ppl": [3.0, 4.0, 5.0], "bpb": [0.1, 0.2, 0.3], "tokens_per_s": [1.0, 20_000.0, 3.0], "tokens": 50,
     "bytes": 100, "gain": [LN2, NAN, NAN], "gain_low": [0.0, NAN, NAN], "gain_high": [2 * LN2, NAN, NAN],
 }  # fmt: skip
