@@ -267,3 +267,16 @@ def test_where_it_lies_matters_for_whom_it_matters_most() -> None:
     even = placed(answers.assign(right=4), summarize(task_tables()[0]))
     assert even is not None
     assert even.answer.startswith("No: the accuracies of each encoding differ by less than")
+
+
+def test_runs_of_other_budgets_are_not_seeds_of_one_encoding(tmp_path: Path) -> None:
+    rows, positions = results(ALIKE, seeds=(0, 1, 2))
+    trained = {run: 199_000 if run.startswith("rope") and run.endswith("2") else 299_000 for run in set(rows["run_id"])}
+    with undrawn():
+        made = build_report(rows, positions, tmp_path, details={"units": units_of(rows)}, trained=trained)
+        plain = build_report(rows, positions, tmp_path, details={"units": units_of(rows)})
+    assert made.summary.set_index("encoding")["seeds"].to_dict() == {
+        "alibi": 3, "rope [299k tokens]": 2, "rope [199k tokens]": 1,
+    }  # fmt: skip
+    assert "Models were trained on 199k to 299k tokens: how long explains part of a difference." in made.notes
+    assert set(plain.summary["encoding"]) == {"alibi", "rope"}

@@ -46,7 +46,8 @@ def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
     """
     tables = collect(Path(out) / "runs", task_columns())
     refuse_several_tokenizers(tables.rows, mix=mix)
-    groups = split(tables.rows, tables.positions, tables.details, mix=mix)
+    trained = trained_tokens(Path(out) / "runs")
+    groups = split(tables.rows, tables.positions, tables.details, mix=mix, trained=trained)
     return join([without_perplexities(summarize(group.rows, mix=True)) for group in groups])
 
 

@@ -61,7 +61,7 @@ def build_report(
     an error leaves the earlier report as it was.
     """
     _refuse(rows, mix=mix)
-    groups = split(rows, positions, details, mix=mix)
+    groups = split(rows, positions, details, mix=mix, trained=trained)
     baseline = _known(baseline, sorted({str(name) for group in groups for name in group.rows["encoding"]}))
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}

@@ -96,22 +96,31 @@ Details = Mapping[str, pd.DataFrame]  # the tables of an evaluation beside rows 
 
 
 def split(
-    rows: pd.DataFrame, positions: pd.DataFrame, details: Details | None = None, *, mix: bool = False
+    rows: pd.DataFrame,
+    positions: pd.DataFrame,
+    details: Details | None = None,
+    *,
+    mix: bool = False,
+    trained: Mapping[str, int] | None = None,
 ) -> list[Group]:
     """Split rows into groups, the one with the most encodings first; `mix` joins corpora, never training lengths.
 
-    All texts of the groups are `printable`, whatever the files said.
+    `trained` are the tokens that runs were trained on, by id (`trained_tokens`): those that differ are named apart. All
+    texts of the groups are `printable`, whatever the files said.
     """
     rows, positions = _printable(rows.reset_index(drop=True)), _printable(positions)
     key = ["train_length"] if mix else ["fingerprint", "train_length"]
     parts = [part for _, part in rows.groupby(key, sort=True)]
     parts.sort(key=lambda part: (-part["encoding"].nunique(), -len(part), -part["train_length"].iloc[0]))
     slugs = _slugs(parts)
-    return [_group(part, positions, details or {}, slug) for part, slug in zip(parts, slugs, strict=True)]
+    found = zip(parts, slugs, strict=True)
+    return [_group(part, positions, details or {}, slug, trained or {}) for part, slug in found]
 
 
-def _group(part: pd.DataFrame, positions: pd.DataFrame, details: Details, slug: str) -> Group:
-    labels, notes = name_runs(part)
+def _group(
+    part: pd.DataFrame, positions: pd.DataFrame, details: Details, slug: str, trained: Mapping[str, int]
+) -> Group:
+    labels, notes = name_runs(part, trained)
     tables = {name: _of_runs(table, labels) for name, table in details.items()}
     units = Units(tables["units"]) if "units" in tables else None
     rows = part.assign(encoding=part["run_id"].map(labels))
@@ -138,15 +147,23 @@ def _printable(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: table[name].map(printable_line) for name in texts})
 
 
-def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
-    """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how."""
+def name_runs(rows: pd.DataFrame, trained: Mapping[str, int] | None = None) -> tuple[pd.Series, list[str]]:
+    """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how.
+
+    `trained` are the tokens of training by run id.
+    """
     kept = {"encoding": "first", "seed": "first", "fingerprint": "first", "parameters": "max"}
     runs = rows.groupby("run_id").agg(kept | ({"tokenizer": "first"} if is_per_byte(rows) else {}))
     labels, encoding = runs["encoding"].copy(), runs["encoding"]
     if is_per_byte(rows):
         labels = labels + " [" + runs["tokenizer"].map(spec_of) + "]"
         runs["encoding"] = labels
-    for column, tell in (("fingerprint", lambda mark: str(mark)[:6]), ("parameters", lambda count: amount(count))):
+    runs["trained"] = runs.index.map(lambda run: (trained or {}).get(run, 0))
+    for column, tell in (
+        ("fingerprint", lambda mark: str(mark)[:6]),
+        ("parameters", lambda count: amount(count)),
+        ("trained", lambda count: f"{amount(count)} tokens"),
+    ):
         several = runs.groupby("encoding")[column].transform("nunique") > 1
         labels = labels.where(~several, labels + " [" + runs[column].map(tell) + "]")
     again = pd.DataFrame({"label": labels, "seed": runs["seed"]}).duplicated(keep=False)
@@ -156,7 +173,16 @@ def name_runs(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
     labels = labels.where(~again, labels + " [" + hashes + "]")
     changed = sorted(set(encoding[labels != encoding]))
     note = f"{listed(changed)}: several runs that differ in more than the seed; the text in brackets tells them apart."
-    return labels, [note] if changed else []
+    return labels, [*([note] if changed else []), *_budgets(runs)]
+
+
+def _budgets(runs: pd.DataFrame) -> list[str]:
+    """A note if models were trained on different numbers of tokens."""
+    known = runs.loc[runs["trained"] > 0, "trained"]
+    if known.nunique() < 2:
+        return []
+    fewest, most = amount(known.min()), amount(known.max())
+    return [f"Models were trained on {fewest} to {most} tokens: how long explains part of a difference."]
 
 
 def _slugs(parts: Sequence[pd.DataFrame]) -> list[str]:
