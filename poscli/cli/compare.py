@@ -53,4 +53,5 @@ def compare(
     table, of_answers = compare_named(rows, details, first, second, protocol=protocol, corpus=corpus)
     emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers)))
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
-        note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over documents only, not over seeds")
+        items = "episodes" if of_answers else "documents"
+        note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over {items} only, not over seeds")
