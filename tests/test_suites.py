@@ -11,11 +11,13 @@ from cli_runner import ROOT, SUITE, cli, errors, snapshot
 
 from poscli.config import suite as suites
 from poscli.config.resolve import resolve
+from poscli.config.run import RunConfig
 from poscli.evaluation import extrapolate as extrapolation
 from poscli.evaluation.measure import Evaluation
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.scores import FEWEST_DOCUMENTS
 from poscli.runs.run import list_runs
+from poscli.sweep.job import Job
 from poscli.tasks import open_task
 from poscli.training.trainer import Trainer
 
@@ -256,3 +258,13 @@ def test_parts_of_other_tokenizers_are_refused_before_anything_is_trained(tmp_pa
     assert "the tokenizers bpe:300, bytes" in line
     assert "poscli report --mix" in line
     assert not (tmp_path / "results").exists()
+
+
+def test_a_job_names_its_corpus_unless_it_is_the_usual_one() -> None:
+    def label(corpus: str) -> str:
+        return Job(config=RunConfig(encoding="rope", corpus=corpus), runs=Path("runs")).label
+
+    assert label("stdlib") == "rope, seed 0"
+    assert label("passkey") == "rope, seed 0 on passkey"
+    assert label(f"text:{'x' * 80}/books.txt").endswith("x/books.txt")
+    assert len(label(f"text:{'x' * 80}/books.txt")) == len("rope, seed 0 on ") + 40

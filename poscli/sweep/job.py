@@ -25,6 +25,7 @@ from poscli.tasks import Task, open_task
 from poscli.training.recalibrate import evaluate
 from poscli.training.train import train
 
+LONGEST = 40  # characters of a corpus in a message
 OpenTask = Callable[[str, str, str], Task]  # name, corpus, tokenizer
 
 
@@ -39,8 +40,11 @@ class Job(Frozen):
 
     @property
     def label(self) -> str:
-        """The name of the job in messages."""
-        return f"{self.config.encoding}, seed {self.config.seed}"
+        """The name of the job in messages; the corpus is part of it unless it is the default one."""
+        corpus = self.config.corpus
+        shown = corpus if len(corpus) <= LONGEST else f"...{corpus[3 - LONGEST :]}"
+        on = "" if corpus == RunConfig.model_fields["corpus"].default else f" on {shown}"
+        return f"{self.config.encoding}, seed {self.config.seed}{on}"
 
     @property
     def folder(self) -> Path:
