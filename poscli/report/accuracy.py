@@ -5,14 +5,15 @@ Intervals are over the seeds of an encoding and over episodes, which all seeds s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import named
 from poscli.evaluation.estimates import FEWEST_SEEDS
-from poscli.evaluation.intervals import two_level_interval, unseen_share
+from poscli.evaluation.intervals import unseen_share
+from poscli.evaluation.many_differences import Case, many_differences
 from poscli.report.analysis import Analysis
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2
@@ -22,13 +23,16 @@ from poscli.report.verdicts import SOLVED_TEXT
 from poscli.runs.schema import FULL
 from poscli.tasks.episodes import DEPTH
 
-POINT = ["seeds", "tokens", "accuracy", "low", "high"]
 LITTLE = 0.05  # a difference of accuracy that is not worth a sentence
 FEWEST_TOKENS = 50  # in a bin; with fewer, its accuracy is not shown
 
 
 def by_length(answers: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy of each encoding at each length, from the rows of answers.csv: columns as in POINT, with `ratio`."""
+    """Accuracy of each encoding at each length, from the rows of answers.csv.
+
+    Columns: encoding, length, ratio to the training length, seeds, tokens scored of a seed, and accuracy with the ends
+    of its 95 % interval, low and high.
+    """
     points = _points(answers, ["encoding", "length"])
     return points.assign(ratio=points["length"] / answers["train_length"].iloc[0])
 
@@ -128,24 +132,26 @@ def place_name(answers: pd.DataFrame) -> str:
 
 
 def _points(answers: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Accuracy with its interval for each group of rows; columns: the key, and POINT."""
+    """Accuracy with its interval for each group of rows; columns: the key, seeds, tokens, accuracy, low and high.
+
+    A group counts the episodes that all of its runs have.
+    """
     totals = answers.groupby([*key, "run_id", "unit"], sort=False)[["right", "tokens"]].sum()
-    lines = [(*group, *_point(part)) for group, part in totals.groupby(key)]
-    return pd.DataFrame(lines, columns=[*key, *POINT])
-
-
-def _point(part: pd.DataFrame) -> tuple[int, int, float, float, float]:
-    """(seeds, tokens of a seed, accuracy, low, high) of one encoding, on the episodes that all of its runs have."""
-    right, tokens = (part[name].unstack("run_id").dropna() for name in ("right", "tokens"))
-    if right.empty:
-        return part.index.get_level_values("run_id").nunique(), 0, math.nan, math.nan, math.nan
-    counts = tokens.iloc[:, 0].to_numpy(float)
-    found = two_level_interval(right.to_numpy(float).T, counts)
+    groups, cases = [], list[Case]()
+    for group, part in totals.groupby(key):
+        right, tokens = (part[name].unstack("run_id").dropna() for name in ("right", "tokens"))
+        groups.append((*group, right.shape[1]))
+        cases.append((right.to_numpy(float).T, tokens.iloc[:, 0].to_numpy(float)))
+    found = many_differences([case if len(case[1]) else None for case in cases], test=False)
     # Where all answers are right, or all wrong, nothing varies, and the interval is the exact one of a binomial. Where
     # nearly all are, the few episodes that differ say too little, and the interval ends no nearer to 0 or 1.
-    unseen = unseen_share(len(counts))
-    low, high = min(max(found.low, 0.0), 1 - unseen), max(min(found.high, 1.0), unseen)
-    return found.seeds, int(counts.sum()), found.estimate, low, high
+    unseen = np.array([unseen_share(max(1, len(counts))) for _, counts in cases])
+    return pd.DataFrame(groups, columns=[*key, "seeds"]).assign(
+        tokens=[int(counts.sum()) for _, counts in cases],
+        accuracy=found[:, 0],
+        low=np.minimum(np.maximum(found[:, 1], 0), 1 - unseen),
+        high=np.maximum(np.minimum(found[:, 2], 1), unseen),
+    )
 
 
 def _names(points: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
