@@ -286,6 +286,15 @@ def test_the_site_of_a_task_has_the_accuracy_of_each_encoding(task: Report, tmp_
     assert "alibi has the most answers right" in "".join(Reader(text).texts)
 
 
+def test_a_page_of_somebody_else_is_not_replaced(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(
+        UsageError, match=r"index\.html was not written by poscli, .*: choose another folder, or move it"
+    ):
+        write_site(report, tmp_path, {})
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("index.html", "mine")]
+
+
 def test_the_configuration_of_the_models_is_among_the_facts() -> None:
     small, large = (RunConfig(encoding="none", model=PRESETS[name], batch=8) for name in ("nano", "tiny"))
     both = dict(configurations([Trained(small, {}), Trained(large, {})]))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poscli.system.console import note
-from poscli.system.errors import PoscliError
+from poscli.system.errors import PoscliError, UsageError
 from poscli.system.files import remove_temporaries, sha256, write_atomic
 
 PAGE, BROWSER_PAGE, TABLE, LATEX, LIST = "report.md", "report.html", "summary.csv", "tables.tex", "files.json"
@@ -44,8 +44,13 @@ Hashes = dict[str, list[str]]  # name of a file -> the SHA-256 of every content 
 def write_folder(folder: Path, contents: Mapping[str, bytes], kind: Kind = REPORT) -> None:
     """Write the files of a report, its page among them, and remove those that only an earlier report had.
 
-    While files of two reports lie side by side, the page says so. Raises PoscliError.
+    While files of two reports lie side by side, the page says so. Raises PoscliError, and UsageError if the page would
+    replace a file that poscli did not write: then there is no list beside it.
     """
+    if (folder / kind.page).exists() and not (folder / kind.list).exists():
+        raise UsageError(
+            f"{folder / kind.page} was not written by poscli, which would replace it: choose another folder, or move it"
+        )
     remove_temporaries(folder)  # of a report whose process was killed
     old = _listed(folder, kind)
     new = {name: [hashlib.sha256(content).hexdigest()] for name, content in contents.items()}
