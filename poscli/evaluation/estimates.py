@@ -30,10 +30,11 @@ Array = NDArray[np.float64]
 class Estimates:
     """P estimates from values `[P, S, D]`, after an analysis of variance.
 
-    `means` `[P, D]` are those over seeds, and `estimate` `[P]` their weighted mean. Its variance has two parts, each
-    `[P]`: `seeds`, the interaction included (NaN for one seed), and `shared`, of the documents as far as all seeds
-    share it (NaN for one document). `reduction` is `shared` over the variance of `means` over documents, which has a
-    part of the interaction.
+    `means` `[P, D]` are the means of documents over seeds, and `estimate` `[P]` is their weighted mean. The variance of
+    the estimate is a sum of two, each `[P]`. `seeds` is what other seeds would change, the interaction of seeds and
+    documents included; it is NaN for one seed. `shared` is what other documents would change for all seeds alike; it is
+    NaN for one document. `means` vary over documents by more than that, because a part of the interaction stays in
+    them: `reduction` `[P]` is the share of their variance that is `shared`.
     """
 
     def __init__(self, totals: Array, counts: Array, seed: int = 0) -> None:

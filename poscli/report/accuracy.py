@@ -44,9 +44,10 @@ def by_place(answers: pd.DataFrame) -> pd.DataFrame:
 
 
 def wrong_answers(answers: pd.DataFrame, protocol: str) -> Units:
-    """The zero-one loss of every episode: a wrong token costs one bit and stands for one byte.
+    """The answers as a table of losses, so that whatever compares losses in bits per byte can compare answers.
 
-    Its mean is the share of wrong tokens, so that whatever compares losses in bits per byte compares these shares.
+    A wrong token of an answer counts as a loss of one bit, a right one as none, and each as one byte: the mean loss in
+    bits per byte is then the share of wrong tokens.
     """
     keys = ["run_id", "length", "unit"]
     totals = answers.groupby(keys, as_index=False)[["right", "tokens"]].sum()

@@ -80,7 +80,8 @@ class Units:
     def least_reach(self, differences: Array) -> float:
         """How far the interval of the mean of differences `[S, D]` reaches at least, to either side.
 
-        Two encodings that answer alike in all documents may still differ in others; equal losses are no accident.
+        It is 0 for losses. Two encodings whose answers are the same in all D documents would still differ in some of a
+        million: the interval then has to allow for a share of these that D documents are likely to miss.
         """
         return unseen_share(differences.shape[1]) if self.of_answers else 0.0
 
