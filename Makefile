@@ -7,6 +7,7 @@
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
 #   make browser  tests of report.html in a real browser (a minute; installs Debian's chromium where it is missing)
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
+#   make anywhere   the fast tests in ten random orders, on one core, beside busy processes, without a home folder, ... (over an hour)
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
 #   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
@@ -22,12 +23,13 @@ CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
 MUTANTS := $(VENV)/.mutants
+ANYWHERE := $(VENV)/.anywhere
 SEED ?= 1
 COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
 NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing browser card card_faults checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams cluster commands configuration contributing corpus_cache corpus_files data delete docs estimates every_encoding_trains hostile_names hub hub_failures intervals jobs machines mutants named_once opened_windows own_files pace page plugins published readme recall report report_texts rooms shared_folders size spec state suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand workers
 
-.PHONY: install demo smoke check format table golden test wide other-cpu numerical slow gpu browser torture mutants bench publish clean
+.PHONY: install demo smoke check format table golden test wide other-cpu numerical slow gpu browser anywhere torture mutants bench publish clean
 
 install: $(CORE)
 
@@ -75,6 +77,9 @@ gpu: $(DEV)
 browser: $(BROWSER)
 	$(BIN)/pytest -m browser tests/test_browser.py
 
+anywhere: $(ANYWHERE)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/anywhere.py --seed $(SEED) $(ANYWHERE_FLAGS)
+
 torture: $(DEV)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m torture
 
@@ -117,6 +122,10 @@ $(BROWSER): $(DEV)
 		(apt-get update && apt-get install -y chromium chromium-driver)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,browser]'
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt --no-deps axe-playwright-python
+	touch $@
+
+$(ANYWHERE): $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,anywhere]'
 	touch $@
 
 $(MUTANTS): $(DEV)

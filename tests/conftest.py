@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
 from poscli.native import library
+
+# A home folder for the tests alone, kept from one run to the next because kernels and corpora take seconds to make.
+HOME = Path(__file__).parent.parent / ".pytest_cache" / "home"
+# Variables that say where a user keeps things, and how a terminal looks.
+OF_THE_USER = ("POSCLI_CACHE", "POSCLI_QUIET", "XDG_", "MPL", "HF_", "TRITON_CACHE_DIR", "CXX")
+OF_THE_TERMINAL = ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_", "LANG", "LC_", "TZ")
+
+
+def pytest_configure() -> None:
+    """Let no test, nor any process it starts, see the home folder, caches, terminal or language of whoever runs it."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    for name in list(os.environ):
+        if name.startswith((*OF_THE_USER, *OF_THE_TERMINAL)):
+            del os.environ[name]
+    os.environ.update(HOME=str(HOME), LC_ALL="C.UTF-8")
+
 
 settings.register_profile("shared machine", deadline=None)  # it pauses for longer than any example may take
 settings.load_profile("shared machine")

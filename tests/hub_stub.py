@@ -64,14 +64,38 @@ def prose(documents: int, size: int, seed: int) -> list[str | None]:
     return ["".join(rng.choices("etaoin shrdlu", k=size - 1)) + "\n" for _ in range(documents)]
 
 
+# What a child process runs first: `slept()` is how many seconds it has asked to sleep since the last call. Retries wait
+# that way. A clock would tell how busy the machine is instead.
+COUNT_SLEEPS = """
+import time
+_asked, _sleep = [0.0], time.sleep
+def _counted(seconds):
+    _asked[0] += seconds
+    _sleep(seconds)
+def slept():
+    seconds, _asked[0] = _asked[0], 0.0
+    return seconds
+time.sleep = _counted
+"""
+
+
 def run_child(code: str, arguments: list[str], home: Path, **environment: str) -> list[str]:
     """The lines that Python code prints in a fresh process whose caches are in `home`."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     caches = {"HF_HOME": str(home / "hf"), "POSCLI_CACHE": str(home / "poscli"), "HF_HUB_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-c", code, *arguments]
+    command = [sys.executable, "-c", COUNT_SLEEPS + code, *arguments]
     child = subprocess.run(command, env={**inherited, **caches, **environment}, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr  # fails too if threads of half-read parquet files abort the child
     return child.stdout.splitlines()
+
+
+def assert_gives_up_soon(slept: float, asked: int, fault: str) -> None:
+    """Fail unless a client that met a fault slept at most two seconds and asked again a few times only.
+
+    An answer that keeps the client waiting costs it a whole timeout, so that of those it may ask for three.
+    """
+    assert slept <= 2, (fault, slept)
+    assert 1 <= asked <= (3 if fault in ("silent", "trickle") else 8), (fault, asked)
 
 
 class Hub:
@@ -84,6 +108,7 @@ class Hub:
         self.gated: set[str] = set()  # repositories whose files need a login
         self.log: list[tuple[str, str, int]] = []
         self.fault = ("none", "none")  # stage, kind
+        self.spoiled: list[str] = []  # the path of every request that a fault has spoiled
         self.repaired = Event()  # wakes the answers that a fault keeps waiting
         hub = self
 
@@ -113,6 +138,10 @@ class Hub:
         self.repaired = Event()
         self.fault = (stage, kind)
 
+    def spoiled_of(self, repo: str) -> int:
+        """How many requests for one repository a fault has spoiled."""
+        return sum(f"/{repo}/" in f"{path}/" for path in self.spoiled)
+
     def requested(self, part: str) -> int:
         """How many requests had `part` in their path."""
         return sum(part in path for _, path, _ in self.log)
@@ -134,6 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(url.path)
         stage, kind = self.owner.fault
         self.spoiled = kind if re.fullmatch(STAGES[stage], path) else "none"
+        if self.spoiled != "none":
+            self.owner.spoiled.append(path)
         if match := re.fullmatch(r"/fault/(\w+)/(\w+)", path):
             self.owner.fail(match[1], match[2])
             self._answer(200)

@@ -20,11 +20,10 @@ from poscli.data.hubspec import HubSpec
 from poscli.system.errors import DataError, UsageError
 
 CHILD = """
-import json, sys, time
+import json, sys
 from poscli.data import load_corpus
 from poscli.system.errors import PoscliError
 for spec in sys.argv[1:]:
-    begin = time.monotonic()
     try:
         corpus = load_corpus(spec)
         texts = {name: bytes(split.tokens[split.tokens < 256].astype("uint8")).decode()
@@ -32,7 +31,7 @@ for spec in sys.argv[1:]:
         result = {"describe": corpus.describe(), "texts": texts}
     except PoscliError as error:
         result = {"error": str(error), "exit_code": error.exit_code}
-    print(json.dumps(result | {"seconds": time.monotonic() - begin}))
+    print(json.dumps(result | {"slept": slept()}))
 """
 
 
@@ -156,11 +155,11 @@ def test_without_a_network_cached_corpora_load_and_others_fail_fast(
 ) -> None:
     cached, absent = load(["hf:wikitext", "hf:org/other"], home, HF_ENDPOINT=unreachable)
     assert cached["describe"] == online["wikitext"]["describe"]
-    assert cached["seconds"] < 1
+    assert cached["slept"] == 0
     assert absent["exit_code"] == 4
     assert "cannot reach the hub" in absent["error"]
     assert "Connection refused" in absent["error"]
-    assert absent["seconds"] < 10  # mostly the import of datasets, which on its own would retry for 23 s
+    assert absent["slept"] < 5  # datasets on its own would retry for 23 s
 
 
 def test_offline_mode_uses_what_datasets_has_downloaded(
