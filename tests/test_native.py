@@ -273,6 +273,8 @@ def fake_compiler(folder: Path, script: str) -> str:
 
 def copying_compiler(folder: Path) -> str:
     """A compiler that needs no time: it copies the kernels of this machine to where they are asked for."""
+    if not Path(REAL).exists():
+        pytest.skip("the kernels of this process are not kept")
     return fake_compiler(folder, f'while [ "$1" != -o ]; do shift; done; cp "{REAL}" "$2"')
 
 

@@ -3,11 +3,15 @@
 A library is compiled with the instructions of the CPU at hand. Its file name holds a hash of all that decides its
 machine code (sources, compiler, flags, CPU), and one of its content. It gets that name only after its results have been
 compared with the formula (proof.py), so that a library found under it has been proven on such a CPU.
+
+A library is code. It is read only from a folder in which nobody but this user and root can put or exchange a file, and
+what is loaded is the open file whose owner and content have been checked.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import platform
@@ -36,6 +40,8 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno")
 FOR_THIS_CPU = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
 LONGEST_COMPILATION = 300  # seconds; it takes 5
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OPEN_FILES = Path("/proc/self/fd")  # where Linux gives what a process has open a path
 
 
 class _Unavailable(Exception):
@@ -88,52 +94,138 @@ def _compiler() -> str:
 def _proven(compiler: str) -> ctypes.CDLL:
     """The library from the cache folder; compiled and compared with the formula first, if it is not there."""
     folder, key = _place(compiler)
-    for path in sorted(folder.glob(f"{key}-*.so")):
-        if not _is_ours(path):
+    _make(folder)
+    if unsafe := _why_unsafe(folder):
+        warn_once(f"compiled kernels are neither read from nor kept in {folder}, but compiled anew each time: {unsafe}")
+    for path in [] if unsafe else sorted(folder.glob(f"{key}-*.so")):
+        try:
+            opened = _Opened(path)
+        except PermissionError:
             warn_once(f"{path} could have been written by another user: its kernels are not run, but compiled again")
-        elif _digest(path) == path.stem.partition("-")[2]:
-            return _loaded_from(path)
-        else:
+        except OSError:
             warn_once(f"{path} is damaged: its kernels are compiled again")
-    with _workshop(folder) as temporary:
+        else:
+            if opened.digest == path.stem.partition("-")[2]:
+                return _loaded_from(opened)
+            opened.close()
+            warn_once(f"{path} is damaged: its kernels are compiled again")
+    with _workshop(None if unsafe else folder) as temporary:
         new = Path(temporary) / f"{key}.so"
-        note(f"compiling kernels for this CPU, once ({folder})")
+        if not unsafe:
+            note(f"compiling kernels for this CPU, once ({folder})")
         _compile(compiler, new)
-        loaded = _loaded_from(new)
+        try:
+            new.chmod(0o755)  # whatever the umask, nobody else can write it
+            opened = _Opened(new)
+        except OSError as error:
+            raise _Unavailable(f"the compiled kernels cannot be read: {error}") from error
+        loaded = _loaded_from(opened)
         if wrong := disagreement(loaded):
             raise _Unavailable(f"the kernels that {compiler} has compiled are wrong on this CPU: {wrong}")
-        kept = _kept(new, folder / f"{key}-{_digest(new)}.so")
-        return loaded if kept is None else _loaded_from(kept)
+        if not unsafe and _keep(new, kept := folder / f"{key}-{opened.digest}.so"):
+            loaded._name = str(kept)
+    return loaded
 
 
-def _loaded_from(path: Path) -> ctypes.CDLL:
+def _loaded_from(opened: _Opened) -> ctypes.CDLL:
+    """The library of an open file, whose `_name` is the file's path."""
     try:
-        found = ctypes.CDLL(str(path))
+        found = opened.load()
     except OSError as error:
+        opened.close()
         raise _Unavailable(f"the compiled kernels cannot be loaded: {error}") from error
     for name in ("attention_forward", "attention_backward"):
         getattr(found, name).restype = ctypes.c_bool  # whether there was enough memory
     return found
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether only this user, or root, can have written a file: code of anyone else is not to be run."""
-    if os.name != "posix":
-        return True
+def _make(folder: Path) -> None:
+    """Make a folder and its missing parents, which nobody else can write whatever the umask."""
     try:
-        found = path.stat()
-    except OSError:
-        return False
-    return found.st_uid in (0, os.getuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        for missing in reversed([each for each in (folder, *folder.parents) if not os.path.lexists(each)]):
+            missing.mkdir(mode=0o755, exist_ok=True)
+    except OSError:  # nothing is found in the folder then, and nothing can be kept, which `_keep` says
+        pass
+
+
+def _why_unsafe(folder: Path) -> str:
+    """Why others could exchange files in a folder, and what to do about it; '' if nobody can.
+
+    The rule is sshd's StrictModes: the folder and its parents belong to this user or root, and nobody else can write
+    them. In a parent with the sticky bit, such as /tmp, others can write, but not rename what is not theirs.
+    """
+    for each in (folder, *folder.parents) if os.name == "posix" else ():
+        try:
+            found = os.lstat(each)
+        except OSError:  # what cannot be looked at cannot be opened
+            continue
+        if found.st_uid not in (0, os.getuid()):
+            return (
+                f"{each} belongs to user {found.st_uid}, who can exchange them; only you ({os.getuid()}) and root may: "
+                "set POSCLI_CACHE to a folder of your own"
+            )
+        sticky = each != folder and found.st_mode & stat.S_ISVTX
+        if found.st_mode & OTHERS_WRITE and not sticky:
+            mode = f"{stat.S_IMODE(found.st_mode):o}"
+            return f"others can write {each} (mode {mode}) and exchange them; only you and root may: chmod go-w {each}"
+    return ""
+
+
+class _Opened:
+    """A file of kernels that is open for reading, and the hash of what was read from it.
+
+    Raises PermissionError if somebody else can have written the file, and OSError if it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Some systems lack some of these flags. With O_NONBLOCK, a pipe in place of the file is not waited for.
+        flags = sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
+        self.path = path
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY | flags)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise PermissionError("it is a link, which O_NOFOLLOW forbids") from error
+            raise
+        try:
+            found = os.fstat(self.descriptor)
+            if os.name == "posix" and (found.st_uid not in (0, os.getuid()) or found.st_mode & OTHERS_WRITE):
+                raise PermissionError("its owner or mode allows others to write it")
+            with open(self.descriptor, "rb", closefd=False) as file:
+                self.content = file.read()
+        except OSError:
+            self.close()
+            raise
+        self.digest = hashlib.sha256(self.content).hexdigest()[:16]
+
+    def load(self) -> ctypes.CDLL:
+        """The content as a library whose `_name` is the path; OSError if it is not one.
+
+        The descriptor stays open. The loader knows libraries by the path they were loaded from, and would take the next
+        file that has this number for this one.
+        """
+        if os.name != "posix":
+            return ctypes.CDLL(str(self.path))
+        if OPEN_FILES.is_dir():
+            found = ctypes.CDLL(str(OPEN_FILES / str(self.descriptor)))
+        else:
+            with tempfile.TemporaryDirectory(prefix="poscli-") as private:
+                (copy := Path(private) / self.path.name).write_bytes(self.content)
+                found = ctypes.CDLL(str(copy))
+        found._name = str(self.path)
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
 
 
 @contextmanager
-def _workshop(folder: Path) -> Iterator[str]:
+def _workshop(folder: Path | None) -> Iterator[str]:
     """A new folder to compile in. It lies in `folder` where that can be written: some machines run nothing in /tmp."""
     try:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            made = tempfile.TemporaryDirectory(prefix="new-", dir=folder)
+            made = tempfile.TemporaryDirectory(prefix="poscli-" if folder is None else "new-", dir=folder)
         except OSError:
             made = tempfile.TemporaryDirectory(prefix="poscli-")
     except OSError as error:
@@ -142,18 +234,11 @@ def _workshop(folder: Path) -> Iterator[str]:
         yield temporary
 
 
-def _digest(path: Path) -> str:
-    """A hash of the content of a file, so that a damaged library is never run; '' if it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    except OSError:
-        return ""
-
-
 def _place(compiler: str) -> tuple[Path, str]:
     """The folder of libraries, and the beginning of the name of the one for this compiler and CPU."""
     try:
-        folder = cache_folder() / "native"
+        # Links are followed here, so that what is checked is where the files lie, and no link can change that.
+        folder = (cache_folder() / "native").resolve()
     except RuntimeError as error:
         raise _Unavailable(f"no folder for them is known: {error}; set POSCLI_CACHE to one") from error
     program = Path(compiler).resolve()
@@ -184,15 +269,11 @@ def _openmp() -> list[str]:
     ]
 
 
-def _kept(new: Path, path: Path) -> Path | None:
-    """The place of a proven library, once it is there. Where that fails (None), it serves this process only."""
+def _keep(new: Path, path: Path) -> bool:
+    """Whether a proven library could be moved to its place. Where it could not, it serves this process only."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
-        shutil.copyfile(new, beside)
-        beside.chmod(0o755)  # whatever the umask, nobody else can write it
-        beside.replace(path)
+        new.replace(path)
     except OSError as error:
         warn_once(f"the compiled kernels cannot be kept in {path.parent} ({error.strerror}): compiled anew each time")
-        return None
-    return path
+        return False
+    return True
