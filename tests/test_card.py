@@ -73,6 +73,62 @@ def test_layers_are_grouped_by_their_positions(tmp_path: Path) -> None:
     assert (everywhere.theta, everywhere.window) == (1000000.0, None)
 
 
+# By the name on the hub: heads, heads of keys, width of a head, length, the key that states it, promised length.
+SIZES_ON_THE_PAGE = {
+    "Llama-2-7b-hf": (32, 32, 128, 4096, "max_position_embeddings", 4096),
+    "Llama-3.1-8B": (32, 8, 128, 131072, "max_position_embeddings", 131072),
+    "Qwen2.5-7B-Instruct with YaRN, as its page tells": (28, 4, 128, 32768, "max_position_embeddings", 131072),
+    "pythia-160m": (12, 12, 64, 2048, "max_position_embeddings", 2048),
+    "gemma-3-1b-it": (4, 1, 256, 32768, "max_position_embeddings", 32768),
+    "Phi-3-mini-128k-instruct": (32, 32, 96, 131072, "max_position_embeddings", 131072),
+    "Mistral-7B-v0.1": (32, 8, 128, 32768, "max_position_embeddings", 32768),
+    "bloom-560m": (16, 16, 64, 2048, "seq_length", 2048),
+    "mpt-7b": (32, 32, 128, 2048, "max_seq_len", 2048),
+    "falcon-7b": (71, 1, 64, 2048, "the default of falcon", 2048),
+    "gpt2": (12, 12, 64, 1024, "n_positions", 1024),
+}
+
+
+@pytest.mark.parametrize("name", SIZES_ON_THE_PAGE)
+def test_the_sizes_of_published_models(name: str, tmp_path: Path) -> None:
+    card = read_card(published(name, tmp_path))
+    sizes = (card.heads, card.kv_heads, card.head_width)
+    assert (*sizes, card.length, card.length_from, card.promised) == SIZES_ON_THE_PAGE[name]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "promised"),
+    [
+        ({"rope_type": "linear", "factor": 4.0}, 1024),  # of the stated length
+        ({"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}, 512),  # of the length before
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}, 256),  # less than is stated
+    ],
+)
+def test_a_scaling_promises_its_factor_times_the_length_before_it(
+    scaling: dict[str, Any], promised: int, tmp_path: Path
+) -> None:
+    assert read_card(write(tmp_path, LLAMA | {"rope_scaling": scaling})).promised == promised
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_pairs_that_never_turn_are_counted_within_the_trained_length(factor: float, tmp_path: Path) -> None:
+    """Four pairs of theta 1000 in 64 tokens: 64, 11.4, 2.02 and 0.36 radians, of which a turn is 6.28."""
+    config = LLAMA | {"hidden_size": 16, "rope_theta": 1000.0, "max_position_embeddings": 64}
+    scaling = {"rope_type": "linear", "factor": factor}
+    (group,) = read_card(write(tmp_path, config | {"rope_scaling": scaling})).groups
+    radians = [64 / factor * 1000 ** (-m / 4) for m in range(4)]
+    assert group.never_turning == sum(angle < 2 * math.pi for angle in radians)
+    assert group.slowest_wavelength == pytest.approx(2 * math.pi * factor * 1000**0.75)
+
+
+def test_layers_without_rotations_have_no_numbers_of_them(tmp_path: Path) -> None:
+    rotated, bare = read_card(published("SmolLM3-3B", tmp_path)).groups
+    assert (rotated.layers, bare.layers) == ((0, 1, 2), (3,))
+    assert (bare.spec, bare.theta, bare.pairs, bare.never_turning) == ("none", None, 0, 0)
+    assert bare.slowest_wavelength is None
+    assert (rotated.theta, rotated.pairs) == (5000000.0, 64)
+
+
 def test_a_length_that_config_json_does_not_state_is_named_as_a_default(tmp_path: Path) -> None:
     card = read_card(published("falcon-7b", tmp_path))
     assert (card.length, card.length_from) == (2048, "the default of falcon")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from published_configs import PUBLISHED, spaced, write
 
 transformers = pytest.importorskip("transformers")
@@ -259,3 +260,94 @@ def test_published_configurations_have_no_faults(name: str, tmp_path: Path) -> N
     card: Card = read_card(write(tmp_path, config, limit))
     assert card.grave == ()
     assert [note.name for note in card.faults] == NOTED.get(name, [])
+
+
+# On either side of every bound: a fault's name, a configuration and the tokenizer's limit, and whether it is named.
+def longrope(kind: str, **changes: Any) -> dict[str, Any]:
+    return LONGROPE | {"rope_type": kind} | changes
+
+
+BOUNDS: list[tuple[str, dict[str, Any], int | None, bool]] = [
+    ("tokenizer-shorter", LLAMA, 63, True),
+    ("tokenizer-shorter", LLAMA, 64, False),
+    ("tokenizer-longer", LLAMA, 257, True),
+    ("tokenizer-longer", LLAMA, 256, False),
+    ("tokenizer-longer", LLAMA, 10**15, False),  # as transformers writes that there is no limit
+    ("tokenizer-longer", scaled({"rope_type": "linear", "factor": 2.0}), 512, False),
+    ("tokenizer-longer", scaled({"rope_type": "linear", "factor": 2.0}), 513, True),
+    ("factor-contradicts-length", scaled(YARN | {"factor": 8.0}), None, False),
+    ("factor-contradicts-length", scaled(YARN | {"factor": 8.1}), None, True),
+    ("factor-contradicts-length", scaled(YARN | {"factor": 2.0}), None, False),
+    ("factor-contradicts-length", scaled(YARN | {"factor": 1.9}), None, True),
+    ("factor-contradicts-length", scaled(longrope("su", factor=8.1) | ABOVE, **ABOVE), None, True),
+    ("factor-one", scaled({"rope_type": "dynamic", "factor": 1.1}), None, False),
+    ("factor-one", scaled(YARN | {"factor": 1}), None, True),
+    ("factor-one", scaled(LLAMA3 | {"factor": 1.0}), None, True),
+    ("window-never-cuts", LLAMA | {"model_type": "mistral", "sliding_window": 63}, None, False),
+    ("window-never-cuts", LLAMA | {"model_type": "mistral", "sliding_window": 65}, None, True),
+    ("window-switched-off", QWEN | {"sliding_window": 63}, None, True),
+    ("window-switched-off", QWEN | {"sliding_window": 64}, None, False),
+    ("attention-factor-cancelled", scaled(YARN | {"attention_factor": 1.0}), None, True),
+    ("attention-factor-cancelled", scaled(YARN | {"attention_factor": 1.1}), None, False),
+    ("attention-factor-cancelled", scaled(YARN | {"attention_factor": 1.0, "factor": 1.0}), None, False),
+    ("attention-factor-cancelled", scaled({**YARN, "factor": None, "attention_factor": 1.0}), None, True),
+    ("attention-factor-cancelled", scaled(YARN | {"mscale": 0.7, "mscale_all_dim": 0.5}), None, False),
+    ("mscale-alone", scaled(YARN | {"mscale": 0.7, "attention_factor": 1.2}), None, False),
+    ("mscale-alone", scaled(YARN | {"mscale_all_dim": 0.7}), None, True),
+    ("mscale-alone", scaled(YARN | {"mscale": 0.7, "mscale_all_dim": 0.5}), None, False),
+    ("original-missing", scaled(LLAMA3 | {"original_max_position_embeddings": None}), None, True),
+    ("original-missing", scaled(longrope("longrope")), None, True),
+    ("original-missing", scaled(longrope("su")), None, True),
+    ("original-missing", scaled(longrope("longrope"), **ABOVE), None, False),
+    ("length-raised-without-scaling", scaled(YARN, **ABOVE), None, False),
+    ("length-raised-without-scaling", LLAMA | {"original_max_position_embeddings": 64}, None, False),
+    ("length-not-raised", scaled(longrope("longrope"), original_max_position_embeddings=64), None, True),
+    ("length-not-raised", scaled(longrope("su"), original_max_position_embeddings=64), None, True),
+    ("length-not-raised", scaled(LLAMA3 | {"original_max_position_embeddings": 128}), None, False),
+    ("length-not-raised", scaled(LLAMA3 | {"original_max_position_embeddings": 63}), None, False),
+    ("length-not-raised-for-yarn", scaled(YARN | {"original_max_position_embeddings": 63}), None, False),
+    ("longrope-without-effect", scaled(longrope("su", long_factor=LONGROPE["short_factor"]) | ABOVE), None, True),
+    ("two-types", scaled(longrope("longrope", type="su") | ABOVE), None, False),
+    ("two-types", scaled(YARN | {"type": "yarn"}), None, False),
+    ("theta-under-another-name", NEOX | {"rope_theta": 500}, None, False),
+    ("theta-under-another-name", {**NEOX, "rotary_emb_base": 10000, "rope_theta": 10000}, None, False),
+    ("theta-under-another-name", {k: v for k, v in NEOX.items() if k != "rotary_emb_base"} | {"rope_theta": 10000.0},
+     None, False),
+    ("theta-under-another-name", LLAMA | {"rotary_emb_base": 10000}, None, False),
+    ("misspelt-key", LLAMA | {"rope_tetha": 500.0}, None, False),  # the right one is there too
+    ("misspelt-key", QWEN | {"use_sliding_window": False}, None, False),
+    ("key-of-another-model-type", LLAMA | {"sliding_window": None, "alibi": False}, None, False),
+    ("key-of-another-model-type", QWEN | {"sliding_window": 16}, None, False),
+    ("key-of-another-model-type", LLAMA | {"model_type": "phi", "partial_rotary_factor": 0.5}, None, False),
+    ("key-of-another-model-type", LLAMA | {"model_type": "phi3", "partial_rotary_factor": 0.5}, None, False),
+    ("key-of-another-model-type", LLAMA | {"alibi": True}, None, True),
+    ("key-of-another-model-type", LLAMA | {"layer_types": ["sliding_attention"] * 2}, None, True),
+    ("key-of-another-model-type", LLAMA | {"layer_types": ["full_attention"] * 2}, None, False),
+    ("window-missing", QWEN | {"layer_types": ["full_attention"] * 2}, None, False),
+    ("layer-list-too-long", SMOL | {"no_rope_layers": [1, 0]}, None, False),
+    ("two-thetas", scaled(YARN | {"rope_theta": 500.0}), None, False),
+    ("two-scalings", scaled({"rope_type": "linear", "factor": 4.0}, rope_parameters={"rope_type": "yarn"}), None, True),
+    ("two-scalings", scaled({"type": "linear", "factor": 4.0},
+                            rope_parameters={"rope_type": "linear", "factor": 4.0}), None, False),
+    ("scaling-without-rotations", scaled({"rope_type": "default"}, FALCON | {"alibi": True}), None, False),
+    ("alibi-slopes-unread", MPT | {"attn_config": {"alibi_bias_max": 8}}, None, False),
+    ("alibi-all-the-same", MPT | {"attn_config": {"alibi": True}}, None, False),
+    ("alibi-in-bfloat16", FALCON | {"alibi": False}, None, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "config", "limit", "named"), BOUNDS)
+def test_a_fault_is_named_from_its_bound_on(
+    name: str, config: dict[str, Any], limit: int | None, named: bool, tmp_path: Path
+) -> None:
+    found = {fault.name for fault in read_card(write(tmp_path, config, limit)).faults}
+    assert (name in found) is named, found
+
+
+@pytest.mark.parametrize(("length", "step"), [(64, 1), (256, 1), (512, 2), (1024, 4), (4096, 16)])
+def test_the_step_of_positions_in_bfloat16_is_that_of_the_format(length: int, step: int, tmp_path: Path) -> None:
+    last = torch.arange(length - 2 * step, length, dtype=torch.float64).bfloat16().double()
+    assert int(last.unique().diff().max()) == step
+    card = read_card(write(tmp_path, FALCON | {"alibi": True, "max_position_embeddings": length}))
+    (note,) = card.faults
+    assert f"at {length} to multiples of {step}." in note.wrong

@@ -15,10 +15,13 @@ from checkpoints import make
 from cli_runner import assert_refused
 from safetensors.torch import load_file, save_file
 
+from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.held import held
+from poscli.checkpoints.load import load
 from poscli.checkpoints.run import Wish, checkpoint_config, load_checkpoint
 from poscli.config.run import RunConfig
-from poscli.system.errors import CorruptError, UsageError
+from poscli.equation import Unsupported
+from poscli.system.errors import CorruptError, DataError, UsageError
 from poscli.tasks import open_task
 
 CPU = torch.device("cpu")
@@ -171,3 +174,119 @@ def test_a_held_checkpoint_is_loaded_once_and_freed_afterwards(tmp_path: Path, c
         del first, other
     assert not any(p() is not None for p in alive)
     assert load_checkpoint(config, CPU).stock is not load_checkpoint(config, CPU).stock
+
+
+# The configuration of a run: sizes and number formats are those of the files.
+
+SIZES = {  # layers, heads, width of all heads together, hidden width of the MLP
+    "llama": (3, 4, 32, 48),
+    "qwen3": (3, 4, 48, 48),
+    "gemma": (3, 4, 32, 48),
+    "opt": (2, 4, 32, 48),
+    "bloom": (2, 8, 48, 128),  # not stated: the usual one of SwiGLU, 8/3 of the width in steps of 32
+    "gpt2": (2, 4, 32, 96),
+}
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_the_sizes_of_a_run_are_those_of_the_checkpoint(family: str, tmp_path: Path, corpus: str) -> None:
+    folder = make(family, tmp_path / family)
+    config, vocab = checkpoint_config(Wish(str(folder), corpus), CPU)
+    shape = config.model
+    assert (shape.layers, shape.heads, shape.width, shape.mlp) == SIZES[family]
+    assert (config.length, vocab) == (64, 320)
+    assert config.checkpoint is not None
+    assert config.checkpoint.parameters == sum(x.numel() for x in load_file(folder / "model.safetensors").values())
+    assert config.checkpoint.name == family
+
+
+def largest_in(dtype: torch.dtype) -> Callable[[Tensors], None]:
+    """Most numbers in one format, and most tensors in float32."""
+
+    def change(tensors: Tensors) -> None:
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            if name in tensors:
+                tensors[name] = tensors[name].to(dtype)
+        for name in [name for name in tensors if "mlp" in name or "o_proj" in name]:
+            tensors[name] = tensors[name].to(dtype)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("stored", "device", "asked", "expected"),
+    [
+        (torch.float32, "cpu", "auto", "float32"),
+        (torch.bfloat16, "cpu", "auto", "bfloat16"),
+        (torch.float16, "cpu", "auto", "float32"),  # slow on CPUs
+        (torch.float16, "cuda", "auto", "float16"),
+        (torch.float16, "cpu", "float16", "float16"),
+        (torch.float32, "cpu", "bfloat16", "bfloat16"),
+    ],
+)
+def test_the_number_format_is_that_of_most_numbers(
+    llama: Path, corpus: str, stored: torch.dtype, device: str, asked: str, expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("poscli.checkpoints.run.unaffordable", lambda size, _: sizes.append(size))
+    sizes: list[float] = []
+    change_weights(llama, largest_in(stored))
+    config, _ = checkpoint_config(Wish(str(llama), corpus, precision=asked), torch.device(device))
+    assert config.precision == expected
+    assert config.checkpoint is not None
+    assert sizes == [config.checkpoint.parameters * (4 if expected == "float32" else 2)]  # bytes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rope_theta": 5100.0},
+        {"sliding_window": 22, "model_type": "mistral"},
+        {"partial_rotary_factor": 0.5},
+        {"rope_scaling": {"type": "linear", "factor": 1.02}},
+    ],
+)
+def test_positions_that_differ_a_little_from_the_stock_models_are_noticed(llama: Path, wrong: dict[str, Any]) -> None:
+    config = json.loads((llama / "config.json").read_text())
+    load(llama, architecture(config), CPU, None)
+    with pytest.raises(DataError, match="the logits differ from those of transformers"):
+        load(llama, architecture(config | wrong), CPU, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "falcon-alibi", "gpt2"])
+def test_half_precision_is_within_its_rounding(tmp_path: Path, family: str, dtype: torch.dtype) -> None:
+    folder = make(family, tmp_path / family)
+    config = json.loads((folder / "config.json").read_text())
+    model = load(folder, architecture(config), CPU, dtype)
+    exact = load(folder, architecture(config), CPU, torch.float32)
+    ids_BT = torch.arange(64)[None] * 37 % 320
+    assert next(model.stock.parameters()).dtype == dtype
+    with torch.inference_mode():
+        found, expected = model(ids_BT).float(), exact(ids_BT)
+    assert (found - expected).square().mean().sqrt() < 0.1 * expected.std()
+
+
+def test_a_held_checkpoint_is_loaded_again_where_its_length_or_its_weights_differ(tmp_path: Path, corpus: str) -> None:
+    folder = make("gpt2", tmp_path / "gpt2")
+    config = config_of(folder, corpus)
+    with held():
+        first = load_checkpoint(config, CPU)
+        shorter = load_checkpoint(config.model_copy(update={"length": 32}), CPU)
+        assert (first.shape.length, shorter.shape.length) == (64, 32)
+        with pytest.raises(Unsupported, match="32 positions"):
+            shorter(torch.zeros(1, 33, dtype=torch.long))
+        change_weights(folder, lambda tensors: tensors["transformer.wte.weight"].mul_(2.0))
+        changed = load_checkpoint(config_of(folder, corpus), CPU)
+        assert not torch.equal(changed.stock.transformer.wte.weight, first.stock.transformer.wte.weight)
+
+
+@pytest.mark.parametrize("length", [8, 47])
+@pytest.mark.parametrize(
+    ("family", "key"), [("gpt2", "n_positions"), ("opt", "max_position_embeddings"), ("mpt", "max_seq_len")]
+)
+def test_a_model_of_few_positions_can_be_loaded(
+    tmp_path: Path, corpus: str, family: str, key: str, length: int
+) -> None:
+    config = config_of(make(family, tmp_path / family, **{key: length}), corpus)
+    assert load_checkpoint(config, CPU).shape.length == length

@@ -77,6 +77,33 @@ def test_own_positions_give_the_stock_logits(family: str, tmp_path: Path) -> Non
         assert apart(ours(tokens(length)), expected) < ROUNDING, (length, ours.architecture.spec)
 
 
+# Settings that change attention and not positions, each of which is off in FAMILIES.
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "falcon with groups": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon with many heads of keys": ("falcon", {"multi_query": False, "parallel_attn": False}),
+    "mpt that clips": ("mpt", {"attn_config": {"clip_qkv": 0.5}}),
+    "mpt with a scale": ("mpt", {"attn_config": {"softmax_scale": 0.9}}),
+    "bloom with another residual": ("bloom", {"apply_residual_connection_post_layernorm": True}),
+    "olmo that clips": ("olmo", {"clip_qkv": 0.5}),
+    "phi with norms": ("phi", {"qk_layernorm": True}),
+    "gpt_neox in sequence": ("gpt_neox", {"use_parallel_residual": False, "rotary_pct": 0.5}),
+    "opt with norms behind": ("opt", {"do_layer_norm_before": False}),
+    "gemma3 with a cap on logits": ("gemma3", {"final_logit_softcapping": 2.0}),
+    "qwen3 with one head of keys": ("qwen3", {"num_key_value_heads": 1}),
+    "llama with wide heads": ("llama", {"head_dim": 12, "attention_bias": True}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_settings_of_attention_leave_the_logits_those_of_the_stock_model(name: str, tmp_path: Path) -> None:
+    family, changes = OPTIONS[name]
+    theirs, ours = stock(family, tmp_path, **changes)
+    plain, _ = stock(family, tmp_path / "plain")
+    expected = theirs(input_ids=tokens(LENGTH), use_cache=False).logits
+    assert apart(ours(tokens(LENGTH)), expected) < ROUNDING
+    assert apart(plain(input_ids=tokens(LENGTH), use_cache=False).logits, expected) > 0.01  # the setting does something
+
+
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_each_scaling_gives_the_stock_logits(family: str, scaling: str, tmp_path: Path) -> None:

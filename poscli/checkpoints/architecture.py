@@ -43,7 +43,7 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
     """
     kind = kind_of(config)
     width, heads = whole(config, WIDTH, most=MOST_SIZE), whole(config, HEADS, most=MOST_SIZE)
-    head_width = whole(config, ("head_dim",), width // heads, MOST_SIZE)
+    head_width = whole(config, ("head_dim",), kind.head_width or width // heads, MOST_SIZE)
     if not head_width:
         raise DataError(f"config.json says {width} channels and {heads} heads, which leaves no channel for a head")
     given = length or whole(config, LENGTH, kind.length)

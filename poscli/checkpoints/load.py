@@ -17,7 +17,7 @@ from poscli.equation.composed import Composed
 from poscli.specs import build, parse
 from poscli.system.errors import DataError
 
-CHECKED_TOKENS = 48  # of the text on which both are compared
+CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
 # The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
 # the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
 ROUNDING, LEAST = 16, 1e-3
@@ -29,7 +29,8 @@ def load(folder: Path, architecture: Architecture, device: torch.device, dtype: 
     DataError if transformers cannot read it, or if its logits are others once poscli computes the positions.
     """
     stock = stock_model(folder, dtype, device)
-    tokens_BT = torch.arange(CHECKED_TOKENS, device=device)[None] * 37 % architecture.vocab
+    count = min(CHECKED_TOKENS, architecture.length)
+    tokens_BT = torch.arange(count, device=device)[None] * 37 % architecture.vocab
     expected = stock_logits(stock, tokens_BT, folder)
     model = adopted(stock, architecture)
     with torch.inference_mode():

@@ -23,7 +23,10 @@ class Kind(ABC):
     """How model types state their positions in config.json."""
 
     name: ClassVar[str]  # for people, such as "rotary"
-    length: int | None = None  # what transformers takes for the trained length where config.json has none
+    # What transformers takes where config.json has no such key.
+    length: int | None = None  # tokens of the longest input
+    heads_of_keys: int | None = None  # None: as many as heads of queries
+    head_width: int | None = None  # None: the model's width over its heads
 
     @abstractmethod
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[Layer]:
@@ -34,4 +37,4 @@ class Kind(ABC):
 
     def kv_heads(self, config: Config, heads: int) -> int:
         """The number of heads of keys and values, each of which serves several heads of queries."""
-        return whole(config, ("num_key_value_heads",), heads)
+        return whole({"num_key_value_heads": self.heads_of_keys, **config}, ("num_key_value_heads",), heads)

@@ -29,7 +29,7 @@ def from_max_window_layers(config: Config, count: int) -> list[str]:
 
 def every_sixth_global(config: Config, count: int) -> list[str]:
     """Gemma 3: five local layers, then a global one, or `layer_types`; another rhythm is `sliding_window_pattern`."""
-    pattern = whole(config, ("sliding_window_pattern", "_sliding_window_pattern"), 6)
+    pattern = whole(config, ("sliding_window_pattern",), 6)  # `_sliding_window_pattern` is written, and not read
     return items(config, "layer_types") or [LOCAL if (n + 1) % pattern else GLOBAL for n in range(count)]
 
 
@@ -101,12 +101,15 @@ FALCON = Rotary(length=2048, types=without_window)
 
 ROTARY: dict[str, Kind] = {
     "llama": Rotary(length=2048, types=without_window),
-    "mistral": Rotary(length=131072, window=4096),
-    "qwen2": Rotary(length=32768, types=from_max_window_layers, window=4096),
-    "qwen3": Rotary(length=32768, types=from_max_window_layers, window=4096),
-    "gemma": Rotary(length=8192, types=without_window),
+    "mistral": Rotary(length=131072, heads_of_keys=8, window=4096),
+    "qwen2": Rotary(length=32768, heads_of_keys=32, types=from_max_window_layers, window=4096),
+    "qwen3": Rotary(
+        length=32768, heads_of_keys=32, head_width=128, types=from_max_window_layers, window=4096,
+    ),
+    "gemma": Rotary(length=8192, heads_of_keys=16, head_width=256, types=without_window),
     "gemma3_text": Rotary(
-        length=131072, rope=Rope(theta=1e6), local_theta=1e4, types=every_sixth_global, window=4096,
+        length=131072, heads_of_keys=4, head_width=256, rope=Rope(theta=1e6), local_theta=1e4,
+        types=every_sixth_global, window=4096,
         refused=("attn_logit_softcapping", "use_bidirectional_attention"),
     ),
     "olmo": Rotary(length=2048, types=without_window),
@@ -114,7 +117,7 @@ ROTARY: dict[str, Kind] = {
     "phi": Rotary(length=2048, rope=Rope(fraction=0.5), types=without_window),
     "phi3": Rotary(length=4096),
     "gpt_neox": Rotary(length=2048, rope=Rope(fraction=0.25), types=without_window),
-    "smollm3": Rotary(length=32768, rope=Rope(theta=2e6), types=where_not_rotated, skips=True),
-    "starcoder2": Rotary(length=4096),
+    "smollm3": Rotary(length=32768, heads_of_keys=4, rope=Rope(theta=2e6), types=where_not_rotated, skips=True),
+    "starcoder2": Rotary(length=4096, heads_of_keys=2),
     "granite": Rotary(length=2048, types=without_window),
 }  # fmt: skip
