@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from toys import ALTERNATING, COMPOSITES, HEADS, VOCAB, WIDTH, draw, model, perturbed, tokens, wide
 
 from poscli.config.run import ModelConfig, RunConfig
-from poscli.encodings import names
+from poscli.encodings import Encoding, names
 from poscli.equation import Operands, Unsupported
 from poscli.equation.reference import reference, scores, weights
 from poscli.evaluation.why import dilution, key_tokens, receptive, saturation
@@ -117,6 +117,8 @@ def test_a_stride_of_one_shows_the_whole_window_to_every_scored_token(monkeypatc
     assert exact.losses(Recaller(20), 20) == pytest.approx(UNKNOWN, abs=1e-5)
     monkeypatch.setattr("poscli.evaluation.why.sample.PASS_TOKENS", 16)  # less than a window: one at a time
     assert exact.losses(Recaller(19), 20) == pytest.approx(RIGHT, abs=1e-5)
+    enough = replace(sample, stride=1, length=24)  # the first of the 4 scored tokens has 20 before it
+    assert enough.losses(Recaller(19), 20) == pytest.approx(RIGHT, abs=1e-5)
     crowded = replace(sample, stride=1, length=21)  # too short for windows that end before the last token
     assert crowded.losses(Recaller(19), 20).shape == (2, 4)
     assert crowded.losses(Recaller(19), 20) == pytest.approx(some)
@@ -148,6 +150,51 @@ def test_saturation_counts_the_targets_that_count_and_survives_infinite_losses()
     assert math.isnan(rows[-1]["nll"])
     assert rows[-1]["saturates_at"] == 32
     assert saturation.saturation(Recaller(19), sample_of(TWENTY, [(0, 9)], [(0, n) for n in range(1, 10)])) == []
+
+
+class Told(Sample):
+    """A sample whose losses are those of a table, by window: the same for every token, or one for each window read."""
+
+    table: dict[int, object]
+
+    def losses(self, model: object, window: int) -> np.ndarray:
+        return np.broadcast_to(np.array(self.table[window]).reshape(-1, 1), (len(self.spans), self.scored))
+
+
+def told(sample: Sample, table: dict[int, object]) -> Sample:
+    made = Told(**vars(sample))
+    object.__setattr__(made, "table", table)
+    return made
+
+
+@pytest.mark.parametrize(("excess", "at"), [(0.0099, 16), (0.0101, 32)])
+def test_a_window_within_a_hundredth_of_a_bit_is_as_good_as_the_best(excess: float, at: int) -> None:
+    nats = {1: 9.0, 2: 8.0, 4: 7.0, 8: 6.0, 16: 2 + excess * math.log(2), 32: 2.0, 64: 2.5}
+    rows = saturation.saturation(Recaller(19), told(sample_of(TWENTY, [(0, 100)]), nats))
+    assert {row["saturates_at"] for row in rows} == {at}
+    assert [row["excess"] for row in rows] == pytest.approx([loss - 2 for loss in nats.values()])
+
+
+def test_intervals_are_of_what_the_column_says() -> None:
+    """Six documents of known differences: an interval lies within them and around their mean."""
+    texts = [periodic(20, (1, 2, 3)) for _ in range(6)]
+    sample = sample_of(texts, [(n, 100) for n in range(6)])
+    harm = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    nats = {window: 5.0 + harm for window in (1, 2, 4, 8, 16, 64)} | {32: np.full(6, 5.0)}
+    for row in saturation.saturation(Recaller(19), told(sample, nats)):
+        if row["window"] == 32:
+            assert (row["excess_low"], row["excess_high"]) == (0, 0)
+        else:
+            assert 0.1 < row["excess_low"] < 0.3 < row["excess"] < 0.4 < row["excess_high"] < 0.6
+
+
+def test_an_interval_of_the_gradient_is_over_documents() -> None:
+    """Windows of five documents that end at one place are five documents, and of one document one."""
+    texts = [periodic(20, (1, 2, 3)) for _ in range(5)]
+    apart = receptive.gradient_rows(Recaller(3), sample_of(texts, [(n, 100) for n in range(5)]))
+    assert not any(math.isnan(row["low"]) for row in apart)
+    alone = receptive.gradient_rows(Recaller(3), sample_of(texts, [(0, 100 + n) for n in range(5)]))
+    assert all(math.isnan(row["low"]) for row in alone)
 
 
 def test_a_window_without_room_for_the_scored_tokens_is_left_out() -> None:
@@ -324,6 +371,48 @@ def test_the_numbers_of_a_layer_by_hand() -> None:
     assert not by_head(rows, 16, "far_mass").any()
 
 
+def test_rows_are_by_window_layer_and_head_counted_from_1() -> None:
+    """Only the second layer's first head has queries; all others attend evenly."""
+    made = trained("none")
+    rest = torch.ones(WIDTH, dtype=torch.bool)
+    for layer, attention in enumerate(made.attention):
+        rest[: WIDTH // HEADS] = layer == 0
+        attention.q.weight[rest] = 0
+    rows = dilution.dilution(made, sample_of(RANDOM, SPANS))
+    keys = [(row["window"], row["layer"], row["head"]) for row in rows]
+    assert keys == [(window, n, head) for window in (16, 32, 64) for n in (1, 2) for head in range(1, HEADS + 1)]
+    uneven = {key for key, row in zip(keys, rows, strict=True) if row["entropy"] < 1 - 1e-6}
+    assert uneven == {(window, 2, 1) for window in (16, 32, 64)}
+
+
+class Signed(Encoding):
+    """Weights 2 and -2 in turn."""
+
+    def weights(self, s_BHTS: Tensor) -> Tensor:
+        signs = 4 * (torch.arange(s_BHTS.shape[-1]) % 2) - 2
+        return torch.where(s_BHTS > -math.inf, signs.to(s_BHTS.dtype), 0)
+
+
+def test_weights_that_are_negative_or_do_not_sum_to_1_are_shares_of_their_sizes() -> None:
+    rows = dilution.dilution(trained("test_context_use:Signed"), sample_of(RANDOM, SPANS))
+    for window in (16, 32, 64):
+        assert by_head(rows, window, "entropy") == pytest.approx(1)
+        far = np.mean([max(0, seen - L) / seen for seen in range(window - 7, window + 1)])
+        assert by_head(rows, window, "far_mass") == pytest.approx(far)
+
+
+def test_of_a_window_with_fewer_tokens_than_are_scored_the_last_targets_count() -> None:
+    """24 targets are scored, of which the last 4 count: a window of 16 tokens shows 13 to 16 keys to these."""
+    made = trained("none")
+    for attention in made.attention:
+        attention.q.weight.zero_()
+    uncounted = [(0, 100 - n) for n in range(4, 24)]
+    rows = dilution.dilution(made, sample_of(RANDOM, [(0, 100)], uncounted, scored=24, train_length=4, length=16))
+    far = np.mean([(seen - 4) / seen for seen in range(13, 17)])
+    assert by_head(rows, 16, "far_mass") == pytest.approx(far)
+    assert by_head(rows, 8, "far_mass") == pytest.approx(np.mean([(seen - 4) / seen for seen in range(5, 9)]))
+
+
 @pytest.mark.parametrize("spec", ["window", "alibi+window(9)", "stick-breaking+window(12)"])
 def test_behind_a_window_nothing_is_far(spec: str) -> None:
     rows = dilution.dilution(trained(spec), sample_of(RANDOM, SPANS))
@@ -394,6 +483,31 @@ def test_a_key_token_falls_by_two_nats_and_ends_below_two() -> None:
     ]  # the first does not count
     counting = Given(**vars(sample_of(TWENTY, [(0, 140)], length=128, scored=5)))
     assert key_tokens.key_tokens(judge, counting).tolist() == [[True, True, False, False, True]]
+
+
+def test_a_judge_reads_8_times_the_training_length_whatever_the_longest_window_is() -> None:
+    """A judge that is right from 200 tokens on finds no key tokens with 8 L = 128, and one from 100 on finds all."""
+    text = periodic(220, tuple(np.random.default_rng(0).integers(1, PIECES, 220).tolist()), 500)
+    sample = sample_of([text], [(0, 480)], length=256)
+    assert not key_tokens.key_tokens(Recaller(219, length=256), sample).any()
+    near = sample_of(TWENTY, [(0, 140)], length=128)
+    assert key_tokens.key_tokens(Recaller(19, length=128), near).all()
+
+
+def test_targets_that_do_not_count_are_of_no_kind() -> None:
+    sample = sample_of(TWENTY, [(0, 140), (1, 140)], [(0, n) for n in range(130, 141)], length=128, scored=16)
+    key = np.arange(32).reshape(2, 16) % 2 == 0
+    rows = key_tokens.key_token_rows(Recaller(19), sample, key & sample.text.counts(sample.spans, 16))
+    assert [(row["kind"], row["tokens"]) for row in rows] == [("key", 3 + 8), ("other", 2 + 8)]
+
+
+def test_key_tokens_are_scored_with_the_longest_window() -> None:
+    """A model that looks 199 tokens back is right with a window of 256 and guesses with 128."""
+    text = periodic(200, tuple(range(1, PIECES)), 600)
+    sample = sample_of([text, text], [(0, 500), (1, 520)], length=256, scored=16)
+    own, _ = key_tokens.key_token_rows(Recaller(199), sample, np.ones((2, 16), dtype=bool))
+    assert own["nll"] == pytest.approx(RIGHT, abs=1e-5)
+    assert own["nll_crop"] == pytest.approx(UNKNOWN, abs=1e-5)
 
 
 def test_the_loss_on_key_tokens() -> None:

@@ -13,10 +13,14 @@ import pytest
 import torch
 from cli_runner import cli
 from torch import Tensor, nn
+from torch.nn import functional as F
 from toys import EVERYWHERE, wide
 
 from poscli.encodings import Encoding, Shape, get
+from poscli.equation import Unsupported
 from poscli.verify import CHECKS, verify
+from poscli.verify.checks import Failed
+from poscli.verify.subject import Subject
 
 ALIBI = get("alibi")
 
@@ -183,6 +187,210 @@ def test_a_broken_encoding_fails_its_check_with_a_hint(cls: type, check: str) ->
 
 def test_every_check_refuses_some_encoding() -> None:
     assert {check.name for check in CHECKS} == set(BROKEN.values())
+
+
+# Faults that are small, or that show under one condition only. Each must fail its check, for the reason it has.
+
+
+class PeekingByOne(Encoding):
+    """Adds a hundredth of the next value."""
+
+    def value(self, v_BHSD: Tensor, pos: Tensor) -> Tensor:
+        return v_BHSD + F.pad(v_BHSD, (0, 0, 0, 1))[:, :, 1:] / 100
+
+
+class WrongAtOneStep(Encoding):
+    """Differs where six tokens are known, which no forward over sixteen tokens shows."""
+
+    def value(self, v_BHSD: Tensor, pos: Tensor) -> Tensor:
+        return v_BHSD * (1.01 if v_BHSD.shape[2] == 6 else 1)
+
+
+class Penalty(Encoding):
+    """A right bias, r_h (i - j), whose fast form the subclasses get wrong."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.r = nn.Parameter(torch.ones(shape.heads))
+
+    def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return -self.r[:, None, None] * (i[:, None] - j)
+
+
+class FastButInexact(Penalty):
+    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return self.bias(i, j, f_i, f_j) * 1.001
+
+
+class FastWithoutGradient(Penalty):
+    """Right but for the gradient of r."""
+
+    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return self.bias(i, j, f_i, f_j).detach() + 0 * self.r[:, None, None]
+
+
+class FastInTrainingOnly(Penalty):
+    """Wrong where no gradient is wanted."""
+
+    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return self.bias(i, j, f_i, f_j) * (1 if torch.is_grad_enabled() else 1.01)
+
+
+class FastForWholeTextsOnly(Penalty):
+    """Wrong for the last five queries of sixteen, if they come by themselves."""
+
+    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return self.bias(i, j, f_i, f_j) * (1.01 if int(i[0]) == 11 and len(i) == 5 else 1)
+
+
+class Slight(Encoding):
+    """Adds a hundredth of a function of the position."""
+
+    def embed(self, x_BTW: Tensor, pos: Tensor, ids_BT: Tensor) -> Tensor:
+        return x_BTW + pos[:, None].cos() / 100
+
+
+class Parity(Encoding):
+    """Tells even positions from odd ones, which only an odd shift shows."""
+
+    def embed(self, x_BTW: Tensor, pos: Tensor, ids_BT: Tensor) -> Tensor:
+        return x_BTW + (pos % 2)[:, None]
+
+
+class Border(Encoding):
+    """Changes at position 200."""
+
+    def embed(self, x_BTW: Tensor, pos: Tensor, ids_BT: Tensor) -> Tensor:
+        return x_BTW + (pos >= 200)[:, None]
+
+
+class Columns(Encoding):
+    """Depends on the column of a cell."""
+
+    axes, coordinate, least = 2, 1, 1
+
+    def embed(self, x_BTW: Tensor, pos: Tensor, ids_BT: Tensor) -> Tensor:
+        return x_BTW + pos[:, self.coordinate].clamp(min=self.least)[:, None].cos()
+
+
+class Rows(Columns):
+    coordinate = 0
+
+
+class FarColumns(Columns):
+    least = 100
+
+
+class FarRows(Rows):
+    least = 100
+
+
+class SteepFarAway(Encoding):
+    """A term that is 0, and whose gradient overflows at distances above 100."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.r = nn.Parameter(torch.ones(shape.heads))
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        zero = (self.r - self.r.detach())[:, None]
+        return torch.where(d > 100, zero * 1e30 * 1e30, zero)
+
+
+class Counted(ALIBI):
+    """Every model differs from the one before."""
+
+    made = 0
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        Counted.made += 1
+        self.factor = Counted.made
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        return super().distance_bias(d) * self.factor
+
+
+class Drawing(Encoding):
+    """Draws a number and does not use it."""
+
+    def value(self, v_BHSD: Tensor, pos: Tensor) -> Tensor:
+        torch.rand(())
+        return v_BHSD
+
+
+FAULTS: list[tuple[type[Encoding], str, str]] = [
+    (PeekingByOne, "causality", "changing tokens 16 to 31 changes the logits before them"),
+    (WrongAtOneStep, "decoding", "away from the full forward"),
+    (FastButInexact, "engines", "output is .* off"),
+    (FastWithoutGradient, "engines", r"dencoding\.r is .* off"),
+    (FastInTrainingOnly, "engines", "output is .* off"),
+    (FastForWholeTextsOnly, "engines", "output is .* off"),
+    (Slight, "shift", "farther on, attention changes by"),
+    (Parity, "shift", "^1 token farther on"),
+    (Border, "shift", "^256 tokens farther on"),
+    (Rows, "shift", "^1 rows farther on"),
+    (Columns, "shift", "^1 columns farther on"),
+    (FarRows, "shift", "^256 rows farther on"),
+    (FarColumns, "shift", "^256 columns farther on"),
+    (Exploding, "16x", "logits at 256 tokens, trained for 16, are not finite"),
+    (SteepFarAway, "16x", r"the gradient of .*\.r at 256 tokens is not finite"),
+    (Random, "determinism", "two forwards of one model differ"),
+    (Counted, "determinism", "two models of one seed differ"),
+    (Drawing, "determinism", "draws from torch's global stream"),
+    (Unreached, "learning", "idle has no gradient"),
+    (Rooted, "learning", r"\.r has a gradient that is not finite"),
+]
+RUN = {check.name: check.run for check in CHECKS}
+
+
+def everywhere(cls: type[Encoding]) -> list[str]:
+    """Specs that use a class in every layer, and, unless it acts on the embedding, in every second one."""
+    return [of(cls)] + [f"none|{of(cls)}"] * (cls.embed is Encoding.embed)
+
+
+@pytest.mark.parametrize(("cls", "check", "reason"), FAULTS, ids=lambda x: x.__name__ if isinstance(x, type) else "")
+def test_a_fault_of_any_layer_fails_its_check_for_the_reason_it_has(
+    cls: type[Encoding], check: str, reason: str
+) -> None:
+    for spec in everywhere(cls):
+        with pytest.raises(Failed, match=reason):
+            RUN[check](Subject(spec, 0))
+
+
+class Cliff(Encoding):
+    """Not finite from position 300 on, by the blank that is named."""
+
+    def cliff(self, pos: Tensor) -> Tensor:
+        return torch.where(pos >= 300, math.inf, 1.0)
+
+
+class CliffOfQueries(Cliff):
+    def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
+        return q_BHTD * self.cliff(pos)[:, None].to(q_BHTD.dtype)
+
+
+class CliffOfEmbeddings(Cliff):
+    def embed(self, x_BTW: Tensor, pos: Tensor, ids_BT: Tensor) -> Tensor:
+        return x_BTW * self.cliff(pos)[:, None].to(x_BTW.dtype)
+
+
+class CliffOfTemperatures(Cliff):
+    def temperature(self, n: Tensor) -> Tensor:
+        return self.cliff(n - 1)[None]
+
+
+class Refusing(Encoding):
+    def positions(self, index: Tensor) -> Tensor:
+        if len(index) > 300:
+            raise Unsupported("300 tokens at most")
+        return index
+
+
+@pytest.mark.parametrize("cls", [CliffOfQueries, CliffOfEmbeddings, CliffOfTemperatures, Refusing])
+def test_the_longest_finite_text_is_found_to_the_token(cls: type[Encoding]) -> None:
+    for spec in everywhere(cls):
+        assert RUN["range"](Subject(spec, 0)) == "float16 300, bfloat16 300, float32 300 tokens"
 
 
 def test_a_crash_is_a_finding_with_its_line() -> None:
