@@ -99,11 +99,18 @@ def checkpoint(
 
 @takes(ExtrapolateRequest)
 def extrapolate(
-    run: Run, *, judge: Run | None = None, smoke: bool = False, device: str = "auto", **options: Any
+    run: Run,
+    *,
+    judge: Run | None = None,
+    smoke: bool = False,
+    device: str = "auto",
+    force: bool = False,
+    **options: Any,
 ) -> Measured:
     """Evaluate a trained run at 1, 2, 4, ... times its training length; what was measured before is not repeated.
 
     `judge` is a run that says which tokens need long context, for `why=True`; `smoke` scores only a few hundred tokens.
+    A damaged evaluation is made again; `force` makes any evaluation again, and leaves the trained model as it is.
     """
     plugins.forget_edited()
     request, where = read(ExtrapolateRequest, options, "extrapolate"), device_of(device)
@@ -113,7 +120,7 @@ def extrapolate(
         chosen = runs_as(with_known_plugins([run], strict=True), request, strict=True)
         setups = [EvaluationSetup(each, task, settings_of(each.config, request, smoke), where) for each in chosen]
         with held():
-            tables = [evaluate(each) for each in setups]
+            tables = [evaluate(each, force=force) for each in setups]
         for each in setups if request.why else []:
             explain(each, judge)
     return Measured.of(tables)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from poscli.report import About, Report, build_report, collect, trained_runs, trained_tokens, write_site
+from poscli.report.collect import refuse_damaged
 from poscli.report.comparison import compare_named
 from poscli.report.explain import explanations
 from poscli.report.formats import known_formats
@@ -20,7 +21,7 @@ from poscli.tasks import task_columns
 
 
 def runs(out: str | Path = "results") -> list[Run]:
-    """Every run in a folder of results, oldest first."""
+    """Every run in a folder of results, oldest first; a note names each that is damaged and left out."""
     return list_runs(Path(out) / "runs")
 
 
@@ -60,7 +61,8 @@ def compare(
     task with right answers, of the accuracy. A run is named by its id or the beginning of it. `word` says
     better, worse or within noise.
     """
-    tables = collect(Path(out) / "runs")
+    tables = collect(Path(out) / "runs", task_columns())
+    refuse_damaged(tables, first, second)
     return compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)[0]
 
 
@@ -89,7 +91,9 @@ def report(
         baseline=baseline,
         trained=trained_tokens(folder / "runs"),
         runs=trained,
-        about=About(explained=explanations(tables.rows)),
+        about=About(
+            left_out=[f"{run}: {why}" for run, why in tables.left_out.items()], explained=explanations(tables.rows)
+        ),
         formats=known_formats(formats),
     )
     if site is not None:

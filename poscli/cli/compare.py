@@ -42,16 +42,22 @@ def compare(
 ) -> None:
     """Is one run better than another? Differences with intervals at every length: better, worse or within noise.
 
-    The losses are compared, or, of a task with right answers, the accuracies.
+    The losses are compared, or, of a task with right answers, the accuracies. Damaged runs are left out, and the exit
+    code is 3 then; without any other run it is 5.
     """
+    from poscli.cli.report import end
     from poscli.evaluation.estimates import FEWEST_SEEDS
     from poscli.report import collect, records
+    from poscli.report.collect import refuse_damaged
     from poscli.report.comparison import compare_named
     from poscli.report.terminal import comparison_table
+    from poscli.tasks import task_columns
 
-    rows, _, details = collect(out_ / "runs")
-    table, of_answers = compare_named(rows, details, first, second, protocol=protocol, corpus=corpus)
+    tables = collect(out_ / "runs", task_columns())
+    refuse_damaged(tables, first, second)
+    table, of_answers = compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)
     emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers)))
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
         items = "episodes" if of_answers else "documents"
         note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over {items} only, not over seeds")
+    end(tables)

@@ -46,6 +46,10 @@ Smoke = Annotated[
     bool, typer.Option("--smoke", help="Score only a few hundred tokens, to see whether everything runs.")
 ]
 
+Force = Annotated[
+    bool, typer.Option("--force", help="Evaluate again, whatever evaluation is there; the trained model stays.")
+]
+
 
 @from_model({"baselines": ("--baseline",), "protocols": ("--protocol",)})
 def extrapolate(
@@ -60,6 +64,7 @@ def extrapolate(
     smoke: Smoke = False,
     context_parallel: several.ContextParallel = False,
     dry_run: plan.DryRun = False,
+    force: Force = False,
     yes: plan.Yes = False,
     device: Device = "auto",
     out_: Out = Path("results"),
@@ -71,6 +76,7 @@ def extrapolate(
     the windows are shared out over the ranks.
     """
     from poscli.evaluation.why.explain import explain
+    from poscli.runs.run import opened_runs
 
     with several.joined(request, context_parallel, device) as own:
         judging = _judge(judge, request, out_ / "runs")
@@ -79,13 +85,13 @@ def extrapolate(
             request, run or [], enc or [], smoke, own, out_ / "runs"
         )
         work = several.prepare(work, context_parallel)
-        _announce(work, request, judging, dry_run=dry_run, yes=yes, json_=json_)
+        _announce(work, request, judging, force=force, dry_run=dry_run, yes=yes, json_=json_)
         if dry_run:
             return
-        tables = _evaluated(work)
+        tables = _evaluated(work, force=force)
         for each in work if request.why else []:
             explain(each, judging)
-        _show(tables, request, out_, json_)
+        _show(tables, request, out_, json_, complete=bool(run or model) or not opened_runs(out_ / "runs")[1])
 
 
 def _announce(
@@ -93,6 +99,7 @@ def _announce(
     request: ExtrapolateRequest,
     judge: Run | None,
     *,
+    force: bool,
     dry_run: bool,
     yes: bool,
     json_: bool,
@@ -103,7 +110,7 @@ def _announce(
     with together():
         if not ranks().first:
             return
-        jobs = _jobs(work, request, judge)
+        jobs = _jobs(work, request, judge, anew=force)
         plan.announce_longest(each.settings for each in work)
         if dry_run:
             plan.show(jobs, json_)
@@ -111,17 +118,19 @@ def _announce(
             plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
 
 
-def _jobs(work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None) -> list[PlannedJob]:
-    """What there is to do; UsageError if the judge cannot judge one of the runs."""
+def _jobs(
+    work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None, *, anew: bool
+) -> list[PlannedJob]:
+    """What there is to do, with `anew` all of it; UsageError if the judge cannot judge one of the runs."""
     from poscli.evaluation.why.explain import check_judge
     from poscli.sweep.planned import evaluations
 
     for each in work:
         check_judge(each.run, judge)
-    return evaluations(work, why=request.why, judge=judge)
+    return evaluations(work, why=request.why, judge=judge, anew=anew)
 
 
-def _evaluated(work: list[EvaluationSetup]) -> list[DataFrame]:
+def _evaluated(work: list[EvaluationSetup], *, force: bool) -> list[DataFrame]:
     """The tables of all evaluations, in which the encodings of a checkpoint share one copy of its weights."""
     from poscli.checkpoints.held import held
     from poscli.system.ranks import ranks, together
@@ -130,11 +139,11 @@ def _evaluated(work: list[EvaluationSetup]) -> list[DataFrame]:
     with held():
         with together():
             checkpoints.keep(work if ranks().first else [])
-        return [evaluate(each) for each in work]
+        return [evaluate(each, force=force) for each in work]
 
 
-def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json_: bool) -> None:
-    """Print the tables and the next command; exit code 3 if a run has no number at all."""
+def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json_: bool, *, complete: bool) -> None:
+    """Print the tables and the next command; exit code 3 if a run has no number at all, or was left out as damaged."""
     from poscli.evaluation.extrapolate import eval_records
     from poscli.report import terminal
     from poscli.system.ranks import ranks
@@ -142,7 +151,7 @@ def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json
     if ranks().first:
         emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
         note(f"next: poscli report{carried(out_)}")
-    if any((table["status"] != "ok").all() for table in tables):
+    if not complete or any((table["status"] != "ok").all() for table in tables):
         raise typer.Exit(PARTIAL)
 
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli.options import Json, Out
-from poscli.system.console import emit, out
-from poscli.system.errors import UsageError
+from poscli.system.console import emit, note, out
+from poscli.system.errors import PARTIAL, UsageError
 from poscli.system.registry import Registry
 from poscli.system.text import printable
 
@@ -42,20 +42,27 @@ def runs(
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """List every run with its state, its loss, and what is being done on it now."""
+    """List every run with its state, its loss, and what is being done on it now.
+
+    Damaged runs are named with the command that repairs them, and the exit code is 3; it is 5 if none can be read.
+    """
     from poscli.cli.watch import watch as keep_watching
-    from poscli.runs.run import list_runs
-    from poscli.runs.summary import run_summary
+    from poscli.runs.summary import run_summaries
 
     if watch and json_:
         raise UsageError("--watch is a screen for people, and --json a document: give one of them")
     if watch:
         keep_watching(out_ / "runs")
         return
-    rows = [run_summary(run) for run in list_runs(out_ / "runs")]
+    rows = run_summaries(out_ / "runs")
     columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated", "doing"]
     columns.append("machine")
     emit(json_, rows, lambda: _table(rows, columns, f"no runs in {out_ / 'runs'}; train one: poscli train --enc alibi"))
+    for row in rows:
+        if row["damaged"]:
+            note(f"{row['run_id']} is damaged: {row['damaged']}")
+    if any(row["damaged"] for row in rows):
+        raise typer.Exit(PARTIAL)
 
 
 @app.command()

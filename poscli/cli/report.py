@@ -11,6 +11,7 @@ import typer
 from poscli.cli import complete
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
+from poscli.system.errors import PARTIAL
 
 if TYPE_CHECKING:
     from poscli.runs.results import Tables
@@ -33,7 +34,10 @@ def report(
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Write report.html, report.md, summary.csv, tables.tex and the plots, and print the table."""
+    """Write report.html, report.md, summary.csv, tables.tex and the plots, and print the table.
+
+    Damaged runs are left out by name, and the exit code is 3 then; without any other run it is 5.
+    """
     from poscli.report import collect
     from poscli.report.formats import known_formats
     from poscli.tasks import task_columns
@@ -42,6 +46,7 @@ def report(
     tables = collect(out_ / "runs", task_columns())
     folder = to or out_ / "report"
     present(tables, folder, out_ / "runs", json_, mix=mix, baseline=baseline, formats=wanted, site=site)
+    end(tables)
 
 
 def present(
@@ -60,12 +65,13 @@ def present(
 ) -> None:
     """Write a report to the folder `to` and print its table; a JSON document has the values of `more`, too.
 
-    `title` and `description` are those of a suite. The runs in `failures`, if that is in `more`, are named as left out.
+    `title` and `description` are those of a suite. The runs in `failures`, if that is in `more`, are named as left out,
+    and so are those that are damaged.
     """
     from poscli.report import About, build_report, records, terminal, trained_runs, trained_tokens, write_site
     from poscli.report.explain import explanations
 
-    left_out = _left_out(more.get("failures", ()))
+    left_out = _left_out(more.get("failures", ())) + [f"{run}: {why}" for run, why in tables.left_out.items()]
     about = About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows))
     made = build_report(
         tables.rows,
@@ -81,9 +87,16 @@ def present(
     )
     files = made.files + (write_site(made, site, known) if site is not None else ())
     payload = {"summary": records(made.summary), "files": [str(path) for path in files], **more}
+    payload |= {"left_out": [{"run_id": run, "error": why} for run, why in tables.left_out.items()]}
     emit(json_, payload, lambda: terminal.show(made, out()))
     for path in files:
         note(f"wrote {path}")
+
+
+def end(tables: Tables) -> None:
+    """End with exit code 3 if damaged runs were left out."""
+    if tables.left_out:
+        raise typer.Exit(PARTIAL)
 
 
 def _left_out(failures: Sequence[dict[str, Any]]) -> list[str]:

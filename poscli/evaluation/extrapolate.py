@@ -22,8 +22,15 @@ from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
 from poscli.runs.details import DETAILS
 from poscli.runs.load import load_model, load_recalibrated
-from poscli.runs.results import Tables, evaluated_under, evaluation, write_evaluation
-from poscli.runs.run import Run
+from poscli.runs.results import (
+    Tables,
+    discard_evaluation,
+    evaluated_under,
+    evaluation,
+    fault_of,
+    write_evaluation,
+)
+from poscli.runs.run import EVALUATED, Run
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
@@ -54,24 +61,41 @@ def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = Fa
 
 
 def extrapolate(
-    run: Run, task: Task, settings: EvaluationSettings, device: torch.device, *, context_parallel: bool = False
+    run: Run,
+    task: Task,
+    settings: EvaluationSettings,
+    device: torch.device,
+    *,
+    context_parallel: bool = False,
+    force: bool = False,
 ) -> pd.DataFrame:
     """Evaluate a run at every length and write its tables, unless they were written under the same settings before.
 
-    Of several ranks, the first one holds the run's lock and writes, and the others read what it wrote.
+    Tables that are damaged or contradict each other are written again, after a note that says so. `force`: all is
+    measured again, whatever is there. Of several ranks, the first one holds the run's lock and writes, and the others
+    read what it wrote.
     """
     refuse_other_text(run, task)
     with ExitStack() as held:
         with together():
             if ranks().first:
                 held.enter_context(run.locked())
+                _clear(run, task, force=force)
             known = ranks().first and is_evaluated(run, settings)
         if not any_rank(known):
             rows = _evaluate(EvaluationSetup(run, task, settings, device, context_parallel))
             return evaluation(run, task.columns) if rows is None else rows
-        rows = evaluation(run, task.columns)  # before the note: a damaged table is an error, and nothing else
         note(f"{run.id} is evaluated already: nothing to do")
-        return rows
+        return evaluation(run, task.columns)
+
+
+def _clear(run: Run, task: Task, *, force: bool) -> None:
+    """Remove what says that a run is evaluated if it is damaged, which a note tells, or if it is to be made again."""
+    if force:
+        discard_evaluation(run)
+    elif fault := fault_of(run, task.columns):
+        note(f"{fault}: evaluating {run.id} again")
+        run.files.remove(EVALUATED)
 
 
 def refuse_other_text(run: Run, task: Task) -> None:
@@ -160,5 +184,5 @@ def _warn_of_overflow(model: LanguageModel, length: int) -> None:
 
 
 def is_evaluated(run: Run, settings: EvaluationSettings) -> bool:
-    """Whether a run's tables were made under these settings."""
-    return evaluated_under(run) == record_of(run, settings)
+    """Whether a run's tables were made under these settings, and are sound."""
+    return evaluated_under(run) == record_of(run, settings) and not fault_of(run)

@@ -28,7 +28,7 @@ from poscli.evaluation.sources import record_of
 from poscli.model.context_parallel import ContextParallel, refusal
 from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
-from poscli.runs.run import Run
+from poscli.runs.run import LOSSES, Run
 from poscli.runs.schema import FULL
 from poscli.system.console import note, warn_once
 from poscli.system.device import device_name
@@ -40,7 +40,6 @@ from poscli.system.ranks import LostRankError, SharedError, any_rank, gathered, 
 from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
 from poscli.tasks import Spans, Task
 
-FOLDER = "nll"  # of the losses, inside the run's folder
 PASS_TOKENS = 8192  # tokens in one forward pass; more are no faster on CPU and take more memory
 
 Measurements = dict[Measurement, Measured]
@@ -103,7 +102,7 @@ class Evaluation:
         measured = self._run(measurement, spans, progress, stop)
         with together():
             if measured.losses is not None:
-                self.setup.run.files.write(f"{FOLDER}/{measurement.file}", measured.content(self._key))
+                self.setup.run.files.write(f"{LOSSES}/{measurement.file}", measured.content(self._key))
         return measured
 
     @cached_property
@@ -114,7 +113,7 @@ class Evaluation:
 
     def _known(self, measurement: Measurement, spans: Spans) -> Measured | None:
         """A measurement that was made before; None if there is none, or its file is damaged."""
-        files, name = self.setup.run.files, f"{FOLDER}/{measurement.file}"
+        files, name = self.setup.run.files, f"{LOSSES}/{measurement.file}"
         if not files.has(name):
             return None
         try:

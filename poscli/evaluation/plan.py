@@ -10,11 +10,11 @@ from poscli.config.run import slug
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.losses import span_keys
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, pieces
-from poscli.runs.schema import FULL
+from poscli.runs.schema import CROP, FULL
 from poscli.system.errors import DataError, UsageError
 from poscli.tasks import HeldOut, Spans, Task
 
-PAIRED = "crop"  # the baseline whose loss minus the model's is the context gain
+PAIRED = CROP  # the baseline whose loss minus the model's is the context gain
 
 
 @dataclass(frozen=True, order=True)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,10 @@ from typing import Any
 import pandas as pd
 
 from poscli.config.run import PRESETS, ModelConfig, Recalibration, Recipe, RunConfig
+from poscli.runs.repair import command_line, evaluation_options
 from poscli.runs.results import evaluated_parts, evaluated_under, is_evaluated, training_log
-from poscli.runs.run import Run, list_runs
+from poscli.runs.run import Run, opened_runs
+from poscli.system.errors import CorruptError
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,13 @@ class Trained:
 
 
 def trained_runs(runs: Path) -> dict[str, Trained]:
-    """Every evaluated run in a folder by its id, post-hoc evaluations included."""
+    """Every evaluated run in a folder by its id, post-hoc evaluations included, without those that are damaged."""
     found: dict[str, Trained] = {}
-    for home in list_runs(Path(runs)):
-        log = training_log(home)
+    for home in opened_runs(Path(runs))[0]:
+        try:
+            log = training_log(home)
+        except CorruptError:
+            continue
         took = (int(log["tokens"].max()), training_seconds(log)) if len(log) else (0, float("nan"))
         for run in [*([home] if is_evaluated(home) else []), *evaluated_parts(home)]:
             found[run.id] = _trained(run, *took)
@@ -81,13 +85,13 @@ def reproduce(runs: Sequence[Trained]) -> str:
     run, seeds = runs[0], sorted({each.config.seed for each in runs})
     if run.config.checkpoint is not None:
         given = ["--corpus", run.config.corpus, "--length", run.config.length, "--precision", run.config.precision]
-        return _line("poscli", "extrapolate", "--model", run.config.checkpoint.source, *given, *_evaluation(run))
+        return command_line("poscli", "extrapolate", "--model", run.config.checkpoint.source, *given, *_evaluation(run))
     seed = str(seeds[0]) if len(seeds) == 1 else "$seed"
     encoding = run.trained_as or run.config.encoding
-    train = f"{_line('poscli', 'train', '--enc', encoding, *_training(run.config))} --seed {seed}"
+    train = f"{command_line('poscli', 'train', '--enc', encoding, *_training(run.config))} --seed {seed}"
     if len(seeds) > 1:
         train = f"for seed in {' '.join(map(str, seeds))}; do {train}; done"
-    return f"{train} && {_line('poscli', 'extrapolate', '--enc', encoding, *_evaluation(run))}"
+    return f"{train} && {command_line('poscli', 'extrapolate', '--enc', encoding, *_evaluation(run))}"
 
 
 def _training(config: RunConfig) -> list[object]:
@@ -114,26 +118,4 @@ def _shape(model: ModelConfig) -> list[object]:
 
 def _evaluation(run: Trained) -> list[object]:
     """The options of `poscli extrapolate` but for the encoding of the training."""
-    known = run.settings
-    words: list[object] = []
-    for option, name in (
-        ("--max-len", "max_len"),
-        ("--tokens", "tokens"),
-        ("--stride", "stride"),
-        ("--ngram", "ngram"),
-    ):
-        words += [option, known[name]] if name in known else []
-    if "ratios" in known:
-        words += ["--lengths", ",".join(f"{ratio:g}" for ratio in known["ratios"])]
-    for option, name in (("--baseline", "baselines"), ("--protocol", "protocols")):
-        words += [word for value in known.get(name, ()) for word in (option, value)]
-    if run.trained_as:
-        words += ["--as", run.config.encoding]
-    if run.recalibration is not None:
-        words += ["--recalibrate", run.recalibration.tokens]
-        words += ["--recalibrate-length", run.recalibration.length]
-    return words
-
-
-def _line(*words: object) -> str:
-    return " ".join(shlex.quote(str(word)) for word in words)
+    return evaluation_options(run.settings, run.config.encoding if run.trained_as else "", run.recalibration)

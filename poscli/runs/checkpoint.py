@@ -76,11 +76,13 @@ def steps(folder: Path) -> list[int]:
 def load(folder: Path, step: int) -> Checkpoint:
     """Read a checkpoint; CorruptError if a file is missing or differs from what was written."""
     path = folder / f"step-{step}"
-    model, optim, state = (_read(path, name) for name in (MODEL, OPTIM, STATE))
-    try:
-        return Checkpoint(tensors_from(model), tensors_from(optim), parse_object(state, path / STATE, CURE))
-    except SafetensorError as error:
-        raise CorruptError(f"{path} cannot be read ({error}); {CURE}") from error
+    state = parse_object(_read(path, STATE), path / STATE, CURE)
+    return Checkpoint(load_model(folder, step), _tensors(path, OPTIM), state)
+
+
+def load_model(folder: Path, step: int) -> dict[str, Tensor]:
+    """Read the model of a checkpoint alone, for whatever does not train; CorruptError if its file is damaged."""
+    return _tensors(folder / f"step-{step}", MODEL)
 
 
 def load_last(folder: Path) -> Checkpoint | None:
@@ -100,6 +102,24 @@ def is_whole(folder: Path, step: int) -> bool:
     except CorruptError:
         return False
     return True
+
+
+def last_with_model(folder: Path) -> int:
+    """The step of the last checkpoint whose model is whole; 0 if there is none."""
+    for step in reversed(steps(folder)):
+        try:
+            load_model(folder, step)
+        except CorruptError:
+            continue
+        return step
+    return 0
+
+
+def _tensors(path: Path, name: str) -> dict[str, Tensor]:
+    try:
+        return tensors_from(_read(path, name))
+    except SafetensorError as error:
+        raise CorruptError(f"{path / name} cannot be read ({error}); {CURE}") from error
 
 
 def _read(path: Path, name: str) -> bytes:

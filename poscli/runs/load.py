@@ -12,7 +12,7 @@ from poscli.model.transformer import Model
 from poscli.model.weights import load_weights
 from poscli.runs import checkpoint
 from poscli.runs.run import Run
-from poscli.system.errors import CorruptError, UsageError
+from poscli.system.errors import UsageError
 
 
 def load_model(run: Run, device: torch.device) -> LanguageModel:
@@ -50,13 +50,10 @@ def load_for_training(run: Run, device: torch.device) -> Model:
     trained = run.training if run.trained else run
     check_plugins(trained.config, trained.env)
     model = fresh_model(trained.config, trained.env["corpus"]["vocab"], device)
-    load_weights(model, checkpoint.load(trained.checkpoints, trained.config.steps).model)
+    load_weights(model, checkpoint.load_model(trained.checkpoints, trained.config.steps))
     return model
 
 
 def load_recalibrated(run: Run, model: Model) -> None:
     """Give the model of a post-hoc evaluation, under its encoding, the weights of its recalibration."""
-    last = checkpoint.load_last(run.checkpoints)
-    if last is None:
-        raise CorruptError(f"{run.checkpoints} holds no checkpoint that can be read; repeat the command that made it")
-    load_weights(model, last.model)
+    load_weights(model, checkpoint.load_model(run.checkpoints, run.steps))

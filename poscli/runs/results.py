@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from poscli.config.run import Recalibration
+from poscli.runs.agreement import contradiction
 from poscli.runs.details import DETAILS, OF_EVALUATION, OF_WHY
-from poscli.runs.run import EVAL, EVALUATED, EXPLAINED, POSITION, POSTHOC, TRAIN, Run, evaluated_as, open_run
+from poscli.runs.repair import DamagedEvaluation, damaged_part, part_of
+from poscli.runs.run import AGAIN, EVAL, EVALUATED, EXPLAINED, LOSSES, POSITION, POSTHOC, TRAIN, Run, open_run
 from poscli.runs.schema import (
     ADDED_COLUMNS,
     EVAL_COLUMNS,
@@ -25,10 +29,11 @@ from poscli.runs.schema import (
     table_text,
 )
 from poscli.runs.sealed import Sealed
-from poscli.system.errors import CorruptError
+from poscli.system.errors import CorruptError, ForeignError
 
 Rows = list[dict[str, Any]]
 
+SUMS = "sums"  # in eval.json and why.json: the SHA-256 of each table that was written with it
 TOKENIZER = "tokenizer"
 LATER = ADDED_COLUMNS | {TOKENIZER: EVAL_COLUMNS[TOKENIZER]}  # columns that tables of earlier versions lack
 
@@ -45,7 +50,7 @@ def training_log(run: Run) -> pd.DataFrame:
     """
     if run.config.checkpoint is not None or (not run.files.has(TRAIN) and run.status()["step"] == 0):
         return frame([], TRAIN_COLUMNS)
-    return parse_table(run.files.read(TRAIN), run.train_csv, TRAIN_COLUMNS)
+    return parse_table(run.files.read(TRAIN), run.train_csv, TRAIN_COLUMNS, cure=AGAIN)
 
 
 class Tables(NamedTuple):
@@ -54,30 +59,36 @@ class Tables(NamedTuple):
     rows: pd.DataFrame
     positions: pd.DataFrame
     details: Mapping[str, pd.DataFrame] = MappingProxyType({})
+    left_out: Mapping[str, str] = MappingProxyType({})  # damaged runs by id: what is wrong, and what repairs it
 
 
 def write_evaluation(run: Run, tables: Tables, settings: dict[str, Any]) -> None:
     """Write the tables of an evaluation. eval.json is removed first and written last: with it, the others are whole."""
     run.files.remove(EVALUATED)
-    run.files.write(POSITION, table_text(tables.positions))
-    _write_details(run, tables.details, OF_EVALUATION)
-    run.files.write(EVAL, table_text(tables.rows))
+    texts = {POSITION: table_text(tables.positions)} | _texts(tables.details, OF_EVALUATION)
+    texts[EVAL] = table_text(tables.rows)
     content: dict[str, Any] = {"encoding": run.config.encoding, "settings": settings}
     if run.recalibration:
         content["recalibration"] = run.recalibration.model_dump()
-    run.files.write(EVALUATED, json.dumps(content, indent=2) + "\n")
+    _write(run, texts, EVALUATED, content)
 
 
 def write_explanation(run: Run, tables: Mapping[str, pd.DataFrame], settings: dict[str, Any]) -> None:
     """Write the tables of --why, by the names of their files in DETAILS; why.json is written last."""
     run.files.remove(EXPLAINED)
-    _write_details(run, tables, OF_WHY)
-    run.files.write(EXPLAINED, json.dumps(settings, indent=2) + "\n")
+    _write(run, _texts(tables, OF_WHY), EXPLAINED, settings)
 
 
 def explained_under(run: Run) -> dict[str, Any] | None:
-    """The settings of the analyses whose tables are there; None if there are none."""
-    return run.files.read_object(EXPLAINED) if run.files.has(EXPLAINED) else None
+    """The settings of the analyses whose tables are there; None if there are none, or one of them is damaged."""
+    if not run.files.has(EXPLAINED):
+        return None
+    try:
+        explanations_of(run)
+        known = run.files.read_object(EXPLAINED)
+    except CorruptError:
+        return None
+    return {name: value for name, value in known.items() if name != SUMS}
 
 
 def is_evaluated(run: Run) -> bool:
@@ -85,9 +96,23 @@ def is_evaluated(run: Run) -> bool:
     return run.files.has(EVALUATED)
 
 
+def was_evaluated(run: Run) -> bool:
+    """Whether an evaluation was ever finished, also if its eval.json is missing now."""
+    return is_evaluated(run) or run.files.was_written(EVALUATED)
+
+
 def evaluated_under(run: Run) -> dict[str, Any] | None:
-    """The settings of the evaluation whose tables are there; None if there is none."""
-    return run.files.read_object(EVALUATED).get("settings") if is_evaluated(run) else None
+    """The settings of the evaluation whose tables are there; None if there is none, or its eval.json is damaged."""
+    try:
+        return run.files.read_object(EVALUATED).get("settings") if is_evaluated(run) else None
+    except CorruptError:
+        return None
+
+
+def discard_evaluation(run: Run) -> None:
+    """Forget an evaluation, its analyses and its stored losses, so that all are measured anew; the model stays."""
+    for name in (EVALUATED, EXPLAINED, *(f"{LOSSES}/{path.name}" for path in (run.folder / LOSSES).glob("*.parquet"))):
+        run.files.remove(name)
 
 
 def open_evaluated(folder: Path) -> Run:
@@ -95,44 +120,138 @@ def open_evaluated(folder: Path) -> Run:
     if folder.parent.name != POSTHOC:
         return open_run(folder)
     home = open_run(folder.parent.parent)
-    known = Sealed(folder, home.files.cure).read_object(EVALUATED)
-    how = Recalibration.model_validate(known["recalibration"]) if "recalibration" in known else None
-    run = evaluated_as(home, str(known.get("encoding")), how)
+    try:
+        known = Sealed(folder, AGAIN).read_object(EVALUATED)
+        run = part_of(home, known)
+    except (CorruptError, ValueError) as error:
+        fault = str(error).splitlines()[0].removesuffix(f"; {AGAIN}")
+        raise damaged_part(home, folder, fault) from error
     if run.folder != folder:
-        raise CorruptError(f"{folder} was renamed: it holds the evaluation of {run.folder.name}; {home.files.cure}")
+        raise ForeignError(f"{folder} was renamed: it holds the evaluation of {run.folder.name}; give it that name")
     return run
 
 
-def evaluated_parts(run: Run) -> list[Run]:
-    """The finished post-hoc evaluations of a trained run."""
+def part_folders(run: Run) -> list[Path]:
+    """The folders of the post-hoc evaluations of a trained run that were finished, damaged or not."""
     folders = sorted((run.folder / POSTHOC).glob("*"))
-    return [open_evaluated(folder) for folder in folders if (folder / EVALUATED).exists()]
+    return [folder for folder in folders if os.path.lexists(folder / EVALUATED) or os.path.lexists(folder / EVAL)]
+
+
+def evaluated_parts(run: Run) -> list[Run]:
+    """The post-hoc evaluations of a trained run that can be opened."""
+    found = []
+    for folder in part_folders(run):
+        with suppress(CorruptError):
+            found.append(open_evaluated(folder))
+    return found
 
 
 def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
     """The rows of eval.csv; `measures` are columns that tasks add, kept where the file has them."""
+    return _rows(run, run.files.read(EVAL), measures)
+
+
+def tables_of(run: Run, measures: Columns | None = None) -> Tables:
+    """The tables of the evaluation of a run, without those of --why.
+
+    DamagedEvaluation if a file is missing or not what was written, or if the tables contradict each other.
+    """
+    try:
+        check_evaluation(run)
+        rows = evaluation(run, measures)
+        positions = parse_table(run.files.read(POSITION), run.position_csv, POSITION_COLUMNS, cure=AGAIN)
+        details = {name: _detail(run, name) for name in OF_EVALUATION}
+    except DamagedEvaluation:
+        raise
+    except CorruptError as error:
+        raise _damaged(run, error) from error
+    file, fault = contradiction(rows, positions, details)
+    if file:
+        raise DamagedEvaluation(run, f"{run.folder / file} is wrong: {fault}")
+    return Tables(rows, positions, details)
+
+
+def check_evaluation(run: Run) -> None:
+    """DamagedEvaluation if a file of an evaluation is missing or not what was written. Contents are not compared."""
+    try:
+        sums = run.files.read_object(EVALUATED).get(SUMS, {})
+        for name in (EVAL, POSITION, *(f"{each}.csv" for each in OF_EVALUATION)):
+            if name in sums or name in (EVAL, POSITION) or run.files.was_written(name):
+                _check(run, name, sums, EVALUATED)
+    except CorruptError as error:
+        raise _damaged(run, error) from error
+
+
+def fault_of(run: Run, measures: Columns | None = None) -> str:
+    """What is wrong with the evaluation of a run, in words; "" if it is sound, or was never made."""
+    try:
+        if was_evaluated(run):
+            tables_of(run, measures)
+    except DamagedEvaluation as error:
+        return error.fault
+    return ""
+
+
+def explanations_of(run: Run) -> dict[str, pd.DataFrame]:
+    """The tables of --why by name, without rows where they were not made; DamagedEvaluation if one is damaged."""
+    try:
+        sums = run.files.read_object(EXPLAINED).get(SUMS, {}) if run.files.has(EXPLAINED) else {}
+        for name in sums:
+            _check(run, name, sums, EXPLAINED)
+        return {name: _detail(run, name) for name in OF_WHY}
+    except CorruptError as error:
+        raise _damaged(run, error, why=True) from error
+
+
+def all_tables(run: Run, measures: Columns | None = None) -> Tables:
+    """The tables of the evaluation of a run, with those of --why. DamagedEvaluation if one of them is damaged."""
+    tables = tables_of(run, measures)
+    return tables._replace(details={**tables.details, **explanations_of(run)})
+
+
+def joined(found: Sequence[Tables]) -> Tables:
+    """The tables of several evaluations as one of each kind."""
+    return Tables(
+        join_tables([tables.rows for tables in found], EVAL_COLUMNS),
+        join_tables([tables.positions for tables in found], POSITION_COLUMNS),
+        {name: join_tables([tables.details[name] for tables in found], DETAILS[name]) for name in DETAILS},
+    )
+
+
+def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:
+    """The tables of several evaluated runs, joined. DamagedEvaluation if a file is damaged."""
+    return joined([all_tables(run, measures) for run in runs])
+
+
+def _rows(run: Run, content: bytes, measures: Columns | None) -> pd.DataFrame:
     expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in LATER}
-    table = parse_table(run.files.read(EVAL), run.eval_csv, expected, LATER | (measures or {}))
+    table = parse_table(content, run.eval_csv, expected, LATER | (measures or {}), AGAIN)
     known = dict.fromkeys(ADDED_COLUMNS, "") | {TOKENIZER: run.tokenizer}
     return table.assign(**{n: pd.Series(text, table.index, "str") for n, text in known.items() if n not in table})
 
 
-def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:
-    """The tables of several evaluated runs, joined. CorruptError if a file is damaged."""
-    evals = [evaluation(run, measures) for run in runs]
-    positions = [parse_table(run.files.read(POSITION), run.position_csv, POSITION_COLUMNS) for run in runs]
-    details = {name: [_detail(run, name) for run in runs] for name in DETAILS}
-    return Tables(
-        join_tables(evals, EVAL_COLUMNS),
-        join_tables(positions, POSITION_COLUMNS),
-        {name: join_tables(tables, DETAILS[name]) for name, tables in details.items()},
-    )
+def _texts(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Columns]) -> dict[str, str]:
+    """The content of a file for every kind of table, so that one which is missing was deleted."""
+    return {f"{name}.csv": table_text(tables.get(name, frame([], columns))) for name, columns in kinds.items()}
 
 
-def _write_details(run: Run, tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Columns]) -> None:
-    """Write a table of every kind, so that one which is missing was deleted; a kind without a table has no rows."""
-    for name, columns in kinds.items():
-        run.files.write(f"{name}.csv", table_text(tables.get(name, frame([], columns))))
+def _write(run: Run, texts: Mapping[str, str], record: str, content: dict[str, Any]) -> None:
+    """Write tables, and then the file that says how they were made; it also holds their sums."""
+    for name, text in texts.items():
+        run.files.write(name, text)
+    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    run.files.write(record, json.dumps(content | {SUMS: sums}, indent=2) + "\n")
+
+
+def _check(run: Run, name: str, sums: Mapping[str, str], record: str) -> None:
+    """CorruptError if a table is missing or damaged, or is not the one that was written together with `record`."""
+    content = run.files.read(name)
+    if name in sums and hashlib.sha256(content).hexdigest() != sums[name]:
+        raise CorruptError(f"{run.folder / name} is not the table that {record} was written for; {AGAIN}")
+
+
+def _damaged(run: Run, error: CorruptError, *, why: bool = False) -> DamagedEvaluation:
+    return DamagedEvaluation(run, str(error).removesuffix(f"; {AGAIN}"), why=why)
 
 
 def _detail(run: Run, name: str) -> pd.DataFrame:
@@ -141,4 +260,4 @@ def _detail(run: Run, name: str) -> pd.DataFrame:
     made = run.files.has(EVALUATED if name in OF_EVALUATION else EXPLAINED)
     if not (made and run.files.was_written(file)):
         return frame([], DETAILS[name])
-    return parse_table(run.files.read(file), run.folder / file, DETAILS[name])
+    return parse_table(run.files.read(file), run.folder / file, DETAILS[name], cure=AGAIN)

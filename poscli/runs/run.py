@@ -18,9 +18,11 @@ from typing import Any
 from poscli.config.run import SCHEMA, Recalibration, RunConfig, slug, write_run_config
 from poscli.runs.lock import is_locked, locked
 from poscli.runs.sealed import MANIFEST, Sealed
-from poscli.system.errors import CorruptError, PoscliError
+from poscli.system.console import note, warn_once
+from poscli.system.errors import CorruptError, ForeignError, PoscliError
 from poscli.system.notebook import html_table
 
+AGAIN = "repeat the command that made this run, which writes it again and keeps the model"  # the cure of its files
 STATES = ("planned", "training", "interrupted", "failed", "oom", "complete", "diverged")
 ENDED = ("complete", "diverged")  # states in which nothing is left to train; from the others training goes on
 CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
@@ -28,10 +30,10 @@ TRAIN, EVAL, POSITION, EVALUATED = "train.csv", "eval.csv", "position.csv", "eva
 EXPLAINED = "why.json"
 PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
 TUNING = "tuning.json"  # the engines that were found fastest for this run: a resumed run takes the same ones
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, LOSSES = "checkpoints", "nll"  # folders: of the weights, and of the loss of every token evaluated
 POSTHOC = "as"  # the folder of the evaluations under other encodings
 # What a run has only once it works.
-RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, TUNING, CHECKPOINTS, "nll", POSTHOC)
+RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, TUNING, CHECKPOINTS, LOSSES, POSTHOC)
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,25 +141,58 @@ class Run:
     @cached_property
     def files(self) -> Sealed:
         """The files of its folder, with their checksums."""
-        return Sealed(self.folder, f"restore {self.folder} from a copy, or delete it and run the same commands again")
+        return Sealed(self.folder, AGAIN)
+
+    @property
+    def steps(self) -> int:
+        """The steps of its training; in a recalibrated evaluation, those of the recalibration."""
+        how = self.recalibration
+        return (how.config(self.config, self.config.encoding, seed=0) if how else self.config).steps
 
     def status(self) -> dict[str, Any]:
-        """The last status written: state, step, steps, message, updated. CorruptError if it is unreadable.
+        """The last status written: state, step, steps, message, updated. Every command takes the state from here.
 
-        A run that no process works on is not `training` but `interrupted`: its process was killed.
+        A run that no process works on is not `training` but `interrupted`: its process was killed. If the file is
+        damaged, or was deleted, the checkpoints say how far the training is.
         """
         if self.trained:
             training = self.training.status()
             if self.recalibration is None or training["state"] != "complete":
                 return training
-        if not self.files.has(STATUS):
+        if not (self.files.has(STATUS) or self.files.was_written(STATUS)):
             return {"state": "planned", "step": 0, "steps": self.config.steps, "message": ""}
-        status = self.files.read_object(STATUS)
-        if status.get("state") not in STATES:
-            raise CorruptError(f"{self.folder / STATUS} has no known state; {self.files.cure}")
+        try:
+            status = self._written_status()
+        except CorruptError as error:
+            status = self._status_of_checkpoints(str(error))
         if status["state"] == "training" and not is_locked(self.folder):
             status["state"] = "interrupted"
         return status
+
+    def _written_status(self) -> dict[str, Any]:
+        """What status.json says; CorruptError if it is missing or damaged."""
+        status = self.files.read_object(STATUS)
+        if status.get("state") not in STATES or not isinstance(status.get("step"), int):
+            raise CorruptError(f"{self.folder / STATUS} has no known state; {self.files.cure}")
+        return {"steps": self.steps, "message": ""} | status
+
+    def status_fault(self) -> str:
+        """What is wrong with status.json, so that `status` has to ask the checkpoints; "" if nothing is."""
+        try:
+            if self.files.has(STATUS) or self.files.was_written(STATUS):
+                self._written_status()
+        except CorruptError as error:
+            return str(error)
+        return ""
+
+    def _status_of_checkpoints(self, fault: str) -> dict[str, Any]:
+        """The status that the last checkpoint with a whole model stands for; a note says that the file is damaged."""
+        from poscli.runs.checkpoint import last_with_model  # which imports torch
+
+        step = self.steps if self.config.checkpoint is not None else last_with_model(self.checkpoints)
+        state = "complete" if step >= self.steps else "training" if is_locked(self.folder) else "interrupted"
+        warn_once(f"{fault}; until then its checkpoints say that it is {state}")
+        return {"state": state, "step": step, "steps": self.steps, "message": ""}
 
     @property
     def training(self) -> Run:
@@ -203,8 +238,7 @@ def exists(folder: Path) -> bool:
         return True
     if left := [name for name in RESULTS if os.path.lexists(folder / name)]:
         raise CorruptError(
-            f"{folder / CONFIG} is missing, and the folder holds {left[0]}: what it belongs to is unknown; restore it "
-            "from a copy, or delete the folder"
+            f"{folder / CONFIG} is missing, and the folder holds {left[0]}: what it belongs to is unknown; {AGAIN}"
         )
     return False
 
@@ -212,7 +246,7 @@ def exists(folder: Path) -> bool:
 def open_run(folder: Path) -> Run:
     """An existing run; CorruptError if its files do not belong to its name."""
     _refuse_other_versions(folder)
-    files = Sealed(folder, f"restore {folder} from a copy, or delete it and train again")
+    files = Sealed(folder, AGAIN)
     env = files.read_object(ENV)
     try:
         config = RunConfig.model_validate(tomllib.loads(files.read(CONFIG).decode()))
@@ -220,17 +254,34 @@ def open_run(folder: Path) -> Run:
     except (ValueError, KeyError, TypeError) as error:  # pydantic's and tomllib's errors are ValueErrors
         raise CorruptError(f"{folder} is not what poscli wrote ({str(error).splitlines()[0]}); {files.cure}") from error
     if expected != folder.name:
-        raise CorruptError(
-            f"{folder} was edited or renamed: its configuration belongs to {expected}; "
-            f"restore it, or delete the folder and train again"
+        raise ForeignError(
+            f"{folder} was edited or renamed: its configuration belongs to {expected}; give it that name again, or "
+            f"restore {CONFIG} and {ENV} from a copy"
         )
     return Run(folder, config, env)
 
 
 def list_runs(runs: Path) -> list[Run]:
-    """Every run in a folder, oldest first; CorruptError if one of them is damaged."""
-    folders = [path for path in runs.glob("*") if path.is_dir() and exists(path)]
-    return [open_run(folder) for folder in sorted(folders, key=lambda folder: (folder / CONFIG).lstat().st_mtime)]
+    """Every run in a folder, oldest first. A note names each that is damaged; CorruptError if no other is left."""
+    found, damaged = opened_runs(runs)
+    if damaged and not found:
+        raise next(iter(damaged.values()))
+    for error in damaged.values():
+        note(f"left out: {error}")
+    return found
+
+
+def opened_runs(runs: Path) -> tuple[list[Run], dict[str, CorruptError]]:
+    """Every run in a folder that can be opened, oldest first; and by the names of the other folders, why not."""
+    found: list[tuple[float, Run]] = []
+    damaged: dict[str, CorruptError] = {}
+    for folder in sorted(path for path in runs.glob("*") if path.is_dir()):
+        try:
+            if exists(folder):
+                found.append(((folder / CONFIG).lstat().st_mtime, open_run(folder)))
+        except CorruptError as error:
+            damaged[folder.name] = error
+    return [run for _, run in sorted(found, key=lambda pair: pair[0])], damaged
 
 
 def _refuse_other_versions(folder: Path) -> None:
@@ -240,7 +291,7 @@ def _refuse_other_versions(folder: Path) -> None:
     except (OSError, ValueError, AttributeError, RecursionError):
         return  # damaged: reading it through the manifest says so
     if schema != SCHEMA and (schema > SCHEMA or not (folder / MANIFEST).exists()):
-        raise CorruptError(
+        raise ForeignError(
             f"{folder} was made by another version of poscli (results of schema {schema}, this one has {SCHEMA}); "
             "move it elsewhere, or train again"
         )

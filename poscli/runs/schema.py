@@ -16,9 +16,12 @@ import pandas as pd
 from poscli.system.errors import CorruptError
 from poscli.system.files import read_bytes, write_atomic
 
+AGAIN = "delete it and run the command again"  # what to do about a table that can be made again
+
 Columns = dict[str, tuple[str, str]]  # name of a column -> (pandas dtype, meaning)
 
 FULL = "full"  # the value of the column `variant` for the model itself; every other variant is a baseline
+CROP = "crop"  # the baseline whose loss minus the model's is the context gain
 
 # What the rows of earlier versions do not say; reading them gives empty texts.
 ADDED_COLUMNS: Columns = {
@@ -143,21 +146,21 @@ def read_table(path: Path, columns: Columns, optional: Columns | None = None) ->
     return parse_table(read_bytes(path, "run the command that writes it again"), path, columns, optional)
 
 
-def parse_table(content: bytes, path: Path, columns: Columns, optional: Columns | None = None) -> pd.DataFrame:
+def parse_table(
+    content: bytes, path: Path, columns: Columns, optional: Columns | None = None, cure: str = AGAIN
+) -> pd.DataFrame:
     """The table in the content of a CSV file, read from `path`; CorruptError if it lacks one of `columns`.
 
-    Columns in `optional` are kept if the file has them; all others are dropped.
+    Columns in `optional` are kept if the file has them; all others are dropped. `cure` ends the message of the error.
     """
     wanted = columns | (optional or {})
     try:
         table = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=_dtypes(wanted))
     except (ValueError, OverflowError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise CorruptError(
-            f"{path} is not a table of poscli ({_first_line(error)}); delete it and run the command again"
-        ) from error
+        raise CorruptError(f"{path} is not a table of poscli ({_first_line(error)}); {cure}") from error
     missing = [name for name in columns if name not in table.columns]
     if missing:
-        raise CorruptError(f"{path} lacks the column {missing[0]!r}; delete it and run the command again")
+        raise CorruptError(f"{path} lacks the column {missing[0]!r}; {cure}")
     kept = {name: column for name, column in wanted.items() if name in table.columns}
     for name, (kind, _) in kept.items():
         if kind == "str":

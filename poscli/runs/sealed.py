@@ -35,6 +35,7 @@ class Sealed:
         kept = [replaced] if replaced in sums.get(name, []) else []  # a damaged file does not become valid
         sums[name] = list(dict.fromkeys([_sum(content), *kept]))
         write_atomic(self.folder / MANIFEST, json.dumps(sums, indent=2, sort_keys=True) + "\n")
+        _make_room(path)
         write_atomic(path, content)
 
     def read(self, name: str) -> bytes:
@@ -65,8 +66,16 @@ class Sealed:
     def remove(self, name: str) -> None:
         """Remove a file durably, if there is one."""
         with storing(self.folder / name):
+            _make_room(self.folder / name)
             (self.folder / name).unlink(missing_ok=True)
             sync_folder(self.folder)
+
+    def forget_damaged(self) -> None:
+        """Remove a manifest that cannot be read. All files then count as damaged until they are written again."""
+        try:
+            self._sums()
+        except CorruptError:
+            self.remove(MANIFEST)
 
     def _sums(self) -> dict[str, list[str]]:
         path = self.folder / MANIFEST
@@ -76,6 +85,13 @@ class Sealed:
         if not all(isinstance(marks, list) for marks in sums.values()):
             raise CorruptError(f"{path} does not hold lists of SHA-256 sums; {self.cure}")
         return sums
+
+
+def _make_room(path: Path) -> None:
+    """Remove an empty folder that stands where a file belongs; StorageError if it is not empty."""
+    if path.is_dir() and not path.is_symlink():
+        with storing(path):
+            path.rmdir()
 
 
 def _sum(content: bytes) -> str:

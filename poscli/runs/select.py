@@ -6,7 +6,7 @@ from pathlib import Path
 
 from poscli import specs
 from poscli.config.plugins import check_plugins
-from poscli.runs.run import Run, list_runs
+from poscli.runs.run import Run, opened_runs
 from poscli.system.console import note
 from poscli.system.errors import CorruptError, PoscliError, UsageError, near
 
@@ -14,10 +14,18 @@ UNFINISHED = ("planned", "training", "interrupted")  # states in which a run has
 
 
 def select(runs: Path, ids: list[str], encodings: list[str]) -> list[Run]:
-    """The runs of a folder with one of these ids (or beginnings of ids) and encodings; an empty list selects all."""
-    known = list_runs(runs)
+    """The runs of a folder with one of these ids (or beginnings of ids) and encodings; an empty list selects all.
+
+    Damaged runs are left out with a note; CorruptError if an id names one, or if there are no others.
+    """
+    known, damaged = opened_runs(runs)
+    wanted_but_damaged = [error for name, error in damaged.items() if any(name.startswith(id_) for id_ in ids)]
+    if wanted_but_damaged or (damaged and not known):
+        raise (wanted_but_damaged or list(damaged.values()))[0]
     if not known:
         raise UsageError(f"there are no runs in {runs}; train one first: poscli train --enc alibi")
+    for name, error in damaged.items() if not ids else ():
+        note(f"{name} is left out: {error}")
     for id_ in ids:
         if not any(run.id.startswith(id_) for run in known):
             raise UsageError(f"there is no run {id_!r} in {runs}: {near(id_, [run.id for run in known])}")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from poscli.runs.activity import activity
-from poscli.runs.results import is_evaluated, training_log
-from poscli.runs.run import Run
+from poscli.runs.results import (
+    check_evaluation,
+    is_evaluated,
+    open_evaluated,
+    part_folders,
+    training_log,
+    was_evaluated,
+)
+from poscli.runs.run import Run, opened_runs
+from poscli.system.errors import CorruptError
 from poscli.system.progress import duration
 
 
@@ -48,9 +57,44 @@ def _doing(run: Run) -> str:
     return f"{now.label} {now.share:.0%}, {duration(now.seconds_left)} left" if now else ""
 
 
+def run_summaries(runs: Path) -> list[dict[str, Any]]:
+    """The state of every run in a folder, for `poscli ls runs`: those that are damaged come last, and say why.
+
+    CorruptError if there is none that can be read.
+    """
+    found, damaged = opened_runs(runs)
+    rows = [run_summary(run) for run in found]
+    if damaged and not found:
+        raise next(iter(damaged.values()))
+    nothing = dict.fromkeys(rows[0]) if rows else {}
+    return rows + [
+        nothing | {"run_id": name, "state": "damaged", "folder": str(runs / name), "damaged": str(error)}
+        for name, error in damaged.items()
+    ]
+
+
+def _damage(run: Run) -> str:
+    """What is wrong with the files of a run that can be read, and what repairs it; "" if nothing is."""
+    if fault := run.status_fault():
+        return fault
+    try:
+        training_log(run)
+        if was_evaluated(run):
+            check_evaluation(run)
+        for folder in part_folders(run):
+            check_evaluation(open_evaluated(folder))
+    except CorruptError as error:
+        return str(error)
+    return ""
+
+
 def run_summary(run: Run) -> dict[str, Any]:
-    """The state of a run, for `poscli ls runs`."""
-    status, config = run.status(), run.config
+    """The state of a run that can be read. `damaged` is what is wrong with its log or its evaluations, or empty."""
+    status, config, damaged = run.status(), run.config, _damage(run)
+    try:
+        bpb = _bpb_at_end(training_log(run))
+    except CorruptError:
+        bpb = None
     return {
         "run_id": run.id,
         "encoding": config.encoding,
@@ -61,9 +105,10 @@ def run_summary(run: Run) -> dict[str, Any]:
         "state": status["state"],
         "step": status["step"],
         "steps": status["steps"],
-        "bpb": _bpb_at_end(training_log(run)),
+        "bpb": bpb,
         "evaluated": is_evaluated(run),
         "doing": _doing(run),
         "machine": str(run.env.get("machine", "")),
         "folder": str(run.folder),
+        "damaged": damaged,
     }

@@ -22,6 +22,7 @@ from poscli.sweep.job import Job
 from poscli.sweep.pace import Clock, Pace, Rough
 from poscli.system import cores
 from poscli.system.device import device_of
+from poscli.system.errors import CorruptError, ForeignError
 from poscli.system.ranks import ranks
 from poscli.tasks import Task, open_task
 from poscli.training.estimate import TrainingEstimate, estimate_training
@@ -64,14 +65,19 @@ def needed(jobs: Iterable[PlannedJob]) -> list[tuple[str, float]]:
     return [(f"{job.encoding}, seed {job.seed}", job.memory_gib * 2**30) for job in jobs if job.seconds > 0]
 
 
-def evaluations(setups: Iterable[EvaluationSetup], *, why: bool, judge: Run | None = None) -> list[PlannedJob]:
-    """The evaluations of some runs, and with `why` the analyses that are not made yet. Nothing is written."""
+def evaluations(
+    setups: Iterable[EvaluationSetup], *, why: bool, judge: Run | None = None, anew: bool = False
+) -> list[PlannedJob]:
+    """The evaluations of some runs, and with `why` the analyses that are not made yet. Nothing is written.
+
+    `anew`: those that are made already will be made again.
+    """
     planned, count = [], ranks().count
     for each in setups:
         run, task, settings = each.run, each.task, each.settings
-        left = why and is_left_to_explain(run, task, settings, judge)
+        left = why and is_left_to_explain(None if anew else run, task, settings, judge)
         parts = count if each.context_parallel else 1
-        job = _evaluation(run, run.config, task, settings, each.device, why=left, parts=parts)
+        job = _evaluation(run, run.config, task, settings, each.device, why=left, parts=parts, anew=anew)
         planned.append(replace(job, seconds=job.seconds / count + seconds_left(run, task, each.device)))
     return planned
 
@@ -137,6 +143,7 @@ def _evaluation(
     *,
     why: bool,
     parts: int = 1,
+    anew: bool = False,
     clock: Clock | None = None,
 ) -> PlannedJob:
     """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it.
@@ -145,7 +152,7 @@ def _evaluation(
     """
     longest = settings.lengths[-1]
     estimate.refuse_unaffordable(config, settings, device, parts)
-    evaluated = run is not None and is_evaluated(run, settings)
+    evaluated = run is not None and not anew and is_evaluated(run, settings)
     windows = {} if evaluated and not why else estimate.windows_of(task, settings)
     estimate.refuse_unaffordable_losses(task, windows)
     share = (not evaluated) + estimate.WHY_SHARE * why
@@ -163,4 +170,10 @@ def _evaluation(
 
 
 def _existing(folder: Path) -> Run | None:
-    return open_run(folder) if exists(folder) else None
+    """The run in a folder; None if none has begun, or what describes it has to be written again."""
+    try:
+        return open_run(folder) if exists(folder) else None
+    except ForeignError:
+        raise
+    except CorruptError:
+        return None

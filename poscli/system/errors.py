@@ -43,6 +43,10 @@ class CorruptError(PoscliError):
     exit_code = CORRUPT
 
 
+class ForeignError(CorruptError):
+    """The files of a folder are whole, and belong to another run or another version: nothing may replace them."""
+
+
 class StorageError(PoscliError):
     """A file or a folder cannot be written. What was written before is intact."""
 

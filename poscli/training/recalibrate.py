@@ -26,11 +26,12 @@ from poscli.training.trainer import Trainer
 SAME = 1e-3  # logits that differ by less are taken to differ by rounding
 
 
-def evaluate(setup: EvaluationSetup) -> pd.DataFrame:
+def evaluate(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame:
     """Evaluate a run as `extrapolate` does, after its recalibration if it has one."""
     if setup.run.recalibration and not is_evaluated(setup.run, setup.settings):
         recalibrate(setup.run, setup.task, setup.device)
-    return extrapolate(setup.run, setup.task, setup.settings, setup.device, context_parallel=setup.context_parallel)
+    run, parallel = setup.run, setup.context_parallel
+    return extrapolate(run, setup.task, setup.settings, setup.device, context_parallel=parallel, force=force)
 
 
 def recalibrate(run: Run, task: Task, device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,12 @@ from poscli.model import compiled
 from poscli.model.initialise import fresh_model
 from poscli.model.transformer import Model
 from poscli.runs import checkpoint
+from poscli.runs.load import load_tokenizer
 from poscli.runs.lock import locked
-from poscli.runs.run import ENDED, Run, create, exists, open_run
+from poscli.runs.results import training_log
+from poscli.runs.run import AGAIN, ENDED, Run, create, exists, open_run
 from poscli.system.console import note, warn_once
+from poscli.system.errors import CorruptError, ForeignError
 from poscli.system.provenance import describe
 from poscli.system.ranks import any_rank, ranks, together
 from poscli.tasks import Task
@@ -42,6 +45,8 @@ def train(config: RunConfig, task: Task, runs: Path, device: torch.device, *, sh
             _announce(model)
             if ranks().first and not run.env:
                 run = create(folder, config, _environment(model, task, device), task.files)
+            elif ranks().first:
+                _keep_whole(run, task.files)
         trainer = Trainer(run, model, task, sharded=sharded)
         if trainer.step:
             note(f"{run.id}: going on from step {trainer.step} of {config.steps}")
@@ -59,8 +64,33 @@ def _opened(folder: Path, config: RunConfig) -> Iterator[Run]:
         with together():
             if ranks().first:
                 stack.enter_context(locked(folder))
-                run = open_run(folder) if exists(folder) else run
+                run = _existing(run)
         yield run
+
+
+def _existing(run: Run) -> Run:
+    """The run in a folder; one without an environment if none has begun, or what describes it is damaged.
+
+    The command knows all that these files say, and the name of the folder is a digest of it. So they are written again,
+    and the training goes on from its checkpoints. ForeignError if the files are whole and say something else.
+    """
+    try:
+        return open_run(run.folder) if exists(run.folder) else run
+    except ForeignError:
+        raise
+    except CorruptError as error:
+        note(f"{str(error).removesuffix(f'; {AGAIN}')}: writing what describes {run.id} again")
+        run.files.forget_damaged()
+        return run
+
+
+def _keep_whole(run: Run, files: Mapping[str, bytes]) -> None:
+    """Write those files of the corpus, such as a tokenizer, again that are damaged."""
+    for name, content in files.items():
+        try:
+            run.files.read(name)
+        except CorruptError:
+            run.files.write(name, content)
 
 
 def _state(run: Run) -> dict[str, Any]:
@@ -69,8 +99,16 @@ def _state(run: Run) -> dict[str, Any]:
 
 
 def has_ended(run: Run) -> bool:
-    """Whether nothing is left to train. The end of a complete run whose last checkpoint is damaged is left."""
+    """Whether nothing is left to train or to write. A run with a damaged checkpoint or file has that left."""
     state = run.status()["state"]
+    if run.status_fault():
+        return False
+    try:
+        training_log(run)
+        load_tokenizer(run)
+    except CorruptError as error:
+        note(f"{str(error).removesuffix(f'; {AGAIN}')}: writing it again")
+        return False
     if state == "complete" and not checkpoint.is_whole(run.checkpoints, run.config.steps):
         note(f"{run.id} is complete, but its last checkpoint is damaged")
         return False
