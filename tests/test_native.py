@@ -40,6 +40,11 @@ def randoms(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
     return [torch.randn(*shape, generator=draw).requires_grad_() for shape in shapes]
 
 
+def test_kernels_that_this_machine_compiles_are_right() -> None:
+    """Without kernels the other tests of them are skipped, also if it is their own proof that refuses them."""
+    assert "are wrong on this CPU" not in why_not()
+
+
 @needs_kernels
 def test_the_kernels_are_proven() -> None:
     assert proof.disagreement(kernels()) == ""
