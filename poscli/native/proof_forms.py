@@ -28,7 +28,7 @@ WIDTH, VALUES, BENDS, PROBE, LEAK = 10, 12, 5, 4, 0.125
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizes:
-    """The sizes of a call; with a reach, a table by distance is added to the scores."""
+    """The sizes of a call."""
 
     batch: int
     heads: int
@@ -92,13 +92,15 @@ def _wrong_forms(library: ctypes.CDLL, size: _Sizes) -> Iterator[str]:
     upstream = random(size.batch, size.heads, size.queries, VALUES)
     if size.long:
         inputs = [*(spread(x, draw) for x in inputs[:2]), *inputs[2:]]
-    for form, weights in _cases(random, size):
-        given = CHANGED[type(form)](inputs) if size.long and type(form) in CHANGED else inputs
+    for form, weights, tabled in _cases(random, size):
+        given = inputs
+        if size.long:
+            given = [*inputs[:3], _compensating(inputs[3])] if tabled else CHANGED.get(type(form), list)(inputs)
         with torch.set_grad_enabled(has_gradient(form)):
             results = [
-                _results(form, given, upstream, partial(_by_kernels, library, size)),
-                _results(form, given, upstream, partial(_by_formula, weights, size), torch.float64),
-                _results(form, given, upstream, partial(_by_formula, weights, size)),
+                _results(form, given, upstream, partial(_by_kernels, library, size, tabled)),
+                _results(form, given, upstream, partial(_by_formula, weights, size, tabled), torch.float64),
+                _results(form, given, upstream, partial(_by_formula, weights, size, tabled)),
             ]
         for what, *found in zip(results[0], *(each.values() for each in results), strict=True):
             if differs := difference(*found, least=TOLERANCE):
@@ -125,12 +127,21 @@ def spread(x_BHTD: Tensor, draw: torch.Generator) -> Tensor:
 
 
 def _with_a_long_key(inputs: list[Tensor]) -> list[Tensor]:
-    """Queries and keys of which, in the last head, one far key is long enough to have a weight beside its cost."""
+    """Queries and keys that are short, but for one far key of the first head that has a weight in spite of its cost."""
     q, k, *rest = (x.clone() for x in inputs)
-    q[:, -1, :, 0] = LONG_SCORE / SCALE
-    k[:, -1] /= LONG_SCORE
-    k[:, -1, FAR_KEY] = torch.eye(WIDTH)[0]
+    q[:, 0, :, 0] = LONG_SCORE / SCALE
+    k[:, 0] /= LONG_SCORE
+    k[:, 0, FAR_KEY] = torch.eye(WIDTH)[0]
+    q[:, 1:] /= 10
     return [q, k, *rest]
+
+
+def _compensating(table: Tensor) -> Tensor:
+    """A table that adds about as much to the scores of the first head as the keys between cost."""
+    far = torch.arange(table.shape[-1] - 1, -1, -1) - torch.tensor(SIZES[-1].queries - 1)
+    added = torch.zeros_like(table)
+    added[:, 0] = far.clamp(min=0) * LONG_FACTORS[0]
+    return table + added
 
 
 def _with_low_scores(inputs: list[Tensor]) -> list[Tensor]:
@@ -142,20 +153,21 @@ def _with_low_scores(inputs: list[Tensor]) -> list[Tensor]:
 
 
 FAR_KEY, LONG_SCORE, LOW_SCORE = 3, 125.0, -3.0
+LONG_FACTORS = (0.2, 0.01)  # of costs; a key costs about 1
 CHANGED = {Costs: _with_a_long_key, Gates: _with_low_scores, Stick: _with_low_scores}
 
 
-def _by_kernels(library: ctypes.CDLL, size: _Sizes, form: Form, inputs: list[Tensor]) -> Tensor:
+def _by_kernels(library: ctypes.CDLL, size: _Sizes, tabled: bool, form: Form, inputs: list[Tensor]) -> Tensor:
     q, k, v, table = inputs
-    terms = () if size.long else (Term(table, skewed=True),)
+    terms = (Term(table, skewed=True),) if tabled else ()
     block = Block(slice(0, size.queries), slice(0, size.keys), terms)
     return attention(library, (q, k, v), [block], scale=SCALE, visible=Visible(reach=size.reach), form=form)
 
 
-def _by_formula(weights: Formula, size: _Sizes, form: Form, inputs: list[Tensor]) -> Tensor:
+def _by_formula(weights: Formula, size: _Sizes, tabled: bool, form: Form, inputs: list[Tensor]) -> Tensor:
     q, k, v, table = inputs
     scores = SCALE * q @ k.mT
-    if not size.long:
+    if tabled:
         scores = scores + table[:, :, 0][..., size.entry()]
     return weights(form, scores.masked_fill(~size.visible(), -math.inf), size) @ v
 
@@ -193,22 +205,23 @@ def _with_gradients(out: Tensor, form: Form, inputs: list[Tensor], upstream: Ten
     return found
 
 
-def _cases(random: Callable[..., Tensor], size: _Sizes) -> Iterator[tuple[Form, Formula]]:
-    """Every form with random numbers, and its formula."""
+def _cases(random: Callable[..., Tensor], size: _Sizes) -> Iterator[tuple[Form, Formula, bool]]:
+    """Every form with random numbers, its formula, and whether a table by distance is added to the scores."""
     batch, heads, queries, keys = size.batch, size.heads, size.queries, size.keys
     u = random(size.distances).abs().sort(descending=True).values
-    yield Pieces(u, random(queries), random(heads), random(heads, BENDS), random(BENDS)), _pieces
+    yield Pieces(u, random(queries), random(heads), random(heads, BENDS), random(BENDS)), _pieces, not size.long
     of_tokens = random(batch, heads, queries, PROBE), random(batch, heads, keys, PROBE)
-    factor = torch.tensor([0.01, 0.2]) if size.long else random(heads).abs() / 4
-    yield Costs(*of_tokens, factor), _costs
+    factor = torch.tensor(LONG_FACTORS) if size.long else random(heads).abs() / 4
+    for tabled in (True, False) if size.long else (True,):  # beside a table, no key may be left out
+        yield Costs(*of_tokens, factor), _costs, tabled
     table = random(batch, heads, queries, 1 if size.long else size.positions)
-    yield Gates(table * torch.arange(size.positions) / 20 if size.long else table), _gates
-    yield Stick(own=size.long), _stick
+    yield Gates(table * torch.arange(size.positions) / 20 if size.long else table), _gates, not size.long
+    yield Stick(own=size.long), _stick, not size.long
     network = random(size.hidden, heads) / 2, random(size.hidden, size.distances), random(heads, size.hidden) / 8
     if size.long:  # no hidden number comes near to 0
         network = network[0] / 20, network[1] + 20 * network[1].sign(), network[2]
-    yield Mixing(*network, LEAK), _mixing
-    yield Factors(random(heads, size.distances)), _factors
+    yield Mixing(*network, LEAK), _mixing, not size.long
+    yield Factors(random(heads, size.distances)), _factors, not size.long
 
 
 def _pieces(form: Pieces, s: Tensor, size: _Sizes) -> Tensor:
