@@ -119,3 +119,37 @@ def test_a_comparison_shows_training_and_the_longest_evaluation_the_fastest_firs
     ]
     assert [bar.color for bar in page.bars] == [PALETTE[1], PALETTE[0], PALETTE[1]]
     assert "poscli is the faster one in 2 of 3 comparisons, others in the rest." in texts(page)
+
+
+def test_the_band_is_halved_at_the_median_and_memory_is_ranked_by_memory(pages) -> None:
+    """Nine cheap encodings, of which one takes nearly all that the band reaches; memory is the other way round."""
+    cheap = {f"cheap{n}": 1.01 + n / 100 for n in range(8)} | {"cheap8": 1.24}
+    rows = costs({"none": 1.0, "cope": 3.0, "rope": 1.3} | cheap, "eval", (256, 1024))
+    rows.loc[rows["encoding"] == "cope", "peak_mb"] = 110.0
+    rows.loc[rows["encoding"] == "rope", "peak_mb"] = 500.0
+    pictures.draw(rows, pd.DataFrame({"speedup": [], "peer": []}), Path())
+    time, memory = pages
+    assert "9 others, half below 1.05x" in {text.get_text() for text in time.axes.texts}  # the mean is 1.07
+    labels = [text.get_text() for text in memory.axes.texts]
+    assert "rope 500 MiB" in labels
+    assert not any(label.startswith("cope") for label in labels)
+    assert "the most: rope, 500 MiB." in texts(memory)
+
+
+def test_an_encoding_at_the_bound_counts_as_cheap_and_the_noise_is_that_of_none(pages) -> None:
+    pictures.draw(
+        costs({"rope": 0.9, "none": 1.0, "alibi": 1.1, "cope": 1.2}), pd.DataFrame({"speedup": [], "peer": []}), Path()
+    )
+    told = texts(pages[0])
+    assert "At 256 tokens 2 of 3 encodings take at most 1.1 times as long as none; the most: cope, 1.20x." in told
+    assert "none against itself: 0.98 to 1.03" in told
+
+
+def test_a_length_at_which_all_have_failed_is_none_to_draw_a_line_to(pages) -> None:
+    rows = costs({"none": 1.0, "rope": 1.1}, "eval", (256, 1024))
+    rows.loc[rows["length"] == 1024, "status"] = "oom"
+    assert pictures.draw(rows, pd.DataFrame({"speedup": [], "peer": []}), Path()) == []
+    rows = costs({"none": 1.0, "rope": 1.1, "cope": 1.5}, "eval", (256, 1024))
+    rows.loc[(rows["length"] == 1024) & (rows["encoding"] == "cope"), ["status", "ratio"]] = ["oom", float("nan")]
+    pictures.draw(rows, pd.DataFrame({"speedup": [], "peer": []}), Path())
+    assert "At 1024 tokens 1 of 1 encodings take at most 1.15 times as long as none." in texts(pages[0])
