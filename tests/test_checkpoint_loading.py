@@ -267,6 +267,14 @@ def test_half_precision_is_within_its_rounding(tmp_path: Path, family: str, dtyp
     assert (found - expected).square().mean().sqrt() < 0.1 * expected.std()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_without_a_number_format_the_one_of_the_weights_is_kept(llama: Path, dtype: torch.dtype) -> None:
+    change_weights(llama, lambda tensors: tensors.update({name: x.to(dtype) for name, x in tensors.items()}))
+    change_config(llama, dtype=str(dtype).removeprefix("torch."), torch_dtype=str(dtype).removeprefix("torch."))
+    config = json.loads((llama / "config.json").read_text())
+    assert next(load(llama, architecture(config), CPU, None).stock.parameters()).dtype == dtype
+
+
 def test_a_held_checkpoint_is_loaded_again_where_its_length_or_its_weights_differ(tmp_path: Path, corpus: str) -> None:
     folder = make("gpt2", tmp_path / "gpt2")
     config = config_of(folder, corpus)

@@ -121,6 +121,64 @@ def test_the_digest_tells_checkpoints_apart(change: Callable[[Path], None], whol
     assert find(str(copy)).digest != find(str(whole)).digest
 
 
+def entries(file: Path) -> tuple[int, dict[str, Any]]:
+    """Where the tensors of a weight file begin, and its header."""
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    return 8 + length, json.loads(content[8 : 8 + length])
+
+
+def test_the_digest_depends_on_the_middle_of_every_tensor(copy: Path) -> None:
+    file = copy / "model.safetensors"
+    content, (start, header) = file.read_bytes(), entries(file)
+    digests = {find(str(copy)).digest}
+    places = [entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"]
+    for begin, end in places:
+        changed = bytearray(content)
+        changed[start + (begin + end) // 2] ^= 1
+        file.write_bytes(changed)
+        digests.add(find(str(copy)).digest)
+    assert len(digests) == 1 + len(places)
+
+
+def test_the_digest_depends_on_which_tensor_is_which(copy: Path) -> None:
+    """The same bytes under exchanged names."""
+    file = copy / "model.safetensors"
+    before, content = find(str(copy)).digest, file.read_bytes()
+    first, second = b'"model.layers.0.mlp.up_proj.weight"', b'"model.layers.1.mlp.up_proj.weight"'
+    assert content.count(first) == content.count(second) == 1
+    at, there = content.index(first), content.index(second)
+    changed = bytearray(content)
+    changed[at : at + len(first)], changed[there : there + len(second)] = second, first
+    file.write_bytes(changed)
+    assert find(str(copy)).digest != before
+
+
+def test_bytes_behind_the_last_tensor_are_damage(copy: Path) -> None:
+    with (copy / "model.safetensors").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(CorruptError, match="and its header describes"):
+        find(str(copy))
+
+
+def test_one_whole_file_is_read_rather_than_the_parts_of_an_index(copy: Path, shards: Path) -> None:
+    """As transformers does."""
+    for part in shards.glob("model*"):
+        shutil.copy(part, copy)
+    assert find(str(copy)).weights == ("model.safetensors",)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_the_digest_depends_on_the_text_files(name: str, copy: Path) -> None:
+    before = find(str(copy)).digest
+    (copy / name).write_text(json.dumps(json.loads((copy / name).read_text()) | {"another": 1}))
+    assert find(str(copy)).digest != before
+    (copy / "README.md").write_text("not read")
+    after = find(str(copy)).digest
+    (copy / "README.md").write_text("not read either")
+    assert find(str(copy)).digest == after
+
+
 def test_a_card_needs_no_weights_and_no_tokenizer(copy: Path) -> None:
     before = find(str(copy), config_only=True)
     (copy / "model.safetensors").unlink()

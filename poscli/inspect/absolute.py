@@ -89,8 +89,8 @@ class Wavelengths(Record):
         if not len(waves):
             return f"No channel has a wavelength, and {self._period()}"
         long = f", {int((waves > self.length).sum())} of {len(waves)} longer than training windows"
-        last = amount(waves[-1]) if np.isfinite(waves[-1]) else "no end"
-        return f"Wavelengths from {number(waves[0])} to {last} tokens{long}; {self._period()}"
+        last = f"to {amount(waves[-1])} tokens" if np.isfinite(waves[-1]) else "tokens on without end"
+        return f"Wavelengths from {number(waves[0])} {last}{long}; {self._period()}"
 
     def _period(self) -> str:
         return f"rows repeat every {self.repeats}" if self.repeats else f"no row repeats within {amount(self.rows)}"

@@ -17,7 +17,7 @@ from torch import Tensor
 from poscli.drawing.text import amount
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.inspect.constant import constant_operands, score_rows, weight_rows
-from poscli.inspect.numbers import Array, Record, described, ranged, sampled, spread, without_nan
+from poscli.inspect.numbers import Array, Record, described, in_tokens, ranged, sampled, spread, without_nan
 from poscli.inspect.subject import Subject
 
 QUERIES = 16  # at the end of each window of a trained run
@@ -104,7 +104,7 @@ class Scores(Record):
         change = shown.values[:, last]
         rows = [f"{value:+.3g} ({name})" for name, value in zip(shown.lines, change, strict=True)]
         some = rows if len(rows) <= 2 else [rows[int(change.argmin())], rows[int(change.argmax())]]
-        return f"{amount(last)} tokens back, the score differs by {' to '.join(some)}"
+        return f"{in_tokens(last)} back, the score differs by {' to '.join(some)}"
 
     def record(self) -> dict[str, object]:
         found = self.near if self.far is None else self.far
