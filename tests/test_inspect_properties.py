@@ -75,6 +75,22 @@ class Coarse(Encoding):
         return o_BHTD if o_BHTD.dtype == torch.float64 else (8 * o_BHTD).round() / 8
 
 
+class Float32Angles(ROPE):
+    """Rope whose angles are computed in float32, as most code has them."""
+
+    def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
+        return self.rotate(q_BHTD, (pos[:, None].float() * self.theta(pos).float()).double())
+
+    key = query
+
+
+class LoudInFloat16(Encoding):
+    """Overflows float16 from token 100 on, and no other dtype."""
+
+    def output(self, o_BHTD: Tensor, pos: Tensor) -> Tensor:
+        return o_BHTD * torch.where(pos < 100, 1.0, 1e6)[:, None].to(o_BHTD.dtype)
+
+
 class Boasting(Encoding):
     """Overflows float16 after 1,000 tokens, and declares a million."""
 
@@ -128,6 +144,19 @@ def test_a_change_by_a_shift_is_relative_to_the_output() -> None:
     row = shift_invariance(untrained(here(Doubling)))
     assert row.numbers["change"] == pytest.approx({"1 token": 0, "L": 1, "4 L": 1, "16 L": 1}, abs=1e-12)
     assert row.value == "no: 100% at a shift of 16 L"
+
+
+def test_one_layer_that_is_not_invariant_makes_the_model_so() -> None:
+    for spec in (f"{here(Doubling)}|none", f"none|{here(Doubling)}"):
+        row = shift_invariance(untrained(spec))
+        assert row.value == "no: 100% at a shift of 16 L"
+        assert (row.numbers["declared"], row.numbers["agrees"]) == (False, True)
+
+
+def test_rounding_of_angles_grows_with_the_position_and_is_no_change() -> None:
+    row = shift_invariance(untrained(here(Float32Angles)))
+    assert row.value == "yes"
+    assert row.numbers["change"]["16 L"] > 1e-7  # far more than the rounding of float64
 
 
 def test_learned_positions_end_where_training_did() -> None:
@@ -318,6 +347,24 @@ def test_a_length_that_the_encoding_refuses_has_no_error() -> None:
     assert "learned has 64 positions" in entries[-1]["refused"]
 
 
+def test_the_worst_layer_says_how_far_a_model_drifts() -> None:
+    for spec in (f"none|{here(NarrowAngles)}", f"{here(NarrowAngles)}|none"):
+        assert drift.drift(untrained(spec)).numbers["bfloat16"][-1]["ratio"] > 20
+
+
+def test_no_drift_is_said_up_to_the_length_that_both_dtypes_reach() -> None:
+    row = drift.drift(untrained(here(LoudInFloat16)))
+    assert [entry["error"] is None for entry in row.numbers["float16"]] == [False, False, True, True]
+    assert [entry["error"] is None for entry in row.numbers["bfloat16"]] == [False] * 4
+    assert row.value == "no drift up to L"
+
+
+def test_the_shortest_limit_of_all_layers_counts() -> None:
+    for spec in (f"xpos|{here(Boasting)}", f"{here(Boasting)}|xpos"):
+        found = safe_lengths(untrained(spec)).numbers["float16"]
+        assert (found["tokens"], found["declared"], found["agrees"]) == (1000, 7933, False)
+
+
 # ---- cost
 
 
@@ -335,6 +382,27 @@ def test_a_length_that_would_take_too_long_is_left_out(monkeypatch: pytest.Monke
     time, _ = cost.cost(untrained("rope"))
     assert list(time.numbers["lengths"]) == ["64"]
     assert "4 L would take about" in time.detail
+
+
+def test_time_is_foreseen_to_grow_with_the_squared_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both together take 0.14 s at L: 4 L would take 16 times as long, which is more than two seconds."""
+    monkeypatch.setattr(cost, "in_turns", lambda works, *_: [Timing((0.07,), 1.0, "process")] * len(works))
+    time, _ = cost.cost(untrained("rope"))
+    assert list(time.numbers["lengths"]) == ["64"]
+    assert time.detail.endswith("4 L would take about 2 s a run.")
+
+
+def test_time_is_that_with_the_encoding_over_that_without() -> None:
+    def pair(seconds: float) -> tuple[Timing, Timing]:
+        return Timing((3 * seconds, seconds, 2 * seconds), 1.0, "case"), Timing((1.0, 1.0, 0.5), 1.0, "case")
+
+    where = {"engine": "native", "engine_without": "sdpa", "threads": 1}
+    row = cost.time_row(untrained("rope"), {64: pair(1.0), 1024: pair(2.0)}, "", where)
+    assert row.value == "2.00 times at L, 4.00 times at 16 L"
+    near = row.numbers["lengths"]["64"]
+    assert (near["seconds"], near["seconds_without"], near["turns"]) == (2.0, 1.0, 3)
+    assert (near["ratio"], near["ratio_low"], near["ratio_high"]) == (2.0, 1.0, 4.0)
+    assert row.detail.startswith("One attention layer, forward, 1 thread: 2000 ms at L, 4000 ms at 16 L on the engine")
 
 
 @pytest.mark.parametrize(
