@@ -121,6 +121,22 @@ def test_pairs_that_never_turn_are_counted_within_the_trained_length(factor: flo
     assert group.slowest_wavelength == pytest.approx(2 * math.pi * factor * 1000**0.75)
 
 
+def test_dynamic_scaling_is_compared_in_a_text_of_four_lengths(tmp_path: Path) -> None:
+    """Beyond L, theta grows by (f T / L - f + 1)^(D / (D - 2)) (bloc97, 2023): here by (3 * 4 - 2)^(32 / 30)."""
+    folder = write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}})
+    subject = read_subject(folder)
+    for theta, layers in ((500.0, "short"), (500.0 * 10 ** (32 / 30), "long")):
+        expected = pytest.approx([theta ** (-m / 16) for m in range(16)])
+        assert list(getattr(subject.layers[0].measured, layers).speeds) == expected
+        assert list(getattr(subject.stock.layers[0], layers).speeds) == expected
+    wrong = replace(subject.stock.layers[0], long=subject.stock.layers[0].short)
+    said = {fault.name: fault.wrong for fault in card_of(replace(subject, stock=Stock("9.9", (wrong,) * 2))).grave}
+    assert (
+        "layers 0-1 otherwise: in a text of 1024 tokens, a pair of channels turns 10 times as fast"
+        in said["rotations-read-otherwise"]
+    )
+
+
 def test_layers_without_rotations_have_no_numbers_of_them(tmp_path: Path) -> None:
     rotated, bare = read_card(published("SmolLM3-3B", tmp_path)).groups
     assert (rotated.layers, bare.layers) == ((0, 1, 2), (3,))
@@ -153,7 +169,7 @@ def test_other_windows_and_other_numbers_of_layers_are_named(tmp_path: Path) -> 
     assert fault.name == "layers-read-otherwise"
 
 
-@pytest.mark.parametrize(("factor", "differs"), [(1 + 1e-7, False), (1 - 1e-4, True)])
+@pytest.mark.parametrize(("factor", "differs"), [(1 + 1e-7, False), (1 - 1e-4, True), (1 + 1e-4, True)])
 def test_speeds_are_compared_beyond_rounding(factor: float, differs: bool) -> None:
     own = Turns((1.0, 0.1, 0.01))
     assert own.differs(Turns((1.0, 0.1, 0.01 * factor))) is differs

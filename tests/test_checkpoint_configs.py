@@ -171,6 +171,10 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             }
         },
     ),
+    "parameters without types of layers leave the layers with a window alone": (
+        GEMMA | {"rope_theta": 700.0, "rope_scaling": {"type": "linear", "factor": 3.0}},
+        GEMMA | {"rope_parameters": {"rope_theta": 700.0, "rope_type": "linear", "factor": 3.0}},
+    ),
     "rope_scaling comes before rope_parameters": (
         LLAMA | {"rope_scaling": YARN},
         LLAMA | {"rope_scaling": YARN, "rope_parameters": {"rope_type": "linear", "factor": 5.0}},
