@@ -180,7 +180,7 @@ def test_intervals_are_of_what_the_column_says() -> None:
     texts = [periodic(20, (1, 2, 3)) for _ in range(6)]
     sample = sample_of(texts, [(n, 100) for n in range(6)])
     harm = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    nats = {window: 5.0 + harm for window in (1, 2, 4, 8, 16, 64)} | {32: np.full(6, 5.0)}
+    nats = dict.fromkeys((1, 2, 4, 8, 16, 64), 5.0 + harm) | {32: np.full(6, 5.0)}
     for row in saturation.saturation(Recaller(19), told(sample, nats)):
         if row["window"] == 32:
             assert (row["excess_low"], row["excess_high"]) == (0, 0)
