@@ -175,6 +175,27 @@ def test_a_cached_corpus_loads_without_reading_its_source(books: Path, cache: Pa
     assert np.array_equal(second.valid.tokens, first.valid.tokens)
 
 
+LINES = [f"line {n:03d}\n" for n in range(100)]
+
+
+@pytest.mark.parametrize("form", ["one.txt", "many.txt", "rows.jsonl"])
+def test_every_byte_of_a_text_is_in_its_fingerprint(form: str, tmp_path: Path, cache: Path) -> None:
+    """Also those of the last tenth of a single document, which is held out, and of every document of many."""
+
+    def fingerprint(changed: int | None) -> str:
+        lines = [line.upper() if n == changed else line for n, line in enumerate(LINES)]
+        many = form == "many.txt"
+        contents = {f"{n}.txt": line for n, line in enumerate(lines)} if many else {form: "".join(lines)}
+        if form == "rows.jsonl":
+            contents = {form: "".join(json.dumps({"text": line}) + "\n" for line in lines)}
+        folder = write(tmp_path / str(changed), contents)
+        spec = f"jsonl:{folder}" if form == "rows.jsonl" else f"text:{folder}"
+        return load_corpus(spec, cache=cache).fingerprint
+
+    marks = [fingerprint(changed) for changed in (None, 0, 42, 89, 90, 91, 99)]
+    assert len(set(marks)) == len(marks)
+
+
 def test_an_edit_changes_the_fingerprint(books: Path, cache: Path) -> None:
     before = load_corpus(f"text:{books}", cache=cache)
     (books / "3.txt").write_text("something else\n")

@@ -25,6 +25,7 @@ from poscli.model.initialise import fresh_model
 from poscli.report.accuracy import by_length, by_place
 from poscli.report.summary import effective_ratio
 from poscli.runs.load import load_model
+from poscli.system.errors import UsageError
 from poscli.tasks import TASKS, open_task
 from poscli.tasks.copy import COPY
 from poscli.tasks.episodes import DEPTH, EPISODES, EpisodeTask
@@ -132,6 +133,30 @@ def test_another_version_is_another_text(name: str, monkeypatch) -> None:
     before = task_of(name).fingerprint
     monkeypatch.setattr(TASKS.get(name), "version", 99)
     assert task_of(name).fingerprint != before
+
+
+FINGERPRINTS = {
+    "copy": "1fc7a7029a616bc9",
+    "passkey": "c084714db73ab999",
+    "recall": "7f91daba4cb857b5",
+    "induction": "b49be01e639197d3",
+    "recency": "804abcae02614b66",
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_the_fingerprint_of_a_text_stays_as_in_runs_that_were_made_before(name: str) -> None:
+    """Runs of one text can be compared with each other because they have its fingerprint."""
+    assert task_of(name).fingerprint == task_of(name).describe()["fingerprint"] == FINGERPRINTS[name]
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_windows_that_cannot_hold_an_episode_are_refused_and_the_shortest_others_are_not(name: str) -> None:
+    task = task_of(name)
+    task.check(task.shortest)
+    assert task.batch(size=2, length=task.shortest, seed=0, step=0).counted.any(axis=1).all()
+    with pytest.raises(UsageError, match=f"--length {task.shortest - 1}: .* at least {task.shortest} tokens"):
+        task.check(task.shortest - 1)
 
 
 @pytest.mark.parametrize("name", ORACLES)

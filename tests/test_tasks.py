@@ -120,6 +120,20 @@ def test_a_guess_knows_the_frequencies_of_the_training_text(monkeypatch) -> None
     assert loss == pytest.approx(np.array([[-np.log(4 / 12), -np.log(1 / 12)]]))
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:260"])
+def test_bytes_per_token_are_those_of_the_tokens_that_count(tokenizer: str, tmp_path) -> None:
+    """Thirty short documents: the token that opens a document stands for no byte, and no loss is measured on it."""
+    for n in range(30):
+        (tmp_path / f"{n}.txt").write_text(f"number {n} number")
+    task = open_task("language", f"text:{tmp_path}", tokenizer)
+    assert isinstance(task, language.Language)
+    coder, tokens = task.data.tokenizer, task.data.train.tokens.tolist()
+    sizes = [len(coder.decode([token])) for token in tokens if token != coder.end]
+    assert task.bytes_per_token == pytest.approx(sum(sizes) / len(sizes))
+    assert task.token_bytes(np.array(tokens)).sum() == sum(sizes) == task.data.train.bytes
+    assert (task.bytes_per_token == 1) == (tokenizer == "bytes")
+
+
 @pytest.mark.parametrize("name", TASKS.names())
 def test_a_guess_is_a_distribution_over_the_vocabulary(name: str) -> None:
     task = open_task(name, "stdlib", "bytes")
