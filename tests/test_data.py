@@ -175,25 +175,53 @@ def test_a_cached_corpus_loads_without_reading_its_source(books: Path, cache: Pa
     assert np.array_equal(second.valid.tokens, first.valid.tokens)
 
 
-LINES = [f"line {n:03d}\n" for n in range(100)]
+LINES = [f"line {n:03d}\n" for n in range(40)]
+FORMS = ["one.txt", "many.txt", "rows.jsonl"]
 
 
-@pytest.mark.parametrize("form", ["one.txt", "many.txt", "rows.jsonl"])
+def written(form: str, folder: Path, lines: Sequence[str]) -> str:
+    """The spec of a corpus of one document, or of one for each line."""
+    contents = {"one.txt": "".join(lines)}
+    if form == "many.txt":
+        contents = {f"{n}.txt": line for n, line in enumerate(lines)}
+    if form == "rows.jsonl":
+        contents = {form: "".join(json.dumps({"text": line}) + "\n" for line in lines)}
+    return f"{'jsonl' if form == 'rows.jsonl' else 'text'}:{write(folder, contents)}"
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_every_byte_of_a_text_is_in_its_fingerprint(form: str, tmp_path: Path, cache: Path) -> None:
     """Also those of the last tenth of a single document, which is held out, and of every document of many."""
 
     def fingerprint(changed: int | None) -> str:
         lines = [line.upper() if n == changed else line for n, line in enumerate(LINES)]
-        many = form == "many.txt"
-        contents = {f"{n}.txt": line for n, line in enumerate(lines)} if many else {form: "".join(lines)}
-        if form == "rows.jsonl":
-            contents = {form: "".join(json.dumps({"text": line}) + "\n" for line in lines)}
-        folder = write(tmp_path / str(changed), contents)
-        spec = f"jsonl:{folder}" if form == "rows.jsonl" else f"text:{folder}"
-        return load_corpus(spec, cache=cache).fingerprint
+        return load_corpus(written(form, tmp_path / str(changed), lines), cache=cache).fingerprint
 
-    marks = [fingerprint(changed) for changed in (None, 0, 42, 89, 90, 91, 99)]
+    marks = [fingerprint(changed) for changed in (None, 0, 17, 35, 36, 39)]
     assert len(set(marks)) == len(marks)
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:270"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_corpus_holds_every_byte_once_and_counts_documents_and_bytes(
+    form: str, tokenizer: str, tmp_path: Path, cache: Path
+) -> None:
+    corpus = load_corpus(written(form, tmp_path / "text", LINES), tokenizer=tokenizer, cache=cache)
+    contents: dict[str, list[bytes]] = {}
+    for name, split in (("train", corpus.train), ("valid", corpus.valid)):
+        documents = np.split(split.tokens, split.starts[1:-1])
+        assert all(document[0] == corpus.tokenizer.end for document in documents)
+        contents[name] = [corpus.tokenizer.decode(document[1:]) for document in documents]
+        sizes = {"documents": len(contents[name]), "bytes": sum(map(len, contents[name]))}
+        assert {"documents": split.documents, "bytes": split.bytes} == corpus.describe()[name] == sizes
+    if form == "one.txt":
+        assert contents == {"train": ["".join(LINES[:36]).encode()], "valid": ["".join(LINES[36:]).encode()]}
+        return
+    assert sorted(contents["train"] + contents["valid"]) == [line.encode() for line in LINES]
+    assert len(contents["valid"]) == 4
+    for documents in contents.values():
+        digests = [hashlib.sha256(content).digest() for content in documents]
+        assert digests == sorted(digests)
 
 
 def test_an_edit_changes_the_fingerprint(books: Path, cache: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from poscli.data.images import ImageCorpus, ImageSplit, batch, load_images
-from poscli.data.images.cells import greys, patches, quantised, stretched, thresholds
+from poscli.data.images.cells import Picture, greys, patches, quantised, stretched, thresholds
+from poscli.data.images.corpus import build
 from poscli.data.images.spec import ImageSpec
 from poscli.system.errors import DataError, UsageError
 
@@ -90,6 +91,25 @@ def test_a_spec_that_means_nothing(text: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         ImageSpec.parse(text)
     assert says in str(caught.value)
+
+
+def test_levels_and_their_greys_are_those_of_the_training_images() -> None:
+    """Two levels of 0, 10, 20 and 30: what is bright in a held-out image moves no threshold and no grey."""
+    dark, bright = np.array([[0, 10], [20, 30]], np.uint8), np.array([[200, 255], [15, 250]], np.uint8)
+    for order in (1, -1):
+        corpus = build(ImageSpec(levels=2), [Picture(dark, "train"), Picture(bright, "valid")][::order])
+        assert corpus.greys.tolist() == [5, 25]
+        assert [image.tolist() for image in corpus.train.images] == [[[0, 0], [1, 1]]]
+        assert [image.tolist() for image in corpus.valid.images] == [[[1, 1], [0, 1]]]
+        assert corpus.describe()["valid"] == {"documents": 1, "bytes": 4}
+
+
+def test_the_largest_image_is_that_with_the_largest_square() -> None:
+    split = ImageSplit(tuple(np.zeros(shape, np.uint8) for shape in ((4, 9), (6, 5), (3, 30))))
+    assert split.largest == (6, 5)
+    assert split.cells == 36 + 30 + 90
+    assert split.fits(4, 6).tolist() == [True, False, False]
+    assert split.fits(5, 5).tolist() == [False, True, False]
 
 
 # ---- the built-in images
