@@ -136,6 +136,18 @@ def test_the_bytes_of_tokens_are_those_between_their_offsets(kind: str, tmp_path
     assert counted[0] == sizes[0] + (kind in LEADS)
 
 
+def test_without_a_fallback_to_bytes_a_token_that_looks_like_a_byte_is_text(tmp_path: Path) -> None:
+    made = metaspace()
+    made["model"]["byte_fallback"] = False
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    made["added_tokens"].append({"id": made["model"]["vocab"]["<0x41>"], "content": "<0x41>"} | flags)
+    coder, text = tokenizer(written(tmp_path, made)), TEXT.splitlines()[0].encode() + b" <0x41>"
+    ids = coder.encode(text)
+    assert made["model"]["vocab"]["<0x41>"] in ids
+    assert coder.decode(ids) == b" " + text
+    assert coder.token_bytes[ids].sum() == len(text) + 1
+
+
 @pytest.mark.parametrize("kind", MADE)
 def test_no_special_token_is_made_of_text(kind: str, tmp_path: Path) -> None:
     made = tokenizer(written(tmp_path / kind, MADE[kind]()))

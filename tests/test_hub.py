@@ -49,6 +49,11 @@ REPOSITORIES = {
         "README.md": card({"default": ["train"]}),
         **{f"default/train-{n}.parquet": parquet(prose(20, 1000, n)) for n in range(6)},
     },
+    "org/halves": {
+        "README.md": card({"default": ["train", "validation"]}),
+        "default/train-0.parquet": parquet(prose(40, 1000, 7)),
+        "default/validation-0.parquet": parquet(prose(40, 500, 8)),
+    },
     "Salesforce/wikitext": {
         "README.md": card({"wikitext-103-raw-v1": ["train"]}),
         "wikitext-103-raw-v1/train-0.parquet": parquet(["", *(row for rows in ARTICLES for row in [*rows, ""])]),
@@ -58,6 +63,8 @@ ONLINE = {
     "parts": "hf:org/parts:one",
     "column": "hf:org/parts:two#content",
     "stream": "hf:org/shards?bytes=30K",
+    "budget of two splits": "hf:org/halves?bytes=30K",
+    "splits the other way": "hf:org/halves@validation,train?bytes=10K",
     "wikitext": "hf:wikitext",
     "no repository": "hf:org/part",
     "no such name": "hf:a/b/c",
@@ -118,6 +125,19 @@ def test_streaming_stops_at_the_budget(online: dict[str, dict[str, Any]], hub: H
     assert described["train"]["bytes"] + described["valid"]["bytes"] == 30_000
     assert hub.requested("train-1.parquet") > 0
     assert hub.requested("train-2.parquet") == 0
+
+
+@pytest.mark.parametrize(
+    ("case", "train", "valid"),
+    [("budget of two splits", (27, 1000), (6, 500)), ("splits the other way", (18, 500), (1, 1000))],
+)
+def test_nine_tenths_of_a_budget_are_for_training_and_one_tenth_is_held_out(
+    case: str, train: tuple[int, int], valid: tuple[int, int], online: dict[str, dict[str, Any]]
+) -> None:
+    """Documents of `train` have 1000 bytes, those of `validation` 500."""
+    described = online[case]["describe"]
+    for name, (documents, size) in (("train", train), ("valid", valid)):
+        assert described[name] == {"documents": documents, "bytes": documents * size}
 
 
 def test_wikitext_documents_are_articles(online: dict[str, dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from cli_runner import LENGTH, NANO, cli
 from test_evaluate import write_books
@@ -61,6 +62,27 @@ def test_every_table_is_written_with_its_columns(results: Path, encoding: str) -
     assert void == "void"
 
 
+def table_of(out: Path, encoding: str, name: str) -> pd.DataFrame:
+    return read_table(folder_of(out, encoding) / f"why/{name}.csv", DETAILS[f"why/{name}"])
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "sinusoidal"])
+def test_tables_are_of_the_windows_that_the_documentation_names(results: Path, encoding: str) -> None:
+    """4 L for what is computed eagerly, else the longest; L / 8 tokens are scored at the end of each window."""
+    scored = LENGTH // 8
+    changes = table_of(results, encoding, "attribution").set_index("change")
+    assert changes[["train_length", "length"]].drop_duplicates().to_numpy().tolist() == [[LENGTH, 4 * LENGTH]]
+    field = table_of(results, encoding, "receptive")
+    assert field[field["method"] == "gradient"]["to"].max() == 4 * LENGTH - 1
+    replaced = field[field["method"] == "replace"]
+    assert (replaced["to"] == 4 * LENGTH - scored).all()
+    assert (replaced["tokens"] == replaced["windows"] * scored).all()
+    enough = table_of(results, encoding, "saturation")
+    assert enough["window"].tolist() == [LENGTH // 16 * 2**n for n in range(8)]
+    assert (enough["tokens"] % scored == 0).all()
+    assert set(table_of(results, encoding, "dilution")["window"]) == {LENGTH * 2**n for n in range(4)}
+
+
 def test_an_encoding_that_ends_at_the_training_length_says_why_it_has_no_numbers(results: Path) -> None:
     changes = read_table(folder_of(results, "learned") / "why/attribution.csv", DETAILS["why/attribution"])
     full = changes.set_index("change").loc["full"]
@@ -83,6 +105,10 @@ def test_key_tokens_need_a_judge(results: Path) -> None:
     table = read_table(folder_of(results, "sinusoidal") / "why/key_tokens.csv", DETAILS["why/key_tokens"])
     assert set(table["kind"]) == {"key", "other"}
     assert table.set_index("kind").loc["key", "reason"]  # a judge of a few steps finds no key tokens
+    # All windows of the short text are read, so that the tokens are those of saturation, and so is their mean loss.
+    longest = table_of(results, "sinusoidal", "saturation").iloc[-1]
+    assert table["tokens"].sum() == longest["tokens"]
+    assert table.set_index("kind").loc["other", "nll"] == pytest.approx(longest["nll"], rel=1e-4)
     wrong = cli(*WHY, "--enc", "sinusoidal", "--judge", folder_of(results, "alibi").name, "--out", results)
     assert wrong.code == 2
     assert str(8 * LENGTH) in wrong.err
