@@ -25,6 +25,7 @@ from poscli.evaluation.why.attribution import attribution, losses_by_change, mea
 from poscli.evaluation.why.crowd import crowd_engine, refuses
 from poscli.evaluation.why.moved import Moved, moved
 from poscli.evaluation.why.sample import Sample
+from poscli.model.precision import Precision
 from poscli.model.transformer import Model
 from poscli.runs.details import ATTRIBUTION_COLUMNS
 from poscli.runs.schema import frame
@@ -243,6 +244,66 @@ def test_a_class_that_falsely_claims_to_be_relative_is_found_out() -> None:
     assert "the loss of a token changes by " in row["reason"]
 
 
+class Whisperer(Encoding):
+    """Adds a thousandth of a function of the position, in a class that claims to depend on differences only."""
+
+    def embed(self, x_BTW: Tensor, pos: Tensor, ids_BT: Tensor) -> Tensor:
+        return x_BTW + pos[:, None].cos() / 1000
+
+
+def test_a_small_change_that_rounding_does_not_explain_is_a_fault_too() -> None:
+    row = attribution(trained("test_attribution:Whisperer"), sample())[2]
+    assert (row["change"], row["status"]) == ("offset", "fault")
+
+
+@pytest.mark.parametrize("spec", ["rope", "xpos"])
+def test_rounding_in_bfloat16_is_no_fault(spec: str) -> None:
+    coarse = perturbed(model(spec, precision=Precision(linear=torch.bfloat16))).eval().requires_grad_(False)
+    found = measure(coarse, sample())["offset"]
+    assert found.status == "void"
+
+
+@pytest.mark.parametrize(
+    ("spec", "offset", "crowd"),
+    [
+        ("none|rope", "void", "ok"),
+        ("none|toys:Squares", "ok", "ok"),
+        ("toys:Squares|none", "ok", "ok"),
+        ("rope|toys:Squares", "ok", "ok"),
+        ("rope|cope", "void", "not measured"),
+        ("cope|rope", "void", "not measured"),
+        ("sinusoidal+rope", "ok", "void"),
+    ],
+)
+def test_one_layer_is_enough_for_a_change_to_matter_or_not_to_be_defined(spec: str, offset: str, crowd: str) -> None:
+    found = measure(trained(spec), sample(windows=1))
+    assert (found["offset"].status, found["crowd"].status) == (offset, crowd)
+    if offset == "ok":
+        assert found["offset"].losses is not None
+        assert found["base"].losses is not None
+        assert np.abs(found["offset"].losses - found["base"].losses).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("harm", "shares"), [(0.0099, [math.nan] * 5), (0.0101, [0, 1, 0.25, math.nan, -0.5]), (-1, [math.nan] * 5)]
+)
+def test_losses_harms_and_shares_of_the_harm_by_hand(harm: float, shares: list[float]) -> None:
+    """A share is told of a harm from 0.01 nats on, relative to the base."""
+    parts = {"base": 0, "full": 1, "offset": 0.25, "crowd": -0.5}
+    outcomes = {change: why.Outcome(np.full((3, 5), 2 + part * harm)) for change, part in parts.items()}
+    outcomes["stretch"] = why.Outcome(None, "unsupported", "it ends before")
+    rows = why.rows({change: outcomes[change] for change in CHANGES}, sample())
+    frame(rows, ATTRIBUTION_COLUMNS)
+    assert [row["change"] for row in rows] == CHANGES
+    assert [row["nll"] for row in rows] == pytest.approx(
+        [2, 2 + harm, 2 + harm / 4, math.nan, 2 - harm / 2], nan_ok=True
+    )
+    assert [row["harm"] for row in rows] == pytest.approx([0, harm, harm / 4, math.nan, -harm / 2], nan_ok=True)
+    assert [row["share"] for row in rows] == pytest.approx(shares, nan_ok=True)
+    assert [row["status"] for row in rows] == ["ok", "ok", "ok", "unsupported", "ok"]
+    assert {(row["train_length"], row["length"]) for row in rows} == {(LENGTH, KEYS)}
+
+
 # Rows
 
 ABSOLUTE = {"complex", "floater", "hierarchical", "learned", "sinusoidal"}
@@ -304,7 +365,7 @@ def test_a_change_that_fails_is_a_row(error: Exception | None, reason: str, monk
         if isinstance(of.encodings[0], Moved) and window == LENGTH:
             if error is not None:
                 raise error
-            return np.full((3, 5), math.inf)
+            return np.where(np.arange(5) == 2, math.inf, np.ones((3, 1)))  # of one token in every window
         return np.ones((3, 5))
 
     monkeypatch.setattr(Sample, "losses", losses)

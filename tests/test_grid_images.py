@@ -12,6 +12,7 @@ from PIL import Image
 from poscli.data.images import ImageCorpus, ImageSplit, batch, load_images
 from poscli.data.images.cells import Picture, greys, patches, quantised, stretched, thresholds
 from poscli.data.images.corpus import build
+from poscli.data.images.folder import pixels
 from poscli.data.images.spec import ImageSpec
 from poscli.system.errors import DataError, UsageError
 
@@ -172,6 +173,23 @@ def test_a_wide_image_and_a_high_one_of_the_same_cells_differ(tmp_path: Path) ->
         write(tmp_path / name, 3)
         Image.fromarray(noise(7, 6, 6).reshape(shape)).save(tmp_path / name / "own.png")
     assert load_images(f"images:{tmp_path}/a").fingerprint != load_images(f"images:{tmp_path}/b").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix", "expected"),
+    [
+        ("uint8", "png", [[10, 30], [20, 10]]),  # as it is
+        ("uint16", "png", [[0, 255], [128, 0]]),  # deeper values by their own range
+        ("int32", "tif", [[0, 255], [128, 0]]),
+        ("float32", "tif", [[0, 255], [128, 0]]),
+    ],
+)
+def test_values_of_more_than_8_bits_are_scaled_by_their_own_range(
+    kind: str, suffix: str, expected: list[list[int]], tmp_path: Path
+) -> None:
+    values = np.array([[10, 30], [20, 10]]) * (1 if kind == "uint8" else 100)
+    Image.fromarray(values.astype(kind)).save(tmp_path / f"own.{suffix}")
+    assert pixels(tmp_path / f"own.{suffix}").tolist() == expected
 
 
 def test_colour_depth_and_transparency_become_grey(tmp_path: Path) -> None:
