@@ -34,7 +34,7 @@ SETTINGS = (
     Setting("as it is"),
     Setting("no home folder", {"HOME": None, "POSCLI_CACHE": None}),
     Setting("a home folder that cannot be written", {"HOME": "/proc", "POSCLI_CACHE": None}),
-    Setting("an empty home folder", {"HOME": "EMPTY", "POSCLI_CACHE": None}),
+    Setting("empty folders for all that is kept", {"HOME": "EMPTY", "POSCLI_CACHE": None, "TMPDIR": "EMPTY"}),
     Setting("MALLOC_ARENA_MAX=1", {"MALLOC_ARENA_MAX": "1"}),
     Setting("two busy processes", busy=2),
     Setting("one core", cores=1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,6 @@ from hypothesis import settings
 
 from poscli.native import library
 
-# A home folder for the tests alone, kept from one run to the next because kernels and corpora take seconds to make.
-HOME = Path(__file__).parent.parent / ".pytest_cache" / "home"
 # Variables that say where a user keeps things, and how a terminal looks.
 OF_THE_USER = ("POSCLI_CACHE", "POSCLI_QUIET", "XDG_", "MPL", "HF_", "TRITON_CACHE_DIR", "CXX")
 OF_THE_TERMINAL = ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_", "LANG", "LC_", "TZ")
@@ -23,11 +22,22 @@ OF_THE_TERMINAL = ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_"
 
 def pytest_configure() -> None:
     """Let no test, nor any process it starts, see the home folder, caches, terminal or language of whoever runs it."""
-    HOME.mkdir(parents=True, exist_ok=True)
     for name in list(os.environ):
         if name.startswith((*OF_THE_USER, *OF_THE_TERMINAL)):
             del os.environ[name]
-    os.environ.update(HOME=str(HOME), LC_ALL="C.UTF-8")
+    os.environ.update(HOME=home_of_tests(), LC_ALL="C.UTF-8")
+
+
+def home_of_tests() -> str:
+    """A home folder that only tests use, kept from one run to the next: kernels and corpora take seconds to make.
+
+    It lies where others cannot write whatever the umask, because compiled kernels are not read from anywhere else.
+    """
+    user = os.getuid()
+    folder = Path(tempfile.gettempdir()) / f"poscli-tests-{user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    return str(folder) if (found.st_uid, found.st_mode & 0o7777) == (user, 0o700) else tempfile.mkdtemp()
 
 
 settings.register_profile("shared machine", deadline=None)  # it pauses for longer than any example may take
