@@ -266,6 +266,24 @@ def test_the_hard_input_is_hard() -> None:
     assert float(p_BHTS[3, 0, 64:, :6].sum(-1).min()) > 0.99
 
 
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+@torch.no_grad()
+def test_a_text_that_forgets_everything_takes_no_keys_from_one_that_forgets_nothing(order: list[int]) -> None:
+    """One call of both: 7.2 below the gates' bias of 2, or above it, at every token."""
+    encoding, given = prepared("fox"), unlike(torch.float64)
+    inputs = {name: y[:2] for name, y in given.items()}
+    inputs["x"] = torch.tensor([-1.0, 1.0], dtype=torch.float64)[:, None, None].expand_as(inputs["x"])
+    inputs = {name: y[order] for name, y in inputs.items()}
+    exact = attention(ENGINES["reference"], copy.deepcopy(encoding).double(), inputs, TOKENS)
+    narrow = {name: y.float() for name, y in inputs.items()}
+    # Units of the largest score, 5 per token of the text that forgets, and of q . k.
+    limit = 16 * FLOAT32 * (5 * TOKENS + float(inputs["q"].norm(dim=-1).max() * inputs["k"].norm(dim=-1).max()))
+    for engine in engines_for(encoding, Place(gradient=False)):
+        for cut, sizes in SIZES.items():
+            found = attention(engine, encoding, narrow, TOKENS, sizes)
+            assert float((found - exact).abs().max()) <= limit, f"{engine.name}, {cut}"
+
+
 # Cached decoding in chunks
 
 CHUNKS = [7, 20, 1, 1, 30]

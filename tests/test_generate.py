@@ -93,6 +93,13 @@ def test_a_tiny_temperature_takes_the_likeliest_token_too(temperature: float) ->
     assert made == [0] * 20
 
 
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_the_end_token_never_ends_a_grid(temperature: float) -> None:
+    """A grid is full after as many tokens as were asked for; the token that opens it is no cell of it."""
+    scripted = Scripted(100 * torch.eye(5)[4] + 50 * torch.eye(5)[3])
+    assert list(generate(scripted, [1], 4, tokens=6, temperature=temperature, seed=0, columns=3)) == [3] * 6
+
+
 def test_a_seed_gives_the_same_text_and_another_seed_another() -> None:
     first, again, other = (
         list(generate(Scripted(torch.zeros(5)), [1], 99, tokens=40, temperature=1.0, seed=seed)) for seed in (3, 3, 4)

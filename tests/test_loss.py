@@ -17,9 +17,12 @@ def operands(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Te
     return x, weight, torch.randint(V, (N,), generator=draw)
 
 
+@pytest.mark.parametrize("ignored", [0, 9])
 @pytest.mark.parametrize("rows", [1, 5, 36, 37])
-def test_the_loss_in_chunks_is_cross_entropy(rows: int) -> None:
+def test_the_loss_in_chunks_is_cross_entropy(rows: int, ignored: int) -> None:
+    """Over the targets that are not -100, of which every other one of the first is."""
     x, weight, targets = operands(torch.float32)
+    targets[: 2 * ignored : 2] = -100
     exact_x, exact_weight = (p.detach().double().requires_grad_() for p in (x, weight))
     found = vocabulary_loss(x, weight, targets, torch.float32, limit=rows * V)
     expected = F.cross_entropy(exact_x @ exact_weight.mT, targets)

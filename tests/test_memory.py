@@ -32,14 +32,17 @@ def remembering(spec: str, layers: int = 2, kept: int = KEPT) -> Model:
 
 def by_segments(trained: Model, text: Tensor) -> Tensor:
     """As in training: a segment at a time, with the states of the ones before."""
-    memory = Memory(KEPT)
+    memory = Memory(trained.config.memory)
     return torch.cat([trained(part, memory=memory) for part in text.split(LENGTH, dim=1)], dim=1)
 
 
-@pytest.mark.parametrize("spec", RELATIVE)
+@pytest.mark.parametrize(
+    ("spec", "kept"), [*((spec, KEPT) for spec in RELATIVE), ("alibi", 1), ("alibi", 2 * LENGTH - 3)]
+)
 @torch.no_grad()
-def test_training_evaluation_and_decoding_give_equal_logits(spec: str) -> None:
-    trained, text = remembering(spec), tokens(2, 3 * LENGTH + 5)
+def test_training_evaluation_and_decoding_give_equal_logits(spec: str, kept: int) -> None:
+    """A memory of less than a segment, of one token, and of more than a segment, which the first one does not fill."""
+    trained, text = remembering(spec, kept=kept), tokens(2, 3 * LENGTH + 5)
     full, limit = trained(text), rounding(trained, text)
     torch.testing.assert_close(by_segments(trained, text), full, rtol=0, atol=limit)
     for steps in ([1] * text.shape[1], [LENGTH + 3, 1, 1, 30, 1, 1]):

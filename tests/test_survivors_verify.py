@@ -1,12 +1,15 @@
-"""What verify does with encodings that end, by hand."""
+"""What verify does with encodings that end, by hand, and with those that are only a little wrong, or seldom."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from poscli.encodings import Encoding, Shape
 from poscli.encodings.registry import ENCODINGS
 from poscli.verify import verify
-from poscli.verify.checks import causality, far
+from poscli.verify.checks import Failed, batches, causality, decoding, engines, far, learning, saving, shifts
 from poscli.verify.subject import Subject
 
 
@@ -29,3 +32,111 @@ def test_only_of_a_broken_plugin_verify_says_where_to_look(
     (finding,) = verify("mine").findings
     assert (finding.status, finding.detail) == (status, "does not load")
     assert bool(finding.look) == broken
+
+
+LITTLE = 1e-3  # hundreds of roundings of float32, where every number is about 1
+
+
+class PeekingALittle(Encoding):
+    def value(self, v_BHSD: Tensor, pos: Tensor) -> Tensor:
+        return v_BHSD + LITTLE * v_BHSD.mean(dim=2, keepdim=True)
+
+
+class CountingOnce(Encoding):
+    """Is wrong at one token in the middle of a text that is decoded."""
+
+    def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
+        return q_BHTD * (1 + (len(pos) == 1 and int(pos[0]) == 5))
+
+
+class MovingALittle(Encoding):
+    def value(self, v_BHSD: Tensor, pos: Tensor) -> Tensor:
+        return v_BHSD * (1 + LITTLE * pos[:, None].float().sin()).to(v_BHSD.dtype)
+
+
+class CrowdedALittle(Encoding):
+    def value(self, v_BHSD: Tensor, pos: Tensor) -> Tensor:
+        return v_BHSD - LITTLE * v_BHSD.mean(dim=0, keepdim=True)
+
+
+class Sloped(Encoding):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.slope = nn.Parameter(torch.ones(shape.heads))
+
+    def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return -self.slope[:, None, None] * (i[:, None] - j)
+
+
+class WrongBackwards(Sloped):
+    """A fast form with the right values and a gradient that is a little too large."""
+
+    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        right = self.bias(i, j, f_i, f_j)
+        return right + LITTLE * (right - right.detach())
+
+
+class WrongInEvaluation(Sloped):
+    """A fast form that is wrong without gradient alone."""
+
+    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return self.bias(i, j, f_i, f_j) * (1 + LITTLE * (not torch.is_grad_enabled()))
+
+
+class WrongForOneQuery(Sloped):
+    """A fast form that is wrong for a single query that sees many keys."""
+
+    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return self.bias(i, j, f_i, f_j) * (1 + LITTLE * (len(i) == 1))
+
+
+class RoughFarAway(Encoding):
+    """Finite values, and beyond 100 tokens a gradient that is not."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.r = nn.Parameter(torch.zeros(shape.heads))
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        return (self.r[:, None] * 0 + (d <= 100)).sqrt()
+
+
+class NotAllSaved(Encoding):
+    """Draws numbers that are not saved, and that change little."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.register_buffer("drawn", torch.rand(shape.heads), persistent=False)
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        return -LITTLE * self.drawn[:, None] * d
+
+
+class WithoutGradient(Sloped):
+    def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+        return super().bias(i, j, f_i, f_j).detach()
+
+
+A_LITTLE_WRONG = {
+    PeekingALittle: causality,
+    CountingOnce: decoding,
+    MovingALittle: shifts,
+    CrowdedALittle: batches,
+    WrongBackwards: engines,
+    WrongInEvaluation: engines,
+    WrongForOneQuery: engines,
+    RoughFarAway: far,
+    NotAllSaved: saving,
+    WithoutGradient: learning,
+}
+
+
+@pytest.mark.parametrize(("cls", "check"), A_LITTLE_WRONG.items(), ids=lambda x: x.__name__)
+def test_an_encoding_that_is_a_little_wrong_fails_its_check(cls, check) -> None:
+    with pytest.raises(Failed):
+        check(Subject(f"{__name__}:{cls.__name__}", 0))
+
+
+@pytest.mark.parametrize("check", dict.fromkeys(A_LITTLE_WRONG.values()), ids=lambda x: x.__name__)
+def test_an_encoding_of_the_same_kind_that_is_right_passes(check) -> None:
+    assert check(Subject(f"{__name__}:Sloped", 0))

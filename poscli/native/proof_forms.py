@@ -152,7 +152,7 @@ def _with_low_scores(inputs: list[Tensor]) -> list[Tensor]:
     return [q, k, *rest]
 
 
-FAR_KEY, LONG_SCORE, LOW_SCORE = 3, 125.0, -3.0
+FAR_KEY, LONG_SCORE, LOW_SCORE = 3, 135.0, -3.0
 LONG_FACTORS = (0.2, 0.01)  # of costs; a key costs about 1
 CHANGED = {Costs: _with_a_long_key, Gates: _with_low_scores, Stick: _with_low_scores}
 
