@@ -127,3 +127,27 @@ def test_a_cache_of_inference_mode_goes_on_outside_of_it() -> None:
     with torch.no_grad():
         last = trained(text[:, 8:], cache=cache)
         torch.testing.assert_close(last, trained(text)[:, 8:], rtol=0, atol=rounding(trained, text))
+
+
+@pytest.mark.parametrize("spec", ["sinusoidal", "rope", "alibi"])
+@torch.no_grad()
+def test_to_keep_more_tokens_than_there_are_changes_nothing(spec: str) -> None:
+    trained, text = perturbed(model(spec)), tokens(1, 9)
+    kept, plain = Cache(), Cache()
+    for cache in (kept, plain):
+        trained(text[:, :6], cache=cache)
+    kept.keep_last(100)
+    found, expected = (trained(text[:, 6:], cache=cache) for cache in (kept, plain))
+    assert float((found - expected).abs().max()) <= rounding(trained, text)
+
+
+@pytest.mark.parametrize("spec", ["rope", "alibi", "fox", "rope+shaw"])
+@torch.no_grad()
+def test_after_tokens_are_forgotten_the_rest_is_the_whole_text(spec: str) -> None:
+    """In one layer, where no token has seen those that are forgotten."""
+    trained, text = perturbed(model(spec, layers=1)), tokens(1, 12)
+    cache = Cache()
+    trained(text[:, :10], cache=cache)
+    cache.keep_last(4)
+    found = torch.cat([trained(text[:, n : n + 1], cache=cache) for n in (10, 11)], dim=1)
+    assert float((found - trained(text[:, 6:])[:, -2:]).abs().max()) <= rounding(trained, text)

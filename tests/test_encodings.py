@@ -105,3 +105,10 @@ def test_the_order_of_tokens_changes_the_output(spec: str) -> None:
     swapped = there.clone()
     swapped[0, LENGTH - 4 : LENGTH - 2] = torch.tensor([2, 1])
     assert (trained(there) - trained(swapped))[0, -1].abs().max() > 1e-3
+
+
+def test_a_join_is_as_short_as_its_shortest_part() -> None:
+    short, long = make("xpos(scale_base=64)"), make("xpos(scale_base=512)")
+    for joined in ("xpos(scale_base=64)+xpos(scale_base=512)", "xpos(scale_base=512)+alibi+xpos(scale_base=64)"):
+        assert make(joined).longest(torch.float16) == short.longest(torch.float16) < long.longest(torch.float16)
+    assert make("alibi+none").longest(torch.float16) is None

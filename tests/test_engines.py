@@ -10,9 +10,10 @@ from toys import ENDS, EVERYWHERE, LENGTH, NARROW, TOYS, WIDTH, draw, make, shap
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose
 from poscli.attention.biases import BIASES
+from poscli.attention.call import operands
 from poscli.attention.place import SINKS_REFUSED
 from poscli.encodings import Encoding, names
-from poscli.equation import TIERS, Unsupported
+from poscli.equation import TIERS, Positions, Unsupported
 from poscli.specs import build, parse
 from poscli.system.errors import UsageError
 
@@ -51,6 +52,28 @@ def test_the_step_between_positions_is_measured() -> None:
     assert step("toys:Quarters") == 0.25
     assert step("toys:Squares") is None
     assert step("toys:SquaredVectors") is None
+
+
+def test_positions_are_even_only_if_each_of_them_is() -> None:
+    line = torch.arange(16, dtype=torch.float64)
+    assert Positions.spaced(line).step == 1
+    assert Positions.spaced(line / 3).step == pytest.approx(1 / 3)
+    for token, off in ((7, 1e-3), (1, -1e-3), (14, 1e-2)):
+        moved = line.clone()
+        moved[token] += off
+        assert Positions.spaced(moved).step is None
+
+
+@pytest.mark.parametrize("factor", [1, 3, 8])
+def test_distances_are_those_of_positions_and_never_negative(factor: int) -> None:
+    """Tenths of a token are not rounded to whole ones; 5/3 - 2/3 is 1, and the distance of a hidden key is 0."""
+    encoding = make(f"alibi+interpolated({factor})")
+    q, k = draw(1, 3, 5, 8), draw(1, 3, LENGTH, 8)
+    x = operands(encoding, q, k, k, encoding.locate(LENGTH, torch.device("cpu")))
+    apart = torch.arange(LENGTH - 5, LENGTH)[:, None] - torch.arange(LENGTH)
+    found, expected = x.distances().double(), (apart.double() / factor).clamp(min=0)
+    assert float((found - expected).abs().max()) <= LENGTH * 2.0**-22
+    assert torch.equal(found[apart % factor == 0], expected[apart % factor == 0])
 
 
 def test_a_position_without_a_row_is_unsupported() -> None:

@@ -78,6 +78,7 @@ CASES: dict[str, dict[str, object]] = {
     "urpe": {},
     "rerope(window=7)": {},
     "alibi+randomized(200)": {},
+    "rope-dynamic": {},  # its angles depend on the position of the last key of all
 }
 
 

@@ -134,9 +134,25 @@ A_LITTLE_WRONG = {
 @pytest.mark.parametrize(("cls", "check"), A_LITTLE_WRONG.items(), ids=lambda x: x.__name__)
 def test_an_encoding_that_is_a_little_wrong_fails_its_check(cls, check) -> None:
     with pytest.raises(Failed):
-        check(Subject(f"{__name__}:{cls.__name__}", 0))
+        check(Subject(f"none|{__name__}:{cls.__name__}", 0))  # in the last layer, after which no token sees others
 
 
 @pytest.mark.parametrize("check", dict.fromkeys(A_LITTLE_WRONG.values()), ids=lambda x: x.__name__)
 def test_an_encoding_of_the_same_kind_that_is_right_passes(check) -> None:
     assert check(Subject(f"{__name__}:Sloped", 0))
+
+
+@pytest.mark.parametrize(
+    ("spec", "relative"),
+    [
+        ("rope+grape", False),
+        ("fox+cope(max_pos=5)", False),
+        ("rope+alibi", True),
+        ("fox+t5", True),
+        ("cope+alibi", True),
+    ],
+)
+def test_a_join_is_relative_unless_its_parts_are_entangled(spec: str, relative: bool) -> None:
+    (encoding,) = Subject(spec, 0).encodings
+    assert encoding.relative == relative
+    assert shifts(Subject(spec, 0)).startswith("same attention" if relative else "not relative, as declared")
