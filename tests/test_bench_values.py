@@ -186,14 +186,15 @@ def test_memory_is_foreseen_for_training_where_a_case_trains(monkeypatch: pytest
     monkeypatch.setattr("poscli.bench.refusals.unaffordable", lambda size, _: sizes.append(size) or "needs too much")
     config = run_config(settings(), "none", CPU)
     shape, needs = config.model, Needs(at_once=3.0, kept=2.0)
-    for what in ("train", "eval"):
+    for what in ("train", "eval", "forward+backward", "decode"):
         with pytest.raises(Refused, match=r"^the peer: needs too much$") as caught:
             refuse_unaffordable(config, needs, BenchCase(what, 64, 2), CPU, "the peer: ")
         assert caught.value.status == "oom"
     scores, tokens = 4 * 2 * shape.heads * 64**2, 4 * 2 * 64
     kept = shape.layers * (24 * shape.width + 6 * shape.mlp) + 4 * VOCAB
     assert sizes[0] == scores * (3 + 2 * shape.layers) + tokens * kept
-    assert sizes[1] == scores * 3 + tokens * (8 * shape.width + 3 * shape.mlp + 2 * VOCAB)
+    assert sizes[2] == sizes[0]  # its gradients are kept too
+    assert sizes[3] == sizes[1] == scores * 3 + tokens * (8 * shape.width + 3 * shape.mlp + 2 * VOCAB)
 
 
 # Time.

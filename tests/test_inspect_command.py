@@ -15,7 +15,7 @@ from matplotlib.image import imread
 
 from poscli.inspect import gallery
 from poscli.inspect.probe import Weights
-from poscli.inspect.session import trained_group
+from poscli.inspect.session import fresh_group, inspect_groups, trained_group
 from poscli.inspect.settings import InspectSettings
 from poscli.inspect.terms import four_terms
 
@@ -160,6 +160,40 @@ def test_terms_of_a_run_add_up_and_are_refused_where_they_are_mixed(runs):
     found = four_terms(group.subjects[0])
     assert found.remainder < 1e-4
     assert found.by_distance.shape[0] == 4
+
+
+def test_terms_of_a_run_are_products_of_its_contents_and_positions(runs):
+    """The norm divides both parts of a token by the root mean square of their sum."""
+    import torch
+    from torch.nn.functional import embedding
+
+    group = trained_group(run_of(runs, "learned").id, runs / "runs", InspectSettings(max_len=LENGTH))
+    found, model = four_terms(group.subjects[0]), group.trained.model
+    ids = group.trained.windows(LENGTH)
+    assert len({tuple(window) for window in ids.tolist()}) == len(ids) == 4  # from all over the text
+    content, position = embedding(ids, model.embedding).double(), model.encodings[0].table.double()
+    norm, attention = model.layers[0].norm_attention, model.attention[0]
+    factor = norm.weight.double() / ((content + position).square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    q, k = (
+        [(x * factor @ p.weight.double().T).unflatten(2, (4, 16)).transpose(1, 2) for x in (content, position)]
+        for p in (attention.q, attention.k)
+    )
+    queries = range(LENGTH - LENGTH // 2, LENGTH)
+    for n, (first, second) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        for d in (0, 1, 7):
+            each = [(q[first][:, :, i] * k[second][:, :, i - d]).sum(-1).mean() / 4 for i in queries]
+            assert found.by_distance[n, d] == pytest.approx(float(torch.stack(each).mean()), abs=1e-6)
+    shares = found.record()["shares_of_variance"]
+    assert list(shares) == ["content-content", "content-position", "position-content", "position-position"]
+    assert list(shares.values()) == found.shares.tolist()
+
+
+def test_of_many_kinds_of_layers_the_evenly_spaced_ones_are_drawn(capsys):
+    settings = InspectSettings(length=32, max_len=32, model={"layers": 9}, preset="nano", properties=False)
+    spec = "|".join(["alibi", "none", "rope"] * 2 + ["t5", "cope", "fox"])
+    found = inspect_groups([fresh_group(spec, settings)], settings)
+    assert [each.subject.layers for each in found] == [(1,), (3,), (4,), (6,), (7,), (9,)]
+    assert "9 layers have weights of their own; drawn are layers 1, 3, 4, 6, 7, 9" in capsys.readouterr().err
 
 
 def test_the_gallery_has_a_picture_of_every_encoding_and_a_page(folder):
