@@ -17,7 +17,7 @@ from poscli.inspect.fourier import Frequencies
 from poscli.inspect.numbers import Record, sampled
 from poscli.inspect.settings import InspectSettings
 from poscli.inspect.subject import Subject, fresh_subjects
-from poscli.inspect.views import inspect
+from poscli.inspect.views import VIEWS, inspect
 from poscli.verify.noise import draw
 
 LENGTH, LONGEST = 32, 96
@@ -324,3 +324,35 @@ def test_four_terms_are_split_as_loops_do() -> None:
     np.testing.assert_allclose(found.by_distance, means, atol=1e-12)
     other = terms.split(each, replace(x, q_BHTD=2 * x.q_BHTD))
     assert other.remainder == pytest.approx(0.5)  # the sum of the terms is half of the score
+
+
+# Which pictures an encoding gets.
+
+TABLES = {"table", "products", "wavelengths", "shift map", "columns"}
+PICTURES = {
+    "none": {"weights"},
+    "rope": {"angles", "decay", "weights"},
+    "sinusoidal": TABLES | {"weights"},
+    "learned+alibi": TABLES | {"bias", "bias alone", "weights"},
+    "cope": {"scores", "weights"},
+    "shaw": {"scores", "weights"},
+    "fox": {"scores", "weights"},
+    "logn": {"temperature", "weights"},
+    "rope+interpolated(factor=4)": {"angles", "decay", "positions", "weights"},
+    "window(9)": {"weights"},
+    "rope-2d": {"product map", "weight map"},
+    "alibi-2d": {"bias map", "weight map"},
+    "sinusoidal-2d": {"table", "columns", "embedding map", "weight map"},
+}
+
+
+@pytest.mark.parametrize("spec", PICTURES)
+def test_pictures_are_those_of_the_blanks_that_an_encoding_fills(spec: str) -> None:
+    of = subject(spec)
+    assert {view.name for view in VIEWS if view.applies(of)} == PICTURES[spec]
+    of_run = {"map of the run"} if "2d" in spec else {"weights of the run"}
+    terms_too = {"four terms"} if spec in ("sinusoidal", "learned+alibi") else set()
+    in_a_run = replace(of, trained=object())
+    assert {view.name for view in VIEWS if view.applies(in_a_run)} == PICTURES[spec] | of_run | terms_too
+    later = replace(in_a_run, layers=(2,))  # only the first layer reads the embedding
+    assert {view.name for view in VIEWS if view.applies(later)} == PICTURES[spec] | of_run
