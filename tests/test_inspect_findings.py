@@ -92,6 +92,7 @@ FINDINGS: list[tuple[Record, str]] = [
     (probe.Scores(curves([0, 1, 2], [0, -1, -2], [0, 5, 4]), None),
      "2 tokens back, the score differs by -2 (head 2) to +4 (head 3)"),
     (probe.Scores(curves([0, -1, -math.inf]), None), "1 token back, the score differs by -1 (head 1)"),
+    (probe.Scores(curves([0.0, -5e-5, -1e-4]), None), "2 tokens back, the score differs by -0.0001 (head 1)"),
     (probe.Scores(curves([0.0, 0, 0]), None), "The score does not change with the distance"),
     (of_turning([1.0, 0.5, 0.01], [1.0, 0.5, 0.01]),
      "2 of 3 pairs meet new angles beyond 10 tokens; wavelengths 6.28 to 628"),
