@@ -12,6 +12,7 @@ from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError
 
 SINKS = "sink(2)+window(3)"
+TRAINED = 6  # tokens of a training window
 
 
 def test_crop_reads_the_training_length_and_masks_nothing() -> None:
@@ -31,17 +32,21 @@ def test_a_mask_changes_the_model_only_where_it_hides_tokens() -> None:
     assert baseline("ssmax").changes_model(64, 64)
 
 
+@pytest.mark.parametrize(
+    ("spec", "sinks", "width"),
+    [(SINKS, 2, 3), ("window", 0, TRAINED), ("window(5)", 0, 5), ("sink(4)+window", 4, TRAINED)],
+)
 @torch.no_grad()
-def test_sinks_and_a_window_are_all_that_a_query_sees() -> None:
+def test_sinks_and_a_window_are_all_that_a_query_sees(spec: str, sinks: int, width: int) -> None:
     """In one layer: other tokens do not move the last logits; each of the visible ones does."""
-    whole = perturbed(model("rope", layers=1))
-    reduced, text, last = baseline(SINKS).model(whole), tokens(1, 12), 11
+    whole = perturbed(model("rope", layers=1, length=TRAINED))
+    reduced, text, last = baseline(spec).model(whole), tokens(1, 12), 11
     limit = rounding(reduced, text)
     for changed in range(12):
         other = text.clone()
         other[0, changed] = (other[0, changed] + 1) % VOCAB
         moved = float((reduced(text) - reduced(other))[0, last].abs().max())
-        assert (moved > limit) == (changed < 2 or changed > last - 3), changed
+        assert (moved > limit) == (changed < sinks or changed > last - width), changed
     assert float((whole(text) - reduced(text))[0, last].abs().max()) > limit
 
 

@@ -137,7 +137,7 @@ def test_a_log_axis_has_powers_of_ten(axes: Axes) -> None:
 
 @pytest.mark.parametrize(("signed", "ends"), [(True, ["-2.5", "0", "2.5"]), (False, ["0", "2.5"])])
 def test_a_map_of_values_goes_from_zero_or_evenly_around_it(axes: Axes, signed: bool, ends: list[str]) -> None:
-    values = np.array([[0.0, 1.0, 2.0], [0.5, -0.5, 2.5]])
+    values = np.array([[0.0, 1.0, 2.0], [0.5, -0.5, 1.5]])
     heat_map(axes, values, 2.5, signed=signed)
     (image,) = axes.images
     assert image.get_array().tolist() == values.tolist()
@@ -157,9 +157,10 @@ def test_cells_are_enlarged_side_by_side_in_one_scale_of_grey_with_a_line_where_
     for n, image in enumerate((first, second)):
         for row in range(2):
             for column in range(2):
-                x, y = left + n * (2 * cell + gap) + column * cell + cell // 2, top + row * cell + cell // 2
+                x, y = left + n * (2 * cell + gap) + column * cell, top + row * cell
                 grey = (int(image[row, column]) - 10) / 40 * 255  # 10 is drawn black and 50 white
-                assert drawn[y, x].tolist() == pytest.approx([grey] * 3, abs=2)
+                for corner in drawn[y + 8 : y + cell - 8 : cell - 17, x + 8 : x + cell - 8 : cell - 17].reshape(-1, 3):
+                    assert corner.tolist() == pytest.approx([grey] * 3, abs=2)
     coloured = np.ptp(drawn.astype(int), axis=2) > 60
     rows = np.flatnonzero(coloured[:, left + cell // 2])
     assert abs(rows.mean() - (top + cell)) < 3
@@ -183,3 +184,18 @@ def test_panels_lie_in_rows_and_columns_between_the_headings_and_the_table() -> 
     assert at["name"][0] < at["a cell"][0] < at["another"][0]
     assert (at["one"][0], at["two"][0]) == pytest.approx((at["about one"][0], at["about two"][0]))
     assert at["two"][0] > boxes[0, 0].x1
+
+
+def test_rows_of_a_table_do_not_overlap() -> None:
+    long = " ".join(["word"] * 40)
+    table = [("first", ["short", long]), ("second", [long, "short"]), ("third", ["a", "b"])]
+    sheet = Sheet(1, 1, Contents("title", [], [], table, "foot"))
+    sheet.png()
+    renderer = sheet.figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    extents = {text.get_text(): text.get_window_extent(renderer) for text in sheet.figure.texts}
+    lines = [text for text in extents if text.startswith("word")]
+    assert lines == [lines[0]] * len(lines)
+    assert extents[lines[0]].y0 > extents["third"].y1 - 1
+    tops = [extents[name].y1 for name in ("first", "second", "third", "foot")]
+    assert tops == sorted(tops, reverse=True)
+    assert tops[0] - tops[1] > 0.9 * extents[lines[0]].height

@@ -24,6 +24,7 @@ from poscli.data.corpora import stdlib as stdlib_kind
 from poscli.data.splitting import cut_point, hold_out
 from poscli.data.tokenizers import tokenizer
 from poscli.data.tokenizers.bytes import END
+from poscli.data.wikitext import articles
 from poscli.system.errors import DataError, UsageError
 
 
@@ -99,6 +100,19 @@ def test_a_python_without_library_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no library source in .*python311\.zip.*text:FOLDER"):
         stdlib_kind.source(library=zipped)
     assert "no library source" in stdlib_kind.available(zipped)
+
+
+def test_an_article_begins_at_a_title_after_a_blank_line_and_nowhere_else() -> None:
+    """The hub stores a blank line as an empty string, and every other line with its end."""
+    rows = [
+        *(b"", b" = First = \n", b"", b" text \n", b" = a formula = \n", b"", b" = = Section = = \n", b""),
+        *(b" more = text = \n", b"", b" = Second = \n", b" = 1 = \n", b"", b" = Third = \n"),
+    ]
+    assert list(articles(rows)) == [
+        b" = First = \n\n text \n = a formula = \n\n = = Section = = \n\n more = text = \n\n",
+        b" = Second = \n = 1 = \n\n",
+        b" = Third = \n",
+    ]
 
 
 # --- what is held out
