@@ -192,6 +192,19 @@ def test_every_check_refuses_some_encoding() -> None:
 # Faults that are small, or that show under one condition only. Each must fail its check, for the reason it has.
 
 
+class WideInBfloat16(Encoding):
+    """Returns another dtype than it is given, for one of three."""
+
+    wrong = torch.bfloat16
+
+    def output(self, o_BHTD: Tensor, pos: Tensor) -> Tensor:
+        return o_BHTD.float() if o_BHTD.dtype == self.wrong else o_BHTD
+
+
+class WideInFloat16(WideInBfloat16):
+    wrong = torch.float16
+
+
 class PeekingByOne(Encoding):
     """Adds a hundredth of the next value."""
 
@@ -320,6 +333,12 @@ class Drawing(Encoding):
 
 
 FAULTS: list[tuple[type[Encoding], str, str]] = [
+    (WideInBfloat16, "shapes", "bfloat16"),
+    (WideInFloat16, "shapes", "float16"),
+    (Overdeclared, "shift", "nothing changes with the position: `relative = False` is wrong"),
+    (Promising, "range", "is finite up to .* tokens only, `longest` says 10,000"),
+    (Forgetful, "saving", "a model with the saved weights gives other logits"),
+    (Crowded, "batches", "alone, a row's logits change by"),
     (PeekingByOne, "causality", "changing tokens 16 to 31 changes the logits before them"),
     (WrongAtOneStep, "decoding", "away from the full forward"),
     (FastButInexact, "engines", "output is .* off"),
