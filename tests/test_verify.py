@@ -437,6 +437,13 @@ def test_a_parameter_that_the_softmax_cancels_is_named() -> None:
         assert f"{parameter} changes nothing: the softmax cancels it" in learning.detail
 
 
+def test_to_measure_rounding_leaves_the_weights_as_they_are() -> None:
+    made, text = Subject("rope", 0).fresh(), Subject("rope", 0).text(16)
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    assert Subject("rope", 0).tolerance(text, made) > 0
+    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
+
+
 def test_json_is_one_document() -> None:
     result = cli("verify", "alibi", of(Peeking), "--json")
     assert result.code == 1
