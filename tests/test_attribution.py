@@ -223,6 +223,16 @@ def test_stretch_of_rope_multiplies_its_angles() -> None:
     assert np.abs(apart).max() <= why._rounding(ours, at)
 
 
+def test_crowd_of_a_model_of_rope_is_that_of_rerope() -> None:
+    """The encoding is told no place beyond L - 1, and the engine that is used shortens every distance."""
+    at, clipped_too = sample(), trained(f"rerope(window={LAST})")
+    found = losses_by_change(trained("rope"), at)
+    expected = at.losses(clipped_too, at.length)
+    assert found["crowd"] == pytest.approx(expected, abs=1e-3)
+    assert np.abs(found["full"] - expected).max() > 0.1
+    assert found["base"] == pytest.approx(at.losses(clipped_too, LENGTH), abs=1e-3)  # the weights are the same
+
+
 def test_an_encoding_is_told_whole_places_before_its_own_positions() -> None:
     at = torch.device("cpu")
     length = 2.5 * LENGTH
