@@ -151,7 +151,18 @@ def _measured(spec: str) -> bool:
     return encoding.axes == 1 and not refuses(encoding) and not encoding.blanks & seen_beyond
 
 
-@pytest.mark.parametrize("spec", [*filter(_measured, names()), "toys:Quarters", "toys:Paced", "rope+fox", "fire+shaw"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *filter(_measured, names()),
+        "toys:Quarters",
+        "toys:Squares",
+        "toys:SquaredVectors",
+        "toys:Paced",
+        "rope+fox",
+        "fire+shaw",
+    ],
+)
 def test_inside_a_window_the_last_query_of_a_training_window_stands_for_every_later_one(spec: str) -> None:
     """With a window of L tokens, a late query gives what it gives if the last L tokens are the whole text."""
     at, windowed = given(), f"{spec}+window({LENGTH})"
