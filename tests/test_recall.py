@@ -72,9 +72,10 @@ def test_an_occurrence_in_another_document_does_not_count() -> None:
     assert not distance.any()
 
 
-def test_every_pair_of_occurrences_by_a_slow_search() -> None:
-    """Random text of two letters against a search through all earlier n-grams."""
-    tokens = np.random.default_rng(0).integers(1, 3, 200)
+@pytest.mark.parametrize("symbols", [(1, 3), (0, 2)])
+def test_every_pair_of_occurrences_by_a_slow_search(symbols: tuple[int, int]) -> None:
+    """Random text of two letters, also of the token with number 0, against a search through all earlier n-grams."""
+    tokens = np.random.default_rng(0).integers(*symbols, 200)
     text = Text(Split(np.array([0, *tokens]), np.array([0, 201])))
     for ngram, longest in ((4, 60), (6, 200), (8, 150)):
         for end in (200, 130):
