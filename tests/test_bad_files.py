@@ -160,18 +160,17 @@ DAMAGES = {
 }
 COMPARE = ("compare", "alibi", "alibi-")
 LS_RUNS, REPORT, GENERATE, EXTRAPOLATE = ("ls", "runs"), ("report",), ("generate",), ("extrapolate", *SHORT)
-READ_BY = {  # which commands read a file of a run
+READ_BY = {  # which commands have nothing left to show or to do if a file of the only run is damaged
     "config.toml": (LS_RUNS, REPORT, GENERATE, EXTRAPOLATE),
     "env.json": (LS_RUNS, REPORT, GENERATE, EXTRAPOLATE),
     "MANIFEST.json": (LS_RUNS, REPORT, GENERATE, EXTRAPOLATE),
-    "status.json": (LS_RUNS, GENERATE, EXTRAPOLATE),
-    "train.csv": (LS_RUNS, REPORT),
-    "eval.csv": (REPORT, EXTRAPOLATE),
+    "train.csv": (REPORT,),
+    "eval.csv": (REPORT, COMPARE),
     "position.csv": (REPORT,),
     "units.csv": (REPORT, COMPARE),
     "recall.csv": (REPORT, COMPARE),
     "why/attribution.csv": (REPORT,),
-    "eval.json": (EXTRAPOLATE,),
+    "eval.json": (REPORT,),
 }
 
 
@@ -179,8 +178,6 @@ READ_BY = {  # which commands read a file of a run
 @pytest.mark.parametrize("name", READ_BY)
 def test_a_damaged_file_is_named_and_nothing_is_reported(run, name, damage):
     DAMAGES[damage](run / name)
-    if (name, damage) in {("eval.json", "gone"), ("status.json", "gone")}:
-        return  # the run is not evaluated, or not trained
     if (name, damage) == ("MANIFEST.json", "a digit"):
         return  # it may be the sum of content that was replaced, which nothing reads
     for command in READ_BY[name]:
@@ -189,7 +186,7 @@ def test_a_damaged_file_is_named_and_nothing_is_reported(run, name, damage):
 
 def test_an_evaluation_without_its_settings_is_made_again(run):
     (run / "eval.json").unlink()
-    assert_refused(REPORT, 1, "no evaluated runs", notes=1)
+    assert_refused(REPORT, 5, (run.name, "eval.json is missing", "poscli extrapolate --run"))
     before = (run / "eval.csv").read_bytes()
     assert cli(*EXTRAPOLATE).code == 0
     assert (run / "eval.csv").read_bytes() == before  # from the stored losses, timing included
@@ -236,10 +233,20 @@ def _flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", first(2, ["model.safetensors", "MANIFEST.json", "optim.safetensors", "state.json"]))
-@pytest.mark.parametrize("damage", [_flip, DAMAGES["gone"], _folder], ids=["flipped", "gone", "folder"])
-def test_a_damaged_checkpoint_is_not_used_and_training_repairs_it(run, name, damage):
-    folder = max(run.glob("checkpoints/step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+def _last_checkpoint(run):
+    return max(run.glob("checkpoints/step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", _flip),
+        ("model.safetensors", DAMAGES["gone"]),
+        *first(0, [("model.safetensors", _folder), ("MANIFEST.json", DAMAGES["gone"]), ("MANIFEST.json", _folder)]),
+    ],
+)
+def test_a_damaged_model_is_not_used_and_training_repairs_it(run, name, damage):
+    folder = _last_checkpoint(run)
     weights = (folder / "model.safetensors").read_bytes()
     damage(folder / name)
     assert_refused(("generate",), 5, (run.name, "repeat the command that trained it"))
@@ -248,6 +255,20 @@ def test_a_damaged_checkpoint_is_not_used_and_training_repairs_it(run, name, dam
     assert result.code == 0
     assert f"{folder.name} is damaged" in result.err
     assert (folder / "model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize("name", ["optim.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", first(2, [_flip, DAMAGES["gone"], _folder]))
+def test_what_only_training_needs_stops_nothing_else_and_training_repairs_it(run, name, damage):
+    folder = _last_checkpoint(run)
+    weights, text = (folder / "model.safetensors").read_bytes(), ("generate", "--tokens", 20, "--temperature", 0)
+    before = cli(*text).out
+    damage(folder / name)
+    assert cli(*text).out == before
+    assert cli("extrapolate", "--max-len", 32, "--tokens", 64, "--stride", 16).code == 0
+    assert f"{folder.name} is damaged" in cli(*ALIBI).err
+    assert (folder / "model.safetensors").read_bytes() == weights
+    assert "already" in cli(*ALIBI).err
 
 
 @pytest.mark.parametrize("command", [ALIBI, ("extrapolate", *SHORT)], ids=["train", "extrapolate"])

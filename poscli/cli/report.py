@@ -65,13 +65,12 @@ def present(
 ) -> None:
     """Write a report to the folder `to` and print its table; a JSON document has the values of `more`, too.
 
-    `title` and `description` are those of a suite. The runs in `failures`, if that is in `more`, are named as left out,
-    and so are those that are damaged.
+    `title` and `description` are those of a suite. Damaged runs and those in `failures` of `more` are named as left out.
     """
     from poscli.report import About, build_report, records, terminal, trained_runs, trained_tokens, write_site
     from poscli.report.explain import explanations
 
-    left_out = _left_out(more.get("failures", ())) + [f"{run}: {why}" for run, why in tables.left_out.items()]
+    left_out = _left_out(more.get("failures", ()), tables)
     about = About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows))
     made = build_report(
         tables.rows,
@@ -86,8 +85,8 @@ def present(
         formats=formats,
     )
     files = made.files + (write_site(made, site, known) if site is not None else ())
-    payload = {"summary": records(made.summary), "files": [str(path) for path in files], **more}
-    payload |= {"left_out": [{"run_id": run, "error": why} for run, why in tables.left_out.items()]}
+    damaged = [{"run_id": run, "error": why} for run, why in tables.left_out.items()]
+    payload = {"summary": records(made.summary), "files": [str(path) for path in files], "left_out": damaged, **more}
     emit(json_, payload, lambda: terminal.show(made, out()))
     for path in files:
         note(f"wrote {path}")
@@ -99,6 +98,7 @@ def end(tables: Tables) -> None:
         raise typer.Exit(PARTIAL)
 
 
-def _left_out(failures: Sequence[dict[str, Any]]) -> list[str]:
-    """The runs of a suite that failed, each with its reason."""
-    return [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in failures]
+def _left_out(failures: Sequence[dict[str, Any]], tables: Tables) -> list[str]:
+    """The runs of a suite that failed and the runs that are damaged, each with its reason."""
+    failed = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in failures]
+    return failed + [f"{run}: {why}" for run, why in tables.left_out.items()]

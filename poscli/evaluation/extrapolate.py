@@ -90,8 +90,12 @@ def extrapolate(
 
 
 def _clear(run: Run, task: Task, *, force: bool) -> None:
-    """Remove what says that a run is evaluated if it is damaged, which a note tells, or if it is to be made again."""
+    """Remove what says that a run is evaluated if that is damaged, which a note tells, or if all is to be made again.
+
+    UsageError, and nothing is removed, if there is no end of a training to evaluate.
+    """
     if force:
+        _refuse_unfinished(run, run.status()["state"])
         discard_evaluation(run)
     elif fault := fault_of(run, task.columns):
         note(f"{fault}: evaluating {run.id} again")
@@ -132,12 +136,16 @@ def _evaluate(setup: EvaluationSetup) -> pd.DataFrame | None:
 
 def _complete_model(setup: EvaluationSetup, state: str) -> LanguageModel:
     """The trained model, ready to be measured; UsageError if its training is not complete."""
-    if state != "complete":
-        raise UsageError(f"{setup.run.id} is {state}, not complete; repeat the command that began it to finish it")
+    _refuse_unfinished(setup.run, state)
     model = trained_model(setup)
     _warn_of_overflow(model, setup.settings.max_len)
     search_constants(model, setup.task, setup.settings.lengths[-1])
     return model
+
+
+def _refuse_unfinished(run: Run, state: str) -> None:
+    if state not in ("complete", *FAILED_STATES):
+        raise UsageError(f"{run.id} is {state}, not complete; repeat the command that began it to finish it")
 
 
 def _failed(setup: EvaluationSetup, status: dict[str, Any]) -> Tables:
