@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_runner import NANO, environment
+from torture.pipeline import arguments
+from torture.processes import command
 from toys import first
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -94,3 +99,48 @@ def test_a_signal_at_a_random_time(seed: int) -> None:
         assert "/poscli/" not in err
     elif process.returncode:
         assert_interrupted(subprocess.CompletedProcess((), process.returncode, out, err), signum)
+
+
+def _signal_at_rename(number: int, counted: Path) -> Callable[[], None]:
+    """What a forked process does first: from then on it gets SIGTERM just before it gives its n-th file its name."""
+
+    def prepare() -> None:
+        rename, count = os.replace, itertools.count(1)
+
+        def replace(*arguments: object) -> None:
+            if next(count) == number:
+                os.kill(os.getpid(), signal.SIGTERM)
+            counted.write_text(f"{counted.read_text() if counted.exists() else ''}.")
+            rename(*arguments)  # type: ignore[arg-type]
+
+        os.replace = replace  # type: ignore[assignment]
+
+    return prepare
+
+
+def _arguments(stage: str, out: Path) -> tuple[object, ...]:
+    more = ("--enc", "none") if stage == "train" else ()
+    return (*arguments(stage, out), *more)
+
+
+@pytest.mark.parametrize(
+    ("stage", "share"), [("train", 0.5), ("extrapolate", 1.0), *first(0, [("train", 1.0), ("report", 1.0)])]
+)
+def test_a_signal_before_the_last_file_is_written_never_ends_with_success(
+    folder: Path, stage: str, share: float
+) -> None:
+    """Also where the step that it was to stop is the last one: the next run must not begin, nor the command end with 0."""
+    out, counted = folder / "results", folder / "counted"
+    for earlier in ("train", "extrapolate", "report")[: ("train", "extrapolate", "report").index(stage)]:
+        assert command(*_arguments(earlier, out)).code == 0
+    before = shutil.copytree(out, folder / "before") if out.exists() else None
+    assert command(*_arguments(stage, out), prepare=_signal_at_rename(0, counted)).code == 0
+    last = round(len(counted.read_text()) * share)
+    shutil.rmtree(out)
+    if before:
+        shutil.copytree(before, out)
+    ended = command(*_arguments(stage, out), prepare=_signal_at_rename(last, folder / "again"))
+    assert ended.code == 143, ended.err
+    assert ended.out == ""
+    assert re.fullmatch(ENDS, ended.err.splitlines()[-1]), ended.err
+    assert command(*_arguments(stage, out)).code == 0

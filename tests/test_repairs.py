@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import shlex
 import shutil
@@ -94,12 +96,13 @@ def values(out: Path) -> pd.DataFrame:
 
 
 def left_out(run_id: str, file: str) -> str:
-    """What `compare`, which reads all runs, says of the only damaged one."""
-    result = cli("compare", "learned", "alibi")
-    assert result.code in (3, 5), result.err
-    assert_says_nothing_of_deleting(result)
-    (line,) = [line for line in result.err.splitlines() if f"{run_id} is left out" in line]
+    """What is said of the only damaged run when all results are read, which goes on without it."""
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        rows = api.results("results")
+    assert run_id not in set(rows["run_id"])
+    (line,) = [line for line in err.getvalue().splitlines() if f"{run_id} is left out" in line]
     assert file in line
+    assert "delete" not in line
     return line
 
 
@@ -184,11 +187,9 @@ LIES = {  # consistent in themselves: every checksum is that of the edited file
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_tables_that_contradict_each_other_are_damaged_although_their_checksums_hold(
-    source: Path, out: Path, run: Path, lie: str
-) -> None:
+def test_tables_that_contradict_each_other_are_damaged_although_sealed(out: Path, run: Path, lie: str) -> None:
     reseal(run, *LIES[lie])
-    assert_left_out_and_repaired(source, out, run.name, " is wrong: ")
+    left_out(run.name, " is wrong: ")
 
 
 @pytest.mark.parametrize("name", ["position.csv", "recall.csv"])
@@ -252,7 +253,7 @@ def test_all_commands_take_the_state_of_a_run_from_its_checkpoints_if_its_status
     (row,) = [row for row in listed.json if row["run_id"] == run.name]
     assert (listed.code, row["state"], row["step"], row["steps"]) == (3, "complete", status["step"], status["steps"])
     assert "status.json" in row["damaged"]
-    assert cli("compare", "learned", "alibi").code == 0
+    assert run.name in set(api.results(out)["run_id"])
     assert cli("generate", "--run", run.name, "--tokens", 2).code == 0
     assert "evaluated already" in cli("extrapolate", *SHORT, "--run", run.name).err
     assert cli(*ALIBI).code == 0  # which writes it again
@@ -293,7 +294,9 @@ def test_the_command_that_trained_a_run_writes_its_damaged_files_again(
 
 
 def test_a_trained_tokenizer_is_written_again(out: Path) -> None:
-    arguments = ("train", "--enc", "none", *NANO, "--tokenizer", "bpe:300")
+    for number in range(4):
+        Path(f"{number}.txt").write_text(" ".join(f"word {number * n} and {n}" for n in range(600)))
+    arguments = ("train", "--enc", "none", *NANO, "--corpus", "text:*.txt", "--tokenizer", "bpe:300")
     assert cli(*arguments).code == 0
     (run,) = out.glob("runs/none-*")
     (file,) = [path for path in run.iterdir() if path.name not in ("config.toml",) and "token" in path.name]

@@ -65,7 +65,7 @@ def present(
 ) -> None:
     """Write a report to the folder `to` and print its table; a JSON document has the values of `more`, too.
 
-    `title` and `description` are those of a suite. Damaged runs and those in `failures` of `more` are named as left out.
+    `title` and `description` are those of a suite. Damaged runs, and `failures` in `more`, are named as left out.
     """
     from poscli.report import About, build_report, records, terminal, trained_runs, trained_tokens, write_site
     from poscli.report.explain import explanations

@@ -27,7 +27,7 @@ def watch(runs: Path) -> None:
     console, folder = out(), _Folder(runs)
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     said, when = "", 0.0
-    with stoppable() as stop, live or nullcontext():
+    with stoppable(obeys=True) as stop, live or nullcontext():
         while not stop:
             headline, work = folder.look()
             if live:

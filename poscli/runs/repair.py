@@ -111,7 +111,8 @@ def _object(run: Run, name: str) -> dict[str, Any]:
 
 
 def _losses(run: Run) -> list[Path]:
-    return sorted((run.folder / LOSSES).glob("*.parquet"))
+    """The files of losses, the newest first: some may be left from an evaluation under other settings."""
+    return sorted((run.folder / LOSSES).glob("*.parquet"), key=lambda path: path.lstat().st_mtime, reverse=True)
 
 
 def _settings_of_losses(run: Run, name: str) -> Mapping[str, Any]:

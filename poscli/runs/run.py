@@ -190,7 +190,7 @@ class Run:
         from poscli.runs.checkpoint import last_with_model  # which imports torch
 
         step = self.steps if self.config.checkpoint is not None else last_with_model(self.checkpoints)
-        state = "complete" if step >= self.steps else "training" if is_locked(self.folder) else "interrupted"
+        state = "complete" if step >= self.steps else "interrupted"
         warn_once(f"{fault}; until then its checkpoints say that it is {state}")
         return {"state": state, "step": step, "steps": self.steps, "message": ""}
 

@@ -58,10 +58,12 @@ class Stop:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
+def stoppable(*, obeys: bool = False) -> Iterator[Stop]:
     """In the block, SIGINT and SIGTERM make `Stop` true instead of ending the process.
 
-    Outside the main thread, which alone receives signals, nothing changes.
+    A signal that comes too late for the block to stop is not lost: it counts as one that comes just after the block.
+    `obeys`: the block ends by itself because of the signal, and nothing is left to be stopped. Outside the main thread,
+    which alone receives signals, nothing changes.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -78,6 +80,8 @@ def stoppable() -> Iterator[Stop]:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in before.items():
             signal.signal(signum, handler)
+    if stop and not obeys:
+        signal.raise_signal(stop.signum)
 
 
 @contextmanager
