@@ -30,8 +30,8 @@ def folder(tmp_path, monkeypatch):
 USAGE = [
     (("bench", "--enc", "none", "--batch", 10**20), ("bench: batch = 1000000000000", "less than or equal to 1048576")),
     (("bench", "--enc", "none", "--lengths", "9" * 5000), ("--lengths", "too long for a number of tokens")),
-    (("extrapolate", "--lengths", "abc"), ("--lengths 'abc'", "valid number")),
-    (("extrapolate", "--lengths", "1,,2"), ("--lengths ''", "valid number")),
+    (("extrapolate", "--lengths", "abc"), ("--lengths 'abc'", "must be a number")),
+    (("extrapolate", "--lengths", "1,,2"), ("--lengths ''", "must be a number")),
     (("extrapolate", "--lengths", "0.5"), ("--lengths '0.5'", "greater than or equal to 1")),
     (("extrapolate", "--lengths", "nan"), ("--lengths 'nan'", "finite")),
     (("extrapolate", "--ngram", 65), ("ngram = 65", "64")),
@@ -57,6 +57,10 @@ USAGE = [
     ((*TRAIN, "--enc", "window(1.5)"), ("width", "a whole number", "'1.5'")),
     ((*TRAIN, "--enc", "window(1, 2)"), "takes 1 option"),
     ((*TRAIN, "--enc", ""), "the name of an encoding"),
+    (
+        (*TRAIN, "--enc", "rope", "--enc", "rope(base=10000)"),
+        ("rope is given twice", "rope(base=10000)"),
+    ),
     ((*TRAIN, "--enc", "rope(base=500"), ("'rope(base=500'", "expected , or )")),
     ((*TRAIN, "--enc", "alibi,rope"), ("'alibi,rope'", "unexpected ','")),
     ((*TRAIN, "--enc", "alibi, rope; ls"), "cannot read '; ls'"),

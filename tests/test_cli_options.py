@@ -107,7 +107,7 @@ def test_crop_and_window_are_always_among_the_baselines():
 
 
 def test_a_suite_may_write_counts_as_the_command_line_does():
-    suite = Suite(title="", encodings=["none"], train={"tokens": "500k"}, extrapolate={"tokens": "4k"})
+    suite = Suite(title="t", encodings=["none"], train={"tokens": "500k"}, extrapolate={"tokens": "4k"})
     assert (suite.train.tokens, suite.extrapolate.tokens) == (500_000, 4_000)
 
 

@@ -212,15 +212,19 @@ def test_a_signal_stops_the_suite_and_the_same_command_goes_on(folder, monkeypat
     assert result.json["summary"] == finished[1].json["summary"]  # to the last bit
 
 
-def test_the_same_job_under_two_names_is_one(folder):
-    (folder / "twice.toml").write_text(
-        SUITE.replace('"none", "rope"', '"rope", "rope(base=10000)"').replace("[0, 1]", "[0, 0]")
-    )
-    result = cli("run", "twice.toml", "--json")
-    assert result.code == 0
-    assert jobs_of(folder / "results") == [("rope", 0)]
-    assert [row["seeds"] for row in result.json["summary"]] == [1]
-    assert result.err.count("rope, seed 0") == 1
+def test_the_same_encoding_in_two_spellings_is_refused(folder):
+    (folder / "twice.toml").write_text(SUITE.replace('"none", "rope"', '"rope", "rope(base=10000)"'))
+    result = cli("run", "twice.toml")
+    assert result.code == 2
+    said = "the encoding rope is given twice, as 'rope' and 'rope(base=10000)'; leave one out"
+    assert result.err == f"error: {said}\n"
+
+
+def test_a_job_that_two_parts_have_is_done_once(folder):
+    parts = "\n[[part]]\ntrain.batch = 4\n[[part]]\ntrain.length = 32\n"
+    (folder / "parts.toml").write_text(SUITE + parts)
+    jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
+    assert sorted((job["encoding"], job["seed"]) for job in jobs) == [(e, s) for e in ("none", "rope") for s in (0, 1)]
 
 
 def test_a_corpus_by_a_relative_path_is_the_same_for_suites_and_commands(folder, monkeypatch):

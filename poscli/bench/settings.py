@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, TokenCount
-from poscli.config.validate import Frozen
+from poscli.config.validate import Request
 
 AUTO = "auto"  # stands for the fastest engine that can run an encoding
 YARDSTICK = "none"  # the encoding that every other one is compared with
@@ -17,7 +17,7 @@ WORKLOADS: tuple[Workload, ...] = ("machine", "train", "eval", "decode")
 QUICK = {"repeats": 3, "seconds": 2.0, "limit": 20.0}  # defaults under --quick
 
 
-class BenchSettings(Frozen):
+class BenchSettings(Request):
     """What to measure, and how long it may take. Every field is an option of `poscli bench`."""
 
     encodings: tuple[str, ...] = Field(

@@ -116,9 +116,11 @@ def _begin(work: _Work, runs: Path, *, dry_run: bool, force: bool, yes: bool, js
 
 def _work(encodings: list[str], seed: int, request: TrainRequest, device: torch.device) -> _Work:
     """Everything that is asked for, checked: nothing is trained if any part of it cannot be."""
+    from poscli import specs
     from poscli.config.resolve import resolve
     from poscli.tasks import open_task
 
+    specs.refuse_twice(encodings)
     configs = [resolve(request, encoding, seed, device) for encoding in encodings]
     task = open_task(request.task, request.corpus, request.tokenizer)
     task.check(configs[0].length)

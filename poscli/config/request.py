@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator
 
 from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, Longest, TokenCount
-from poscli.config.validate import Frozen
+from poscli.config.validate import Request
 
 DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
 DEFAULT_NGRAM = 6
@@ -20,11 +20,11 @@ Ratio = Annotated[float, Field(ge=1, le=MOST, allow_inf_nan=False)]
 
 
 def ascending(ratios: tuple[float, ...]) -> tuple[float, ...]:
-    """Lengths in ascending order, each once."""
-    return tuple(sorted(set(ratios)))
+    """Lengths in ascending order."""
+    return tuple(sorted(ratios))
 
 
-class TrainRequest(Frozen):
+class TrainRequest(Request):
     """What to train: the table [train] of a suite, the options of `poscli train`."""
 
     task: str = Field("language", description="What is asked of the model; `poscli ls tasks` shows all.")
@@ -53,7 +53,7 @@ class TrainRequest(Frozen):
     precision: str = Field("auto", description="Number format: auto, float32, bfloat16 or float16.")
 
 
-class ExtrapolateRequest(Frozen):
+class ExtrapolateRequest(Request):
     """How to evaluate: the table [extrapolate] of a suite, the options of `poscli extrapolate`."""
 
     max_len: Longest | None = Field(
@@ -63,6 +63,7 @@ class ExtrapolateRequest(Frozen):
     )
     lengths: Annotated[tuple[Ratio, ...], AfterValidator(ascending)] = Field(
         (),
+        strict=False,  # TOML has lists only
         description="Windows to evaluate, in multiples of the training length, such as 1,1.25,1.5,2; by default its "
         "doublings.",
     )

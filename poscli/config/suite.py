@@ -12,14 +12,14 @@ from pydantic import Field, ValidationError, field_validator
 
 from poscli.config.count import MOST
 from poscli.config.request import ExtrapolateRequest, TrainRequest
-from poscli.config.validate import Frozen, explain
+from poscli.config.validate import Request, explain
 from poscli.system.errors import UsageError, near
 
-RequestT = TypeVar("RequestT", bound=Frozen)
+RequestT = TypeVar("RequestT", bound=Request)
 Seed = Annotated[int, Field(ge=0, le=MOST)]
 
 
-class Part(Frozen):
+class Part(Request):
     """What one part of a suite does otherwise: keys of its own [train] and [extrapolate] replace those of the suite."""
 
     train: TrainRequest = Field(TrainRequest(), description="How the runs of this part are trained, where it differs.")
@@ -28,11 +28,13 @@ class Part(Frozen):
     )
 
 
-class Suite(Frozen):
+class Suite(Request):
     """The content of a suite file: every encoding is trained with every seed, and all runs are evaluated alike.
 
     With parts, such as one for each corpus, all of that is done for every part.
     """
+
+    several_lines = frozenset({"description"})
 
     title: str = Field(description="Title of the suite, which `poscli ls suites` shows.")
     description: str = Field("", description="What the suite asks, in a sentence or two.")

@@ -2,17 +2,89 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, get_args
+import unicodedata
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from poscli.system.errors import UsageError, near
 
+UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # categories of Unicode
+# The rule behind each kind of error of pydantic; `{...}` are the bounds of the field.
+RULES = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be greater than or equal to {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be less than or equal to {le}",
+    "bool_type": "must be true or false, without quotation marks",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be a text in quotation marks",
+    "string_pattern_mismatch": "must match {pattern}",
+    "literal_error": "must be {expected}",
+    "list_type": "must be a list in square brackets",
+    "tuple_type": "must be a list in square brackets",
+    "sequence_str": "must be a list in square brackets",
+    "too_short": "the list is empty; give at least one entry",
+    "dict_type": "must be a table of keys and values",
+    "model_type": "must be a table of keys and values",
+}
+QUOTED = {"int_type", "float_type"}  # kinds of errors that a number in quotation marks causes
+
 
 class Frozen(BaseModel):
-    """A configuration: immutable, made from keywords only; unknown keys, infinity and NaN are errors."""
+    """A configuration: immutable, made from keywords only; unknown keys, infinity, NaN and other types are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class Request(Frozen):
+    """What a person writes: its texts have no control characters and are not empty, and no list names a thing twice.
+
+    The fields in `several_lines` may have more than one line.
+    """
+
+    several_lines: ClassVar[frozenset[str]] = frozenset()
+
+    @field_validator("*")
+    @classmethod
+    def _plain(cls, value: object, info: ValidationInfo) -> object:
+        name = str(info.field_name)
+        default, ends = cls.model_fields[name].get_default(call_default_factory=True), name in cls.several_lines
+        for text in _texts(value):
+            if not text.strip() and text != default:
+                raise ValueError("an empty text is not allowed; write something, or leave the key out")
+            if wrong := next((sign for sign in text if _unprintable(sign) and not (ends and sign in "\n\t")), ""):
+                raise ValueError(f"the character {wrong!r} is not allowed here; leave it out")
+        if isinstance(value, list | tuple):
+            for place, item in enumerate(value):
+                if item in value[:place]:
+                    what = f"entry {place + 1}" if isinstance(item, BaseModel) else repr(item)
+                    raise ValueError(f"{what} is in the list twice; leave one out")
+        return value
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts in a value: itself, the items of a list, or the keys and values of a table."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _unprintable(sign: str) -> bool:
+    """Whether a character is a control character, ends a line, or stands for a byte that is not UTF-8."""
+    return unicodedata.category(sign) in UNPRINTABLE
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -39,8 +111,14 @@ def explain(cls: type[BaseModel], error: ValidationError) -> str:
 
 
 def rule(error: ValidationError) -> str:
-    """The rule that the first refused value breaks."""
-    return error.errors()[0]["msg"].removeprefix("Value error, ")
+    """The rule that the first refused value breaks, without the words of pydantic."""
+    first = error.errors()[0]
+    kind = first["type"]
+    if kind not in RULES:
+        return first["msg"].removeprefix("Value error, ")
+    bounds = {name: f"{bound:g}" if isinstance(bound, float) else bound for name, bound in first.get("ctx", {}).items()}
+    quoted = ", without quotation marks" if kind in QUOTED and isinstance(first["input"], str) else ""
+    return RULES[kind].format(**bounds) + quoted
 
 
 def _keys(cls: type[BaseModel], path: list[str]) -> list[str]:

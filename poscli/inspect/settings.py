@@ -6,13 +6,13 @@ from pydantic import Field
 
 from poscli.config.count import MOST
 from poscli.config.run import ModelConfig
-from poscli.config.validate import Frozen
+from poscli.config.validate import Request
 
 SHORTEST, LONGEST = 16, 2**17  # tokens of a training window; of the longest window that is drawn
 DRAWN = 16  # times the training length, up to which curves are drawn unless --max-len says otherwise
 
 
-class DrawnShape(Frozen):
+class DrawnShape(Request):
     """The fields of a model's shape that an encoding may depend on."""
 
     layers: int = Field(ge=1, description=ModelConfig.model_fields["layers"].description)
@@ -20,7 +20,7 @@ class DrawnShape(Frozen):
     heads: int = Field(ge=1, description=ModelConfig.model_fields["heads"].description)
 
 
-class InspectSettings(Frozen):
+class InspectSettings(Request):
     """For which model an encoding is built, and how far it is drawn. Every field is an option of `poscli inspect`."""
 
     length: int = Field(512, ge=SHORTEST, le=LONGEST, description="Tokens in a training window, L; marked by a line.")

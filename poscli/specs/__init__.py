@@ -1,6 +1,6 @@
 """Specs: grammar.py reads one, options.py reads its values, build.py makes the encodings of a model's layers."""
 
 from poscli.specs.build import build, check, plugins_among
-from poscli.specs.grammar import Leaf, Spec, parse
+from poscli.specs.grammar import Leaf, Spec, parse, refuse_twice
 
-__all__ = ["Leaf", "Spec", "build", "check", "parse", "plugins_among"]
+__all__ = ["Leaf", "Spec", "build", "check", "parse", "plugins_among", "refuse_twice"]

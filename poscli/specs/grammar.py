@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +77,17 @@ def parse(text: str, defaults: bool = False) -> Spec:
         if why := _unusable_path(text):
             raise UsageError(why) from error
         raise
+
+
+def refuse_twice(texts: Sequence[str]) -> None:
+    """UsageError if two of the specs are one encoding, in whatever spelling."""
+    first: dict[str, str] = {}
+    for text in texts:
+        spec = str(parse(text))
+        if spec in first:
+            both = repr(text) if text == first[spec] else f"{first[spec]!r} and {text!r}"
+            raise UsageError(f"the encoding {spec} is given twice, as {both}; leave one out")
+        first[spec] = text
 
 
 def _unusable_path(text: str) -> str:

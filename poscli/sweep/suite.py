@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from poscli import specs
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
@@ -34,9 +35,10 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
 def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     """The jobs of a suite without parts."""
     where = device_of(device)
+    specs.refuse_twice(suite.encodings)
     configs = [resolve(suite.train, encoding, seed, where) for encoding, seed in suite.pairs()]
     task = open_task(configs[0].task, configs[0].corpus, configs[0].tokenizer)
-    configs = list(dict.fromkeys(config.model_copy(update={"corpus": task.corpus}) for config in configs))
+    configs = [config.model_copy(update={"corpus": task.corpus}) for config in configs]
     task.check(configs[0].length)
     settings = settings_of(configs[0], suite.extrapolate)
     refuse_unaffordable(configs[0], settings, where)  # first: a task may make a text for every length
