@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from poscli.report.comparison import as_written
 from poscli.report.folder import BROWSER_PAGE, LATEX, LIST, PAGE, TABLE, write_folder
 from poscli.report.guessing import untrained
 from poscli.report.latex import latex_tables
+from poscli.report.local import shown, shown_runs, shown_table
 from poscli.report.markdown import report_markdown
 from poscli.report.named_once import named_once
 from poscli.report.origin import footnote
@@ -61,14 +63,18 @@ def build_report(
     an error leaves the earlier report as it was.
     """
     _refuse(rows, mix=mix)
+    baseline = shown(_known(baseline, sorted({str(name) for name in rows["encoding"]})))
+    rows, positions, runs = shown_table(rows), shown_table(positions), shown_runs(runs or {})
+    details = {name: shown_table(table) for name, table in (details or {}).items()}
+    about = about or About()
+    about = replace(about, left_out=[shown(each) for each in about.left_out])
     groups = split(rows, positions, details, mix=mix, trained=trained)
-    baseline = _known(baseline, sorted({str(name) for group in groups for name in group.rows["encoding"]}))
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}
     sections = tuple(_section(group, out, trained, contents, baseline, formats) for group in groups)
     summary = join([without_perplexities(section.summary) for section in sections])
     files = tuple(out / name for name in (PAGE, TABLE, BROWSER_PAGE, LATEX, *contents, LIST))
-    report = Report(sections, summary, files, about or About())
+    report = Report(sections, summary, files, about)
     contents[TABLE] = for_spreadsheets(summary).to_csv(index=False, lineterminator="\n").encode()
     contents[PAGE] = report_markdown(report, trained).encode()
     contents[LATEX] = latex_tables(report).encode()

@@ -10,6 +10,7 @@ from typing import Any
 
 from poscli.config.run import slug
 from poscli.report.folder import Kind, write_folder
+from poscli.report.local import shown_runs
 from poscli.report.page.data import facts_of, section_data
 from poscli.report.page.render import TITLE, render, sections_html
 from poscli.report.sections import Report, Section
@@ -26,7 +27,7 @@ SITE = Kind(INDEX, LIST, re.compile(r"index\.html|(corpus|encoding)-[A-Za-z0-9.+
 
 def write_site(report: Report, folder: Path, trained: Mapping[str, Trained] | None = None) -> tuple[Path, ...]:
     """Write the site of a report to a folder; returns the paths of its files, the index first."""
-    pages = site_pages(report, trained or {})
+    pages = site_pages(report, shown_runs(trained or {}))
     write_folder(Path(folder), {name: text.encode() for name, text in pages.items()}, SITE)
     return tuple(Path(folder) / name for name in pages)
 

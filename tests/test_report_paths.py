@@ -1,0 +1,75 @@
+"""A report may be sent to others: no file of it says where the files of this machine lie."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from fake_results import BEHAVIOUR, results
+
+from poscli.config.run import CheckpointConfig, RunConfig
+from poscli.report import About, build_report, write_site
+from poscli.report.trained import Trained
+
+OWN = """
+from poscli import api
+
+class Own(api.Encoding):
+    '''s -= d / 8.'''
+
+    def distance_bias(self, d):
+        return -d[None] / 8
+"""
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """A project, which is the current folder, a home, and a folder beside them, each with an encoding and a text."""
+    found = {name: tmp_path / "machine of me" / name for name in ("project", "home", "elsewhere")}
+    for folder in found.values():
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(found["home"]))
+    monkeypatch.chdir(found["project"])
+    return found
+
+
+def test_no_file_of_a_report_holds_an_absolute_path(places: dict[str, Path]) -> None:
+    out, evaluated, runs = places["project"] / "results", [], {}
+    (places["home"] / "toy.py").write_text(OWN)
+    shapes = {f"{places['home']}/toy.py:Own": BEHAVIOUR["rope"]}
+    for number, folder in enumerate(places.values()):
+        corpus = f"text:{folder}/my texts/a.txt"
+        rows, positions = results(shapes, corpus=corpus, fingerprint=str(number) * 12, lengths=(256, 512))
+        evaluated.append((rows, positions))
+        checkpoint = CheckpointConfig(name="llama", source=f"{folder}/llama", digest="0", parameters=1)
+        config = RunConfig(encoding="rope", corpus=corpus, checkpoint=checkpoint if number else None)
+        runs[rows["run_id"].iloc[0]] = Trained(config, {"baselines": [f"{folder}/base.py:Mine"]})
+    rows, positions = (pd.concat(tables) for tables in zip(*evaluated, strict=True))
+    about = About(left_out=[f"rope, seed 0: cannot write {out}/runs/rope: No space left on device"])
+    made = build_report(rows, positions, out / "report", runs=runs, about=about)
+    files = [*made.files, *write_site(made, out / "site", runs)]
+    assert {path.suffix for path in files} >= {".html", ".md", ".csv", ".tex", ".json"}
+    texts = {path.name: path.read_bytes().decode(errors="ignore") for path in files}
+    for name, text in texts.items():
+        for secret in places.values():
+            assert str(secret) not in text, name
+            assert str(secret).replace("_", r"\_") not in text, name
+    for told in ("text:my texts/a.txt", "text:~/my texts/a.txt", "text:../elsewhere/my texts/a.txt", "~/toy.py:Own"):
+        assert told in texts["summary.csv"]
+        assert told in texts["report.html"]
+
+
+def test_the_command_of_a_report_names_the_same_file(places: dict[str, Path]) -> None:
+    """Every spelling leads back to the file, from the current folder."""
+    from poscli.report.local import shown
+
+    for folder in places.values():
+        path = folder / "my texts" / "a.txt"
+        word = shlex.split(shown(f"poscli train --corpus {shlex.quote(f'text:{path}')}"))[-1]
+        assert Path(word.removeprefix("text:")).expanduser().resolve() == path.resolve()
+        spec = shown(f"rope+urpe(base={places['project']}/toy.py:Own)|none")
+        assert spec == "rope+urpe(base=toy.py:Own)|none"
+    for text in ("hf:ORG/NAME@main", "https://x.org/a", "1/2 of 3 / 4", "alibi", "as/none"):
+        assert shown(text) == text
