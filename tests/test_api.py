@@ -146,8 +146,8 @@ def test_layers_alternate_and_share() -> None:
     [
         (lambda: api.encoding("alibbi", **SIZES), "did you mean alibi"),
         (lambda: api.encoding("rope|none", **SIZES), "rope|none alternates by layer; api.encodings"),
-        (lambda: api.encoding(3, **SIZES), "3 names no encoding"),
-        (lambda: api.encoding("rope", width=30, heads=4, length=16), "width 30 with 4 heads"),
+        (lambda: api.encoding(3, **SIZES), "spec = 3: must be a text or a class of api.Encoding"),
+        (lambda: api.encoding("rope", width=30, heads=4, length=16), "30 is not divisible by 4 heads; give a"),
         (lambda: api.encoding(local(), **SIZES), "is defined inside a function"),
         (lambda: attend("alibi", (1, 8, 16, 8)), r"q has the shape [1, 8, 16, 8]; alibi was built for [batch, 4 heads"),
         (lambda: attend("alibi", (1, 4, 16, 8), (1, 4, 15, 8)), "a key for every query"),
@@ -308,3 +308,49 @@ def test_a_run_and_a_report_show_themselves(documented: tuple[dict[str, Any], Pa
         assert "damaged: " in repr(names["run"])
     finally:
         status.write_text(content)
+
+
+# whatever is not what a function takes
+
+JUNK = (
+    None, 3, -1, 10**30, 0.5, True, "", "\0", "nowhere-4db50e90", b"rope", [], [1], {}, {"a": 1}, object(), int, len,
+    torch.zeros(0), torch.zeros(1, 4, 16, 8, dtype=torch.long), torch.zeros(1, 16, 32, dtype=torch.double),
+)  # fmt: skip
+FUNCTIONS = [getattr(api, name) for name in api.__all__ if inspect.isfunction(getattr(api, name))]
+
+
+def good_arguments() -> dict[str, Any]:
+    """A value for each parameter that functions need, by its name."""
+    x = torch.zeros(1, 4, 16, 8)
+    return {
+        "spec": "fox", "enc": "fox", "encoding": "fox", "layers": 2, **SIZES, "first": "a", "second": "b",
+        "model": "nowhere", "run": None, "q_BHTD": x, "k_BHSD": x, "v_BHSD": x, "x_BTW": torch.zeros(1, 16, 32),
+        "ids_BT": torch.zeros(1, 16, dtype=torch.long), "x_BSW": torch.zeros(1, 16, 32),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_junk_raises_only_the_promised_errors(function: Any) -> None:
+    own = inspect.signature(inspect.unwrap(function)).parameters
+    needed = {name: value for name, value in good_arguments().items() if name in own}
+    if function in (api.embed, api.attention):
+        needed["encoding"] = api.encoding("fox", **SIZES)
+    if function is api.train:
+        needed["tokens"] = 1  # less than one step, so that nothing is trained
+    if function is api.verify:
+        needed["encoding"] = "nowhere.py"
+    refusals: list[str] = []
+    for name in (name for name, each in own.items() if each.kind is not inspect.Parameter.VAR_KEYWORD):
+        for junk in JUNK:
+            try:
+                function(**needed | {name: junk})
+            except (api.PoscliError, api.Unsupported) as refused:
+                refusals.append(str(refused))
+    assert len(refusals) >= len(JUNK) - 4  # a parameter may take some of these, as None and a text
+    assert not [line for line in refusals if "\n" in line]
+
+
+@pytest.mark.parametrize("function", [api.load, api.extrapolate, api.training_log])
+def test_the_id_of_a_run_is_not_a_run(function: Any) -> None:
+    with pytest.raises(api.UsageError, match=r"run = 'rope-4db50e90': must be a run, as api\.train"):
+        function("rope-4db50e90")

@@ -39,7 +39,7 @@ TOYS = {
     "alias": ("from poscli.encodings.rope import RoPE as Toy", ""),
     "renamed": (CLASS + "    name = 'A Name'\n", ""),
     "raising": ("raise ZeroDivisionError('no luck')", "ZeroDivisionError: no luck"),
-    "mute": ("class E(Exception):\n    def __str__(self): return 1 / 0\nraise E", "E: no message"),
+    "mute": ("class E(Exception):\n    def __str__(self): return 1 / 0\nraise E", "E without a message"),
     "importing": ("import there_is_no_such_module", "No module named 'there_is_no_such_module'"),
     "unreadable": ("def f(:", "invalid syntax"),
     "exiting": ("import sys; sys.exit(0)", "it called sys.exit(0) while it was imported"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from poscli.api.keywords import read, takes
+from poscli.api.keywords import checked, read, takes
 from poscli.api.measured import Measured
 from poscli.api.names import spec_of
 from poscli.checkpoints.held import held
@@ -35,6 +35,7 @@ from poscli.verify import verify as check_all
 SHAPE = {"model": ModelConfig}  # `layers`, `width`, ... are options beside those of the request
 
 
+@checked
 def verify(encoding: str | type[Encoding], *, seed: int = 0) -> Verdict:
     """Check that an encoding does what every encoding must do: causality, cached decoding, engines, gradients, ...
 
@@ -46,6 +47,7 @@ def verify(encoding: str | type[Encoding], *, seed: int = 0) -> Verdict:
 
 
 @takes(TrainRequest, SHAPE)
+@checked
 def train(
     enc: str | type[Encoding],
     *,
@@ -74,6 +76,7 @@ def train(
         return train_run(config, task, runs, where)
 
 
+@checked
 def checkpoint(
     model: str | Path,
     *,
@@ -98,6 +101,7 @@ def checkpoint(
 
 
 @takes(ExtrapolateRequest)
+@checked
 def extrapolate(
     run: Run,
     *,
@@ -126,6 +130,7 @@ def extrapolate(
     return Measured.of(tables)
 
 
+@checked
 def load(run: Run, *, device: str = "auto") -> Model:
     """The trained model of a run: a torch module from token ids `[B, T]` to logits `[B, T, vocabulary]`."""
     plugins.forget_edited()

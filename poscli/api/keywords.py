@@ -1,19 +1,89 @@
-"""Keyword arguments made from the fields of a configuration, so that Python and the command line cannot differ."""
+"""Arguments of the functions: checked by their annotations, or made from the fields of a configuration.
+
+Python and the command line cannot differ in the latter.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
+from torch import Tensor
 
+from poscli.config.count import LONGEST_WINDOW, MOST
 from poscli.config.validate import validated
+from poscli.equation import Encoding
+from poscli.runs.run import Run
 from poscli.system.errors import UsageError, near
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=BaseModel)
 Parts = Mapping[str, type[BaseModel]]
+BOUNDS = {"seed": (0, MOST), "past": (0, LONGEST_WINDOW)}  # of whole numbers, by their names
+BOUNDS_OF_SIZES = (1, LONGEST_WINDOW)
+# What an annotation stands for in a message.
+PHRASES: dict[Any, str] = {
+    int: "a whole number",
+    bool: "True or False",
+    str: "a text",
+    Path: "a path",
+    types.NoneType: "None",
+    Sequence[str]: "a list of texts",
+    type[Encoding]: "a class of api.Encoding",
+    Run: "a run, as api.train makes it and api.runs lists it",
+    Encoding: "an encoding, as api.encoding makes it",
+    Tensor: "a tensor",
+}
+
+
+def checked(function: F) -> F:
+    """The function, with a UsageError for an argument that is not what its annotation says, or a number out of bounds.
+
+    Arguments without a phrase in PHRASES are left to the function.
+    """
+    kinds = typing.get_type_hints(function)
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            choices = typing.get_args(kinds[name]) if _is_union(kinds[name]) else (kinds[name],)
+            if all(each in PHRASES for each in choices):
+                shown = " ".join(reprlib.repr(value).split())
+                _check(f"{function.__name__}: {name} = {shown}", name, value, choices)
+        return function(*args, **kwargs)
+
+    return typing.cast(F, wrapper)
+
+
+def _check(what: str, name: str, value: Any, kinds: Sequence[Any]) -> None:
+    if not any(_is_a(value, kind) for kind in kinds):
+        raise UsageError(f"{what}: must be {' or '.join(PHRASES[kind] for kind in kinds)}")
+    least, most = BOUNDS.get(name, BOUNDS_OF_SIZES)
+    if _is_a(value, int) and not least <= value <= most:
+        raise UsageError(f"{what}: must be at least {least} and at most {most}")
+    if (value == "" and Path in kinds) or (isinstance(value, str | Path) and "\0" in str(value)):
+        raise UsageError(f"{what}: must not be empty or hold the character '\\x00'")
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind of PHRASES. True and False are not whole numbers."""
+    if kind == Sequence[str]:
+        return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    if kind == type[Encoding]:
+        return isinstance(value, type)  # `names.spec_of` says more about others
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _is_union(kind: Any) -> bool:
+    return typing.get_origin(kind) in (types.UnionType, typing.Union)
 
 
 def takes(model: type[BaseModel], parts: Parts | None = None) -> Callable[[F], F]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from poscli import specs
+from poscli.api.keywords import checked
 from poscli.api.names import spec_of
 from poscli.attention import Place, attend, choose
 from poscli.equation import Encoding, Shape
@@ -17,6 +18,7 @@ from poscli.system.errors import UsageError
 from poscli.system.plugin_sources import blamed
 
 
+@checked
 def encoding(
     spec: str | type[Encoding], *, width: int, heads: int, length: int, vocab: int = 257, seed: int = 0
 ) -> Encoding:
@@ -30,6 +32,7 @@ def encoding(
     return encodings(spec, layers=1, width=width, heads=heads, length=length, vocab=vocab, seed=seed)[0]
 
 
+@checked
 def encodings(
     spec: str | type[Encoding], *, layers: int, width: int, heads: int, length: int, vocab: int = 257, seed: int = 0
 ) -> list[Encoding]:
@@ -38,14 +41,15 @@ def encodings(
     Layers share one instance where the paper says so, as T5 does; `torch.nn.ModuleList` takes the list as it is. The
     other parameters are those of `encoding`.
     """
-    if layers < 1 or heads < 1 or width < 1 or width % heads:
-        raise UsageError(f"width {width} with {heads} heads in {layers} layers: the width must divide into heads")
+    if width % heads:
+        raise UsageError(f"width {width} is not divisible by {heads} heads; give a multiple of {heads}")
     plugins.forget_edited()
     shape = Shape(width=width, heads=heads, layers=layers, length=length, vocab=vocab)
     with blamed():
         return specs.build(specs.check(spec_of(spec), shape), shape, seed)
 
 
+@checked
 def embed(x_BTW: Tensor, ids_BT: Tensor, encoding: Encoding, *, past: int = 0, columns: int | None = None) -> Tensor:
     """The input of the first layer, from the token embeddings `[B, T, W]` and the ids of the tokens `[B, T]`.
 
@@ -54,10 +58,18 @@ def embed(x_BTW: Tensor, ids_BT: Tensor, encoding: Encoding, *, past: int = 0, c
     for a model that decodes with a cache. `columns` is the width of the grid that the tokens fill row by row, for
     encodings of rows and columns; without it, they are a whole grid.
     """
+    if x_BTW.ndim != 3 or x_BTW.shape[:2] != ids_BT.shape or x_BTW.shape[2] != encoding.shape.width:
+        raise UsageError(
+            f"x and ids have the shapes {list(x_BTW.shape)} and {list(ids_BT.shape)}; {_name(encoding)} was built for "
+            f"[batch, tokens, {encoding.shape.width} channels] and [batch, tokens]"
+        )
+    if not x_BTW.is_floating_point() or ids_BT.is_floating_point():
+        raise UsageError(f"x has the dtype {x_BTW.dtype} and ids {ids_BT.dtype}; give floating point and whole numbers")
     pos = encoding.locate(past + x_BTW.shape[1], x_BTW.device, columns).pos[past:]
     return encoding.embed(x_BTW, pos, ids_BT)
 
 
+@checked
 def attention(
     q_BHTD: Tensor,
     k_BHSD: Tensor,
@@ -78,8 +90,12 @@ def attention(
     _refuse_other_shapes(q_BHTD, k_BHSD, v_BHSD, encoding)
     features = None
     if "features" in encoding.blanks:
-        if x_BSW is None or x_BSW.shape[:2] != (k_BHSD.shape[0], k_BHSD.shape[2]):
-            raise UsageError(f"{_name(encoding)} reads the input of the layer: give x_BSW, the tokens of all keys")
+        shape = (k_BHSD.shape[0], k_BHSD.shape[2], encoding.shape.width)
+        if x_BSW is None or x_BSW.shape != shape or x_BSW.dtype != k_BHSD.dtype:
+            raise UsageError(
+                f"{_name(encoding)} reads the input of the layer: give x_BSW, the tokens of all keys, with the shape "
+                f"{list(shape)} and the dtype {k_BHSD.dtype}"
+            )
         features = encoding.features(x_BSW)
     learned = (q_BHTD, k_BHSD, v_BHSD, *encoding.parameters())
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in learned)
@@ -101,6 +117,10 @@ def _refuse_other_shapes(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, encodin
     if k_BHSD.shape != v_BHSD.shape or q_BHTD.shape[0] != k_BHSD.shape[0] or q_BHTD.shape[2] > k_BHSD.shape[2]:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in (q_BHTD, k_BHSD, v_BHSD))
         raise UsageError(f"q, k and v have the shapes {shapes}; k and v must be equal, with a key for every query")
+    kinds = {(tensor.dtype, tensor.device) for tensor in (q_BHTD, k_BHSD, v_BHSD)}
+    if len(kinds) > 1 or not q_BHTD.is_floating_point():
+        shown = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        raise UsageError(f"q, k and v are {shown}; give floating point of one dtype on one device")
 
 
 def _name(encoding: Encoding) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from poscli.api.keywords import checked
 from poscli.report import About, Report, build_report, collect, trained_runs, trained_tokens, write_site
 from poscli.report.collect import refuse_damaged
 from poscli.report.comparison import compare_named
@@ -17,19 +18,23 @@ from poscli.report.sections import split
 from poscli.report.summary import join, summarize
 from poscli.runs import results as files
 from poscli.runs.run import Run, list_runs
+from poscli.system.files import check_folder
 from poscli.tasks import task_columns
 
 
+@checked
 def runs(out: str | Path = "results") -> list[Run]:
     """Every run in a folder of results, oldest first; a note names each that is damaged and left out."""
     return list_runs(Path(out) / "runs")
 
 
+@checked
 def training_log(run: Run) -> pd.DataFrame:
     """The training log of a run: one row per logged step."""
     return files.training_log(run)
 
 
+@checked
 def results(out: str | Path = "results") -> pd.DataFrame:
     """All evaluations in a folder: one row per run, length, protocol and variant, as in eval.csv.
 
@@ -40,6 +45,7 @@ def results(out: str | Path = "results") -> pd.DataFrame:
     return collect(Path(out) / "runs", task_columns()).rows
 
 
+@checked
 def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
     """One row per encoding over its seeds, as in summary.csv: perplexities, gain, safe and effective length, verdict.
 
@@ -52,6 +58,7 @@ def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
     return join([without_perplexities(summarize(group.rows, mix=True)) for group in groups])
 
 
+@checked
 def compare(
     first: str, second: str, *, protocol: str = "", corpus: str = "", out: str | Path = "results"
 ) -> pd.DataFrame:
@@ -66,6 +73,7 @@ def compare(
     return compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)[0]
 
 
+@checked
 def report(
     out: str | Path = "results",
     *,
@@ -80,12 +88,16 @@ def report(
     `formats` are those of pictures beside PNG: svg, pdf. `site` is a folder for a page per corpus and per encoding.
     """
     folder = Path(out)
+    wanted, written = known_formats(formats), Path(to) if to else folder / "report"
+    check_folder(written, "to" if to else "out")
+    if site is not None:
+        check_folder(Path(site), "site")
     tables = collect(folder / "runs", task_columns())
     trained = trained_runs(folder / "runs")
     made = build_report(
         tables.rows,
         tables.positions,
-        Path(to) if to else folder / "report",
+        written,
         details=tables.details,
         mix=mix,
         baseline=baseline,
@@ -94,7 +106,7 @@ def report(
         about=About(
             left_out=[f"{run}: {why}" for run, why in tables.left_out.items()], explained=explanations(tables.rows)
         ),
-        formats=known_formats(formats),
+        formats=wanted,
     )
     if site is not None:
         write_site(made, Path(site), trained)

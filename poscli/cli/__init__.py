@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -34,15 +35,16 @@ from poscli.cli import (
 )
 from poscli.cli.workers import with_address
 from poscli.system import plugins
-from poscli.system.console import err, silence
+from poscli.system.console import err, only_data, silence
 from poscli.system.early import MESSAGE, Interruption, asked, told
 from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, UsageError, one_line
-from poscli.system.plugin_sources import blamed
+from poscli.system.plugin_sources import blamed, suspects
 from poscli.system.ranks import ranks, shared
 from poscli.system.speaker import silence_libraries, spoken_by
 from poscli.system.streams import OutputError, ReaderLeft
 
 ON_SEVERAL_RANKS = {"train", "extrapolate"}  # commands that torchrun may start
+MAY_BE_EMPTY = {"prompt", "enc", "ray"}  # a text that a model continues; the others say themselves what they need
 COMPLETION = {"--install-completion", "--show-completion"}
 
 app = typer.Typer(
@@ -96,8 +98,42 @@ def _options(
 
 @cache
 def command_tree() -> Any:
-    """The commands as typer makes them from the functions, once per process: it reads every signature for that."""
-    return typer.main.get_command(app)
+    """The commands as typer makes them from the functions, once per process: it reads every signature for that.
+
+    No option takes an empty text, which a variable of a shell that is not set leaves, but for those in MAY_BE_EMPTY.
+    While a command works, stdout takes nothing but its result.
+    """
+    tree = typer.main.get_command(app)
+    for command in _leaves(tree):
+        command.callback = only_data()(command.callback)
+        for parameter in command.params:
+            if parameter.name not in MAY_BE_EMPTY:
+                parameter.process_value = _refusing_empty(parameter)
+    return tree
+
+
+def _leaves(command: Any) -> Iterator[Any]:
+    """The commands below a group, or the command itself."""
+    for each in getattr(command, "commands", {}).values():
+        yield from _leaves(each)
+    if not hasattr(command, "commands"):
+        yield command
+
+
+def _refusing_empty(parameter: Any) -> Callable[[Any, Any], Any]:
+    """What reads the value of an option or an argument, with a UsageError for an empty text."""
+    read = parameter.process_value
+    is_option = parameter.param_type_name == "option"
+    name = max(parameter.opts, key=len) if is_option else parameter.metavar or parameter.name.upper()
+    fix = "write something after it, or leave it out" if is_option else "write something in its place"
+
+    def process_value(context: Any, value: Any) -> Any:
+        source = context.get_parameter_source(parameter.name)
+        if "" in (value, *(value if isinstance(value, tuple | list) else ())) and source.name == "COMMANDLINE":
+            raise UsageError(f"{name} '' is empty; {fix}")
+        return read(context, value)
+
+    return process_value
 
 
 def main() -> None:
@@ -141,8 +177,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         if isinstance(error, OSError) and error.filename:  # a path that nothing has refused, as a name that is too long
             path = str(error.filename)[:200]
             return _fail(arguments, error, FAILED, debug, f"{path!r}: {error.strerror}; give another path")
-        cause = str(error).splitlines()[0] if str(error) else "no message"
-        words = f"{type(error).__name__}: {cause} (a bug of poscli; --debug shows where)"
+        cause = f": {str(error).splitlines()[0]}" if str(error) else ""
+        words = f"{type(error).__name__}{cause} (a bug of poscli{suspects()}; --debug shows where)"
         return _fail(arguments, error, FAILED, debug, words)
 
 

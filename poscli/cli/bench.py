@@ -50,7 +50,9 @@ def bench(
 
     from poscli.bench.session import Bench
     from poscli.system.device import device_of
+    from poscli.system.files import check_folder
 
+    check_folder(out_, "--out")
     if threads:
         torch.set_num_threads(_affordable(threads))
     where = device_of(device)

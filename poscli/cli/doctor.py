@@ -194,12 +194,12 @@ def _package(name: str, use: str) -> dict[str, str]:
 
 def _corpora() -> list[dict[str, str]]:
     from poscli.data import load_corpus
-    from poscli.data.corpora import describe_corpora
+    from poscli.data.corpora import CORPORA, describe_corpora
     from poscli.system.errors import PoscliError
 
     checks = []
-    for kind in describe_corpora():
-        name, reason = kind["corpus"].partition(":")[0], kind["unavailable"]
+    for name, kind in zip(CORPORA.names(), describe_corpora(), strict=True):
+        reason = kind["unavailable"]
         checks.append(_check(f"corpus {name}", "missing" if reason else "ok", reason or kind["what"]))
     try:
         corpus = load_corpus("stdlib")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import typer
 
 from poscli.cli import complete
 from poscli.cli.options import MOST, Device, Json, Out
-from poscli.system.console import emit, note
+from poscli.system.console import data, emit, note
 from poscli.system.errors import UsageError
 from poscli.system.text import printable
 
@@ -99,10 +98,15 @@ def generate(
     A model that was trained on images continues the upper rows of one that was held out, and writes a picture.
     """
     from poscli.system.device import device_of
+    from poscli.system.files import check_folder
     from poscli.tasks import TASKS
 
     if not math.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: give a finite number; 0 always takes the likeliest token")
+    if to is not None and to.is_dir():
+        raise UsageError(f"--to {to} is a folder; name a file in it, such as {to / 'image.png'}")
+    if to is not None:
+        check_folder(to.parent, "--to")
     draw, chosen = Draw(temperature, seed, device_of(device)), _newest(out_ / "runs", run, enc)
     if TASKS.get(chosen.config.task).axes == 1:
         _refuse(chosen, "text", {"--rows": rows, "--side": side, "--image": image, "--to": to})
@@ -131,7 +135,7 @@ def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) 
     _refuse_unaffordable(run, 1 + len(begun), draw, "give a shorter --prompt")
     ids = stream(model, begun, coder.end, tokens=tokens, temperature=draw.temperature, seed=draw.seed)
     made = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
-    emit(json_, {"run_id": run.id, "prompt": prompt, **vars(made)}, lambda: sys.stdout.write("\n"))
+    emit(json_, {"run_id": run.id, "prompt": prompt, **vars(made)}, lambda: data().write("\n"))
     speed = _speed(run, made.tokens, "tokens", made.seconds)
     note(f"{made.note}; {speed}" if made.note else speed)
 
@@ -158,7 +162,7 @@ def _continue_image(run: Run, wish: Mapping[str, Any], file: Path, draw: Draw, j
     except Unsupported as error:
         raise UsageError(f"{run.id} cannot continue so large an image: {error}; give a smaller --side") from error
     write_atomic(file, picture(made, run.label, config.length))
-    emit(json_, _numbers(run, made, file), lambda: sys.stdout.write(f"{printable(file)}\n{made.told}\n"))
+    emit(json_, _numbers(run, made, file), lambda: data().write(f"{printable(file)}\n{made.told}\n"))
     note(_speed(run, made.cells, "cells", made.seconds))
 
 
@@ -203,8 +207,8 @@ def _print_as_it_comes(stream: Iterator[bytes], prompt: str, *, quiet: bool) -> 
         for token in stream:
             pieces.append(decoder.decode(token))
             if not quiet:
-                sys.stdout.write(_shown(pieces[-1] if len(pieces) > 1 else prompt + pieces[-1]))
-                sys.stdout.flush()
+                data().write(_shown(pieces[-1] if len(pieces) > 1 else prompt + pieces[-1]))
+                data().flush()
     except Unsupported as error:
         ended = f"stopped: {error}"
     return Generated("".join(pieces), len(pieces), time.perf_counter() - start, ended)
@@ -212,6 +216,6 @@ def _print_as_it_comes(stream: Iterator[bytes], prompt: str, *, quiet: bool) -> 
 
 def _shown(text: str) -> str:
     """A text as stdout can take it: a terminal must not obey the control characters that a model draws."""
-    if sys.stdout.isatty():
+    if data().isatty():
         return printable(text, keep="\n\t")
     return text.encode(errors="surrogateescape").decode(errors="replace")

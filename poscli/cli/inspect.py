@@ -55,7 +55,9 @@ def inspect(
 
     from poscli.inspect.session import folder_of, groups_of, inspect_groups, write_sheet
     from poscli.inspect.show import show
+    from poscli.system.files import check_folder
 
+    check_folder(to or out_ / "inspect", "--out" if to is None else "--to")
     torch.set_num_threads(1)  # the tensors are too small for a second thread to pay
     if bool(enc or run) == all_:
         raise UsageError("name an encoding or a --run to inspect, or give --all: poscli inspect rope")

@@ -18,7 +18,7 @@ from poscli.cli import complete
 from poscli.cli.options import Json
 from poscli.system.console import emit, out
 from poscli.system.errors import StorageError, UsageError
-from poscli.system.files import write_atomic
+from poscli.system.files import check_folder, write_atomic
 
 LONGEST = 40  # characters of a name
 IMPORTED = {"Encoding", "Shape", "Tensor"}  # what the file imports under these names
@@ -75,6 +75,7 @@ def new(
 ) -> None:
     """Write an encoding of your own that works as it is, with comments that say what to change, and its test."""
     names = _checked(name, to)
+    check_folder(to, "--to")
     paths = [to / names.file, to / names.test_file]
     if taken := [path for path in paths if path.exists() and not force]:
         raise UsageError(f"{taken[0]} exists already; choose another name, or overwrite it with --force")

@@ -40,11 +40,14 @@ def report(
     """
     from poscli.report import collect
     from poscli.report.formats import known_formats
+    from poscli.system.files import check_folder
     from poscli.tasks import task_columns
 
-    wanted = known_formats(formats.split(","))
+    wanted, folder = known_formats(formats.split(",")), to or out_ / "report"
+    check_folder(folder, "--out" if to is None else "--to")
+    if site is not None:
+        check_folder(site, "--site")
     tables = collect(out_ / "runs", task_columns())
-    folder = to or out_ / "report"
     present(tables, folder, out_ / "runs", json_, mix=mix, baseline=baseline, formats=wanted, site=site)
     end(tables)
 

@@ -43,13 +43,13 @@ def run(
     json_: Json = False,
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
-    from poscli.config.suite import load, report_folder
+    from poscli.config.suite import load
     from poscli.sweep.crew import Wanted, assembled, check
     from poscli.sweep.planned import needed
     from poscli.sweep.suite import jobs_of
     from poscli.system.cores import threads
 
-    content, folder = load(suite), to or report_folder(out_, suite)
+    content, folder = load(suite), _folder(to, out_, suite)
     check(wanted := Wanted(workers, cpus, gpus, memory, ray or "", device))
     asked = jobs_of(content, device, out_ / "runs")
     jobs = _planned(asked, wanted.threads, anew=force)
@@ -63,6 +63,16 @@ def run(
             plan.delete(jobs, out_ / "runs")
         results = _run(asked, [job.seconds for job in jobs], crew)
     _present(content, results, folder, out_ / "runs", json_)
+
+
+def _folder(to: Path | None, out_: Path, suite: Path) -> Path:
+    """The folder of the report; StorageError if nothing can be written there."""
+    from poscli.config.suite import report_folder
+    from poscli.system.files import check_folder
+
+    folder = to or report_folder(out_, suite)
+    check_folder(folder, "--out" if to is None else "--to")
+    return folder
 
 
 def _planned(asked: list[Job], threads: int | None, *, anew: bool) -> list[PlannedJob]:

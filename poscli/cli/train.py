@@ -14,7 +14,7 @@ from poscli.cli.options import MOST, Device, Json, Out, carried
 from poscli.config.request import TrainRequest
 from poscli.config.run import ModelConfig, RunConfig
 from poscli.system.console import emit, note, out
-from poscli.system.errors import PARTIAL
+from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +52,7 @@ def train(
     from poscli.system.device import device_of
     from poscli.system.ranks import any_rank, joined, ranks, together
 
+    _refuse_one_rank(fsdp)
     with joined(device_of(device)) as own:
         work = _agreed(enc, seed, request, own, sharded=fsdp)
         with together():
@@ -65,6 +66,17 @@ def train(
         partial = any_rank(any(row["status"] in WITHOUT_MODEL for row in results))
     if partial:
         raise typer.Exit(PARTIAL)
+
+
+def _refuse_one_rank(fsdp: bool) -> None:
+    """UsageError for weights that are to be divided where there is only one process."""
+    from poscli.system.ranks import ranks
+
+    if fsdp and ranks().count == 1:
+        raise UsageError(
+            "--fsdp divides the weights among several ranks, and this is one process; leave it out, or start the "
+            "command with torchrun --nproc-per-node N -m poscli train ... (docs/PARALLEL.md)"
+        )
 
 
 @dataclass(frozen=True)

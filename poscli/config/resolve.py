@@ -33,6 +33,7 @@ def resolve(
     task, tokenizer = TASKS.full_name(request.task), TOKENIZERS.full_name(request.tokenizer)
     length = TASKS.get(task).length if request.length is None else request.length
     _refuse_memory_of_grids(task, model)
+    _refuse_unread(task, request)
     values = {
         "encoding": str(specs.parse(encoding)),
         "task": task,
@@ -70,6 +71,19 @@ def _refuse_uneven(config: RunConfig) -> None:
         raise UsageError(
             f"--batch {config.batch} cannot be divided into {parts} equal parts ({how}); give a multiple of {parts}"
         )
+
+
+def _refuse_unread(task: str, request: TrainRequest) -> None:
+    """UsageError for a text or a tokenizer that is asked for although the task reads no text.
+
+    Only the defaults are refused here: a task refuses all others itself.
+    """
+    if TASKS.get(task).reads_text:
+        return
+    for name in ("corpus", "tokenizer"):
+        value = getattr(request, name)
+        if name in request.model_fields_set and value == TrainRequest.model_fields[name].default:
+            raise UsageError(f"--{name} {value}: the task {task} does not read text; leave it out")
 
 
 def _refuse_memory_of_grids(task: str, model: ModelConfig) -> None:

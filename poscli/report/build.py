@@ -64,23 +64,24 @@ def build_report(
     """
     _refuse(rows, mix=mix)
     baseline = shown(_known(baseline, sorted({str(name) for name in rows["encoding"]})))
-    rows, positions, runs = shown_table(rows), shown_table(positions), shown_runs(runs or {})
     details = {name: shown_table(table) for name, table in (details or {}).items()}
-    about = about or About()
-    about = replace(about, left_out=[shown(each) for each in about.left_out])
-    groups = split(rows, positions, details, mix=mix, trained=trained)
+    groups = split(shown_table(rows), shown_table(positions), details, mix=mix, trained=trained)
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}
     sections = tuple(_section(group, out, trained, contents, baseline, formats) for group in groups)
     summary = join([without_perplexities(section.summary) for section in sections])
     files = tuple(out / name for name in (PAGE, TABLE, BROWSER_PAGE, LATEX, *contents, LIST))
-    report = Report(sections, summary, files, about)
+    report = Report(sections, summary, files, _shown(about or About()))
     contents[TABLE] = for_spreadsheets(summary).to_csv(index=False, lineterminator="\n").encode()
     contents[PAGE] = report_markdown(report, trained).encode()
     contents[LATEX] = latex_tables(report).encode()
-    contents[BROWSER_PAGE] = page_html(report, runs).encode()
+    contents[BROWSER_PAGE] = page_html(report, shown_runs(runs or {})).encode()
     write_folder(out, contents)
     return report
+
+
+def _shown(about: About) -> About:
+    return replace(about, left_out=[shown(each) for each in about.left_out])
 
 
 def _refuse(rows: pd.DataFrame, *, mix: bool) -> None:

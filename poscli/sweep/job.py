@@ -19,7 +19,7 @@ from poscli.evaluation.why.explain import explain
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.errors import DataError, LockedError, PoscliError
-from poscli.system.plugin_sources import blamed
+from poscli.system.plugin_sources import blamed, suspects
 from poscli.system.signals import Interrupted
 from poscli.tasks import Task, open_task
 from poscli.training.recalibrate import evaluate
@@ -84,8 +84,9 @@ def perform(job: Job, open_task: OpenTask = open_task) -> Outcome:
         except LockedError as locked:
             folders, held = [], str(locked)
         except Exception as failure:  # noqa: BLE001 - the other jobs go on; the cause is in the outcome
-            kind = "" if isinstance(failure, PoscliError) else f"{type(failure).__name__}: "
-            error = " ".join(f"{kind}{failure}".split())
+            error = " ".join(str(failure).split())
+            if not isinstance(failure, PoscliError):
+                error = f"{type(failure).__name__}: {error} (a bug of poscli{suspects()})"
     return Outcome(folders=tuple(folders), error=error, held=held, warnings=tuple(warnings))
 
 

@@ -10,8 +10,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, Literal, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -39,6 +39,7 @@ class PlainConsole(Console):
 
 err = PlainConsole(stderr=True)
 _silent = False  # whether this process leaves all output to another one
+_data: TextIO | None = None  # the stream that only `emit`, `out` and `data` write to; None: stdout
 
 
 def silence() -> None:
@@ -47,10 +48,27 @@ def silence() -> None:
     _silent = err.quiet = True
 
 
+def data() -> TextIO:
+    """The stream for the result of a command: stdout as it was before `only_data`."""
+    return sys.stdout if _data is None else _data
+
+
+@contextmanager
+def only_data() -> Iterator[None]:
+    """In the block, stdout holds the result of the command only: what any other code prints goes to stderr."""
+    global _data
+    _data = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _data = None
+
+
 def out() -> PlainConsole:
     """The console on stdout. In a pipe it is at least 140 characters wide, so that tables are not cut."""
-    console = PlainConsole()
-    return console if console.is_terminal else PlainConsole(width=max(console.width, 140))
+    console = PlainConsole(file=data())
+    return console if console.is_terminal else PlainConsole(file=data(), width=max(console.width, 140))
 
 
 def note(message: str) -> None:
@@ -83,8 +101,8 @@ def emit(as_json: bool, payload: Any, render: Callable[[], object]) -> None:
     if _silent:
         return
     if as_json:
-        sys.stdout.write(json.dumps(payload, indent=2, allow_nan=False, default=_plain) + "\n")
-        sys.stdout.flush()
+        data().write(json.dumps(payload, indent=2, allow_nan=False, default=_plain) + "\n")
+        data().flush()
     else:
         render()
 

@@ -33,6 +33,7 @@ class _Unraisable(Protocol):
 
 _asked = 0  # the signal that has asked the program to end
 _told = False  # whether the user has been told
+_stdout = 1  # the descriptor of stdout
 
 
 def watch() -> None:
@@ -53,12 +54,18 @@ def told() -> None:
     _told = True
 
 
+def stdout_is(descriptor: int) -> None:
+    """Take note of the descriptor that stdout has from now on."""
+    global _stdout
+    _stdout = descriptor
+
+
 def leave(exit_code: int) -> None:
     """Say that the command was interrupted, unless that has been said, and end the process without cleaning up."""
     if not _told:
         _write(2, f"error: {MESSAGE}\n")
         if "--json" in sys.argv:
-            _write(1, f'{{"error": "{MESSAGE}", "exit_code": {exit_code}}}\n')
+            _write(_stdout, f'{{"error": "{MESSAGE}", "exit_code": {exit_code}}}\n')
     os._exit(exit_code)
 
 

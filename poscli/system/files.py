@@ -58,6 +58,15 @@ def make_folder(path: Path) -> None:
             sync_folder(each.parent)
 
 
+def check_folder(path: Path, option: str) -> None:
+    """StorageError if no file can be written to a folder, so that nobody computes for it; `option` named the folder."""
+    nearest = next(each for each in (path.absolute(), *path.absolute().parents) if os.path.lexists(each))
+    if not nearest.is_dir():
+        raise StorageError(f"cannot write {path}: {nearest} is not a folder; choose another folder with {option}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise StorageError(f"cannot write {path}: {nearest} is read-only; choose another folder with {option}")
+
+
 def remove_temporaries(folder: Path) -> None:
     """Remove files that a process killed in `write_atomic` left in a folder or directly below it.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from poscli.system.errors import PluginError, PoscliError
-from poscli.system.plugins import cause_of
+from poscli.system.plugins import cause_of, exit_of
 
 OWN = "poscli"
 # Packages whose classes a plugin may inherit from without their source becoming a part of the plugin's.
@@ -58,6 +58,7 @@ class Plugin:
 
 
 _loaded: dict[tuple[str, str], Plugin] = {}  # by kind and name
+_run: dict[str, None] = {}  # the names of all plugins whose code has run, the broken ones too
 
 
 def remember(plugin: Plugin) -> None:
@@ -72,6 +73,22 @@ def loaded() -> list[dict[str, str]]:
     be on the path to import it, and the SHA-256 of its source.
     """
     return [_loaded[key].record() for key in sorted(_loaded)]
+
+
+def will_run(name: str) -> None:
+    """Note that the code of a plugin is about to run, which may change anything, whether it can be loaded or not."""
+    _run[name] = None
+
+
+def suspects() -> str:
+    """The plugins that may be the cause of an error of poscli, as the end of a phrase; "" if there are none."""
+    names = " and ".join(_run)
+    return f", or of what is not part of it and has been loaded: {names}" if names else ""
+
+
+def plugin_files() -> set[str]:
+    """The source files of all plugins that were loaded."""
+    return {str(path) for plugin in _loaded.values() for path in plugin.files}
 
 
 def is_outside(thing: Any) -> bool:
@@ -101,7 +118,7 @@ def blame(error: BaseException) -> str:
         path = Path(frame.f_code.co_filename).resolve()
         if str(path) in owners:
             plugin = _plugin_at(path, frame.f_code.co_qualname) or owners[str(path)]
-            what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {_shown(error)}"
+            what = f"called {exit_of(error)}" if isinstance(error, SystemExit) else f"raised {_shown(error)}"
             return f"the {plugin.kind} {plugin.name}, which is not part of poscli, {what} ({path.name}, line {line})"
     return ""
 

@@ -18,16 +18,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 IMPORT_SECONDS = 10.0  # after which an import that has not ended counts as broken
 PREFIX = "poscli_plugin_"  # of the names in sys.modules of modules that were imported from files
 SOURCE = "__poscli_source__"  # the name under which the module of a file keeps the file's content
+_containing = 0  # blocks of `contained` that are running
 SWITCH = "POSCLI_NO_PLUGINS"  # the environment variable behind --no-plugins; processes started from here inherit it
 
 
 class LoadError(Exception):
     """A plugin cannot be loaded; the message is the cause, in one line."""
+
+
+class LeftError(SystemExit):
+    """A plugin has called os._exit, which would have ended the process without a word."""
 
 
 class _OverdueError(BaseException):
@@ -109,6 +114,9 @@ def contained() -> Iterator[None]:
 
     What it prints on stdout goes to stderr, because stdout may have to be one JSON document. Ctrl-C stays Ctrl-C.
     """
+    global _containing
+    _watch_exit()
+    _containing += 1
     try:
         with redirect_stdout(sys.stderr), _time_limit(IMPORT_SECONDS):
             yield
@@ -119,9 +127,35 @@ def contained() -> Iterator[None]:
             f"its import did not end within {IMPORT_SECONDS:g} seconds; import slow packages where they are used"
         ) from error
     except SystemExit as error:
-        raise LoadError(f"it called sys.exit({error.code!r}) while it was imported") from error
+        raise LoadError(f"it called {exit_of(error)} while it was imported") from error
     except BaseException as error:
         raise LoadError(cause_of(error)) from error
+    finally:
+        _containing -= 1
+
+
+def exit_of(error: SystemExit) -> str:
+    """The call by which a plugin wanted to end the process."""
+    return f"{'os._exit' if isinstance(error, LeftError) else 'sys.exit'}({error.code!r})"
+
+
+def _watch_exit() -> None:
+    """From now on, os._exit raises a LeftError where a plugin calls it: exit code 0 would look like success."""
+    leave, process = os._exit, os.getpid()
+    if getattr(leave, "watched", False):
+        return
+
+    def watched(status: int) -> NoReturn:
+        from poscli.system.plugin_sources import plugin_files  # which imports this file
+
+        caller = sys._getframe(1).f_code.co_filename
+        own = caller.startswith(str(Path(__file__).parent.parent))  # as a second Ctrl-C in a plugin
+        if os.getpid() == process and not own and (_containing or caller in plugin_files()):
+            raise LeftError(status)
+        leave(status)
+
+    watched.watched = True  # type: ignore[attr-defined]
+    os._exit = watched
 
 
 def cause_of(error: BaseException) -> str:
@@ -132,7 +166,7 @@ def cause_of(error: BaseException) -> str:
         message = ""
     if isinstance(error, ImportError | SyntaxError | AttributeError) and message:
         return message
-    return f"{type(error).__name__}: {message or 'no message'}"
+    return f"{type(error).__name__}: {message}" if message else f"{type(error).__name__} without a message"
 
 
 @contextmanager

@@ -162,6 +162,7 @@ class Registry(Generic[T]):
     def _load_entry_point(self, point: EntryPoint) -> None:
         """Register the plugin of an entry point, or note why it is broken and forget what its import registered."""
         before = dict(self._plugins), dict(self._needs)
+        plugin_sources.will_run(point.name)
         try:
             if not re.fullmatch(r"\w[\w.-]*", point.name):
                 raise LoadError("its name may hold only letters, digits, '.', '-' and '_'")
@@ -182,12 +183,13 @@ class Registry(Generic[T]):
         """What `load` makes of a value; UsageError if plugins are switched off, or this one cannot be loaded."""
         if not plugins.enabled():
             raise UsageError(f"{value!r} is a plugin, and --no-plugins (or {plugins.SWITCH}) is set; leave that out")
+        plugin_sources.will_run(value)
         try:
             return load(value)
         except LoadError as error:
             fix = "expected package.module:Class or path/to/file.py:Class"
             if plugins.exists(value):
-                fix = "mend that file, or name another"
+                fix = "correct that file, or name another one"
             raise UsageError(f"cannot load the {self.kind} {value!r}: {error}; {fix}") from error
 
     def _outside(self, value: str) -> T:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
+from poscli.system import early
 from poscli.system.errors import PoscliError
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -55,9 +56,11 @@ def guard() -> None:
     """Replace sys.stdout and sys.stderr by guarded streams.
 
     Afterwards, writing to stdout raises OutputError or ReaderLeft, and writing to stderr never fails. Characters that a
-    stream's encoding lacks are written as escapes.
+    stream's encoding lacks are written as escapes. What libraries in C and other programs write to descriptor 1 goes to
+    stderr, because stdout is for the result of the command.
     """
     _open_missing()
+    _keep_to_python()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
@@ -71,7 +74,7 @@ def settle() -> None:
     try:
         sys.stdout.flush()
     except (OutputError, ReaderLeft):
-        _discard(STDOUT)
+        _discard(sys.stdout.fileno())
 
 
 def _discard(descriptor: int) -> None:
@@ -85,6 +88,15 @@ def _refuse(error: OSError) -> None:
     if error.errno == errno.EPIPE:
         raise ReaderLeft from error
     raise OutputError(f"cannot write to stdout: {error.strerror or error}") from error
+
+
+def _keep_to_python() -> None:
+    """Give sys.stdout a descriptor of its own, and let descriptor 1 be stderr."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    own = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    sys.stdout = open(own, "w", encoding=encoding)  # noqa: SIM115, PTH123 - for as long as the process
+    early.stdout_is(own)
 
 
 def _open_missing() -> None:

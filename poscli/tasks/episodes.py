@@ -76,6 +76,7 @@ class EpisodeTask(Task):
     columns: ClassVar = {"accuracy": ("float64", "share of the scored tokens that the model ranks first")}
     measured = "accuracy of the answers, by length and by gap"
     length = 32
+    reads_text = False
     same_text = False
 
     version: ClassVar[int]  # raise it when the episodes of a seed change

@@ -34,6 +34,7 @@ class Grid(Task):
     protocols = ("nonoverlapping", "sliding", "fixed")
     length = 256
     axes = 2
+    reads_text = False
 
     def __init__(self, data: ImageCorpus) -> None:
         self.data = data

@@ -55,6 +55,7 @@ class Task(ABC):
     chance: ClassVar[float | None] = None  # accuracy of a guess that knows the rule and not the text; None: no accuracy
     length: ClassVar[int] = 512  # tokens in a training window, unless another number is asked for
     axes: ClassVar[int] = 1  # of the tokens' positions: 1 for a line of text, 2 for the cells of a grid
+    reads_text: ClassVar[bool] = True  # False: it makes its own tokens, or reads images
     same_text: ClassVar[bool] = True  # True: `text` is the same at every length, so that lengths share measurements
 
     corpus: str  # canonical name of the text, for the column `corpus` of results
