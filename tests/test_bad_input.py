@@ -6,6 +6,8 @@ import sys
 import pytest
 from cli_runner import ALIBI, LENGTH, NANO, assert_refused, cli, errors, shell, snapshot
 
+from poscli.system import plugin_sources
+
 TRAIN = ("train", *NANO)
 
 
@@ -56,7 +58,7 @@ USAGE = [
     ((*TRAIN, "--enc", "window(0)"), ("width must be at least 1", "0")),
     ((*TRAIN, "--enc", "window(1.5)"), ("width", "a whole number", "'1.5'")),
     ((*TRAIN, "--enc", "window(1, 2)"), "takes 1 option"),
-    ((*TRAIN, "--enc", ""), "the name of an encoding"),
+    ((*TRAIN, "--enc", ""), "--enc '' is empty"),
     (
         (*TRAIN, "--enc", "rope", "--enc", "rope(base=10000)"),
         ("rope is given twice", "rope(base=10000)"),
@@ -243,6 +245,7 @@ def test_a_defect_of_poscli_is_one_line_too(monkeypatch):
         raise ZeroDivisionError("division by zero\nsecond line")
 
     monkeypatch.setattr("poscli.runs.select.select", broken)
+    monkeypatch.setattr(plugin_sources, "_run", {})  # of plugins of earlier tests
     result = cli("generate", "--json")
     assert result.code == 1
     assert result.err == "error: ZeroDivisionError: division by zero (a bug of poscli; --debug shows where)\n"

@@ -44,7 +44,7 @@ from poscli.system.speaker import silence_libraries, spoken_by
 from poscli.system.streams import OutputError, ReaderLeft
 
 ON_SEVERAL_RANKS = {"train", "extrapolate"}  # commands that torchrun may start
-MAY_BE_EMPTY = {"prompt", "enc", "ray"}  # a text that a model continues; the others say themselves what they need
+MAY_BE_EMPTY = {"prompt", "ray"}  # a text that a model continues, and an address, which has words of its own
 COMPLETION = {"--install-completion", "--show-completion"}
 
 app = typer.Typer(
