@@ -448,7 +448,7 @@ def test_a_plugin_that_fails_in_a_forward_pass_is_named(
     inside: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, mode: str, said: str
 ) -> None:
     monkeypatch.setattr(sys.modules[get("toy.py:Toy").__module__], "MODE", mode)
-    for command in (("extrapolate", *SHORT), ("generate", "--tokens", 2), (*TRAIN, "--seed", 1)):
+    for command in (("extrapolate", *SHORT), ("generate", "--tokens", 2), (*TRAIN, "--seed", 1, "--out", "failing")):
         result = cli(*command, "--json")
         assert result.code == 1
         (line,) = errors(result)
@@ -460,10 +460,10 @@ def test_a_plugin_that_fails_in_a_forward_pass_is_named(
 
 def test_a_failure_after_training_began_is_named_and_recorded(inside: Callable[[str], None]) -> None:
     inside(TRAINED.replace('MODE == "exit"', "self.training and len(d) > 16"))
-    result = cli(*TRAIN)
+    result = cli(*TRAIN, "--out", "begun")  # not beside the run that the other tests have in `results`
     assert result.code == 1
     assert "the encoding toy.py:Toy, which is not part of poscli, called sys.exit(0)" in result.err
-    assert "failed" in cli("ls", "runs").out
+    assert "failed" in cli("ls", "runs", "--out", "begun").out
 
 
 def test_a_wrong_shape_is_said_before_training(inside: Callable[[str], None], project: Path) -> None:

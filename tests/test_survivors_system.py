@@ -57,7 +57,7 @@ def test_a_worker_process_ends_with_0_unless_a_signal_stopped_it(
 
 @pytest.mark.parametrize(
     ("text", "cause"),
-    [("{}", "config: Field required"), ("no JSON", "Invalid JSON")],
+    [("{}", "the key 'config' is missing"), ("no JSON", "Invalid JSON")],
 )
 def test_a_worker_process_refuses_what_is_no_job(text: str, cause: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert worker_process.main(io.StringIO(text), io.StringIO()) == 2

@@ -12,7 +12,7 @@ from rich.text import Text
 from poscli.cli.options import Device, Json
 from poscli.system.console import emit, out
 from poscli.system.errors import FAILED, UsageError
-from poscli.system.text import printable
+from poscli.system.text import counted, printable
 
 if TYPE_CHECKING:
     from poscli.checkpoints.card import Card, Subject
@@ -66,7 +66,7 @@ def _probed(source: Source, subject: Subject, device_name: str) -> Probe:
 
 def _show(name: str, found: Card, probed: Probe | None) -> None:
     """Print the page: the answer, then the positions it is about."""
-    size = f"{found.layers} layers, {found.heads} heads of {found.head_width} channels"
+    size = f"{counted(found.layers, 'layer')}, {counted(found.heads, 'head')} of {counted(found.head_width, 'channel')}"
     if found.kv_heads != found.heads:
         size += f", {found.kv_heads} of keys and values"
     out().print(Text(printable(name), style="bold"), Text(f"\n{found.model_type}: {size}\n", style="dim"), sep="")

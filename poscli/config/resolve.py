@@ -17,6 +17,7 @@ from poscli.specs.size import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
 from poscli.system.ranks import ranks
+from poscli.system.text import counted
 from poscli.tasks import TASKS
 
 BATCH_TOKENS = 2048  # tokens of a training step unless --batch is given
@@ -51,8 +52,8 @@ def resolve(
     config = validated(RunConfig, values, "train")
     if config.tokens < (step := config.batch * config.length):
         raise UsageError(
-            f"--tokens {config.tokens} is less than one step of {step} tokens ({config.batch} windows of "
-            f"{config.length}); give at least {step}, or a smaller --batch or --length"
+            f"--tokens {config.tokens} is less than one step of {step} tokens ({counted(config.batch, 'window')} "
+            f"of {config.length}); give at least {step}, or a smaller --batch or --length"
         )
     _refuse_uneven(config)
     refuse_unaffordable(config, device)  # first: the check builds the encodings
@@ -67,7 +68,7 @@ def _refuse_uneven(config: RunConfig) -> None:
     """UsageError unless the windows of a step can be divided among the ranks, and theirs into parts."""
     parts = ranks().count * config.accumulate
     if config.batch % parts:
-        how = f"{ranks().count} ranks times --accumulate {config.accumulate}"
+        how = f"{counted(ranks().count, 'rank')} times --accumulate {config.accumulate}"
         raise UsageError(
             f"--batch {config.batch} cannot be divided into {parts} equal parts ({how}); give a multiple of {parts}"
         )

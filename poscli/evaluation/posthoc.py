@@ -28,6 +28,7 @@ from poscli.specs import build, check
 from poscli.specs.grammar import Leaf, Spec, parse
 from poscli.system.console import warn_once
 from poscli.system.errors import PluginError, UsageError
+from poscli.system.text import counted
 
 Leaves = tuple[Leaf, ...]  # the encodings of one layer
 M = TypeVar("M", bound=LanguageModel)
@@ -153,7 +154,7 @@ def _layers(trained: tuple[Leaves, ...], target: tuple[Leaves, ...], shape: Shap
     if len(target) == len(trained):
         return tuple(_layer(own, wanted, shape) for own, wanted in zip(trained, target, strict=True))
     if len(target) > 1:
-        raise ValueError(f"one alternates {len(trained)} encodings, the other {len(target)}")
+        raise ValueError(f"one alternates {counted(len(trained), 'encoding')}, the other {len(target)}")
     spread = _joined_everywhere if _wrapping(target[0]) else _replaced_where_possible
     return spread(trained, target[0], shape)
 

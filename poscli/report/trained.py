@@ -17,6 +17,7 @@ from poscli.runs.repair import command_line, evaluation_options
 from poscli.runs.results import evaluated_parts, evaluated_under, is_evaluated, training_log
 from poscli.runs.run import Run, opened_runs
 from poscli.system.errors import CorruptError
+from poscli.system.text import counted
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,13 @@ def configurations(runs: Sequence[Trained]) -> list[tuple[str, str]]:
     """How models were made, as (fact, value); where runs differ, their values are listed. Checkpoints have no facts."""
     trained = [run.config for run in runs if run.config.checkpoint is None]
     found = {
-        "Model": (f"{m.layers} layers, width {m.width}, {m.heads} heads" for m in (each.model for each in trained)),
-        "Training batch": (f"{each.batch * each.accumulate} windows of {each.length} tokens" for each in trained),
+        "Model": (
+            f"{counted(m.layers, 'layer')}, width {m.width}, {counted(m.heads, 'head')}"
+            for m in (each.model for each in trained)
+        ),
+        "Training batch": (
+            f"{counted(each.batch * each.accumulate, 'window')} of {each.length} tokens" for each in trained
+        ),
         "Optimizer": (
             f"Muon at {r.matrix_lr:g} for matrices, AdamW at {r.embedding_lr:g} for embeddings, {r.head_lr:g} for the "
             f"head and {r.encoding_lr:g} for encodings"

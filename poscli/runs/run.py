@@ -15,7 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from poscli.config.run import SCHEMA, Recalibration, RunConfig, slug, write_run_config
+from poscli.config.validate import explain
 from poscli.runs.lock import is_locked, locked
 from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.console import note, warn_once
@@ -252,7 +255,8 @@ def open_run(folder: Path) -> Run:
         config = RunConfig.model_validate(tomllib.loads(files.read(CONFIG).decode()))
         expected = config.run_id(env["corpus"]["fingerprint"])
     except (ValueError, KeyError, TypeError) as error:  # pydantic's and tomllib's errors are ValueErrors
-        raise CorruptError(f"{folder} is not what poscli wrote ({str(error).splitlines()[0]}); {files.cure}") from error
+        cause = explain(RunConfig, error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
+        raise CorruptError(f"{folder} is not what poscli wrote ({cause}); {files.cure}") from error
     if expected != folder.name:
         raise ForeignError(
             f"{folder} was edited or renamed: its configuration belongs to {expected}; give it that name again, or "

@@ -13,6 +13,7 @@ from poscli.specs.grammar import Leaf, Spec, parse
 from poscli.system.errors import PluginError, PoscliError, UsageError
 from poscli.system.memory import unaffordable
 from poscli.system.plugin_sources import blamed, is_outside
+from poscli.system.text import counted
 
 LARGE_OPTION = 10**6  # a whole number above it may be the size of a table that fits no memory
 
@@ -37,7 +38,8 @@ def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:
     """
     spec = parse(text)
     if len(spec.layers) > shape.layers:
-        raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {shape.layers} layers")
+        layers = counted(shape.layers, "layer")
+        raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {layers}")
     _refuse_huge(spec, shape)
     with blamed():
         layers = build(spec, shape, seed=0)

@@ -20,6 +20,7 @@ from typing import TextIO
 
 from pydantic import ValidationError
 
+from poscli.config.validate import explain
 from poscli.sweep.job import Job, perform
 from poscli.system.errors import USAGE
 from poscli.system.signals import Interrupted
@@ -37,8 +38,7 @@ def main(jobs: TextIO, outcomes: TextIO) -> int:
         try:
             job = Job.model_validate_json(line)
         except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"]))
-            cause = f"{where}: {error.errors()[0]['msg']}" if where else error.errors()[0]["msg"]
+            cause = explain(Job, error)
             sys.stderr.write(f"error: stdin is not a job ({cause}); it takes what Job.model_dump_json writes\n")
             return USAGE
         working.set()

@@ -29,6 +29,15 @@ def printable_line(text: object) -> str:
     return printable(" ".join(str(text).split()))
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and a noun in the singular or the plural.
+
+    >>> counted(1, "layer"), counted(2, "layer")
+    ('1 layer', '2 layers')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _has_shape(sign: str) -> bool:
     return sign.isprintable() or unicodedata.category(sign) == "Zs"  # Python calls only the usual space printable
 
