@@ -146,3 +146,41 @@ def test_lengths_and_texts_that_were_not_measured_are_refused():
     other = rows.assign(fingerprint="other")
     with pytest.raises(UsageError, match="several corpora"):
         advise(pd.concat([rows, other]), Units(units), "m", T)
+
+
+def shifted(seed):
+    """How much harder the text is for the model of a seed, in nats, under every encoding."""
+    return {0: 0.0, 1: 0.5, 2: -0.3, 7: 0.9}[seed]
+
+
+def seeded(name, gain, seeds):
+    """Rows and units of one encoding whose seeds differ by far more than encodings do."""
+    rows, _ = results({name: gains(gain)}, seeds=seeds, train_length=L, lengths=(L, T))
+    rows = rows.assign(nll=rows["nll"] + rows["seed"].map(shifted))
+    return rows, units_of(rows, documents=9)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "common"),
+    [((0, 1, 2), (2, 1, 0), 3), ((0, 1), (1, 2), 1), ((0, 1, 2), (1, 2, 7), 2), ((0,), (1,), 0)],
+)
+def test_runs_are_compared_with_those_of_the_same_seed(own, other, common):
+    """Seeds differ by up to 1.2 nats, so that a gain of 0.2 is only seen between equal seeds."""
+    tables = [seeded("m", -0.5, own), seeded("m as yarn", 0.2, other)]
+    rows, units = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
+    yarn = next(each for each in advise(rows, Units(units), "m", T).candidates if each.spec == "yarn")
+    if not common:
+        assert math.isnan(yarn.gain.value)
+        assert yarn.verdict == "not tested"
+        return
+    expected = np.mean([0.2 * (1 + 0.06 * (seed - 1)) for seed in set(own) & set(other)])  # fakes differ by seed
+    assert yarn.gain.value == pytest.approx(expected / math.log(2), abs=5e-3)
+    assert yarn.cost.value == pytest.approx(0, abs=1e-9)
+    assert yarn.verdict == ("uses context" if common >= 3 else "may use context")
+
+
+def test_several_runs_of_one_seed_are_refused():
+    rows, units = seeded("m", -0.5, (0,))
+    again = rows.assign(run_id="m-longer")
+    with pytest.raises(UsageError, match="m has 2 runs of seed 0, which differ in more than the seed"):
+        advise(pd.concat([rows, again]), Units(units), "m", T)

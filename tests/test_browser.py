@@ -388,7 +388,7 @@ def test_accuracies_are_re_based_to_what_the_report_computes(task: tuple[Browser
         assert cell.split("\n")[2] == row["word"]
     sentence = browser.run("return document.getElementById('sentence').textContent")
     assert sentence.startswith(
-        "At 16x, compared with rope: 1 better, 0 within noise, 1 worse; most of all alibi, by +0."
+        "At 16x, 1 is better than rope, 1 is worse, 0 are within noise of it; the best is alibi, better than rope by 0."
     )
     assert browser.violations() == []
     browser.picture(PICTURES / "task-compared.png")

@@ -129,7 +129,7 @@ def _arguments(stage: str, out: Path) -> tuple[object, ...]:
 def test_a_signal_before_the_last_file_is_written_never_ends_with_success(
     folder: Path, stage: str, share: float
 ) -> None:
-    """Also where the step that it was to stop is the last one: the next run must not begin, nor the command end with 0."""
+    """Also where the step that it was to stop is the last one: no other run begins, and the command does not end with 0."""
     out, counted = folder / "results", folder / "counted"
     for earlier in ("train", "extrapolate", "report")[: ("train", "extrapolate", "report").index(stage)]:
         assert command(*_arguments(earlier, out)).code == 0

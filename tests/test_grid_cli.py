@@ -59,7 +59,7 @@ def test_a_report_says_what_its_numbers_are_of_images(results: Path, tmp_path: P
     result = cli("report", "--out", results, "--to", tmp_path)
     assert result.code == 0, result.err
     text = (tmp_path / "report.md").read_text()
-    assert "bits per byte are bits per cell" in " ".join(text.split())
+    assert "losses are in bits per cell" in " ".join(text.split())
     assert "Reading 256 cells at once" in text
     assert "recall" not in text.lower()
 

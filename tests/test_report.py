@@ -266,7 +266,9 @@ def test_an_untrained_model_wins_nothing_and_is_marked_everywhere(
     assert worse.loc[(worse["encoding"] == "sinusoidal") & (worse["length"] == 4096), "ppl"].max() > math.exp(3.9)
     report = build_report(worse, two[1], tmp_path)
     text = text_of(report)
-    assert "sinusoidal predicts best" in text
+    assert "sinusoidal has a loss of" in text
+    assert "the only one of 2 encodings that can be ranked" in text
+    assert "predicts best" not in text
     assert "Not trained, since already at 256 they predict no better than a guess: alibi." in text
     assert text.count(f"- {NOT_TRAINED}: {MEANING[NOT_TRAINED]}") == 1
     assert not re.search(r"\| alibi .*\*\*", text)  # no number of it is the best of a column

@@ -13,7 +13,6 @@ from rich.console import Console
 from poscli.report import build_report
 from poscli.report.caveats import caveats
 from poscli.report.figures import context_gain_by_length, loss_by_position, perplexity_by_length
-from poscli.report.findings import answer
 from poscli.report.markdown import _protocols, report_markdown
 from poscli.report.origin import _list, scored_at_the_end, unit_of
 from poscli.report.pooling import pool
@@ -173,12 +172,6 @@ def test_only_names_and_verdicts_may_be_folded() -> None:
     assert [str(column.header) for column in table.columns if not column.no_wrap] == ["encoding", "verdict"]
     assert [column.min_width for column in table.columns[:2]] == [12, None]
     assert str(table.columns[-2].header) == "gain 16x [95 %]"  # wide unless asked otherwise
-
-
-def test_the_answer_compares_the_best_with_itself_only_beyond_its_training_length() -> None:
-    rows, _ = results(TWO)
-    assert "alibi predicts best (perplexity 3.94, 0.99x its own at 256)" in answer(summarize(rows))
-    assert "(perplexity 3.9)" in answer(summarize(rows[rows["length"] == 256])).replace("3.90", "3.9")
 
 
 def test_joined_summaries_are_numbered_through() -> None:

@@ -13,7 +13,7 @@ from fake_results import LN2
 
 from poscli.report.build import _no_formula
 from poscli.report.caveats import _dtypes, _holes, _resampled, _sizes, _strides
-from poscli.report.findings import _left_out, answer, gain_finding, perplexity_finding, position_finding
+from poscli.report.findings import _left_out, gain_finding, perplexity_finding, position_finding, verdicts_told
 from poscli.report.folder import REPORT, _list, _listed
 from poscli.report.guessing import _reason
 from poscli.report.markdown import _protocols, escape, markdown_table
@@ -267,8 +267,8 @@ def test_the_legend_explains_the_columns_and_verdicts_there_are() -> None:
         "bpb 4x: bits per byte at 4x",
         "accuracy 4x: accuracy of the task at 4x (p)",
         "gain 4x: bits per byte won by reading 4x instead of 1x, on the same tokens (g), with its 95 % interval",
-        "unclear: the interval of the gain includes both a harm of 0.01 bits per byte and none, or there is no "
-        "interval because too few documents are long enough",
+        "unclear: the interval of the gain includes a harm of 0.01 bits per byte and also smaller ones, so that it is "
+        "open whether the harm matters; or there is no interval, because too few documents are long enough",
     ]
     assert legend(table, Headline("p", "g")) == lines
     assert legend(table, Headline("p", "")) == lines[:4] + lines[5:]
@@ -419,7 +419,7 @@ def test_left_out_are_those_that_guess_and_those_without_a_number_at_the_longest
 def test_the_finding_on_perplexity_names_the_best_and_the_worst_at_the_longest_length() -> None:
     table = ends(("a", 8, 1.0), ("a", 16, 5.0), ("b", 16, 4.0), ("c", 16, 4.5), ("d", 16, 3.0), ("e", 8, 1.0))
     assert perplexity_finding(table, "byte", ["d"]) == (
-        "Reading 16 bytes at once, b is best (perplexity 4.00) and a worst (5.00). Not trained: d."
+        "Reading 16 bytes at once, b has the lowest perplexity (4.00) and a the highest (5.00). Not trained: d."
     )
     assert perplexity_finding(table[:2], "token") == "Reading 16 tokens at once, a has perplexity 5.00."
     assert perplexity_finding(table[:2], "token", ["a"]) == "Not trained: a."
@@ -428,16 +428,17 @@ def test_the_finding_on_perplexity_names_the_best_and_the_worst_at_the_longest_l
 
 def test_the_finding_on_gains_groups_encodings_by_what_longer_context_does() -> None:
     table = ends(("a", 8, 0.0), ("a", 16, 0.1), ("b", 16, 0.2), ("c", 16, 0.0), ("d", 16, -0.2), ("e", 16, -0.4))
-    assert gain_finding(table) == ("At 2x, longer context helps b and a; makes no difference to c; harms d; breaks e.")
+    harmed = "makes no difference of consequence to c; harms d; breaks e."
+    assert gain_finding(table) == f"At 2x, longer context helps b and a; {harmed}"
     assert gain_finding(table, ["b"]).startswith("At 2x, longer context helps a; ")
     assert gain_finding(table[table["length"] == 8]) == "Only the training length was evaluated."
     assert gain_finding(table[:2].assign(gain_low=NAN)) == "At 2x, the effect of longer context is unclear."
     wide = table.assign(gain_high=0.3)
     assert gain_finding(wide) == (
-        "At 2x, longer context helps b and a; makes no difference to c; for d and e that is unclear."
+        "At 2x, longer context helps b and a; makes no difference of consequence to c; for d and e that is unclear."
     )
     few = gain_finding(table.assign(seeds=3, failed=1))
-    assert few == "At 2x, longer context may help b and a; makes no difference to c; harms d; breaks e."
+    assert few == f"At 2x, longer context may help b and a; {harmed}"
 
 
 def test_the_finding_on_positions_is_about_the_end_of_the_window() -> None:
@@ -454,14 +455,12 @@ def test_the_answer_groups_encodings_by_verdict_failures_last() -> None:
         ("a", 2.0, 3.0, "breaks"), ("b", 2.0, 4.0, "holds"), ("c", 1.0, 2.0, "not trained"),
         ("d", 1.0, 1.0, "oom"), ("e", 2.0, 5.0, "breaks"),
     )  # fmt: skip
-    assert answer(table) == (
-        "Trained on windows of 8 tokens and reading 32 (4x), a predicts best (perplexity 3.00, 1.50x its own at 8). "
+    assert verdicts_told(table) == (
         "Not trained, since already at 8 they predict no better than a guess: c. "
-        "No worse than with the context cut to 8: b. Broken there: a and e. Failed (oom): d."
+        "Longer context than 8 costs less than 0.01 bits per byte, if anything: b. Broken there: a and e. "
+        "Failed (oom): d."
     )
-    without = answer(table[:1].assign(growth=NAN))
-    assert without.startswith("Trained on windows of 8 tokens and reading 32 (4x), a predicts best (perplexity 3.00). ")
-    assert answer(table[3:4]) == "Failed (oom): d."
+    assert verdicts_told(table[3:4]) == "Failed (oom): d."
 
 
 # ---- caveats

@@ -344,7 +344,7 @@ def test_results_of_a_task_agree_with_each_other_and_are_reported(name: str, tmp
     assert {row["effective"] for row in report.json["summary"]} == {0.0}
     (path,) = tmp_path.rglob("report.md")
     text = path.read_text()
-    assert "### Is what was asked for found?" in text
+    assert "### What share of the answers is right?" in text
     assert f"Chance is {task_of(name).chance:.3f}." in text
     assert "### Does it matter" in text
     assert {path.name for path in tmp_path.rglob("*.png")} == {"accuracy.png", "place.png"}

@@ -49,14 +49,16 @@ def compare(
     from poscli.evaluation.estimates import FEWEST_SEEDS
     from poscli.report import collect, records
     from poscli.report.collect import refuse_damaged
-    from poscli.report.comparison import compare_named
+    from poscli.report.comparison import compare_named, on_corpus, pick
+    from poscli.report.origin import bits_per
     from poscli.report.terminal import comparison_table
     from poscli.tasks import task_columns
 
     tables = collect(out_ / "runs", task_columns())
     refuse_damaged(tables, first, second)
     table, of_answers = compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)
-    emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers)))
+    bits = bits_per(pick(on_corpus(tables.rows, corpus) if corpus else tables.rows, first))
+    emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers, bits=bits)))
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
         items = "episodes" if of_answers else "documents"
         note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over {items} only, not over seeds")

@@ -150,12 +150,10 @@ def _train(work: _Work, runs: Path) -> list[dict[str, Any]]:
 
 
 def _show(results: list[dict[str, Any]]) -> None:
-    from poscli.data import kind_of
+    from poscli.data import loss_unit
 
     for row in results:
-        kind = kind_of(row["corpus"])
-        unit = kind.unit if kind else "byte"
-        loss = "no finite loss" if row["bpb"] is None else f"{row['bpb']:.3f} bits per {unit}"
+        loss = "no finite loss" if row["bpb"] is None else f"{row['bpb']:.3f} bits per {loss_unit([row['corpus']])}"
         out().print(
             f"{row['run_id']}: {row['status']}, {loss} in training "
             f"after {row['tokens']:,} tokens, {row['seconds']:.0f} s, {row['tokens_per_s']:,.0f} tokens/s",

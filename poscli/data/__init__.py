@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poscli.data import tokenizers
-from poscli.data.corpora import CORPORA, Kind, kind_of, optimum_of, source_of
+from poscli.data.corpora import CORPORA, Kind, kind_of, loss_unit, optimum_of, source_of
 from poscli.data.corpus import Corpus, Split, check_trainable
 from poscli.data.disk_cache import load_or_build
 from poscli.data.sampler import batch
@@ -33,6 +33,7 @@ __all__ = [
     "check_trainable",
     "kind_of",
     "load_corpus",
+    "loss_unit",
     "optimum_of",
 ]
 

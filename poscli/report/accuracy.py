@@ -76,7 +76,7 @@ def answered(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis:
         columns.append(Column(f"seeds at {ratio_name(ratios[-1])}", cells))
     columns.append(Column("effective", tuple(_length(effective[name], answers) for name in names)))
     return Analysis(
-        "Is what was asked for found?",
+        "What share of the answers is right?",
         " ".join([chance_is(answers), *([_apart(seeds, ratio_name(ratios[-1]))] if several else [])]),
         tuple(columns),
         (

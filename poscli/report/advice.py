@@ -18,8 +18,9 @@ import pandas as pd
 
 from poscli.evaluation.intervals import holm, permutation_test, two_level_interval
 from poscli.evaluation.plan import PAIRED
-from poscli.report.comparison import NOT_COMPARED, SIGNIFICANT, WITHIN_NOISE, WORSE
+from poscli.report.comparison import NOT_COMPARED, SIGNIFICANT, WITHIN_NOISE, WORSE, refuse_several_per_seed
 from poscli.report.guessing import untrained
+from poscli.report.origin import bits_per
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, the_train_length
 from poscli.report.verdicts import MAY_USE_CONTEXT, NOT_TESTED, USES_CONTEXT, is_failure, verdict
@@ -78,6 +79,7 @@ class Advice:
     chosen: Candidate | None
     documents: int
     seeds: int
+    bits: str = "bits per byte"  # what losses are in
     untrained: str = ""  # why the model counts as not trained on text of this kind
 
     def record(self) -> dict[str, Any]:
@@ -109,6 +111,7 @@ def advise(rows: pd.DataFrame, units: Units, model: str, target: int) -> Advice:
         chosen=chosen(found),
         documents=max((each.gain.documents for each in found), default=0),
         seeds=rows["seed"].nunique(),
+        bits=bits_per(rows),
         untrained=untrained(rows).get(model, ""),
     )
 
@@ -179,7 +182,6 @@ class _Measured:
     def __init__(self, rows: pd.DataFrame, units: Units, model: str, protocol: str, lengths: tuple[int, int]) -> None:
         self.rows, self.units, self.model, self.protocol = rows, units, model, protocol
         self.train_length, self.target = lengths
-        self.seeds = rows["seed"].nunique()
 
     def entrants(self) -> list[Key]:
         """Every candidate: the model under each spec, and the baselines of its own."""
@@ -191,24 +193,35 @@ class _Measured:
         gain = self.difference((self.model, PAIRED), (encoding, variant), self.target)
         cost = self.difference((encoding, variant), (self.model, FULL), self.train_length)
         status, reason = self._failure(encoding, variant)
-        judged = verdict(*gain[:3], seeds=self.seeds) if gain.documents else NOT_TESTED
+        seeds = len(self._pairs(self.model, encoding)[0])
+        judged = verdict(*gain[:3], seeds=seeds) if gain.documents else NOT_TESTED
         spec = "" if encoding == self.model else encoding.removeprefix(self.model + AS)
         return Candidate(
             encoding=encoding, variant=variant, spec=spec, gain=gain, cost=cost, verdict=status or judged, reason=reason
         )
 
     def difference(self, first: Key, second: Key, length: int) -> Difference:
-        """The loss of the first minus that of the second; NaN if one of them has none."""
-        one, two = (self.units.losses(self._runs(name), self.protocol, length, v) for name, v in (first, second))
+        """The loss of the first minus that of the second over runs of equal seeds; NaN if one of them has none."""
+        runs = self._pairs(first[0], second[0])
+        variants = first[1], second[1]
+        one, two = (self.units.losses(own, self.protocol, length, v) for own, v in zip(runs, variants, strict=True))
         if one is None or two is None or not np.array_equal(one.units, two.units):
             return Difference()
         totals = (one.nats - two.nats) / LN2
         found = two_level_interval(totals, one.bytes)
         return Difference(found.estimate, found.low, found.high, permutation_test(totals, one.bytes), found.documents)
 
-    def _runs(self, name: str) -> list[str]:
-        own = self.rows[self.rows["encoding"] == name].drop_duplicates("run_id").sort_values("seed")
-        return list(own["run_id"])
+    def _pairs(self, one: str, other: str) -> tuple[list[str], list[str]]:
+        """The runs of two encodings that have a partner of the same seed, in the same order."""
+        ours, theirs = self._runs(one), self._runs(other)
+        seeds = sorted(ours.keys() & theirs.keys())
+        return [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+
+    def _runs(self, name: str) -> dict[int, str]:
+        """The runs of an encoding by seed; UsageError for several of one seed, of which none is the one to take."""
+        own = self.rows[self.rows["encoding"] == name].drop_duplicates("run_id")
+        refuse_several_per_seed(own)
+        return dict(zip(own["seed"], own["run_id"], strict=True))
 
     def _failure(self, name: str, variant: str) -> tuple[str, str]:
         at = self.rows[(self.rows["encoding"] == name) & (self.rows["variant"] == variant)]

@@ -13,7 +13,7 @@ from poscli.report.advice import BEST, Advice, Candidate, Difference
 from poscli.report.comparison import WITHIN_NOISE
 from poscli.report.table import gain_text
 from poscli.report.terminal import COLORS, FAILED_COLOR
-from poscli.report.verdicts import HOLDS, MAY_USE_CONTEXT, MEANING, USES_CONTEXT
+from poscli.report.verdicts import HARM_BPB, HOLDS, MAY_USE_CONTEXT, USES_CONTEXT, meanings
 from poscli.runs.schema import FULL
 from poscli.system.text import printable_line
 
@@ -30,14 +30,14 @@ def notes(advice: Advice) -> list[str]:
     last = f"last {advice.train_length} tokens"
     over = "documents only: this one training of the model" if advice.seeds < FEWEST_SEEDS else "seeds and documents"
     lines = [
-        f"gain: bits per byte by which the loss on inputs of {advice.target} tokens is below that of the model as it "
+        f"gain: {advice.bits} by which the loss on inputs of {advice.target} tokens is below that of the model as it "
         f"is reading the {last}, on the same tokens",
-        f"cost: bits per byte by which the loss on inputs of {advice.train_length} tokens is above that of the model "
+        f"cost: {advice.bits} by which the loss on inputs of {advice.train_length} tokens is above that of the model "
         "as it is",
         f"95 % intervals are over {advice.documents} {over}",
     ]
     seen = {each.verdict for each in advice.candidates}
-    return lines + [f"{word}: {meaning}" for word, meaning in MEANING.items() if word in seen]
+    return lines + [f"{word}: {meaning}" for word, meaning in meanings(advice.bits).items() if word in seen]
 
 
 def show_advice(advice: Advice, console: Console) -> None:
@@ -85,7 +85,7 @@ def _encoding(advice: Advice, chosen: Candidate) -> list[str]:
         own = f"Leave the positions of {advice.model} as they are"
         do = own if chosen.variant == FULL else f"{own} and limit its attention ({chosen.variant})"
     gain, cost = _numbers(chosen.gain), _numbers(chosen.cost)
-    first = f"{do}: at {advice.target} tokens it gains {gain} bits per byte over reading {last}"
+    first = f"{do}: at {advice.target} tokens it gains {gain} {advice.bits} over reading {last}"
     unchanged = chosen.variant == FULL and not chosen.spec
     lines = [f"{first}." if unchanged else f"{first}, and costs {cost} at {advice.train_length}."]
     peers = [each for each in advice.candidates if each.word in (BEST, WITHIN_NOISE) and each.counts]
@@ -106,8 +106,9 @@ def _window(advice: Advice) -> list[str]:
     if holding:
         cheapest = min(holding, key=lambda each: (each.price, -each.gain.value))
         lines.append(
-            f"No worse than that, and cheapest, if inputs must be read whole: {cheapest.name}, with a gain of "
-            f"{_numbers(cheapest.gain)} and a cost of {_numbers(cheapest.cost)} bits per byte."
+            f"If inputs must be read whole, {cheapest.name} costs least of what is not worse than that by {HARM_BPB} "
+            f"{advice.bits} or more: its gain is {_numbers(cheapest.gain)} and its cost {_numbers(cheapest.cost)} "
+            f"{advice.bits}."
         )
     if doubtful := [each.name for each in advice.candidates if each.verdict in (USES_CONTEXT, MAY_USE_CONTEXT)]:
         lines.append(f"The gain of {listed(doubtful)} may be chance, given how many were tried: score more --tokens.")

@@ -16,6 +16,7 @@ from scipy.stats import kendalltau
 from poscli.drawing.text import listed, named, signed
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.analysis import Analysis
+from poscli.report.origin import bits_per
 from poscli.report.pooling import headline, pool
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
@@ -49,7 +50,7 @@ def audit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         (
             "best to worst: encodings by their loss, without those that failed or are not trained",
             f"agrees with {main}: Kendall's tau of the two rankings; 1 is the same order, -1 the reverse",
-            f"early-token effect: bits per byte by which the loss falls from 1x to {ratio} beyond the context gain, "
+            f"early-token effect: {bits_per(rows)} by which the loss falls from 1x to {ratio} beyond the context gain, "
             "mean and range over encodings: by so much this protocol flatters long windows",
         ),
     )

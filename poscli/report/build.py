@@ -13,6 +13,8 @@ from poscli.drawing.style import Styles, styles_for
 from poscli.drawing.text import listed
 from poscli.report.accuracy import placed
 from poscli.report.analyses import analyses
+from poscli.report.answer import answers
+from poscli.report.budget import budget_note
 from poscli.report.caveats import caveats
 from poscli.report.collect import FIRST_COMMANDS
 from poscli.report.comparison import as_written
@@ -22,7 +24,7 @@ from poscli.report.latex import latex_tables
 from poscli.report.local import shown, shown_runs, shown_table
 from poscli.report.markdown import report_markdown
 from poscli.report.named_once import named_once
-from poscli.report.origin import footnote
+from poscli.report.origin import bits_per, footnote
 from poscli.report.page import page_html
 from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
 from poscli.report.pooling import ACCURACY, NothingToPlot, headline
@@ -68,7 +70,7 @@ def build_report(
     groups = split(shown_table(rows), shown_table(positions), details, mix=mix, trained=trained)
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}
-    sections = tuple(_section(group, out, trained, contents, baseline, formats) for group in groups)
+    sections = tuple(_section(group, out, trained, runs or {}, contents, baseline, formats) for group in groups)
     summary = join([without_perplexities(section.summary) for section in sections])
     files = tuple(out / name for name in (PAGE, TABLE, BROWSER_PAGE, LATEX, *contents, LIST))
     report = Report(sections, summary, files, _shown(about or About()))
@@ -132,6 +134,7 @@ def _section(
     group: Group,
     out: Path,
     trained: Mapping[str, int],
+    runs: Mapping[str, Trained],
     contents: dict[str, bytes],
     baseline: str,
     formats: Sequence[str],
@@ -145,8 +148,8 @@ def _section(
         for suffix, content in files.items()
     }
     shown = tuple(Picture(out / f"{name}{group.slug}.png", alt) for name, (_, alt) in pictures.items())
-    notes = (*group.notes, *caveats(group.rows, summary), *missing)
-    return Section(group, summary, shown, notes, analyses(group, summary, baseline))
+    notes = (*group.notes, *caveats(group.rows, summary), *budget_note(group.rows, summary, runs), *missing)
+    return Section(group, summary, shown, notes, answers(group, summary, runs), analyses(group, summary, baseline))
 
 
 def _draw(
@@ -189,7 +192,12 @@ def _drawings(
         drawn["perplexity"] = lambda: figures.perplexity_by_length(rows, styles=styles, trained=trained)
         drawn["gain"] = lambda: figures.context_gain_by_length(rows, styles=styles, trained=trained)
         drawn["position"] = lambda: figures.loss_by_position(
-            group.positions, styles=styles, bytes_per_token=per_token, origin=origin, guessing=untrained(rows)
+            group.positions,
+            styles=styles,
+            bytes_per_token=per_token,
+            origin=origin,
+            guessing=untrained(rows),
+            unit=bits_per(rows),
         )
     if len(recall) and points_of(hits(recall))["from"].nunique() > 1:  # random text does not occur again
         of_gain = footnote(rows, headline(rows).gain, trained)

@@ -8,6 +8,7 @@ from poscli.drawing.text import listed, named, signed
 from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.analysis import Analysis
 from poscli.report.comparison import BETTER, SIGNIFICANT, TOO_FEW, WITHIN_NOISE, WORSE, compared_with
+from poscli.report.origin import bits_per
 from poscli.report.over_seeds import Units
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column, gain_text
@@ -18,7 +19,9 @@ def compared(rows: pd.DataFrame, units: Units, baseline: str) -> Analysis | None
     if baseline not in set(rows["encoding"]) or rows["encoding"].nunique() < 2:
         return None
     table = compared_with(rows, units, baseline)
-    score, unit, better, items = ANSWERS if units.of_answers else LOSSES
+    bits = bits_per(rows)
+    losses = (f"loss in {bits}", bits, "below", "documents")
+    score, unit, better, items = ANSWERS if units.of_answers else losses
     last = table[table["ratio"] == table["ratio"].max()]
     last = last.sort_values("difference", ascending=not units.of_answers)
     names = tuple(last["encoding"])
@@ -33,16 +36,17 @@ def compared(rows: pd.DataFrame, units: Units, baseline: str) -> Analysis | None
         tuple(columns),
         (
             f"{score}, minus that of {baseline}, with its 95 % interval; {better} zero is better",
-            f"better, worse: the paired permutation test gives p < {SIGNIFICANT} after Holm's correction for "
-            f"{int(table['p'].notna().sum())} comparisons; within noise: it does not",
+            f"better, worse: the difference is significant (p < {SIGNIFICANT} in a paired permutation test, after "
+            f"Holm's correction for {int(table['p'].notna().sum())} comparisons); within noise: it is not",
+            f"differences are taken between runs of equal seeds on the same {items}, so one encoding can be better "
+            "than another although the intervals of the two overlap",
             *([UNTESTED] if (table["word"] == TOO_FEW).any() else []),
             *([f"fewer than {FEWEST_SEEDS} seeds: intervals and tests are over {items} only"] if few else []),
         ),
     )
 
 
-UNTESTED = "too few documents: even if all of them agreed, the test would not give that for so many comparisons"
-LOSSES = ("loss in bits per byte", "bits per byte", "below", "documents")
+UNTESTED = "too few documents: so few were scored that no difference could be significant among so many comparisons"
 ANSWERS = ("accuracy", "of the answers", "above", "episodes")
 CELL = ["difference", "low", "high", "word"]
 
@@ -52,15 +56,23 @@ def _cell(difference: float, low: float, high: float, word: str) -> str:
 
 
 def _answer(last: pd.DataFrame, baseline: str, unit: str) -> str:
-    """Which encodings are better and worse at the longest length, and which cannot be told apart."""
-    ratio = ratio_name(float(last["ratio"].iloc[0]))
-    parts = []
-    phrases = {BETTER: "better", WITHIN_NOISE: "within noise", TOO_FEW: "too few documents to tell", WORSE: "worse"}
+    """Which encodings are better and worse than the baseline at the longest length, the best first, and by how much."""
+    base, parts = named(baseline), []
+    phrases = {
+        BETTER: f"better than {base}",
+        WITHIN_NOISE: f"within noise of {base}",
+        TOO_FEW: f"with too few documents to tell from {base}",
+        WORSE: f"worse than {base}",
+    }
     for word, phrase in phrases.items():
         if len(mine := last[last["word"] == word]):
-            best = mine.iloc[0]
-            told = f" (the best by {signed(abs(best['difference']))[1:]} {unit})" if word == BETTER else ""
-            parts.append(f"{phrase}: {listed(list(mine['encoding']), 8)}{told}")
+            by = ""
+            if word in (BETTER, WORSE):  # the best of those that are better, the worst of those that are worse
+                farthest = mine.iloc[0 if word == BETTER else -1]
+                amount = f"{signed(abs(farthest['difference'])).lstrip('+')} {unit}"
+                by = f" by {amount}" if len(mine) == 1 else f" ({named(farthest['encoding'])} by {amount})"
+            verb = "is" if len(mine) == 1 else "are"
+            parts.append(f"{listed(list(mine['encoding']), 8)} {verb} {phrase}{by}")
     if not parts:
         return "Nothing here can be compared."
-    return f"At {ratio}, compared with {named(baseline)}, {'; '.join(parts)}."
+    return f"At {ratio_name(float(last['ratio'].iloc[0]))}, {'; '.join(parts)}."

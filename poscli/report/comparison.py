@@ -118,7 +118,7 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protoco
         raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
     own, other = (table[(table["protocol"] == protocol) & (table["variant"] == FULL)] for table in (ours, theirs))
     for table in (own, other):
-        _refuse_several_per_seed(table)
+        refuse_several_per_seed(table)
     lengths = sorted(set(own["length"]) & set(other["length"]))
     if not lengths:
         raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
@@ -132,7 +132,7 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protoco
     return judged(pd.DataFrame(lines), of_answers=units.of_answers)
 
 
-def _refuse_several_per_seed(rows: pd.DataFrame) -> None:
+def refuse_several_per_seed(rows: pd.DataFrame) -> None:
     """UsageError if an encoding has several runs of one seed: they differ in more, and none of them is the one."""
     runs = rows.drop_duplicates("run_id")
     for seed, part in runs.groupby("seed"):

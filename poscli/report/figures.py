@@ -32,7 +32,7 @@ from poscli.drawing.text import number, signed
 from poscli.report.bands import bands
 from poscli.report.findings import gain_finding, perplexity_finding, position_finding
 from poscli.report.guessing import untrained
-from poscli.report.origin import footnote, unit_of
+from poscli.report.origin import bits_per, footnote, unit_of
 from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import LN2, NothingToPlot, headline, pool, the_train_length
 from poscli.report.summary import ratio_name
@@ -61,8 +61,8 @@ def perplexity_by_length(
     """
     protocol = headline(rows).perplexity
     train_length, unit = the_train_length(rows), unit_of(rows)
-    per_byte = is_per_byte(rows)
-    score, read = ("bits per byte", "token") if per_byte else (f"perplexity per {unit}", unit)
+    named = bits_per(rows) if is_per_byte(rows) else "perplexity"
+    score, read = (named, "token") if is_per_byte(rows) else (f"perplexity per {unit}", unit)
     points, good, guessing = *_points(rows, protocol, "ppl"), untrained(rows)
     styles = styles or _styles(points, "ppl")
     failures = _failures(points, styles)
@@ -77,7 +77,6 @@ def perplexity_by_length(
     mark_training(page.axes, train_length)
     page.label_ends(_ends(good, "ppl", styles, _marking(_perplexity_label, guessing)), failures)
     title = f"Which encodings still predict well at {ratio_name(last / train_length)} their training length?"
-    named = "bits per byte" if per_byte else "perplexity"
     heading = f"{named} at {last} (times its own at {train_length})"
     note = f"{footnote(rows, protocol, trained)} {told}"
     return _finish(page, title, perplexity_finding(points, read, guessing, named), heading, note)
@@ -105,7 +104,7 @@ def context_gain_by_length(
     drawn = _draw_baselines(page.axes, baselines, styles)
     length_axis(page.axes, sorted(set(points["length"])), train_length)
     scale = _gain_axis(page.axes, pd.concat([good, *baselines.values()]), train_length)
-    name_axes(page.axes, LENGTH_AXIS, f"context gain, bits per byte{scale}")
+    name_axes(page.axes, LENGTH_AXIS, f"context gain, {bits_per(rows)}{scale}")
     mark_training(page.axes, train_length, at=0)
     page.label_ends(_ends(good, "gain", styles, _marking(_gain_label, guessing)), failures)
     title = "Does context longer than in training help, or do harm?"
@@ -121,11 +120,12 @@ def loss_by_position(
     bytes_per_token: float = 1.0,
     origin: str = "",
     guessing: Collection[str] = (),
+    unit: str = "bits per byte",
 ) -> Drawing:
     """Loss by position in the longest window on which each encoding was evaluated.
 
     Position tables count tokens, which `bytes_per_token` converts to bytes. `origin` says how the tables were made;
-    `guessing` names the encodings that are not trained, which position tables do not tell.
+    `guessing` names the encodings that are not trained, and `unit` is what losses are in, which they do not tell.
     """
     if positions.empty:
         raise NothingToPlot("no run has a loss by position")
@@ -139,14 +139,14 @@ def loss_by_position(
         draw(page.axes, line["length"], line["bits"], styles[name], every=3)
     scale = _log_where_wide(page.axes, bins["bits"])
     length_axis(page.axes, _octaves(train_length, int(bins["from"].min()), last), train_length)
-    name_axes(page.axes, "position in the window", f"bits per byte{scale} (lower is better)")
+    name_axes(page.axes, "position in the window", f"{unit}{scale} (lower is better)")
     headroom(page.axes)
     mark_training(page.axes, train_length)
     page.label_ends(_ends(good, "bits", styles, _marking(_bits_label, guessing)))
     title = "Where in a long window does prediction get worse?"
-    heading = "bits per byte at the end of the window"
+    heading = f"{unit} at the end of the window"
     note = f"{origin} Windows of {last} tokens; the first {skipped} positions are costly for all and not shown."
-    return _finish(page, title, position_finding(bins, guessing), heading, note.strip())
+    return _finish(page, title, position_finding(bins, guessing, unit), heading, note.strip())
 
 
 def _points(rows: pd.DataFrame, protocol: str, column: str) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -7,28 +7,30 @@ from collections.abc import Collection
 import pandas as pd
 
 from poscli.drawing.text import listed, named, number
-from poscli.report.per_byte import is_summed_per_byte
-from poscli.report.summary import ROUNDING, is_answered, ratio_name
+from poscli.report.origin import bits_per
+from poscli.report.summary import is_answered, ratio_name
 from poscli.report.verdicts import (
     BREAKS,
     DEGRADES,
+    HARM_BPB,
     HOLDS,
     MAY_USE_CONTEXT,
     NOT_TESTED,
     NOT_TRAINED,
     SOLVED_TEXT,
     UNCLEAR,
-    UNSOLVED,
     USES_CONTEXT,
-    can_win,
     is_failure,
+    surely_harms,
     verdict,
 )
 
+SMALL_HARM, OPEN_HARM = "small harm", "harm of open size"  # of verdicts that do not say so: holds, and unclear
 EFFECTS = {
     USES_CONTEXT: "helps",
     MAY_USE_CONTEXT: "may help",
-    HOLDS: "makes no difference to",
+    HOLDS: "makes no difference of consequence to",
+    SMALL_HARM: "slightly harms",
     DEGRADES: "harms",
     BREAKS: "breaks",
 }
@@ -36,7 +38,9 @@ PHRASES = {
     NOT_TRAINED: "Not trained, since already at {length} they predict no better than a guess",
     USES_CONTEXT: "Better than with the context cut to {length}, so the longer context is used",
     MAY_USE_CONTEXT: "Better than with the context cut to {length}, as far as so few seeds can tell",
-    HOLDS: "No worse than with the context cut to {length}",
+    HOLDS: f"Longer context than {{length}} costs less than {HARM_BPB} {{bits}}, if anything",
+    SMALL_HARM: f"Longer context than {{length}} harms a little, by less than {HARM_BPB} {{bits}}",
+    OPEN_HARM: f"Longer context than {{length}} harms; whether by {HARM_BPB} {{bits}} or more is open",
     DEGRADES: "Worse than with the context cut to {length}",
     BREAKS: "Broken there",
     UNCLEAR: "Too few seeds, documents or tokens to tell",
@@ -47,7 +51,10 @@ PHRASES = {
 def perplexity_finding(
     points: pd.DataFrame, unit: str, guessing: Collection[str] = (), score: str = "perplexity"
 ) -> str:
-    """The best and the worst encoding at the longest length, those `guessing`, and those without a number there."""
+    """The lowest and the highest score at the longest length, the encodings `guessing`, and those without a number.
+
+    It reads the picture, which says nothing about noise; which encoding is best is said by the section's answer.
+    """
     last = points["length"].max()
     end = _judged(points[points["length"] == last].dropna(subset=["ppl"]), guessing).sort_values("ppl")
     if end.empty:
@@ -57,7 +64,7 @@ def perplexity_finding(
     if len(end) == 1:
         text += f" has {score} {number(best['ppl'])}."
     else:
-        text += f" is best ({score} {number(best['ppl'])}) and {named(worst['encoding'])} worst"
+        text += f" has the lowest {score} ({number(best['ppl'])}) and {named(worst['encoding'])} the highest"
         text += f" ({number(worst['ppl'])})."
     return f"{text} {_left_out(points, guessing)}".strip()
 
@@ -70,7 +77,7 @@ def gain_finding(points: pd.DataFrame, guessing: Collection[str] = ()) -> str:
     if points["ratio"].max() <= 1:
         return "Only the training length was evaluated."
     verdicts = [
-        verdict(*gain, seeds=seeds - failed)
+        _told_as(verdict(*gain, seeds=seeds - failed), gain[2]).replace(OPEN_HARM, DEGRADES)
         for *gain, seeds, failed in end[["gain", "gain_low", "gain_high", "seeds", "failed"]].itertuples(index=False)
     ]
     groups = {key: list(end["encoding"][[word == key for word in verdicts]]) for key in EFFECTS}
@@ -81,62 +88,53 @@ def gain_finding(points: pd.DataFrame, guessing: Collection[str] = ()) -> str:
     return f"At {ratio_name(points['ratio'].max())}, {effect}. {_left_out(points, guessing)}".strip()
 
 
-def position_finding(bins: pd.DataFrame, guessing: Collection[str] = ()) -> str:
+def position_finding(bins: pd.DataFrame, guessing: Collection[str] = (), bits: str = "bits per byte") -> str:
     """The best and the worst loss in the last bin of the window."""
     end = bins[bins["length"] == bins["length"].max()].dropna(subset=["bits"])
     end = _judged(end, guessing).sort_values("bits")
     if end.empty:
         return _untrained(bins, guessing)
     best, worst = end.iloc[0], end.iloc[-1]
-    text = f"At the end of the window {named(best['encoding'])} needs {best['bits']:.2f} bits per byte"
+    text = f"At the end of the window {named(best['encoding'])} needs {best['bits']:.2f} {bits}"
     text = f"{text}, {named(worst['encoding'])} {worst['bits']:.2f}." if len(end) > 1 else f"{text}."
     return f"{text} {_untrained(bins, guessing)}".strip()
 
 
-def answer(summary: pd.DataFrame) -> str:
-    """The summary in a paragraph: the best encoding at the longest length, then the encodings of each verdict."""
-    first = summary.iloc[0]
-    length, last = int(first["train_length"]), int(first["max_length"])
-    ratio = ratio_name(last / length)
+def verdicts_told(summary: pd.DataFrame) -> str:
+    """The encodings of each verdict, a sentence for each; for a task with right answers, how far it is solved.
+
+    Encodings that the longer context surely harms, though by less than a verdict counts, have a sentence of their own.
+    """
+    length = int(summary["train_length"].iloc[0])
     if is_answered(summary):
-        return _answered(summary, f"Trained on windows of {length} tokens and asked in windows of {last}", ratio)
-    scored = summary[summary["verdict"].map(can_win)].dropna(subset=[f"ppl_{ratio}"])
-    parts = []
-    if len(scored):
-        best = scored.iloc[0]
-        per_byte = is_summed_per_byte(summary)
-        grown = last > length and best["growth"] > 0 and not per_byte
-        own = f", {number(best['growth'])}x its own at {length}" if grown else ""
-        score = "bits per byte" if per_byte else "perplexity"
-        parts.append(
-            f"Trained on windows of {length} tokens and reading {last} ({ratio}), {named(best['encoding'])} predicts "
-            f"best ({score} {number(best[f'ppl_{ratio}'])}{own})."
-        )
-    return " ".join([*parts, *_verdicts(summary, length)])
+        lost = summary[summary["verdict"].map(is_failure) | (summary["verdict"] == NOT_TRAINED)]
+        return " ".join([solved_up_to(summary), *_verdicts(lost, length)])
+    return " ".join(_verdicts(summary, length))
 
 
 def _verdicts(summary: pd.DataFrame, length: int) -> list[str]:
     """A sentence about the encodings of each verdict."""
+    words = pd.Series(
+        [
+            _told_as(word, high)
+            for word, high in zip(summary["verdict"], summary["gain_bpb_high"].astype(float), strict=True)
+        ],
+        summary.index,
+        "str",
+    )
+    seen = list(dict.fromkeys(words))
     parts = []
-    seen = list(dict.fromkeys(summary["verdict"]))
     for word in [*(word for word in PHRASES if word in seen), *(word for word in seen if word not in PHRASES)]:
-        phrase = PHRASES.get(word, f"Failed ({word})").format(length=length)
-        parts.append(f"{phrase}: {listed(list(summary.loc[summary['verdict'] == word, 'encoding']), 8)}.")
+        phrase = PHRASES.get(word, f"Failed ({word})").format(length=length, bits=bits_per(summary))
+        parts.append(f"{phrase}: {listed(list(summary.loc[words == word, 'encoding']), 8)}.")
     return parts
 
 
-def _answered(summary: pd.DataFrame, asked: str, ratio: str) -> str:
-    """The summary of a task with right answers: the best encoding, and up to which length each solves the task."""
-    scored = summary[summary["verdict"].map(can_win)].dropna(subset=[f"accuracy_{ratio}"])
-    scored = scored[scored["verdict"] != UNSOLVED]
-    parts = []
-    if len(scored):
-        most = scored[f"accuracy_{ratio}"].max()
-        best = list(scored.loc[scored[f"accuracy_{ratio}"] >= most - ROUNDING, "encoding"])
-        have = "has" if len(best) == 1 else "have"
-        parts.append(f"{asked} ({ratio}), {listed(best, 6)} {have} the most answers right ({most:.3f}).")
-    lost = summary[summary["verdict"].map(is_failure) | (summary["verdict"] == NOT_TRAINED)]
-    return " ".join([*parts, solved_up_to(summary), *_verdicts(lost, int(summary["train_length"].iloc[0]))])
+def _told_as(word: str, gain_high: float) -> str:
+    """The key of PHRASES and EFFECTS for a verdict: a harm that is sure is told as one, however small it may be."""
+    if surely_harms(gain_high) and word in (HOLDS, UNCLEAR):
+        return SMALL_HARM if word == HOLDS else OPEN_HARM
+    return word
 
 
 def solved_up_to(summary: pd.DataFrame) -> str:

@@ -10,8 +10,8 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from poscli.drawing.text import number
-from poscli.report.findings import answer
-from poscli.report.origin import facts
+from poscli.report.findings import verdicts_told
+from poscli.report.origin import bits_per, facts
 from poscli.report.per_byte import is_summed_per_byte
 from poscli.report.pooling import ACCURACY, headline, pool
 from poscli.report.sections import Report, Section
@@ -85,7 +85,8 @@ def _section(section: Section, trained: Mapping[str, int]) -> dict[str, Any]:
     last = int(summary["max_length"].iloc[0])
     return {
         "title": section.group.title,
-        "answer": answer(summary),
+        "answer": section.answer.paragraph,
+        "verdicts": verdicts_told(summary),
         "summary": markdown_table(summary_columns(summary)),
         "legend": legend(summary, headline(rows)),
         "pictures": section.pictures,
@@ -113,7 +114,7 @@ def _score(summary: pd.DataFrame) -> str:
     """By what the table of protocols compares."""
     if is_answered(summary):
         return "Accuracy"
-    return "Bits per byte" if is_summed_per_byte(summary) else "Perplexity"
+    return bits_per(summary).capitalize() if is_summed_per_byte(summary) else "Perplexity"
 
 
 def _protocols(rows: pd.DataFrame, summary: pd.DataFrame) -> list[Column]:
@@ -128,7 +129,7 @@ def _protocols(rows: pd.DataFrame, summary: pd.DataFrame) -> list[Column]:
         columns.append(Column(name, tuple(map(number, values))))
     if is_answered(summary):  # the context cut to L often lacks what was asked for, so that a gain is no surprise
         return columns
-    columns.append(Column("gain, bits per byte [95 %]", tuple(gain_text(*gain) for gain in gains_of(summary))))
+    columns.append(Column(f"gain, {bits_per(summary)} [95 %]", tuple(gain_text(*gain) for gain in gains_of(summary))))
     return columns
 
 

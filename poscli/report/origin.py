@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from poscli.data import kind_of
+from poscli.data import loss_unit
 from poscli.drawing.text import distinct, listed, low_to_high
 from poscli.report.per_byte import scored_tokens, windows_in_bytes
 
@@ -104,9 +104,16 @@ def scored_at_the_end(rows: pd.DataFrame) -> pd.DataFrame:
 def unit_of(rows: pd.DataFrame) -> str:
     """What one token is: `byte`, or `cell` of an image, where each token stands for one, else `token`."""
     scored = rows[rows["status"] == "ok"]
-    units = {kind.unit if kind else "byte" for kind in map(kind_of, rows["corpus"].unique())}
     whole = len(scored) and (scored["tokens"] == scored["bytes"]).all()
+    units = {loss_unit([corpus]) for corpus in rows["corpus"].unique()}
     return units.pop() if whole and len(units) == 1 else "token"
+
+
+def bits_per(table: pd.DataFrame) -> str:
+    """What losses in rows of eval.csv, or in a summary of them, are in: `bits per byte`, of images `bits per cell`."""
+    joined = "max_length" in table and table["fingerprint"].str.contains(", ").any()  # in the rows of a summary
+    corpora = [part for corpus in table["corpus"].unique() for part in (corpus.split(", ") if joined else [corpus])]
+    return f"bits per {loss_unit(corpora)}"
 
 
 def corpora(rows: pd.DataFrame) -> str:

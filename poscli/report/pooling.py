@@ -50,6 +50,19 @@ def headline(rows: pd.DataFrame) -> Headline:
     return Headline(perplexity, "fixed" if "fixed" in found else next(iter(with_gain), ""))
 
 
+def gain_protocol(rows: pd.DataFrame, protocol: str) -> str:
+    """The protocol whose gain is shown with the losses of a protocol: its own if it has one, else the quoted one.
+
+    The quoted protocol of losses is shown with the quoted protocol of gains, as everywhere in a report. Empty if
+    neither measured a gain.
+    """
+    chosen = headline(rows)
+    measured = set(rows.loc[rows["gain"].notna() & (rows["variant"] == FULL), "protocol"])
+    if protocol in measured and protocol != chosen.perplexity:
+        return protocol
+    return chosen.gain if chosen.gain in measured else ""
+
+
 def task_measures(rows: pd.DataFrame) -> list[str]:
     """The numeric columns that a task added to the schema, such as `accuracy`, if any row has a number there."""
     added = rows[[name for name in rows.columns if name not in (*EVAL_COLUMNS, *SEED_COLUMNS, TOKENS)]].select_dtypes(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -18,8 +19,12 @@ from poscli.report.analysis import Analysis
 from poscli.report.origin import corpora
 from poscli.report.over_seeds import Units, with_intervals
 from poscli.report.per_byte import is_per_byte, per_byte, positions_per_byte, spec_of
+from poscli.report.pooling import headline
 from poscli.system.notebook import html_table
 from poscli.system.text import printable_line
+
+if TYPE_CHECKING:  # an answer is made from a group
+    from poscli.report.answer import Answer
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,19 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """One group with its summary, pictures, caveats and analyses."""
+    """One group with its summary, pictures, caveats, answers and analyses."""
 
     group: Group
     summary: pd.DataFrame
     pictures: tuple[Picture, ...]
     notes: tuple[str, ...]
+    answers: Mapping[str, Answer]  # by protocol
     analyses: tuple[Analysis, ...] = ()
+
+    @property
+    def answer(self) -> Answer:
+        """The answer under the protocol that reports quote, which the page, the terminal and report.md print."""
+        return self.answers[headline(self.group.rows).perplexity]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from poscli.drawing.text import low_to_high, named
 from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.evaluation.intervals import Interval, two_level_interval
 from poscli.report.analysis import Analysis
+from poscli.report.origin import bits_per
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound
 from poscli.report.summary import ratio_name
@@ -33,38 +34,38 @@ def spread(rows: pd.DataFrame, units: Units) -> Analysis | None:
             losses = units.losses(runs, protocol, int(part["length"].iloc[0]))
             if losses is not None:
                 found[str(name), ratio] = two_level_interval(losses.nats / LN2, losses.bytes)
-    return _analysis(found) if found else None
+    return _analysis(found, bits_per(rows)) if found else None
 
 
 LEGEND = (
-    "bits per byte: the loss with its 95 % interval over seeds and documents",
     "over seeds: standard deviation of the losses of single seeds on the same documents",
     "over documents: standard deviation of the losses of single documents, averaged over seeds",
 )
 
 
-def _analysis(found: Found) -> Analysis:
+def _analysis(found: Found, bits: str) -> Analysis:
     names, ratios = list(dict.fromkeys(name for name, _ in found)), sorted({ratio for _, ratio in found})
     columns = [Column("encoding", tuple(names), right=False)]
     for ratio in ratios:
         cells, head = [found.get((name, ratio)) for name in names], ratio_name(ratio)
         columns += [
             Column(
-                f"bits per byte {head} [95 %]",
+                f"{bits} {head} [95 %]",
                 tuple("-" if c is None else f"{c.estimate:.3f} [{c.low:.3f}, {c.high:.3f}]" for c in cells),
             ),
             Column(f"over seeds {head}", tuple("-" if c is None else f"{c.seed_sd:.3f}" for c in cells)),
             Column(f"over documents {head}", tuple("-" if c is None else f"{c.document_sd:.3f}" for c in cells)),
         ]
-    return Analysis("How sure are these numbers?", _answer(found, ratios[-1]), tuple(columns), LEGEND)
+    legend = (f"{bits}: the loss with its 95 % interval over seeds and documents", *LEGEND)
+    return Analysis("How sure are these numbers?", _answer(found, ratios[-1], bits), tuple(columns), legend)
 
 
-def _answer(found: Found, ratio: float) -> str:
+def _answer(found: Found, ratio: float, bits: str) -> str:
     """Which encodings depend most on the seed at the longest length."""
     last = {name: interval for (name, at), interval in found.items() if at == ratio}
     widest = max(last, key=lambda name: last[name].seed_sd)
     least = min(last, key=lambda name: last[name].seed_sd)
     seeds = low_to_high({interval.seeds for interval in last.values()})
     text = f"{seeds} seeds per encoding. At {ratio_name(ratio)}, seeds of {named(widest)} differ most"
-    text += f" (by {last[widest].seed_sd:.3f} bits per byte)"
+    text += f" (by {last[widest].seed_sd:.3f} {bits})"
     return f"{text}, those of {named(least)} least (by {last[least].seed_sd:.3f})." if widest != least else f"{text}."

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from poscli.drawing.text import amount, number, signed
+from poscli.drawing.text import amount, listed, number, signed
 from poscli.evaluation.estimates import FEWEST_SEEDS
+from poscli.report.origin import bits_per
 from poscli.report.per_byte import is_summed_per_byte
 from poscli.report.pooling import ACCURACY, Headline
 from poscli.report.summary import GAIN, is_answered, machine_names, measures_of, ratio_name, ratios_of
-from poscli.report.verdicts import HARM_BPB, MEANING, NOT_TRAINED, SOLVED_TEXT, can_win
+from poscli.report.verdicts import HARM_BPB, NOT_TRAINED, SOLVED_TEXT, can_win, meanings
+
+NAMED = 3  # encodings of one verdict that have a line each
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,11 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
 def _loss_columns(summary: pd.DataFrame, *, wide: bool) -> list[Column]:
     """What a task that is judged by its loss shows of every encoding."""
     last, per_byte = _last(summary), is_summed_per_byte(summary)
-    columns = _by_length("bpb" if per_byte else "ppl", "ppl", summary)
+    bits = short_bits(summary)
+    columns = _by_length(bits if per_byte else "ppl", "ppl", summary)
     if not per_byte:
         columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
-        columns.append(_numbers(f"bpb {last}", summary, f"bpb_{last}"))
+        columns.append(_numbers(f"{bits} {last}", summary, f"bpb_{last}"))
     for measure in _task_measures(summary):
         columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
     columns.append(_gains(f"gain {last}", summary, wide))
@@ -71,8 +75,8 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
     if machine_names(summary):
         lines["machine"] = "machine: where it was measured; times of different machines cannot be compared"
     seen = set(summary["verdict"])
-    meanings = [f"{verdict}: {meaning}" for verdict, meaning in MEANING.items() if verdict in seen]
-    return [line for column, line in lines.items() if column not in without] + meanings
+    verdicts = [f"{word}: {meaning}" for word, meaning in meanings(bits_per(summary)).items() if word in seen]
+    return [line for column, line in lines.items() if column not in without] + verdicts
 
 
 def _answered_legend(summary: pd.DataFrame) -> dict[str, str]:
@@ -87,38 +91,51 @@ def _answered_legend(summary: pd.DataFrame) -> dict[str, str]:
 
 def _loss_legend(summary: pd.DataFrame, protocols: Headline) -> dict[str, str]:
     length, last = summary["train_length"].iloc[0], _last(summary)
+    short, bits = short_bits(summary), bits_per(summary)
     lines = {
         "ppl": f"ppl 1x, 2x, ...: perplexity per token, reading windows of 1, 2, ... times L = {length} "
         f"({protocols.perplexity})",
         "growth": f"growth: perplexity at {last} over that at 1x",
-        "bpb": f"bpb {last}: bits per byte at {last}",
+        short: f"{short} {last}: {bits} at {last}",
     }
     if is_summed_per_byte(summary):
-        told = f"bpb 1x, 2x, ...: bits per byte, reading windows of 1, 2, ... times L = {length} tokens"
+        told = f"{short} 1x, 2x, ...: {bits}, reading windows of 1, 2, ... times L = {length} tokens"
         lines = {"ppl": f"{told} ({protocols.perplexity})"}
     for measure in _task_measures(summary):
         lines[measure] = f"{measure} {last}: {measure} of the task at {last} ({protocols.perplexity})"
     if "excess" in lines:
-        lines["excess"] = (
-            f"excess {last}: bits per byte above the best possible loss at {last} ({protocols.perplexity})"
-        )
+        lines["excess"] = f"excess {last}: {bits} above the best possible loss at {last} ({protocols.perplexity})"
     if protocols.gain:
         lines["gain"] = (
-            f"gain {last}: bits per byte won by reading {last} instead of 1x, on the same tokens ({protocols.gain}), "
+            f"gain {last}: {bits} won by reading {last} instead of 1x, on the same tokens ({protocols.gain}), "
             "with its 95 % interval"
         )
     if summary["safe"].notna().any():
         lines["safe"] = (
             f"safe: the largest multiple of L up to which the interval over at least {FEWEST_SEEDS} seeds excludes a "
-            f"harm of {HARM_BPB} bits per byte, compared with the context cut to L"
+            f"harm of {HARM_BPB} {bits}, compared with the context cut to L"
         )
     return lines
 
 
+def short_bits(table: pd.DataFrame) -> str:
+    """The unit of losses in the head of a column: `bpb` for bits per byte, `bpc` for bits per cell."""
+    return f"bp{bits_per(table).removeprefix('bits per ')[0]}"
+
+
 def failures(summary: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Encodings that failed or were not tested: (encoding, verdict, reason)."""
+    """Encodings that failed or were not tested: (encoding, verdict, reason).
+
+    Many encodings that are not trained share one line, with the reason of the first; summary.csv has all reasons.
+    """
     failed = summary[(summary["reason"] != "") & summary["reason"].notna()]
-    return list(failed[["encoding", "verdict", "reason"]].itertuples(index=False, name=None))
+    guessing = failed[failed["verdict"] == NOT_TRAINED]
+    if len(guessing) <= NAMED:
+        return list(failed[["encoding", "verdict", "reason"]].itertuples(index=False, name=None))
+    names = [str(name) for name in guessing["encoding"]]
+    many = listed(names, NAMED), NOT_TRAINED, f"{len(names)} encodings; {names[0]}: {guessing['reason'].iloc[0]}"
+    others = failed[failed["verdict"] != NOT_TRAINED]
+    return [many, *others[["encoding", "verdict", "reason"]].itertuples(index=False, name=None)]
 
 
 def gain_text(gain: float, low: float, high: float, *, wide: bool = True) -> str:
@@ -137,7 +154,7 @@ def gain_text(gain: float, low: float, high: float, *, wide: bool = True) -> str
 
 
 def gains_of(summary: pd.DataFrame) -> list[tuple[float, float, float]]:
-    """(gain, low, high) of every encoding, in bits per byte."""
+    """(gain, low, high) of every encoding, in bits per byte or cell."""
     return list(summary[list(GAIN)].itertuples(index=False, name=None))
 
 

@@ -14,14 +14,14 @@ from rich.text import Text
 from poscli.drawing.text import amount, number
 from poscli.report import verdicts
 from poscli.report.comparison import BETTER, WORSE
-from poscli.report.findings import answer
+from poscli.report.findings import verdicts_told
 from poscli.report.guessing import untrained
-from poscli.report.origin import UNKNOWN_MACHINE, machines
+from poscli.report.origin import UNKNOWN_MACHINE, bits_per, machines
 from poscli.report.per_byte import is_per_byte, spec_of
 from poscli.report.pooling import LN2, headline, task_measures
 from poscli.report.sections import Report, Section, split
 from poscli.report.summary import ratio_name, summarize
-from poscli.report.table import Column, failures, gain_text, legend, summary_columns
+from poscli.report.table import Column, failures, gain_text, legend, short_bits, summary_columns
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
 from poscli.system.text import printable_line
 
@@ -32,8 +32,7 @@ COLORS = {
 }  # fmt: skip
 WORDS = {BETTER: "green", WORSE: "red"}
 FAILED_COLOR = "magenta"
-LOSSES = ("loss", "bits/byte", "documents")
-OPTIONAL_COLUMNS = ("params", "bpb", "growth")  # dropped from the left where the terminal is too narrow
+OPTIONAL_COLUMNS = ("params", "bpb", "bpc", "growth")  # dropped from the left where the terminal is too narrow
 
 
 def show(report: Report, console: Console) -> None:
@@ -80,9 +79,10 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
     return table
 
 
-def comparison_table(table: pd.DataFrame, *, of_answers: bool = False) -> Table:
-    """Differences between two runs or encodings, one line per length: of losses, or of accuracies."""
-    score, unit, items = ("accuracy", "accuracy", "episodes") if of_answers else LOSSES
+def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str = "bits per byte") -> Table:
+    """Differences between two runs or encodings, one line per length: of losses, in `bits`, or of accuracies."""
+    losses = ("loss", _narrow(bits), "documents")
+    score, unit, items = ("accuracy", "accuracy", "episodes") if of_answers else losses
     first = table.iloc[0]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name, side in (("length", "right"), (f"difference, {unit} [95 %]", "right"), ("p", "right"), ("", "left")):
@@ -99,6 +99,11 @@ def comparison_table(table: pd.DataFrame, *, of_answers: bool = False) -> Table:
     shown.caption = f"{score} of the first minus that of the second; {first['documents']} {items}; p after Holm"
     shown.caption_justify = "left"
     return shown
+
+
+def _narrow(bits: str) -> str:
+    """The unit of losses in the narrow head of a column, such as `bits/byte`."""
+    return bits.replace(" per ", "/")
 
 
 def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:
@@ -121,7 +126,8 @@ def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:
 
 def _show_section(section: Section, console: Console) -> None:
     console.print(Text(section.group.title, style="bold"))
-    console.print(Text(answer(section.summary)))
+    console.print(Text(section.answer.paragraph, style="bold"))
+    console.print(Text(verdicts_told(section.summary)))
     console.print()
     without, table = _fitting(section.summary, console)
     console.print(table)
@@ -163,6 +169,7 @@ class _LengthColumns:
         self.several_tokenizers = is_per_byte(rows)  # then perplexities of different rows do not compare
         self.several_texts = rows["corpus"].nunique() > 1
         self.chosen, self.measures = headline(rows), task_measures(rows)
+        self.short, self.bits = short_bits(rows), _narrow(bits_per(rows))
         others = [name for name in dict.fromkeys(rows["protocol"]) if name != self.chosen.gain]
         self.protocols = others or [self.chosen.perplexity]
         self.machine = ["machine"] if len(machines(rows)) > 1 else []  # times of different machines do not compare
@@ -170,8 +177,16 @@ class _LengthColumns:
     def heads(self) -> list[str]:
         """The heads of the columns after the encoding."""
         short = [name if len(name) <= 9 else f"{name[:8]}." for name in map(printable_line, self.protocols)]
-        gain = ["gain, bits/byte\n[95 %]"] if self.chosen.gain else []
-        return ["length", *(f"{name}\nppl" for name in short), "bpb", *self.measures, *gain, "tok/s", *self.machine]
+        gain = [f"gain, {self.bits}\n[95 %]"] if self.chosen.gain else []
+        return [
+            "length",
+            *(f"{name}\nppl" for name in short),
+            self.short,
+            *self.measures,
+            *gain,
+            "tok/s",
+            *self.machine,
+        ]
 
     def line(self, part: pd.DataFrame) -> list[Text]:
         """One run at one length, the encoding first."""
@@ -194,7 +209,7 @@ class _LengthColumns:
 
 
 def _gain(model: pd.DataFrame, protocol: str) -> str:
-    """The gain of one run at one length with its interval, from nats per token to bits per byte."""
+    """The gain of one run at one length with its interval, from nats per token to bits per byte or cell."""
     if protocol not in model.index or not model.loc[protocol, "ratio"] > 1:
         return "-"
     row = model.loc[protocol]

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import calendar
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ import pandas as pd
 from poscli.config.run import PRESETS, ModelConfig, Recalibration, Recipe, RunConfig
 from poscli.runs.repair import command_line, evaluation_options
 from poscli.runs.results import evaluated_parts, evaluated_under, is_evaluated, training_log
-from poscli.runs.run import Run, opened_runs
+from poscli.runs.run import ENDED, Run, opened_runs
 from poscli.system.errors import CorruptError
 from poscli.system.text import counted
+
+CLOCK_ROUNDING = 2.0  # seconds; the end of a training is recorded in whole seconds
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,10 @@ class Trained:
     recalibration: Recalibration | None = None
     tokens: int = 0  # of training; 0 for a checkpoint
     seconds: float = float("nan")  # of training
+    training: str = ""  # the run that was trained: evaluations under other encodings have the same one
+    machine: str = ""  # on which it was trained
+    span: tuple[float, float] | None = None  # when its training began at the latest, and ended, in seconds
+    curve: tuple[tuple[int, float], ...] = ()  # the training log: tokens seen, and nats per token
 
 
 def trained_runs(runs: Path) -> dict[str, Trained]:
@@ -40,10 +48,56 @@ def trained_runs(runs: Path) -> dict[str, Trained]:
             log = training_log(home)
         except CorruptError:
             continue
-        took = (int(log["tokens"].max()), training_seconds(log)) if len(log) else (0, float("nan"))
+        made: dict[str, Any] = {"training": home.id, "machine": str(home.env.get("machine", ""))}
+        if len(log):
+            curve = tuple(zip(map(int, log["tokens"]), map(float, log["nll"]), strict=True))
+            made |= {"tokens": int(log["tokens"].max()), "seconds": training_seconds(log), "curve": curve}
+            made |= {"span": _span(home, float(log["seconds"].iloc[-1]))}
         for run in [*([home] if is_evaluated(home) else []), *evaluated_parts(home)]:
-            found[run.id] = _trained(run, *took)
+            found[run.id] = Trained(run.config, evaluated_under(run) or {}, run.trained, run.recalibration, **made)
     return found
+
+
+def _span(run: Run, seconds: float) -> tuple[float, float] | None:
+    """When a training of so many seconds began at the latest, and when it ended; None where that is not recorded."""
+    status = run.status()
+    if status["state"] not in ENDED or "updated" not in status:
+        return None
+    try:
+        end = calendar.timegm(time.strptime(status["updated"], "%Y-%m-%dT%H:%M:%SZ"))
+    except ValueError:
+        return None
+    return end - seconds, float(end)
+
+
+def timed_together(runs: Iterable[str], trained: Mapping[str, Trained]) -> tuple[int, int]:
+    """How many of these runs were trained at the same time as another run on the same machine, and of how many.
+
+    `trained` is what `trained_runs` found: all runs of the folder, so that those of other sections count. Trainings
+    without recorded times are left out.
+    """
+    every = {each.training: each for each in trained.values() if each.span is not None and each.training}
+    own = [every[name] for name in {trained[run].training for run in runs if run in trained} if name in every]
+    beside = [each for each in own if any(_overlap(each, other) for other in every.values() if other is not each)]
+    return len(beside), len(own)
+
+
+def _overlap(one: Trained, other: Trained) -> bool:
+    """Whether two trainings on one machine went on at the same time for more than the rounding of recorded times."""
+    if one.machine != other.machine or one.span is None or other.span is None:
+        return False
+    return min(one.span[1], other.span[1]) - max(one.span[0], other.span[0]) > CLOCK_ROUNDING
+
+
+def timing_note(runs: Iterable[str], trained: Mapping[str, Trained]) -> str:
+    """Why the training times of these runs do not compare, as a sentence; empty where nothing speaks against it."""
+    beside, known = timed_together(runs, trained)
+    if not beside:
+        return ""
+    return (
+        f"Training times do not compare: {beside} of {known} runs were trained at the same time as another run on the "
+        "same machine, which slows both down."
+    )
 
 
 def training_seconds(log: pd.DataFrame) -> float:
@@ -58,11 +112,6 @@ def training_seconds(log: pd.DataFrame) -> float:
     return float((last["seconds"] - first["seconds"]) * last["step"] / (last["step"] - first["step"]))
 
 
-def _trained(run: Run, tokens: int, seconds: float) -> Trained:
-    settings = evaluated_under(run) or {}
-    return Trained(run.config, settings, run.trained, run.recalibration, tokens, seconds)
-
-
 def configurations(runs: Sequence[Trained]) -> list[tuple[str, str]]:
     """How models were made, as (fact, value); where runs differ, their values are listed. Checkpoints have no facts."""
     trained = [run.config for run in runs if run.config.checkpoint is None]
@@ -71,9 +120,7 @@ def configurations(runs: Sequence[Trained]) -> list[tuple[str, str]]:
             f"{counted(m.layers, 'layer')}, width {m.width}, {counted(m.heads, 'head')}"
             for m in (each.model for each in trained)
         ),
-        "Training batch": (
-            f"{counted(each.batch * each.accumulate, 'window')} of {each.length} tokens" for each in trained
-        ),
+        "Training batch": (f"{counted(each.batch, 'window')} of {each.length} tokens" for each in trained),
         "Optimizer": (
             f"Muon at {r.matrix_lr:g} for matrices, AdamW at {r.embedding_lr:g} for embeddings, {r.head_lr:g} for the "
             f"head and {r.encoding_lr:g} for encodings"

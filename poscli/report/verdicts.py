@@ -28,12 +28,14 @@ MEANING = {
     "and gains from it",
     MAY_USE_CONTEXT: f"better than with its context cut to L on these documents, with fewer than {FEWEST_SEEDS} seeds: "
     "other seeds may not be",
-    HOLDS: f"not worse than with its context cut to L by {HARM_BPB} bits per byte or more; a model that ignores "
-    "everything before the last L tokens also gets this verdict",
-    DEGRADES: f"worse than with its context cut to L by {HARM_BPB} bits per byte or more: the longer context harms",
-    BREAKS: f"worse than with its context cut to L by {BROKEN_BPB} bits per byte or more: of no use at this length",
-    UNCLEAR: f"the interval of the gain includes both a harm of {HARM_BPB} bits per byte and none, or there is no "
-    "interval because too few documents are long enough",
+    HOLDS: f"the longer context costs less than {HARM_BPB} bits per byte, if anything, compared with the same model "
+    "with its context cut to L; a model that ignores everything before the last L tokens also gets this verdict",
+    DEGRADES: f"the longer context costs {HARM_BPB} bits per byte or more, compared with the same model with its "
+    "context cut to L: it harms",
+    BREAKS: f"the longer context costs {BROKEN_BPB} bits per byte or more, compared with the same model with its "
+    "context cut to L: it is of no use at this length",
+    UNCLEAR: f"the interval of the gain includes a harm of {HARM_BPB} bits per byte and also smaller ones, so that it "
+    "is open whether the harm matters; or there is no interval, because too few documents are long enough",
     SOLVED: f"at least {SOLVED_TEXT} of the answers are right at every length",
     FADES: f"at least {SOLVED_TEXT} of the answers are right at the training length, but not at every longer one",
     UNSOLVED: f"less than {SOLVED_TEXT} of the answers are right already at the training length, so that longer "
@@ -42,6 +44,11 @@ MEANING = {
     "training text, so that it has nothing to extrapolate",
     NOT_TESTED: "not evaluated at the longest length, or only at the training length, or without a gain",
 }
+
+
+def meanings(bits: str = "bits per byte") -> dict[str, str]:
+    """What each verdict means, where `bits` is what the losses are in."""
+    return {word: meaning.replace("bits per byte", bits) for word, meaning in MEANING.items()}
 
 
 def is_failure(verdict: str) -> bool:
@@ -74,6 +81,19 @@ def verdict(gain: float, gain_low: float, gain_high: float, *, seeds: int = FEWE
     if gain_high > -HARM_BPB:
         return UNCLEAR
     return DEGRADES if gain > -BROKEN_BPB else BREAKS
+
+
+def surely_harms(gain_high: float) -> bool:
+    """Whether the whole interval of a context gain, which ends at `gain_high`, lies on the side of harm.
+
+    That is so also where the verdict is `holds`, because the harm is small, or `unclear`, because it may be.
+    """
+    return gain_high < 0
+
+
+def surely_gains(gain_low: float) -> bool:
+    """Whether the whole interval of a context gain, which begins at `gain_low`, lies on the side of gain."""
+    return gain_low > 0
 
 
 def task_verdict(effective: float, longest: float) -> str:

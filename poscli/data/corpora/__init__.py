@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +62,12 @@ def kind_of(spec: str) -> Kind | None:
     """The kind of a corpus; None if no usable kind has its name."""
     name = re.split(r"[:?]", spec)[0]
     return CORPORA.get(name) if name in CORPORA.names() and not CORPORA.missing(name) else None
+
+
+def loss_unit(specs: Iterable[str]) -> str:
+    """What reports say that losses on these corpora are measured per: `cell` if all hold images, else `byte`."""
+    units = {kind.unit if (kind := kind_of(spec)) else "byte" for spec in specs}
+    return units.pop() if len(units) == 1 else "byte"
 
 
 def optimum_of(spec: str) -> Optimum | None:

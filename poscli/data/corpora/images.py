@@ -23,10 +23,10 @@ CORPORA.add(
         source,
         available,
         unit="cell",
-        explained="**images**: a token is a cell of an image and counts as one byte, so that bits per byte are bits "
-        "per cell. A window of l tokens is a grid of l cells, as square as the divisors of l allow (16 x 16 for 256, "
-        "16 x 32 for 512), read row by row from the top left. The cropped context is the smaller grid that ends at the "
-        "same cell; a baseline that limits attention to the last tokens counts them row by row. Under *fixed*, even "
-        "the longest grid touches neither the top nor the left of its image.",
+        explained="**images**: a token is a cell of an image, and losses are in bits per cell. A window of l tokens is "
+        "a grid of l cells, as square as the divisors of l allow (16 x 16 for 256, 16 x 32 for 512), read row by row "
+        "from the top left. The cropped context is the smaller grid that ends at the same cell; a baseline that limits "
+        "attention to the last tokens counts them row by row. Under *fixed*, even the longest grid touches neither the "
+        "top nor the left of its image.",
     ),
 )

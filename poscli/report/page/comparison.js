@@ -71,8 +71,8 @@ function lossPart() {
   const inBits = compared || !section().perplexities;
   const measure = inBits ? lossAt : perplexityAt;
   const title = compared ? "Is it better or worse, by length?" : "Which still predict well beyond the training length?";
-  const plain = inBits ? "Loss, bits per byte: lower is better" : `Perplexity per ${section().unit}: lower is better`;
-  const what = compared ? `Loss${against()}, bits per byte: below zero is better` : plain;
+  const plain = inBits ? `Loss, ${section().bits}: lower is better` : `Perplexity per ${section().unit}: lower is better`;
+  const what = compared ? `Loss${against()}, ${section().bits}: below zero is better` : plain;
   return familyCharts("loss", title, `${what}. Protocol ${protocolName(state.protocol)}. ${basis()}`, {
     points: (n) => pointsOf(section().lengths.map((_, k) => measure(n, k)), (k) => section().lengths[k]),
     kind: compared ? "signed" : "log", tick: compared ? signedTick : tickText, zero: compared, x: lengthAxis(),
@@ -81,7 +81,7 @@ function lossPart() {
 
 function gainPart() {
   if (gainProtocol() === null) return null;
-  const what = rebased() ? `Context gain${against()}, bits per byte: above zero gains more` : "Bits per byte won by reading the whole window instead of its last L tokens: above zero helps, below zero harms";
+  const what = rebased() ? `Context gain${against()}, ${section().bits}: above zero gains more` : `${capital(section().bits)} won by reading the whole window instead of its last L tokens: above zero helps, below zero harms`;
   return familyCharts("gain", "Does longer context help, or harm?", `${what}. Protocol ${protocolName(gainProtocol())}. ${basis()}`, {
     points: (n) => pointsOf(section().lengths.map((_, k) => gainAt(n, k)), (k) => section().lengths[k]),
     kind: "signed", tick: signedTick, zero: true, x: lengthAxis(),
@@ -104,16 +104,16 @@ function binsPart(id, title, caption, bins, merit, kind) {
   });
 }
 
-const positionPart = () => binsPart("position", "Where in a long window does prediction get worse?", `Loss by position in the longest window${against()}, bits per byte: lower is better.`, section().position, -1, "log");
+const positionPart = () => binsPart("position", "Where in a long window does prediction get worse?", `Loss by position in the longest window${against()}, ${section().bits}: lower is better.`, section().position, -1, "log");
 const recallPart = () => binsPart("recall", "Is text from beyond the training length recalled?", `Gain of the whole window over its last L tokens${against()}, on tokens that could be copied, bits per token: above zero is recalled.`, section().recall, 1, "signed");
 
 function lossTable() {
-  return table("loss", `Loss by length${against()}, bits per byte (${protocolName(state.protocol)})`, [nameColumn(), ...lengthColumns(lossAt, rebased() ? signed : bits, shadeOfLoss(), false)], last() + 1);
+  return table("loss", `Loss by length${against()}, ${section().bits} (${protocolName(state.protocol)})`, [nameColumn(), ...lengthColumns(lossAt, rebased() ? signed : bits, shadeOfLoss(), false)], last() + 1);
 }
 
 function gainTable() {
-  const safe = reachColumn("the largest multiple of L up to which the interval excludes a harm of 0.01 bits per byte");
-  return table("gain", `Context gain by length${against()}, bits per byte (${protocolName(gainProtocol())}), and the safe length`, [nameColumn(), ...lengthColumns(gainAt, signed, shadeOfGain, true), safe], last() + 1, true);
+  const safe = reachColumn(`the largest multiple of L up to which the interval excludes a harm of 0.01 ${section().bits}`);
+  return table("gain", `Context gain by length${against()}, ${section().bits} (${protocolName(gainProtocol())}), and the safe length`, [nameColumn(), ...lengthColumns(gainAt, signed, shadeOfGain, true), safe], last() + 1, true);
 }
 
 /** How good an accuracy is, as a shade: from chance to all right; re-based, how far it is from the base. */
@@ -208,7 +208,7 @@ function tablePart() {
     ...section().costs.map((cost) => ({ head: cost.title[0].toUpperCase() + cost.title.slice(1), key: (n) => keyOf(costOf(cost, n)), cell: (n) => valueCell(costOf(cost, n), rebased() ? times : seconds) })),
     { head: "Reproduce", cell: copyButton },
   ];
-  const measured = section().answered ? "Accuracy: share of the answers" : "Loss and gain in bits per byte";
+  const measured = section().answered ? "Accuracy: share of the answers" : `Loss and gain in ${section().bits}`;
   const caption = `${measured}${rebased() ? `, all numbers relative to ${own(state.base).name}` : ""}. ${basis()} Times: 95 % intervals over seeds; parameters are exact. A star: some seeds failed.`;
   return { title: "All encodings compared", part: make("section", { id: "table" }, make("h2", {}, "All encodings compared"), make("p", { class: "caption" }, caption), table("all", "All encodings compared", numbers, 0)), finish: () => {} };
 }

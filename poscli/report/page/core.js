@@ -51,7 +51,7 @@ function plain(value) {
   return text.replace("-", MINUS);
 }
 
-/** Bits per byte, with three decimals. */
+/** A loss in bits, with three decimals. */
 const bits = (value) => (value === null ? "" : value.toFixed(3).replace("-", MINUS));
 
 /** A share of answers, with three decimals. */

@@ -14,9 +14,8 @@ from poscli.drawing.style import styles_for
 from poscli.evaluation.estimates import FEWEST_SEEDS, UPPER
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.figures import SKIPPED_POSITIONS
-from poscli.report.origin import facts, unit_of
+from poscli.report.origin import bits_per, facts, unit_of
 from poscli.report.page.accuracies import accuracies
-from poscli.report.page.answer import answers
 from poscli.report.page.described import TITLES, Described, describe, in_order, looks, spec_of
 from poscli.report.page.measured import (
     PerSeed,
@@ -30,11 +29,11 @@ from poscli.report.page.measured import (
 )
 from poscli.report.page.pairs import Losses, all_pairs, packed
 from poscli.report.per_byte import is_per_byte
-from poscli.report.pooling import headline, sound, the_train_length
+from poscli.report.pooling import gain_protocol, headline, sound, the_train_length
 from poscli.report.sections import Group, Section
 from poscli.report.summary import ratio_name, standings
-from poscli.report.trained import Trained, configurations, reproduce
-from poscli.report.verdicts import MEANING, can_win
+from poscli.report.trained import Trained, configurations, reproduce, timing_note
+from poscli.report.verdicts import can_win, meanings
 from poscli.runs.schema import FULL
 
 MILLION = 1_000_000
@@ -56,6 +55,7 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "lengths": lengths,
         "ratios": [ratio_name(each / length) for each in lengths],
         "unit": unit_of(rows),
+        "bits": bits_per(rows),
         "perplexities": not is_per_byte(rows),  # of several tokenizers, only losses per byte compare
         "protocols": [{"name": name, "explained": _explained(name)} for name in protocols],
         "main": protocols.index(chosen.perplexity),
@@ -69,6 +69,7 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "answered": accuracies(group, per_seed, lengths),
         "tasks": task_values(rows, per_seed, lengths),
         "costs": _costs(rows, per_seed, trained),
+        "timing": timing_note(rows["run_id"].unique(), trained),  # why times do not compare; "" where they may
         "position": by_position(group, per_seed, int(length * SKIPPED_POSITIONS), _per_byte(rows)),
         "recall": by_distance(group, per_seed),
         "attribution": attribution(group, per_seed),
@@ -76,7 +77,7 @@ def section_data(section: Section, trained: Mapping[str, Trained]) -> dict[str, 
         "notes": list(section.notes),
     }
     found |= _basis(rows, seeds, "episodes" if found["answered"] else "documents")
-    found["answers"] = [answer.data() for answer in answers(found)]
+    found["answers"] = [section.answers[name].data() for name in protocols]
     return found
 
 
@@ -97,7 +98,7 @@ def _explained(protocol: str) -> str:
 
 def _encodings(summary: pd.DataFrame, described: Sequence[Described], commands: Mapping[str, str]) -> list[dict]:
     """One entry per encoding, in the order of the summary: the best at the longest length first."""
-    least = int(summary["parameters"].min())
+    least, meaning = int(summary["parameters"].min()), meanings(bits_per(summary))
     families = {str(name): each.family for name, each in zip(summary["encoding"], described, strict=True)}
     look = looks(families, styles_for(*standings(summary)))
     found = []
@@ -115,7 +116,7 @@ def _encodings(summary: pd.DataFrame, described: Sequence[Described], commands: 
                 "safe": short(row["safe"]),
                 "effective": short(row["effective"]),
                 "verdict": row["verdict"],
-                "meaning": MEANING.get(row["verdict"], "no number at the longest length"),
+                "meaning": meaning.get(row["verdict"], "no number at the longest length"),
                 "reason": row["reason"],
                 "canWin": can_win(row["verdict"]),
                 "color": look[name].color,
@@ -134,15 +135,9 @@ def _commands(rows: pd.DataFrame, trained: Mapping[str, Trained]) -> dict[str, s
 
 
 def _gain_protocols(rows: pd.DataFrame, protocols: Sequence[str]) -> list[int | None]:
-    """For each protocol, the number of the one whose gain is shown with it: its own if it has one, else the usual one.
-
-    The usual protocol for losses is shown with the usual protocol for gains, as everywhere in a report.
-    """
-    chosen = headline(rows)
-    measured = set(rows.loc[rows["gain"].notna() & (rows["variant"] == FULL), "protocol"])
-    usual = protocols.index(chosen.gain) if chosen.gain in measured else None
-    own = [name in measured and name != chosen.perplexity for name in protocols]
-    return [number if own[number] else usual for number in range(len(protocols))]
+    """For each protocol, the number of the one whose gain is shown with it; None if there is none."""
+    shown = [gain_protocol(rows, protocol) for protocol in protocols]
+    return [protocols.index(name) if name else None for name in shown]
 
 
 def _compared(

@@ -1,9 +1,9 @@
 """The numbers of one section of the page: losses and gains by length, and whatever is known per seed only.
 
-Losses are in bits per byte. A point is a list, short because there are thousands: status, failed seeds, reason, then
-the loss with the ends of its interval, the gain with those of its own, and tokens per byte. Numbers that have no table
-of documents behind them, such as seconds, are lists of one value per seed, in the order of the section's seeds; from
-them the page computes Student's interval over seeds, absolute or relative to another encoding.
+Losses are in bits per byte, of images per cell. A point is a list, short because there are thousands: status, failed
+seeds, reason, then the loss with the ends of its interval, the gain with those of its own, and tokens per byte. Numbers
+that have no table of documents behind them, such as seconds, are lists of one value per seed, in the order of the
+section's seeds; from them the page computes Student's interval over seeds, absolute or relative to another encoding.
 """
 
 from __future__ import annotations

@@ -37,17 +37,26 @@ function comparedSentence() {
   const groups = byWord();
   const count = (word) => (groups[word] || []).length;
   const best = (groups.better || [])[0];
-  const start = [[`At ${section().ratios[last()]}, compared with `, false], [named(encodings()[state.base].name), true], [": ", false]];
-  const few = count(WORDS.t) ? `, ${count(WORDS.t)} with too few documents to tell` : "";
-  const told = [[`${count("better")} better`, true], [`, ${count("within noise")} within noise, ${count("worse")} worse${few}`, false]];
-  const most = best ? [["; most of all ", false], [named(encodings()[best.n].name), true], [`, by ${signed(best.value.v)}${quality().unit} ${interval(best.value, signed)}`, false]] : [];
-  return [...start, ...told, ...most, [".", false]];
+  const verb = (word) => (count(word) === 1 ? "is" : "are");
+  const base = named(encodings()[state.base].name);
+  const told = [[`At ${section().ratios[last()]}, ${count("better")} ${verb("better")} better than `, false], [base, true]];
+  told.push([`, ${count("worse")} ${verb("worse")} worse, ${count("within noise")} ${verb("within noise")} within noise of it`, false]);
+  if (count(WORDS.t)) told.push([`, and for ${count(WORDS.t)} there are ${few()} to tell`, false]);
+  if (best) told.push(["; the best is ", false], [named(encodings()[best.n].name), true], [`, better than ${base} by ${amountOf(best.value)}`, false]);
+  return [...told, [".", false]];
+}
+
+/** How much better than the base a value is, without a sign: differences of losses are negative where they are better. */
+function amountOf(value) {
+  const plain = (number) => signed(Math.abs(number)).replace("+", "");
+  const ends = value.low === null ? interval(value, signed) : `[${[value.low, value.high].map((end) => -quality().sign * end).sort((a, b) => a - b).map((end) => (end < 0 ? signed(end) : plain(end))).join(", ")}]`;
+  return `${plain(value.v)}${quality().unit()} ${ends}`;
 }
 
 function comparedFacts() {
   const names = (found) => listed(found.map((other) => encodings()[other.n].name), 8);
   const facts = Object.entries(byWord()).map(([word, found]) => [word[0].toUpperCase() + word.slice(1), `${names(found)}.`]);
-  return [...facts, ["What do the words mean?", "Better and worse: the paired permutation test gives p < 0.05 after Holm's correction over all comparisons with this base; within noise: it does not; too few documents: it could not, even if all of them agreed. Times and numbers by position: their interval over seeds excludes no difference."]];
+  return [...facts, ["What do the words mean?", `Better and worse: the difference is significant (p < 0.05 in a paired permutation test, after Holm's correction for all comparisons with this base). Within noise: it is not. Too few ${section().items}: so few were scored that no difference between these two could be significant. Differences are taken between runs of equal seeds on the same ${section().items}, so one encoding can be better than another although the intervals of the two overlap. Times and numbers by position are tested otherwise: there, better and worse mean that the 95 % interval of the difference over seeds excludes zero.`]];
 }
 
 // Linking

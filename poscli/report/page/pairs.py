@@ -143,6 +143,31 @@ def all_pairs(losses: Losses, names: Sequence[str], lengths: Sequence[int], *, m
     return Pairs(numbers, words)
 
 
+def compared_with_one(
+    losses: Losses, names: Sequence[str], lengths: Sequence[int], base: str
+) -> dict[str, tuple[str, int]]:
+    """What every other encoding is at the longest length, compared with one: its word, and the seeds of the pair.
+
+    The words are those of `all_pairs` and of `comparison.compared_with`.
+    """
+    others = [name for name in names if name != base]
+    at = [(name, length) for name in others for length in lengths]
+    turned = [names.index(name) < names.index(base) for name, _ in at]  # pairs are kept once, the later name first
+    cases = [
+        losses.difference(base, name, length) if turn else losses.difference(name, base, length)
+        for (name, length), turn in zip(at, turned, strict=True)
+    ]
+    found = many_differences(cases)
+    least = np.array([0.0 if case is None else smallest_p(*case[0].shape) for case in cases])
+    difference = np.where(turned, -found[:, 0], found[:, 0])
+    words = comparison.words(difference, found[:, 3], holm(found[:, 3]), least)
+    return {
+        name: (str(word), 0 if case is None else len(case[0]))
+        for (name, length), word, case in zip(at, words, cases, strict=True)
+        if length == lengths[-1]
+    }
+
+
 def packed(pairs: Pairs) -> dict[str, Any]:
     """Pairs (i, j) with j < i one after the other, each with [difference, low, high] at every length, in 1 / UNITS."""
     first, second = np.tril_indices(len(pairs.words), -1)

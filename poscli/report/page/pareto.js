@@ -51,8 +51,8 @@ function paretoChart() {
   const front = found.filter((point) => point.front).sort((a, b) => a.x.v - b.x.v);
   byId("pareto-caption").textContent =
     `${capital(quality().name)} at ${end} against ${cost.title}${rebased() ? `, relative to ${encodings()[state.base].name}` : ""}; better is ${quality().better} and to the left. ` +
-    (front.length ? `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.` : "No encoding has a verdict that puts it on the Pareto front.") +
-    (missing.length ? ` Without a number: ${listed(missing, 4)}.` : "");
+    (front.length ? `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.` : "No encoding is on the Pareto front, because each of them failed or is no better than a guess.") +
+    (missing.length ? ` Not shown, because the cost or the ${quality().name} is not known: ${listed(missing, 4)}.` : "");
   byId("pareto-choice").replaceChildren(...known.map((each, n) => choiceButton(each.title, n === known.indexOf(cost), () => {
     state.cost = n;
     show();
@@ -80,7 +80,7 @@ function drawPareto(box, cost, found, front, end) {
   const prices = found.flatMap((point) => ends(point.x)).filter((value) => cost.linear || value > 0);
   const right = width - margin.right;
   const x = scale(cost.linear ? "linear" : "octaves", prices, margin.left, right);
-  const unit = quality().unit && `,${quality().unit}`;
+  const unit = quality().unit() && `,${quality().unit()}`;
   const label = `${quality().name} at ${end}${rebased() ? " minus that of the base" : ""}${unit}`;
   const chart = { x: { values: x.ticks, names: x.ticks.map(cost.write), label: cost.title, train: NaN }, tick: rebased() ? signedTick : tickText, zero: rebased() };
   axes(picture, chart, { x: x.at, y, width, right, height, margin });
@@ -116,7 +116,7 @@ function mark(picture, point, x, y, cost, [left, right]) {
     group.append(draw("line", { stroke: color, x1: low, x2: inside(x(point.x.high)), y1: py, y2: py }));
   }
   group.append(draw("circle", { cx: px, cy: py, r: point.front ? 6 : 4, fill: point.front ? color : "var(--paper)", stroke: color }));
-  group.append(draw("title", {}, `${encodings()[point.n].name}: ${quality().name} ${spoken(point.y, rebased() ? signed : quality().write)}${quality().unit}; ${spoken(point.x, cost.write)}`));
+  group.append(draw("title", {}, `${encodings()[point.n].name}: ${quality().name} ${spoken(point.y, rebased() ? signed : quality().write)}${quality().unit()}; ${spoken(point.x, cost.write)}`));
   picture.append(group);
   return group;
 }

@@ -91,7 +91,7 @@ def _of_encoding(section: dict[str, Any], name: str) -> dict[str, Any]:
     ]
     if section["answered"]:
         lines.insert(0, {"head": "accuracy", "points": _shares(section, n)})
-    known = {key: section[key] for key in ("title", "ratios", "lengths", "answered")}
+    known = {key: section[key] for key in ("title", "ratios", "lengths", "answered", "bits")}
     return known | {"encoding": section["encodings"][n], "lines": lines}
 
 

@@ -15,17 +15,17 @@ const pointOf = (n, k, protocol = state.protocol) => section().points[protocol][
 /** What a status is called; `unsupported` is what an encoding says of lengths for which it is not defined. */
 const statusName = (status) => STATUS[status] || status;
 
-/** The loss in bits per byte; re-based, the difference to the base. */
+/** The loss in bits per byte or cell; re-based, the difference to the base. */
 function lossAt(n, k) {
   return numberAt(n, k, state.protocol, "loss");
 }
 
-/** The context gain in bits per byte, under the protocol whose gain goes with the chosen one. */
+/** The context gain in bits per byte or cell, under the protocol whose gain goes with the chosen one. */
 function gainAt(n, k) {
   return gainProtocol() === null ? { missing: "not measured" } : numberAt(n, k, gainProtocol(), "gain");
 }
 
-/** Perplexity per token; it has no re-based form, because differences are those of bits per byte. */
+/** Perplexity per token; it has no re-based form, because differences are those of losses. */
 function perplexityAt(n, k) {
   const loss = absoluteAt(n, k, state.protocol, "loss");
   if (loss.missing) return loss;
@@ -155,8 +155,8 @@ function effectiveOf(n) {
 /** What a section is ranked by: the accuracy of a task that has right answers, otherwise the loss. `sign` is -1 if more
  * is better; `reach` is the length up to which an encoding can be used. */
 const QUALITY = {
-  loss: { name: "loss", unit: " bits per byte", at: lossAt, write: bits, sign: 1, scale: "log", better: "down", reach: safeOf, reachName: "safe length" },
-  accuracy: { name: "accuracy", unit: "", at: accuracyAt, write: share, sign: -1, scale: "linear", better: "up", reach: effectiveOf, reachName: "effective length" },
+  loss: { name: "loss", unit: () => ` ${section().bits}`, at: lossAt, write: bits, sign: 1, scale: "log", better: "down", reach: safeOf, reachName: "safe length" },
+  accuracy: { name: "accuracy", unit: () => "", at: accuracyAt, write: share, sign: -1, scale: "linear", better: "up", reach: effectiveOf, reachName: "effective length" },
 };
 const quality = () => QUALITY[section().answered ? "accuracy" : "loss"];
 
