@@ -21,8 +21,9 @@ from rich.console import Console
 from torture.reports import undrawn
 
 from poscli.report import Report, build_report, terminal
-from poscli.report.answer import Answer, reads
+from poscli.report.answer import Answer
 from poscli.report.comparison import compared_with
+from poscli.report.told import reads
 from poscli.runs.schema import POSITION_COLUMNS, frame
 
 NOTHING = frame([], POSITION_COLUMNS)
@@ -149,7 +150,9 @@ def test_too_few_documents_are_not_noise(tmp_path: Path) -> None:
 def test_without_losses_of_documents_nothing_is_compared(tmp_path: Path) -> None:
     rows, _ = tables()
     (answer,) = agreed(built(tmp_path, rows), tmp_path)
+    assert ", alibi has the lowest loss: " in answer.text
     assert answer.text.endswith("] (not compared: the results of single documents are missing).")
+    assert answer.best == ("alibi", "rope", "t5")
 
 
 @pytest.mark.parametrize("status", ["oom", "unsupported"])
@@ -204,7 +207,7 @@ def test_every_corpus_has_its_own_answer(tmp_path: Path) -> None:
 
 
 def test_the_words_are_those_of_the_comparison_with_the_best(tmp_path: Path) -> None:
-    rows, units = tables({name: 1.36 + 0.004 * n for n, name in enumerate("abcdefgh")}, noise=0.008)
+    rows, units = tables({name: 1.36 + 0.02 * n for n, name in enumerate("abcdefgh")}, noise=0.008)
     report = built(tmp_path, rows, units)
     (answer,) = agreed(report, tmp_path)
     group = report.sections[0].group

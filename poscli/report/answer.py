@@ -6,16 +6,13 @@ It is computed once, for every protocol. The page, the terminal and report.md pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
-from poscli.drawing.text import listed, low_to_high, named, signed
-from poscli.evaluation.estimates import FEWEST_SEEDS, UPPER
+from poscli.drawing.text import listed, named, signed
 from poscli.report.accuracy import by_length, wrong_answers
 from poscli.report.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE
 from poscli.report.findings import solved_up_to
@@ -24,39 +21,19 @@ from poscli.report.page.measured import points
 from poscli.report.page.pairs import Losses, compared_with_one
 from poscli.report.pooling import ACCURACY, gain_protocol, headline, pool, the_train_length
 from poscli.report.sections import Group
-from poscli.report.summary import ROUNDING, is_answered, ratio_name
+from poscli.report.summary import is_answered, ratio_name
+from poscli.report.told import beyond, bracket, cost, reads, sure
 from poscli.report.trained import Trained, timing_note
 from poscli.report.verdicts import (
-    BREAKS,
-    DEGRADES,
-    GAIN_BPB,
-    HARM_BPB,
     HOLDS,
     MAY_USE_CONTEXT,
-    UNCLEAR,
     USES_CONTEXT,
     can_win,
     is_failure,
-    surely_gains,
-    surely_harms,
-    verdict,
 )
 
+QUESTION = "How sure is that?"
 NAMED = 3  # encodings that a sentence names before it counts the rest
-READS = {
-    USES_CONTEXT: "Yes",
-    MAY_USE_CONTEXT: "Perhaps, seeds are few",
-    HOLDS: "Not measurably",
-    DEGRADES: "No, it harms",
-    BREAKS: "No, it breaks the model",
-    UNCLEAR: "Unclear",
-}
-PAIRED = (
-    "differences are taken between runs of equal seeds on the same {items}, so one encoding can be better than another "
-    "although the intervals of the two overlap"
-)
-
-
 Form = tuple[str, str]  # the words before and after a number
 
 
@@ -182,8 +159,8 @@ def _window(group: Group) -> str:
 
 def _nothing(sentence: str, group: Group, summary: pd.DataFrame, facts: tuple[tuple[str, str], ...]) -> Answer:
     """The answer where no encoding can be called best."""
-    sure = _sure(group, None)
-    return Answer(((sentence, False),), (*facts, ("How sure is that?", sure)), sure)
+    basis = sure(group, told_apart=False)
+    return Answer(((sentence, False),), (*facts, (QUESTION, basis)), basis)
 
 
 def _answer(
@@ -203,14 +180,14 @@ def _answer(
     first, items = ends.rivals[0], items_of(group.rows)
     names = [str(name) for name in summary["encoding"]]
     standing = _standing(group, ends, names, first)
-    peers = _peers(ends, standing, first)
+    peers = _peers(ends, standing)
     alone = len(ends.rivals) == 1
     verb, unit = forms[2] if alone else forms[1] if len(peers) > 1 else forms[0]
     value = ends.numbers[first][0]
     beside = "" if len(names) == 1 else _beside(ends, standing, items)
     if alone and len(names) > 1:
         beside += f", the only one of {len(names)} encodings that can be ranked"
-    took = _cost(group, names, first, trained)
+    took = cost(group, names, first, trained)
     sentence = (
         (start, False),
         (named(first), True),
@@ -218,9 +195,10 @@ def _answer(
         (f"{value:.3f}", True),
         (f"{unit} {bracket(ends.numbers[first], items=items)}{beside}{took}.", False),
     )
-    sure, timing = _sure(group, standing), timing_note(group.rows["run_id"].unique(), trained) if took else ""
-    told = (*facts, ("How sure is that?", sure), *([("Do the times compare?", timing)] if timing else []))
-    return Answer(sentence, told, sure, () if alone else tuple(peers), timing)
+    basis = sure(group, told_apart=standing is not None and bool(standing.names(WORSE)))
+    timing = timing_note(group.rows["run_id"].unique(), trained) if took else ""
+    told = (*facts, (QUESTION, basis), *([("Do the times compare?", timing)] if timing else []))
+    return Answer(sentence, told, basis, () if alone else tuple(peers), timing)
 
 
 def _standing(group: Group, ends: _Ends, names: list[str], first: str) -> _Standing | None:
@@ -237,14 +215,13 @@ def _standing(group: Group, ends: _Ends, names: list[str], first: str) -> _Stand
     return _Standing(by_word, min(seeds, default=0))
 
 
-def _peers(ends: _Ends, standing: _Standing | None, first: str) -> list[str]:
+def _peers(ends: _Ends, standing: _Standing | None) -> list[str]:
     """The rivals that cannot be told from the first, itself included, in the order of the ranking.
 
-    Without a comparison they are those of equal numbers.
+    Without a comparison they are all rivals.
     """
     if standing is None:
-        value = ends.numbers[first][0]
-        return [name for name in ends.rivals if abs((ends.numbers[name][0] or 0.0) - (value or 0.0)) <= ROUNDING]
+        return ends.rivals
     return [name for name in ends.rivals if name not in standing.names(WORSE)]
 
 
@@ -280,18 +257,6 @@ def _all(names: list[str]) -> str:
     return named(names[0]) if len(names) == 1 else f"all {len(names)} others"
 
 
-def beyond(seeds: int, items: str) -> str:
-    """Beyond which noise a difference lies that so many pairs of runs show.
-
-    >>> beyond(3, "documents"), beyond(1, "documents")
-    ('beyond noise', 'beyond the noise of documents (one seed says nothing about other seeds)')
-    """
-    if seeds >= FEWEST_SEEDS:
-        return "beyond noise"
-    few = "one seed says nothing" if seeds == 1 else f"{seeds} seeds say little"
-    return f"beyond the noise of {items} ({few} about other seeds)"
-
-
 def _beats(numbers: Sequence[float | None], chance: float) -> bool:
     """Whether an accuracy is above chance: its interval, or, where that is not known, the accuracy."""
     value, low, _ = numbers
@@ -322,22 +287,6 @@ def _context(group: Group, protocol: str, name: str) -> tuple[str, str]:
     return question, f"{reads(gain, low, high, seeds=seeds)}: {bits} against its context cut to {length}."
 
 
-def reads(gain: float, low: float, high: float, *, seeds: int) -> str:
-    """Whether a model uses the longer context, from its gain and the ends of the gain's interval, in bits per byte.
-
-    >>> reads(-0.005, -0.008, -0.001, seeds=3)
-    'No, it harms a little (by less than 0.01)'
-    """
-    word = verdict(gain, low, high, seeds=seeds)
-    if word == HOLDS and surely_harms(high):
-        return f"No, it harms a little (by less than {HARM_BPB})"
-    if word == HOLDS and surely_gains(low):
-        return f"Hardly, it gains a little (less than {GAIN_BPB})"
-    if word == UNCLEAR and surely_harms(high):
-        return f"No, it harms (whether by {HARM_BPB} or more is open)"
-    return READS[word]
-
-
 def _still_work(group: Group, summary: pd.DataFrame) -> tuple[str, str]:
     """Which encodings still work in the longest window."""
     good = summary[summary["verdict"].isin([USES_CONTEXT, MAY_USE_CONTEXT, HOLDS])]["encoding"]
@@ -345,66 +294,3 @@ def _still_work(group: Group, summary: pd.DataFrame) -> tuple[str, str]:
     if good.empty:
         return question, f"None of {len(summary)}: the longer context harms, or nothing can be told."
     return question, f"{len(good)} of {len(summary)}: {listed([str(name) for name in good], 6)}."
-
-
-def _sure(group: Group, standing: _Standing | None) -> str:
-    """What intervals and words are based on."""
-    counts, items = set(group.rows.groupby("encoding")["seed"].nunique()), items_of(group.rows)
-    told = f"{low_to_high(counts)} seed{'s' * (counts != {1})}"
-    if max(counts) < FEWEST_SEEDS:
-        told = f"{told} each: intervals are over {items} only, and another seed may rank otherwise"
-    else:
-        basis = f"95 % intervals over seeds and {items}"
-        told = f"{told}: {basis}; words by paired permutation tests (Holm, p < 0.05)"
-    if standing is not None and standing.names(WORSE):
-        told += f"; {PAIRED.format(items=items)}"
-    return f"{told}."
-
-
-def _cost(group: Group, names: Sequence[str], first: str, trained: Mapping[str, Trained]) -> str:
-    """The training time of an encoding, and as a multiple of the shortest."""
-    runs = group.rows.drop_duplicates("run_id").groupby("encoding")["run_id"].agg(list).to_dict()
-    times = {name: [trained[run].seconds for run in runs[name] if run in trained] for name in names}
-    known = {name: [value for value in values if value > 0] for name, values in times.items()}
-    if not known[first]:
-        return ""
-    means = [student_of_logs(values)[0] for values in known.values() if values]
-    took, low, high = student_of_logs(known[first])
-    interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(too few seeds for an interval)"
-    ratio = took / min(means)
-    beside = f", {ratio:.2f} times as long as the fastest" if ratio > 1.005 else ", the fastest"
-    return f", for {seconds(took)} of training {interval}{beside if len(means) > 1 else ''}"
-
-
-def bracket(
-    numbers: Sequence[float | None], write: Callable[[float], str] = "{:.3f}".format, items: str = "documents"
-) -> str:
-    """The interval of [value, low, high] in square brackets, or why there is none."""
-    _, low, high = numbers
-    if low is None or high is None:
-        return f"(no interval: too few {items})"
-    return f"[{write(low)}, {write(high)}]"
-
-
-def student_of_logs(values: Sequence[float]) -> tuple[float, float, float]:
-    """The geometric mean of times of several seeds with its 95 % interval, Student's of their logarithms.
-
-    The ends are NaN for fewer than FEWEST_SEEDS. Times are positive, and an interval of their logarithms is, too.
-    """
-    logs = np.log(values)
-    mean = float(logs.mean())
-    if len(values) < FEWEST_SEEDS:
-        return math.exp(mean), math.nan, math.nan
-    reach = float(stdtrit(len(values) - 1, UPPER) * logs.std(ddof=1) / math.sqrt(len(values)))
-    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
-
-
-def seconds(value: float) -> str:
-    """A time in words: seconds below two minutes, then minutes, then hours.
-
-    >>> seconds(3.14159), seconds(45.2), seconds(170), seconds(600), seconds(9000)
-    ('3.1 s', '45 s', '2.8 min', '10 min', '2.5 h')
-    """
-    if abs(value) < 120:
-        return f"{value:.{1 if abs(value) < 10 else 0}f} s"
-    return f"{value / 60:.{0 if abs(value) >= 600 else 1}f} min" if abs(value) < 7200 else f"{value / 3600:.1f} h"
