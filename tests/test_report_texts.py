@@ -54,7 +54,7 @@ def test_pictures_draw_dollars_as_they_are_and_escape_what_the_font_lacks() -> N
 def test_the_encoding_none_is_not_read_as_a_word(tmp_path: Path) -> None:
     rows, positions = results({"none": (1.2, lambda _: 0.01), "rope": (1.3, lambda _: 0.0)})
     (section,) = build_report(rows, positions, tmp_path).sections
-    assert ', "none" predicts best: ' in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert ', "none" has the lowest loss: ' in (tmp_path / "report.md").read_text(encoding="utf-8")
     told = " ".join(picture.alt for picture in section.pictures)
     assert 'at once, "none" has the lowest perplexity' in told
     assert 'the window "none" needs' in told

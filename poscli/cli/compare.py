@@ -61,5 +61,6 @@ def compare(
     emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers, bits=bits)))
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
         items = "episodes" if of_answers else "documents"
-        note(f"{seeds} seed{'s' * (seeds != 1)}: intervals and tests are over {items} only, not over seeds")
+        said = "one seed says nothing" if seeds == 1 else f"{seeds} seeds say little"
+        note(f"{said} about other seeds: intervals and tests are over {items} only")
     end(tables)

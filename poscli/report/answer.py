@@ -35,6 +35,7 @@ from poscli.report.verdicts import (
 QUESTION = "How sure is that?"
 NAMED = 3  # encodings that a sentence names before it counts the rest
 Form = tuple[str, str]  # the words before and after a number
+Facts = tuple[tuple[str, str], ...]  # questions and answers
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ class Answer:
         return "".join(text for text, _ in self.sentence)
 
     @property
-    def paragraph(self) -> str:
-        """The sentence, what it is based on, and why times do not compare."""
-        return " ".join(filter(None, [self.text, self.sure, self.timing]))
+    def basis(self) -> str:
+        """What the sentence is based on, and why times do not compare."""
+        return " ".join(filter(None, [self.sure, self.timing]))
 
     def data(self) -> dict[str, Any]:
         """The answer for JSON."""
@@ -139,7 +140,7 @@ def _of_answers(group: Group, summary: pd.DataFrame, trained: Mapping[str, Train
     rivals = [name for name in fair if name in known and _beats(known[name], chance)]
     found = _Ends(known, sorted(rivals, key=lambda name: -(known[name][0] or 0.0)), losses)
     guess = f"{chance:.3f}, if it knows the task and not the text."
-    facts = (("How long may the window be?", solved_up_to(summary)),)
+    facts: Facts = (("How long may the window be?", solved_up_to(summary)),)
     facts += (("What does a guess get right?", guess),) if len(answered) else ()
     asked = f"n windows of {_window(group)}"
     if not rivals:

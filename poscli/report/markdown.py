@@ -85,7 +85,7 @@ def _section(section: Section, trained: Mapping[str, int]) -> dict[str, Any]:
     last = int(summary["max_length"].iloc[0])
     return {
         "title": section.group.title,
-        "answer": section.answer.paragraph,
+        "answer": f"{section.answer.text} {section.answer.basis}",
         "verdicts": verdicts_told(summary),
         "summary": markdown_table(summary_columns(summary)),
         "legend": legend(summary, headline(rows)),

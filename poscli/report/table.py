@@ -124,18 +124,22 @@ def short_bits(table: pd.DataFrame) -> str:
 
 
 def failures(summary: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Encodings that failed or were not tested: (encoding, verdict, reason).
-
-    Many encodings that are not trained share one line, with the reason of the first; summary.csv has all reasons.
-    """
+    """Encodings that failed or were not tested: (encoding, verdict, reason), folded as in `folded`."""
     failed = summary[(summary["reason"] != "") & summary["reason"].notna()]
-    guessing = failed[failed["verdict"] == NOT_TRAINED]
+    return folded(list(failed[["encoding", "verdict", "reason"]].itertuples(index=False, name=None)))
+
+
+def folded(lines: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Lines of (encoding, verdict, reason), of which many that are not trained share the first, with one reason.
+
+    summary.csv has the reasons of all.
+    """
+    guessing = [line for line in lines if line[1] == NOT_TRAINED]
     if len(guessing) <= NAMED:
-        return list(failed[["encoding", "verdict", "reason"]].itertuples(index=False, name=None))
-    names = [str(name) for name in guessing["encoding"]]
-    many = listed(names, NAMED), NOT_TRAINED, f"{len(names)} encodings; {names[0]}: {guessing['reason'].iloc[0]}"
-    others = failed[failed["verdict"] != NOT_TRAINED]
-    return [many, *others[["encoding", "verdict", "reason"]].itertuples(index=False, name=None)]
+        return list(lines)
+    names, (first, _, reason) = [name for name, _, _ in guessing], guessing[0]
+    many = listed(names, NAMED), NOT_TRAINED, f"{len(names)} encodings; {first}: {reason}"
+    return [many, *(line for line in lines if line[1] != NOT_TRAINED)]
 
 
 def gain_text(gain: float, low: float, high: float, *, wide: bool = True) -> str:

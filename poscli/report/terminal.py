@@ -21,7 +21,7 @@ from poscli.report.per_byte import is_per_byte, spec_of
 from poscli.report.pooling import LN2, headline, task_measures
 from poscli.report.sections import Report, Section, split
 from poscli.report.summary import ratio_name, summarize
-from poscli.report.table import Column, failures, gain_text, legend, short_bits, summary_columns
+from poscli.report.table import Column, failures, folded, gain_text, legend, short_bits, summary_columns
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
 from poscli.system.text import printable_line
 
@@ -50,10 +50,9 @@ def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool
     """Print new rows of `eval.csv`: a line per length, or, if `summed`, a line per encoding with its verdict."""
     if not summed:
         console.print(lengths_table(tables))
-        for name, reason in (item for rows in tables for item in untrained(rows).items()):
-            console.print(
-                Text(printable_line(f"{name}: {verdicts.NOT_TRAINED}: {reason}"), style=COLORS[verdicts.NOT_TRAINED])
-            )
+        guessing = [(name, verdicts.NOT_TRAINED, reason) for rows in tables for name, reason in untrained(rows).items()]
+        for name, word, reason in folded(guessing):
+            console.print(Text(printable_line(f"{name}: {word}: {reason}"), style=COLORS[word]))
         return
     for group in split(pd.concat(tables, ignore_index=True), frame([], POSITION_COLUMNS)):
         console.print(Text(group.title, style="bold"))
@@ -126,7 +125,7 @@ def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:
 
 def _show_section(section: Section, console: Console) -> None:
     console.print(Text(section.group.title, style="bold"))
-    console.print(Text(section.answer.paragraph, style="bold"))
+    console.print(Text.assemble((section.answer.text, "bold"), f" {section.answer.basis}"))
     console.print(Text(verdicts_told(section.summary)))
     console.print()
     without, table = _fitting(section.summary, console)
