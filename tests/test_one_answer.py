@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from fake_pages import fake_runs, task_tables
-from fake_results import LN2, results, units_of
+from fake_results import LN2, evaluated_run, results, units_of
 from rich.console import Console
 from torture.reports import undrawn
 
-from poscli.report import Report, build_report, terminal
+from poscli.report import Report, build_report, terminal, trained_runs
 from poscli.report.answer import Answer
 from poscli.report.comparison import compared_with
 from poscli.report.told import reads
@@ -361,3 +362,21 @@ def test_runs_on_other_machines_do_not_slow_each_other_down(tmp_path: Path) -> N
     runs = times(rows, {"alibi": 0, "rope": 0, "t5": 1000})
     apart = {run: replace(each, machine=each.config.encoding) for run, each in runs.items()}
     assert built(tmp_path, rows, units, runs=apart).sections[0].answer.timing == ""
+
+
+def test_a_pair_of_one_seed_within_noise_does_not_weaken_those_of_three(tmp_path: Path) -> None:
+    rows, units = tables({"alibi": 1.36, "rope": 1.80, "t5": 1.37}, noise=0.05)
+    kept = [table[(table["encoding"] != "t5") | (table["seed"] == 0)] for table in (rows, units)]
+    (answer,) = agreed(built(tmp_path, *kept), tmp_path)
+    assert "t5" in answer.text
+    assert "better than 1 of 2 others, beyond noise, within noise of " in answer.text
+
+
+def test_when_a_training_went_on_is_read_from_its_folder(tmp_path: Path) -> None:
+    rows, _ = tables({"alibi": 1.36}, seeds=(0,))
+    run = evaluated_run(tmp_path, 0, rows, NOTHING)
+    end = datetime.fromisoformat(run.status()["updated"]).timestamp()
+    (found,) = trained_runs(tmp_path).values()
+    assert found.span == (end - 1.0, end)  # the log says that training took a second
+    assert found.curve == ((9000, 1.0),)
+    assert found.training == run.id

@@ -64,7 +64,7 @@ def _span(run: Run, seconds: float) -> tuple[float, float] | None:
     if status["state"] not in ENDED or "updated" not in status:
         return None
     try:
-        end = calendar.timegm(time.strptime(status["updated"], "%Y-%m-%dT%H:%M:%SZ"))
+        end = calendar.timegm(time.strptime(str(status["updated"]), "%Y-%m-%dT%H:%M:%SZ"))
     except ValueError:
         return None
     return end - seconds, float(end)
