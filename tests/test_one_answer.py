@@ -365,7 +365,7 @@ def test_runs_on_other_machines_do_not_slow_each_other_down(tmp_path: Path) -> N
 
 
 def test_a_pair_of_one_seed_within_noise_does_not_weaken_those_of_three(tmp_path: Path) -> None:
-    rows, units = tables({"alibi": 1.36, "rope": 1.80, "t5": 1.37}, noise=0.05)
+    rows, units = tables({"alibi": 1.36, "rope": 1.80, "t5": 1.372}, noise=0.02)
     kept = [table[(table["encoding"] != "t5") | (table["seed"] == 0)] for table in (rows, units)]
     (answer,) = agreed(built(tmp_path, *kept), tmp_path)
     assert "t5" in answer.text
@@ -380,3 +380,15 @@ def test_when_a_training_went_on_is_read_from_its_folder(tmp_path: Path) -> None
     assert found.span == (end - 1.0, end)  # the log says that training took a second
     assert found.curve == ((9000, 1.0),)
     assert found.training == run.id
+
+
+def test_every_protocol_has_its_own_best(tmp_path: Path) -> None:
+    rows, units = tables()
+    harder = [0.2 * (table["encoding"].eq("alibi") & table["protocol"].eq("fixed")) for table in (rows, units)]
+    units, nll = units.assign(nll=units["nll"] + harder[1]), rows["nll"] + harder[0]
+    report = built(tmp_path, rows.assign(nll=nll, bpb=nll / LN2, ppl=np.exp(nll)), units)
+    (answer,) = agreed(report, tmp_path)
+    assert answer.best == ("alibi",)
+    fixed = report.sections[0].answers["fixed"]
+    assert fixed.best == ("rope",)
+    assert fixed.text.endswith("], better than all 2 others, beyond noise.")

@@ -16,9 +16,11 @@ from scipy import stats
 
 from poscli.config.run import RunConfig
 from poscli.report.accuracy import answered, placed
+from poscli.report.audit import audit
 from poscli.report.budget import budget_note
 from poscli.report.compared import compared
 from poscli.report.comparison import compared_with
+from poscli.report.findings import solved_up_to
 from poscli.report.guessing import untrained
 from poscli.report.key_tokens import on_key_tokens
 from poscli.report.known_limit import known_limit
@@ -261,18 +263,19 @@ def test_answers_are_told_with_their_shares_and_the_seeds_that_differ_most() -> 
         ("a", 0, 64, 0, 10), ("a", 1, 64, 0, 9), ("b", 0, 64, 0, 5), ("b", 1, 64, 0, 5),
         ("a", 0, 128, 0, 9), ("a", 0, 128, 50, 5), ("a", 1, 128, 0, 3), ("a", 1, 128, 50, 3),
         ("b", 0, 128, 0, 2), ("b", 0, 128, 50, 4), ("b", 1, 128, 0, 3), ("b", 1, 128, 50, 3),
+        *(("c", seed, *at, 8) for seed in (0, 1) for at in ((64, 0), (128, 0), (128, 50))),
     )  # fmt: skip
-    summary = named("a", "b").assign(effective=[1.0, 0.0])
+    summary = named("a", "b", "c").assign(effective=[1.0, 0.0, 0.0])
     found = answered(table, summary)
     cells = columns(found)
-    assert [cell.split()[0] for cell in cells["1x [95 %]"]] == ["0.950", "0.500"]
-    assert [cell.split()[0] for cell in cells["2x [95 %]"]] == ["0.500", "0.300"]
-    assert cells["seeds at 2x"] == ("0.300 to 0.700", "0.300 to 0.300")
-    assert cells["effective"] == ("1x (64)", "-")
+    assert [cell.split()[0] for cell in cells["1x [95 %]"]] == ["0.950", "0.500", "0.800"]
+    assert [cell.split()[0] for cell in cells["2x [95 %]"]] == ["0.500", "0.300", "0.800"]
+    assert cells["seeds at 2x"] == ("0.300 to 0.700", "0.300 to 0.300", "0.800 to 0.800")
+    assert cells["effective"] == ("1x (64)", "-", "-")
     assert found.answer == "Chance is 0.100. At 2x, seeds of a differ most (0.300 to 0.700)."
     where = placed(table, summary)
-    assert columns(where)["0 to 50 %"] == ("0.600", "0.250")
-    assert columns(where)["50 to 100 %"] == ("0.400", "0.350")
+    assert columns(where)["0 to 50 %"] == ("0.600", "0.250", "0.800")
+    assert columns(where)["50 to 100 %"] == ("0.400", "0.350", "0.800")
     assert where is not None
     assert where.answer == "Most for a, whose accuracy lies between 0.400 and 0.600."
 
@@ -299,7 +302,9 @@ def logs(rows: pd.DataFrame, **curves: Sequence[tuple[int, float]]) -> dict[str,
 def test_how_many_tokens_would_be_enough_is_a_line_in_their_logarithm() -> None:
     """The loss falls by 0.2 nats with every doubling of the tokens: 3.6 at 2,000, so 3.3 after 2^1.5 times as many."""
     rows = lost(["a"])
-    falling = tuple((tokens, 3.6 - 0.2 * math.log2(tokens / 2000)) for tokens in range(100, 2001, 100))
+    falling = tuple(
+        (tokens, 3.6 - 0.2 * math.log2(tokens / 2000) + (tokens < 1000)) for tokens in range(100, 2001, 100)
+    )  # only the second half counts
     fine = curve(5.0, 3.31, 3.29, 2.0)
     (note,) = budget_note(rows, summarize(rows), logs(rows, a=falling, fine=fine))
     assert note.startswith("Not trained: a saw 2000 tokens. ")
@@ -312,7 +317,7 @@ def test_how_many_tokens_would_be_enough_is_a_line_in_their_logarithm() -> None:
     [
         [3.5] * 20,
         [3.4 + 0.005 * n for n in range(20)],  # it rises
-        [3.5 + (0.1 if n % 2 else -0.1) - 0.001 * n for n in range(20)],  # it falls by less than its noise
+        [3.65 + 0.1 * (-1) ** n - 0.1 * math.log(n + 1) for n in range(20)],  # it falls by less than its noise
         [5.0 - 0.0001 * n for n in range(20)],  # too slowly
         [3.9, 3.8, 3.7],  # too few rows
     ],
@@ -361,3 +366,41 @@ def test_runs_of_one_training_are_counted_once() -> None:
     assert timed_together(["rope-1"], runs) == (0, 1)
     assert timed_together(["alibi-1"], runs) == (1, 1)  # beside a run of another section
     assert timed_together(["alibi-1"], runs | {"t5-1": replace(runs["t5-1"], span=None)}) == (0, 1)
+
+
+# ---- protocols, and how far a task is solved
+
+
+def test_what_a_protocol_flatters_is_the_fall_beyond_the_gain() -> None:
+    rows, _ = results({"a": (1.4, lambda octaves: 0.05 * octaves), "b": (1.5, lambda octaves: -0.1 * octaves)})
+    found = audit(rows, summarize(rows))
+    early = dict(zip(columns(found)["protocol"], columns(found)["early-token effect"], strict=True))
+    bits = f"{(0.12 - 0.12 / 16) / LN2:+.3f}"  # the invented losses fall by so much under nonoverlapping
+    assert early == {"nonoverlapping": f"{bits} ({bits} to {bits})"} | dict.fromkeys(
+        ("sliding", "fixed"), "0.000 (0.000 to 0.000)"
+    )
+
+
+@pytest.mark.parametrize(("apart", "swapped"), [(0.005, False), (0.015, True)])
+def test_encodings_change_places_only_if_both_differences_matter(apart: float, swapped: bool) -> None:
+    """Under sliding, a is better by 0.1 bits; under nonoverlapping, b is better by so little or so much."""
+    rows, _ = results({"a": (1.4, lambda _: 0.0), "b": (1.4 + 0.1 * LN2, lambda _: 0.0)})
+    moved = rows["encoding"].eq("b") & rows["protocol"].eq("nonoverlapping")
+    found = audit(rows.assign(bpb=rows["bpb"].where(~moved, rows["bpb"] - 0.1 - apart)), summarize(rows))
+    assert found is not None
+    assert found.answer.startswith("Yes: under nonoverlapping, other than under sliding" if swapped else "No: ")
+
+
+def test_a_task_is_solved_up_to_the_last_length_before_the_first_failure() -> None:
+    """Nine in ten are enough, also as a mean of seeds that floats round down; a later success does not count."""
+    names = ("a", "b", "c")
+    rows, _ = results({name: (1.4, lambda _: 0.0) for name in names}, seeds=(0, 1, 2))
+    shares = {"a": (0.9, 0.95, 0.89, 1.0, 1.0), "b": (0.9, 0.5, 1.0, 1.0, 1.0), "c": (0.89, 1.0, 1.0, 1.0, 1.0)}
+    at = dict(zip((1, 2, 4, 8, 16), range(5), strict=True))
+    keys = zip(rows["encoding"], rows["ratio"], rows["seed"], strict=True)
+    accuracy = [shares[name][at[int(ratio)]] + 0.05 * (seed - 1) * (ratio < 4) for name, ratio, seed in keys]
+    summary = summarize(rows.assign(accuracy=accuracy))
+    assert summary.set_index("encoding")["effective"].to_dict() == {"a": 2.0, "b": 1.0, "c": 0.0}
+    assert solved_up_to(summary) == (
+        "At least 90 % of the answers are right with a up to 2x, b at 1x only; c at no length."
+    )
