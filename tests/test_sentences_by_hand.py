@@ -28,7 +28,7 @@ from poscli.report.over_seeds import Units, with_intervals
 from poscli.report.pooling import pool
 from poscli.report.recalled import recalled
 from poscli.report.spread import spread
-from poscli.report.summary import summarize
+from poscli.report.summary import safe_ratio, summarize
 from poscli.report.table import failures
 from poscli.report.trained import Trained
 from poscli.report.verdicts import NOT_TRAINED
@@ -404,3 +404,13 @@ def test_a_task_is_solved_up_to_the_last_length_before_the_first_failure() -> No
     assert solved_up_to(summary) == (
         "At least 90 % of the answers are right with a up to 2x, b at 1x only; c at no length."
     )
+
+
+@pytest.mark.parametrize(
+    ("lows", "safe"), [([0.0, -0.009], 4.0), ([0.0, -0.01], 2.0), ([-0.02, 0.1], 1.0), ([0.0, math.nan], 2.0)]
+)
+def test_a_length_is_safe_if_the_lower_end_of_the_gain_excludes_harm(lows: list[float], safe: float) -> None:
+    points = pd.DataFrame({"ratio": [2.0, 4.0], "gain_low": lows, "gain_high": 0.5, "seeds": 3, "failed": 0})
+    assert safe_ratio(points) == safe
+    assert safe_ratio(points.assign(failed=[0, 1])) == min(safe, 2.0)
+    assert math.isnan(safe_ratio(points.assign(seeds=2)))
