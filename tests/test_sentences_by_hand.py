@@ -30,7 +30,7 @@ from poscli.report.recalled import recalled
 from poscli.report.spread import spread
 from poscli.report.summary import safe_ratio, summarize
 from poscli.report.table import failures
-from poscli.report.trained import Trained
+from poscli.report.trained import Trained, timed_together
 from poscli.report.verdicts import NOT_TRAINED
 from poscli.report.why import used_window
 from poscli.runs.details import DETAILS
@@ -356,8 +356,6 @@ def test_other_failures_keep_their_own_lines() -> None:
 
 def test_runs_of_one_training_are_counted_once() -> None:
     """A run that was evaluated under several encodings was trained once, and not beside itself."""
-    from poscli.report.trained import timed_together
-
     each = Trained(RunConfig(encoding="rope"), {}, training="rope-1", machine="m", span=(0.0, 50.0))
     runs = {"rope-1": each, "rope-1.as.yarn": each, "alibi-1": replace(each, training="alibi-1", span=(60.0, 90.0))}
     assert timed_together(runs, runs) == (0, 2)
