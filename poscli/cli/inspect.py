@@ -20,7 +20,7 @@ Encodings = Annotated[
     list[str] | None,
     typer.Argument(
         help="Encoding specs: rope, 'rope|none', or your own path/to/file.py:Class; several are drawn side by side, on "
-        "the same axes.",
+        "the same axes, six to a sheet.",
         autocompletion=complete.encodings,
     ),
 ]
@@ -53,7 +53,7 @@ def inspect(
     """Show what an encoding does: tables, angles, biases, attention by distance, and its measured properties."""
     import torch
 
-    from poscli.inspect.session import folder_of, groups_of, inspect_groups, write_sheet
+    from poscli.inspect.session import folder_of, groups_of, inspect_groups, write_sheets
     from poscli.inspect.show import show
     from poscli.system.files import check_folder
 
@@ -66,7 +66,7 @@ def inspect(
         return
     groups = groups_of(enc or [], run or [], out_ / "runs", settings)
     inspected = inspect_groups(groups, settings)
-    files = write_sheet(inspected, to or folder_of(groups, out_))
+    files = write_sheets(inspected, to or folder_of(groups, out_))
     document = {"inspected": [each.record() for each in inspected], "files": [str(path) for path in files]}
     emit(json_, document, lambda: show(inspected, out()))
     for path in files:

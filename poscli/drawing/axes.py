@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -69,7 +69,7 @@ def signed_axis(axes: Axes, low: float, high: float) -> str:
     _round_ticks(axes, even=not squeezed)
     axes.axhspan(0, top, color=POSITIVE_TINT, zorder=0, linewidth=0)
     axes.axhline(0, color=INK, linewidth=1.1, zorder=3)
-    return ", log scale below" if squeezed else ""
+    return f", logarithmic below {-top:.2g}" if squeezed else ""
 
 
 def mark_training(axes: Axes, train_length: int, at: float = 1.0) -> None:
@@ -129,8 +129,23 @@ def log_ticks(axes: Axes) -> None:
             ticks = inside
             break
     axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
-    axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:g}" if tick < 1e5 else f"{tick:.0e}" for tick in ticks]))
+    axes.yaxis.set_major_formatter(FixedFormatter(tick_texts(ticks)))
     axes.yaxis.set_minor_locator(NullLocator())
+
+
+def tick_texts(ticks: Iterable[float]) -> list[str]:
+    """The ticks as plain numbers, from 100,000 on with an exponent, with as many digits as tell all of them apart.
+
+    >>> tick_texts([1, 1.5, 20]), tick_texts([1e5, 1.5e5, 1e6]), tick_texts([1234567.25, 1234567.5])
+    (['1', '1.5', '20'], ['1.0e+05', '1.5e+05', '1.0e+06'], ['1.23456725e+06', '1.23456750e+06'])
+    """
+    values = list(ticks)
+    texts: list[str] = []
+    for more in range(12):
+        texts = [f"{tick:.{6 + more}g}" if abs(tick) < 1e5 else f"{tick:.{more}e}" for tick in values]
+        if len(set(texts)) == len(values):
+            break
+    return texts
 
 
 def _round_ticks(axes: Axes, *, even: bool) -> None:

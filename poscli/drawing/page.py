@@ -36,6 +36,8 @@ STRIP_ROW = 0.2  # inches, height of one row in the strip of failures
 DOTS_PER_INCH = 160
 POINTS_PER_INCH = 72
 MAX_LABEL_CHARACTERS = 36
+NAME_CHARACTERS = 24  # of a name, that no label cuts: all registered encodings have shorter ones
+LONGEST_LABEL = 72  # characters; the axes make room for them
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Page:
 
     def _make_room(self, texts: Sequence[str]) -> None:
         """Narrow the axes until the longest label fits on the page."""
-        widest = self._width([clip(text) for text in texts], self.size)
+        widest = self._width([clip(text, LONGEST_LABEL) for text in texts], self.size)
         width = WIDTH - LEFT - widest - 0.5
         for axes in filter(None, (self.axes, self.strip)):
             box = axes.get_position()
@@ -157,7 +159,7 @@ class Page:
         slack = self.gap / 2 if outside else 0.0  # only below, because the heading stands above
         for end, at, y in zip(ends, wanted, place_labels(wanted, self.gap, low - slack, high - slack / 2), strict=True):
             label = self.axes.annotate(
-                clip(end.text),
+                clip(end.text, LONGEST_LABEL),
                 (end.x, end.y),
                 xytext=(26 if outside else 7, (y - at) * POINTS_PER_INCH),
                 textcoords="offset points",
@@ -186,7 +188,7 @@ class Page:
             )
             beside = blended_transform_factory(self.strip.transAxes, self.strip.transData)
             self.strip.annotate(
-                clip(failure.text),
+                clip(failure.text, LONGEST_LABEL),
                 (1, row),
                 xycoords=beside,
                 xytext=(12, 0),
@@ -211,7 +213,7 @@ def failure_rows(failed: Mapping[tuple[str, tuple[int, ...]], Sequence[str]], st
 def _failure_text(who: Sequence[str], cause: str) -> str:
     """The encodings and the cause, short enough for the margin."""
     if len(who) == 1:
-        return f"{clip(who[0], max(8, MAX_LABEL_CHARACTERS - len(cause) - 2))}: {cause}"
+        return f"{clip(who[0], max(NAME_CHARACTERS, MAX_LABEL_CHARACTERS - len(cause) - 2))}: {cause}"
     text = f"{listed(who)}: {cause}"
     return text if len(text) <= MAX_LABEL_CHARACTERS else f"{len(who)} encodings: {cause}"
 
@@ -257,11 +259,11 @@ def clip(text: str, longest: int = MAX_LABEL_CHARACTERS) -> str:
 def clip_name(label: str, name: str) -> str:
     """Shorten the name that a label begins with until the label fits; the numbers behind the name stay whole.
 
-    >>> clip_name("sink(2)+window(5)+rope 29.1 (7.29x), not trained", "sink(2)+window(5)+rope")
-    'sink…+rope 29.1 (7.29x), not trained'
+    >>> clip_name("sink(2)+window(5)+kerple-log 29.1 (7.29x), not trained", "sink(2)+window(5)+kerple-log")
+    'sink(2)+win…)+kerple-log 29.1 (7.29x), not trained'
     """
     rest = label.removeprefix(name)
-    return clip(name, max(8, MAX_LABEL_CHARACTERS - len(rest))) + rest
+    return clip(name, max(NAME_CHARACTERS, MAX_LABEL_CHARACTERS - len(rest))) + rest
 
 
 def _leader(style: Style) -> dict[str, object]:

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-# The palette of Okabe and Ito, which readers with any colour blindness can tell apart. Its light colours are darkened
-# until a label in them can be read on white; wine, grey and brown replace its yellow, which cannot be made readable.
+# The first five are of the palette of Okabe and Ito, which readers with any colour blindness can tell apart. With the
+# others, any two are at least 18 apart in CIEDE2000, on light paper and, made readable, on dark. None is grey: that is
+# the colour of all that is not in colour.
 PALETTE = (
-    "#0072B2", "#D55E00", "#009E73", "#AA4499", "#000000", "#B07800", "#3592C4", "#882255", "#777777", "#7A4B1E",
+    "#0072B2", "#D55E00", "#009E73", "#AA4499", "#000000", "#A68542", "#4242A6", "#F20051", "#558000", "#802A19",
 )  # fmt: skip
-DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (7, 1.6, 1.4, 1.6)), (0, (3, 1.2, 1, 1.2, 1, 1.2)))
+DASHES = (
+    "-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (7, 1.6, 1.4, 1.6)), (0, (3, 1.2, 1, 1.2, 1, 1.2)),
+    (0, (12, 2.4)), (0, (1.2, 3.6)), (0, (10, 1.6, 1.4, 1.6, 1.4, 1.6)),
+)  # fmt: skip
 MARKERS = tuple(product((True, False), "os^Dv"))  # (filled, shape); the shape x marks failures
 
 INK, QUIET, FAINT = "#1a1a1a", "#6e6e6e", "#b8b8b8"  # text; secondary text; frames and background lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -80,23 +81,43 @@ def groups_of(specs: Sequence[str], ids: Sequence[str], runs: Path, settings: In
             if spec not in encodings:
                 trained = " and ".join(f"{group.name} is {group.subjects[0].spec}" for group in groups)
                 raise UsageError(f"{spec} is not what --run was trained with: {trained}; leave {spec} out")
-    columns = sum(len(group.subjects) for group in groups)
-    if columns > MOST_COLUMNS and len(groups) > 1:
-        raise UsageError(
-            f"{len(groups)} encodings have {columns} kinds of layers; at most {MOST_COLUMNS} fit side by side"
-        )
     return groups
 
 
 def inspect_groups(groups: Sequence[Group], settings: InspectSettings) -> list[Inspected]:
-    """The numbers of all subjects; those of a run with too many kinds of layers are the evenly spaced ones."""
+    """The numbers of all subjects; those of a spec with too many kinds of layers are the evenly spaced ones."""
     subjects, sheets = [], []
     for group in groups:
         properties = group.properties(settings.seed) if settings.properties else None
-        chosen = _evenly(group.subjects) if len(groups) == 1 else group.subjects
+        chosen = _evenly(group.subjects)
         subjects += chosen
         sheets += [properties] * len(chosen)
     return inspect(subjects, sheets)
+
+
+def write_sheets(inspected: Sequence[Inspected], folder: Path) -> list[Path]:
+    """Draw all views, as PNG and as SVG, on as many sheets as the subjects need; returns the files.
+
+    The layers of one spec or run stay on one sheet. A single sheet is `sheet.png`, several are `sheet-1.png` and so on.
+    """
+    sheets: list[list[Inspected]] = [[]]
+    for _, same in groupby(inspected, key=lambda each: _owner(each.subject)):
+        layers = list(same)
+        if len(sheets[-1]) + len(layers) > MOST_COLUMNS:
+            sheets.append([])
+        sheets[-1] += layers
+    if len(sheets) == 1:
+        return write_sheet(inspected, folder)
+    files = []
+    for n, part in enumerate(sheets, 1):
+        png, svg = (f"{Path(name).stem}-{n}{Path(name).suffix}" for name in (PNG, SVG))
+        files += write_sheet(part, folder, png, svg)
+    return files
+
+
+def _owner(subject: Subject) -> tuple[str, str]:
+    """The spec and, of a trained one, the run: what one group of layers has in common."""
+    return subject.spec, subject.trained.run.id if subject.trained else ""
 
 
 def write_sheet(inspected: Sequence[Inspected], folder: Path, png: str = PNG, svg: str = SVG) -> list[Path]:

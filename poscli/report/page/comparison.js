@@ -100,7 +100,7 @@ function binsPart(id, title, caption, bins, merit, kind) {
   return familyCharts(id, title, `${caption} ${seeds}`, {
     points: (n) => pointsOf(bins.map((bin) => seedwise(bin.values, n, merit)), (k) => middle(bins[k])).filter((point) => point !== null),
     kind: rebased() ? "signed" : kind, tick: rebased() || kind === "signed" ? signedTick : tickText, zero: rebased() || kind === "signed",
-    x: { values, names: values.map(counted), train: section().trainLength, label: id === "recall" ? "distance back, tokens" : "position in the window" },
+    x: { values, names: values.map((value) => counted(value)), train: section().trainLength, label: id === "recall" ? "distance back, tokens" : "position in the window" },
   });
 }
 

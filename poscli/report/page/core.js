@@ -64,23 +64,30 @@ function signed(value) {
   return (value > 0 ? "+" : MINUS) + Math.abs(value).toFixed(Math.abs(value) < 1 ? 3 : 2);
 }
 
-/** A number on an axis, without zeros at its end; `sign` writes a plus. */
-function tickText(value, sign = false) {
-  const text = Math.abs(value) >= 1e5 ? value.toExponential(0) : String(Number(value.toPrecision(3)));
-  return (sign && value > 0 ? "+" : "") + text.replace("-", MINUS);
+/** A number on an axis, without zeros at its end, with `more` digits than three; `sign` writes a plus. */
+function tickText(value, more = 0, sign = false) {
+  const text = Math.abs(value) >= 1e5 ? value.toExponential(more) : String(Number(value.toPrecision(3 + more)));
+  return (sign && value > 0 ? "+" : "") + text.replaceAll("-", MINUS);
 }
 
-const signedTick = (value) => tickText(value, true);
+const signedTick = (value, more = 0) => tickText(value, more, true);
 
-const times = (value) => (value === null ? "" : `${value >= 100 ? value.toFixed(0) : value.toFixed(2)}x`);
+/** The texts of ticks, with as many digits as tell all of them apart. */
+function tickNames(values, write) {
+  const texts = (more) => values.map((value) => write(value, more));
+  let more = 0;
+  while (more < 12 && new Set(texts(more)).size < values.length) more += 1;
+  return texts(more);
+}
 
-/** A time in words, as in the answer. */
-function seconds(value) {
+const times = (value, more = 0) => (value === null ? "" : `${value.toFixed((value >= 100 ? 0 : 2) + more)}x`);
+
+/** A time in words, as in the answer, with `more` decimals than there. */
+function seconds(value, more = 0) {
   if (value === null) return "";
   const size = Math.abs(value);
-  if (size < 0.1) return `${(value * 1000).toFixed(0)} ms`.replace("-", MINUS);
-  if (size < 120) return `${value.toFixed(size < 10 ? 1 : 0)} s`.replace("-", MINUS);
-  return (size < 7200 ? `${(value / 60).toFixed(size < 600 ? 1 : 0)} min` : `${(value / 3600).toFixed(1)} h`).replace("-", MINUS);
+  const [number, digits, unit] = size < 0.1 ? [value * 1000, 0, "ms"] : size < 120 ? [value, size < 10 ? 1 : 0, "s"] : size < 7200 ? [value / 60, size < 600 ? 1 : 0, "min"] : [value / 3600, 1, "h"];
+  return `${number.toFixed(digits + more)} ${unit}`.replace("-", MINUS);
 }
 
 /** A multiple of the training length. */
@@ -89,11 +96,21 @@ const multiple = (value) => `${Number(value.toPrecision(3))}x`;
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 /** A whole number with commas. */
-const counted = (value) => value.toLocaleString("en-US").replace("-", MINUS);
+const counted = (value, more = 0) => value.toLocaleString("en-US", { maximumFractionDigits: 3 + more }).replace("-", MINUS);
 
 /** The colour of an encoding. */
 const colorOf = (n) => `var(--c${encodings()[n].color})`;
 const dashOf = (n) => DATA.dashes[encodings()[n].dash] || undefined;
+
+// Outlines of marks, a dash for a dash, so that encodings of one colour differ where they are single points.
+const OUTLINES = ["", "M-1-1H1V1H-1Z", "M0-1.3L1.3 0L0 1.3L-1.3 0Z", "M0-1.2L1.2 1H-1.2Z", "M0 1.2L1.2-1H-1.2Z", "M-1.2 0L1-1.2V1.2Z", "M1.2 0L-1-1.2V1.2Z", "M-.45-1.2H.45V-.45H1.2V.45H.45V1.2H-.45V.45H-1.2V-.45H-.45Z"];
+
+/** The mark of an encoding at a point, about as large as a circle of this radius. */
+function pointMark(n, x, y, r, attributes) {
+  const outline = OUTLINES[encodings()[n].dash % OUTLINES.length];
+  if (!outline) return draw("circle", { class: "point", cx: x, cy: y, r, ...attributes });
+  return draw("path", { class: "point", d: outline, transform: `translate(${x} ${y}) scale(${r})`, "vector-effect": "non-scaling-stroke", ...attributes });
+}
 
 /** Tell a screen reader what has changed. */
 function say(text) {

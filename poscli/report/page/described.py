@@ -67,11 +67,12 @@ class Look:
 def looks(families: Mapping[str, str], styles: Mapping[str, Style]) -> dict[str, Look]:
     """The look of every encoding: that of its style; in the background of the styles, the colour used least so far.
 
-    First come colours that no other member of the family has, because they share a chart. `families` maps encodings
-    to their families.
+    First come colours that no other member of the family has, because they share a chart. No two encodings share both
+    colour and dash, as long as there are pairs of them. `families` maps encodings to their families.
     """
     strong = {name: PALETTE.index(style.color) for name, style in styles.items() if style.strong}
     used = Counter(strong.values())
+    pairs: Counter[tuple[int, int]] = Counter((color, _dash(styles[name])) for name, color in strong.items())
     found: dict[str, Look] = {}
     for family in dict.fromkeys(families.values()):
         members = [name for name in families if families[name] == family]
@@ -81,7 +82,9 @@ def looks(families: Mapping[str, str], styles: Mapping[str, Style]) -> dict[str,
                 found[name] = Look(strong[name], _dash(styles[name]), True)
                 continue
             color = min(range(len(PALETTE)), key=lambda n: (taken[n], used[n], n))
-            found[name] = Look(color, taken[color] % len(DASHES), False)
+            dash = min(range(len(DASHES)), key=lambda n, color=color: (pairs[color, n], n))
+            pairs[color, dash] += 1
+            found[name] = Look(color, dash, False)
             taken[color] += 1
             used[color] += 1
     return found

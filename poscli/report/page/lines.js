@@ -1,17 +1,19 @@
 // Charts of lines: one line per encoding over a logarithmic axis of lengths, with bands for intervals.
 
 const SMALLEST = 0.01; // differences below are drawn on a linear part of the signed axis
+const NEAR = 10; // times SMALLEST, up to which a signed axis is linear throughout
 const WIDE = 2.5; // largest over smallest value from which an axis is logarithmic
 const charts = []; // of the page as it is drawn now: {highlight(n or null)}
 
-/** A scale from values to pixels: {at, ticks}. `kind` is log (linear for values that are close), linear or signed
- * (logarithmic on both sides of zero). */
+/** A scale from values to pixels: {at, ticks, name}. `kind` is log (linear for values that are close), linear or signed
+ * (logarithmic on both sides of zero; linear for small values). `name` says what is not linear, for the axis. */
 function scale(kind, values, from, to) {
   const known = values.filter((value) => value !== null && Number.isFinite(value) && ((kind !== "log" && kind !== "octaves") || value > 0));
   let low = Math.min(...known);
   let high = Math.max(...known);
   if (kind === "log" && high < WIDE * low) kind = "linear";
   if (kind === "signed") [low, high] = [Math.min(low, -SMALLEST), Math.max(high, SMALLEST)];
+  if (kind === "signed" && Math.max(-low, high) <= NEAR * SMALLEST) kind = "linear";
   const bend = {
     log: Math.log,
     octaves: Math.log,
@@ -27,7 +29,8 @@ function scale(kind, values, from, to) {
   const inside = (value) => bend(value) >= start && bend(value) <= end;
   const sparse = (ticks) => thinned(ticks.filter(inside), at);
   const ticks = sparse(ticksOf(kind, low, high));
-  return { at, ticks: ticks.length > 1 ? ticks : sparse(ticksOf("linear", low, high)) }; // of values that are close
+  const name = { log: "logarithmic scale", octaves: "logarithmic scale", linear: "", signed: `logarithmic beyond \u00b1${SMALLEST}` }[kind];
+  return { at, name, ticks: ticks.length > 1 ? ticks : sparse(ticksOf("linear", low, high)) }; // of values that are close
 }
 
 function ticksOf(kind, low, high) {
@@ -87,8 +90,8 @@ function lineChart(box, chart) {
   const width = Math.max(240, box.clientWidth || 320);
   const height = chart.height;
   const names = chart.members.map((n) => encodings()[n].name);
-  const longest = Math.min(22, Math.max(0, ...names.map((name) => name.length)));
-  const margin = { left: 44, right: Math.min(width * 0.42, 18 + longest * 6.6), top: 8, bottom: 34 };
+  const longest = Math.min(LONGEST, Math.max(0, ...names.map((name) => name.length)));
+  const margin = { left: 44, right: Math.min(width * 0.55, 18 + longest * 6.9), top: 20, bottom: 34 };
   const all = everyEncoding().map((n) => chart.points(n));
   const flat = all.flat().filter((point) => point !== null);
   const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": chart.title });
@@ -122,21 +125,24 @@ function lineChart(box, chart) {
 
 function axes(picture, chart, { x, y, right, height, margin }) {
   const bottom = height - margin.bottom;
-  for (const tick of y.ticks) {
+  const names = tickNames(y.ticks, chart.tick);
+  for (const [n, tick] of y.ticks.entries()) {
     const level = y.at(tick);
     const zero = tick === 0 && chart.zero;
     picture.append(draw("line", { class: zero ? "zero" : "grid", x1: margin.left, x2: right, y1: level, y2: level }));
-    picture.append(draw("text", { class: "tick", x: margin.left - 6, y: level + 4, "text-anchor": "end" }, chart.tick(tick)));
+    picture.append(draw("text", { class: "tick", x: margin.left - 6, y: level + 4, "text-anchor": "end" }, names[n]));
   }
   for (const level of chart.levels || []) {
     const at = y.at(level.at);
     picture.append(draw("line", { class: "level", x1: margin.left, x2: right, y1: at, y2: at }));
     picture.append(draw("text", { class: "tick", x: margin.left + 4, y: at + (level.below ? 12 : -3) }, `${level.text}, ${tickText(level.at)}`));
   }
+  if (y.name) picture.append(draw("text", { class: "axis scale", x: margin.left, y: margin.top - 8 }, y.name));
   let free = -Infinity;
   chart.x.values.forEach((value, n) => {
-    if (x(value) < free) return;
-    free = x(value) + 10 + 6.4 * chart.x.names[n].length;
+    const half = 3.2 * chart.x.names[n].length;
+    if (x(value) - half < free) return;
+    free = x(value) + half + 10;
     picture.append(draw("text", { class: "tick", x: x(value), y: bottom + 15, "text-anchor": "middle" }, chart.x.names[n]));
   });
   const train = x(chart.x.train);
@@ -150,7 +156,7 @@ function coloured(picture, n, points, x, y, banded) {
   if (banded) line.append(draw("path", { class: "band", fill: colorOf(n), d: bandOf(points, x, y) }));
   line.append(draw("path", { class: "stroke", stroke: colorOf(n), "stroke-dasharray": dashOf(n), d: pathOf(points, x, y) }));
   for (const point of points.length <= 8 ? points : [])
-    if (point !== null) line.append(draw("circle", { cx: x(point.x), cy: y(point.v), r: 2.4, fill: colorOf(n) }));
+    if (point !== null) line.append(pointMark(n, x(point.x), y(point.v), 2.6, { fill: colorOf(n) }));
   picture.append(line);
   return line;
 }
@@ -168,7 +174,8 @@ function hotLine(n, points, x, y, chart) {
   return parts;
 }
 
-const clipped = (name, most = 22) => (name.length > most ? `${name.slice(0, most - 1)}\u2026` : name);
+const LONGEST = 24; // characters of a name in a chart; no registered encoding has a longer one
+const clipped = (name, most = LONGEST) => (name.length > most ? `${name.slice(0, most - 1)}\u2026` : name);
 
 /** Names at the ends of the coloured lines, moved apart so that none covers another. */
 function endLabels(picture, chart, all, { x, y, right, top, bottom }) {

@@ -3,7 +3,7 @@
 /** The costs that can be on the horizontal axis: those measured per seed, then parameters. */
 function costs() {
   const measured = section().costs.map((cost) => ({ title: cost.title, of: (n) => costOf(cost, n), write: rebased() ? times : seconds }));
-  const write = (value) => (rebased() ? (value > 0 ? "+" : "") : "") + counted(value);
+  const write = (value, more = 0) => (rebased() && value > 0 ? "+" : "") + counted(value, more);
   return [...measured, { title: "parameters", of: parametersOf, write, linear: true }];
 }
 
@@ -70,7 +70,7 @@ function choiceButton(text, chosen, act) {
 function drawPareto(box, cost, found, front, end) {
   const width = Math.max(260, box.clientWidth || 320);
   const height = Math.round(Math.min(430, Math.max(280, width * 0.62)));
-  const margin = { left: 52, right: 16, top: 26, bottom: 38 };
+  const margin = { left: 52, right: 16, top: 36, bottom: 38 };
   const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${capital(quality().name)} at ${end} against ${cost.title}` });
   const ends = (p) => [p.v, p.low ?? p.v, p.high ?? p.v];
   const losses = found.flatMap((point) => ends(point.y));
@@ -82,17 +82,18 @@ function drawPareto(box, cost, found, front, end) {
   const x = scale(cost.linear ? "linear" : "octaves", prices, margin.left, right);
   const unit = quality().unit() && `,${quality().unit()}`;
   const label = `${quality().name} at ${end}${rebased() ? " minus that of the base" : ""}${unit}`;
-  const chart = { x: { values: x.ticks, names: x.ticks.map(cost.write), label: cost.title, train: NaN }, tick: rebased() ? signedTick : tickText, zero: rebased() };
+  const chart = { x: { values: x.ticks, names: tickNames(x.ticks, cost.write), label: cost.title + (x.name && `, ${x.name}`), train: NaN }, tick: rebased() ? signedTick : tickText, zero: rebased() };
   axes(picture, chart, { x: x.at, y, width, right, height, margin });
   picture.append(draw("text", { class: "axis", x: margin.left, y: 12 }, label));
   const step = front.map((point, n) => (n ? `H${x.at(point.x.v)}V${y.at(point.y.v)}` : `M${x.at(point.x.v)} ${y.at(point.y.v)}`)).join("");
   picture.append(draw("path", { class: "front", d: step }));
   const marks = new Map();
   for (const point of [...front, ...found.filter((each) => !each.front)].reverse()) marks.set(point.n, mark(picture, point, x.at, y.at, cost, [margin.left, right]));
-  paretoLabels(picture, found, x.at, y.at, width);
+  box.replaceChildren(picture);
+  const unnamed = paretoLabels(picture, found, x.at, y.at, width);
+  if (unnamed) byId("pareto-caption").textContent += ` Without a name, for want of room: ${unnamed} of ${found.length}; point at a mark to see it.`;
   const top = draw("g", { class: "top" });
   picture.append(top);
-  box.replaceChildren(picture);
   charts.push({
     highlight: (n) => {
       picture.classList.toggle("dim", n !== null);
@@ -115,7 +116,7 @@ function mark(picture, point, x, y, cost, [left, right]) {
     const low = cost.linear || point.x.low > 0 ? inside(x(point.x.low)) : left;
     group.append(draw("line", { stroke: color, x1: low, x2: inside(x(point.x.high)), y1: py, y2: py }));
   }
-  group.append(draw("circle", { cx: px, cy: py, r: point.front ? 6 : 4, fill: point.front ? color : "var(--paper)", stroke: color }));
+  group.append(pointMark(point.n, px, py, point.front ? 6 : 4, { fill: point.front ? color : "var(--paper)", stroke: color }));
   group.append(draw("title", {}, `${encodings()[point.n].name}: ${quality().name} ${spoken(point.y, rebased() ? signed : quality().write)}${quality().unit()}; ${spoken(point.x, cost.write)}`));
   picture.append(group);
   return group;
@@ -128,31 +129,33 @@ function paretoLabel(point, px, py, width, { left = false, below = false } = {})
   return draw("text", { class: "end", "data-enc": point.n, x: px + (side ? -9 : 9), y: py + (below ? 15 : -6), "text-anchor": side ? "end" : "start", fill: inColour(point) ? colorOf(point.n) : "var(--quiet)" }, name);
 }
 
-/** The room that a label takes. */
-function roomOf(label) {
-  const wide = label.textContent.length * 6.4;
-  const start = Number(label.getAttribute("x")) - (label.getAttribute("text-anchor") === "end" ? wide : 0);
-  return { left: start, right: start + wide, y: Number(label.getAttribute("y")) };
-}
+/** Whether two boxes of drawn elements share any room. */
+const meet = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
 
 const PLACES = [{}, { below: true }, { left: true }, { left: true, below: true }];
 
 const inColour = (point) => point.front || encodings()[point.n].strong || point.n === state.base;
 
-/** Names beside the points, as far as there is room: first those on the front and in colour. */
+/** Names beside the points, as far as there is room: first those on the front and in colour. Returns how many have none. */
 function paretoLabels(picture, found, x, y, width) {
-  const taken = [];
+  const taken = [...picture.querySelectorAll("text")].map((text) => text.getBBox());
   const rank = (point) => (point.n === state.base ? 0 : point.front ? 1 : encodings()[point.n].strong ? 2 : 3);
   const few = found.length <= 12;
+  let unnamed = 0;
   for (const point of [...found].sort((a, b) => rank(a) - rank(b))) {
-    if (rank(point) === 3 && !few) continue;
-    const labels = PLACES.map((place) => paretoLabel(point, x(point.x.v), y(point.y.v), width, place));
-    const free = (place) => !taken.some((other) => place.left < other.right && other.left < place.right && Math.abs(place.y - other.y) < 12);
-    const label = labels.find((each) => free(roomOf(each)));
-    if (!label) continue;
-    taken.push(roomOf(label));
-    picture.append(label);
+    const places = rank(point) === 3 && !few ? [] : PLACES;
+    const named = places.some((place) => {
+      const label = paretoLabel(point, x(point.x.v), y(point.y.v), width, place);
+      picture.append(label);
+      const room = label.getBBox();
+      const free = room.x >= 0 && room.x + room.width <= width && !taken.some((other) => meet(room, other));
+      if (free) taken.push(room);
+      else label.remove();
+      return free;
+    });
+    if (!named) unnamed += 1;
   }
+  return unnamed;
 }
 
 /** One column per protocol, encodings in the order of their rank, joined by lines. */
@@ -162,8 +165,8 @@ function rankChart(box) {
   const width = Math.max(280, Math.min(760, box.clientWidth || 320));
   const [top, step] = [42, 17];
   const height = top + most * step + 8;
-  const longest = Math.min(22, Math.max(...encodings().map((each) => each.name.length)));
-  const side = Math.min(width * 0.32, 16 + longest * 6.8);
+  const longest = Math.min(LONGEST, Math.max(...encodings().map((each) => each.name.length)));
+  const side = Math.min(width * 0.4, 16 + longest * 6.9);
   const picture = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Rank of every encoding under every protocol" });
   const x = (protocol) => side + (protocol * (width - 2 * side)) / (orders.length - 1);
   const y = (protocol, n) => top + (orders[protocol].indexOf(n) + 0.5) * step;
