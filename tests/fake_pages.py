@@ -81,6 +81,23 @@ def task_tables() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
     return rows, positions.iloc[:0], {"units": details["units"].assign(protocol="answer"), "answers": answers}
 
 
+def tables_with_holes() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
+    """Encodings of unequal seeds: alibi lacks seed 1, none has seed 2 alone, and rope failed with seed 0 at 1024."""
+    shapes = {name: BEHAVIOUR[name] for name in ("alibi", "learned", "none", "rope")}
+    rows, positions, details = fake_tables(shapes, (256, 1024))
+    names, seeds = rows["encoding"], rows["seed"]
+    rows = rows[~((names == "alibi") & (seeds == 1)) & ~((names == "none") & (seeds != 2))]
+    failed = (rows["encoding"] == "rope") & (rows["seed"] == 0) & (rows["length"] == 1024)
+    lost = ["nll", "bpb", "ppl", "nll_low", "nll_high", *GAINS]
+    rows = rows.assign(status=rows["status"].mask(failed, "oom"), **{name: rows[name].mask(failed) for name in lost})
+    why = details["why/attribution"]
+    void = (why["encoding"] == "alibi") & (why["change"] == "stretch")
+    why = why.assign(
+        status=why["status"].mask(void, "void"), reason=why["reason"].mask(void, "distances do not matter")
+    )
+    return rows, positions, details | {"units": units_of(rows), "why/attribution": why}
+
+
 def fake_runs(rows: pd.DataFrame) -> dict[str, Trained]:
     """What training each run took: seconds that differ between encodings and seeds."""
     found = {}

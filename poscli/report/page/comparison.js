@@ -209,7 +209,7 @@ function tablePart() {
     { head: "Reproduce", cell: copyButton },
   ];
   const measured = section().answered ? "Accuracy: share of the answers" : `Loss and gain in ${section().bits}`;
-  const caption = `${measured}${rebased() ? `, all numbers relative to ${own(state.base).name}` : ""}. ${basis()} Times: 95 % intervals over seeds; parameters are exact. A star: some seeds failed.`;
+  const caption = `${measured}${rebased() ? `, all numbers relative to ${own(state.base).name}` : ""}. ${basis()} Times: 95 % intervals over seeds; parameters are exact. A star: some seeds failed.${section().timing && ` ${section().timing}`}`;
   return { title: "All encodings compared", part: make("section", { id: "table" }, make("h2", {}, "All encodings compared"), make("p", { class: "caption" }, caption), table("all", "All encodings compared", numbers, 0)), finish: () => {} };
 }
 

@@ -2,7 +2,7 @@
 
 /** The costs that can be on the horizontal axis: those measured per seed, then parameters. */
 function costs() {
-  const measured = section().costs.map((cost) => ({ title: cost.title, of: (n) => costOf(cost, n), write: rebased() ? times : seconds }));
+  const measured = section().costs.map((cost) => ({ title: cost.title, note: cost.key === "seconds" ? section().timing : "", of: (n) => costOf(cost, n), write: rebased() ? times : seconds }));
   const write = (value, more = 0) => (rebased() && value > 0 ? "+" : "") + counted(value, more);
   return [...measured, { title: "parameters", of: parametersOf, write, linear: true }];
 }
@@ -52,7 +52,8 @@ function paretoChart() {
   byId("pareto-caption").textContent =
     `${capital(quality().name)} at ${end} against ${cost.title}${rebased() ? `, relative to ${encodings()[state.base].name}` : ""}; better is ${quality().better} and to the left. ` +
     (front.length ? `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.` : "No encoding is on the Pareto front, because each of them failed or is no better than a guess.") +
-    (missing.length ? ` Not shown, because the cost or the ${quality().name} is not known: ${listed(missing, 4)}.` : "");
+    (missing.length ? ` Not shown, because the cost or the ${quality().name} is not known: ${listed(missing, 4)}.` : "") +
+    (cost.note ? ` ${cost.note}` : "");
   byId("pareto-choice").replaceChildren(...known.map((each, n) => choiceButton(each.title, n === known.indexOf(cost), () => {
     state.cost = n;
     show();
