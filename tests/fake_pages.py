@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,8 @@ from poscli.runs.schema import frame
 
 SEEDS = (0, 1, 2)
 GAINS = ("gain", "gain_low", "gain_high")
+LETTERS = {"b": "better", "w": "worse", "n": "within noise", "t": "too few documents", "-": "not compared"}
+STEP = 1e-5  # in which differences reach the page
 
 
 def fake_tables(
@@ -105,6 +110,25 @@ def fake_runs(rows: pd.DataFrame) -> dict[str, Trained]:
         config = RunConfig(encoding=run["encoding"], seed=run["seed"], length=256, tokens=640_000)
         settings = {"train_length": 256, "max_len": 4096, "tokens": 4096, "stride": 128}
         found[run["run_id"]] = Trained(config, settings, tokens=640_000, seconds=40.0 + 7 * (n // 3) + run["seed"])
+    return found
+
+
+def pairs_of(section: dict[str, Any], pairs: dict[str, Any]) -> dict[tuple[str, str, int], tuple[list[float], str]]:
+    """(numbers, word) of every encoding compared with every base at every length, as the page's data hold them.
+
+    Pairs are stored in the order (1, 0), (2, 0), (2, 1), (3, 0) and so on, each the first minus the second.
+    """
+    names, lengths = [each["name"] for each in section["encodings"]], section["lengths"]
+    stored = iter(pairs["numbers"])
+    found = {}
+    for i in range(len(names)):
+        for j in range(i):
+            for k, length in enumerate(lengths):
+                v, low, high = (math.nan if x is None else x * STEP for x in itertools.islice(stored, 3))
+                for one, base, numbers in ((i, j, [v, low, high]), (j, i, [-v, -high, -low])):
+                    letter = pairs["words"][base][one * len(lengths) + k]
+                    found[names[one], names[base], length] = (numbers, LETTERS[letter])
+    assert next(stored, None) is None
     return found
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 from browser_session import Browser
 from cli_runner import ROOT
-from fake_pages import SEEDS, fake_report, fake_runs, fake_tables, task_tables
+from fake_pages import SEEDS, fake_report, fake_runs, fake_tables, pairs_of, tables_with_holes, task_tables
 from fake_results import many, results
 from scipy import stats
 from torture.reports import undrawn
@@ -23,6 +24,7 @@ from poscli.encodings import names
 from poscli.report import About, Report, build_report
 from poscli.report.accuracy import by_length, wrong_answers
 from poscli.report.comparison import compared_with
+from poscli.report.page.data import section_data
 from poscli.report.pooling import pool
 
 pytestmark = pytest.mark.browser
@@ -406,3 +408,293 @@ def test_fifty_three_encodings_open_within_a_second(browser: Browser, tmp_path: 
     assert browser.run("return document.documentElement.scrollWidth") == 1400
     browser.picture(PICTURES / "fifty-three.png")
     assert browser.logs()[0] == []
+
+
+# ---- every comparison, and where it is drawn
+
+
+def student(values: list[float]) -> list[float]:
+    """Mean and Student's 95 % interval of values, NaN for the ends of fewer than three."""
+    mean = float(np.mean(values))
+    if len(values) < 3:
+        return [mean, math.nan, math.nan]
+    reach = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    return [mean, mean - reach, mean + reach]
+
+
+def close(cell: str, expected: list[float], digits: float = 1.0) -> None:
+    """A cell must show these numbers, as far as it is precise: three decimals below 1, two from 1 on."""
+    shown = [number(cell), *(ends(cell) if "[" in cell else [math.nan, math.nan])]
+    assert len(shown) == len(expected)
+    wide = 5.1e-4 if np.nanmax(np.abs(expected)) < 1 else 5.1e-3
+    assert shown == pytest.approx(expected, abs=digits * wide + 1e-5, nan_ok=True), cell
+
+
+@pytest.fixture(scope="module")
+def holes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """A page of encodings with unequal seeds, and its numbers, which tests/test_page_comparisons.py works out."""
+    rows, positions, details = tables_with_holes()
+    folder = tmp_path_factory.mktemp("holes")
+    with undrawn():
+        made = build_report(rows, positions, folder, details=details, runs=fake_runs(rows))
+    return folder / "report.html", section_data(made.sections[0], fake_runs(rows))
+
+
+def test_every_base_and_protocol_shows_every_pair(browser: Browser, holes: tuple[Path, dict]) -> None:
+    page, section = holes
+    browser.look(1400, "light")
+    browser.open(page)
+    names, compared = [each["name"] for each in section["encodings"]], 0
+    for number_, protocol in enumerate(section["protocols"]):
+        browser.choose("protocol", protocol["name"])
+        pairs = section["pairs"][number_], section["pairs"][section["gainFrom"][number_]]
+        for base in names:
+            browser.choose("base", base)
+            for kind, of_kind in zip(("loss", "gain"), pairs, strict=True):
+                found = pairs_of(section, of_kind[kind])
+                for row in browser.table(kind):
+                    for ratio, length in zip(section["ratios"], section["lengths"], strict=True):
+                        cell = row[ratio]
+                        if row["Encoding"] == base or math.isnan(found[row["Encoding"], base, length][0][0]):
+                            assert math.isnan(number(cell)) or cell == "0.000\nthe base"
+                            continue
+                        numbers, word = found[row["Encoding"], base, length]
+                        close(cell, numbers)
+                        assert cell.endswith(word)
+                        compared += 1
+    assert compared == 2 * 3 * 2 * (6 + 3)
+    assert browser.logs()[0] == []
+
+
+def test_numbers_by_seed_are_compared_between_equal_seeds(browser: Browser, holes: tuple[Path, dict]) -> None:
+    """Costs as ratios of geometric means, harms as differences; of less, both are better."""
+    page, section = holes
+    browser.look(1400, "light")
+    browser.open(page)
+    names = [each["name"] for each in section["encodings"]]
+    costs = {each["title"][0].upper() + each["title"][1:]: each["values"] for each in section["costs"]}
+    harms = {each["title"]: each["values"] for each in section["attribution"]}
+    void = {each["title"]: each["why"] for each in section["attribution"]}
+    for base in [None, *range(len(names))]:
+        browser.choose("base", PLAIN if base is None else names[base])
+        for table, measures, ratios in (("all", costs, True), ("why", harms, False)):
+            for row in browser.table(table):
+                n = names.index(row["Encoding"])
+                for title, lists in measures.items():
+                    own, cell = lists[n], row[title]
+                    if not ratios and void[title][n]:
+                        assert cell == "void"
+                        continue
+                    if base is None:
+                        values = [value for value in own if value is not None]
+                    else:
+                        both = [pair for pair in zip(own, lists[base], strict=True) if None not in pair]
+                        values = [a / b if ratios else a - b for a, b in both]
+                    if n == base or not values:
+                        assert cell.endswith("the base") or math.isnan(number(cell))
+                        continue
+                    numbers = student([math.log(value) for value in values] if ratios else values)
+                    lower = numbers[2] < 0
+                    if base is not None and not math.isnan(numbers[1]):
+                        apart = not numbers[1] <= 0 <= numbers[2]
+                        assert cell.endswith(("better" if lower else "worse") if apart else "within noise"), cell
+                    numbers = [math.exp(value) for value in numbers] if ratios else numbers
+                    if ratios and base is None:  # in words, of three digits or so
+                        assert number(cell) == pytest.approx(numbers[0], rel=0.05)
+                        continue
+                    close(cell, numbers, 10 if ratios else 1)
+
+
+def drawn(browser: Browser, part: str) -> dict:
+    """The first chart of a part: its ticks as (text, pixel) on y and x, and the points of each line in pixels."""
+    return browser.run(
+        "const svg = document.querySelector(`#${arguments[0]} svg`);"
+        "const at = (t) => [t.textContent, Number(t.getAttribute('x')), Number(t.getAttribute('y'))];"
+        "const ticks = [...svg.querySelectorAll('text.tick')].map((t) => [t.getAttribute('text-anchor'), at(t)]);"
+        "const points = (d) => d.split(/[ML]/).filter(Boolean).map((p) => p.split(' ').map(Number));"
+        "const lines = [...svg.querySelectorAll('.line')].map((g) =>"
+        " [g.dataset.enc, points(g.querySelector('.stroke').getAttribute('d'))]);"
+        "return {y: ticks.filter(([a]) => a === 'end').map(([, [t, , y]]) => [t, y - 4]),"
+        " x: ticks.filter(([a]) => a === 'middle').map(([, [t, x]]) => [t, x]), lines: Object.fromEntries(lines),"
+        " scale: svg.querySelector('text.scale')?.textContent ?? ''};",
+        part,
+    )
+
+
+def bent(scale: str) -> object:
+    """The function that makes an axis with this remark linear."""
+    if "beyond" in scale:
+        return lambda v: math.copysign(math.log1p(abs(v) / 0.01), v)
+    return math.log if scale else (lambda v: v)
+
+
+def assert_drawn(chart: dict, expected: dict[str, list[tuple[float, float]]], unit: int) -> None:
+    """Every line must go through its values (x, y), x on a log axis, at the places that the ticks give these.
+
+    Ticks on x are multiples of `unit`.
+    """
+    bend = bent(chart["scale"])
+    ticks = [(bend(number(text)), at) for text, at in chart["y"]]
+    slope, zero = np.polyfit([value for value, _ in ticks], [at for _, at in ticks], 1)
+    assert slope < 0  # more is further up
+    assert [slope * value + zero for value, _ in ticks] == pytest.approx([at for _, at in ticks], abs=0.2)
+    places = [(math.log(unit * number(text)), at) for text, at in chart["x"]]
+    step, first = np.polyfit([value for value, _ in places], [at for _, at in places], 1)
+    assert step > 0
+    assert set(chart["lines"]) == set(expected)
+    for name, points in expected.items():
+        found = chart["lines"][name]
+        assert len(found) == len(points)
+        assert [y for _, y in found] == pytest.approx([slope * bend(y) + zero for _, y in points], abs=0.6), name
+        assert [x for x, _ in found] == pytest.approx([step * math.log(x) + first for x, _ in points], abs=0.6), name
+
+
+def test_lines_go_through_their_numbers_where_the_ticks_say_they_are(opened: Browser, rows: pd.DataFrame) -> None:
+    section = opened.run("return JSON.parse(document.getElementById('data').textContent).sections[0]")
+    names = [each["name"] for each in section["encodings"]]
+    points, gains = pool(rows, "sliding"), pool(rows, "fixed")
+
+    def by(table: pd.DataFrame, column: str) -> dict[str, list[tuple[float, float]]]:
+        known = table.dropna(subset=[column])
+        return {
+            str(names.index(name)): list(zip(part["length"], part[column], strict=True))
+            for name, part in known.groupby("encoding")
+        }
+
+    assert_drawn(drawn(opened, "loss"), by(points, "ppl"), 256)
+    assert_drawn(drawn(opened, "gain"), by(gains, "gain"), 256)
+
+    def middle(bins: list[dict], n: int, base: int | None) -> list[tuple[float, float]]:
+        found = []
+        for each in bins:
+            own = each["values"][n]
+            if base is not None and n != base:
+                both = zip(own, each["values"][base], strict=True)
+                own = [a - b for a, b in both if a is not None and b is not None]
+            elif base is not None:
+                own = [0.0]
+            known = [value for value in own if value is not None]
+            if known:
+                found.append((math.sqrt(max(1, each["from"]) * each["to"]), float(np.mean(known))))
+        return found
+
+    for base in (None, names.index("rope")):
+        if base is not None:
+            opened.choose("base", "rope")
+        for part in ("position", "recall"):
+            lines = {str(n): middle(section[part], n, base) for n in range(len(names))}
+            assert_drawn(drawn(opened, part), {n: line for n, line in lines.items() if line}, 1)
+    found = pairs_of(section, section["pairs"][section["main"]]["loss"])
+    lines = {
+        str(n): [
+            (length, 0.0 if name == "rope" else found[name, "rope", length][0][0])
+            for length in section["lengths"]
+            if name == "rope" or not math.isnan(found[name, "rope", length][0][0])
+        ]
+        for n, name in enumerate(names)
+    }
+    assert_drawn(drawn(opened, "loss"), lines, 256)
+
+
+def test_axes_that_are_not_linear_say_so(opened: Browser) -> None:
+    scales = {part: drawn(opened, part)["scale"] for part in ("loss", "gain", "position")}
+    assert scales["loss"] == "logarithmic scale"
+    assert scales["gain"] == "logarithmic beyond \u00b10.01"
+    texts = opened.run("return [...document.querySelectorAll('#pareto text.axis')].map((t) => t.textContent)")
+    assert "training time, logarithmic scale" in texts
+    assert "logarithmic scale" in texts  # of the loss
+    opened.run("document.querySelectorAll('#pareto-choice button')[2].click()")
+    texts = opened.run("return [...document.querySelectorAll('#pareto text.axis')].map((t) => t.textContent)")
+    assert "parameters" in texts
+
+
+# ---- names, ticks and marks
+
+
+@pytest.fixture(scope="module")
+def everyone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of all registered encodings."""
+    shapes = dict(zip(names(), many(len(names())).values(), strict=True))
+    rows, positions, details = fake_tables(shapes, (256, 4096))
+    rows, details = rows[rows["protocol"] != "nonoverlapping"], {"units": details["units"]}
+    folder = tmp_path_factory.mktemp("everyone")
+    with undrawn():
+        build_report(rows, positions, folder, details=details, runs=fake_runs(rows))
+    return folder / "report.html"
+
+
+BOXES = (
+    "const all = (root, what) => [...root.querySelectorAll(what)];"
+    "return all(document, arguments[0]).map((svg) => all(svg, arguments[1]).map((t) => {"
+    " const box = t.getBoundingClientRect(); return [t.textContent, box.left, box.right, box.top, box.bottom]; }));"
+)
+
+
+def overlaps(boxes: list[list], slack: float) -> list[tuple[str, str]]:
+    """Pairs of texts, each with its box, that share more than `slack` pixels in both directions."""
+    found = []
+    for n, (one, left, right, top, bottom) in enumerate(boxes):
+        for other, *box in boxes[:n]:
+            wide = min(right, box[1]) - max(left, box[0])
+            high = min(bottom, box[3]) - max(top, box[2])
+            found += [(one, other)] if wide > slack and high > slack else []
+    return found
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_names_and_ticks_are_whole_and_do_not_cover_each_other(browser: Browser, everyone: Path, width: int) -> None:
+    browser.look(width, "light")
+    browser.open(everyone)
+    for base in (PLAIN, "rope"):
+        browser.choose("base", base)
+        for button in range(3):
+            browser.run("document.querySelectorAll('#pareto-choice button')[arguments[0]].click()", button)
+            (texts,) = browser.run(BOXES, "#pareto svg", "text")
+            assert overlaps(texts, 0.5) == []
+            labels = [text for text, *_ in browser.run(BOXES, "#pareto svg", "text.end")[0]]
+            marks = browser.run("return document.querySelectorAll('#pareto .mark').length")
+            caption = browser.run("return document.getElementById('pareto-caption').textContent")
+            assert f"for want of room: {marks - len(labels)} of {marks}" in caption
+            assert len(labels) >= 5
+        charts = browser.run(BOXES, ".multiples svg", "text.tick, text.axis")
+        assert all(overlaps(texts, 0.5) == [] for texts in charts)
+        ends_ = browser.run(BOXES, ".multiples svg, #pareto svg, #protocols svg", "text.end")
+        shown = {text.removesuffix(" \u00d7") for texts in ends_ for text, *_ in texts}
+        assert shown == set(names())  # no name is cut
+        assert [overlaps(texts, 4) for texts in ends_] == [[]] * len(ends_)  # lines of text are 12 pixels apart
+        assert all(right <= width for texts in ends_ for _, _, right, _, _ in texts)
+
+
+RANGES = """
+const [scripts, cases] = arguments;
+const made = new Function(scripts + "; return {scale, tickNames, tickText, signedTick, seconds, times, counted};")();
+const {scale, tickNames, tickText, signedTick, seconds, times, counted} = made;
+const writers = {tickText, signedTick, seconds, times, counted};
+return cases.map(([kind, writer, low, high]) => {
+  const {ticks, at} = scale(kind, [low, high], 0, 300);
+  return [tickNames(ticks, writers[writer]), ticks, ticks.map(at)];
+});
+"""
+
+
+def test_ticks_differ_over_every_range(opened: Browser) -> None:
+    """Also where all values begin with the same digits, as 0.81 s to 0.84 s do."""
+    folder = ROOT / "poscli" / "report" / "page"
+    scripts = "".join((folder / name).read_text(encoding="utf-8") for name in ("core.js", "values.js", "lines.js"))
+    draw, cases = np.random.default_rng(0), []
+    for kind, writer in (
+        ("log", "tickText"), ("linear", "tickText"), ("signed", "signedTick"), ("linear", "signedTick"),
+        ("octaves", "seconds"), ("octaves", "times"), ("linear", "counted"),
+    ):  # fmt: skip
+        for _ in range(150):
+            low = 10 ** draw.uniform(-2, 6 if writer == "counted" else 4)
+            high = low * (1 + 10 ** draw.uniform(-3, 2.5))
+            cases.append([kind, writer, -high if kind == "signed" else low, low if kind == "signed" else high])
+    cases.append(["octaves", "seconds", 0.81, 0.84])
+    for case, (texts, ticks, places) in zip(cases, opened.run(RANGES, scripts, cases), strict=True):
+        assert len(texts) >= 2, case
+        assert len(set(texts)) == len(texts), (case, texts)
+        assert ticks == sorted(ticks)
+        assert all(b - a >= 18 for a, b in itertools.pairwise(places)), case
+        for text, tick in zip(texts, ticks, strict=True) if case[1] in ("tickText", "signedTick") else ():
+            assert number(text) == pytest.approx(tick, rel=6e-3, abs=1e-9), case

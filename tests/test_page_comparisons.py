@@ -5,7 +5,6 @@ Differences are worked out with pandas from the table of documents; intervals an
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import fake_runs, tables_with_holes, task_tables
+from fake_pages import STEP, fake_runs, pairs_of, tables_with_holes, task_tables
 from scipy import stats
 from torture.reports import undrawn
 
@@ -24,9 +23,7 @@ from poscli.report.page.data import section_data
 from poscli.runs.details import DETAILS
 from poscli.runs.schema import frame
 
-LETTERS = {"b": "better", "w": "worse", "n": "within noise", "t": "too few documents", "-": "not compared"}
-STEP = 1e-5  # in which differences reach the page
-HALF = 0.51 * STEP
+HALF = 0.51 * STEP  # numbers are rounded on their way to the page
 
 
 def made(tables: tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]], folder: Path) -> tuple[Report, dict]:
@@ -44,29 +41,12 @@ def holes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, dict[str, A
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, dict[str, Any]]:
     rows, positions, details = task_tables()
+    rows = rows[rows["length"].isin([256, 4096])]
+    details = {name: table[table["length"].isin([256, 4096])] for name, table in details.items()}
     gone = (rows["encoding"] == "rope") & (rows["seed"] == 1)
     lost = set(rows.loc[gone, "run_id"])
     details = {name: table[~table["run_id"].isin(lost)] for name, table in details.items()}
     return made((rows[~gone], positions, details), tmp_path_factory.mktemp("task"))
-
-
-def pairs_of(section: dict[str, Any], pairs: dict[str, Any]) -> dict[tuple[str, str, int], tuple[list[float], str]]:
-    """(numbers, word) of every encoding compared with every base at every length, as the page's data hold them.
-
-    Pairs are stored in the order (1, 0), (2, 0), (2, 1), (3, 0) and so on, each the first minus the second.
-    """
-    names, lengths = [each["name"] for each in section["encodings"]], section["lengths"]
-    stored = iter(pairs["numbers"])
-    found = {}
-    for i in range(len(names)):
-        for j in range(i):
-            for k, length in enumerate(lengths):
-                v, low, high = (math.nan if x is None else x * STEP for x in itertools.islice(stored, 3))
-                for one, base, numbers in ((i, j, [v, low, high]), (j, i, [-v, -high, -low])):
-                    letter = pairs["words"][base][one * len(lengths) + k]
-                    found[names[one], names[base], length] = (numbers, LETTERS[letter])
-    assert next(stored, None) is None
-    return found
 
 
 def by_hand(losses: pd.DataFrame, one: str, base: str) -> float:

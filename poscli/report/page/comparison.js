@@ -14,7 +14,7 @@ function familyCharts(id, title, caption, chart) {
     return make("figure", { class: wide ? "wide" : "" }, make("figcaption", {}, make("h3", {}, heading)), box);
   };
   const heading = all.length <= 10 ? "All encodings" : "The best, the worst, and the rest in grey";
-  const figures = [figure(heading, strong, innerWidth > 860 ? 462 : 290, true), ...families.map((family) => figure(family.title.split(":")[0], family.members, Math.max(210, 50 + 12 * family.members.length), false))];
+  const figures = [figure(heading, strong, innerWidth > 860 ? 462 : 290, true), ...families.map((family) => figure(family.title.split(":")[0], family.members, Math.max(222, 62 + 12 * family.members.length), false))];
   const part = make("section", { id }, make("h2", {}, title), make("p", { class: "caption" }, caption), make("div", { class: "multiples" }, ...figures));
   return { title, part, finish: () => boxes.forEach((finish) => finish()) };
 }
