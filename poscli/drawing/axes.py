@@ -134,16 +134,16 @@ def log_ticks(axes: Axes) -> None:
 
 
 def tick_texts(ticks: Iterable[float]) -> list[str]:
-    """The ticks as plain numbers, from 100,000 on with an exponent, with as many digits as tell all of them apart.
+    """The ticks as plain numbers, from 100,000 on with an exponent, with the digits that they need.
 
-    >>> tick_texts([1, 1.5, 20]), tick_texts([1e5, 1.5e5, 1e6]), tick_texts([1234567.25, 1234567.5])
-    (['1', '1.5', '20'], ['1.0e+05', '1.5e+05', '1.0e+06'], ['1.23456725e+06', '1.23456750e+06'])
+    >>> tick_texts([1, 1.5, 20]), tick_texts([1e5, 1.5e5, 1e6]), tick_texts([1234567, 1234568])
+    (['1', '1.5', '20'], ['1.0e+05', '1.5e+05', '1.0e+06'], ['1.234567e+06', '1.234568e+06'])
     """
     values = list(ticks)
     texts: list[str] = []
     for more in range(12):
         texts = [f"{tick:.{6 + more}g}" if abs(tick) < 1e5 else f"{tick:.{more}e}" for tick in values]
-        if len(set(texts)) == len(values):
+        if len(set(texts)) == len(values) and np.allclose(list(map(float, texts)), values, rtol=1e-3, atol=0):
             break
     return texts
 
