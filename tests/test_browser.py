@@ -379,15 +379,17 @@ def test_a_sorted_table_survives_the_change_to_a_section_with_other_columns(brow
 
 def test_accuracies_are_re_based_to_what_the_report_computes(task: tuple[Browser, Report]) -> None:
     browser, made = task
-    group = made.sections[0].group
-    browser.choose("base", "rope")
-    shown = {row["Encoding"]: row for row in browser.table("accuracy")}
-    table = compared_with(group.rows, wrong_answers(group.details["answers"], "answer"), "rope")
-    for row in table.dropna(subset=["difference"]).to_dict("records"):
-        cell = shown[row["encoding"]][f"{row['ratio']:g}x"]
-        assert number(cell) == pytest.approx(row["difference"], abs=5.1e-4)
-        assert ends(cell) == pytest.approx([row["low"], row["high"]], abs=5.1e-3)
-        assert cell.split("\n")[2] == row["word"]
+    group, compared = made.sections[0].group, 0
+    for base in ("alibi", "learned", "none", "rope"):
+        browser.choose("base", base)
+        shown = {row["Encoding"]: row for row in browser.table("accuracy")}
+        table = compared_with(group.rows, wrong_answers(group.details["answers"], "answer"), base)
+        for row in table.dropna(subset=["difference"]).to_dict("records"):
+            cell = shown[row["encoding"]][f"{row['ratio']:g}x"]
+            close(cell, [row["difference"], row["low"], row["high"]])
+            assert cell.split("\n")[2] == row["word"]
+            compared += 1
+    assert compared == 2 * (6 + 4 * 3)  # learned ends at 1x
     sentence = browser.run("return document.getElementById('sentence').textContent")
     assert sentence.startswith(
         "At 16x, 1 is better than rope, 1 is worse, 0 are within noise of it; the best is alibi, better than rope by 0."
