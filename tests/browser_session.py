@@ -104,6 +104,7 @@ class Browser:
 
     def picture(self, path: Path) -> None:
         """A picture of the whole page."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         size = self.run("return [innerWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
         shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})

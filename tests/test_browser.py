@@ -23,6 +23,7 @@ from torture.reports import undrawn
 from poscli.encodings import names
 from poscli.report import About, Report, build_report
 from poscli.report.accuracy import by_length, wrong_answers
+from poscli.report.answer import seconds
 from poscli.report.comparison import compared_with
 from poscli.report.page.data import section_data
 from poscli.report.pooling import pool
@@ -700,3 +701,138 @@ def test_ticks_differ_over_every_range(opened: Browser) -> None:
         assert all(b - a >= 18 for a, b in itertools.pairwise(places)), case
         for text, tick in zip(texts, ticks, strict=True) if case[1] in ("tickText", "signedTick") else ():
             assert number(text) == pytest.approx(tick, rel=6e-3, abs=1e-9), case
+
+
+# ---- intervals, shades, orders and the pointer
+
+
+def numbers_of(browser: Browser) -> dict:
+    return browser.run("return JSON.parse(document.getElementById('data').textContent).sections[0]")
+
+
+def test_drawn_intervals_end_where_they_are(opened: Browser, rows: pd.DataFrame) -> None:
+    """Bands of perplexities, and the bars of marks in the picture of costs."""
+    section, chart = numbers_of(opened), drawn(opened, "loss")
+    points = section["points"][section["main"]]
+    slope, zero = np.polyfit([math.log(number(text)) for text, _ in chart["y"]], [at for _, at in chart["y"]], 1)
+    bands = opened.run(
+        "return [...document.querySelector('#loss svg').querySelectorAll('.line')].map((g) => [Number(g.dataset.enc),"
+        " g.querySelector('.band').getAttribute('d').match(/[ML][^MLZ]+/g).map((p) => Number(p.split(' ')[1]))]);"
+    )
+    assert len(bands) >= 5
+    for n, ends_ in bands:
+        known = [point for point in points[n] if point[4] is not None]
+        expected = [point[5] for point in known] + [point[4] for point in reversed(known)]
+        if len(known) > 1:
+            assert ends_ == pytest.approx([slope * value * math.log(2) + zero for value in expected], abs=0.6)
+    marks = opened.run(
+        "const svg = document.querySelector('#pareto svg');"
+        "const ys = [...svg.querySelectorAll('text.tick[text-anchor=end]')];"
+        "return [ys.map((t) => [t.textContent, Number(t.getAttribute('y')) - 4]),"
+        " [...svg.querySelectorAll('.mark')].map((g) => [Number(g.dataset.enc),"
+        " [...g.querySelectorAll('line')].map((l) => ['y1', 'y2'].map((a) => Number(l.getAttribute(a))))])];"
+    )
+    slope, zero = np.polyfit([math.log(number(text)) for text, _ in marks[0]], [at for _, at in marks[0]], 1)
+    for n, (upright, level) in marks[1]:
+        value, low, high = points[n][-1][3:6]
+        assert sorted(upright) == pytest.approx([slope * math.log(end) + zero for end in (high, low)], abs=0.6)
+        assert level == pytest.approx([slope * math.log(value) + zero] * 2, abs=0.6)
+
+
+SHADES = (
+    "return [...document.querySelectorAll(`table[data-table=${arguments[0]}] tbody tr`)].map((row) =>"
+    " [row.querySelector('th').textContent, [...row.cells].slice(1).map((c) => ["
+    " c.querySelector('.v')?.textContent ?? '', (c.classList.contains('good') ? 1 : c.classList.contains('harm') ? -1 : 0)"
+    " * parseFloat(c.style.getPropertyValue('--share') || 0)])]);"
+)
+
+
+def test_drawn_shades_say_what_is_better(opened: Browser, rows: pd.DataFrame) -> None:
+    def cells(table: str) -> list[list[tuple[float, float]]]:
+        found = opened.run(SHADES, table)
+        return [[(number(text), shade) for text, shade in row if text and "x" not in text] for _, row in found]
+
+    for column in itertools.zip_longest(*cells("loss")):
+        known = sorted(cell for cell in column if cell is not None)
+        assert known[0][1] == 0  # the best at a length has no shade
+        assert [shade for _, shade in known] == sorted((shade for _, shade in known), reverse=True)
+        assert known[-1][1] < -10
+    opened.choose("base", "rope")
+    for table, better in (("loss", -1), ("gain", 1), ("why", -1)):
+        signs = [(value, shade) for row in cells(table) for value, shade in row if abs(value) > 0.05]
+        assert len(signs) > 5
+        assert all(better * value * shade > 0 for value, shade in signs), table
+
+
+def test_drawn_columns_begin_with_the_best(opened: Browser, rows: pd.DataFrame) -> None:
+    for head, direction in (
+        ("Parameters", "ascending"), ("Loss at 16x", "ascending"), ("Gain at 16x", "descending"),
+        ("Safe length", "descending"), ("Training time", "ascending"),
+    ):  # fmt: skip
+        opened.sort("all", "Encoding")
+        assert opened.sort("all", head) == direction, head
+        values = [number(row[head]) for row in opened.table("all")]
+        known = [value for value in values if not math.isnan(value)]
+        assert math.isnan(values[-1]) or len(known) == len(values)
+        assert known == sorted(known, reverse=direction == "descending")
+
+
+def test_drawn_exact_numbers_are_relative_to_the_base(opened: Browser, rows: pd.DataFrame) -> None:
+    own = {each["name"]: each for each in numbers_of(opened)["encodings"]}
+    longest = math.log2(16)
+    bars = opened.run(
+        "return [...document.querySelectorAll('table[data-table=all] td.bar')].map((c) =>"
+        " [c.textContent, parseFloat(c.style.getPropertyValue('--length'))])"
+    )
+    assert bars
+    assert all(length == pytest.approx(100 * math.log2(number(text)) / longest) for text, length in bars)
+    for base in ("rope", "alibi"):
+        opened.choose("base", base)
+        for row in opened.table("all"):
+            name, more = row["Encoding"], own[row["Encoding"]]["parameters"] - own[base]["parameters"]
+            assert number(row["Parameters"]) == more
+            said = "the base" if name == base else "better" if more < 0 else "worse"
+            assert row["Parameters"].endswith(said)
+            safe, other = own[name]["safe"], own[base]["safe"]
+            if safe is not None and other is not None:
+                assert number(row["Safe length"]) == pytest.approx(safe / other, rel=1e-2)
+                assert (
+                    name == base or safe == other or row["Safe length"].endswith("better" if safe > other else "worse")
+                )
+    opened.choose("base", "rope")
+    section = numbers_of(opened)
+    found = pairs_of(section, section["pairs"][section["main"]]["loss"])
+    facts = opened.run(
+        "return [...document.querySelectorAll('#answer-facts div')].map((d) => [...d.children].map((c) => c.textContent))"
+    )
+    better = [name for name in own if name != "rope" and found[name, "rope", 4096][1] == "better"]
+    better.sort(key=lambda name: found[name, "rope", 4096][0][0])
+    told = dict(facts)["Better"].rstrip(".").replace(" and ", ", ").split(", ")
+    assert [name.strip('"') for name in told] == better
+    assert len(better) > 1
+
+
+def test_drawn_marks_and_lines_answer_the_pointer(opened: Browser, rows: pd.DataFrame) -> None:
+    names = [each["name"] for each in numbers_of(opened)["encodings"]]
+    for where, mark in (("#pareto svg", ".mark"), ("#loss svg", ".line")):
+        found = opened.run(
+            "const svg = document.querySelector(arguments[0]);"
+            "return [...svg.querySelectorAll(arguments[1])].map((g) => {"
+            " const box = [...g.querySelectorAll('.point')].pop().getBoundingClientRect();"
+            " const at = {clientX: box.left + box.width / 2, clientY: box.top + box.height / 2};"
+            " svg.dispatchEvent(new PointerEvent('pointermove', at));"
+            " return [Number(g.dataset.enc), document.querySelector('#card h2').textContent]; });",
+            where,
+            mark,
+        )
+        assert len(found) >= 5
+        apart = [name == names[n] for n, name in found]
+        assert sum(apart) >= len(apart) - 1  # two ends may lie on one another
+
+
+def test_drawn_times_are_written_as_in_the_answer(opened: Browser, rows: pd.DataFrame) -> None:
+    script = (ROOT / "poscli" / "report" / "page" / "core.js").read_text(encoding="utf-8")
+    times = [0.11, 0.84, 3.14159, 9.9, 45.2, 119, 121, 170, 599, 601, 5000, 7199, 7300, 9000, 90000]
+    write = "const write = new Function(arguments[0] + '; return seconds;')();"
+    shown = opened.run(f"{write} return arguments[1].map((value) => write(value));", script, times)
+    assert shown == [seconds(value) for value in times]
