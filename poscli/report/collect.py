@@ -31,7 +31,9 @@ def collect(runs: Path, measures: Columns | None = None) -> Tables:
     are damaged.
     """
     trained, damaged = opened_runs(Path(runs))
-    own, parts, waiting = [], [], 0
+    own: list[Tables] = []
+    parts: list[Tables] = []
+    waiting = 0
     for home in trained:
         folders = [home.folder] if was_evaluated(home) else []
         waiting += not folders
