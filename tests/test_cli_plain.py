@@ -138,3 +138,19 @@ def test_help_is_plain_under_no_color(command: tuple[str, ...], monkeypatch: pyt
     assert "\x1b[" in cli(*command, "--help").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert_plain(cli(*command, "--help"))
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_every_name_is_shown_whole_on_a_narrow_terminal(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names with brackets too, which some libraries take for markup."""
+    monkeypatch.setenv("COLUMNS", columns)
+    for kind, column in (("corpora", "corpus"), ("tasks", "task"), ("tokenizers", "tokenizer")):
+        names = [row[column] for row in cli("ls", kind, "--json").json]
+        shown = {line.split("  ")[0].strip() for line in cli("ls", kind).out.splitlines()}
+        assert set(names) <= shown
+
+
+def test_doctor_shows_every_kind_of_corpus_by_its_name() -> None:
+    names = {row["corpus"].partition(":")[0].partition("[")[0] for row in cli("ls", "corpora", "--json").json}
+    checks = {check["check"] for check in doctor._corpora()}
+    assert checks - {"default corpus"} == {f"corpus {name}" for name in names}

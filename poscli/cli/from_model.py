@@ -128,7 +128,7 @@ def _type(field: FieldInfo, flag: str) -> tuple[Any, Any, Callable[[Any], Any]]:
     if get_origin(kind) is tuple and get_args(kind)[0] in (TokenCount, Ratio):
         return str, None, lambda text: _read(kind, text.split(","), flag)
     if get_origin(kind) in (list, tuple):
-        return list[str], None, get_origin(kind)
+        return list[str], None, get_origin(kind) or list
     if kind == TokenCount:  # one that may be left out
         return str, None, lambda text: _read(TokenCount, text, flag)
     if any(isinstance(item, BeforeValidator) for item in field.metadata):

@@ -38,8 +38,8 @@ def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:
     """
     spec = parse(text)
     if len(spec.layers) > shape.layers:
-        layers = counted(shape.layers, "layer")
-        raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {layers}")
+        count = counted(shape.layers, "layer")
+        raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {count}")
     _refuse_huge(spec, shape)
     with blamed():
         layers = build(spec, shape, seed=0)
