@@ -26,7 +26,7 @@ EVALUATED: list[Any] = [
     ("fox+t5", 2049, 2049),  # several blocks of queries whose terms are their own, and a table that ends
     ("alibi", 2049, 2049),  # far keys that are left out
     ("sink(70)+window(300)+t5", 1000, 1000),
-    ("transformer-xl+deberta(span=600)", 600, 1000),
+    ("transformer-xl+deberta(span=600)", 300, 600),
     ("sink(70)+window(300)+alibi-2d", 1000, 1000),
     ("swin-2d+window(300)", 1000, 1000),
     ("rope", 600, 1000),
@@ -52,7 +52,7 @@ EVALUATED: list[Any] = [
 TRAINED: list[Any] = [
     ("fox+t5", 300, 600),
     ("shaw(clip=8)", 300, 600),
-    ("transformer-xl+deberta(span=600)+window(300)", 300, 600),
+    ("transformer-xl+deberta(span=300)+window(170)", 150, 300),
     ("sink(70)+window(300)+t5", 600, 600),
     ("grape-additive", 300, 600),
     ("stick-breaking", 300, 600),
