@@ -169,6 +169,9 @@ class Tiny(torch.nn.Module):
 def test_a_peer_s_step_is_adamw_at_the_rate_of_the_head_outside_the_layers() -> None:
     """The first step of Adam moves every weight that has a gradient by the learning rate."""
     model, config = Tiny(), run_config(settings(), "none", CPU)
+    config = config.model_copy(
+        update={"recipe": config.recipe.model_copy(update={"head_lr": 0.003, "matrix_lr": 0.05})}
+    )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     PeerStep(model, config, CPU)()
     moved = {name: (p.detach() - before[name]).abs() for name, p in model.named_parameters()}

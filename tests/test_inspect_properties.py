@@ -79,7 +79,7 @@ class Float32Angles(ROPE):
     """Rope whose angles are computed in float32, as most code has them."""
 
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
-        return self.rotate(q_BHTD, (pos[:, None].float() * self.theta(pos).float()).double())
+        return self.rotate(2 * q_BHTD, (pos[:, None].float() * self.theta(pos).float()).double())
 
     key = query
 
