@@ -106,6 +106,12 @@ def test_baselines_read_a_smaller_grid_that_ends_at_the_same_cell() -> None:
     assert pairs(spans) == pairs(made.spans("fixed", 8))
 
 
+def test_windows_of_a_stride_that_does_not_divide_their_width_lie_inside() -> None:
+    """Windows of 4 x 4 cells end in columns that are multiples of 3 from the fourth on: in 6, in rows 4 and 5."""
+    text = GridText(numbered((5, 8)), START, 16)
+    assert pairs(text.ends(3, 16)) == [(0, 3 * 8 + 6), (0, 4 * 8 + 6)]
+
+
 def test_a_window_that_does_not_fit_is_never_read() -> None:
     text = Numbered((4, 6)).text(8)
     for end in (3, 9, 15):  # too high, and too far left
