@@ -115,6 +115,17 @@ def test_points_are_those_that_the_report_pools(report: Report, section: dict[st
                 assert numbers[1:3] == pytest.approx(list(ends), abs=1e-3)
 
 
+def test_differences_of_gains_are_those_of_the_gains(section: dict[str, Any]) -> None:
+    names, fixed = [each["name"] for each in section["encodings"]], section["gainFrom"][section["main"]]
+    gains = {name: section["points"][fixed][n][-1][6] for n, name in enumerate(names)}
+    for one, other in (("alibi", "rope"), ("none", "alibi"), ("rope", "none")):
+        value, low, high = of_pair(
+            section, fixed, "gain", names.index(one), names.index(other), len(section["lengths"]) - 1
+        )
+        assert value == pytest.approx(gains[one] - gains[other], abs=1e-3)
+        assert low < value < high
+
+
 def test_runs_of_several_tokenizers_have_no_perplexity_and_no_differences(tmp_path: Path) -> None:
     """Their documents have equal names, and other windows of text."""
     rows, positions, details = fake_tables({name: BEHAVIOUR[name] for name in ("alibi", "none", "rope")})

@@ -346,6 +346,7 @@ def test_many_untrained_encodings_share_a_line(count: int, lines: int) -> None:
     if lines == 1:
         assert told[0][0] == f"e00, e01, e02 and {count - 3} more"
         assert told[0][2].startswith(f"{count} encodings; e00: its loss at its training length is 3.40 nats per token")
+        assert told[0][2].endswith("and guessing costs 3.30")  # by frequency, which is better than evenly
 
 
 def test_other_failures_keep_their_own_lines() -> None:
