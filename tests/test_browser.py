@@ -716,8 +716,9 @@ def test_drawn_intervals_end_where_they_are(opened: Browser, rows: pd.DataFrame)
     points = section["points"][section["main"]]
     slope, zero = np.polyfit([math.log(number(text)) for text, _ in chart["y"]], [at for _, at in chart["y"]], 1)
     bands = opened.run(
-        "return [...document.querySelector('#loss svg').querySelectorAll('.line')].map((g) => [Number(g.dataset.enc),"
-        " g.querySelector('.band').getAttribute('d').match(/[ML][^MLZ]+/g).map((p) => Number(p.split(' ')[1]))]);"
+        "const heights = (d) => d.split(/[MLZ]/).filter(Boolean).map((point) => Number(point.split(' ')[1]));"
+        "return [...document.querySelector('#loss svg').querySelectorAll('.line')].map((g) =>"
+        " [Number(g.dataset.enc), heights(g.querySelector('.band').getAttribute('d'))]);"
     )
     assert len(bands) >= 5
     for n, ends_ in bands:
@@ -742,7 +743,8 @@ def test_drawn_intervals_end_where_they_are(opened: Browser, rows: pd.DataFrame)
 SHADES = (
     "return [...document.querySelectorAll(`table[data-table=${arguments[0]}] tbody tr`)].map((row) =>"
     " [row.querySelector('th').textContent, [...row.cells].slice(1).map((c) => ["
-    " c.querySelector('.v')?.textContent ?? '', (c.classList.contains('good') ? 1 : c.classList.contains('harm') ? -1 : 0)"
+    " c.querySelector('.v')?.textContent ?? '',"
+    " (c.classList.contains('good') ? 1 : c.classList.contains('harm') ? -1 : 0)"
     " * parseFloat(c.style.getPropertyValue('--share') || 0)])]);"
 )
 
@@ -803,7 +805,8 @@ def test_drawn_exact_numbers_are_relative_to_the_base(opened: Browser, rows: pd.
     section = numbers_of(opened)
     found = pairs_of(section, section["pairs"][section["main"]]["loss"])
     facts = opened.run(
-        "return [...document.querySelectorAll('#answer-facts div')].map((d) => [...d.children].map((c) => c.textContent))"
+        "const texts = (d) => [...d.children].map((c) => c.textContent);"
+        "return [...document.querySelectorAll('#answer-facts div')].map(texts)"
     )
     better = [name for name in own if name != "rope" and found[name, "rope", 4096][1] == "better"]
     better.sort(key=lambda name: found[name, "rope", 4096][0][0])
