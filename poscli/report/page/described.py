@@ -82,7 +82,7 @@ def looks(families: Mapping[str, str], styles: Mapping[str, Style]) -> dict[str,
                 found[name] = Look(strong[name], _dash(styles[name]), True)
                 continue
             color = min(range(len(PALETTE)), key=lambda n: (taken[n], used[n], n))
-            dash = min(range(len(DASHES)), key=lambda n, color=color: (pairs[color, n], n))
+            _, dash = min((pairs[color, n], n) for n in range(len(DASHES)))
             pairs[color, dash] += 1
             found[name] = Look(color, dash, False)
             taken[color] += 1
