@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import platform
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from poscli.evaluation.losses import NLL, Losses, Measured
 from poscli.report import build_report, terminal
 from poscli.report.origin import machine_facts, machines
 from poscli.runs.results import evaluation, evaluations
-from poscli.runs.run import EVAL, Run
+from poscli.runs.run import EVAL, EVALUATED, Run
 from poscli.runs.schema import ADDED_COLUMNS, EVAL_COLUMNS
 from poscli.system.provenance import cpu, machine, measured_on
 
@@ -77,10 +78,13 @@ def test_commands_show_the_machine(measured: Run, monkeypatch) -> None:
 
 def test_rows_of_earlier_versions_are_read_with_empty_texts(measured: Run) -> None:
     file, new = measured.folder / EVAL, evaluation(measured)
-    whole = file.read_bytes()
+    whole, record = file.read_bytes(), (measured.folder / EVALUATED).read_bytes()
     try:
-        old = pd.read_csv(file, keep_default_na=False, na_values=[""])[OLD_COLUMNS]
+        old = pd.read_csv(file, keep_default_na=False, dtype=str)[OLD_COLUMNS]  # a commit may look like a number
         measured.files.write(EVAL, old.to_csv(index=False))
+        known = json.loads(record)
+        del known["sums"]
+        measured.files.write(EVALUATED, json.dumps(known))
         read = evaluation(measured)
         assert (read[list(ADDED_COLUMNS)] == "").all(axis=None)
         assert set(read["tokenizer"]) == {"bytes"}  # from the run's configuration
@@ -91,6 +95,7 @@ def test_rows_of_earlier_versions_are_read_with_empty_texts(measured: Run) -> No
         assert cli("report", "--out", measured.folder.parent.parent).code == 0
     finally:
         measured.files.write(EVAL, whole)
+        measured.files.write(EVALUATED, record)
 
 
 def test_a_measurement_that_is_used_again_keeps_its_machine(monkeypatch) -> None:

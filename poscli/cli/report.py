@@ -66,21 +66,20 @@ def present(
     site: Path | None = None,
     **more: Any,
 ) -> None:
-    """Write a report to the folder `to` and print its table; a JSON document has the values of `more`, too.
+    """Write a report, whose title and description are those of a suite, to the folder `to`, and print its table.
 
-    `title` and `description` are those of a suite. Damaged runs, and `failures` in `more`, are named as left out.
+    A JSON document has the values of `more`, too. Damaged runs, and `failures` in `more`, are named as left out.
     """
     from poscli.report import About, build_report, records, terminal, trained_runs, trained_tokens, write_site
     from poscli.report.explain import explanations
 
     left_out = _left_out(more.get("failures", ()), tables)
-    about = About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows))
     made = build_report(
         tables.rows,
         tables.positions,
         to,
         details=tables.details,
-        about=about,
+        about=About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows)),
         mix=mix,
         baseline=baseline,
         trained=trained_tokens(runs),
