@@ -361,7 +361,9 @@ def test_a_sealed_folder_that_poscli_cannot_have_written_is_corrupt(
     with pytest.raises(CorruptError) as caught:
         open_run(run.folder)
     assert str(caught.value).startswith(f"{run.folder} is not what poscli wrote ({reason}")
-    assert str(caught.value).endswith(f"; restore {run.folder} from a copy, or delete it and train again")
+    assert str(caught.value).endswith(
+        "; repeat the command that made this run, which writes it again and keeps the model"
+    )
 
 
 def test_only_another_version_is_called_one(tmp_path: Path) -> None:
@@ -385,7 +387,9 @@ def test_tensors_that_were_never_such_are_a_damaged_checkpoint(tmp_path: Path) -
     sums = json.loads((folder / "MANIFEST.json").read_text())
     sums["model.safetensors"] = hashlib.sha256(b"no tensors").hexdigest()
     (folder / "MANIFEST.json").write_text(json.dumps(sums))
-    with pytest.raises(CorruptError, match=r"step-6 cannot be read \(.*\); repeat the command that trained it"):
+    with pytest.raises(
+        CorruptError, match=r"step-6/model\.safetensors cannot be read \(.*\); repeat the command that trained it"
+    ):
         load(tmp_path, 6)
     assert not is_whole(tmp_path, 6)
     assert is_whole(tmp_path, 5)
