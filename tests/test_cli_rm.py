@@ -62,7 +62,7 @@ def test_damaged_runs_are_deleted_by_the_name_of_their_folder(runs: Path) -> Non
     (folder / "config.toml").write_text("damaged")
     result = cli("rm", "--enc", "learned", "--yes")
     assert (result.code, result.err.count("left out")) == (0, 1)
-    assert cli("ls", "runs").code == 5
+    assert cli("ls", "runs").code == 3  # the others are listed
     assert cli("rm", folder.name, "--yes").code == 0
     assert left(runs) == ["sinusoidal"]
 
