@@ -335,11 +335,10 @@ def test_runs_that_differ_in_more_than_the_seed_are_never_averaged(rows: pd.Data
 
 def test_runs_on_disk_come_back(tmp_path: Path, rows: pd.DataFrame, positions: pd.DataFrame) -> None:
     for seed, (run, part) in enumerate(rows.groupby("run_id")):
-        curves = positions[positions["run_id"] == run] if seed else frame([], POSITION_COLUMNS)
-        evaluated_run(tmp_path, seed, part, curves)
-    evals, curves, _ = collect(tmp_path)
+        evaluated_run(tmp_path, seed, part, positions[positions["run_id"] == run])
+    evals, curves, *_ = collect(tmp_path)
     pd.testing.assert_frame_equal(summarize(evals), summarize(rows))
-    assert curves["run_id"].nunique() == len(BEHAVIOUR) - 1
+    assert curves["run_id"].nunique() == len(BEHAVIOUR)
     assert set(trained_tokens(tmp_path).values()) == {9000}
 
 
@@ -639,10 +638,12 @@ def test_a_measure_that_one_section_lacks_is_empty_there(tmp_path: Path, answers
     assert text_of(report).count("| hits 16x |") == 1
 
 
-def test_declared_measures_are_read_where_a_file_has_them(tmp_path: Path, rows: pd.DataFrame) -> None:
-    nothing = frame([], POSITION_COLUMNS)
-    evaluated_run(tmp_path, 0, rows.assign(run_id="a", accuracy=0.5, unknown=1.0), nothing)
-    evaluated_run(tmp_path, 1, rows.assign(run_id="b"), nothing)
+def test_declared_measures_are_read_where_a_file_has_them(
+    tmp_path: Path, rows: pd.DataFrame, positions: pd.DataFrame
+) -> None:
+    own, curves = (table[table["encoding"] == "alibi"] for table in (rows, positions))
+    evaluated_run(tmp_path, 0, own.assign(run_id="a", accuracy=0.5, unknown=1.0), curves.assign(run_id="a"))
+    evaluated_run(tmp_path, 1, own.assign(run_id="b"), curves.assign(run_id="b"))
     table, *_ = collect(tmp_path, {"accuracy": ("float64", "share of correct answers")})
     assert table.groupby("run_id")["accuracy"].mean().to_dict() == pytest.approx({"a": 0.5, "b": math.nan}, nan_ok=True)
     assert "unknown" not in table
