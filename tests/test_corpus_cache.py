@@ -252,3 +252,14 @@ def test_the_checksum_is_that_of_the_published_form(built: tuple[Corpus, Path]) 
     index = json.loads((built[1] / "index.json").read_text())
     checksum = index.pop("checksum")
     assert checksum == hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
+
+
+def test_the_cache_is_made_so_that_nobody_else_can_write_it(books: Path, tmp_path: Path) -> None:
+    """Compiled kernels lie beside the corpora, and are not run where others could exchange them."""
+    cache = tmp_path / "new" / "cache"
+    before = os.umask(0)
+    try:
+        load_corpus(f"text:{books}", cache=cache)
+    finally:
+        os.umask(before)
+    assert not any(folder.stat().st_mode & 0o022 for folder in (cache.parent, cache))

@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from poscli.attention.place import Place
 from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
 from poscli.equation import Encoding, Positions
 from poscli.native import identity
-from poscli.system.cache_folder import cache_folder
+from poscli.system.cache_folder import cache_folder, make_in_cache
 from poscli.system.console import warn_once
 from poscli.system.errors import StorageError
 from poscli.system.files import write_atomic
@@ -294,6 +294,8 @@ def _content(path: Path) -> Any:
 
 def _write(path: Path, cases: dict[str, dict[str, Any]]) -> None:
     try:
+        with suppress(OSError):  # which the next line reports
+            make_in_cache(path.parent)
         write_atomic(path, json.dumps({"machine": _machine(), "cases": cases}, indent=2) + "\n")
     except StorageError as error:
         warn_once(f"which engine is fastest cannot be kept, and is measured by each process: {error}")

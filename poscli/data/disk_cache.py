@@ -32,7 +32,7 @@ from poscli.data.corpus import Corpus, Split
 from poscli.data.source import Source
 from poscli.data.splitting import RULE
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
-from poscli.system.cache_folder import cache_folder
+from poscli.system.cache_folder import cache_folder, make_in_cache
 from poscli.system.console import note
 from poscli.system.errors import DataError
 from poscli.system.files import sha256, sync_folder
@@ -83,7 +83,7 @@ def _folder_name(source: Source, tokenizer: Tokenizer) -> str:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Let only one process build a corpus; the others say that they wait, and wait."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_in_cache(folder.parent)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         lock.acquire(timeout=0)

@@ -20,14 +20,14 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import torch
 
 from poscli.native.proof import disagreement
-from poscli.system.cache_folder import cache_folder
+from poscli.system.cache_folder import cache_folder, make_in_cache
 from poscli.system.console import note, warn_once
 from poscli.system.device import cpu_flags
 from poscli.system.provenance import cpu
@@ -94,7 +94,8 @@ def _compiler() -> str:
 def _proven(compiler: str) -> ctypes.CDLL:
     """The library from the cache folder; compiled and compared with the formula first, if it is not there."""
     folder, key = _place(compiler)
-    _make(folder)
+    with suppress(OSError):  # nothing is found in the folder then, and nothing can be kept, which `_keep` says
+        make_in_cache(folder)
     if unsafe := _why_unsafe(folder):
         warn_once(f"compiled kernels are neither read from nor kept in {folder}, but compiled anew each time: {unsafe}")
     for path in [] if unsafe else sorted(folder.glob(f"{key}-*.so")):
@@ -137,15 +138,6 @@ def _loaded_from(opened: _Opened) -> ctypes.CDLL:
     for name in ("attention_forward", "attention_backward"):
         getattr(found, name).restype = ctypes.c_bool  # whether there was enough memory
     return found
-
-
-def _make(folder: Path) -> None:
-    """Make a folder and its missing parents, which nobody else can write whatever the umask."""
-    try:
-        for missing in reversed([each for each in (folder, *folder.parents) if not os.path.lexists(each)]):
-            missing.mkdir(mode=0o755, exist_ok=True)
-    except OSError:  # nothing is found in the folder then, and nothing can be kept, which `_keep` says
-        pass
 
 
 def _why_unsafe(folder: Path) -> str:

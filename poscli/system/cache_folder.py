@@ -13,3 +13,12 @@ def cache_folder() -> Path:
         return Path(named).expanduser()
     variable, usual = ("LOCALAPPDATA", "~/AppData/Local") if sys.platform == "win32" else ("XDG_CACHE_HOME", "~/.cache")
     return Path(os.environ.get(variable) or usual).expanduser() / "poscli"
+
+
+def make_in_cache(folder: Path) -> None:
+    """Create a folder of the cache and its missing parents, which nobody else can write, whatever the umask.
+
+    Compiled kernels lie in the cache, and are run only if nobody else can have put them there. Raises OSError.
+    """
+    for missing in reversed([each for each in (folder, *folder.parents) if not os.path.lexists(each)]):
+        missing.mkdir(mode=0o755, exist_ok=True)
