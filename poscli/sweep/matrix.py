@@ -64,7 +64,9 @@ def opened(question: Question, runs: Path) -> Matrix:
     target = read_target(question.target, length)
     wanted = posthoc_specs(run_config, list(question.encodings or [ALL]), strict=True)
     specs = dict.fromkeys(fixed(spec, length, target) for spec in wanted)
-    request = ExtrapolateRequest(lengths=(1, target / length), tokens=question.tokens, **{"as": list(specs)})
+    request = ExtrapolateRequest.model_validate(
+        {"lengths": (1, target / length), "tokens": question.tokens, "as": list(specs)}
+    )
     settings = settings_of(run_config, request)
     own, task = adopted(run_config, rows, runs, device)
     work = [EvaluationSetup(run, task, settings, device) for run in runs_as([own], request, strict=True)]

@@ -44,8 +44,10 @@ def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     refuse_unaffordable(configs[0], settings, where)  # first: a task may make a text for every length
     Plan(task, settings)  # refuses lengths for which no document is long enough
     _refuse_useless_posthoc(configs, suite.extrapolate)
-    how = {"extrapolate": suite.extrapolate, "runs": runs, "device": device, "fingerprint": task.fingerprint}
-    return [Job(config=config, **how) for config in configs]
+    return [
+        Job(config=config, extrapolate=suite.extrapolate, runs=runs, device=device, fingerprint=task.fingerprint)
+        for config in configs
+    ]
 
 
 def _refuse_useless_posthoc(configs: Sequence[RunConfig], request: ExtrapolateRequest) -> None:
