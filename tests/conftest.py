@@ -13,8 +13,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from poscli.native import library
-
 # Variables that say where a user keeps things, and how a terminal looks.
 OF_THE_USER = ("POSCLI_CACHE", "POSCLI_QUIET", "XDG_", "MPL", "HF_", "TRITON_CACHE_DIR", "CXX")
 OF_THE_TERMINAL = ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_", "LANG", "LC_", "TZ")
@@ -57,6 +55,8 @@ def one_thread() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def compiled_kernels() -> None:
     """Compile our own kernels before the first test: a command that had to do it would say so on stderr."""
+    from poscli.native import library  # not at the top: `make mutants` changes poscli after this file was imported
+
     library()
 
 
@@ -75,7 +75,6 @@ def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
     if getattr(getattr(request.node, "obj", None), "LOOKS_AT_PICTURES", False):
         yield
         return
-    # Not at the top: `make mutants` puts a changed module in place after this file was imported.
     from PIL import Image
 
     from poscli.drawing.page import Page
