@@ -225,11 +225,14 @@ def test_offset_of_sinusoids_adds_the_rows_of_the_long_window() -> None:
     assert np.abs(losses_by_change(ours, at)["base"] - at.losses(other, LENGTH)).max() > 0.01
 
 
-def test_stretch_of_rope_multiplies_its_angles() -> None:
-    ours, at = trained("rope"), sample(length=4 * LENGTH)
+@pytest.mark.parametrize("length", [4 * LENGTH, 5 * LENGTH // 2, 3 * LENGTH + 3])
+def test_stretch_of_rope_multiplies_its_angles(length: int) -> None:
+    """Places are whole, so that those of a ratio that is not are rounded down, each by itself."""
+    ours, at = trained("rope"), sample(length=length)
     other = copy.deepcopy(ours)
+    places = torch.tensor([math.floor(index * length / LENGTH) for index in range(LENGTH)]).double()
     for encoding in other.encodings:
-        encoding.angles = lambda pos: 4.0 * pos[:, None] * 10000.0 ** -(torch.arange(4.0).double() / 4)
+        encoding.angles = lambda pos: places[pos.long(), None] * 10000.0 ** -(torch.arange(4.0).double() / 4)
     apart = losses_by_change(ours, at)["stretch"] - at.losses(other, LENGTH)
     assert np.abs(apart).max() <= why._rounding(ours, at)
 

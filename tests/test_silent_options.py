@@ -15,7 +15,7 @@ from cli_runner import NANO, SUITE, assert_refused, cli, environment, errors
 from poscli.cli import command_tree
 from poscli.system import plugin_sources
 
-PASSKEY = ("train", "--enc", "rope", "--task", "passkey", "--preset", "nano")
+PASSKEY = ("train", "--enc", "rope", "--task", "passkey", "--preset", "nano", "--tokens", "4k")
 CLASS = """
 from poscli.encodings import Encoding
 
@@ -156,6 +156,18 @@ def test_a_plugin_that_leaves_the_process_has_failed(here: Path, when: str) -> N
     assert result.code == exit_code
     (line,) = errors(result)
     assert said in line
+
+
+def test_a_worker_whose_plugin_leaves_has_not_done_its_run(here: Path) -> None:
+    in_workers = "import os, sys\n        if 'sweep' in sys.argv[0]: os._exit(0)\n        return"
+    (here / "toy.py").write_text(CLASS.replace("return", in_workers))
+    (here / "two.toml").write_text(SUITE.replace('["none", "rope"]', '["none", "toy.py"]').replace("[0, 1]", "[0]"))
+    result = cli("run", "two.toml", "--workers", 2, "--json")
+    assert result.code == 3, result.err
+    (failed,) = result.json["failures"]
+    assert "toy.py" in failed["encoding"]
+    assert "called os._exit(0)" in failed["error"]
+    assert [row["encoding"] for row in result.json["summary"]] == ["none"]
 
 
 @pytest.mark.parametrize(

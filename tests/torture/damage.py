@@ -30,7 +30,7 @@ def mutation(whole: Undisturbed, folder: Path, seed: int) -> list[str]:
 def _use(whole: Undisturbed, out: Path, stage: str, damaged: Path) -> list[str]:
     before = {path: path.read_bytes() for path in out.rglob("model.safetensors") if path.is_file()}
     ended = command(*_arguments(stage, out))
-    found = ended.faults(0, 1, 2, 5)
+    found = ended.faults(0, 1, 2, 3, 5)
     if ended.code == 0:
         found += _changed(whole, out, stage, damaged, ended)
     if stage in ("ls", "report", "generate") and any(p.read_bytes() != content for p, content in before.items()):
@@ -155,6 +155,6 @@ def pickled(whole: Undisturbed, folder: Path, seed: int) -> list[str]:
     target.write_bytes(pickle.dumps(Payload(marker), protocol=seed % 5))
     found = []
     for stage in ("ls", "generate", "extrapolate", "report", "train"):
-        found += command(*_arguments(stage, out)).faults(0, 1, 2, 5)
+        found += command(*_arguments(stage, out)).faults(0, 1, 2, 3, 5)
     shutil.copy(target, target.with_name("pytorch_model.bin"))
     return found + ([f"{target.relative_to(out)} was unpickled"] if marker.exists() else [])
