@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,14 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from looking at everything that was imported, again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_path() -> Iterator[None]:
+    """Forget, after the tests of a file, the folders in which they let Python look for modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -301,13 +301,17 @@ def test_a_run_and_a_report_show_themselves(documented: tuple[dict[str, Any], Pa
     assert "alibi" in repr(report)
     assert "report.md" in repr(report)
     assert "perplexity 4x" in report._repr_html_()
-    status = names["run"].folder / "status.json"
-    content = status.read_text()
+    status, manifest = (names["run"].folder / name for name in ("status.json", "MANIFEST.json"))
+    before = status.read_text(), manifest.read_text()
     try:
         status.write_text("{")
+        assert "complete at step 3 of 3" in repr(names["run"])  # as its checkpoints say
+        status.unlink()
+        manifest.write_text("{")
         assert "damaged: " in repr(names["run"])
     finally:
-        status.write_text(content)
+        status.write_text(before[0])
+        manifest.write_text(before[1])
 
 
 # whatever is not what a function takes

@@ -23,10 +23,10 @@ from torture.reports import undrawn
 from poscli.encodings import names
 from poscli.report import About, Report, build_report
 from poscli.report.accuracy import by_length, wrong_answers
-from poscli.report.answer import seconds
 from poscli.report.comparison import compared_with
 from poscli.report.page.data import section_data
 from poscli.report.pooling import pool
+from poscli.report.told import seconds
 
 pytestmark = pytest.mark.browser
 SIZES = [(width, scheme) for width in (400, 1400) for scheme in ("light", "dark")]

@@ -83,7 +83,7 @@ def test_a_terminal_is_asked_and_a_pipe_must_say_yes(runs: Path, monkeypatch: py
     [
         ((), "name runs to delete"),
         (("alibbi",), ("there is no run 'alibbi'", "there are: alibi-")),
-        (("",), "there is no run ''"),
+        (("",), "RUN '' is empty"),
         (("..",), "there is no run '..'"),
         (("../..",), "there is no run '../..'"),
         (("--enc", "rope"), "no run has the encoding rope;"),

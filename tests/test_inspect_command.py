@@ -253,7 +253,7 @@ def test_an_encoding_that_fails_has_its_reason_in_the_gallery():
         (("mine.py:Fails",), 1, ("mine.py:Fails", "no luck")),
         (("mine.py:Nothing",), 2, "Nothing"),
         (("rope", "--run", "x"), 2, "there are no runs in results/runs"),
-        (("alibi", *SMALL, "--to", "mine.py/x"), 1, ("cannot write mine.py/x", "Not a directory")),
+        (("alibi", *SMALL, "--to", "mine.py/x"), 1, ("cannot write mine.py/x", "mine.py is not a folder")),
     ],
 )
 def test_what_cannot_be_inspected_is_refused_in_one_line(arguments, code, words):

@@ -99,7 +99,7 @@ def test_what_is_said_of_products_and_waves() -> None:
     said = Wavelengths(waves, None, 256, 64)
     assert (
         said.finding
-        == "Wavelengths from 8.00 to no end tokens, 2 of 3 longer than training windows; no row repeats within 256"
+        == "Wavelengths from 8.00 tokens on without end, 2 of 3 longer than training windows; no row repeats within 256"
     )
     assert said.record()["wavelengths"] == [pytest.approx(8), pytest.approx(100), None]
     assert Wavelengths(Frequencies(np.ones(1), np.zeros(1)), 12, 256, 64).finding == (
@@ -195,7 +195,7 @@ def test_what_is_said_of_scores() -> None:
     found = Scores(Curves(HEADS, scores[:, :2]), Curves(HEADS, scores))
     assert found.finding == "2 tokens back, the score differs by -2 (head 1) to +0.5 (head 2)"
     many = Curves(("head 1", "head 2", "head 3"), np.array([[0.0, 3], [0, -4], [0, 1]]))
-    assert Scores(many, None).finding == "1 tokens back, the score differs by -4 (head 2) to +3 (head 1)"
+    assert Scores(many, None).finding == "1 token back, the score differs by -4 (head 2) to +3 (head 1)"
     assert Scores(Curves(HEADS, np.zeros((2, 3))), None).finding == "The score does not change with the distance"
 
 

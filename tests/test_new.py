@@ -98,7 +98,7 @@ def test_the_next_commands_are_shown_and_exist() -> None:
     [
         ("my own", ("'my own' cannot name an encoding", "such as my-encoding")),
         ("3d", "begins with a letter"),
-        ("", "'' cannot name an encoding"),
+        ("", "NAME '' is empty"),
         ("../up", "letters, digits, - and _"),
         ("a__b", "'a__b' cannot name"),
         ("ümlaut", "cannot name"),
@@ -130,9 +130,8 @@ def test_files_are_not_overwritten_unless_asked(here: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(here: Path) -> None:
     (here / "file").write_text("no folder")
-    assert_refused(
-        ("new", "freshly-made", "--to", "file"), 1, ("cannot write file/freshly_made.py", "another folder with --to")
-    )
+    words = ("cannot write file: ", "file is not a folder", "another folder with --to")
+    assert_refused(("new", "freshly-made", "--to", "file"), 1, words)
     (here / "freshly_made.py").mkdir()
     result = cli("new", "freshly-made", "--force")
     assert (result.code, len(errors(result))) == (1, 1)

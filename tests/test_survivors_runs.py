@@ -343,7 +343,7 @@ def a_run(folder: Path, **config: object) -> Run:
         ({"corpus": {}}, "", "'fingerprint'"),
         ({"corpus": 5}, "", "'int' object"),
         ({"corpus": {"fingerprint": "0"}}, "seed = 1\nseed = 2\n", "Cannot overwrite a value"),
-        ({"corpus": {"fingerprint": "0"}}, "seed = 1\n", "1 validation error for RunConfig"),
+        ({"corpus": {"fingerprint": "0"}}, "seed = 1\n", "the key 'encoding' is missing"),
         (
             {"corpus": {"fingerprint": "0"}},
             b"\xff",

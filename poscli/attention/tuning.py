@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -294,8 +294,7 @@ def _content(path: Path) -> Any:
 
 def _write(path: Path, cases: dict[str, dict[str, Any]]) -> None:
     try:
-        with suppress(OSError):  # which the next line reports
-            make_in_cache(path.parent)
+        make_in_cache(path.parent)
         write_atomic(path, json.dumps({"machine": _machine(), "cases": cases}, indent=2) + "\n")
-    except StorageError as error:
+    except (OSError, StorageError) as error:
         warn_once(f"which engine is fastest cannot be kept, and is measured by each process: {error}")

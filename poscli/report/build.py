@@ -65,9 +65,9 @@ def build_report(
     an error leaves the earlier report as it was.
     """
     _refuse(rows, mix=mix)
-    baseline = shown(_known(baseline, sorted({str(name) for name in rows["encoding"]})))
     details = {name: shown_table(table) for name, table in (details or {}).items()}
     groups = split(shown_table(rows), shown_table(positions), details, mix=mix, trained=trained)
+    baseline = _known(shown(baseline), sorted({str(name) for group in groups for name in group.rows["encoding"]}))
     out, trained = Path(out), trained or {}
     contents: dict[str, bytes] = {}
     sections = tuple(_section(group, out, trained, runs or {}, contents, baseline, formats) for group in groups)

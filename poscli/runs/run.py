@@ -29,12 +29,11 @@ AGAIN = "repeat the command that made this run, which writes it again and keeps 
 STATES = ("planned", "training", "interrupted", "failed", "oom", "complete", "diverged")
 ENDED = ("complete", "diverged")  # states in which nothing is left to train; from the others training goes on
 CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
-TRAIN, EVAL, POSITION, EVALUATED = "train.csv", "eval.csv", "position.csv", "eval.json"
-EXPLAINED = "why.json"
+TRAIN, EVAL, POSITION = "train.csv", "eval.csv", "position.csv"
+EVALUATED, EXPLAINED = "eval.json", "why.json"
 PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
 TUNING = "tuning.json"  # the engines that were found fastest for this run: a resumed run takes the same ones
-CHECKPOINTS, LOSSES = "checkpoints", "nll"  # folders: of the weights, and of the loss of every token evaluated
-POSTHOC = "as"  # the folder of the evaluations under other encodings
+CHECKPOINTS, LOSSES, POSTHOC = "checkpoints", "nll", "as"  # folders: weights, losses of tokens, other encodings
 # What a run has only once it works.
 RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, TUNING, CHECKPOINTS, LOSSES, POSTHOC)
 

@@ -37,7 +37,12 @@ _stdout = 1  # the descriptor of stdout
 
 
 def watch() -> None:
-    """Turn SIGINT and SIGTERM into an `Interruption`; during imports, and at a second signal, end at once instead."""
+    """Turn SIGINT and SIGTERM into an `Interruption`; during imports, and at a second signal, end at once instead.
+
+    A process forked from one whose command has ended begins anew.
+    """
+    global _asked, _told
+    _asked, _told = 0, False
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _handle)
     sys.unraisablehook = _unraisable
