@@ -267,6 +267,24 @@ def test_the_hard_input_is_hard() -> None:
     assert float(p_BHTS[3, 0, 64:, :6].sum(-1).min()) > 0.99
 
 
+@torch.no_grad()
+def test_heads_that_begin_at_one_key_need_not_be_neighbours() -> None:
+    """The outer heads skip the same keys, the one between them fewer: with all keys at once, and as they arrive."""
+    encoding, reference = make("alibi(trainable=true)"), ENGINES["reference"]
+    encoding.slope.copy_(torch.tensor([30.0, 5.0, 30.0]))
+    inputs, at = unlike(torch.float32), encoding.locate(TOKENS, torch.device("cpu"))
+    x = operands(encoding, inputs["q"], inputs["k"], inputs["v"], at)
+    firsts = ScoreBounds.of(TileInputs.of(encoding, x)).first_keys(slice(64, 72), SMALL.skip_multiple)
+    assert [heads for _, heads in firsts] == [[1], [0, 2]]
+    with torch.enable_grad():
+        exact = with_gradients(reference, encoding, TOKENS)
+        allowed = limits(encoding, exact, [with_gradients(reference, encoding, TOKENS, off=off) for off in (1, 2)])
+    arriving = ArrivingKeys(encoding, inputs["q"], at, None, SMALL)
+    arriving.take(0, inputs["k"], inputs["v"])
+    for found in (attention(ENGINES["tiles"], encoding, inputs, TOKENS, SMALL), arriving.output()):
+        assert_within(found, exact["output"], allowed["output"], "tiles")
+
+
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
 @torch.no_grad()
 def test_a_text_that_forgets_everything_takes_no_keys_from_one_that_forgets_nothing(order: list[int]) -> None:

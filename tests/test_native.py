@@ -46,8 +46,11 @@ def test_kernels_that_this_machine_compiles_are_right() -> None:
 
 
 @needs_kernels
-def test_the_kernels_are_proven() -> None:
+def test_the_kernels_are_proven_and_the_proof_draws_nothing_from_the_global_generator() -> None:
+    """Otherwise a process that compiles them would draw other numbers than one that finds them kept."""
+    before = torch.get_rng_state()
     assert proof.disagreement(kernels()) == ""
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 class Wrong:

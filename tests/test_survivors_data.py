@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,15 @@ def test_a_split_of_the_source_is_kept_and_documents_are_in_the_order_of_their_h
     assert found == ([stored(2), stored(3, part="train")], [stored(0, part="valid"), stored(1, part="valid")])
     nine = [stored(n, 10) for n in range(10)]
     assert split_documents(nine[::-1]) == (nine[1:], nine[:1])
+
+
+@pytest.mark.parametrize(("part", "empty"), [("train", "valid"), ("valid", "train")])
+def test_the_only_document_of_a_split_that_the_source_names_is_not_cut_in_two(
+    part: Any, empty: str, tmp_path: Path
+) -> None:
+    documents = [Document(b"one line\n" * 100, part), Document(b"", empty)]
+    with pytest.raises(DataError, match=f"hf:mine holds no text for the {empty} split; name splits that do"):
+        build.build_arrays("hf:mine", documents, Bytes(), tmp_path)
 
 
 def test_a_fingerprint_is_of_documents_split_and_tokenizer() -> None:
