@@ -15,6 +15,7 @@ from poscli.data.images.corpus import build
 from poscli.data.images.folder import pixels
 from poscli.data.images.spec import ImageSpec
 from poscli.system.errors import DataError, UsageError
+from poscli.tasks.grid import Grid
 
 
 def noise(seed: int, rows: int = 40, columns: int = 40) -> np.ndarray:
@@ -119,6 +120,12 @@ def test_the_largest_image_is_that_with_the_largest_square() -> None:
 @pytest.fixture(scope="module")
 def shipped() -> ImageCorpus:
     return load_images("images")
+
+
+@pytest.mark.parametrize("text", ["images", "images?patch=2", "images:FOLDER", "images:FOLDER?patch=4&levels=8"])
+def test_the_task_reads_images_however_they_are_named(text: str, tmp_path: Path) -> None:
+    spec = text.replace("FOLDER", str(write(tmp_path / "noise")))
+    assert Grid.open(spec, "bytes").data.spec == spec
 
 
 def test_the_images_that_matplotlib_ships(shipped: ImageCorpus) -> None:

@@ -196,6 +196,16 @@ def test_weights_are_taken_over() -> None:
         assert not torch.equal(before(text), after(text)) or trained == "t5+rope"
 
 
+@pytest.mark.parametrize("trained", [name for name in names() if get(name).axes == 1])
+def test_weights_of_any_vocabulary_are_taken_over(trained: str) -> None:
+    """The models here have 11 tokens, other than the 257 of bytes; some encodings have numbers of every token."""
+    before = perturbed(model(trained))
+    after = with_encoding(before, trained, trained)
+    for own, other in zip(before.encodings, after.encodings, strict=True):
+        assert [p.shape for p in own.parameters()] == [p.shape for p in other.parameters()]
+        assert all(torch.equal(p, q) for p, q in zip(own.parameters(), other.parameters(), strict=True))
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     out = tmp_path_factory.mktemp("posthoc")

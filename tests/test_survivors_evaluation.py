@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pieces_task import Pieces
-from toys import make, model
+from pieces_task import PIECES, Pieces
+from toys import make, model, perturbed
 
 from poscli.bench.synthetic import synthetic_task
 from poscli.config.run import RunConfig
@@ -21,6 +21,7 @@ from poscli.evaluation import measure
 from poscli.evaluation.baseline import BASELINES
 from poscli.evaluation.baselines.crop import Crop
 from poscli.evaluation.extrapolate import eval_records
+from poscli.evaluation.losses import Losses
 from poscli.evaluation.measure import cost
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
@@ -155,3 +156,26 @@ def test_a_perplexity_is_the_exponential_of_the_loss_or_infinite() -> None:
         {"encoding": "rope", "nll": 1e6, "ppl": None},
         {"encoding": "rope", "nll": None, "ppl": None},
     ]
+
+
+class Sliding(Pieces):
+    protocols = ("sliding",)
+
+
+def test_losses_measured_under_other_settings_are_not_taken_even_for_as_many_windows(tmp_path: Path) -> None:
+    """Eight windows each: one ends at every token that counts, which are other tokens for every stride."""
+    draw = np.random.default_rng(0)
+    task = Sliding([draw.integers(1, PIECES, 60).tolist() for _ in range(4)])
+
+    def losses(folder: str, stride: int) -> Losses:
+        run = Run(tmp_path / folder, RunConfig(encoding="rope", length=8), {})
+        asked = EvaluationSettings(train_length=8, max_len=8, tokens=8, stride=stride)
+        setup = measure.EvaluationSetup(run, task, asked, torch.device("cpu"))
+        (found,) = measure.Evaluation(setup, perturbed(model("rope", length=8))).measure().values()
+        assert found.losses is not None
+        return found.losses
+
+    first, alone = losses("both", stride=4), losses("alone", stride=8)
+    assert len(first.spans) == len(alone.spans) == 8
+    assert not np.array_equal(first.nll, alone.nll)
+    assert np.array_equal(losses("both", stride=8).nll, alone.nll)
