@@ -305,6 +305,13 @@ def test_jsonl_and_parquet_rows_are_documents(tmp_path: Path, cache: Path) -> No
         assert corpus.spec == spec
 
 
+def test_a_row_of_a_long_parquet_file_is_named_by_its_number_in_the_file(tmp_path: Path, cache: Path) -> None:
+    """Rows are read 65,536 at a time."""
+    write(tmp_path, {"long.parquet": parquet([*[None] * 65_540, ["a list"]])})
+    with pytest.raises(DataError, match=r"long\.parquet row 65541: field 'text' holds list, not text"):
+        load_corpus(f"parquet:{tmp_path}/long.parquet", cache=cache)
+
+
 def test_hidden_files_are_passed_over_and_patterns_choose(tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "in", {"a.txt": "aaa\n", "sub/b.txt": "bb\n", "c.md": "c\n", ".git/x": b"\0", ".hidden": b"\xff"})
     assert everything(load_corpus(f"text:{tmp_path}/in", cache=cache)) == [b"aaa\n", b"bb\n", b"c\n"]
