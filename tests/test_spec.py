@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import HEAD_WIDTH, make, shape
+from toys import ENDS, HEAD_WIDTH, make, shape
 
 from poscli.encodings import Encoding, get, names
 from poscli.specs import build, check, parse
@@ -272,12 +272,14 @@ def test_building_an_encoding_leaves_the_generators_of_devices_alone(monkeypatch
     assert seeds == [5]
 
 
-def test_an_encoding_without_positions_for_a_training_window_is_refused() -> None:
+@pytest.mark.parametrize("name", sorted(name for name in ENDS if get(name).axes == 1))
+def test_an_encoding_without_positions_for_a_training_window_is_refused(name: str) -> None:
+    """Whichever of its blanks lacks them: learned has none for embeddings, tupe none for queries."""
     with pytest.raises(
-        UsageError, match=r"learned\+randomized cannot be trained on windows of 16 tokens: learned has 16"
+        UsageError, match=rf"{name}\+randomized cannot be trained on windows of 16 tokens: {name} has 16"
     ):
-        check("learned+randomized", shape())
-    assert str(check("learned", shape())) == "learned"
+        check(f"{name}+randomized", shape())
+    assert str(check(name, shape())) == name
 
 
 @pytest.mark.parametrize(
