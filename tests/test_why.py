@@ -104,6 +104,8 @@ def test_key_tokens_need_a_judge(results: Path) -> None:
     assert result.code == 0, result.err
     table = read_table(folder_of(results, "sinusoidal") / "why/key_tokens.csv", DETAILS["why/key_tokens"])
     assert set(table["kind"]) == {"key", "other"}
+    again = cli(*WHY, "--enc", "sinusoidal", "--judge", judge, "--out", results)
+    assert "is explained already: nothing to do" in again.err  # by the same judge
     assert table.set_index("kind").loc["key", "reason"]  # a judge of a few steps finds no key tokens
     # All windows of the short text are read, so that the tokens are those of saturation, and so is their mean loss.
     longest = table_of(results, "sinusoidal", "saturation").iloc[-1]

@@ -37,6 +37,7 @@ from poscli.sweep.job import Job, Outcome
 from poscli.sweep.processes import Processes
 from poscli.sweep.schedule import TimeLeft, makespan, refuse_crowded
 from poscli.sweep.workers import Here, WorkerDied, Workers
+from poscli.system.console import collected_warnings
 from poscli.system.cores import quota_of_container, threads, usable_cores
 from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
@@ -291,6 +292,21 @@ def test_options_become_workers(tmp_path, monkeypatch) -> None:
     monkeypatch.undo()
     with pytest.raises(UsageError, match=r"2 workers may need .* give --workers 1"):
         assembled(Wanted(workers=2), [("alibi", 12 * 2**30), ("rope", 12 * 2**30)], tmp_path).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("workers", "cpus", "suits"),
+    [(2, 2, None), (4, 1, None), (2, 1, None), (4, None, None), (5, 1, 4), (3, 2, 2), (2, 3, 1), (2, 9, 1)],
+)
+def test_workers_are_warned_about_where_they_take_more_cores_than_there_are(
+    workers, cpus, suits, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(crew, "usable_cores", lambda: 4)
+    wanted = Wanted(workers=workers, cpus=cpus, memory=1e-6, device="cpu")
+    with collected_warnings() as warned, assembled(wanted, [("alibi", 1.0)], tmp_path) as found:
+        assert found.count == workers
+    said = f"{workers} workers with --cpus {cpus} each slow each other down, as there are 4 cores to use; "
+    assert warned == ([] if suits is None else [f"{said}--workers {suits} suits this machine"])
 
 
 def test_workers_need_locks_that_hold(tmp_path, monkeypatch) -> None:
