@@ -48,6 +48,8 @@ def test_compatible_encodings_get_their_full_spec(trained: str, target: str, ful
         ("llama3", "rerope(window=5)", "rerope(window=5)"),
         ("p-rope(p=0.5, base=50)", "rope-dynamic", "rope-dynamic(base=50.0)"),
         ("rope-linear(factor=4)", "none", "none"),
+        ("rope(base=500000)", "rope-linear(factor=2)", "rope-linear(factor=2.0, base=500000.0)"),
+        ("rope(base=500000)", "rope-linear(factor=2, base=10000)", "rope-linear(factor=2.0)"),  # given as the default
     ],
 )
 def test_scalings_replace_each_other_and_are_replaced_by_what_they_scale(trained: str, target: str, full: str) -> None:

@@ -59,6 +59,18 @@ def test_canonical_forms(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("rope(base=10000)", "rope(base=10000.0)"),
+        ("rope", "rope"),
+        ("rope(base=7, layout=half)|window(none)", "rope(base=7.0, layout=half)|window(width=none)"),
+    ],
+)
+def test_options_that_are_given_as_their_default_are_kept_on_request(text: str, kept: str) -> None:
+    assert str(parse(text, defaults=True)) == kept
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "expected the name of an encoding at its end"),
