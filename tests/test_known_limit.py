@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets corpora have few documents."""
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Lets corpora have few documents, and be built anew: what an earlier run has kept would say nothing."""
+    monkeypatch.setenv("POSCLI_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bayes, "TRAINING_DOCUMENTS", 6)
     monkeypatch.setattr(bayes, "HELD_OUT_DOCUMENTS", 3)
 
