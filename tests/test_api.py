@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from cli_runner import ROOT, cli, document, environment
+from fake_results import BEHAVIOUR, LN2, results
 from markdown_blocks import blocks
 
 from poscli import api
@@ -271,6 +272,18 @@ def test_what_was_measured_shows_every_length_and_the_verdict(documented: tuple[
         assert all(
             words in text for words in ("64 (1x)", "128 (2x)", "256 (4x)", f"alibi: {measured.summary['verdict'][0]}")
         )
+
+
+def test_the_gain_by_length_is_that_of_the_protocol_that_reports_quote() -> None:
+    """Of a run under both protocols that is the gain under `fixed`, in bits per byte."""
+    rows, _ = results({"alibi": BEHAVIOUR["alibi"]}, lengths=(256, 1024))
+    for protocol, bits in (("sliding", 0.031), ("fixed", 0.012)):
+        own = (rows["protocol"] == protocol) & (rows["variant"] == "full") & (rows["length"] == 1024)
+        rows.loc[own, ["gain", "gain_low", "gain_high"]] = [bits * LN2, (bits - 0.001) * LN2, (bits + 0.001) * LN2]
+    measured = api.Measured(rows)
+    (longest,) = measured.by_length.query("length == 1024").to_dict("records")
+    assert [longest[name] for name in ("gain", "gain_low", "gain_high")] == pytest.approx([0.012, 0.011, 0.013])
+    assert "+0.012" in repr(measured)
 
 
 def test_a_failed_evaluation_shows_its_status(documented: tuple[dict[str, Any], Path]) -> None:

@@ -8,16 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from poscli.config.run import ModelConfig
 from poscli.equation.grids import grid_shape
 from poscli.inspect import absolute, biases, grid, order, probe, rotary, shift, terms
 from poscli.inspect.constant import constant_operands
+from poscli.inspect.contact_sheet import Tile, draw_contact_sheet
 from poscli.inspect.fourier import Frequencies
 from poscli.inspect.numbers import Record, sampled
+from poscli.inspect.rotary_figure import draw_scaling
 from poscli.inspect.settings import InspectSettings
 from poscli.inspect.subject import Subject, fresh_subjects
-from poscli.inspect.views import VIEWS, inspect
+from poscli.inspect.views import VIEWS, Inspected, inspect
 from poscli.verify.noise import draw
 
 LENGTH, LONGEST = 32, 96
@@ -357,3 +360,25 @@ def test_pictures_are_those_of_the_blanks_that_an_encoding_fills(spec: str) -> N
     assert {view.name for view in VIEWS if view.applies(in_a_run)} == PICTURES[spec] | of_run | terms_too
     later = replace(in_a_run, layers=(2,))  # only the first layer reads the embedding
     assert {view.name for view in VIEWS if view.applies(later)} == PICTURES[spec] | of_run
+
+
+# Pictures.
+
+
+def test_every_speed_lies_inside_the_picture_of_speeds() -> None:
+    for ratio in ([1.0, 0.5, 1 / 8], [1.0, 0.9], [1.0, 4.0], [1 / 64, 3.0]):
+        axes = Figure().subplots()
+        draw_scaling([axes], [rotary.Scaling(np.geomspace(1, 0.01, len(ratio)), np.array(ratio), "rope", 16)])
+        low, high = axes.get_ylim()
+        assert low < min(ratio), ratio
+        assert max(ratio) < high, ratio
+
+
+def test_the_contact_sheet_draws_weights_as_multiples_of_equal_ones() -> None:
+    """Each of 4 keys would get 1/4: the line of equal weights is the dotted one, that of a half is twice as high."""
+    for weights, multiples in (([0.25] * 4, [1, 1, 1, 1]), ([0.5, 0.25, 0.125, 0.125], [2, 1, 0.5, 0.5])):
+        found = Inspected(subject("none"), {"weights": probe.Weights(curves(weights), None, 4, 4)})
+        (axes,) = [each for each in draw_contact_sheet([Tile("No position", "none", found)]).figure.axes if each.lines]
+        dotted, line = axes.lines
+        assert list(np.asarray(dotted.get_ydata())) == [1, 1]
+        np.testing.assert_allclose(np.asarray(line.get_ydata()), multiples)

@@ -389,6 +389,7 @@ def test_a_site_has_a_page_for_each_corpus_and_encoding(tmp_path: Path, report: 
     (alibi,) = tmp_path.glob("encoding-alibi-*.html")
     text = "".join(Reader(alibi.read_text(encoding="utf-8")).texts)
     assert "poscli train --enc alibi" in text
+    assert re.search(r"Runs\s*3, models", text)  # of the 18 runs of the section
     (tmp_path / "notes.txt").write_text("mine")
     rows = report.sections[0].group.rows
     fewer = build_report(

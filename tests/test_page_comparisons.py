@@ -195,6 +195,9 @@ def test_harms_of_single_changes_are_in_bits_by_seed_or_say_why_not(holes: tuple
             reasons += bool(found["why"][n])
             assert bool(found["why"][n]) == (len(own) > 0 and good.empty)
     assert reasons
+    rope = names.index("rope")  # one seed is void: the others are shown, and no reason in their place
+    assert [value is None for value in changes["stretch"]["values"][rope]] == [False, True, False]
+    assert changes["stretch"]["why"][rope] == ""
 
 
 def test_places_of_answers_are_shares_by_seed(task: tuple[Report, dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from poscli.report.pooling import pool
 from poscli.report.sections import About, Report, _file_name, name_runs
 from poscli.report.summary import join, summarize
 from poscli.report.table import Column, failures, summary_columns
-from poscli.report.terminal import OPTIONAL_COLUMNS, _fitting, lengths_table, summary_table
+from poscli.report.terminal import OPTIONAL_COLUMNS, _fitting, comparison_table, lengths_table, summary_table
 
 TWO = {name: BEHAVIOUR[name] for name in ("alibi", "rope")}
 
@@ -246,6 +246,18 @@ def test_positions_are_ticked_at_octaves_of_the_training_length() -> None:
     assert shown[-1] == 4096
     assert 256 in shown
     assert all(length % 256 == 0 or 256 % length == 0 for length in shown)
+
+
+def test_a_comparison_prints_the_p_values_that_its_caption_names() -> None:
+    common = {"encoding": "rope", "baseline": "alibi", "low": 0.01, "high": 0.03, "word": "worse", "documents": 12}
+    lengths = {512: (0.002, 0.006), 1024: (0.02, 0.04), 2048: (0.5, 0.55), 4096: (math.nan, math.nan)}
+    made = [
+        common | {"length": length, "ratio": length / 256, "difference": 0.02, "p": p, "p_holm": corrected}
+        for length, (p, corrected) in lengths.items()
+    ]
+    lines = printed(comparison_table(pd.DataFrame(made))).splitlines()
+    assert any("p after Holm" in line for line in lines)
+    assert [line.split()[-2] for line in lines if "worse" in line] == ["0.006", "0.040", "0.550", "-"]
 
 
 # ---- the file
