@@ -288,6 +288,15 @@ def test_what_breaks_is_told_by_groups_of_encodings_over_seeds() -> None:
     assert cells["number of keys (crowd)"] == ("0.000", "+0.100 (10 %)", "+0.100 (10 %)")
 
 
+def test_a_harm_too_small_to_explain_has_no_shares() -> None:
+    """A window that costs a thousandth of a bit is not broken by three times as much."""
+    rows = pd.DataFrame(attributed("rope", 0, 0.001, offset=0.002, stretch=0.003, crowd=0.0))
+    found = broken_by(rows, gained({"rope": (0.0, 0.0)}), pd.DataFrame({"encoding": ["rope"]}))
+    assert found is not None
+    assert [column.cells for column in found.columns[1:]] == [("+0.001",), ("+0.002",), ("+0.003",), ("0.000",)]
+    assert found.points == ()
+
+
 def judged(name: str, seed: int, kind: str, tokens: int, gain: float, low: float) -> dict:
     """A row of why/key_tokens.csv, in bits."""
     nats = {"nll": LN2, "nll_crop": (1 + gain) * LN2, "gain": gain * LN2, "gain_low": low * LN2, "gain_high": LN2 * 9}

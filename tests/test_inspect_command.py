@@ -235,6 +235,15 @@ def test_an_encoding_that_fails_has_its_reason_in_the_gallery():
     assert rows["alibi"]["picture"] == "alibi.png"
 
 
+def test_an_encoding_that_is_not_installed_fails_no_gallery():
+    why = "needs a package: pip install 'poscli[more]'"
+    absent = mock.patch.object(gallery, "missing", lambda name: why if name == "absent" else "")
+    with mock.patch.object(gallery, "names", return_value=["absent", "alibi"]), absent:
+        result = cli("inspect", "--all", *SMALL, "--to", "gallery", "--json")
+    assert result.code == 0
+    assert {each["name"]: each["unavailable"] for each in result.json["encodings"]} == {"absent": why, "alibi": ""}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

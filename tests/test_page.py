@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from cli_runner import ALIBI, SHORT, assert_refused, cli
 from fake_pages import SEEDS, fake_report, fake_runs, fake_tables, task_tables
-from fake_results import BEHAVIOUR, many
+from fake_results import BEHAVIOUR, LN2, many, results
 from scipy import stats
 from torture.reports import HOSTILE, undrawn
 
@@ -204,6 +204,18 @@ def test_without_the_losses_of_documents_nothing_is_compared(tmp_path: Path) -> 
     assert found["points"][found["main"]][0][-1][4] is not None  # the interval of eval.csv
     assert "not compared: the results of single documents are missing" in json.dumps(found["answers"])
     assert {each["command"] for each in found["encodings"]} == {""}
+
+
+def test_intervals_without_the_losses_of_documents_are_in_bits_per_byte(tmp_path: Path) -> None:
+    """Of tokens of 4 bytes: a loss of 4 bits per token, from 3.9 to 4.1, is one of 1 bit per byte, 0.975 to 1.025."""
+    rows, positions = results({name: BEHAVIOUR[name] for name in ("alibi", "none")}, lengths=(256, 512))
+    losses = {"nll": 4 * LN2, "nll_low": 3.9 * LN2, "nll_high": 4.1 * LN2, "ppl": 16.0, "bpb": 1.0}
+    rows = rows.assign(tokenizer="bpe:512", bytes=4 * rows["tokens"], **losses)
+    with undrawn():
+        (section,) = build_report(rows, positions, tmp_path).sections
+    found = section_data(section, {})
+    for point in (point for line in found["points"][found["main"]] for point in line):
+        assert point[3:6] == pytest.approx([1.0, 0.975, 1.025])
 
 
 WORST = ("</script><script>alert(1)</script>", "<!--<script>", "]]>", "${x}")

@@ -200,6 +200,20 @@ def test_harms_of_single_changes_are_in_bits_by_seed_or_say_why_not(holes: tuple
     assert changes["stretch"]["why"][rope] == ""
 
 
+def test_a_page_lacks_seeds_only_where_no_encoding_has_three(
+    holes: tuple[Report, dict[str, Any]], tmp_path: Path
+) -> None:
+    _, section = holes
+    seeds = {each["name"]: each["seeds"] for each in section["encodings"]}
+    assert seeds == {"alibi": 2, "learned": 3, "none": 1, "rope": 3}
+    assert not section["fewSeeds"]
+    rows, positions, details = tables_with_holes()
+    rows, positions = (table[table["encoding"].isin(["alibi", "none"])] for table in (rows, positions))
+    details = {name: table[table["encoding"].isin(["alibi", "none"])] for name, table in details.items()}
+    _, section = made((rows, positions, details), tmp_path)
+    assert section["fewSeeds"]
+
+
 def test_places_of_answers_are_shares_by_seed(task: tuple[Report, dict[str, Any]]) -> None:
     report, section = task
     place, answers = section["answered"]["place"], report.sections[0].group.details["answers"]
