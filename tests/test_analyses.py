@@ -354,6 +354,19 @@ def test_the_distance_to_a_known_optimum() -> None:
     assert known_limit(results()[0], summarize(results()[0])) is None
 
 
+def test_where_longer_windows_tell_next_to_nothing_no_share_of_it_is_used() -> None:
+    """The optimum falls by a ten-thousandth of a nat per doubling, and rope loses a thousand times that."""
+    rows, _ = results({"rope": (1.5, lambda octaves: -0.1 * octaves)})
+    octaves = np.log2(rows["ratio"].where(rows["variant"] != "crop", 1.0))
+    rows = rows.assign(optimum=1.2 - 1e-4 * octaves)
+    found = known_limit(rows, summarize(rows))
+    assert found is not None
+    assert {column.name: column.cells for column in found.columns if column.name.startswith("used")} == {
+        f"used {ratio}x": ("-",) for ratio in (2, 4, 8, 16)
+    }
+    assert "largest share" not in found.answer
+
+
 def test_a_report_shows_every_analysis(tmp_path: Path) -> None:
     rows, units = three_seeds()
     report = build_report(rows, NOTHING, tmp_path, details={"units": units}, baseline="alibi")

@@ -192,7 +192,7 @@ def test_options_are_those_of_the_commands() -> None:
 
 def test_a_run_is_the_one_that_the_command_makes(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     Path("own.py").write_text(OWN)
-    small = {"preset": "nano", "layers": 1, "length": 32, "batch": 4, "tokens": "1k"}
+    small = {"preset": "nano", "width": 48, "layers": 1, "length": 32, "batch": 4, "tokens": "1k"}
     run = api.train("own.py", **small, device="cpu", recipe={"matrix_lr": 0.02}, out=here / "results")
     measured = api.extrapolate(run, max_len=64, tokens=64, stride=16, as_="own.py+window(20)", device="cpu")
     assert capfd.readouterr().out == ""
