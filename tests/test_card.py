@@ -267,6 +267,13 @@ def test_the_document(tmp_path: Path) -> None:
     assert result.json["probe"] is None
 
 
+def test_notes_leave_a_checkpoint_healthy(tmp_path: Path) -> None:
+    result = cli("card", published("mpt-7b", tmp_path), "--json")
+    assert result.code == 0
+    assert [(fault["name"], fault["note"]) for fault in result.json["faults"]] == [("alibi-ends-at-length", True)]
+    assert result.json["healthy"] is True
+
+
 def test_the_page_of_a_probe(tmp_path: Path) -> None:
     folder = made("llama", tmp_path, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
     result = cli("card", folder, "--probe")

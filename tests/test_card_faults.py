@@ -329,6 +329,8 @@ BOUNDS: list[tuple[str, dict[str, Any], int | None, bool]] = [
     ("two-scalings", scaled({"rope_type": "linear", "factor": 4.0}, rope_parameters={"rope_type": "yarn"}), None, True),
     ("two-scalings", scaled({"type": "linear", "factor": 4.0},
                             rope_parameters={"rope_type": "linear", "factor": 4.0}), None, False),
+    ("parameters-of-no-layer", {key: value for key, value in GEMMA.items() if key != "layer_types"}
+     | {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500.0}}}, None, False),
     ("scaling-without-rotations", scaled({"rope_type": "default"}, FALCON | {"alibi": True}), None, False),
     ("alibi-slopes-unread", MPT | {"attn_config": {"alibi_bias_max": 8}}, None, False),
     ("alibi-all-the-same", MPT | {"attn_config": {"alibi": True}}, None, False),

@@ -15,8 +15,9 @@ from poscli.equation.grids import grid_shape
 from poscli.inspect import absolute, biases, grid, order, probe, rotary, shift, terms
 from poscli.inspect.constant import constant_operands
 from poscli.inspect.contact_sheet import Tile, draw_contact_sheet
+from poscli.inspect.figure import draw_sheet
 from poscli.inspect.fourier import Frequencies
-from poscli.inspect.numbers import Record, sampled
+from poscli.inspect.numbers import Missing, Record, sampled
 from poscli.inspect.rotary_figure import draw_scaling
 from poscli.inspect.settings import InspectSettings
 from poscli.inspect.subject import Subject, fresh_subjects
@@ -382,3 +383,14 @@ def test_the_contact_sheet_draws_weights_as_multiples_of_equal_ones() -> None:
         dotted, line = axes.lines
         assert list(np.asarray(dotted.get_ydata())) == [1, 1]
         np.testing.assert_allclose(np.asarray(line.get_ydata()), multiples)
+
+
+def test_no_picture_of_subjects_side_by_side_lies_on_another() -> None:
+    """Views of the first alone, of the second alone, and again of the first: these stand below each other."""
+    first = {name: Missing("of the first") for name in ("table", "columns", "bias")}
+    second = {name: Missing("of the second") for name in ("products", "wavelengths")}
+    sheet = draw_sheet([Inspected(subject("rope"), dict(first)), Inspected(subject("alibi"), dict(second))])
+    places = [tuple(np.round(axes.get_position().bounds, 6)) for axes in sheet.figure.axes]
+    assert len(places) == len(set(places)) == 5
+    lefts = [left for left, *_ in places]
+    assert sorted(map(lefts.count, set(lefts))) == [2, 3]  # a column for each
