@@ -25,6 +25,7 @@ from poscli.system.errors import DataError, UsageError
 from poscli.system.ranks import Ranks, agree, any_rank, gathered, joined, ranks, together
 from poscli.tasks import Batch
 from poscli.training.parts import parts_of
+from poscli.training.replicas import replicas
 from poscli.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
@@ -108,6 +109,32 @@ def test_the_parts_of_all_ranks_have_the_loss_and_the_gradient_of_the_batch(rank
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)  # of a matrix product and a loss in float32
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-5 * float(gradient.abs().max()))
+
+
+def test_accumulated_gradients_of_two_ranks_are_those_of_the_batch() -> None:
+    """Of the model and of its encoding, which layers share, whether each rank has all of the model or a share."""
+    batch = Batch(np.random.default_rng(0).integers(0, 257, (4, 17)))
+
+    def furthest(rank: int) -> list[float]:
+        found = []
+        for sharded in (False, True):
+            torch.manual_seed(0)
+            model = build_model(PRESETS["nano"], "t5", vocab=257, length=16, seed=0)
+            torch.nn.init.normal_(model.head.weight)
+            tokens = torch.from_numpy(batch.tokens)
+            expected = torch.autograd.grad(model.loss(tokens[:, :-1], tokens[:, 1:]), list(model.parameters()))
+            shared, parts = replicas(model, sharded=sharded), list(parts_of(batch, rank, 2, 2))
+            for part in parts:
+                with shared.part(last=part is parts[-1]):
+                    (shared.loss(*part.tensors(torch.device("cpu")), None) * part.share).backward()
+            for parameter, gradient in zip(model.parameters(), expected, strict=True):
+                own = parameter.grad.full_tensor() if hasattr(parameter.grad, "full_tensor") else parameter.grad
+                found.append(float((own - gradient).abs().max() / gradient.abs().max()))
+        return [len(found), max(found)]
+
+    for count, largest in on_each(2, furthest):
+        assert count > 10
+        assert largest < 1e-4  # sums in another order differ by 1e-6; a part that counts twice or not, by more than 0.1
 
 
 # ---- the result
