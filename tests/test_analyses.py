@@ -186,6 +186,24 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
         compare_runs(pick(rows, "a"), longer, units, "sliding")
 
 
+def test_losses_on_other_amounts_of_text_are_compared_as_if_it_were_as_much() -> None:
+    """10 nats on 100 bytes of a document, and 6 on 50 of them, which are 12 on 100; by bytes of the first."""
+    made = {"protocol": "sliding", "length": 512, "variant": "full", "unit": "a"}
+    rows = [made | {"run_id": "one", "nll": 0.1, "tokens": 100, "bytes": 100}]
+    rows += [made | {"run_id": "other", "nll": 0.5, "tokens": 12, "bytes": 50}]
+    units = Units(pd.DataFrame(rows))
+    one, other = (units.losses([run], "sliding", 512) for run in ("one", "other"))
+    assert one is not None
+    assert other is not None
+    assert one.minus(other).tolist() == [[pytest.approx(-2.0)]]
+    assert other.minus(one).tolist() == [[pytest.approx(1.0)]]
+
+
+def test_of_a_single_encoding_no_ranking_is_told() -> None:
+    rows, _ = results({"a": (1.40, lambda _: 0.0)})
+    assert audit(rows, summarize(rows)) is None
+
+
 def test_the_audit_names_what_changes_places() -> None:
     rows, _ = results({"a": (1.40, lambda _: 0.0), "b": (1.41, lambda _: 0.0)})
     summary = summarize(rows)

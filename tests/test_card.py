@@ -267,6 +267,12 @@ def test_the_document(tmp_path: Path) -> None:
     assert result.json["probe"] is None
 
 
+def test_the_page_of_a_scaling_says_by_what_it_multiplies_scores(tmp_path: Path) -> None:
+    """Queries and keys of YaRN with factor 4 are 0.1 ln 4 + 1 = 1.1386 times as long, and their products 1.2965."""
+    said = cli("card", published("Qwen2.5-7B-Instruct with YaRN, as its page tells", tmp_path)).out
+    assert "4 times 32768, scores times 1.296; layers" in " ".join(said.split())
+
+
 def test_notes_leave_a_checkpoint_healthy(tmp_path: Path) -> None:
     result = cli("card", published("mpt-7b", tmp_path), "--json")
     assert result.code == 0

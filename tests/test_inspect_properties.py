@@ -403,6 +403,7 @@ def test_time_is_that_with_the_encoding_over_that_without() -> None:
     assert (near["seconds"], near["seconds_without"], near["turns"]) == (2.0, 1.0, 3)
     assert (near["ratio"], near["ratio_low"], near["ratio_high"]) == (2.0, 1.0, 4.0)
     assert row.detail.startswith("One attention layer, forward, 1 thread: 2000 ms at L, 4000 ms at 16 L on the engine")
+    assert row.detail.endswith("; without encoding 1000 ms, 1000 ms on sdpa.")
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
+from fake_pages import task_tables
 from fake_results import results
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from poscli.drawing.style import BACKGROUND, FAINT, INK, Style, styles_for
+from poscli.report.accuracy import by_length
+from poscli.report.accuracy_figure import accuracy_by_length
 from poscli.report.bands import bands
 from poscli.report.figures import (
     _baselines,
@@ -32,6 +37,7 @@ from poscli.report.figures import (
     perplexity_by_length,
 )
 from poscli.report.pooling import LN2, NothingToPlot
+from poscli.report.summary import standings, summarize
 
 NAN = math.nan
 AB = styles_for(["a", "b"])
@@ -275,3 +281,18 @@ def test_of_more_than_ten_the_best_five_and_the_worst_two_are_coloured(
     assert BACKGROUND.color == FAINT
     strong = [style for style in styles.values() if style.strong]
     assert len({(style.color, style.dash, style.marker, style.filled) for style in strong}) == len(strong)
+
+
+def test_bands_of_the_accuracy_reach_from_the_low_to_the_high_end_of_its_interval() -> None:
+    rows, _, details = task_tables()
+    answers, summary = details["answers"], summarize(rows)
+    axes = accuracy_by_length(answers, summary, styles=styles_for(*standings(summary))).page.axes
+    lines = [line for _, line in by_length(answers).groupby("encoding")]
+    bands_of = [each for each in axes.collections if isinstance(each, PolyCollection)]
+    assert len(bands_of) == len(lines) == 4
+    for band, line in zip(bands_of, lines, strict=True):
+        (path,) = band.get_paths()
+        corners = np.asarray(path.vertices)
+        ends = [corners[corners[:, 0] == length, 1] for length in line["length"]]
+        assert [min(each) for each in ends] == pytest.approx(list(line["low"]))
+        assert [max(each) for each in ends] == pytest.approx(list(line["high"]))
