@@ -154,7 +154,10 @@ def test_commands_list_them_and_stdout_stays_json(shop: Path) -> None:
     assert rows["fine"]["formula"] == rows["renamed"]["formula"] == "s -= d / 8."
     checks = {row["check"]: row for row in cli("doctor", "--json").json}
     assert "no luck" in checks["encoding raising"]["detail"]
-    assert "fine" in checks["encodings"]["detail"]
+    count, _, usable = checks["encodings"]["detail"].partition(": ")
+    assert "fine" in usable.split(", ")
+    assert not {listed(name) for name in BROKEN} & set(usable.split(", "))
+    assert int(count) == len(usable.split(", "))
 
 
 @pytest.mark.parametrize("name", [*BROKEN, "fine"])

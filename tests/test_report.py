@@ -501,6 +501,7 @@ def test_a_suite_gives_its_report_a_title_and_names_what_is_left_out(tmp_path: P
     text = text_of(report)
     assert text.startswith("# Quick: \\<five\\>\n\nOn \\*two\\* cores.\n")
     assert "- t5, seed 0: no disk" in text
+    assert "<h1>Quick: &lt;five&gt;</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
     console = printed(100)
     terminal.show(report, console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
