@@ -12,7 +12,7 @@ from fake_results import results
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
 from poscli.drawing.style import BACKGROUND, FAINT, INK, Style, styles_for
 from poscli.report.accuracy import by_length
@@ -37,6 +37,7 @@ from poscli.report.figures import (
     perplexity_by_length,
 )
 from poscli.report.pooling import LN2, NothingToPlot
+from poscli.report.recall_figure import recall_by_distance
 from poscli.report.summary import standings, summarize
 
 NAN = math.nan
@@ -296,3 +297,18 @@ def test_bands_of_the_accuracy_reach_from_the_low_to_the_high_end_of_its_interva
         ends = [corners[corners[:, 0] == length, 1] for length in line["length"]]
         assert [min(each) for each in ends] == pytest.approx(list(line["low"]))
         assert [max(each) for each in ends] == pytest.approx(list(line["high"]))
+
+
+def test_labels_of_recall_show_the_gain_at_the_largest_distance() -> None:
+    """Half a bit is gained on what was read 64 tokens ago, and a quarter of one on what was read 128 ago or more."""
+    hit = {"run_id": "a-0", "encoding": "a", "seed": 0, "fingerprint": "f", "train_length": 64, "kind": "hit"}
+    hit |= {"ngram": 6, "tokens": 400, "documents": 12, "nll": 1.0}
+    bins = [
+        hit | {"from": first, "to": 2 * first - 1, "nll_crop": 1 + bits * LN2, "gain": bits * LN2, "gain_low": 0.0}
+        for first, bits in ((64, 0.5), (128, 0.25))
+    ]
+    page = recall_by_distance(pd.DataFrame(bins), styles=AB).page
+    page.figure.canvas.draw()
+    written = [text.get_text() for text in page.figure.findobj(Text)]
+    assert any(text.startswith("a +0.25") for text in written), written
+    assert not any(text.startswith("a +0.5") for text in written)
