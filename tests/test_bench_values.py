@@ -21,6 +21,7 @@ from poscli.bench.synthetic import VOCAB, synthetic_tokens
 from poscli.bench.timing import Pace, Timing, in_turns
 from poscli.bench.workloads import Decode, untrained_model, work_of
 from poscli.config.needs import Needs
+from poscli.system.errors import PoscliError
 
 OWN, NONE, PRODUCT = (
     Timing((4.0, 2.0, 3.0), 30.0, "case"), Timing((2.0, 2.0, 1.0), 10.0, "case"), Timing((0.5, 0.5, 0.5), 1.0, "case"),
@@ -150,6 +151,15 @@ def test_a_work_reads_as_many_tokens_as_its_case_says(what: str, windows: int, t
     work_of(model, run_config(settings(), "none", CPU), BenchCase(what, 40, windows), CPU)()
     last, _ = model.calls[-1]
     assert (len(last), len(last[0])) == (windows, tokens)
+
+
+def test_a_training_step_without_a_finite_loss_is_not_timed() -> None:
+    config = run_config(settings(), "none", CPU)
+    model = untrained_model(config, "auto", CPU)
+    with torch.no_grad():
+        next(iter(model.parameters())).fill_(float("nan"))
+    with pytest.raises(PoscliError, match="the loss of none was not finite at step 0"):
+        work_of(model, config, BenchCase("train", config.length, config.batch), CPU)()
 
 
 class Tiny(torch.nn.Module):

@@ -24,7 +24,7 @@ from poscli.sweep.job import Job, Outcome
 from poscli.system import early, files, memory, progress, streams
 from poscli.system.device import device_of
 from poscli.system.registry import Registry, subclass_of
-from poscli.system.signals import Interrupted
+from poscli.system.signals import Interrupted, stoppable
 from poscli.tasks import Task
 
 
@@ -352,3 +352,14 @@ def test_a_complete_answer_clears_a_fault_and_a_broken_connection_counts_as_one(
     with pytest.raises(HubGaveUp, match="refused"):
         adapter.send(SimpleNamespace(), timeout=30)
     assert asked == [10, 3, 10]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that send signals")
+def test_a_block_that_was_stopped_leaves_no_alarm_behind() -> None:
+    try:
+        with stoppable(obeys=True) as stop:
+            signal.raise_signal(signal.SIGINT)
+        assert stop
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
