@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,22 +23,29 @@ OF_THE_TERMINAL = ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_"
 
 def pytest_configure() -> None:
     """Let no test, nor any process it starts, see the home folder, caches, terminal or language of whoever runs it."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # it has the environment of the process that started it
+        return
     for name in list(os.environ):
         if name.startswith((*OF_THE_USER, *OF_THE_TERMINAL)):
             del os.environ[name]
-    os.environ.update(HOME=home_of_tests(), LC_ALL="C.UTF-8")
+    home, cache = home_of_tests(), tempfile.mkdtemp(prefix="poscli-cache-")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    (home / "native").mkdir(mode=0o700, exist_ok=True)
+    Path(cache, "native").symlink_to(home / "native")
+    os.environ.update(HOME=str(home), POSCLI_CACHE=cache, LC_ALL="C.UTF-8")
 
 
-def home_of_tests() -> str:
-    """A home folder that only tests use, kept from one run to the next: kernels and corpora take seconds to make.
+def home_of_tests() -> Path:
+    """A home folder that only tests use, kept from one run to the next for the kernels, which take seconds to compile.
 
-    It lies where others cannot write whatever the umask, because compiled kernels are not read from anywhere else.
+    What else poscli caches is made anew in every run: a corpus built by earlier code would hide a fault in today's. The
+    folder lies where others cannot write whatever the umask, because compiled kernels are not read from anywhere else.
     """
     user = os.getuid()
     folder = Path(tempfile.gettempdir()) / f"poscli-tests-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
-    return str(folder) if (found.st_uid, found.st_mode & 0o7777) == (user, 0o700) else tempfile.mkdtemp()
+    return folder if (found.st_uid, found.st_mode & 0o7777) == (user, 0o700) else Path(tempfile.mkdtemp())
 
 
 settings.register_profile("shared machine", deadline=None)  # it pauses for longer than any example may take
