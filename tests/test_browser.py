@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -839,3 +840,20 @@ def test_drawn_times_are_written_as_in_the_answer(opened: Browser, rows: pd.Data
     write = "const write = new Function(arguments[0] + '; return seconds;')();"
     shown = opened.run(f"{write} return arguments[1].map((value) => write(value));", script, times)
     assert shown == [seconds(value) for value in times]
+
+
+def test_drawn_costs_say_where_runs_were_trained_beside_each_other(browser: Browser, tmp_path: Path) -> None:
+    rows, positions, details = fake_tables()
+    found = fake_runs(rows)
+    beside = {run: replace(each, training=run, machine="bench", span=(0.0, 60.0)) for run, each in found.items()}
+    alone = {run: replace(each, span=(100.0 * n, 100.0 * n + 60)) for n, (run, each) in enumerate(beside.items())}
+    said = "Training times do not compare: 18 of 18 runs were trained at the same time"
+    for name, runs, expected in (("beside", beside, True), ("alone", alone, False)):
+        with undrawn():
+            report = build_report(rows, positions, tmp_path / name, details=details, runs=runs)
+        browser.open(report.files[0].parent / "report.html")
+        captions = browser.run(
+            "return [...document.querySelectorAll('#pareto-choice button')].map((button) => {"
+            " button.click(); return document.getElementById('pareto-caption').textContent; })"
+        )
+        assert [said in caption for caption in captions] == [expected, False, False]  # of training, not of reading
