@@ -7,6 +7,7 @@
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
 #   make browser  tests of report.html in a real browser (a minute; installs Debian's chromium where it is missing)
 #   make golden      write the losses that tests/test_golden.py expects; say why when they change
+#   make snapshots   write the texts that tests compare whole (tests/snapshots.py); read the difference before you commit it
 #   make anywhere   the fast tests in ten random orders, on one core, beside busy processes, without a home folder, ... (over an hour)
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
@@ -29,7 +30,7 @@ COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
 NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing bench_values browser card card_faults checkpoint_configs checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams cluster commands configuration contributing corpus_cache corpus_files curves data delete docs estimates every_encoding_trains hostile_names hub hub_failures inspect_findings inspect_sentences intervals jobs loss_unit machines mutants named_once native_cache one_answer opened_windows own_files pace page page_comparisons plugins published readme recall repairs report report_paths report_texts rooms sentences_by_hand series_look shared_folders silent_options size spec state strict_requests suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand workers
 
-.PHONY: install demo smoke check format table golden test wide other-cpu numerical slow gpu browser anywhere torture mutants bench publish clean
+.PHONY: install demo smoke check format table golden snapshots test wide other-cpu numerical slow gpu browser anywhere torture mutants bench publish clean
 
 install: $(CORE)
 
@@ -53,6 +54,9 @@ table: $(DEV)
 
 golden: $(DEV)
 	PYTHONPATH=tests $(BIN)/python tests/golden.py
+
+snapshots: $(DEV)
+	$(BIN)/pytest -n auto tests/test_snapshots_*.py --regen-all
 
 test: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal

@@ -9,12 +9,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from snapshots import check_rounded
 
 # Variables that say where a user keeps things, and how a terminal looks.
 OF_THE_USER = ("POSCLI_CACHE", "POSCLI_QUIET", "XDG_", "MPL", "HF_", "TRITON_CACHE_DIR", "CXX")
@@ -101,3 +103,17 @@ def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Page, "png", lambda _: dot.getvalue())
         yield
+
+
+@pytest.fixture
+def snapshot(file_regression: Any) -> Callable[..., None]:
+    """Compare a text with the one that is kept as test_X/NAME.EXTENSION (see snapshots.py).
+
+    The name is that of the test unless it is given. `rounded` admits what the rounding of another CPU changes.
+    """
+
+    def check(text: str, name: str | None = None, extension: str = ".txt", rounded: bool = False) -> None:
+        options = {"check_fn": check_rounded} if rounded else {}
+        file_regression.check(text, encoding="utf-8", extension=extension, basename=name, **options)
+
+    return check

@@ -1,0 +1,30 @@
+"""Snapshots: whole texts that poscli writes, kept beside the tests (test_X/NAME.txt) and compared letter by letter.
+
+They notice what no single assertion looks for. Each was read line by line when it was recorded, and its numbers are
+worked out by hand elsewhere or follow from those that are. `make snapshots` writes all anew; read the difference
+before you commit it, and say in the message why it is right.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
+
+
+def check_rounded(obtained: Path, expected: Path) -> None:
+    """Compare two texts whose decimal numbers may differ by one unit of the last digit that is printed.
+
+    For numbers that come out of a model, which CPUs round differently.
+    """
+    written, kept = obtained.read_text(encoding="utf-8"), expected.read_text(encoding="utf-8")
+    assert NUMBER.sub("#", written) == NUMBER.sub("#", kept)
+    for ours, theirs in zip(NUMBER.findall(written), NUMBER.findall(kept), strict=True):
+        assert abs(float(ours) - float(theirs)) <= 1.01 * _last_digit(theirs), f"{ours}, not {theirs}"
+
+
+def _last_digit(number: str) -> float:
+    """1 at the place of the last digit of a number in decimal or scientific notation."""
+    mantissa, _, exponent = number.partition("e")
+    return 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
