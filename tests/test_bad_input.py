@@ -195,7 +195,9 @@ def test_corpora_that_cannot_be_used(corpus, length, words, monkeypatch, tmp_pat
 def test_a_hub_out_of_reach(folder, tmp_path_factory):
     elsewhere = {"POSCLI_CACHE": str(tmp_path_factory.mktemp("cache")), "HF_HOME": str(tmp_path_factory.mktemp("hub"))}
     before = snapshot(folder)
-    result = shell(*ALIBI, "--corpus", "hf:wikitext", "--json", **elsewhere, HF_ENDPOINT="http://127.0.0.1:9")
+    result = shell(
+        *ALIBI, "--corpus", "hf:wikitext", "--json", **elsewhere, HF_ENDPOINT="http://127.0.0.1:9", POSCLI_NATIVE="0"
+    )
     assert result.code == 4
     (line,) = errors(result)
     assert "cannot reach the hub for Salesforce/wikitext" in line

@@ -64,6 +64,7 @@ def _sockets(process: Path) -> list[str]:
 LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
 
 
+@pytest.mark.slow
 def test_a_suite_on_a_local_cluster_has_the_bits_of_one_process_and_listens_on_loopback_only(folder) -> None:
     """One of its workers is killed in the middle, and RAY_ADDRESS names another cluster."""
     (folder / "tiny.toml").write_text(SUITE.replace("seeds = [0, 1]", "seeds = [0]"))

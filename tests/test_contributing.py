@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -73,6 +74,8 @@ def home(tmp_path_factory) -> Path:
     for path, code in examples().items():
         assert not (home / path).exists(), f"{path} is one of poscli's own files"
         (home / path).write_text(code)
+    (home / "cache").mkdir(mode=0o700)
+    (home / "cache" / "native").symlink_to(Path(os.environ["POSCLI_CACHE"], "native").resolve())  # kernels, compiled
     (home / "visiting.py").write_text(VISITOR)
     package = home / "visiting-1.0.dist-info"
     package.mkdir()

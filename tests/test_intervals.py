@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import nct, norm, t, ttest_1samp
 from scipy.stats import permutation_test as scipy_permutation_test
+from toys import first
 
 from poscli.data import Split
 from poscli.evaluation import estimates
@@ -397,7 +398,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", first(6, [(case,) for case in CASES]), ids=str)
 def test_two_level_intervals_hold_the_truth_and_tests_keep_their_level(case: Case) -> None:
     """The Monte-Carlo error of 1,000 draws is 0.7 percentage points."""
     assert 92 <= case.covered() <= 98

@@ -209,14 +209,20 @@ def test_weights_of_any_vocabulary_are_taken_over(trained: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def as_all(tmp_path_factory):
+    """A folder with a model of rope evaluated under all encodings that it can be, and what the evaluation printed."""
     out = tmp_path_factory.mktemp("posthoc")
     assert cli("train", "--enc", "rope", "--enc", "alibi", *NANO, "--out", out).code == 0
-    assert cli("extrapolate", *SHORT, "--enc", "rope", "--as", "all", "--out", out).code == 0
-    return out
+    return out, cli("extrapolate", *SHORT, "--enc", "rope", "--as", "all", "--out", out)
 
 
-def test_as_all_shows_every_compatible_encoding_beside_the_trained(runs) -> None:
+@pytest.fixture
+def runs(as_all):
+    return as_all[0]
+
+
+def test_as_all_shows_every_compatible_encoding_beside_the_trained(as_all) -> None:
+    runs, table = as_all
     result = cli("extrapolate", *SHORT, "--enc", "rope", "--as", "all", "--out", runs, "--json")
     assert result.code == 0, result.err
     rows = pd.DataFrame(result.json)
@@ -225,7 +231,7 @@ def test_as_all_shows_every_compatible_encoding_beside_the_trained(runs) -> None
     at_first = rows[(rows["length"] == 32) & (rows["protocol"] == "sliding") & (rows["variant"] == "full")]
     trained = at_first.set_index("encoding")["nll"]["rope"]
     assert at_first.set_index("encoding")["nll"]["rope as rope+window"] == pytest.approx(trained, rel=1e-6)
-    table = cli("extrapolate", *SHORT, "--enc", "rope", "--as", "all", "--out", runs)
+    assert table.code == 0
     assert "rope as none" in table.out
     assert "verdict" in table.out
 

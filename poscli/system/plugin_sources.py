@@ -77,13 +77,18 @@ def loaded() -> list[dict[str, str]]:
 
 def will_run(name: str) -> None:
     """Note that the code of a plugin is about to run, which may change anything, whether it can be loaded or not."""
+    _run.pop(name, None)  # it becomes the latest
     _run[name] = None
 
 
 def suspects() -> str:
-    """The plugins that may be the cause of an error of poscli, as the end of a phrase; "" if there are none."""
-    names = " and ".join(_run)
-    return f", or of what is not part of it and has been loaded: {names}" if names else ""
+    """The plugins that may be the cause of an error of poscli, as the end of a phrase; "" if there are none.
+
+    The latest three are named: a process may have loaded hundreds, and a message is cut at some length.
+    """
+    latest = list(reversed(_run))
+    names = latest[:3] + [f"{len(latest) - 3} more"] * (len(latest) > 3)
+    return f", or of what is not part of it and has been loaded: {' and '.join(names)}" if names else ""
 
 
 def plugin_files() -> set[str]:
