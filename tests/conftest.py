@@ -65,11 +65,13 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_kernels() -> None:
-    """Compile our own kernels before the first test: a command that had to do it would say so on stderr."""
-    from poscli.native import library  # not at the top: `make mutants` changes poscli after this file was imported
+def made_once() -> None:
+    """Compile our own kernels and build the usual corpus before the first test: a command that had to would say so."""
+    from poscli.data import load_corpus  # not at the top: `make mutants` changes poscli after this file was imported
+    from poscli.native import library
 
     library()
+    load_corpus("stdlib")
 
 
 def pytest_collection_finish() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import io
 import math
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -154,18 +156,15 @@ def parse_table(
     Columns in `optional` are kept if the file has them; all others are dropped. `cure` ends the message of the error.
     """
     wanted = columns | (optional or {})
+    missing_if = {name: [""] for name, (kind, _) in wanted.items() if kind != "str"}  # an empty text is a text
     try:
-        table = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=_dtypes(wanted))
+        table = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=missing_if, dtype=_dtypes(wanted))
     except (ValueError, OverflowError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise CorruptError(f"{path} is not a table of poscli ({_first_line(error)}); {cure}") from error
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise CorruptError(f"{path} lacks the column {missing[0]!r}; {cure}")
-    kept = {name: column for name, column in wanted.items() if name in table.columns}
-    for name, (kind, _) in kept.items():
-        if kind == "str":
-            table[name] = table[name].fillna("")
-    return table[list(kept)].astype(_dtypes(kept))
+    return table[[name for name in wanted if name in table.columns]]
 
 
 def join_tables(tables: list[pd.DataFrame], columns: Columns) -> pd.DataFrame:
@@ -173,8 +172,11 @@ def join_tables(tables: list[pd.DataFrame], columns: Columns) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else frame([], columns)
 
 
-def _dtypes(columns: Columns) -> dict[str, str]:
-    return {name: kind for name, (kind, _) in columns.items()}
+def _dtypes(columns: Columns) -> dict[str, Any]:
+    return {name: _dtype(kind) for name, (kind, _) in columns.items()}
+
+
+_dtype = cache(pd.api.types.pandas_dtype)  # to look a name up takes as long as to read a column
 
 
 def _first_line(error: Exception) -> str:
