@@ -167,6 +167,7 @@ def test_a_text_of_known_limit_from_outside_is_trained_on(results) -> None:
     assert best - 0.05 < trained["bpb"] < best + 0.5
 
 
+@pytest.mark.wide
 def test_a_runner_from_outside_runs_a_job(home) -> None:
     table = python(home, "-c", POOL).splitlines()[-1]
     assert "root" in (home / table).read_text(encoding="utf-8")

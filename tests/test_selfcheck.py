@@ -57,6 +57,7 @@ def nothing_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestParent:
     __test__ = not CHILD
 
+    @pytest.mark.slow
     @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
     def test_trials_under_the_interpreter(self) -> None:
         command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", __file__]

@@ -159,6 +159,7 @@ def test_a_plugin_that_leaves_the_process_has_failed(here: Path, when: str) -> N
     assert said in line
 
 
+@pytest.mark.wide
 def test_a_worker_whose_plugin_leaves_has_not_done_its_run(here: Path) -> None:
     in_workers = "import os, sys\n        if 'sweep' in sys.argv[0]: os._exit(0)\n        return"
     (here / "toy.py").write_text(CLASS.replace("return", in_workers))

@@ -111,6 +111,7 @@ def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path: Path) -> N
         pass
 
 
+@pytest.mark.wide
 @FORKS
 def test_a_suite_waits_for_a_run_that_another_process_works_on(tmp_path: Path, monkeypatch) -> None:
     """It does everything else first, then waits, and its report is the one of a suite that was alone."""
