@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
-from snapshots import check_rounded
+from snapshots import check_rounded, check_trained
 
 # Variables that say where a user keeps things, and how a terminal looks.
 OF_THE_USER = ("POSCLI_CACHE", "POSCLI_QUIET", "XDG_", "MPL", "HF_", "TRITON_CACHE_DIR", "CXX")
@@ -111,11 +111,14 @@ def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
 def snapshot(file_regression: Any) -> Callable[..., None]:
     """Compare a text with the one that is kept as test_X/NAME.EXTENSION (see snapshots.py).
 
-    The name is that of the test unless it is given. `rounded` admits what the rounding of another CPU changes.
+    The name is that of the test unless it is given. `rounded` admits what the rounding of another CPU changes, and
+    `trained` what becomes of that in a short training.
     """
 
-    def check(text: str, name: str | None = None, extension: str = ".txt", rounded: bool = False) -> None:
-        options = {"check_fn": check_rounded} if rounded else {}
+    def check(
+        text: str, name: str | None = None, extension: str = ".txt", *, rounded: bool = False, trained: bool = False
+    ) -> None:
+        options = {"check_fn": check_trained if trained else check_rounded} if rounded or trained else {}
         file_regression.check(text, encoding="utf-8", extension=extension, basename=name, **options)
 
     return check

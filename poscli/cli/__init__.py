@@ -206,7 +206,7 @@ def _usage(error: Any) -> str:
     help_ = f"; {error.ctx.command_path} --help shows what there is" if getattr(error, "ctx", None) else ""
     refused, option = error.__cause__, getattr(error, "param", None)
     if isinstance(refused, ValidationError) and option is not None:  # typer's own message leaves the value out
-        return f"{option.opts[0]} {refused.errors()[0]['input']!r}: {rule(refused)}{help_}"
+        return f"{option.opts[0]} {refused.errors()[0]['input']!r}: {rule(refused).rstrip('.')}{help_}"
     return error.format_message().replace(": Value error, ", ": ").rstrip(".") + help_
 
 
