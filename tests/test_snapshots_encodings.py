@@ -1,0 +1,263 @@
+"""Encodings as tables of numbers: what each adds at every blank, with default and other options, at many lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+import torch
+from measured import digest, in_line, numbers, wave
+from torch import Tensor
+from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, perturbed, shape
+
+from poscli.attention.call import operands
+from poscli.encodings import Encoding, Shape, Unsupported, get, missing, names
+from poscli.equation.blanks import BLANKS
+from poscli.equation.grids import raster
+from poscli.equation.reference import reference, scores, weights
+from poscli.specs import build, parse
+
+FAR = 16 * LENGTH
+CPU = torch.device("cpu")
+DISTANCES = (0, 1, 2, 5, 8, 15, 16, 40, 300)  # around the training length of 16, and far beyond it
+CELLS = ((0, 0), (0, 1), (1, 0), (1, -2), (2, -3), (3, 3), (4, -4), (9, 12), (9, -12))
+OPTIONS = {  # beside the default
+    "alibi": ["trainable=true, most=6", "scale=0.25", "before_scale=true, scale=2, most=4"],
+    "alibi-2d": ["distance=manhattan, trainable=true"],
+    "cable": ["start=-2"],
+    "clipped": ["clip=1", "clip=5"],
+    "convolution": ["width=1", "width=4"],
+    "cope": ["max_pos=2", "max_pos=5"],
+    "cpb": ["log=false, hidden=5"],
+    "dape": ["base=alibi, hidden=3", "base=fire", "base=fox"],
+    "deberta": ["span=6", "span=100, buckets=8", "span=9, buckets=12"],
+    "dual-chunk": ["chunk=5", "chunk=6, local=3, layout=interleaved", "chunk=12, local=0, fraction=0.5, base=50"],
+    "exponential": ["terms=3"],
+    "fire": ["hidden=3, threshold=0.5", "threshold=2"],
+    "floater": ["hidden=0, step=3", "hidden=5, dt=0.1"],
+    "fope": ["sigma=0", "sigma=0.5, base=50, layout=interleaved", "learned=true, base=20"],
+    "fourier": ["terms=1", "terms=3"],
+    "fox": ["start=0"],
+    "gaussian": ["terms=2"],
+    "grape": ["planes=false, base=50", "frequencies=false"],
+    "grape-additive": ["probe=4"],
+    "hierarchical": ["alpha=0.7"],
+    "interpolated": ["factor=2.5"],
+    "learned": ["beyond=interpolate", "beyond=hierarchical", "beyond=random"],
+    "learned-2d": ["beyond=interpolate"],
+    "llama3": ["factor=4, low=0.5, high=3, base=50", "original=10, base=20, layout=interleaved, fraction=0.5"],
+    "logn": ["length=4"],
+    "longrope": [
+        "factor=4, start=ntk, keep_first=2, base=50",
+        "start=pi, attention=1.5, original=10",
+        "search=20, factor=2, keep_first=3, fraction=0.5, layout=interleaved",
+    ],
+    "p-rope": ["p=0.5, factor=2", "p=0", "p=1, base=50, fraction=0.5"],
+    "path": ["rank=2"],
+    "polynomial": ["degree=1", "degree=4"],
+    "pope": ["base=50, start=uniform"],
+    "query-bias": ["clip=3"],
+    "randomized": ["max=20"],
+    "rerope": ["window=4", "window=1, base=50, layout=interleaved, fraction=0.5"],
+    "rope": ["base=50", "layout=interleaved, fraction=0.5", "fraction=0.25"],
+    "rope-2d": ["base=10, layout=interleaved", "mixed=true"],
+    "rope-clip": ["clip=0", "clip=2, base=50", "clip=4, layout=interleaved", "base=20, fraction=0.5"],
+    "rope-dropped": ["recalibrate=0.5, base=50"],
+    "rope-dynamic": ["factor=4, base=50", "factor=1, original=10"],
+    "rope-linear": ["factor=4", "original=10, layout=interleaved, base=50"],
+    "rope-ntk": ["factor=4", "original=10, fraction=0.25"],
+    "sandwich": ["width=6, base=50"],
+    "self-extend": ["window=4", "window=5, group=3, base=50", "group=1", "window=20, group=2, layout=interleaved"],
+    "shaw": ["clip=3, values=false", "clip=1"],
+    "sink": ["count=2"],
+    "sinusoidal": ["base=50", "combine=multiply", "combine=concat, base=20"],
+    "sinusoidal-2d": ["base=50"],
+    "stick-breaking": ["current=false"],
+    "string": ["shift=4", "shift=7, local=3, base=50", "shift=6, local=0, layout=interleaved"],
+    "swin-2d": ["window=2", "window=6"],
+    "t5": ["buckets=6, far=11", "buckets=2, far=2", "buckets=7, far=50"],
+    "t5-2d": ["buckets=4, far=3", "buckets=6, far=20"],
+    "temper": ["c=0.9, length=5", "c=0, search=4"],
+    "transformer-xl": ["clamp=4"],
+    "tupe": ["table=sinusoidal", "bias=false"],
+    "urpe": ["base=t5", "base=none"],
+    "window": ["width=3"],
+    "xlnet": ["clamp=3"],
+    "xpos": ["scale_base=8, base=50", "layout=interleaved, fraction=0.5"],
+    "yarn": [
+        "factor=4, base=50",
+        "ramp=turns, beta_fast=2, beta_slow=0.1",
+        "beta_fast=1.5, beta_slow=0.2, truncate=false, base=50, attention=1.5",
+        "original=10, factor=2, beta_fast=1.5, beta_slow=0.5, base=20, layout=interleaved",
+    ],
+}
+JOINED = {"interpolated": "+rope", "randomized": "+alibi", "sink": "+window(5)"}  # that it has an effect
+FAMILIES = {
+    family: [n for n in names() if get(n).family == family] for family in sorted({get(n).family for n in names()})
+}
+
+
+def specs_of(name: str) -> list[str]:
+    """The specs of one encoding: with its defaults, and with other options."""
+    return [name + JOINED.get(name, "")] + [f"{name}({given}){JOINED.get(name, '')}" for given in OPTIONS.get(name, [])]
+
+
+def of_family(family: str) -> list[str]:
+    """The encodings of a family whose packages are installed."""
+    return [name for name in FAMILIES[family] if not missing(name)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_encodings_are(family: str, snapshot: Callable[..., None]) -> None:
+    """What each class says of itself, the parameters and buffers of its instances, and their initial values."""
+    snapshot("\n".join(line for name in of_family(family) for line in described(name)) + "\n", rounded=True)
+
+
+def described(name: str) -> Iterator[str]:
+    """Lines on the class of an encoding and on the weights of all its specs, each line once."""
+    cls, seen = get(name), set[str]()
+    yield f"== {name}: {cls.paper}{''.join(f'; {fact}' for fact in cls.facts)}"
+    yield f"options: {', '.join(f'{key}={option.default}' for key, option in cls.options().items()) or 'none'}"
+    for spec in specs_of(name):
+        yield spec
+        encoding = built(spec)
+        weights = (
+            f"  {what} {list(x.shape)} = {digest(x)} {numbers(x.flatten()[:4])}" for what, x in state_of(encoding)
+        )
+        for line in (f"  {properties(encoding)}", *weights):
+            if line not in seen:
+                yield line
+        seen |= {f"  {properties(encoding)}"}
+
+
+def properties(encoding: Encoding) -> str:
+    """The blanks that an encoding fills, and those of its properties that few have."""
+    rare = {
+        "features": encoding.feature_width, "on a grid, axes": encoding.axes - 1 and 2, "losses": encoding.evaluations,
+        "reach": encoding.reach, "sinks": encoding.sinks, "in float16 up to": encoding.longest(torch.float16),
+        "after": ",".join(encoding.after), "scale": round(1 / encoding.scale**2 - HEAD_WIDTH),
+    }  # fmt: skip
+    filled = [blank for blank in BLANKS if blank in encoding.blanks]
+    flags = [flag for flag in FLAGS if getattr(encoding, flag)]
+    return " ".join([encoding.tier, *filled, *flags, *(f"{what} {value}" for what, value in rare.items() if value)])
+
+
+FLAGS = (
+    "shared", "relative", "rescales", "keys_are_steady", "wraps", "inert_alone", "has_kernel_form",
+    "kernel_form_has_gradient",
+)  # fmt: skip
+
+
+def state_of(encoding: Encoding) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, with a sign whether they are trained, and buffers."""
+    for name, parameter in encoding.named_parameters():
+        yield name + ("" if parameter.requires_grad else " (not trained)"), parameter.detach()
+    for name, buffer in encoding.named_buffers():
+        yield f"{name} (buffer)", buffer
+
+
+def built(spec: str, at: Shape | None = None) -> Encoding:
+    """The encoding of the first layer with its initial weights."""
+    return build(parse(spec), at or shape(), seed=1)[0]
+
+
+def moved(spec: str, at: Shape | None = None) -> Encoding:
+    """The encoding of the first layer in float64, its weights moved away from where they start."""
+    return perturbed(built(spec, at)).requires_grad_(False).double()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_encodings_add(family: str, snapshot: Callable[..., None]) -> None:
+    """The numbers of every blank at some positions, distances and heads, and of attention at several lengths."""
+    lines = (line for name in of_family(family) for spec in specs_of(name) for line in added(spec))
+    snapshot("\n".join(lines) + "\n", rounded=True)
+
+
+@torch.no_grad()
+def added(spec: str) -> Iterator[str]:
+    """Lines on what an encoding adds at each blank, and on attention with it."""
+    encoding, last = moved(spec), ""
+    yield f"== {spec}"
+    for blank in BLANKS:
+        if blank in encoding.blanks and blank in PROBES:
+            found = list(unless_refused(PROBES[blank], encoding))
+            yield from in_line(f"{blank}:", ["the same"] if str(found) == last else found)
+            last = str(found)
+    if encoding.blanks != {"embed"}:
+        yield from in_line("attention:", unless_refused(attended, encoding))
+
+
+def unless_refused(probe: Callable[[Encoding], Iterable[str]], encoding: Encoding) -> Iterator[str]:
+    """What a probe yields, until the encoding refuses its input."""
+    try:
+        yield from probe(encoding)
+    except Unsupported as reason:
+        yield f"refused: {reason}"
+
+
+def row(x: Tensor) -> str:
+    """The first numbers of the last row of the last head or text, and one number on all `[.., T, D]`."""
+    return f"{numbers(x.flatten(0, -3)[-1, -1, :3])} {digest(x)}"
+
+
+def positions_of(encoding: Encoding) -> Iterator[str]:
+    """The positions of short and long texts."""
+    return (numbers(encoding.locate(count, CPU).pos[:7]) for count in (3, LENGTH, 20, 40))
+
+
+def on_tokens(blank: str) -> Callable[[Encoding], Iterator[str]]:
+    """The lines of a blank that maps queries, keys, values or outputs, within the training length and beyond."""
+
+    def lines(encoding: Encoding) -> Iterator[str]:
+        for count in (2, LENGTH, 20):
+            pos = encoding.locate(count, CPU).pos
+            yield row(getattr(encoding, blank)(wave(2, HEADS, count, HEAD_WIDTH), pos))
+
+    return lines
+
+
+def embedded(encoding: Encoding) -> Iterator[str]:
+    """The embeddings of short and long texts, and of the last tokens of one."""
+    for count, last in ((2, 2), (LENGTH, LENGTH), (20, 20), (300, 300), (20, 3)):
+        ids, pos = torch.arange(2 * last).view(2, last) * 7 % 257, encoding.locate(count, CPU).pos[-last:]
+        yield from unless_refused(lambda e, p=pos, i=ids: [row(e.embed(wave(2, len(p), WIDTH), p, i))], encoding)
+
+
+def by_distance(blank: str) -> Callable[[Encoding], Iterator[str]]:
+    """The lines of a blank that is a function of the distance: a row of numbers per head."""
+
+    def lines(encoding: Encoding) -> Iterator[str]:
+        d = torch.tensor(DISTANCES if encoding.axes == 1 else CELLS)
+        found = getattr(encoding, blank)(d)
+        for head in found if found.ndim == 2 else found[..., 0]:
+            yield numbers(head)
+        between = torch.tensor([0.5, 2.5, 20.25]) if encoding.axes == 1 else d + torch.tensor([0.5, 0.25])
+        every = torch.arange(FAR) if encoding.axes == 1 else raster(torch.arange(FAR), 16) - torch.tensor([0, 8])
+        yield f"{digest(getattr(encoding, blank)(every))} {digest(getattr(encoding, blank)(between))}"
+
+    return lines
+
+
+PROBES: dict[str, Callable[[Encoding], Iterator[str]]] = {
+    "positions": positions_of,
+    "embed": embedded,
+    "content_query": lambda encoding: [row(encoding.content_query(wave(2, HEADS, 4, HEAD_WIDTH)))],
+    "relative_query": lambda encoding: [row(encoding.relative_query(wave(2, HEADS, 4, HEAD_WIDTH)))],
+    **{blank: on_tokens(blank) for blank in ("query", "key", "value", "output")},
+    "features": lambda encoding: [row(encoding.features(wave(2, LENGTH, WIDTH)))],
+    "temperature": lambda encoding: map(numbers, encoding.temperature(torch.tensor([1, 2, 5, 15, 16, 17, 40, 300]))),
+    **{
+        blank: by_distance(blank) for blank in ("distance_bias", "relative_keys", "relative_queries", "relative_values")
+    },
+    "potential": lambda encoding: [numbers(encoding.potential(encoding.features(wave(2, 6, WIDTH)))[1, 2])],
+}
+
+
+def attended(encoding: Encoding) -> Iterator[str]:
+    """Of attention at the training length, beyond it and in decoding: the weights of a query, and its output."""
+    for queries, keys in ((LENGTH, LENGTH), (20, 20), (2, 40)):
+        q, k, v = (wave(2, HEADS, t, HEAD_WIDTH, start=n) for n, t in enumerate((queries, keys, keys)))
+        f = encoding.features(wave(2, keys, WIDTH, start=3)) if "features" in encoding.blanks else None
+        x = operands(encoding, q, k, v, encoding.locate(keys, CPU), f)
+        p = weights(encoding, x, scores(encoding, x))[1, -1, -1]
+        yield f"{queries} of {keys} {numbers(p[[0, keys // 2, -2, -1]])} {digest(reference(encoding, x))}"
