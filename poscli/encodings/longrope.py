@@ -85,7 +85,7 @@ class LongRoPE(RoPELinear):
         return torch.where(pos[:, None] < self.keep_first, kept, super().angles(pos))
 
     def amplitude(self, pos: Tensor) -> Tensor:
-        sharper = (1 + self.s(pos).log() / math.log(self.original)).sqrt()
+        sharper = (1 + self.s(pos).log() / math.log(max(2, self.original))).sqrt()
         if self.attention is not None:
             sharper = torch.full_like(sharper, self.attention)
         return torch.where(pos[:, None] < self.keep_first, 1.0, sharper)
