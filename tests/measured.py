@@ -19,7 +19,8 @@ def digest(x: Tensor) -> str:
     """One number on a whole tensor, to which every entry contributes by a factor of its own."""
     x = x.double().flatten()
     finite = torch.where(x.isfinite(), x, 0)
-    return f"<{number(float(finite @ wave(len(x), start=2)))}>"
+    lost = int((~x.isfinite()).sum())
+    return f"<{number(float(finite @ wave(len(x), start=2)))}{f', {lost} not finite' if lost else ''}>"
 
 
 def numbers(values: Iterable[float] | Tensor) -> str:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 import torch
-from measured import digest, in_line, numbers, wave
+from measured import digest, in_line, number, numbers, wave
 from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, perturbed, shape
 
 from poscli.attention.call import operands
 from poscli.encodings import Encoding, Shape, Unsupported, get, missing, names
+from poscli.encodings.longrope import LongRoPE
 from poscli.equation.blanks import BLANKS
 from poscli.equation.grids import raster
 from poscli.equation.reference import reference, scores, weights
-from poscli.specs import build, parse
+from poscli.specs import build, check, parse
+from poscli.specs.size import encoding_parameters
+from poscli.system.errors import UsageError
 
 FAR = 16 * LENGTH
 CPU = torch.device("cpu")
@@ -224,13 +233,12 @@ def embedded(encoding: Encoding) -> Iterator[str]:
 
 
 def by_distance(blank: str) -> Callable[[Encoding], Iterator[str]]:
-    """The lines of a blank that is a function of the distance: a row of numbers per head."""
+    """The lines of a blank that is a function of the distance: of the last head, then of all heads in one number."""
 
     def lines(encoding: Encoding) -> Iterator[str]:
         d = torch.tensor(DISTANCES if encoding.axes == 1 else CELLS)
         found = getattr(encoding, blank)(d)
-        for head in found if found.ndim == 2 else found[..., 0]:
-            yield numbers(head)
+        yield numbers((found if found.ndim == 2 else found[..., 0])[-1])
         between = torch.tensor([0.5, 2.5, 20.25]) if encoding.axes == 1 else d + torch.tensor([0.5, 0.25])
         every = torch.arange(FAR) if encoding.axes == 1 else raster(torch.arange(FAR), 16) - torch.tensor([0, 8])
         yield f"{digest(getattr(encoding, blank)(every))} {digest(getattr(encoding, blank)(between))}"
@@ -261,3 +269,186 @@ def attended(encoding: Encoding) -> Iterator[str]:
         x = operands(encoding, q, k, v, encoding.locate(keys, CPU), f)
         p = weights(encoding, x, scores(encoding, x))[1, -1, -1]
         yield f"{queries} of {keys} {numbers(p[[0, keys // 2, -2, -1]])} {digest(reference(encoding, x))}"
+
+
+TRIED: dict[Any, list[str]] = {  # values of options by their type
+    int: ["-1", "0", "1", "2", "3", "4", "5", "15", "16", "17", "24", "25"],
+    float: ["-1", "0", "0.1", "0.5", "0.9", "1", "1.5", "4"],
+    bool: ["true", "false", "1"],
+    str: ["rope", "t5", "fire", "cope", "alibi-2d", "dape", "zzz"],
+}
+TOGETHER = [  # options whose bounds depend on each other
+    "deberta(span=4, buckets=4)", "deberta(span=3, buckets=4)", "dual-chunk(chunk=12, local=4)",
+    "dual-chunk(chunk=12, local=5)", "llama3(low=2, high=2)", "llama3(low=2, high=2.5)",
+    "longrope(factor=1, original=2, attention=0.1)", "self-extend(window=16, group=2)", "self-extend(window=15)",
+    "string(shift=3, local=3)", "string(shift=3, local=4)", "t5(buckets=4, far=3)", "t5(buckets=4, far=2)",
+    "t5-2d(buckets=6, far=4)", "t5-2d(buckets=6, far=3)", "yarn(beta_slow=2, beta_fast=2)",
+    "yarn(beta_slow=2, beta_fast=2.5)", "rope(fraction=0.25, base=1.1)", "rope-clip(fraction=0.5, clip=2)",
+    "rope-clip(fraction=0.5, clip=3)", "rope-2d(layout=interleaved, mixed=true, base=1.1)",
+]  # fmt: skip
+
+
+def test_bounds_of_options(snapshot: Callable[..., None]) -> None:
+    """Which values of every option are allowed by itself, and how the others are refused, at a length of 16."""
+    found = ((name, line) for name in names() if not missing(name) for line in bounds(name))
+    lines = [*grouped(found), *(f"{spec}: {refusal(spec) or 'allowed'}" for spec in TOGETHER)]
+    snapshot("\n".join(lines) + "\n")
+
+
+def bounds(name: str) -> Iterator[str]:
+    """One line for every answer that values of an option get."""
+    for key, option in get(name).options().items():
+        kinds = typing.get_args(option.kind) if isinstance(option.kind, types.UnionType) else [option.kind]
+        is_choice, answers = typing.get_origin(option.kind) is typing.Literal, dict[str, list[str]]()
+        for value in [*typing.get_args(option.kind), "x"] if is_choice else TRIED[kinds[0]]:
+            said = refusal(f"{name}({key}={value}){JOINED.get(name, '')}")
+            head, got, rest = said.partition("got ")
+            said = head + got + re.sub(rf"(?<![\d.-]){re.escape(value)}(?![\d.])", "@", rest)
+            answers.setdefault(said or "allowed", []).append(value)
+        yield from (f"{key}={','.join(values)}: {answer}" for answer, values in answers.items())
+
+
+def grouped(found: Iterable[tuple[str, str]]) -> list[str]:
+    """Every text once, with all the names that it was found for."""
+    names_of: dict[str, list[str]] = {}
+    for name, text in found:
+        names_of.setdefault(text, []).append(name)
+    return [f"{', '.join(owners)}: {text}" for text, owners in names_of.items()]
+
+
+def refusal(spec: str, at: Shape | None = None, **options: Any) -> str:
+    """Why a spec cannot be trained, without its own name; "" if it can."""
+    try:
+        check(spec, at or shape(), **options)
+    except UsageError as error:
+        return re.sub(r"^[\w-]+(\([^)]*\))?: ", "", str(error))
+    return ""
+
+
+SHAPES = (
+    Shape(width=16, heads=4, layers=1, length=16),
+    Shape(width=6, heads=3, layers=2, length=9),
+    Shape(width=48, heads=6, layers=3, length=7, vocab=11),
+    Shape(width=8, heads=1, layers=7, length=1),
+    Shape(width=9, heads=3, layers=4, length=12),
+)
+
+
+OF_TIED = ("dape(base=t5)", "urpe(base=transformer-xl)", "transformer-xl+xlnet", "deberta+t5")
+
+
+def test_models_of_other_shapes(snapshot: Callable[..., None]) -> None:
+    """At each shape the number of parameters, of which layers may share some, and what attention gives, or why not."""
+    specs = [name for name in [*names(), *OF_TIED] if not missing(name)]
+    lines = grouped((spec, "; ".join(at_shape(spec, at) for at in SHAPES)) for spec in specs)
+    alternating = grouped((spec, " ".join(parameters(spec))) for spec in specs)
+    snapshot(
+        "\n".join([*lines, "parameters of five layers, of which every second has another encoding:", *alternating])
+        + "\n",
+        rounded=True,
+    )
+
+
+def parameters(spec: str) -> Iterator[str]:
+    """The parameters of five layers, alone and beside others."""
+    for text in (spec, f"none|{spec}+none", f"{spec}+none|alibi|t5"):
+        with contextlib.suppress(UsageError):
+            yield str(encoding_parameters(parse(text), shape(layers=5)))
+
+
+def at_shape(spec: str, at: Shape) -> str:
+    """The parameters of all layers, and one number on the attention of the first one, up to its length and beyond."""
+    if why := refusal(spec, at):
+        return f"refused: {why}"
+    encoding, found = moved(spec, at), []
+    for count in (at.length, at.length + 3):
+        found += unless_refused(lambda e, n=count: [digest(attention(e, n, n))], encoding)
+    return f"{encoding_parameters(parse(spec), at)} {' '.join(found)}"
+
+
+def attention(encoding: Encoding, queries: int, keys: int) -> Tensor:
+    """The output of attention for waves; an embedding is used as queries, keys and values."""
+    at, (heads, width) = encoding.locate(keys, CPU), (encoding.shape.heads, encoding.shape.head_width)
+    if "embed" in encoding.blanks:
+        ids = torch.arange(keys)[None] % encoding.shape.vocab
+        x = encoding.embed(wave(1, keys, heads * width), at.pos, ids).unflatten(2, (heads, width)).transpose(1, 2)
+        return reference(encoding, operands(encoding, x, x, x, at))
+    f = encoding.features(wave(1, keys, heads * width, start=3)) if "features" in encoding.blanks else None
+    q, k, v = (wave(1, heads, t, width, start=n) for n, t in enumerate((queries, keys, keys)))
+    x = operands(encoding, q, k, v, at, f)
+    return encoding.output(reference(encoding, x), x.pos_T)
+
+
+def test_what_a_step_of_training_changes(snapshot: Callable[..., None]) -> None:
+    """Of encodings that a step prepares: their positions, or whether they rotate, in training and in evaluation."""
+    lines = []
+    for spec in ("randomized+rope", "randomized(max=18)+rope", "rope-dropped", "rope-dropped(recalibrate=0.5)"):
+        for progress in (0.0, 0.49, 0.5, 0.9) if spec.startswith("rope") else (0.0, 0.5):
+            encoding = moved(spec)
+            for part in (each for each in encoding.modules() if isinstance(each, Encoding)):
+                part.begin_step(progress, torch.Generator().manual_seed(int(100 * progress)))
+            for training in (True, False):
+                pos = encoding.train(training).locate(LENGTH, CPU).pos
+                parts = f"{numbers(pos[:5])} {row(encoding.query(wave(2, HEADS, LENGTH, HEAD_WIDTH), pos))}"
+                lines.append(f"{spec} at {progress}, {'training' if training else 'evaluation'}: {parts}")
+    snapshot("\n".join(lines) + "\n", rounded=True)
+
+
+def test_searches(snapshot: Callable[..., None]) -> None:
+    """What constants are tried on a trained model, in which order, and the best of them."""
+    lines = []
+    for spec, budget, factor in (
+        ("longrope", 12, 4.0), ("longrope(factor=8, start=pi)", 70, None), ("longrope(original=9, start=ntk)", 30, 2.0),
+        ("longrope(fraction=0.5)", 1, 2.0), ("longrope", 5, 1.0), ("longrope", 0, 4.0), ("temper", 5, None),
+        ("temper(c=0.2)", 2, 4.0),
+    ):  # fmt: skip
+        encoding, tried = built(spec), list[str]()
+        try:
+            least = encoding.search(loss_of(encoding, tried), budget, torch.Generator().manual_seed(3), factor)
+        except ValueError as refused:
+            lines.append(f"{spec}, {budget} losses, factor {factor}: {refused}")
+            continue
+        lines += [f"{spec}, {budget} losses, factor {factor}: {len(tried)} tried, least {number(least)}", *tried[:14]]
+        lines += [f"  last {tried[-1]}", f"  found {constants(encoding)}"]
+        if "longrope" in spec:
+            lines += in_line(
+                "then", (row(encoding.key(wave(1, 1, 24, HEAD_WIDTH), torch.arange(24) + n)) for n in (0, 30))
+            )
+    snapshot("\n".join(lines) + "\n", rounded=True)
+
+
+def loss_of(encoding: Encoding, tried: list[str]) -> Callable[[], float]:
+    """A loss that is least near the middle of what is tried, and infinite now and then."""
+
+    def loss() -> float:
+        at = encoding.factors.log() if isinstance(encoding, LongRoPE) else torch.tensor([encoding.c])
+        value = math.inf if len(tried) % 5 == 3 else float((at - 0.6).square().sum())
+        tried.append(f"  {constants(encoding)}: {number(value)}")
+        return value
+
+    return loss
+
+
+def constants(encoding: Encoding) -> str:
+    """What a search changes."""
+    return numbers(encoding.factors if isinstance(encoding, LongRoPE) else [encoding.c])
+
+
+def test_factors_of_a_checkpoint(snapshot: Callable[..., None]) -> None:
+    """The two lists of factors of LongRoPE, for short and for long texts, and what another encoding takes over."""
+    short, long, lines = torch.tensor([1.0, 1.1, 1.2, 1.3]), torch.tensor([1.0, 2.0, 4.0, 8.0]), []
+    for spec in ("longrope", "longrope(original=10, keep_first=2)", "longrope(factor=4, attention=1.2)"):
+        trained, other = built(spec), built("longrope(base=50, keep_first=1)")
+        for factors in (short[:3], -short, torch.zeros(4)):
+            with pytest.raises(ValueError, match="factors above 0") as caught:
+                trained.use_factors(factors, long)
+            lines.append(f"{spec}: {caught.value}")
+        trained.use_factors(short, long)
+        other.take_over(trained)
+        for encoding in (trained, other):
+            found = (row(encoding.key(wave(1, 1, n, HEAD_WIDTH), torch.arange(n))) for n in (9, 10, 11, 16, 17, 30))
+            lines += in_line(f"{spec} {'of another ' if encoding is other else ''}{encoding.rescales}:", found)
+    table = built("learned")
+    (heir := built("hierarchical(alpha=0.3)")).take_over(table)
+    lines.append(f"hierarchical from learned {digest(heir.table.detach())} {torch.equal(heir.table, table.table)}")
+    snapshot("\n".join(lines) + "\n", rounded=True)
