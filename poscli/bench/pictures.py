@@ -232,8 +232,9 @@ def _made(rows: pd.DataFrame) -> str:
     row = good.iloc[-1]
     on = row["device"] if row["device"] != "cpu" else f"{row['machine']}, {counted(row['threads'], 'threads')}"
     turns = low_to_high(good["repeats"])
+    turns += " turn" if turns == "1" else " turns"
     model = f"{row['layers']} layers of width {row['width']}, {row['heads']} heads, {row['dtype']}"
-    return f"{on}; torch {row['torch']}; {model}; {turns} turns."
+    return f"{on}; torch {row['torch']}; {model}; {turns}."
 
 
 def _noise(rows: pd.DataFrame) -> str:

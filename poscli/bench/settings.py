@@ -81,10 +81,11 @@ def _default_lengths(field: str, longest: int, *, quick: bool) -> tuple[int, ...
 
     >>> _default_lengths("lengths", 3000, quick=False), _default_lengths("past", 3000, quick=False)
     ((512, 1024, 2048), (512,))
-    >>> _default_lengths("lengths", 100, quick=False)
-    (100,)
+    >>> _default_lengths("lengths", 100, quick=False), _default_lengths("lengths", 1000, quick=True)
+    ((100,), (512,))
     """
     if quick:
-        return (512,) if field == "past" else (512, 2048)
-    usual = (512, 4096) if field == "past" else tuple(512 << n for n in range((longest // 512).bit_length()))
+        usual: tuple[int, ...] = (512,) if field == "past" else (512, 2048)
+    else:
+        usual = (512, 4096) if field == "past" else tuple(512 << n for n in range((longest // 512).bit_length()))
     return tuple(length for length in usual if length <= longest) or (longest,)

@@ -76,7 +76,7 @@ def _comparison(against: pd.DataFrame) -> Table:
     table.title = f"beside {peer}"
     for _, row in against.iterrows():
         spread = f"{number(row['speedup_low'])}..{number(row['speedup_high'])}"
-        numbers = [number(row["speedup"]), spread if row["repeats"] > 1 else "one run"]
+        numbers = [number(row["speedup"]), {0: "-", 1: "one run"}.get(row["repeats"], spread)]
         speeds, memory = ([row[name], row[f"peer_{name}"]] for name in ("tokens_per_s", "peak_mb"))
         texts = [*(_or_dash(value) for value in speeds), *numbers, *(_or_dash(value) for value in memory)]
         sizes = [amount(row["parameters"]), amount(row["peer_parameters"])]
