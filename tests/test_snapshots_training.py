@@ -183,7 +183,7 @@ class CountedPieces(Pieces):
 
 
 def said(capsys: pytest.CaptureFixture[str], folder: Path) -> list[str]:
-    """The lines of stderr and stdout, without places and times, and without those on engines, which machines differ in."""
+    """The lines of stderr and stdout, without places, times and engines, in which machines differ."""
     out, err = capsys.readouterr()
     masked = re.sub(r"\d[\d.,]*k? tokens/s", "# tokens/s", (out + err).replace(str(folder), "FOLDER"))
     return [f"said: {line}" for line in masked.splitlines() if line.strip() and "runs on the engine" not in line]
@@ -259,8 +259,8 @@ def test_a_run_that_fails(
         except (ValueError, SystemExit) as error:
             lines.append(f"raised {type(error).__name__}: {error}")
         run = next(Run(path.parent, config(), {}) for path in tmp_path.glob("*/status.json"))
-        lines += [line for line in written(run) if not line.startswith((" ", "kerple"))]
-        lines += said(capsys, tmp_path)
+        files = [line for line in written(run) if not line.startswith((" ", "kerple", "env"))]
+        lines += [*files[:5], "...", *files[-2:], *said(capsys, tmp_path)]
     snapshot("\n".join(lines) + "\n", rounded=True)
 
 
