@@ -70,7 +70,7 @@ OPTIONS = {  # beside the default
     "rerope": ["window=4", "window=1, base=50, layout=interleaved, fraction=0.5"],
     "rope": ["base=50", "layout=interleaved, fraction=0.5", "fraction=0.25"],
     "rope-2d": ["base=10, layout=interleaved", "mixed=true"],
-    "rope-clip": ["clip=0", "clip=2, base=50", "clip=4, layout=interleaved", "base=20, fraction=0.5"],
+    "rope-clip": ["clip=0", "clip=2, base=50", "clip=4, layout=interleaved", "base=20, fraction=0.5", "base=20"],
     "rope-dropped": ["recalibrate=0.5, base=50"],
     "rope-dynamic": ["factor=4, base=50", "factor=1, original=10"],
     "rope-linear": ["factor=4", "original=10, layout=interleaved, base=50"],
@@ -108,7 +108,10 @@ FAMILIES = {
 
 def specs_of(name: str) -> list[str]:
     """The specs of one encoding: with its defaults, and with other options."""
-    return [name + JOINED.get(name, "")] + [f"{name}({given}){JOINED.get(name, '')}" for given in OPTIONS.get(name, [])]
+    beside = ["dape+logn(length=4)", "dape(base=alibi)+ssmax"] if name == "dape" else []
+    return [name + JOINED.get(name, ""), *beside] + [
+        f"{name}({given}){JOINED.get(name, '')}" for given in OPTIONS.get(name, [])
+    ]
 
 
 def of_family(family: str) -> list[str]:
@@ -227,7 +230,7 @@ def on_tokens(blank: str) -> Callable[[Encoding], Iterator[str]]:
 
 def embedded(encoding: Encoding) -> Iterator[str]:
     """The embeddings of short and long texts, and of the last tokens of one."""
-    for count, last in ((2, 2), (LENGTH, LENGTH), (20, 20), (300, 300), (20, 3)):
+    for count, last in ((2, 2), (LENGTH, LENGTH), (17, 17), (257, 257), (20, 3)):
         ids, pos = torch.arange(2 * last).view(2, last) * 7 % 257, encoding.locate(count, CPU).pos[-last:]
         yield from unless_refused(lambda e, p=pos, i=ids: [row(e.embed(wave(2, len(p), WIDTH), p, i))], encoding)
 
