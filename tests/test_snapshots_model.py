@@ -1,0 +1,501 @@
+"""Whole tables of what is known of every encoding, of which act together, and of the models around them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from toys import COMPOSITES, HEADS, TOYS, draw, make, model, perturbed, shape, tokens
+
+from poscli.attention import Place, choose
+from poscli.config.run import PRESETS, ModelConfig, RunConfig
+from poscli.encodings import Encoding, names
+from poscli.equation import BLANKS, Operands, Positions, Shape
+from poscli.equation.compatibility import axes_of, entangled, scale_of
+from poscli.equation.grids import columns_of, grid_shape, raster
+from poscli.equation.operands import even_step, snapped
+from poscli.equation.shapes import BlankInputs, wrong_shapes
+from poscli.model import transformer
+from poscli.model.cache import Cache, Memory
+from poscli.model.compiled import wanted
+from poscli.model.context_parallel import boundaries, by_parts, refusal
+from poscli.model.flops import evaluation_flops, rough_seconds, training_flops
+from poscli.model.generate import generate
+from poscli.model.initialise import build_model, fresh_model
+from poscli.model.loss import vocabulary_loss
+from poscli.model.precision import Precision, precision_of
+from poscli.model.transformer import Model
+from poscli.model.weights import load_weights, weights_of
+from poscli.system.errors import CorruptError, UsageError
+
+Snapshot = Callable[..., None]
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def table(rows: Iterable[Iterable[object]]) -> str:
+    """A line for every row, with its cells between bars."""
+    return "".join(" | ".join(map(str, row)).rstrip() + "\n" for row in rows)
+
+
+def numbers(x: Tensor, digits: int = 4) -> str:
+    """All numbers of a tensor on one line; what is zero but for rounding is 0."""
+    return " ".join(f"{0.0 if abs(y) < 1e-6 else y:.{digits}g}" for y in x.detach().double().flatten().tolist())
+
+
+def flags(**known: bool) -> str:
+    """The names of what is true."""
+    return " ".join(name for name, true in known.items() if true)
+
+
+def known_of(encoding: Encoding) -> list[object]:
+    """What an encoding says of itself, beside its formula."""
+    learned = [f"{name}{list(p.shape)}" for name, p in encoding.named_parameters()]
+    return [
+        encoding.spec or encoding.name,
+        f"{encoding.tier} of {encoding.family}: {' '.join(blank for blank in BLANKS if blank in encoding.blanks)}",
+        f"{encoding.scale:.4g}",
+        flags(
+            absolute=not encoding.relative,
+            rescales=encoding.rescales,
+            steady=encoding.keys_are_steady,
+            form=encoding.has_kernel_form,
+            gradient=encoding.kernel_form_has_gradient,
+            grid=encoding.axes == 2,
+            shared=encoding.shared,
+            inert=encoding.inert_alone,
+            wraps=encoding.wraps,
+        ),
+        f"reach {encoding.reach} sinks {encoding.sinks} features {encoding.feature_width}",
+        "longest " + " ".join(str(encoding.longest(dtype)) for dtype in DTYPES),
+        " ".join(learned) or "learns nothing",
+    ]
+
+
+def test_every_encoding_as_it_shows_itself(snapshot: Snapshot) -> None:
+    snapshot("".join(f"{make(name)!r}\n" for name in names()))
+
+
+def test_what_is_known_of_every_encoding(snapshot: Snapshot) -> None:
+    """Options with their defaults and types, and all that follows from the blanks that are filled."""
+    rows = []
+    for name in names():
+        encoding = make(name)
+        options = [
+            f"{key}={option.default}:{getattr(option.kind, '__name__', option.kind)}"
+            for key, option in encoding.options().items()
+        ]
+        rows.append([*known_of(encoding), " ".join(options)])
+    snapshot(table(rows))
+
+
+def test_what_is_known_of_encodings_on_one_layer(snapshot: Snapshot) -> None:
+    specs = [spec for spec in (*COMPOSITES, *TOYS, *MORE) if "+" in spec]
+    encodings = [make(spec) for spec in specs]
+    formulas = (f"{e.formula}\n" for e in encodings[:3])
+    snapshot(table(known_of(encoding) for encoding in encodings) + "".join(formulas))
+
+
+MORE = [
+    "rope+rope-dynamic", "learned+learned", "xpos+xpos", "rope+p-rope", "cable+logn(4)", "fox+urpe(base=none)",
+    "alibi-2d+t5-2d", "window(4)+window(3)", "sink(2)+sink(3)+window(4)+window(9)", "ssmax+logn(4)", "fox+cable",
+    "toys:Paced+toys:Forgetting+rope", "toys:Carried+toys:Carried", "deberta+deberta", "toys:Wide+fox",
+    "urpe(base=none)+urpe(base=none)",
+]  # fmt: skip
+
+
+def test_html_of_encodings(snapshot: Snapshot) -> None:
+    specs = ["none", "rope(base=500)", "t5(buckets=6, far=11)", "alibi(trainable=true)+window(9)", "toys:Untied"]
+    snapshot("\n".join(make(spec)._repr_html_() for spec in specs))
+
+
+VERDICTS = {
+    "both define what replaces the softmax": "W",
+    "both define what replaces q . k": "K",
+    "both define the positions": "P",
+    "turns q and k; keep one": "T",
+    "state different scales": "S",
+    "counts positions along a line": "G",
+}
+
+
+def test_which_encodings_act_together(snapshot: Snapshot) -> None:
+    """A letter for each pair: . they do, ~ and scores may then depend on absolute positions; below, what is said."""
+    parts = [make(spec) for spec in (*names(), *(toy for toy in TOYS if "+" not in toy))]
+    said: dict[str, str] = {}
+    lines = []
+    for one in parts:
+        letters = ""
+        for other in parts:
+            try:
+                scale_of((one, other))
+                axes_of((one, other))
+            except ValueError as error:
+                letter = next(letter for text, letter in VERDICTS.items() if text in str(error))
+                said.setdefault(letter, str(error))
+            else:
+                letter = "~" if entangled((one, other)) else "."
+            letters += letter
+        lines.append(f"{letters} {one.name}\n")
+    snapshot("".join(lines) + table(said.items()))
+
+
+# Shapes that blanks must have
+
+
+def wrong(blank: str, value: Callable[[Encoding], object], **attributes: object) -> Encoding:
+    """An encoding one of whose blanks returns what it is given, whatever the arguments are."""
+    fills: dict[str, Any] = {blank: lambda self, *_: value(self)} | attributes
+    if blank == "potential":
+        fills |= {"features": lambda self, x: x.new_zeros(2, HEADS, x.shape[1], 1), "feature_width": 1}
+    return type("Wrong", (Encoding,), fills)(shape())
+
+
+SIZES = {
+    "embed": (2, 16, 24), "content_query": (2, 3, 16, 8), "query": (2, 3, 16, 8), "key": (2, 3, 16, 8),
+    "value": (2, 3, 16, 8), "output": (2, 3, 16, 8), "temperature": (3, 16), "distance_bias": (3, 16),
+    "relative_keys": (3, 16, 8), "relative_queries": (3, 16, 8), "relative_values": (3, 16, 8), "potential": (2, 3, 16),
+    "bias": (2, 3, 16, 16), "similarity": (2, 3, 16, 16), "scores": (2, 3, 16, 16), "weights": (2, 3, 16, 16),
+    "reweight": (2, 3, 16, 16),
+}  # fmt: skip
+
+
+def test_shapes_that_blanks_must_have(snapshot: Snapshot) -> None:
+    """The right shape, that without heads or texts, one number more, another dtype, and no tensor at all."""
+    rows = []
+    for blank, size in SIZES.items():
+        values: dict[str, Any] = {
+            "right": torch.zeros(size),
+            "shared": torch.zeros(1, *size[1:]),
+            "flat": torch.zeros(size[1:]),
+            "longer": torch.zeros(*size[:-1], size[-1] + 1),
+            "later": torch.zeros(*size[:-2], size[-2] + 1, size[-1]),
+            "double": torch.zeros(size, dtype=torch.float64),
+            "text": "no tensor",
+        }
+        for what, value in values.items():
+            try:
+                found = wrong_shapes(wrong(blank, lambda _, value=value: value), BlankInputs.of(shape()))
+            except (RuntimeError, AttributeError, AssertionError, IndexError) as error:
+                found = type(error).__name__
+            rows.append((blank, what, found or "fine"))
+    others = {
+        "positions": wrong("positions", lambda _: torch.arange(15)),
+        "positions of a grid": wrong("positions", lambda _: torch.zeros(16, 3), axes=2),
+        "features": wrong("features", lambda _: torch.zeros(2, HEADS, 16, 4), feature_width=3),
+    }
+    rows += [(what, "", wrong_shapes(encoding, BlankInputs.of(shape())) or "fine") for what, encoding in others.items()]
+    given = [BlankInputs.of(shape(length), dtype) for length, dtype in ((5, torch.float32), (40, torch.bfloat16))]
+    rows += [(x.tokens, x.x_BTW.shape, x.q_BHTD.dtype, x.ids_BT.tolist()) for x in given]
+    wide_shape = Shape(width=24, heads=2, layers=1, length=9, vocab=7)
+    rows.append((BlankInputs.of(wide_shape).ids_BT.tolist(), numbers(BlankInputs.of(wide_shape).q_BHTD[1, 1, 2])))
+    snapshot(table(rows), rounded=True)
+
+
+# Positions, distances and what is visible
+
+
+def marks(x: Tensor) -> str:
+    """A boolean matrix, a letter for each entry."""
+    return "\n".join("".join("x" if y else "." for y in row) for row in x.tolist())
+
+
+def doubled(d: Tensor) -> Tensor:
+    """Twice each distance, and twice the sum of rows and columns on a grid."""
+    return 2 * d.double().reshape(len(d), -1).sum(1)[None]
+
+
+def plain(queries: int, keys: int, at: Positions, **given: Any) -> Operands:
+    """Operands of one text, one head and one channel."""
+    q, k = (
+        torch.arange(queries, dtype=torch.float32).view(1, 1, -1, 1),
+        torch.arange(keys, dtype=torch.float32).view(1, 1, -1, 1),
+    )
+    return Operands(
+        q_BHTD=q, k_BHSD=k, v_BHSE=10 + k, raw_q_BHTD=20 + q, raw_k_BHSD=30 + k, pos_S=at.of_keys, step=at.step,
+        pos_of_queries_T=None if at.shown is None else at.pos[keys - queries :], columns=at.columns, **given,
+    )  # fmt: skip
+
+
+def test_distances_and_what_is_visible(snapshot: Snapshot) -> None:
+    parts = []
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "all": ("none", {}),
+        "a window": ("none", {"reach": 3}),
+        "a window and sinks": ("none", {"reach": 3, "sinks": 2}),
+        "a window of all": ("none", {"reach": 9}),
+        "thirds": ("alibi+interpolated(3)", {"reach": 4}),
+        "squares": ("toys:Squares", {}),
+        "a grid": ("alibi-2d", {}),
+        "a grid and a window": ("alibi-2d", {"reach": 4}),
+    }
+    for what, (spec, given) in cases.items():
+        encoding, (queries, keys) = make(spec), (5, 8)
+        at = encoding.locate(keys, CPU, columns=3 if encoding.axes == 2 else None)
+        features, temperature = torch.arange(8.0).view(1, 1, 8, 1), torch.arange(5.0)[None]
+        x = plain(queries, keys, at, **given, features_BHSF=features, temperature_HT=temperature)
+        b = x.block(1, 3, 0 if x.sinks else 2)
+        parts += [
+            f"## {what}: step {at.step and round(at.step, 6)}, columns {at.columns}",
+            f"positions {numbers(at.pos)}; of keys {numbers(at.of_keys)}; of queries {numbers(x.pos_T)}",
+            marks(x.visible()),
+            "\n".join(numbers(row) for row in x.distances()),
+            f"at distances {numbers(x.at_distances(doubled))}",
+            f"block: {b.queries} queries of {b.keys} keys; "
+            + "; ".join(
+                numbers(y)
+                for y in (b.q_BHTD, b.raw_q_BHTD, b.k_BHSD, b.v_BHSE, b.raw_k_BHSD, b.pos_S, b.pos_T, b.temperature_HT)
+            ),
+            f"features {numbers(b.features_BHSF)}; of queries {numbers(b.features_of_queries)}",
+            marks(b.visible()),
+        ]
+    snapshot("\n".join(parts), rounded=True)
+
+
+def test_positions_of_tokens(snapshot: Snapshot) -> None:
+    specs = ["none", "alibi+interpolated(4)", "toys:Quarters", "toys:Squares", "alibi-2d", "learned+randomized(40)"]
+    rows: list[list[object]] = []
+    for spec, count, columns in itertools.product(specs, (1, 2, 6), (None, 4)):
+        encoding = make(spec)
+        if columns is None or encoding.axes == 2:
+            at = encoding.locate(count, CPU, columns)
+            rows.append([spec, count, at.step, at.columns, numbers(at.pos), numbers(at.of_keys), at.pos.dtype])
+    grids = [[cells, grid_shape(cells), columns_of(cells)] for cells in (1, 2, 6, 7, 9, 12, 36, 48, 60, 144, 1024)]
+    lines = {
+        "even": torch.arange(6) * 3,
+        "even, from 5": 5 + torch.arange(4) / 2,
+        "backwards": torch.arange(3, 0, -1),
+        "standing": torch.full((4,), 2.0),
+        "off by less than rounding": torch.tensor([0.0, 1e6 + 0.05, 2e6]),
+        "off by more than rounding": torch.tensor([0.0, 1e6 + 0.5, 2e6]),
+        "one": torch.tensor([3]),
+    }
+    steps = [[what, even_step(pos), Positions.spaced(pos).step] for what, pos in lines.items()]
+    near = torch.tensor([1.0, 1 + 2.0**-19, 1 + 2.0**-21, 0.5, -2 - 2.0**-22], dtype=torch.float64)
+    whole = [*near.tolist(), *snapped(near).tolist(), snapped(torch.tensor([3])).dtype]
+    snapshot(table(rows) + table(grids) + table(steps) + table([whole, raster(torch.arange(-1, 5), 2).tolist()]))
+
+
+# Models
+
+
+def test_weights_of_fresh_models(snapshot: Snapshot) -> None:
+    """Name, shape, spread and first number of each weight; those that start alike under another encoding as such."""
+    rows: list[list[object]] = []
+    for spec, seed, vocab in (("none", 0, 11), ("rope|t5", 0, 11), ("tupe", 3, 7), ("fox+deberta|path", 0, 11)):
+        config = RunConfig(model=ModelConfig(layers=2, width=24, heads=3, mlp=20), encoding=spec, seed=seed, length=16)
+        fresh = fresh_model(config, vocab, CPU)
+        names = weights_of(fresh)
+        shared = sorted(set(fresh.state_dict()) - set(names))
+        rows.append([spec, f"{fresh.size} weights", len(fresh.encoding_parameters()), f"shared {shared}"])
+        rows += [
+            [name, list(x.shape), f"{x.mean():.3f}", f"{x.std(unbiased=False):.3f}", f"{x.flatten()[0]:.4f}"]
+            for name, x in names.items()
+            if spec != "rope|t5" or "encoding" in name
+        ]
+    rows.append(["presets", *(f"{name} {build_abstract(config)}" for name, config in PRESETS.items())])
+    snapshot(table(rows), rounded=True)
+
+
+def build_abstract(config: ModelConfig) -> int:
+    """The parameters of a model without a position encoding, counted without memory for them."""
+    with torch.device("meta"):
+        encodings = [make("none", config.shape(16)) for _ in range(config.layers)]
+        return Model(config, encodings, vocab=257, length=16, precision=Precision()).size
+
+
+def test_weights_of_another_model_are_refused(snapshot: Snapshot) -> None:
+    small, rows = model("tupe"), []
+    weights = weights_of(small)
+    changed = {
+        "the same": weights,
+        "one missing": {n: x for n, x in weights.items() if n != "norm.weight"},
+        "one more": weights | {"another": torch.zeros(1)},
+        "another shape": weights | {"norm.weight": torch.zeros(23)},
+    }
+    for what, given in changed.items():
+        try:
+            load_weights(small, {n: x + 1 for n, x in given.items()})
+        except CorruptError as error:
+            rows.append([what, error])
+        else:
+            rows.append([what, numbers(small.norm.weight[:2]), numbers(small.layers[1].attention.encoding.p[0, :3])])
+    snapshot(table(rows), rounded=True)
+
+
+@torch.no_grad()
+def test_logits_and_the_state_after_each_part_of_a_text(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text is read in parts, of which some are forgotten; beside the logits stands what a layer holds."""
+    monkeypatch.setenv("POSCLI_NATIVE", "0")
+    parts: list[str] = []
+    specs = {"rope": "tiles", "learned+fox": "sdpa", "shaw(clip=2)": "blocks", "path": "blocks", "t5": "sdpa"}
+    for spec, engine in (specs | {"alibi+interpolated(2)": "sdpa"}).items():
+        trained, cache = perturbed(model(spec)), Cache()
+        trained.use_engine(engine)
+        text = tokens(2, 14, seed=3)
+        parts.append(f"## {spec}: {trained.engine} {trained.engine_reason}")
+        for n, count in enumerate((5, 1, 2, 1, 5)):
+            first, text = text[:, :count], text[:, count:]
+            logits = trained(first, cache=cache)
+            layer = cache.layers[-1]
+            assert layer.k_BHSD is not None
+            rooms = ", ".join(f"{name} {room.filled}/{room.whole.shape[2]}" for name, room in layer.room.items())
+            held = {name: list(x.shape) for name, x in vars(layer).items() if isinstance(x, Tensor)}
+            known = {name: x.shape[1] for name, x in layer.by_distance.items()}
+            parts.append(f"{cache.tokens} read, {cache.held} held: {held} {known}; room {rooms}")
+            parts.append("  " + numbers(logits[1, -1, :5]))
+            if n == 2:
+                cache.keep_last(3)
+    snapshot("\n".join(parts), rounded=True)
+
+
+@torch.no_grad()
+def test_logits_of_a_model_with_a_memory(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 6 tokens, each seeing 4 of those before; then the memory itself, in parts of a batch."""
+    monkeypatch.setenv("POSCLI_NATIVE", "0")
+    config = ModelConfig(layers=2, width=24, heads=3, mlp=20, memory=4)
+    trained = perturbed(build_model(config, "transformer-xl", vocab=11, length=6, seed=0))
+    text, parts = tokens(2, 15, seed=4), []
+    for chunks in ([15], [6, 6, 3], [4, 4, 7]):
+        cache = Cache()
+        logits = torch.cat([trained(part, cache=cache) for part in text.split(chunks, dim=1)], dim=1)
+        parts.append(f"{chunks}: {cache.tokens} read, {cache.held} held; {numbers(logits[0, 4:14:3, :3])}")
+    slices = [(where, list(part.shape)) for where, part in trained.logits_in_slices(text)]
+    parts.append(f"without a cache {numbers(trained(text)[0, 4:14:3, :3])}; slices {slices}")
+    memory = Memory(tokens=4)
+    for part in text.split(6, dim=1):
+        logits = trained(part, memory=memory)
+        before = memory.before(1)
+        assert before is not None
+        parts.append(
+            f"memory of {memory.held} {list(before.shape)}: {numbers(logits[0, -1, :3])} {numbers(before[1, 0, :3])}"
+        )
+    halves = memory.parts(2)
+    parts.append(f"{[each.held for each in halves]} {[each.tokens for each in halves]} {memory.parts(1) == [memory]}")
+    halves[1].states = {layer: -x for layer, x in halves[1].states.items()}
+    memory.join(halves)
+    loaded = Memory(tokens=4)
+    loaded.load(memory.tensors() | {"other": torch.zeros(1)}, CPU)
+    parts.append(f"{sorted(memory.tensors())} {sorted(loaded.states)}; {numbers(loaded.states[1][:, 0, :3])}")
+    memory.join([Memory(tokens=1)])
+    parts.append(f"joined with nothing: {memory.held}; none: {Memory(tokens=4).held} {Memory(tokens=4).before(0)}")
+    snapshot("\n".join(parts), rounded=True)
+
+
+def test_losses_and_gradients_in_parts(snapshot: Snapshot) -> None:
+    x, weight = draw(9, 6, seed=1).requires_grad_(), draw(5, 6, seed=2).requires_grad_()
+    targets, rows = torch.tensor([0, 4, -100, 2, 2, -100, 1, 3, 0]), []
+    for limit, dtype in itertools.product((5, 12, 45, 44, 10**6), (torch.float32, torch.bfloat16)):
+        loss = 3 * vocabulary_loss(x, weight, targets, dtype, limit)
+        grads = torch.autograd.grad(loss, (x, weight))
+        digits = 4 if dtype == torch.float32 else 1
+        rows.append(
+            [limit, str(dtype), numbers(loss, digits), *(numbers(g[2:5].flatten()[::5], digits) for g in grads)]
+        )
+    snapshot(table(rows), rounded=True)
+
+
+@torch.no_grad()
+def test_what_models_generate(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSCLI_NATIVE", "0")
+    rows: list[list[object]] = []
+    for spec, columns in (("rope", None), ("alibi-2d", 4), ("learned", None)):
+        trained = perturbed(model(spec, length=40), seed=5)
+        for temperature, seed, end in itertools.product((0, 0.7, 2.0, 1e-3), (0, 1), (10, 3)):
+            found = generate(trained, [2, 7], end, tokens=12, temperature=temperature, seed=seed, columns=columns)
+            rows.append([spec, temperature, seed, end, *found])
+    snapshot(table(rows))
+
+
+def test_operations_of_models(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[list[object]] = [
+        [
+            name,
+            vocab,
+            length,
+            f"{evaluation_flops(config, vocab, length):.9g}",
+            f"{training_flops(config, vocab, length):.9g}",
+        ]
+        for (name, config), (vocab, length) in itertools.product(PRESETS.items(), ((257, 512), (50_257, 1000)))
+    ]
+    for threads, device in itertools.product((1, 4), ("cpu", "cuda")):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        rows.append([threads, device, f"{rough_seconds(3e12, 12, torch.device(device)):.6g}"])
+    rows += [
+        [name, device, precision_of(name, torch.device(device))]
+        for name in ("float32", "bfloat16")
+        for device in ("cpu", "cuda")
+    ]
+    rows += [
+        [flag, device, compile_wanted(monkeypatch, flag, device)]
+        for flag in ("", "0", "1")
+        for device in ("cpu", "cuda")
+    ]
+    snapshot(table(rows))
+
+
+def compile_wanted(monkeypatch: pytest.MonkeyPatch, flag: str, device: str) -> bool:
+    """Whether layers are compiled on a device, as a variable says."""
+    monkeypatch.setenv("POSCLI_COMPILE", flag)
+    return wanted(torch.device(device))
+
+
+def test_models_under_other_encodings_and_engines(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSCLI_NATIVE", "0")
+    rows: list[list[object]] = []
+    for spec in ("rope", "rope|shaw", "cope+fox|alibi", "sink(2)+window(5)+alibi", "alibi-2d|none"):
+        small = model(spec)
+        other = small.under([make("t5"), make("fire")])
+        same = other.embedding is small.embedding and other.layers[1].gate.weight is small.layers[1].gate.weight
+        rows.append([spec, small.engine, small.engine_reason, small.shape, small.device, small.attention_dtype])
+        rows.append(["under t5, fire", other.engine, other.engine_reason, same, *(e.name for e in other.encodings)])
+        rows.append(["its own", *(e.name for e in small.encodings), len(small.encoding_parameters())])
+        for engine in ("blocks", "sdpa", "tiles", "native", "triton", "sdqa"):
+            try:
+                small.use_engine(engine)
+            except UsageError as error:
+                rows.append([engine, error])
+            else:
+                rows.append([engine, small.engine, small.engine_reason, *(c.asked for c in small.choices)])
+    try:
+        model("alibi-2d|none")(tokens(1, 6), cache=Cache())
+    except ValueError as error:
+        rows.append([error])
+    snapshot(table(rows))
+
+
+def test_slices_of_logits(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, text, rows = model("rope"), tokens(2, 13), []
+    for most in (10**6, 300, 100, 1):
+        monkeypatch.setattr(transformer, "SLICE_NUMBERS", most)
+        with torch.no_grad():
+            rows.append([most, *((at.start, at.stop, list(part.shape)) for at, part in small.logits_in_slices(text))])
+    snapshot(table(rows))
+
+
+# Several ranks read one window
+
+
+def test_parts_of_a_window_that_ranks_read_together(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSCLI_NATIVE", "0")
+    rows: list[list[object]] = [
+        [tokens, count, boundaries(tokens, count)]
+        for tokens, count in ((2, 2), (5, 4), (16, 1), (100, 3), (2048, 2), (8192, 4), (100_000, 8))
+    ]
+    configs = {"plain": ModelConfig(), "a memory": ModelConfig(memory=3)}
+    for what, specs in itertools.product(configs, (["rope"], ["rope-ntk", "rope", "yarn", "rope-ntk"])):
+        rows.append([what, specs, refusal(configs[what], map(make, specs))])
+    for spec, wanted_engine in itertools.product(("rope", "fox", "fire", "shaw", "sink(2)+window(5)"), (None, "sdpa")):
+        encoding, place = make(spec), Place(gradient=False)
+        try:
+            choice = choose(encoding, wanted_engine, place)
+        except UsageError as error:
+            rows.append([spec, error])
+        else:
+            by = by_parts(choice, encoding, place)
+            rows.append([spec, wanted_engine, by.name if by.engine.in_parts or by.asked else "as given", by.asked])
+    snapshot(table(rows))
