@@ -47,7 +47,7 @@ def numbers(x: Tensor, digits: int = 4) -> str:
     return " ".join(f"{0.0 if abs(y) < 1e-6 else y:.{digits}g}" for y in x.detach().double().flatten().tolist())
 
 
-def flags(**known: bool) -> str:
+def flags(**known: object) -> str:
     """The names of what is true."""
     return " ".join(name for name, true in known.items() if true)
 
@@ -70,10 +70,16 @@ def known_of(encoding: Encoding) -> list[object]:
             inert=encoding.inert_alone,
             wraps=encoding.wraps,
         ),
-        f"reach {encoding.reach} sinks {encoding.sinks} features {encoding.feature_width}",
-        "longest " + " ".join(str(encoding.longest(dtype)) for dtype in DTYPES),
+        " ".join(f"{name} {value}" for name, value in numbers_of(encoding).items() if value),
         " ".join(learned) or "learns nothing",
     ]
+
+
+def numbers_of(encoding: Encoding) -> dict[str, object]:
+    """The numbers that an encoding states."""
+    stated = {"reach": encoding.reach, "sinks": encoding.sinks, "features": encoding.feature_width}
+    stated["evaluations"] = encoding.evaluations
+    return stated | {f"at most in {dtype}": encoding.longest(dtype) for dtype in DTYPES}
 
 
 def test_every_encoding_as_it_shows_itself(snapshot: Snapshot) -> None:

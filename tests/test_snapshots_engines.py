@@ -1,0 +1,762 @@
+"""Which engine computes attention and why, in which blocks and tiles, and what is said when one cannot or is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import math
+import random
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_native import kernels, needs_kernels
+from test_snapshots_model import flags, numbers, table
+from torch import Tensor
+from torch.nn.functional import leaky_relu, softplus
+from toys import COMPOSITES, HEADS, TOYS, WIDTH, draw, make, shape
+
+from poscli.attention import (
+    ENGINES,
+    BlockSizes,
+    Engine,
+    Place,
+    attend,
+    choose,
+    engines_for,
+    native,
+    sdpa,
+    selfcheck,
+    tiled,
+    tuning,
+)
+from poscli.attention.rounding import difference, moved
+from poscli.attention.rounding import draw as drawn
+from poscli.attention.sizes import DEFAULT_SIZES
+from poscli.attention.trials import Variant, examples, variants
+from poscli.encodings import Encoding, names
+from poscli.native import (
+    QUERIES,
+    Block,
+    Costs,
+    Factors,
+    Form,
+    Gates,
+    Mixing,
+    Pieces,
+    Relative,
+    Stick,
+    Term,
+    Visible,
+    attention,
+    proof,
+    proof_forms,
+)
+from poscli.native import fields as native_fields
+from poscli.system.errors import PoscliError, UsageError
+
+Snapshot = Callable[..., None]
+CPU = torch.device("cpu")
+
+
+def kinds() -> list[Encoding]:
+    """An encoding for each set of blanks, and of what else decides which engine can run it."""
+    found: dict[tuple[object, ...], Encoding] = {}
+    for spec in (*names(), *COMPOSITES, *TOYS):
+        e = make(spec)
+        form = e.has_kernel_form, e.kernel_form_has_gradient
+        found.setdefault((e.blanks, e.axes, e.sinks > 0, e.reach is None, *form), e)
+    return list(found.values())
+
+
+@pytest.fixture
+def every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a C++ compiler and Triton, whatever this one has."""
+    monkeypatch.setattr(native, "why_not", lambda: "")
+    monkeypatch.setattr(selfcheck, "find_spec", lambda _: True)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+PLACES = {
+    "training on a CPU": Place(),
+    "evaluation on a CPU": Place(gradient=False),
+    "bfloat16 on a CPU": Place(dtype=torch.bfloat16, gradient=False),
+    "training on a GPU": Place("cuda", torch.bfloat16, 64),
+    "narrow heads on a GPU": Place("cuda", torch.float32, 8, gradient=False),
+    "wide heads on a GPU": Place("cuda", torch.float16, 160, gradient=False),
+    "float64 on a GPU": Place("cuda", torch.float64, 64, gradient=False),
+}
+
+
+def grouped(pairs: Iterable[tuple[str, str]]) -> str:
+    """A line for every first text, with the second texts that it stands beside."""
+    found: dict[str, list[str]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return table([key, ", ".join(values)] for key, values in found.items())
+
+
+@pytest.mark.usefixtures("every_engine")
+def test_which_engine_is_chosen_and_why(snapshot: Snapshot) -> None:
+    """In every place; the reasons follow for two of them."""
+    encodings = {e.spec or e.name: e for e in kinds()}
+    rows = [[name, *(choose(e, place=place).name for place in PLACES.values())] for name, e in encodings.items()]
+    parts = [grouped((", ".join(engines), name) for name, *engines in rows)]
+    for what in ("evaluation on a CPU", "training on a GPU"):
+        reasons = {name: choose(e, place=PLACES[what]).reason for name, e in encodings.items()}
+        parts.append(f"## {what}\n" + grouped((reason, name) for name, reason in reasons.items() if reason))
+    snapshot(f"{', '.join(PLACES)}\n{''.join(parts)}")
+
+
+@pytest.mark.usefixtures("every_engine")
+def test_what_engines_refuse(snapshot: Snapshot) -> None:
+    """What each engine says of itself and of the encodings that it cannot run, which the first lines number."""
+    encodings = kinds()
+    parts = [", ".join(f"{n} {e.spec or e.name}" for n, e in enumerate(encodings)) + "\n"]
+    for engine in ENGINES.values():
+        known = {f.name: getattr(engine, f.name) for f in fields(engine) if f.name not in ("run", "refuses", "fault")}
+        parts.append(f"## {known}\n")
+        for place in (Place(), Place(gradient=False), Place("cuda", width=64)):
+            reasons = [engine.refuses(e, place) for e in encodings]
+            rows = [(reason, str(n)) for n, reason in enumerate(reasons) if reason]
+            if len(set(reasons)) == 1:
+                rows = [(reasons[0] or "nothing", "all")]
+            parts.append(f"# {place.device} {place.gradient}\n" + grouped(rows))
+    snapshot("".join(parts))
+
+
+@pytest.mark.usefixtures("every_engine")
+def test_what_is_said_of_engines_that_were_asked_for(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[list[object]] = []
+    for spec, what, engine in itertools.product(
+        ("rope", "cope+fox", "sink(2)+window(5)+alibi"), list(PLACES)[1:4], [*ENGINES, "sdp"]
+    ):
+        encoding, place = make(spec), PLACES[what]
+        try:
+            found = choose(encoding, engine, place)
+        except UsageError as error:
+            rows.append([what, error])
+        else:
+            rows.append([what, found.said_of(encoding), found.asked])
+    for spec, place in itertools.product(("rope", "fire"), (Place(), Place("cuda"))):
+        rows.append([spec, place.device, *(engine.name for engine in engines_for(make(spec), place))])
+    rows.append(["no place", *(engine.name for engine in engines_for(make("rope")))])
+    own = Engine("mine", ENGINES["sdpa"].run, lambda *_: "", "one of a test")
+    rows.append([choose(make("rope"), own).name])
+    monkeypatch.setenv(selfcheck.SWITCH, "0")
+    rows.append([ENGINES["triton"].refuses(make("alibi"), Place("cuda"))])
+    monkeypatch.delenv(selfcheck.SWITCH)
+    monkeypatch.setattr(selfcheck, "find_spec", lambda _: None)
+    rows.append([ENGINES["triton"].refuses(make("alibi"), Place("cuda"))])
+    snapshot(table(rows))
+
+
+# What is computed at once
+
+
+class Recorded:
+    """Takes the place of a function of a module; notes what it is given, and calls it."""
+
+    def __init__(self, name: str, real: Callable[..., Any], notes: list[str], say: Callable[..., str]) -> None:
+        self.name, self.real, self.notes, self.say = name, real, notes, say
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self.notes.append(f"{self.name} {self.say(*given, **named)}")
+        return self.real(*given, **named)
+
+
+def size(x: Tensor | None) -> str:
+    """`2x3x40x8`, with a stroke at the end for a view whose rows overlap."""
+    if x is None:
+        return "-"
+    overlapping = x.untyped_storage().nbytes() < x.numel() * x.element_size()
+    return "x".join(map(str, x.shape)) + "/" * overlapping
+
+
+def of_kernel(library: object, qkv: Sequence[Tensor], given: Sequence[Any], **how: Any) -> str:
+    """A call of the compiled kernels, with its blocks."""
+    vectors = [None if each is None else (size(each.vectors), size(each.met)) for each in how.get("vectors", ())]
+    form = how.get("form")
+    said = f"{size(qkv[0])} of {size(qkv[1])}, {how.get('visible', '')} {vectors} {form and type(form).__name__}:"
+    for block in given:
+        first = None if block.first_key is None else block.first_key.tolist()
+        terms = [(size(term.x), term.skewed) for term in block.terms]
+        at = [(part.start, part.stop) for part in (block.queries, block.keys)]
+        known = {"constant": block.constant, "first": first and str(first).replace(" ", "")}
+        said += f"; {at} {terms} { ({n: x for n, x in known.items() if x} or '') }"
+    return said
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Notes of all calls of the functions that compute attention; the compiled kernels return zeros."""
+    notes: list[str] = []
+
+    def watch(module: Any, name: str, say: Callable[..., str], real: Callable[..., Any] | None = None) -> None:
+        monkeypatch.setattr(module, name, Recorded(name, real or getattr(module, name), notes, say))
+
+    def flash(q: Tensor, k: Tensor, _: Tensor, *, bias: Tensor | None = None, causal: bool = False, **__: float) -> str:
+        return f"{size(q)} {k.shape[2]} {size(bias)}{' causal' * causal}"
+
+    watch(tiled, "cpu_flash_attention", flash)
+    watch(sdpa, "fused_attention", lambda q, k, v, **how: f"{size(q)} {k.shape[2]} {sorted(how)}")
+    watch(sdpa, "biased_attention", lambda q, k, v, bias, *_: f"{size(q)} {k.shape[2]} {size(bias)}")
+    watch(sdpa, "potential_attention", lambda q, k, v, of_keys, *_: f"{size(q)} {k.shape[2]} {size(of_keys)}")
+    watch(
+        native, "attention", of_kernel, lambda _, qkv, *__, **___: qkv[2].new_zeros(*qkv[0].shape[:3], qkv[2].shape[3])
+    )
+    watch(
+        native, "attention_to_part",
+        lambda _, part, *__: " ".join(map(str, (
+            size(part.q_BHTD), part.first_query, size(part.k_BHSD), part.first_key, part.every, part.reach,
+            size(part.term_BHTS),
+        ))),
+        lambda _, part, v, scale: (v.new_zeros(*part.q_BHTD.shape[:3], v.shape[3]), v.new_zeros(part.q_BHTD.shape[:3])),
+    )  # fmt: skip
+    monkeypatch.setattr(native, "library", lambda: ctypes.CDLL(None))
+    return notes
+
+
+def shortened(notes: list[str]) -> str:
+    """The notes, each function named once where it is called again, and each note where it is repeated."""
+    lines = []
+    for name, group in itertools.groupby(notes, key=lambda note: note.partition(" ")[0]):
+        runs = itertools.groupby(note.partition(" ")[2] for note in group)
+        counted = ((note, len(list(same))) for note, same in runs)
+        lines.append(f"  {name}: " + ", ".join(f"{count} * {note}" if count > 1 else note for note, count in counted))
+    return "".join(f"{line}\n" for line in lines)
+
+
+FEW = BlockSizes(
+    block_queries=48, block_entries=20_000, training_queries=32, training_tokens=150, backward_queries=40,
+    backward_entries=9000, tile_queries=64, tile_keys=40, tile_entries=6000, skip_multiple=32, weighted_queries=24,
+    native_queries=4,
+)  # fmt: skip
+CALLS: list[tuple[str, tuple[int, int, int]]] = [
+    *((spec, (2, 90, 120)) for spec in (
+        "none", "rope+window(50)", "alibi", "alibi+ssmax", "t5(buckets=6, far=11)", "shaw(clip=4)", "deberta(span=9)",
+        "fox", "fox+shaw(clip=4)", "fox+ssmax", "fire", "cope(max_pos=9)", "stick-breaking", "sink(2)+window(9)+fox+t5",
+        "transformer-xl+deberta(span=9)+window(30)", "toys:Squares", "toys:Quarters", "swin-2d", "alibi-2d+window(40)",
+        "self-extend(window=20, group=3)", "toys:Wide", "dape", "urpe", "toys:Paced", "toys:SquaredVectors",
+    )),
+    *((spec, (1, 160, 160)) for spec in (
+        "none", "alibi", "fox", "shaw(clip=4, values=false)", "fox+window(70)", "alibi-2d", "alibi(scale=60)",
+    )),
+    *((spec, (1, 3, 120)) for spec in ("alibi", "shaw(clip=4)", "fox", "cope(max_pos=9)", "rope")),
+    *((spec, (3, 1, 40)) for spec in ("none", "t5", "fire")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gradient", [True, False], ids=["training", "evaluation"])
+def test_what_is_computed_at_once(gradient: bool, snapshot: Snapshot, calls: list[str], every_engine: None) -> None:
+    """The calls of kernels for blocks of queries and tiles of keys, with small sizes."""
+    parts = []
+    with torch.set_grad_enabled(gradient):
+        for spec, (batch, queries, keys) in CALLS:
+            encoding = make(spec)
+            q, k, v = (draw(batch, HEADS, n, 8, seed=n) for n in (queries, keys, keys))
+            x = draw(batch, keys, WIDTH, seed=3)
+            features = encoding.features(x) if "features" in encoding.blanks else None
+            at = encoding.locate(keys, CPU)
+            for engine in engines_for(encoding, Place(gradient=gradient)):
+                if engine.name in ("reference", "blocks"):
+                    continue
+                attend(engine, encoding, q, k, v, at, features, FEW)
+                parts.append(f"{spec} {batch} x {queries} of {keys}, {engine.name}\n{shortened(calls)}")
+                calls.clear()
+    snapshot("".join(parts))
+
+
+# Trials of the Triton kernels
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_variants_of_the_triton_kernels(snapshot: Snapshot) -> None:
+    """What is tried for encodings in three places, and the sizes of the inputs on which it is."""
+    runnable = Place("cuda", torch.float16, 64)
+    places = [runnable, replace(runnable, dtype=torch.float32, gradient=False), replace(runnable, width=20)]
+    rows: list[list[object]] = []
+    for spec, place in itertools.product(
+        (
+            "alibi",
+            "alibi(trainable=true)+window(9)",
+            "fox",
+            "deberta+t5",
+            "rope+window(9)",
+            "toys:Wide+fox",
+            "shaw(values=false)",
+        ),
+        places,
+    ):
+        encoding = make(spec, shape(heads=2, width=2 * place.width))
+        rows.append([spec, place.width, *variants(encoding, place)])
+    for variant in examples(torch.bfloat16, 32):
+        rows.append([variant])
+        if isinstance(variant, Variant):
+            given = variant.inputs()
+            rows.append([variant.tokens(), *(f"{name} {list(x.shape)} {x.dtype}" for name, x in given.items())])
+    for width, dtype, a in itertools.product((16, 80, 130, 300), (torch.float32, torch.float16), (0, 64)):
+        each = Variant(use="training", dtype=dtype, width=width, values=16, a=a)
+        rows.append([width, dtype, a, each.tokens(), replace(each, use="evaluation").tokens()])
+    snapshot(table(rows))
+
+
+@torch.no_grad()
+def test_scores_of_the_probe_of_a_trial(snapshot: Snapshot) -> None:
+    """The reference in float64 on the input of a trial, whose terms the kernels must compute; first numbers of each."""
+    rows: list[list[object]] = []
+    every = {"table": True, "a": 3, "b": 5, "potential": True, "learned": ("table", "a", "b")}
+    for use, more in itertools.product(("training", "evaluation"), ({}, every, every | {"reach": True})):
+        variant = Variant(use=use, dtype=torch.float32, width=8, values=6, **more)  # type: ignore[arg-type]
+        variant_of = SmallVariant(**{f.name: getattr(variant, f.name) for f in fields(variant)})
+        with torch.enable_grad():
+            found = variant_of.results(
+                lambda e, x, _: ENGINES["reference"].run(e, x, DEFAULT_SIZES),
+                {name: x.double() for name, x in variant_of.inputs().items()},
+            )
+        rows.append([variant, *(f"{name} {list(x.shape)} {numbers(x.flatten()[-2:])}" for name, x in found.items())])
+    snapshot(table(rows), rounded=True)
+
+
+class SmallVariant(Variant):
+    """A variant on few tokens."""
+
+    def tokens(self) -> tuple[int, int]:
+        return 5, 9
+
+
+def test_what_rounding_explains(snapshot: Snapshot) -> None:
+    right = {
+        "output": torch.tensor([1.0, -3.0]),
+        "gradient of a": torch.tensor([0.5]),
+        "gradient of k": torch.tensor([8.0]),
+    }
+    near = [{name: x + 2e-6 for name, x in right.items()}, {name: x - 1e-5 for name, x in right.items()}]
+    rows: list[list[object]] = []
+    for (name, off), others, dtype, keys in itertools.product(
+        (
+            ("output", 3.9e-5), ("output", 4.1e-5), ("output", float("nan")), ("gradient of a", 1e-3),
+            ("gradient of k", 1e-3),
+        ),
+        ((), near), (torch.float32, torch.float16), (9, 200),
+    ):  # fmt: skip
+        found = {key: x.clone() for key, x in right.items()}
+        found[name][0] += off
+        rows.append([name, off, len(others), dtype, keys, difference(found, right, others, dtype, keys) or "rounding"])
+    both = {
+        "output": right["output"] + 0.1,
+        "gradient of a": right["gradient of a"] + 0.2,
+        "gradient of k": right["gradient of k"],
+    }
+    rows.append([difference(both, right, [], torch.float32, 9)])
+    x = torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0])
+    rows += [[numbers(moved(x, 0.5, seed)), numbers(drawn(3, seed=seed))] for seed in (1, 2)]
+    snapshot(table(rows), rounded=True)
+
+
+class Ending:
+    """A trial that ends as it is told."""
+
+    def __init__(self, end: str | BaseException) -> None:
+        self.end = end
+
+    def __str__(self) -> str:
+        return "kernels of a test"
+
+    def fault(self, _: torch.device) -> str:
+        if isinstance(self.end, BaseException):
+            raise self.end
+        assert not torch.is_inference_mode_enabled()
+        return self.end
+
+
+def test_what_becomes_of_a_trial(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selfcheck, "device_name", lambda device: f"the {device.type}")
+    ends: list[str | BaseException] = [
+        "", "the output is off by 2, where rounding explains 1", RuntimeError("a launch\n  failed"),
+        OSError(2, "no cc"), ImportError("libcuda"), TypeError("x" * 400), ValueError("y" * 188), ValueError("y" * 189),
+        subprocess.CalledProcessError(3, ["cc"]), torch.OutOfMemoryError("CUDA out of memory"), AssertionError(),
+        RuntimeError("Triton Error [CUDA]: out of memory"), MemoryError("no memory"), KeyError("a mistake"),
+        AttributeError("no such kernel"),
+    ]  # fmt: skip
+    rows = []
+    with torch.inference_mode():
+        for end in ends:
+            trial = Ending(end)
+            said = []
+            for _ in range(2):
+                try:
+                    said.append(selfcheck.fault(trial, CPU) or "proven")
+                except Exception as error:  # noqa: BLE001 - which error it is, is what is compared
+                    said.append(f"raises {type(error).__name__}: {error}"[:300])
+                trial.end = "another end"
+            rows.append(said)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("illegal address")))
+    with pytest.raises(PoscliError) as broken:
+        selfcheck.fault(Ending(RuntimeError("a launch failed")), CPU)
+    rows.append([f"{type(broken.value).__name__}: {broken.value}"])
+    snapshot(table(rows))
+
+
+def test_what_is_said_of_kernels_that_are_switched_off(
+    snapshot: Snapshot, every_engine: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An engine that a trial found wrong is passed over and named, once for each encoding; and so are own kernels."""
+    rows: list[list[object]] = []
+    here = Place("cuda", width=64, here=CPU)
+    monkeypatch.setitem(ENGINES, "triton", replace(ENGINES["triton"], fault=lambda e, _: f"{e.name} is off by 2"))
+    for spec in ("alibi", "t5", "rope", "alibi", "shaw"):
+        choice = choose(make(spec), place=here)
+        rows.append([spec, choice.name, choice.reason])
+        rows.append([*(engine.name for engine in engines_for(make(spec), here))])
+    encoding = make("rope")
+    monkeypatch.setattr(type(encoding), "switched_off", lambda *_: ["no rotation: it is off by 1"])
+    for wanted in (None, "sdpa", None):
+        choice = choose(encoding, wanted, Place(here=CPU, gradient=False))
+        rows.append([choice.name, choice.reason, choose(encoding, wanted, Place()).reason])
+    try:
+        choose(make("alibi"), "triton", here)
+    except UsageError as error:
+        rows.append([error])
+    rows += [[note] for note in " ".join(capsys.readouterr().err.split()).split("note: ")]
+    snapshot(table(rows))
+
+
+# Measuring
+
+
+def test_what_is_measured_and_what_is_kept(
+    snapshot: Snapshot, every_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """For each encoding and place: the options that are tried, and what is used if the last one is the fastest."""
+    monkeypatch.setattr(tuning, "SMALLEST", 0)
+    monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
+    monkeypatch.delenv(tuning.SWITCH, raising=False)
+    monkeypatch.setattr(tuning, "measure", lambda works: {name: 9.0 - n for n, name in enumerate(works)})
+    rows: list[list[object]] = []
+    measured, run = tuning.Tuning(), tmp_path / "run.json"
+    with measured.remembered(run):
+        for (spec, (batch, queries, keys)), gradient in itertools.product(
+            (
+                ("rope", (3, 20, 33)), ("alibi", (1, 64, 64)), ("alibi(trainable=true)", (2, 5, 5)),
+                ("fire", (2, 9, 17)), ("fox", (2, 9, 9)), ("shaw", (2, 9, 9)), ("swin-2d", (2, 9, 9)),
+                ("cope", (1, 2, 3)), ("rope+window(4)", (4, 8, 8)),
+            ),
+            (True, False),
+        ):  # fmt: skip
+            encoding, place = make(spec), Place(width=8, gradient=gradient)
+            q, k, v = (torch.zeros(batch, HEADS, n, 8) for n in (queries, keys, keys))
+            x = tuning.Inputs(q, k, v, encoding.locate(keys, CPU), None)
+            choice = measured.fastest(choose(encoding, place=place), encoding, place, x)
+            rows.append([spec, gradient, x.work, choice.name, choice.reason, choice.sizes == DEFAULT_SIZES])
+    rows += [[case, *entry.values()] for case, entry in measured.entries().items()]
+    rows.append([sorted(json.loads(tuning.file().read_text())), measured.of_run])
+    rows += [list(json.loads(run.read_text()).items())]
+    long = tuning.Inputs(
+        *(torch.zeros(1, 1, 1500, 2) for _ in range(3)), make("none").locate(1500, CPU), torch.zeros(1)
+    )
+    for training in (True, False):
+        given = long.sample(training)
+        rows.append([given.q_BHTD.shape, given.k_BHSD.shape, given.q_BHTD.requires_grad, given.features_BHSF])
+    snapshot(table(rows))
+
+
+# The compiled kernels
+
+
+def test_structures_that_the_kernels_read(snapshot: Snapshot) -> None:
+    """Bytes of each structure and where each field begins, as in attention.h."""
+    rows: list[list[object]] = []
+    for kind in vars(native_fields).values():
+        if isinstance(kind, type(ctypes.Structure)) and kind is not ctypes.Structure:
+            names = [name for name, _ in kind._fields_]
+            rows.append([kind.__name__, ctypes.sizeof(kind), *(f"{n} {getattr(kind, n).offset}" for n in names)])
+    snapshot(table(rows))
+
+
+class Watched:
+    """The library, with a note of each call of a kernel of attention."""
+
+    def __init__(self, real: ctypes.CDLL, rows: list[list[object]]) -> None:
+        self.real, self.rows = real, rows
+
+    def __getattr__(self, name: str) -> Callable[[Any], bool]:
+        def kernel(call: Any) -> bool:
+            x = call._obj
+            sizes = [x.batch, x.heads, x.queries, x.keys, x.width, x.value_width, x.reach, x.sinks, x.terms, x.constant]
+            form = [
+                x.pieces.count,
+                x.passed.kind,
+                x.passed.width,
+                x.passed.without_own,
+                x.mixing.hidden,
+                x.mixing.given,
+            ]
+            given = flags(first_key=x.first_key, factors=x.factors, a=x.a.vectors, b=x.b.vectors, c=x.c.vectors)
+            asked = [index for index in range(x.terms) if x.term[index].grad]
+            self.rows.append([name, *sizes, x.past, f"{x.scale:.3g}", *form, given, asked])
+            return bool(getattr(self.real, name)(call))
+
+        return kernel
+
+
+@needs_kernels
+def test_what_the_proof_of_compiled_kernels_tries(snapshot: Snapshot) -> None:
+    rows: list[list[object]] = []
+    assert proof.disagreement(Watched(kernels(), rows)) == ""  # type: ignore[arg-type]
+    limits = [proof.TOLERANCE, proof_forms.TOLERANCE, proof_forms.OWN_ERRORS, 2.0**-24]
+    exact = torch.tensor([1.0, -4.0])
+    for off, own, least in ((0.01, 0.0, 0.001), (0.01, 0.002, 0.001), (0.01, 0.0, 0.0026), (0.0101, 0.0, 0.0025)):
+        said = proof_forms.difference(exact + off, exact, exact - own, least=least)
+        rows.append([off, own, least, said or "rounding"])
+    snapshot(table(rows) + table([limits]))
+
+
+class Drawn:
+    """A call of the kernels with everything drawn at random, and the formula of it, query by query and key by key.
+
+    T queries, S keys, N distances in descending order: query t and key j meet entry T - 1 - t + j.
+    """
+
+    SIZES = (1, 5, 16, 24, 33, 40, 72)
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        pick = self.random.choice
+        self.form = pick([None, None, None, *FORMS])
+        self.heads = pick([1, 2, 3, 9])
+        self.batch = 1 if self.heads == 9 else pick([1, 2, 3])
+        self.queries, self.past = pick([1, 31, 33, 64, 100]), pick([0, 1, 40, 130, 300])
+        self.keys, self.distances = self.queries + self.past, 2 * self.queries + self.past - 1
+        self.width, self.values = pick(self.SIZES), pick(self.SIZES)
+        self.reach = pick([0, 0, 2, 30, 90, 200])
+        self.sinks = pick([0, 3, 70]) if self.reach and self.form is None else 0
+        self.gradient = self.form is not Pieces and pick([True, True, False])
+        self.constant = 0 if self.gradient or self.form else pick([0, min(60, self.keys), self.keys])
+        self.entry = self.queries - 1 - torch.arange(self.queries)[:, None] + torch.arange(self.keys)
+        apart = self.past + torch.arange(self.queries)[:, None] - torch.arange(self.keys)
+        far = (apart >= self.reach) & (torch.arange(self.keys) >= self.sinks) if self.reach else apart < 0
+        self.hidden, self.own = (apart < 0) | far, apart == 0
+        self.x: dict[str, Tensor] = {}
+        self._draw_tokens()
+        self._draw_terms()
+        self._draw_form()
+        wanted = [name for name in self.x if self.gradient and pick([True, True, False])]
+        self.wanted = wanted or (["v"] if self.gradient else [])
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator)
+
+    def _draw_tokens(self) -> None:
+        """Queries, keys and values in several layouts, and vectors by distance with what meets them."""
+        for name, count, width in (
+            ("q", self.queries, self.width), ("k", self.keys, self.width), ("v", self.keys, self.values)
+        ):  # fmt: skip
+            self.x[name] = self.in_a_layout(count, width)
+        for name, count in (("a", self.queries), ("b", self.keys), ("c", 0)):
+            if self.random.random() < 0.4:
+                width = self.random.choice(self.SIZES[:5]) if count else self.values
+                self.x[name] = self.by_distance(self.random.choice([1, self.heads]), self.distances, width, dim=1)
+                if count:
+                    self.x[f"met by {name}"] = self.in_a_layout(count, width) / 2
+
+    def in_a_layout(self, count: int, width: int) -> Tensor:
+        """Random numbers `[B, H, count, width]`, with the strides that projections and others leave behind."""
+        lengths = torch.tensor([0.1, 1.0, 2.0])[
+            torch.randint(3, (self.batch, self.heads, count, 1), generator=self.generator)
+        ]
+        x = lengths * self.normal(self.batch, self.heads, count, width) / width**0.25
+        layouts = [x, x.transpose(1, 2).contiguous().transpose(1, 2), x.mT.contiguous().mT]
+        layouts.append(torch.cat([x, x], dim=-1)[..., :width])
+        return self.random.choice(layouts)
+
+    def by_distance(self, *shape: int, dim: int) -> Tensor:
+        """Random numbers, the first of which along one dimension are equal where the call says so."""
+        x = self.normal(*shape) / 2
+        x.narrow(dim, 0, self.constant).copy_(x.narrow(dim, 0, 1).expand_as(x.narrow(dim, 0, self.constant)))
+        return x
+
+    def _draw_terms(self) -> None:
+        pick = self.random.choice
+        for n in range(pick([0, 1, 2, 4]) if self.form is None else pick([0, 1])):
+            kind = "table" if self.form else pick(["table", "keys", "pairs"])
+            of = pick([1, self.batch]), pick([1, self.heads])
+            self.x[f"{kind} {n}"] = {
+                "table": lambda of=of: self.by_distance(*of, 1, self.distances, dim=3) + (50 if self.constant else 0),
+                "keys": lambda of=of: 2 * self.normal(*of, 1, self.keys),
+                "pairs": lambda of=of: self.normal(*of, self.keys, self.queries).mT,
+            }[kind]()
+        alone = not (self.form or self.constant or {"a", "b", "c"} & self.x.keys())
+        self.skips = alone and not (self.gradient or self.reach) and pick([True, False])
+        if self.skips:  # keys more than 50 tokens back have no weight in the last head
+            far = torch.arange(self.keys - 1, self.past - self.keys, -1)
+            self.x["table 9"] = torch.zeros(1, self.heads, 1, self.distances)
+            self.x["table 9"][:, -1] = torch.where(far > 50, -1000.0, 0.0)
+        self.cuts = [0, 32, self.queries] if alone and not self.skips and self.queries > 32 else [0, self.queries]
+
+    def _draw_form(self) -> None:
+        heads, queries, keys = self.heads, self.queries, self.keys
+        if self.form is Pieces:
+            self.x |= {
+                "u": self.normal(self.distances).abs().sort(descending=True).values, "y": self.normal(queries).abs(),
+                "start": self.normal(heads), "slopes": self.normal(heads, 7), "bends": self.normal(7),
+            }  # fmt: skip
+        if self.form is Costs:
+            width = self.random.choice([1, 4, 17])
+            for name, count in (("y", queries), ("z", keys)):
+                self.x[name] = self.normal(self.batch, heads, count, width)
+            self.x["factor"] = self.normal(heads).abs() / 8
+        if self.form is Gates:
+            self.x["positions"] = self.normal(self.batch, heads, queries, self.random.choice([2, 4, 40]))
+        if self.form is Mixing:  # no hidden number comes near to 0
+            hidden = self.random.choice([3, 32, 40])
+            away = self.normal(hidden, self.distances)
+            self.x |= {
+                "in": self.normal(hidden, heads) / 50,
+                "away": away + 3 * away.sign(),
+                "out": self.normal(heads, hidden) / 20,
+            }
+        if self.form is Factors:
+            self.x["factors"] = self.normal(heads, self.distances)
+
+    def of_form(self, x: dict[str, Tensor]) -> Form | None:
+        """The form of the call, of these tensors."""
+        if self.form is None or self.form is Stick:
+            return self.form and Stick(own=self.keys % 2 == 0)
+        names = [
+            n
+            for n in ("u", "y", "z", "start", "slopes", "bends", "factor", "positions", "in", "away", "out", "factors")
+            if n in x
+        ]
+        return self.form(*(x[name] for name in names), *([0.25] if self.form is Mixing else []))
+
+    def by_kernels(self, x: dict[str, Tensor]) -> Tensor:
+        blocks = []
+        for start, stop in itertools.pairwise(self.cuts):
+            seen, first = self.past + stop, None
+            if self.skips:
+                first = torch.zeros(self.heads, -(-self.queries // QUERIES), dtype=torch.int32)
+                first[-1] = (self.past - 50 + QUERIES * torch.arange(first.shape[1])).clamp(min=0)
+            terms = []
+            for name, y in x.items():
+                if name.startswith("table"):
+                    terms.append(Term(y[..., self.queries - stop :], skewed=True))
+                elif name.startswith("keys"):
+                    terms.append(Term(y[..., :seen]))
+                elif name.startswith("pairs"):
+                    terms.append(Term(y[:, :, start:stop, :seen].flip(2)))
+            blocks.append(Block(slice(start, stop), slice(0, seen), tuple(terms), first, self.constant))
+        vectors = tuple(Relative(x[n], x.get(f"met by {n}")) if n in x else None for n in "abc")
+        visible = Visible(reach=self.reach, sinks=self.sinks)
+        qkv = (x["q"], x["k"], x["v"])
+        return attention(kernels(), qkv, blocks, scale=0.7, visible=visible, vectors=vectors, form=self.of_form(x))  # type: ignore[arg-type]
+
+    def by_formula(self, x: dict[str, Tensor]) -> Tensor:
+        t, j, entry = torch.arange(self.queries)[:, None], torch.arange(self.keys), self.entry
+        s = 0.7 * x["q"] @ x["k"].mT
+        for name, y in x.items():
+            if name.startswith("table"):
+                s = s + y[:, :, 0][..., entry]
+            elif name.startswith(("keys", "pairs")):
+                s = s + y
+        if "a" in x:
+            s = s + (x["met by a"] @ x["a"].mT)[..., t, entry]
+        if "b" in x:
+            s = s + (x["met by b"] @ x["b"].mT)[..., j, entry]
+        p = FORMULAS[self.form](self, x, s)
+        out = p @ x["v"]
+        if "c" not in x:
+            return out
+        at = entry.expand(p.shape)
+        return out + p.new_zeros(*p.shape[:3], self.distances).scatter(-1, at, p) @ x["c"]
+
+    def __str__(self) -> str:
+        form = self.form and self.form.__name__
+        sizes = f"{self.batch} x {self.heads} x {self.queries} of {self.keys}, {self.width}, {self.values}"
+        return f"{form} {sizes} {sorted(self.x)} reach {self.reach} {self.sinks} constant {self.constant} {self.skips}"
+
+    def seen(self, s: Tensor) -> Tensor:
+        return s.masked_fill(self.hidden, -math.inf)
+
+    def results(self, run: Callable[[dict[str, Tensor]], Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """The output, and the gradients of all that is wanted."""
+        x = {name: y.to(dtype) for name, y in self.x.items()}
+        with torch.set_grad_enabled(self.gradient):
+            for name in self.wanted:
+                x[name] = x[name].detach().requires_grad_()
+            out = run(x)
+            upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+            grads = torch.autograd.grad(out, [x[n] for n in self.wanted], upstream) if self.wanted else ()
+        return {"the output": out.detach()} | {
+            f"the gradient of {n}": g for n, g in zip(self.wanted, grads, strict=True)
+        }
+
+
+def after(x: Tensor) -> Tensor:
+    """The sum of the entries after each one."""
+    return x.flip(-1).cumsum(-1).flip(-1) - x
+
+
+def weights_of_pieces(call: Drawn, x: dict[str, Tensor], s: Tensor) -> Tensor:
+    u = x["u"][call.entry] * x["y"][:, None]
+    bent = torch.maximum(u, x["bends"][:, None, None])
+    return call.seen(s + x["start"][:, None, None] + (x["slopes"][..., None, None] * bent).sum(1)).softmax(-1)
+
+
+def weights_of_costs(call: Drawn, x: dict[str, Tensor], s: Tensor) -> Tensor:
+    between = after(softplus(x["y"] @ x["z"].mT).masked_fill(call.hidden, 0))
+    return call.seen(s - x["factor"][:, None, None] * between).softmax(-1)
+
+
+def weights_of_gates(call: Drawn, x: dict[str, Tensor], s: Tensor) -> Tensor:
+    table, gate = x["positions"], call.seen(s).sigmoid()
+    at = (after(gate) + gate).clamp(max=table.shape[-1] - 1)
+    low, high = table.gather(-1, at.long()), table.gather(-1, at.ceil().long())
+    return call.seen(s + low + at.frac() * (high - low)).softmax(-1)
+
+
+def weights_of_a_stick(call: Drawn, _: dict[str, Tensor], s: Tensor) -> Tensor:
+    s = call.seen(s) if call.keys % 2 == 0 else call.seen(s).masked_fill(call.own, -math.inf)
+    return s.sigmoid() * (-after(softplus(s))).exp()
+
+
+def weights_of_a_mixture(call: Drawn, x: dict[str, Tensor], s: Tensor) -> Tensor:
+    hidden = torch.einsum("gh,bhts->bgts", x["in"], s) + x["away"][:, call.entry]
+    return call.seen(s + torch.einsum("hg,bgts->bhts", x["out"], leaky_relu(hidden, 0.25))).softmax(-1)
+
+
+def weights_by_factors(call: Drawn, x: dict[str, Tensor], s: Tensor) -> Tensor:
+    return call.seen(s).softmax(-1) * x["factors"][:, call.entry]
+
+
+FORMULAS: dict[Any, Callable[[Drawn, dict[str, Tensor], Tensor], Tensor]] = {
+    None: lambda call, _, s: call.seen(s).softmax(-1),
+    Pieces: weights_of_pieces,
+    Costs: weights_of_costs,
+    Gates: weights_of_gates,
+    Stick: weights_of_a_stick,
+    Mixing: weights_of_a_mixture,
+    Factors: weights_by_factors,
+}
+FORMS = [form for form in FORMULAS if form]
+
+
+@needs_kernels
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_kernels_equal_the_formula_on_anything(first: int) -> None:
+    for seed in range(first, first + 50):
+        call = Drawn(seed)
+        found = call.results(call.by_kernels, torch.float32)
+        exact, rounded = (call.results(call.by_formula, dtype) for dtype in (torch.float64, torch.float32))
+        for name, x in exact.items():
+            error, own = (float((y[name] - x).abs().max()) for y in (found, rounded))
+            # Sixteen times what rounding does to the formula itself, and 256 units of the largest number or of 1.
+            limit = 16 * max(own, 2.0**-20 * max(float(x.abs().max()), 1.0))
+            assert error <= limit, f"{name} of call {seed} is {error:.3g} off, and rounding is {limit:.3g}: {call}"
