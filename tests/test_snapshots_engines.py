@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import itertools
 import json
@@ -36,11 +37,13 @@ from poscli.attention import (
     tiled,
     tuning,
 )
+from poscli.attention.arriving import ArrivingKeys
 from poscli.attention.rounding import difference, moved
 from poscli.attention.rounding import draw as drawn
 from poscli.attention.sizes import DEFAULT_SIZES
 from poscli.attention.trials import Variant, examples, variants
 from poscli.encodings import Encoding, names
+from poscli.model.cache import LayerCache
 from poscli.native import (
     QUERIES,
     Block,
@@ -49,16 +52,19 @@ from poscli.native import (
     Form,
     Gates,
     Mixing,
+    Part,
     Pieces,
     Relative,
     Stick,
     Term,
     Visible,
     attention,
+    attention_to_part,
     proof,
     proof_forms,
 )
 from poscli.native import fields as native_fields
+from poscli.native.layers import swiglu
 from poscli.system.errors import PoscliError, UsageError
 
 Snapshot = Callable[..., None]
@@ -533,7 +539,9 @@ class Drawn:
         self.form = pick([None, None, None, *FORMS])
         self.heads = pick([1, 2, 3, 9])
         self.batch = 1 if self.heads == 9 else pick([1, 2, 3])
-        self.queries, self.past = pick([1, 31, 33, 64, 100]), pick([0, 1, 40, 130, 300])
+        # Costs that leave most far keys no weight, but not those that are long or meet large vectors.
+        self.steep = self.form is Costs and pick([True, False])
+        self.queries, self.past = pick([1, 31, 33, 64, 100]), 300 if self.steep else pick([0, 1, 40, 130, 300])
         self.keys, self.distances = self.queries + self.past, 2 * self.queries + self.past - 1
         self.width, self.values = pick(self.SIZES), pick(self.SIZES)
         self.reach = pick([0, 0, 2, 30, 90, 200])
@@ -613,6 +621,11 @@ class Drawn:
             for name, count in (("y", queries), ("z", keys)):
                 self.x[name] = self.normal(self.batch, heads, count, width)
             self.x["factor"] = self.normal(heads).abs() / 8
+            if self.steep:
+                self.x["factor"] = self.normal(heads).abs() / 8 + 0.6
+                self.x["q"][..., 0], self.x["k"][:, :, 3, 0] = 8, 40
+                for name in self.x.keys() & {"a", "b"}:
+                    self.x[name] *= 40
         if self.form is Gates:
             self.x["positions"] = self.normal(self.batch, heads, queries, self.random.choice([2, 4, 40]))
         if self.form is Mixing:  # no hidden number comes near to 0
@@ -760,3 +773,191 @@ def test_kernels_equal_the_formula_on_anything(first: int) -> None:
             # Sixteen times what rounding does to the formula itself, and 256 units of the largest number or of 1.
             limit = 16 * max(own, 2.0**-20 * max(float(x.abs().max()), 1.0))
             assert error <= limit, f"{name} of call {seed} is {error:.3g} off, and rounding is {limit:.3g}: {call}"
+
+
+@needs_kernels
+@torch.no_grad()
+def test_attention_to_parts_of_the_keys_equals_the_formula() -> None:
+    """Output and log-sum-exp where queries see the keys up to their own, the last of these, or every key."""
+    for seed in range(40):
+        given = random.Random(seed)
+        every, (batch, heads) = seed % 3 == 0, given.choice([(1, 1), (2, 3), (1, 9)])
+        queries, reach = given.choice([1, 32, 45, 90]), 0 if every else given.choice([0, 7, 140])
+        keys = given.choice([1, 20, 129, 300]) + (0 if every else queries)
+        width, values = given.choice([3, 16, 33]), given.choice([5, 16])
+        q, k, v = (
+            draw(batch, heads, count, size, seed=seed + n).to(torch.float32)
+            for n, (count, size) in enumerate(((queries, width), (keys, width), (keys, values)))
+        )
+        term = draw(given.choice([1, batch]), given.choice([1, heads]), queries, keys, seed=seed) if seed % 2 else None
+        part = Part(q, k, every=every, reach=reach, term_BHTS=None if term is None else term.flip(2))
+        found = attention_to_part(kernels(), part, v, 0.4)
+        apart = keys - queries + torch.arange(queries)[:, None] - torch.arange(keys)
+        hidden = torch.zeros_like(apart, dtype=torch.bool) if every else (apart < 0) | (apart >= (reach or keys))
+        s = 0.4 * q.double() @ k.double().mT + (0 if term is None else term.double())
+        s = s.masked_fill(hidden, -math.inf)
+        for one, exact in zip(found, (s.softmax(-1) @ v.double(), s.logsumexp(-1)), strict=True):
+            assert float((one - exact).abs().max()) <= 2.0**-17 * max(1.0, float(exact.abs().max())), seed
+
+
+@needs_kernels
+@torch.no_grad()
+def test_functions_in_the_kernels_are_exact_to_some_units_of_rounding() -> None:
+    """Weights and gates of a single number, which are its sigmoid: no sum over keys hides an error of a few units."""
+    x = torch.cat([torch.linspace(-30, 30, 2000), torch.linspace(-1, 1, 2001), torch.tensor([-80.0, 80.0])])
+    one, exact = torch.ones(len(x), 1, 1, 1), x.double().sigmoid()
+    block = [Block(slice(0, 1), slice(0, 1))]
+    stick = attention(kernels(), (x.view(-1, 1, 1, 1), one, one), block, scale=1.0, form=Stick()).flatten()
+    ends = torch.tensor([1.0, 0.0]).view(1, 1, 2, 1).expand(len(x), -1, -1, -1)
+    two = [Block(slice(0, 1), slice(0, 2))]
+    of_two = attention(kernels(), (x.view(-1, 1, 1, 1), ends, ends), two, scale=1.0).flatten()
+    factor, nothing = torch.ones(1), torch.zeros(len(x), 1, 1, 1)
+    costs = Costs(x.view(-1, 1, 1, 1), torch.ones(len(x), 1, 2, 1), factor)
+    other = attention(kernels(), (nothing, ends, 1 - ends), two, scale=1.0, form=costs).flatten()
+    gated = swiglu(kernels(), x, torch.ones(len(x)))
+    # Near 0 their logarithms are of the order of x, which is rounded, too.
+    units = 6 + 2 * x.double().abs()
+    for what, found, right in (
+        ("stick", stick, exact),
+        ("softmax", of_two, exact),
+        ("costs", other, 1 / (1 + torch.exp(-softplus(x.double(), threshold=90)))),
+        ("swiglu", gated, x * exact),
+    ):
+        off = ((found.double() - right).abs() / right.abs().clamp(min=1e-30) / 2.0**-24 / units).max()
+        assert off <= 1, f"{what} is {off:.3g} times as far off as it may be"
+
+
+# Every engine on anything
+
+PIECES = (
+    ("", "rope", "toys:Carried", "toys:Wide"),
+    ("", "", "ssmax", "logn(5)"),
+    ("", "alibi", "t5(buckets=6, far=11)", "alibi(scale=40)", "clipped(clip=30)"),
+    ("", "", "shaw(clip=4)", "shaw(clip=40, values=false)", "deberta(span=9)", "transformer-xl"),
+    ("", "", "fox", "cable", "fire", "toys:Paced"),
+    ("", "", "", "cope(max_pos=5)", "stick-breaking", "urpe(base=none)", "toys:Capped"),
+    ("", "", "window(30)", "sink(3)+window(20)", "sink(40)+window(64)"),
+    ("", "", "", "", "interpolated(3)", "toys:Squares"),
+)
+ON_A_GRID = ["swin-2d", "alibi-2d", "t5-2d+window(25)", "rope-2d", "swin-2d+fox", "alibi-2d+sink(3)+window(30)+ssmax"]
+TOKENS = [(2, 33, 70), (1, 90, 120), (3, 20, 20), (2, 1, 50), (1, 130, 300), (2, 64, 64), (1, 9, 200)]
+
+
+class Layer:
+    """One call of attention under encodings drawn at random, on texts with long and short queries and keys."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.spec = self.random.choice(ON_A_GRID) if seed % 8 == 0 else self._drawn_spec()
+        self.batch, self.queries, self.keys = self.random.choice(TOKENS)
+        self.sizes = self.random.choice([FEW, FEW, DEFAULT_SIZES])
+        self.columns = 7 if "2d" in self.spec else None
+        self.encoding = make(self.spec)
+        lengths = torch.tensor([0.1, 1.0, 2.0])
+        chosen = torch.randint(3, (3, self.batch, 1, self.keys, 1), generator=torch.Generator().manual_seed(seed))
+        names = ("q", "k", "v")
+        self.x = {n: draw(self.batch, HEADS, self.keys, 8, seed=m) * lengths[chosen[m]] for m, n in enumerate(names)}
+        self.x["q"] = self.x["q"][:, :, -self.queries :]
+        if seed % 4 == 1:  # queries that dislike their own keys, which are longer than those before
+            self.x["k"][:, :, -self.queries :] = -3 * self.x["q"]
+        self.x["x"] = draw(self.batch, self.keys, WIDTH, seed=3)
+
+    def _drawn_spec(self) -> str:
+        while True:
+            chosen = [piece for piece in map(self.random.choice, PIECES) if piece]
+            try:
+                make(spec := "+".join(chosen) or "none")
+            except UsageError:
+                continue
+            return spec
+
+    def __str__(self) -> str:
+        return f"{self.spec}, {self.batch} x {self.queries} of {self.keys}, {'few' if self.sizes is FEW else 'usual'}"
+
+    def given(self, dtype: torch.dtype) -> tuple[Encoding, dict[str, Tensor]]:
+        return copy.deepcopy(self.encoding).to(dtype), {name: x.to(dtype) for name, x in self.x.items()}
+
+    def attended(self, engine: Engine, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The output, without a gradient."""
+        encoding, x = self.given(dtype)
+        features = encoding.features(x["x"]) if "features" in encoding.blanks else None
+        at = encoding.locate(self.keys, CPU, self.columns)
+        return attend(engine, encoding, x["q"], x["k"], x["v"], at, features, self.sizes)
+
+    def trained(self, engine: Engine, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """The output, and the gradients of all that is learned or given."""
+        encoding, x = self.given(dtype)
+        leaves = {name: y.requires_grad_() for name, y in x.items()} | dict(encoding.named_parameters())
+        features = encoding.features(x["x"]) if "features" in encoding.blanks else None
+        at = encoding.locate(self.keys, CPU, self.columns)
+        out = attend(engine, encoding, x["q"], x["k"], x["v"], at, features, self.sizes)
+        upstream = draw(*out.shape, seed=4).to(dtype)
+        grads = torch.autograd.grad(out, list(leaves.values()), upstream, allow_unused=True)
+        found = {f"the gradient of {n}": g for n, g in zip(leaves, grads, strict=True) if g is not None}
+        return {"the output": out.detach()} | found
+
+    def arriving(self) -> Tensor:
+        """The output where keys arrive in parts, the queries' own first."""
+        x = self.x
+        features = self.encoding.features(x["x"]) if "features" in self.encoding.blanks else None
+        at = self.encoding.locate(self.keys, CPU, self.columns)
+        keys = ArrivingKeys(self.encoding, x["q"], at, features, self.sizes)
+        ends = sorted({0, self.keys - self.queries, *self.random.choices(range(self.keys - self.queries + 1), k=3)})
+        for start, end in reversed(list(itertools.pairwise([*ends, self.keys]))):
+            keys.take(start, x["k"][:, :, start:end], x["v"][:, :, start:end])
+        return keys.output()
+
+    def decoded(self, engine: Engine) -> Tensor:
+        """The output of the queries where the tokens come in chunks, and a cache holds the earlier ones."""
+        cache, past, found = LayerCache(), 0, []
+        q = torch.cat([self.x["k"][:, :, : self.keys - self.queries], self.x["q"]], dim=2)
+        while past < self.keys:
+            end = min(self.keys, past + self.random.choice([1, 1, 9, 40]))
+            new = [y[:, :, past:end] for y in (q, self.x["k"], self.x["v"])]
+            features = None
+            if "features" in self.encoding.blanks:
+                features = self.encoding.features(self.x["x"][:, past:end])
+            at = self.encoding.locate(end, CPU, self.columns)
+            found.append(cache.attend(engine, self.encoding, new, features, at))
+            past = end
+        return torch.cat(found, dim=2)[:, :, -self.queries :]
+
+
+def assert_near(found: Tensor, exact: Tensor, rounded: Tensor, what: str) -> None:
+    """Sixteen times the error of the formula itself in float32, and 256 units of rounding, are allowed."""
+    error, own = (float((y - exact).abs().max()) for y in (found, rounded))
+    limit = 16 * max(own, 2.0**-20 * max(float(exact.abs().max()), 1.0))
+    assert error <= limit, f"{what} is {error:.3g} off, and rounding is {limit:.3g}"
+
+
+REFERENCE = ENGINES["reference"]
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_engines_equal_the_reference_in_training_on_anything(first: int) -> None:
+    for layer in map(Layer, range(first, first + 20)):
+        exact, rounded = layer.trained(REFERENCE, torch.float64), layer.trained(REFERENCE)
+        for engine in engines_for(layer.encoding):
+            found = layer.trained(engine)
+            assert found.keys() == exact.keys()
+            for name, x in exact.items():
+                assert_near(found[name], x, rounded[name], f"{name} of {engine.name} under {layer}")
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # on CPU it is not compiled
+@pytest.mark.parametrize("first", range(0, 80, 20))
+@torch.no_grad()
+def test_engines_equal_the_reference_in_evaluation_on_anything(first: int) -> None:
+    place = Place(gradient=False)
+    for layer in map(Layer, range(first, first + 20)):
+        exact, rounded = layer.attended(REFERENCE, torch.float64), layer.attended(REFERENCE)
+        engines = engines_for(layer.encoding, place)
+        if not ENGINES["flex"].refuses(layer.encoding, place):
+            engines.append(ENGINES["flex"])
+        results = {engine.name: layer.attended(engine) for engine in engines}
+        if not (layer.encoding.rescales or layer.encoding.axes == 2):  # then the last token changes the others
+            results |= {f"{engine.name}, decoding": layer.decoded(engine) for engine in engines[:3]}
+        if ENGINES["tiles"] in engines:
+            results["arriving keys"] = layer.arriving()
+        for name, found in results.items():
+            assert_near(found, exact, rounded, f"{name} under {layer}")
