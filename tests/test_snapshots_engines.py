@@ -178,11 +178,12 @@ class Recorded:
 
 
 def size(x: Tensor | None) -> str:
-    """`2x3x40x8`, with a stroke at the end for a view whose rows overlap."""
+    """`2x3x40x8`, with a stroke for a view whose rows overlap, and a wave for one in another order."""
     if x is None:
         return "-"
     overlapping = x.untyped_storage().nbytes() < x.numel() * x.element_size()
-    return "x".join(map(str, x.shape)) + "/" * overlapping
+    in_order = list(x.stride()) == sorted(x.stride(), reverse=True)
+    return "x".join(map(str, x.shape)) + "/" * overlapping + "~" * (not in_order)
 
 
 def of_kernel(library: object, qkv: Sequence[Tensor], given: Sequence[Any], **how: Any) -> str:
@@ -254,6 +255,8 @@ CALLS: list[tuple[str, tuple[int, int, int]]] = [
     *((spec, (1, 160, 160)) for spec in (
         "none", "alibi", "fox", "shaw(clip=4, values=false)", "fox+window(70)", "alibi-2d", "alibi(scale=60)",
     )),
+    *((spec, (1, 200, 200)) for spec in ("alibi", "alibi+fire")),
+    *((spec, (1, 390, 400)) for spec in ("alibi", "rope+ssmax")),
     *((spec, (1, 3, 120)) for spec in ("alibi", "shaw(clip=4)", "fox", "cope(max_pos=9)", "rope")),
     *((spec, (3, 1, 40)) for spec in ("none", "t5", "fire")),
 ]  # fmt: skip
@@ -547,7 +550,7 @@ class Drawn:
         self.reach = pick([0, 0, 2, 30, 90, 200])
         self.sinks = pick([0, 3, 70]) if self.reach and self.form is None else 0
         self.gradient = self.form is not Pieces and pick([True, True, False])
-        self.constant = 0 if self.gradient or self.form else pick([0, min(60, self.keys), self.keys])
+        self.constant = 0 if self.gradient or self.form else self.equal_distances()
         self.entry = self.queries - 1 - torch.arange(self.queries)[:, None] + torch.arange(self.keys)
         apart = self.past + torch.arange(self.queries)[:, None] - torch.arange(self.keys)
         far = (apart >= self.reach) & (torch.arange(self.keys) >= self.sinks) if self.reach else apart < 0
@@ -558,6 +561,11 @@ class Drawn:
         self._draw_form()
         wanted = [name for name in self.x if self.gradient and pick([True, True, False])]
         self.wanted = wanted or (["v"] if self.gradient else [])
+
+    def equal_distances(self) -> int:
+        """How many of the largest distances share a number: none, some, those of a whole tile and one more, or all."""
+        tile = self.queries + 128 + self.random.choice([-1, 0, 1])
+        return min(self.random.choice([0, 0, 60, tile, tile, self.keys]), self.keys)
 
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.generator)
@@ -589,6 +597,8 @@ class Drawn:
         """Random numbers, the first of which along one dimension are equal where the call says so."""
         x = self.normal(*shape) / 2
         x.narrow(dim, 0, self.constant).copy_(x.narrow(dim, 0, 1).expand_as(x.narrow(dim, 0, self.constant)))
+        if dim == 3:
+            x[..., : self.constant] += 3
         return x
 
     def _draw_terms(self) -> None:
@@ -597,7 +607,7 @@ class Drawn:
             kind = "table" if self.form else pick(["table", "keys", "pairs"])
             of = pick([1, self.batch]), pick([1, self.heads])
             self.x[f"{kind} {n}"] = {
-                "table": lambda of=of: self.by_distance(*of, 1, self.distances, dim=3) + (50 if self.constant else 0),
+                "table": lambda of=of: self.by_distance(*of, 1, self.distances, dim=3),
                 "keys": lambda of=of: 2 * self.normal(*of, 1, self.keys),
                 "pairs": lambda of=of: self.normal(*of, self.keys, self.queries).mT,
             }[kind]()
@@ -859,7 +869,9 @@ class Layer:
         self.x = {n: draw(self.batch, HEADS, self.keys, 8, seed=m) * lengths[chosen[m]] for m, n in enumerate(names)}
         self.x["q"] = self.x["q"][:, :, -self.queries :]
         if seed % 4 == 1:  # queries that dislike their own keys, which are longer than those before
-            self.x["k"][:, :, -self.queries :] = -3 * self.x["q"]
+            self.x["k"][:, :, : -self.queries] /= 10
+            self.x["q"] += 10
+            self.x["k"][:, :, -self.queries :] -= 10
         self.x["x"] = draw(self.batch, self.keys, WIDTH, seed=3)
 
     def _drawn_spec(self) -> str:
