@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from toys import COMPOSITES, HEADS, TOYS, draw, make, model, perturbed, shape, tokens
 
-from poscli.attention import Place, choose
+from poscli.attention import ENGINES, Place, attend, choose
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
 from poscli.encodings import Encoding, names
 from poscli.equation import BLANKS, Operands, Positions, Shape
@@ -20,9 +20,9 @@ from poscli.equation.grids import columns_of, grid_shape, raster
 from poscli.equation.operands import even_step, snapped
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model import transformer
-from poscli.model.cache import Cache, Memory
+from poscli.model.cache import Cache, LayerCache, Memory
 from poscli.model.compiled import wanted
-from poscli.model.context_parallel import boundaries, by_parts, refusal
+from poscli.model.context_parallel import Chain, SharedLayer, boundaries, by_parts, refusal
 from poscli.model.flops import evaluation_flops, rough_seconds, training_flops
 from poscli.model.generate import generate
 from poscli.model.initialise import build_model, fresh_model
@@ -83,7 +83,8 @@ def numbers_of(encoding: Encoding) -> dict[str, object]:
 
 
 def test_every_encoding_as_it_shows_itself(snapshot: Snapshot) -> None:
-    snapshot("".join(f"{make(name)!r}\n" for name in names()))
+    frozen = make("t5").requires_grad_(False)
+    snapshot("".join(f"{encoding!r}\n" for encoding in (*map(make, names()), frozen)))
 
 
 def test_what_is_known_of_every_encoding(snapshot: Snapshot) -> None:
@@ -360,6 +361,46 @@ def test_logits_and_the_state_after_each_part_of_a_text(snapshot: Snapshot, monk
 
 
 @torch.no_grad()
+def test_rooms_of_a_cache(snapshot: Snapshot) -> None:
+    """Keys are appended in chunks: what the room holds, whether it is a new one, and what is left after forgetting."""
+    layer, rows = LayerCache(), []
+    for n, count in enumerate((5, 1, 16, 1, 20, 4, 1)):
+        before = layer.room.get("k_BHSD")
+        k = torch.full((1, 1, count, 1), float(n))
+        whole, _, _ = layer.extend(k, -k, None)
+        room = layer.room.get("k_BHSD")
+        size = None if room is None else (room.filled, room.whole.shape[2])
+        rows.append([count, size, "another" if room is not before else "the same", numbers(whole), layer.v_BHSD.shape])
+        if n == 4:
+            layer.keep_last(3)
+            rows.append(["kept", numbers(layer.k_BHSD), numbers(layer.v_BHSD), layer.turned_BHSD])
+    with torch.enable_grad():
+        rows.append(["with a gradient", numbers(layer.extend(k, k, None)[0]), layer.room["k_BHSD"].filled])
+    cache = Cache([layer], tokens=30, held=12)
+    held = []
+    for most in (100, 12, 5, 9):
+        cache.keep_last(most)
+        held.append((cache.tokens, cache.held, layer.k_BHSD.shape[2]))
+    snapshot(table(rows) + table([held]))
+
+
+@pytest.mark.parametrize("engine", ["tiles", "blocks"])
+@pytest.mark.parametrize("spec", ["alibi", "fox", "rope", "shaw(clip=4)", "rope+ssmax"])
+@torch.no_grad()
+def test_a_chain_of_one_rank_attends_as_without_one(spec: str, engine: str) -> None:
+    encoding, asked = make(spec), []
+    new = [draw(2, HEADS, 9, 8, seed=n) for n in range(3)]
+    features = encoding.features(draw(2, 9, 24, seed=3)) if "features" in encoding.blanks else None
+    at = encoding.locate(9, CPU)
+    layer = SharedLayer(chain=Chain(0, [0, 9], lambda: asked.append("ready")))
+    found = layer.attend(ENGINES[engine], encoding, new, features, at)
+    exact = attend(ENGINES[engine], encoding, *new, at, features)
+    assert float((found - exact).abs().max()) <= 2.0**-18 * float(exact.abs().max())
+    assert asked
+    assert layer.k_BHSD is None
+
+
+@torch.no_grad()
 def test_logits_of_a_model_with_a_memory(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 6 tokens, each seeing 4 of those before; then the memory itself, in parts of a batch."""
     monkeypatch.setenv("POSCLI_NATIVE", "0")
@@ -492,6 +533,7 @@ def test_parts_of_a_window_that_ranks_read_together(snapshot: Snapshot, monkeypa
         [tokens, count, boundaries(tokens, count)]
         for tokens, count in ((2, 2), (5, 4), (16, 1), (100, 3), (2048, 2), (8192, 4), (100_000, 8))
     ]
+    rows.append([6000, 5900, "the last", boundaries(6000, 5900)[-9:]])  # a part would end within a token
     configs = {"plain": ModelConfig(), "a memory": ModelConfig(memory=3)}
     for what, specs in itertools.product(configs, (["rope"], ["rope-ntk", "rope", "yarn", "rope-ntk"])):
         rows.append([what, specs, refusal(configs[what], map(make, specs))])
