@@ -966,8 +966,9 @@ def test_engines_equal_the_reference_in_training_on_anything(first: int) -> None
 @torch.no_grad()
 def test_engines_equal_the_reference_in_evaluation_on_anything(first: int) -> None:
     place = Place(gradient=False)
-    steep = [Layer(first + n, "alibi(scale=40)") for n in (1, 5, 9)]  # whose far keys have a weight all the same
-    for layer in [*map(Layer, range(first, first + 20)), *steep]:
+    more = [Layer(first + n, "alibi(scale=40)") for n in (1, 5, 9)]  # whose far keys have a weight all the same
+    more += [Layer(first + n, spec) for n, spec in enumerate(("rope+window(30)+t5", "fox+window(20)", "logn(5)"))]
+    for layer in [*map(Layer, range(first, first + 20)), *more]:
         exact, rounded = layer.attended(REFERENCE, torch.float64), layer.attended(REFERENCE)
         engines = engines_for(layer.encoding, place)
         if not ENGINES["flex"].refuses(layer.encoding, place):
