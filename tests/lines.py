@@ -1,0 +1,50 @@
+"""What functions return and raise, as lines of text to compare with kept ones: numbers rounded, one line per case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from poscli.system.errors import PoscliError
+
+
+def told(value: Any) -> str:
+    """A value in one line: floats with four decimals, `-` for NaN, and the elements of lists with spaces between."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return told(value.tolist())
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else f"{round(value, 4) + 0.0:.4f}"  # adding 0 makes -0.0 0.0
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {told(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "[" + " ".join(map(told, sorted(value) if isinstance(value, set | frozenset) else value)) + "]"
+    return str(value)
+
+
+def outcome(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """What a call returns, or the kind and the message of the error with which it refuses."""
+    try:
+        return told(call(*arguments, **options))
+    except (PoscliError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows under the names of their columns; columns whose value never changes are told once, above."""
+    found = [{name: told(value) for name, value in row.items()} for row in rows]
+    names = list(dict.fromkeys(name for row in found for name in row))
+    values = {name: [row.get(name, "/") for row in found] for name in names}
+    same = {name: each[0] for name, each in values.items() if len(found) > 1 and len(set(each)) == 1}
+    others = [name for name in names if name not in same]
+    lines = [f"every row: {', '.join(f'{name}={value}' for name, value in same.items())}"] if same else []
+    lines += [" | ".join(others), *(" | ".join(values[name][n] for name in others) for n in range(len(found)))]
+    return "\n".join(lines) + "\n"
+
+
+def sections(parts: Mapping[str, str]) -> str:
+    """Several texts, each under its title."""
+    return "".join(f"##### {title}\n{text.rstrip()}\n\n" for title, text in parts.items())
