@@ -1,0 +1,998 @@
+"""Corpora, tokenizers, images and caches: what every kind reads, keeps and refuses, whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from checkpoints import BEGIN, TEXT
+from hub_stub import REVISION, parquet
+from lines import outcome, sections, table, told
+from numpy.typing import NDArray
+from PIL import Image
+from test_checkpoint_tokenizers import (
+    ODD,
+    TEMPLATE,
+    byte_level,
+    gemma,
+    llama2,
+    metaspace,
+    qwen,
+    two_in_front,
+    word_piece,
+    written,
+)
+from test_data import FILES, write
+
+from poscli.data import Corpus, Split, batch, check_trainable, kind_of, load_corpus, longtexts, loss_unit, optimum_of
+from poscli.data import compressed as compressed_files
+from poscli.data.corpora import CORPORA, bayes, check_characters, describe_corpora, source_of, stdlib
+from poscli.data.filesets import find_files, read_file
+from poscli.data.hubmodels import HubModel, open_repository
+from poscli.data.hubspec import HubSpec
+from poscli.data.images import ImageSplit, builtin, load_images
+from poscli.data.images import batch as image_batch
+from poscli.data.images.builtin import blocks
+from poscli.data.images.cells import greys, patches, quantised, stretched, thresholds
+from poscli.data.images.sampler import transformed
+from poscli.data.images.spec import ImageSpec
+from poscli.data.known_limit import SOURCES, pairs
+from poscli.data.known_limit.draw import Draw
+from poscli.data.known_limit.spec import parse
+from poscli.data.source import Part
+from poscli.data.splitting import StoredDocument, cut_point, fingerprint, hold_out, split_documents
+from poscli.data.tokenbytes import byte_alphabet
+from poscli.data.tokenizerfiles import holds_tokenizer, token_text
+from poscli.data.tokenizers import TOKENIZERS, Tokenizer, TrainedTokenizer, tokenizer
+from poscli.data.tokenizers.bytes import Bytes
+from poscli.data.wikitext import articles
+from poscli.system.console import collected_warnings
+from poscli.system.errors import DataError
+
+Snapshot = Callable[..., None]
+# What differs between folders, libraries and machines.
+HASH = re.compile(r"\b[0-9a-f]{16,64}\b")
+LABEL = re.compile(r"\b(text|jsonl|parquet)-\S*?-[0-9a-f]{16}\b")
+REASON = re.compile(
+    r"(is not JSON|damaged|cannot be read|cut.png|JSONDecodeError:) (\(.*?\)(?=[;,])|Expecting.*?\)(?=\)))"
+)
+
+
+class Place:
+    """A folder for a test, in which texts are read from `in` and built corpora kept in `cache`."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.capsys = folder, capsys
+        self.cache = folder / "cache"
+
+    def plain(self, text: str) -> str:
+        """A text without the folder's own name, and without the reasons that other packages give."""
+        return REASON.sub(r"\1 (WHY)", LABEL.sub(r"\1-LABEL-HASH", text.replace(str(self.folder), "HERE")))
+
+    def heard(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+        """What a call returns or refuses with, after its notes and warnings."""
+        with collected_warnings() as warned:
+            found = outcome(call, *arguments, **options)
+        lines = [line for line in self.capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
+        said = [*(f"  said: {line}" for line in lines), *(f"  warned: {line}" for line in warned)]
+        return self.plain("\n".join([*said, found]))
+
+    def loaded(self, spec: str, tokenizer: str = "bytes") -> str:
+        """All that a corpus holds, after the notes of loading it."""
+        return self.heard(lambda: Told(load_corpus(spec, tokenizer=tokenizer, cache=self.cache)))
+
+
+class Told:
+    """A corpus as text."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    def __str__(self) -> str:
+        lines = [told(self.corpus.describe())]
+        for name, split in (("train", self.corpus.train), ("valid", self.corpus.valid)):
+            lines.append(f"{name}: {split.tokens.dtype} {split.starts.dtype} {told(split.starts)} {split.bytes} bytes")
+            lines += [f"  {document}" for document in self._documents(split)]
+        return "\n".join(lines)
+
+    def _documents(self, split: Split) -> Iterator[str]:
+        for begin, end in zip(split.starts[:-1], split.starts[1:], strict=True):
+            tokens = split.tokens[begin:end]
+            shown = self.corpus.tokenizer.decode(tokens)
+            yield f"{tokens[0]} {len(tokens)} {shown[:40]!r}" + (f"...{shown[-20:]!r}" if len(shown) > 60 else "")
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.fsync", lambda file: None)  # nothing here needs to survive a power cut
+    return Place(tmp_path, capsys)
+
+
+# ---- splitting and sampling
+
+
+def test_splits(snapshot: Snapshot) -> None:
+    sizes = [
+        [10, 10],
+        [1, 9],
+        [9, 1],
+        [20, 80],
+        [21, 79],
+        [5] * 20,
+        [500, 60, 300, 60, 80],
+        [19, 1, 180],
+        [30, 30, 30, 11],
+    ]
+    sizes += [list(range(1, 15)), [100, 10, 10, 10, 10], [0, 0, 5], [3, 2, 2, 2, 1], [10, 10, 1, 79]]
+    contents = [b"", b"a", b"one line\n" * 30, b"x" * 99, b"\n" * 10, "x€".encode() * 31, b"a" * 89 + b"\n" + b"b" * 10]
+    contents += [b"a" * 84 + b"\n" + b"b" * 15, b"a" * 85 + b"\n" + b"b" * 14, b"a" * 90 + b"\n" + b"b" * 9]
+    documents = [StoredDocument(bytes([7 * n % 10]) * 2, n, 10 + n) for n in range(10)]
+    parts: list[Part | None] = ["train", "valid", None, "valid"]
+    named = [StoredDocument(bytes([7 * n % 10]), n, 5, part) for n, part in enumerate(parts)]
+    rows = {
+        "held out": "\n".join(f"{each}: {told(hold_out(each))}" for each in sizes),
+        "cut": "\n".join(f"{each[:12]!r} {len(each)}: {cut_point(each)}" for each in contents),
+        "split": told([[document.offset for document in part] for part in split_documents(documents)]),
+        "split as named": told([[document.offset for document in part] for part in split_documents(named)]),
+        "fingerprints": told(
+            [
+                fingerprint(documents[:a], documents[a:b], name)
+                for a, b, name in ((3, 5, ""), (4, 5, ""), (3, 5, "x"), (3, 6, "x"))
+            ]
+        ),
+        "articles": "\n".join(repr(each) for each in articles(WIKI)),
+    }
+    snapshot(sections(rows))
+
+
+WIKI = [
+    b"",
+    b"\n",
+    b" = A = \n",
+    b" = B = \n",
+    b"",
+    b" text \n",
+    b"",
+    b" = = part = = \n",
+    b"",
+    b" = C = \n",
+    b"",
+    b" = D =\n",
+    b"  ",
+    b" = E = \n",
+]
+
+
+def test_batches(snapshot: Snapshot, place: Place) -> None:
+    """Token n stands at place n, so that a window says where it begins."""
+    split = Split(np.arange(101, dtype=np.uint16), np.array([0, 101]), 60)
+    drawn = [
+        {"length": n, "seed": seed, "step": step, "segments": segments}
+        | {"first and last": batch(split, length=n, size=4, seed=seed, step=step, segments=segments)[:, [0, -1]]}
+        for n, seed, step, segments in (
+            (5, 0, 0, 1),
+            (5, 0, 1, 1),
+            (5, 1, 0, 1),
+            (100, 3, 2, 1),
+            (10, 2, 7, 4),
+            (10, 2, 8, 4),
+            (10, 2, 11, 4),
+            (50, 2, 1, 2),
+        )
+    ]
+    short = Split(np.arange(9, dtype=np.uint16), np.array([0, 9]), 9_999)
+    corpora = {
+        "short to train": Corpus("text:a", "f", Bytes(), short, split),
+        "short to hold out": Corpus("text:b", "f", Bytes(), split, short),
+        "empty": Corpus("text:c", "f", Bytes(), Split(np.zeros(1, np.uint16), np.array([0, 1])), short),
+        "enough": Corpus("text:d", "f", Bytes(), split, Split(split.tokens, split.starts, 10_000), {"python": "3"}),
+    }
+    lengths = (1, 8, 9, 100)
+    checked = {
+        f"{name} {n}": place.heard(check_trainable, corpus, n) for name, corpus in corpora.items() for n in lengths
+    }
+    said = "\n".join(f"{name}: {text}" for name, text in checked.items())
+    snapshot(sections({"batches": table(drawn), "checked": said, "says": told(corpora["enough"].describe())}))
+
+
+# ---- corpora of files
+
+BOOKS: dict[str, str | bytes] = {
+    **{f"books/{n}.txt": f"book {n} ".ljust(30 + 3 * n, ".") + "\n" for n in range(9)},
+    "books/part/deep.md": "deeper\n" * 4,
+    "books/part/.hidden.txt": "hidden\n",
+    "books/.git/config": "hidden, too\n",
+    "books/packed.txt.gz": gzip.compress(b"packed\n" * 3, mtime=0),
+    "books/frames.zst": zstandard.compress(b"two ") + zstandard.compress(b"frames\n"),
+    "books/copy.txt": "deeper\n" * 4,
+    "one/only.txt": "".join(f"line {n}\n" for n in range(40)),
+    "rows/a.jsonl": '{"text": "first"}\n\n{"text": "", "b": "1"}\n{"text": null, "b": "2"}\n{"text": "caf\\u00e9"}\n',
+    "rows/b.jsonl.gz": gzip.compress(b'{"text": "third", "body": "B3"}\n', mtime=0),
+    "rows/c.jsonl.zst": zstandard.compress(b'{"text": "fourth"}'),
+    "rows/d.txt": "not a row\n",
+    "body.jsonl": "".join(f'{{"body": "{c * 20}", "n": {n}}}\n' for n, c in enumerate("abcdef")),
+    "table/x.parquet": parquet(["first", None, "", "second\n", "third"]),
+    "table/y.parquet": parquet(["fourth", "fifth" * 5]),
+    "named.parquet": parquet(["a" * 9, "b" * 9, "c" * 9], column="content"),
+    "many/a.txt": "copy" * 20,
+    **{f"many/{n}.txt": "copy" * 20 for n in range(4)},
+    "many/b.txt": "own\n",
+    "many/c.txt": "another\n",
+}
+SPECS = """\
+text:in/books text:in/books/*.txt text:in/**/*.md text:in/one/only.txt text:~/books/?.txt text:in/many
+jsonl:in/rows jsonl:in/body.jsonl#body jsonl:in/body*#body parquet:in/table parquet:in/named.parquet#content
+"""
+
+
+@pytest.mark.parametrize("spec", SPECS.split())
+def test_corpora_of_files(spec: str, place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a source says of itself, what is built from it, and what is found in the cache the second time."""
+    write(place.folder / "in", BOOKS)
+    monkeypatch.setenv("HOME", str(place.folder / "in"))
+    source = source_of(spec)
+    plain = (".txt", ".md", ".jsonl")  # the sizes of other files depend on the version of what packed them
+    stamp = [[path, size if Path(path).suffix in plain else "?"] for path, size, _ in source.stamp]
+    built = place.loaded(spec)
+    parts = {
+        "source": told([source.spec, stamp, source.read().origin]),
+        "read": "\n".join(f"{each.part} {each.content[:30]!r}" for each in source_of(spec).read().documents),
+        "built": built,
+        "the second time": "the same" if place.loaded(spec) == built[built.index("{") :] else "another",
+        "cache": kept(place),
+    }
+    snapshot(place.plain(sections(parts)), "corpus-" + re.sub(r"\W+", "-", spec).strip("-"))
+
+
+def kept(place: Place) -> str:
+    """The names of the files of the cache, and the index without what depends on paths and times."""
+    files = sorted(path for path in place.cache.rglob("*") if path.is_file())
+    index = next(json.loads(path.read_text()) for path in files if path.name == "index.json")
+    shown = index | {"key": "", "checksum": "", "files": {name: size for name, (size, _) in index["files"].items()}}
+    return f"{told([path.name for path in files])}\n{told(shown)}"
+
+
+WORSE: dict[str, str | bytes] = {
+    "deep.jsonl": "[" * 100_000,
+    "cut.txt.gz": gzip.compress(b"text\n" * 20, mtime=0)[:-9],
+    "cut.zst": zstandard.compress(b"text\n" * 20)[:-3],
+    "plain.zst": "no zstd",
+    "plain.jsonl.gz": "no gzip",
+    "large.txt.gz": gzip.compress(b"x" * 200, mtime=0),
+    "large.jsonl": '{"text": "' + "x" * 200 + '"}\n',
+    "numbers.jsonl": '{"text": 1.5}\n',
+    "none.jsonl": "null\n",
+    "twice/a.txt": "the same",
+    "twice/b.txt": "the same",
+    "few/a.txt": "ab",
+    "latin1.jsonl": b'{"text": "caf\xe9"}\n',
+    "control\x1b.txt": "",
+}
+REFUSED = """\
+text:in/empty text:in/binary text:in/latin text:in/tiny text:in/few text:in/twice text:in/absent text:in/*.nothing
+text:in/cut.txt.gz text:in/cut.zst text:in/plain.zst text:in/large.txt.gz text:in/control* text:~nobody-here/x
+jsonl:in/broken.jsonl jsonl:in/list.jsonl jsonl:in/rows.jsonl#texts jsonl:in/rows.jsonl#id jsonl:in/latin
+jsonl:in/surrogate.jsonl jsonl:in/nulls.jsonl jsonl:in/deep.jsonl jsonl:in/plain.jsonl.gz jsonl:in/large.jsonl
+jsonl:in/numbers.jsonl jsonl:in/none.jsonl jsonl:in/latin1.jsonl jsonl:in/rows.jsonl# jsonl:in/absent#id
+parquet:in/fake.parquet parquet:in/rows.parquet parquet:in/rows.parquet#Body parquet:in/latin
+txt:book wikitext nonsense text: text stdlib:3.11 images images:in in/latin bayes bayes: stdli
+"""
+ODD_NAMES = ["text:" + "x" * 300, "x" * 120, "x" * 121, "y" * 4097, "text:a\u2028b", "text:a\nb", "text:in/\0"]
+
+
+def test_what_is_refused(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(place.folder / "in", FILES | WORSE)
+    lines = []
+    for spec in [*REFUSED.split(), *ODD_NAMES]:
+        largest = 150 if "large" in spec else 2**20
+        monkeypatch.setattr(compressed_files, "LARGEST_DOCUMENT_BYTES", largest)
+        said = place.loaded(spec).splitlines()
+        shown = spec if len(spec) < 60 else f"{spec[:9]}... of {len(spec)}"
+        lines += [f"{shown!r}", *(f"  {line}" for line in said if "said: preparing" not in line)]
+    kept_folders = sorted(path.name for path in place.cache.iterdir() if path.is_dir())
+    snapshot(place.plain("\n".join([*lines, f"kept: {kept_folders}", ""])))
+
+
+def test_the_kinds_of_corpora(place: Place, snapshot: Snapshot) -> None:
+    specs = ("stdlib", "images", "images?levels=4", "text:a?b", "bayes:recall", "nonsense:x", "jsonl")
+    library = write(place.folder / "lib", {name: "x" * size for name, size in LIBRARY.items()})
+    parts = {
+        "listed": table(describe_corpora()),
+        "explained": told(
+            {
+                name: [CORPORA.get(name).unit, CORPORA.get(name).explained, CORPORA.get(name).examples]
+                for name in CORPORA.names()
+            }
+        ),
+        "kinds": told({spec: kind.grammar if (kind := kind_of(spec)) else None for spec in specs}),
+        "units": told(
+            [
+                loss_unit(each)
+                for each in (
+                    ["images", "images?levels=4"],
+                    ["stdlib"],
+                    ["images", "stdlib"],
+                    [],
+                    ["nonsense"],
+                    ["bayes:recall"],
+                )
+            ]
+        ),
+        "optima": told({spec: optimum_of(spec) is None for spec in specs if spec != "bayes:"}),
+        "characters": told(
+            [outcome(check_characters, each) for each in ("text:é\u00a0x", "a\tb", "\udcff", "p\u2029")]
+        ),
+        "modules": told([path.relative_to(library).as_posix() for path in stdlib.modules(library)]),
+        "library": told(
+            [
+                stdlib.available(library),
+                stdlib.available(place.folder / "none"),
+                outcome(stdlib.source, "", place.folder / "none"),
+            ]
+        ),
+        "tokenizers": told(
+            {name: [TOKENIZERS.get(name).summary, TOKENIZERS.get(name).argument] for name in TOKENIZERS.names()}
+        ),
+    }
+    snapshot(place.plain(sections(parts)))
+
+
+LARGE = stdlib.SMALLEST_MODULE_BYTES
+LIBRARY = {
+    **dict.fromkeys(
+        ("b.py", "a.py", "json/decoder.py", "html/parser.py", "x/test/t.py", "tests/t.py", "idlelib/i.py"), LARGE
+    ),
+    **dict.fromkeys(
+        ("site-packages/p.py", "encodings/e.py", "locale.py", "html/entities.py", "_sysconfigdata_x.py"), LARGE
+    ),
+    **dict.fromkeys(
+        ("pydoc_data/p.py", "msilib/m.py", "x/locale.py", "stringprep.py", "z.pyc", "idle_test/i.py"), LARGE
+    ),
+    "small.py": LARGE - 1,
+}
+
+
+def test_files(place: Place, snapshot: Snapshot) -> None:
+    write(place.folder / "in", BOOKS)
+    cases = [
+        ("text", "in/books", ("",)),
+        ("k", "in", (".gz", ".zst")),
+        ("k", "in/*.jsonl", (".x",)),
+        ("k", "in/one", (".x", ".y")),
+    ]
+    cases += [("k", "in/one/only.txt", (".x",)), ("k", "in/b*s", ("",)), ("k", "nowhere", ("",))]
+    rows = "\n".join(f"{case}: {place.heard(find_files, *case)}" for case in cases)
+    files = ("books/packed.txt.gz", "books/frames.zst", "books/copy.txt", "books/absent.gz")
+    contents = "\n".join(f"{name}: {place.heard(read_file, place.folder / 'in' / name)}" for name in files)
+    snapshot(sections({"found": rows, "read": contents}))
+
+
+# ---- the cache
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "an array is missing": lambda folder: (folder / "valid.starts.npy").unlink(),
+    "an array is longer": lambda folder: longer(folder / "train.tokens.npy"),
+    "an array is another": lambda folder: (folder / "train.tokens.npy").write_bytes(
+        b"\0" * (folder / "train.tokens.npy").stat().st_size
+    ),
+    "the index is missing": lambda folder: (folder / "index.json").unlink(),
+    "the index is no JSON": lambda folder: (folder / "index.json").write_text("{"),
+    "the index has no checksum": lambda folder: edit(folder, checksum=None),
+    "the index is another": lambda folder: edit(folder, spec="text:other"),
+    "the index is of another folder": lambda folder: folder.rename(folder.with_name("text-other-0")),
+    "the folder is a file": lambda folder: replaced(folder),
+    "a process was killed": lambda folder: folder.rename(folder.with_name(f".{folder.name}.partial")),
+}
+
+
+def replaced(folder: Path) -> None:
+    """A file in place of a folder."""
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def longer(path: Path) -> None:
+    """Append a byte."""
+    path.write_bytes(path.read_bytes() + b"1")
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    """Change entries of the index; None takes one out."""
+    index = json.loads((folder / "index.json").read_text()) | changes
+    (folder / "index.json").write_text(json.dumps({name: value for name, value in index.items() if value is not None}))
+
+
+def test_damaged_caches_are_built_again(place: Place, snapshot: Snapshot) -> None:
+    write(place.folder / "in", {f"{n}.txt": f"book {n} ".ljust(99, ".") for n in range(4)})
+    lines = []
+    for name, damage in DAMAGES.items():
+        place.loaded("text:in")
+        (folder,) = (path for path in place.cache.iterdir() if not path.name.startswith("."))
+        damage(folder)
+        first = place.loaded("text:in")
+        lines.append(f"{name}:\n{first[: first.index('{')]}  {place.loaded('text:in')[:9]}")
+        shutil.rmtree(place.cache)
+    place.cache.write_text("")
+    lines.append(f"the cache is a file:\n{place.loaded('text:in')}")
+    snapshot("\n".join(lines) + "\n")
+
+
+# ---- tokenizers
+
+TEXTS = [
+    b"",
+    b" a ship",
+    TEXT[:60].encode(),
+    ODD.encode(),
+    b"\n\n\tx  y",
+    "a\u0301 \u2581b".encode(),
+    b"caf\xe9 \xff",
+    b"<|endoftext|> 12345",
+]
+
+
+def test_tokenizers(place: Place, snapshot: Snapshot) -> None:
+    parts = {}
+    for name, description, settings in CHECKPOINTS:
+        made = tokenizer(written(place.folder / name, description, **settings))
+        parts[name] = place.plain(properties(made))
+    for spec in ("bpe:256", "bpe:262", "bpe:400"):
+        blank = tokenizer(spec)
+        assert isinstance(blank, TrainedTokenizer)
+        learned = blank.trained(blank.train([b"the cat and the hat\n" * 3, b"the \xff\xfe bat", "é é é the".encode()]))
+        kept = json.loads(learned.content)
+        model = kept.pop("model")
+        numbers = [model["vocab"][token] for token in sorted(model["vocab"])]
+        pieces = [learned.decode([n]) for n in range(256, learned.end)]
+        own = {"untrained": blank.fingerprint, "shortage": learned.shortage, "merges": model.pop("merges")}
+        own |= {"pieces": pieces, "numbers": numbers[:9], "kept": kept, "type": model["type"]}
+        parts[spec] = f"{properties(learned)}\n{told(own)}"
+    parts["bytes"] = properties(Bytes())
+    parts["alphabet"] = "".join(sorted(byte_alphabet(), key=byte_alphabet().__getitem__))
+    snapshot(sections(parts))
+
+
+CHECKPOINTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("byte-level", byte_level(), {}),
+    ("byte-level, opened", byte_level(post_processor=TEMPLATE), {"bos_token": BEGIN}),
+    ("byte-level, never opened", byte_level(post_processor=TEMPLATE), {"add_bos_token": False}),
+    ("byte-level, opened by a setting", byte_level(), {"add_bos_token": True, "bos_token": {"content": BEGIN}}),
+    (
+        "byte-level, lead",
+        byte_level(
+            pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+        ),
+        {},
+    ),
+    ("qwen", qwen(), {}),
+    ("llama2", llama2(), {}),
+    ("metaspace", metaspace(), {}),
+    ("metaspace, always", metaspace("always"), {}),
+    ("metaspace, never", metaspace("never"), {}),
+    ("gemma", gemma(), {}),
+]
+
+
+def properties(made: Tokenizer) -> str:
+    """What a tokenizer says of itself and makes of texts: its first tokens, their number and their sum."""
+    said = {"vocab": made.vocab, "end": made.end, "opens": made.opens, "bytes of tokens": made.token_bytes.sum()}
+    lines = [told(said | {"tokens by bytes": np.bincount(made.token_bytes)}), HASH.sub("HASH", made.fingerprint)]
+    for content in TEXTS:
+        try:
+            tokens = made.encode(content)
+            whole = made.decode(tokens) == made.lead(content) + content
+            found = f"{told(tokens[:9])} {len(tokens)} {tokens.sum()} {'' if whole else 'LOST'}"
+        except DataError as error:
+            found = str(error)
+        lines.append(f"{content[:9]!r} {made.lead(content)!r}: {found}")
+    return "\n".join(lines)
+
+
+def test_tokenizers_that_are_refused(place: Place, snapshot: Snapshot) -> None:
+    lossy = {"lower": byte_level(normalizer={"type": "Lowercase"}), "two": two_in_front(), "pieces": word_piece()}
+    made = {name: written(place.folder / name, each) for name, each in lossy.items()}
+    made["no end"] = written(place.folder / "end", byte_level(), eos_token="nowhere")
+    made["no model"] = written(place.folder / "model", byte_level(model={"type": "None"}))
+    made["no files"] = f"hf:{place.folder}/cache"
+    (place.folder / "cache").mkdir()
+    (place.folder / "broken").mkdir()
+    (place.folder / "broken/tokenizer.json").write_text("{")
+    specs = [
+        "byte",
+        "bytes:1",
+        "bpe",
+        "bpe:",
+        "bpe:255",
+        "bpe:262145",
+        "bpe:4k",
+        "bpe:0300",
+        "hf",
+        "hf:no:such",
+        "hf:a/b/c",
+        "hf:/no/such",
+        "hf:~nobody-here/x",
+    ]
+    specs += ["Bpe:300", "bep:300", "no.such:Class", "hf:broken"]
+    lines = [f"{spec}: {place.heard(tokenizer, spec)}" for spec in specs]
+    lines += [
+        f"{name}: {place.heard(lambda spec=spec: tokenizer(spec).encode(b'A Ship'))}" for name, spec in made.items()
+    ]
+    ends = [{"eos_token_id": 7}, {"eos_token_id": [400, 8]}, {"eos_token_id": 400}]
+    for n, config in enumerate(ends):
+        folder = place.folder / f"config{n}"
+        written(folder, byte_level())
+        (folder / "tokenizer_config.json").unlink()
+        (folder / "special_tokens_map.json").write_text('{"bos_token": "<|begin|>"}')
+        (folder / "config.json").write_text(json.dumps(config))
+        lines.append(f"{config}: {place.heard(lambda folder=folder: tokenizer(f'hf:{folder}').end)}")
+    vocabularies = [
+        ["tokenizer.json"],
+        ["vocab.json"],
+        ["vocab.json", "merges.txt", "x"],
+        ["spiece.model"],
+        ["tokenizer_config.json"],
+        ["vocab.txt"],
+        [],
+    ]
+    lines += [told([each, holds_tokenizer(each)]) for each in vocabularies]
+    lines.append(told([token_text(each) for each in ("a", {"content": "b"}, {"content": 1}, None, 3, {})]))
+    snapshot("\n".join(lines) + "\n")
+
+
+def test_long_texts(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of at least 40 characters are cut where the tokens of the whole are those of the pieces."""
+    monkeypatch.setattr(longtexts, "PIECE", 40)
+    monkeypatch.setattr(longtexts, "BATCH", 2)
+    backends = {"bytes": json.dumps(byte_level()), "pieces": json.dumps(metaspace("never"))}
+    from tokenizers import Tokenizer as Backend
+
+    lines = []
+    for name, description in backends.items():
+        backend = Backend.from_str(description)
+        for text in (TEXT[:300], "x" * 130, "ab\n" * 50, "a  b" * 40, "\u3000" * 100 + " a b", TEXT[:81], TEXT[:80]):
+            pieces = list(longtexts.pieces(backend, text))
+            whole = backend.encode(text, add_special_tokens=False).ids
+            same = longtexts.encoded(backend, text).tolist() == whole
+            lines.append(
+                f"{name} {text[:9]!r} {len(text)}: {[len(each) for each in pieces]} {pieces[-1][-9:]!r} {same}"
+            )
+    snapshot("\n".join(lines) + "\n")
+
+
+# ---- texts of known limit
+
+PROCESSES = [
+    "bigram",
+    "bigram(symbols=3, alpha=2)",
+    "recall",
+    "recall(values=2,cues=3)",
+    " recall ( ) ",
+    "bigram(alpha=.50)",
+]
+PROCESSES += [
+    "bigrams",
+    "bigram(",
+    "bigram(3)",
+    "bigram(size=3)",
+    "bigram(alpha=1, alpha=2)",
+    "bigram(symbols=2.5)",
+    "bigram(alpha=x)",
+]
+PROCESSES += [
+    "bigram(alpha=nan)",
+    "bigram(alpha=1e19)",
+    "bigram(symbols=1)",
+    "bigram(alpha=0.0001)",
+    "recall(cues=1)",
+    "recall(values=1)",
+]
+PROCESSES += ["recall(cues=16, values=16)", "bigram(symbols=16)", "bigram(alpha=)", ""]
+
+
+def test_known_limits(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "PAIRS", 40)
+    monkeypatch.setattr(pairs, "CHUNK_TOKENS", 50)
+    monkeypatch.setattr(bayes, "TRAINING_DOCUMENTS", 3)
+    monkeypatch.setattr(bayes, "HELD_OUT_DOCUMENTS", 2)
+    parts = {
+        "specs": "\n".join(f"{text}: {outcome(lambda text=text: parse(text)[0])}" for text in PROCESSES),
+        "sources": told({name: [SOURCES.get(name).summary, SOURCES.get(name).options()] for name in SOURCES.names()}),
+        "draws": told([Draw("a", 0).below(10, 12), Draw("a", 1).below(10, 12), Draw("b", 0).units(4)]),
+    }
+    for text in ("bigram(symbols=3, alpha=0.5)", "recall(cues=3, values=2)", "bigram", "recall"):
+        process = parse(text)[1]
+        documents = [process.document(Draw(text, n)) for n in range(3)]
+        tokens = np.array(
+            [
+                [256, *documents[0][:15]],
+                [*documents[0][3:9], 256, *documents[1][:9]],
+                [*documents[2][:14], 33 + 200, 7],
+                [*documents[1][1:17]],
+            ]
+        )
+        parts[text] = "\n".join(
+            [*map(repr, documents), told(process.optimum(tokens)), told(process.optimum(tokens[:0]).shape)]
+        )
+    parts["corpus"] = place.loaded("bayes:bigram(symbols=3)")
+    found = optimum_of("bayes:recall(cues=3, values=2)")
+    assert found is not None
+    parts["optimum"] = told(found(np.array([[33, 36, 33, 36, 34, 39]])))
+    snapshot(sections(parts), rounded=True)
+
+
+# ---- images
+
+
+def noise(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (rows, columns), dtype=np.uint8)
+
+
+def write_pictures(folder: Path) -> Path:
+    """Images in several formats, and files that are none."""
+    folder.mkdir()
+    for n in range(4):
+        Image.fromarray(noise(6 + n, 8, n)).save(folder / f"grey{n}.png")
+    Image.fromarray(noise(6, 8, 0)).save(folder / "same.bmp")
+    Image.fromarray(np.stack([noise(6, 6, n) for n in (5, 6, 7)], axis=2)).save(folder / "colour.png")
+    Image.fromarray(noise(6, 6, 8).astype(np.uint16) * 100 + 50).save(folder / "deep.png")
+    Image.fromarray(noise(6, 6, 9).astype(np.float32) / 7 - 3).save(folder / "float.tiff")
+    Image.fromarray(np.full((6, 6), np.nan, np.float32)).save(folder / "nan.tiff")
+    Image.fromarray(noise(6, 6, 10) > 128).save(folder / "black.png")
+    Image.fromarray(noise(1, 5, 11)).save(folder / "strip.png")
+    (folder / "cut.png").write_bytes((folder / "grey3.png").read_bytes()[:60])
+    (folder / "notes.txt").write_text("no image")
+    (folder / "empty.gif").write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize("options", ["", "?levels=4", "?patch=2&levels=3"])
+def test_images(options: str, place: Place, snapshot: Snapshot) -> None:
+    folder = write_pictures(place.folder / "pictures")
+    made: list[Any] = []
+
+    def load() -> dict[str, Any]:
+        made.append(load_images(f"images:{folder}{options}"))
+        found: dict[str, Any] = made[0].describe()
+        return found
+
+    parts = {"says": place.heard(load)}
+    (corpus,) = made
+    parts["greys"] = told([corpus.greys, corpus.start, corpus.vocab, corpus.spec.removeprefix(f"images:{folder}")])
+    for name, split in (("train", corpus.train), ("valid", corpus.valid)):
+        parts[name] = "\n".join(told(image) for image in split.images)
+        parts[f"sizes of {name}"] = told([split.shapes, split.cells, split.largest, split.fits(3, 4)])
+    for shape in ((2, 3), (2, 2), (1, 3)):
+        parts[f"batch of {shape}"] = told(
+            [
+                image_batch(corpus.train, shape=shape, size=6, seed=seed, step=step)
+                for seed, step in ((0, 0), (0, 1), (2, 1))
+            ]
+        )
+    snapshot(sections(parts))
+
+
+def test_images_that_are_refused(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(place.folder / "all")
+    write(
+        place.folder, {"texts/a.txt": "a", "texts/b.txt": "b", "texts/c.md": "c", "texts/d": "d", "single/x.txt": "x"}
+    )
+    (place.folder / "one").mkdir()
+    Image.fromarray(noise(4, 4, 0)).save(place.folder / "one/a.png")
+    specs = [
+        "images:texts",
+        "images:single",
+        "images:one",
+        "images:one/a.png?patch=5",
+        "images:all/*.txt",
+        "images:none",
+        "images:all?patch=9",
+    ]
+    specs += [
+        "images?patch=700",
+        "images?patch=0",
+        "images?levels=257",
+        "images?levels=1&patch=3",
+        "images?level=4",
+        "images?patch",
+        "images?",
+        "image",
+    ]
+    specs += [
+        "images:",
+        "images:a?patch=1&levels=32",
+        "images?levels=3&patch=2&levels=4",
+        "images?patch=1025",
+        "images?patch=2.5",
+        "images:a\nb",
+    ]
+    lines = [f"{spec!r}: {place.heard(lambda spec=spec: load_images(spec).describe())}" for spec in specs]
+    lines += [
+        f"{spec}: {outcome(ImageSpec.parse, spec)}"
+        for spec in ("images", "images?patch=4", "images:a/b?levels=9&patch=2", "images?patch=1&levels=32")
+    ]
+    monkeypatch.setattr("matplotlib.get_data_path", lambda: "/nowhere")
+    lines += [builtin.available(), outcome(load_images, "images")]
+    snapshot("\n".join(lines) + "\n")
+
+
+def test_cells(snapshot: Snapshot) -> None:
+    pictures = [noise(3, 4, n) // (10 * n + 1) for n in range(3)]
+    rows = []
+    for levels in (2, 3, 5, 16):
+        bounds = thresholds(pictures, levels)
+        rows.append(
+            {
+                "levels": levels,
+                "bounds": bounds,
+                "greys": greys(pictures, bounds),
+                "first": quantised(pictures[0], bounds),
+            }
+        )
+    values = [
+        np.array([[-5, 0, 5, 4]]),
+        np.array([[0, 65535, 300]], np.uint16),
+        np.array([[2.5, 2.5]]),
+        np.array([[1.25, -0.5, 0.1]]),
+    ]
+    split = ImageSplit((noise(3, 9, 0), noise(5, 4, 1), noise(4, 4, 2)))
+    parts = {
+        "levels": table(rows),
+        "stretched": "\n".join(told(stretched(each)) for each in values),
+        "patches": "\n".join(told([size, patches(noise(5, 7, 3), size)]) for size in (1, 2, 3, 6)),
+        "blocks": told(
+            [
+                [block.shape for block in blocks(np.zeros(shape, np.uint8))]
+                for shape in ((96, 96), (175, 176), (80, 79), (300, 272), (79, 200))
+            ]
+        ),
+        "symmetries": "\n".join(told(transformed(np.arange(6, dtype=np.uint8).reshape(2, 3), s)) for s in range(8)),
+        "largest": told([split.largest, split.fits(4, 4), split.cells]),
+    }
+    snapshot(sections(parts))
+
+
+# ---- the hub
+
+HUB_SPECS = [
+    "wikitext",
+    "pg19?bytes=50M",
+    "wikitext:wikitext-2-raw-v1",
+    "org/set@train",
+    "org/set:one@train,test#content",
+    "org/set?bytes=3K",
+    "a#b c",
+    "a?bytes=7",
+    "x@a,b?bytes=2G",
+]
+HUB_SPECS += [
+    "org/set@a,b,c",
+    "org/set?bytes=0",
+    "org/set?bytes=1T",
+    "org/set?bytes=-1",
+    ":x",
+    "org/set:",
+    "org/set@",
+    "org/set#",
+    "",
+    "a@,b",
+    "a?rows=3",
+]
+MODELS = ["org/name", "org/name@main", "org/name@refs/pr/1", "name", "a/b/c", "a@b@c", "a b", "", "a/b@", "é/x"]
+ROWS: dict[str, list[str | None]] = {
+    "train": ["first\n", "both\n", "", None, "third\n", *(c * 30 for c in "ABCDEFG")],
+    "validation": ["held\n", "both\n", *(c * 10 for c in "kl")],
+    "test": ["tested\n" * 3],
+}
+CASES = [
+    "org/set",
+    "org/set@train",
+    "org/set@test,train",
+    "org/set@trian",
+    "org/set@train,tests",
+    "org/set#body",
+    "org/set#texts",
+    "org/set#n",
+    "org/set?bytes=200",
+]
+CASES += [
+    "org/many",
+    "org/many:two",
+    "org/many:three",
+    "org/default",
+    "Salesforce/wikitext",
+    "org/unknown",
+    "bad//name",
+    "org/gone?bytes=9",
+    "org/limited",
+    "org/broken",
+    "hides/this",
+]
+
+
+class Failed(Exception):
+    """An error of `datasets`."""
+
+
+class Answered(OSError):
+    """An error with the answer of a server."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}\nmore of it")
+        self.response = SimpleNamespace(status_code=status)
+
+
+class Builder:
+    """The builder of a data set."""
+
+    def __init__(self, repo: str, asked: list[Any]) -> None:
+        self.repo, self.asked = repo, asked
+
+    def download_and_prepare(self, **options: Any) -> None:
+        self.asked.append(["download", options])
+        if self.repo == "org/broken" and not options:
+            raise Failed("damaged")
+
+    def as_dataset(self) -> dict[str, Any]:
+        self.asked.append("table")
+        if self.repo == "Salesforce/wikitext":
+            return {"train": ({"text": row.decode()} for row in WIKI * 3)}
+        return {name: self._rows(name) for name in ROWS}
+
+    def as_streaming_dataset(self) -> dict[str, Any]:
+        self.asked.append("stream")
+        if self.repo == "org/gone":
+            raise Answered(503)
+        return {name: self._rows(name) for name in ROWS}
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        return ({"text": row, "body": f"{n} body", "n": n} for n, row in enumerate(ROWS[name]))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was asked of a stand-in for `datasets` and of the hub's client, neither of which needs a network then."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    found: list[Any] = []
+    module: Any = ModuleType("datasets")
+    module.__spec__ = ModuleSpec("datasets", None)
+    module.exceptions = ModuleType("datasets.exceptions")
+    module.exceptions.DatasetsError = module.exceptions.DatasetGenerationError = Failed
+    module.config = SimpleNamespace(HF_HUB_OFFLINE=False)
+    module.logging = SimpleNamespace(set_verbosity_error=lambda: None)
+    module.disable_progress_bars = lambda: None
+    names = {
+        "org/many": ["one", "two"],
+        "org/default": ["default", "other"],
+        "Salesforce/wikitext": ["wikitext-103-raw-v1"],
+    }
+
+    def configurations(repo: str, revision: str | None) -> list[str]:
+        found.append(["configurations", repo, revision])
+        return names.get(repo, ["default"])
+
+    def builder(repo: str, config: str | None, revision: str | None) -> Builder:
+        found.append(["builder", repo, config, revision])
+        return Builder(repo, found)
+
+    class Api:
+        def model_info(self, repo: str, revision: str | None) -> Any:
+            found.append(["model", repo, revision])
+            answer: Any = SimpleNamespace(status_code=404, headers={}, request=None)
+            if revision == "later":
+                raise errors.RevisionNotFoundError("no such", response=answer)
+            if repo == "org/shut":
+                raise errors.GatedRepoError("gated", response=answer)
+            if repo in ("org/denied", "org/faulty"):
+                raise Answered(403 if repo == "org/denied" else 599)
+            names = ["config.json", "notes.txt", "part/weights.bin"]
+            return SimpleNamespace(
+                sha=self.dataset_info(repo).sha, siblings=[SimpleNamespace(rfilename=n) for n in names]
+            )
+
+        def list_models(self, search: str, limit: int) -> Any:
+            found.append(["search models", search, limit])
+            return [SimpleNamespace(id="org/unknowns"), SimpleNamespace(id="other/model")]
+
+        def dataset_info(self, repo: str) -> Any:
+            found.append(["info", repo])
+            if repo == "org/unknown":
+                answer: Any = SimpleNamespace(status_code=404, headers={}, request=None)
+                raise errors.RepositoryNotFoundError("no such", response=answer)
+            if repo == "org/limited":
+                raise Answered(429)
+            if repo == "bad//name":
+                raise errors.HFValidationError("not a name")
+            return SimpleNamespace(sha=REVISION)
+
+        def list_datasets(self, search: str, limit: int) -> Any:
+            found.append(["search", search, limit])
+            return [SimpleNamespace(id="org/unknowns"), SimpleNamespace(id="other/set")]
+
+    module.get_dataset_config_names, module.load_dataset_builder = configurations, builder
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setitem(sys.modules, "datasets.exceptions", module.exceptions)
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr("poscli.data.hubclient.limit_waiting", lambda: found.append("limited"))
+    return found
+
+
+def test_corpora_of_the_hub(place: Place, snapshot: Snapshot, asked: list[Any]) -> None:
+    (place.folder / "hides/this").mkdir(parents=True)
+    parts = {}
+    for case in CASES:
+        said = place.loaded(f"hf:{case}")
+        parts[case] = f"{said}\n{told(asked)}"
+        asked.clear()
+    sys.modules["datasets"].config.HF_HUB_OFFLINE = True
+    for case in ("org/set?bytes=30", "org/gone?bytes=9"):
+        shutil.rmtree(place.cache)
+        parts[f"offline {case}"] = f"{place.loaded(f'hf:{case}')}\n{told(asked)}"
+        asked.clear()
+    parts["specs"] = "\n".join(
+        f"{text!r}: {outcome(lambda text=text: repr(HubSpec.parse(text)))}" for text in HUB_SPECS
+    )
+    parts["written"] = "\n".join(f"{text!r}: {outcome(HubSpec.parse, text)}" for text in HUB_SPECS[:9])
+    parts["models"] = "\n".join(f"{text!r}: {outcome(HubModel.parse, text)}" for text in MODELS)
+    snapshot(HASH.sub("HASH", sections(parts)))
+
+
+FETCHED = [
+    "org/one",
+    "org/one@main",
+    "org/one@later",
+    "org/shut",
+    "org/unknown",
+    "bad//name",
+    "org/limited",
+    "org/moved",
+]
+FETCHED += ["org/half", "org/full", "org/denied@main", "org/faulty"]
+
+
+def test_models_of_the_hub(place: Place, snapshot: Snapshot, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repositories of which two files are fetched, at first from the hub and then offline."""
+
+    def download(repo: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        asked.append(["download", repo, revision, allow_patterns, local_files_only])
+        if repo == "org/full":
+            raise OSError("no space left\non the disk")
+        name = "0" * 40 if repo == "org/moved" else REVISION
+        return str(write(place.folder / "hub" / name, {"config.json": "{}"} | ({} if repo == "org/half" else SECOND)))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    lines = []
+    for offline in (False, True):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+        for text in FETCHED:
+            shutil.rmtree(place.folder / "hub", ignore_errors=True)
+            found = place.heard(fetched, text)
+            lines.append(f"{text}{' offline' * offline}: {found}\n  {told(asked)}")
+            asked.clear()
+        (place.folder / "hub").mkdir(exist_ok=True)
+    tokenizers = [f"hf:{name}: {place.heard(tokenizer, f'hf:{name}')}" for name in ("org/none", "org/limited")]
+    snapshot(HASH.sub("HASH", "\n".join([*lines, *tokenizers])) + "\n")
+
+
+SECOND: dict[str, str | bytes] = {"part/weights.bin": "1"}
+
+
+def fetched(text: str) -> list[Any]:
+    """What a repository says of itself, and the files that are there after two of them were asked for."""
+    found = open_repository(HubModel.parse(text))
+    folder = found.fetch(["part/weights.bin", "config.json"])
+    there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return [str(found.name), found.asked, sorted(found.files), found.cached, folder, there]
