@@ -914,7 +914,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
                 raise errors.RepositoryNotFoundError("no such", response=answer)
             if repo == "org/limited":
                 raise Answered(429)
-            if repo == "bad//name":
+            if repo in ("bad//name", "bad--name"):
                 raise errors.HFValidationError("not a name")
             return SimpleNamespace(sha=REVISION)
 
@@ -933,9 +933,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_corpora_of_the_hub(place: Place, snapshot: Snapshot, asked: list[Any]) -> None:
     (place.folder / "hides/this").mkdir(parents=True)
     parts = {}
+    shown: dict[str, str] = {}
     for case in CASES:
-        said = place.loaded(f"hf:{case}")
-        parts[case] = f"{said}\n{told(asked)}"
+        said, brace, rest = place.loaded(f"hf:{case}").partition("{")
+        first, _, documents = rest.partition("\n")
+        before = shown.setdefault(documents, case)
+        parts[case] = f"{said}{brace}{first}\n{documents if before == case else f'as in {before}'}\n{told(asked)}"
         asked.clear()
     sys.modules["datasets"].config.HF_HUB_OFFLINE = True
     for case in ("org/set?bytes=30", "org/gone?bytes=9"):
@@ -950,17 +953,9 @@ def test_corpora_of_the_hub(place: Place, snapshot: Snapshot, asked: list[Any]) 
     snapshot(HASH.sub("HASH", sections(parts)))
 
 
-FETCHED = [
-    "org/one",
-    "org/one@main",
-    "org/one@later",
-    "org/shut",
-    "org/unknown",
-    "bad//name",
-    "org/limited",
-    "org/moved",
-]
-FETCHED += ["org/half", "org/full", "org/denied@main", "org/faulty"]
+KEPT = ["org/one", "org/one@main", "org/half", "org/full"]
+FETCHED = [*KEPT, "org/one@later", "org/shut", "org/unknown", "bad--name", "org/limited", "org/moved"]
+FETCHED += ["org/denied@main", "org/faulty"]
 
 
 def test_models_of_the_hub(place: Place, snapshot: Snapshot, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -971,13 +966,14 @@ def test_models_of_the_hub(place: Place, snapshot: Snapshot, asked: list[Any], m
         if repo == "org/full":
             raise OSError("no space left\non the disk")
         name = "0" * 40 if repo == "org/moved" else REVISION
-        return str(write(place.folder / "hub" / name, {"config.json": "{}"} | ({} if repo == "org/half" else SECOND)))
+        files: dict[str, str | bytes] = {"config.json": "{}"}
+        return str(write(place.folder / "hub" / name, files if repo == "org/half" else files | SECOND))
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     lines = []
     for offline in (False, True):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
-        for text in FETCHED:
+        for text in KEPT if offline else FETCHED:
             shutil.rmtree(place.folder / "hub", ignore_errors=True)
             found = place.heard(fetched, text)
             lines.append(f"{text}{' offline' * offline}: {found}\n  {told(asked)}")
