@@ -28,13 +28,18 @@ def answer(advice: Advice) -> list[str]:
 def notes(advice: Advice) -> list[str]:
     """What the numbers are, and over what their intervals are."""
     last = f"last {advice.train_length} tokens"
-    over = "documents only: this one training of the model" if advice.seeds < FEWEST_SEEDS else "seeds and documents"
+    over = f"{advice.documents} documents"
+    over = (
+        f"{over} only: this one training of the model"
+        if advice.seeds < FEWEST_SEEDS
+        else f"{advice.seeds} seeds and {over}"
+    )
     lines = [
         f"gain: {advice.bits} by which the loss on inputs of {advice.target} tokens is below that of the model as it "
         f"is reading the {last}, on the same tokens",
         f"cost: {advice.bits} by which the loss on inputs of {advice.train_length} tokens is above that of the model "
         "as it is",
-        f"95 % intervals are over {advice.documents} {over}",
+        f"95 % intervals are over {over}",
     ]
     seen = {each.verdict for each in advice.candidates}
     return lines + [f"{word}: {meaning}" for word, meaning in meanings(advice.bits).items() if word in seen]
