@@ -28,12 +28,9 @@ def answer(advice: Advice) -> list[str]:
 def notes(advice: Advice) -> list[str]:
     """What the numbers are, and over what their intervals are."""
     last = f"last {advice.train_length} tokens"
-    over = f"{advice.documents} documents"
-    over = (
-        f"{over} only: this one training of the model"
-        if advice.seeds < FEWEST_SEEDS
-        else f"{advice.seeds} seeds and {over}"
-    )
+    documents = f"{advice.documents} documents"
+    few = advice.seeds < FEWEST_SEEDS
+    over = f"{documents} only: this one training of the model" if few else f"{advice.seeds} seeds and {documents}"
     lines = [
         f"gain: {advice.bits} by which the loss on inputs of {advice.target} tokens is below that of the model as it "
         f"is reading the {last}, on the same tokens",

@@ -1,0 +1,322 @@
+"""What reports take from the folders of runs, and the small functions that write their words and files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_results import BEHAVIOUR, results
+from plain_texts import parts, refused, table
+
+from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recalibration, Recipe, RunConfig
+from poscli.drawing.style import styles_for
+from poscli.report import catalogue, local, told, verdicts
+from poscli.report.budget import budget_note, passed, tokens_until
+from poscli.report.collect import collect, refuse_damaged, trained_tokens
+from poscli.report.explain import explanations
+from poscli.report.folder import UNFINISHED, write_folder
+from poscli.report.formats import known_formats
+from poscli.report.named_once import the_model
+from poscli.report.page.described import describe, in_order, looks, spec_of
+from poscli.report.summary import summarize
+from poscli.report.trained import (
+    Trained,
+    configurations,
+    reproduce,
+    timed_together,
+    timing_note,
+    trained_runs,
+    training_seconds,
+)
+from poscli.runs.results import Tables, write_evaluation, write_training_log
+from poscli.runs.run import Run, create, evaluated_as
+from poscli.runs.schema import TRAIN_COLUMNS
+
+Say = Callable[..., None]
+PRINT = "3f2a9c41d0e7"
+
+
+def curve(start: float, end: float, wobble: float = 0.0, rows: int = 40) -> tuple[tuple[int, float], ...]:
+    """A training log whose loss falls from `start` to `end`, linearly in the logarithm of the tokens."""
+    tokens = [1000 * (n + 1) for n in range(rows)]
+    falls = [start + (end - start) * np.log(t / 1000) / np.log(rows) for t in tokens]
+    return tuple((t, float(loss + wobble * (-1) ** n)) for n, (t, loss) in enumerate(zip(tokens, falls, strict=True)))
+
+
+CURVES = {
+    "falls": curve(5.0, 3.6),
+    "falls, with noise": curve(5.0, 3.6, 0.05),
+    "nearly there": curve(5.0, 3.31),
+    "too slow": curve(5.0, 4.8),
+    "does not fall": curve(4.0, 4.0, 0.05),
+    "rises": curve(4.0, 4.5),
+    "is there": curve(5.0, 2.0),
+    "four rows": curve(5.0, 3.5, rows=4),
+    "one row": ((1000, 3.0),),
+    "none": (),
+}
+
+
+def test_how_much_longer_a_training_would_have_to_be(snapshot: Say) -> None:
+    """Of encodings that only guess (alibi, rope and t5), beside others whose training loss did fall."""
+    rows, _ = results(lengths=(256, 512))
+    guessing = rows["encoding"].isin(["alibi", "rope", "t5(buckets=32)"])
+    rows = rows.assign(guess_gain_low=rows["guess_gain_low"].mask(guessing, -0.1))
+    runs = rows.drop_duplicates("encoding").set_index("encoding")["run_id"]
+
+    def note(**curves: str) -> str:
+        known = {runs[name]: Trained(RunConfig(encoding=name), {}, curve=CURVES[each]) for name, each in curves.items()}
+        return " ".join(budget_note(rows, summarize(rows), known)) or "nothing"
+
+    said = {
+        "each curve": table(
+            [name, passed(each, 3.3) if each else "-", tokens_until(each, 3.3) if each else "-"]
+            for name, each in CURVES.items()
+        ),
+        "notes": "\n".join(
+            [
+                note(),
+                note(alibi="none", rope="none"),
+                note(alibi="falls"),
+                note(alibi="falls", rope="nearly there", learned="is there", none="is there"),
+                note(alibi="falls", rope="too slow", sinusoidal="falls"),
+                note(alibi="does not fall", rope="rises", **{"t5(buckets=32)": "four rows"}, learned="is there"),
+                note(alibi="is there"),
+                note(learned="is there"),
+            ]
+        ),
+        "by another guess": table([guess, passed(CURVES["is there"], guess)] for guess in (5.0, 4.0, 2.5, 2.0)),
+    }
+    snapshot(parts(said), rounded=True)
+
+
+SETTINGS = {
+    "max_len": 4096, "tokens": 2048, "stride": 64, "ngram": 5, "ratios": [1.0, 2.5], "baselines": ["window", "sink(4)"],
+    "protocols": ["fixed"],
+}  # fmt: skip
+OTHER = RunConfig(
+    encoding="rope|none", task="copy", corpus="text:my books", tokenizer="bpe:300", seed=4, length=128, batch=3,
+    accumulate=3, tokens=7000, precision="bfloat16", model=PRESETS["small"].model_copy(update={"memory": 32}),
+    recipe=Recipe(matrix_lr=0.02, clip=0.5),
+)  # fmt: skip
+ODD = RunConfig(encoding="none", model=ModelConfig(layers=1, width=96, heads=1, mlp=100, memory=8))
+CHECKPOINT = CheckpointConfig(name="llama", source="hf:org/llama@main", digest="d", parameters=7)
+
+
+def test_what_training_took_and_the_commands_that_repeat_it(snapshot: Say) -> None:
+    """Configurations, commands, times side by side, and logs; all of invented runs."""
+    as_yarn = RunConfig(encoding="yarn(factor=4.0)", seed=2)
+    several = [Trained(RunConfig(encoding="rope", seed=seed), {"max_len": 1024}) for seed in (7, 0, 3)]
+    commands = {
+        "several seeds": reproduce(several),
+        "one seed": reproduce([Trained(OTHER, SETTINGS)]),
+        "an odd shape": reproduce([Trained(ODD, {})]),
+        "under another encoding": reproduce([Trained(as_yarn, {"max_len": 1024}, trained_as="rope")]),
+        "recalibrated": reproduce([Trained(as_yarn, {}, "rope", Recalibration(tokens=9000, length=2048))]),
+        "a checkpoint": reproduce([Trained(RunConfig(encoding="rope", checkpoint=CHECKPOINT), SETTINGS)]),
+        "nothing": reproduce([]),
+    }
+    spans: dict[str, tuple[str, tuple[float, float] | None]] = {
+        "a": ("one", (0.0, 10.0)), "b": ("one", (9.0, 20.0)), "c": ("one", (15.0, 30.0)), "d": ("other", (0.0, 30.0)),
+        "e": ("one", None), "f": ("one", (28.0, 40.0)), "g": ("one", (40.0, 41.0)),
+    }  # fmt: skip
+    known = {name: Trained(ODD, {}, training=name, machine=m, span=span) for name, (m, span) in spans.items()}
+    known["c.as.none"] = known["c"]  # another evaluation of the same training
+    times = [["run", "beside another, of"], *([name, timed_together([name], known)] for name in [*known, "unknown"])]
+    logs = {
+        "one row": [(10, 4.0)], "two rows": [(10, 9.0), (30, 11.0)], "a clock that stood still": [(1, 2.0), (9, 2.0)],
+        "steps that stood still": [(5, 1.0), (5, 3.0)], "many": [(1, 5.0), (2, 6.0), (101, 15.0)],
+    }  # fmt: skip
+    said = {
+        "configurations": table(configurations([Trained(each, {}) for each in (OTHER, ODD, several[0].config)])),
+        "of checkpoints": str(configurations([Trained(RunConfig(encoding="rope", checkpoint=CHECKPOINT), {})])),
+        "commands": table(commands.items()),
+        "times": table(times),
+        "notes": "\n".join([timing_note(known, known), timing_note(["a", "d"], known), timing_note(["b", "g"], known)]),
+        "seconds": table([k, training_seconds(pd.DataFrame(v, columns=["step", "seconds"]))] for k, v in logs.items()),
+    }
+    snapshot(parts(said))
+
+
+def written_run(runs: Path, encoding: str, seed: int = 0, *, tokens: int = 9000, state: str = "complete") -> Run:
+    """A run on disk with a training log, not evaluated yet."""
+    config = RunConfig(encoding=encoding, seed=seed, length=256)
+    env = {"corpus": {"fingerprint": PRINT}, "schema": SCHEMA, "machine": "bench"}
+    run = create(runs / config.run_id(PRINT), config, env)
+    with run.locked():
+        logs = [dict.fromkeys(TRAIN_COLUMNS, 1) | {"tokens": tokens // 2, "nll": 3.0, "step": 5, "seconds": 2}]
+        logs += [dict.fromkeys(TRAIN_COLUMNS, 1) | {"tokens": tokens, "nll": 2.0, "step": 10, "seconds": 4}]
+        write_training_log(run, logs)
+        run.set_status(state, 10)
+    return run
+
+
+def evaluate(run: Run, label: str = "") -> None:
+    """Write an invented evaluation to a run, or to the evaluation of it under another encoding."""
+    rows, positions = results({label or run.config.encoding: BEHAVIOUR["rope"]}, train_length=256, lengths=(256, 512))
+    rows, positions = (
+        each.assign(run_id=run.id, seed=run.config.seed, fingerprint=PRINT) for each in (rows, positions)
+    )
+    with run.locked():
+        write_evaluation(run, Tables(rows, positions), {"max_len": 512})
+
+
+def test_what_is_read_from_a_folder_of_runs(
+    tmp_path: Path, snapshot: Say, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sound runs beside runs that are waiting, damaged, stopped, and evaluated under other encodings."""
+    monkeypatch.chdir(tmp_path)
+    runs = Path("runs")
+    said = {"no folder": refused(lambda: collect(runs))}
+    alibi, rope = written_run(runs, "alibi"), written_run(runs, "rope", 1, tokens=5000)
+    said["no evaluation"] = refused(lambda: collect(runs))
+    broken = written_run(runs, "sinusoidal")
+    evaluate(broken)
+    (broken.folder / "eval.csv").write_text("nothing")
+    said["a damaged one only"] = refused(lambda: collect(runs))
+    evaluate(alibi)
+    evaluate(written_run(runs, "none", state="interrupted"))
+    part = evaluated_as(rope, "yarn(factor=4.0)")
+    part.folder.mkdir(parents=True)
+    evaluate(part, "rope as yarn(factor=4.0)")
+    spoiled = evaluated_as(alibi, "none")
+    spoiled.folder.mkdir(parents=True)
+    evaluate(spoiled, "alibi as none")
+    (spoiled.folder / "eval.json").write_text("{")
+    lost = written_run(runs, "learned")
+    evaluate(lost)
+    (lost.folder / "train.csv").unlink()
+    capsys.readouterr()
+    found = collect(runs, {"accuracy": ("float64", "share of right answers")})
+    said["notes"] = capsys.readouterr().err
+    kept = found.rows.drop_duplicates("run_id")
+    said["runs"] = table(kept[["run_id", "encoding", "seed"]].itertuples(index=False))
+    said["tables"] = table([name, len(each)] for name, each in {"": found.positions, **found.details}.items())
+    said["left out"] = table(found.left_out.items())
+    said["tokens"] = table(sorted(trained_tokens(runs).items()))
+    said["trained"] = table(
+        [name, each.training, each.trained_as, each.machine, each.tokens, each.seconds, each.span is None, each.curve]
+        for name, each in sorted(trained_runs(runs).items())
+    )
+    names = ["alibi", "sinusoidal", broken.id, broken.id[:13], lost.id, "nobody", alibi.id]
+    said["refused"] = table([name, refused(lambda name=name: refuse_damaged(found, name))] for name in names)
+    snapshot(parts(said))
+
+
+def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small functions on a grid of cases each."""
+    monkeypatch.chdir("/usr/share")
+    monkeypatch.setenv("HOME", "/home/me")
+    ends = (-0.5, -0.35, -0.3, -0.02, -0.01, -0.004, 0.0, 0.003, 0.005, 0.02)
+    gains = [(low, (low + high) / 2, high) for n, low in enumerate(ends) for high in ends[n::2]]
+    paths = [
+        "text:/usr/share/books", "text:/home/me/books/a b", "/usr/share/x.py:Mine and /usr/lib/y.py:Other", "rope",
+        "hf:org/name@main", "no /etc/passwd here", "https://a.b/c", "/usr/lib/my.py:E(a=1)+rope", "text:~/x", "", "/",
+    ]  # fmt: skip
+    specs = ["rope", "alibi+rope", "rope|none", "learned(x=1)", "nothing", "rope+nothing", "fox+window(width=4)", ""]
+    labels = ["rope as yarn(factor=4.0) (recalibrated 200k)", "none (memory 64) [a1b2]", "rope [6f]", "a as b as c"]
+    families = {"alibi": "bias", "t5": "bias", "kerple-log": "bias", "rope": "rotary", "none": "none", "a": "other"}
+    models = [["rope", "rope as a"], ["rope", "rope as a", "a"], ["rope"], [], ["rope", "yarn"], ["m as a", "m as b"]]
+    said = {
+        "verdicts": table(
+            [
+                *gain,
+                *(verdicts.verdict(gain[1], gain[0], gain[2], seeds=n) for n in (3, 2)),
+                told.reads(gain[1], gain[0], gain[2], seeds=3),
+            ]
+            for gain in gains
+        ),
+        "without an interval": verdicts.verdict(0.1, float("nan"), 0.2)
+        + " "
+        + verdicts.verdict(0.1, 0.1, float("nan")),
+        "of tasks": table([a, b, verdicts.task_verdict(a, b)] for a in (0, 1, 2, 16) for b in (1, 2, 16)),
+        "guesses": table(
+            [n, g, verdicts.only_guesses(n, g, 3.0)] for n in (2.9, 3.0, 3.1) for g in (-0.1, 0.0, 0.1, float("nan"))
+        ),
+        "winners": table(
+            [word, verdicts.can_win(word), verdicts.is_failure(word)] for word in [*verdicts.MEANING, "oom"]
+        ),
+        "meanings": table(verdicts.meanings("bits per cell").items()),
+        "beyond": "\n".join(
+            told.beyond(n, items) for n, items in ((1, "documents"), (2, "episodes"), (3, "documents"))
+        ),
+        "times": table([v, told.seconds(v)] for v in (0.04, 9.94, 9.96, 119.4, 120, 599, 601, 7199, 7201, 90000)),
+        "means": table(told.student_of_logs(v) for v in ([5.0], [4.0, 9.0], [4.0, 6.0, 9.0], [3.0, 3.0, 3.0, 3.0])),
+        "brackets": "\n".join(
+            [told.bracket([1, 2, 3]), told.bracket([1, None, 3], items="episodes"), told.bracket([1, 2, None])]
+        ),
+        "paths": table([path, local.shown(path)] for path in paths),
+        "specs": table(
+            [spec, describe(spec).family, describe(spec).acts, [name for name, *_ in describe(spec).parts]]
+            for spec in specs
+        ),
+        "labels": table([label, spec_of(label)] for label in labels),
+        "looks": table(
+            [name, *vars(look).values()]
+            for name, look in looks(families, styles_for(["alibi", "rope"], ["t5", "kerple-log", "none", "a"])).items()
+        ),
+        "order": str(in_order(["rotary", "other", "none", "bias", "several"])),
+        "models": table([names, the_model(names)] for names in models),
+        "formats": "\n".join(
+            refused(lambda words=words: known_formats(words)) for words in (["PNG", "", " svg"], ["gif"], [])
+        ),
+    }
+    snapshot(parts(said), rounded=True)
+
+
+def test_what_corpora_protocols_and_baselines_are(snapshot: Say) -> None:
+    """Explained at the end of a report; an unknown name is said to be unknown."""
+    rows, _ = results({"rope": BEHAVIOUR["rope"]}, lengths=(512,))
+    more = rows.assign(corpus="images").replace(
+        {"protocol": {"fixed": "new*"}, "variant": {"window": "sink(4)+window"}}
+    )
+    unknown = rows.replace({"variant": {"window": "dream(3)"}, "protocol": {"fixed": "answer"}})
+    snapshot("\n".join(explanations(pd.concat([rows, more, unknown]))))
+
+
+def test_the_table_of_encodings(snapshot: Say) -> None:
+    """Every registered encoding with what its class says, but for the engine; and the table of README.md."""
+    columns = ("name", "family", "tier", "acts_on", "shared", "relative", "rescales", "parameters")
+    rows = [[*(row[name] for name in columns), catalogue.options_text(row)] for row in catalogue.describe_encodings()]
+    begin, end = catalogue.MARKS
+    readme = catalogue.with_table(f"before\n{begin}\nold\n{end}\nafter")
+    snapshot(parts({"encodings": table(rows), "README": readme}))
+
+
+def test_the_folder_of_a_report(tmp_path: Path, snapshot: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is written, kept and removed when reports follow each other in one folder."""
+    said: dict[str, str] = {}
+
+    def write(
+        step: str, *names: str, before: Callable[[Path], object] = lambda _: None, folder: str = "report"
+    ) -> None:
+        target = tmp_path / folder
+        before(target)
+        capsys.readouterr()
+        failed = refused(lambda: write_folder(target, {name: f"{step} {name}".encode() for name in names}))
+        listed = sorted(target.iterdir()) if target.exists() else []
+        files = [f"{path.name}: {path.read_text()}" for path in listed if path.name != "files.json"]
+        marks = json.loads((target / "files.json").read_text()) if (target / "files.json").exists() else "no list"
+        known = {name: len(each) for name, each in marks.items()} if isinstance(marks, dict) else marks
+        text = "\n".join([failed, *files, str(known), capsys.readouterr().err])
+        said[step] = text.replace(str(tmp_path), "FOLDER")
+
+    write("first", "report.md", "summary.csv", "gain.png", "place-x-L256.svg")
+    write("second", "report.md", "summary.csv")
+    write("third", "report.md", "gain.png", "recall.pdf")
+    write("changed", "report.md", before=lambda folder: (folder / "gain.png").write_text("mine"))
+    write("damaged", "report.md", before=lambda folder: (folder / "files.json").write_text("{"))
+    write(
+        "strange",
+        "report.md",
+        before=lambda folder: (folder / "files.json").write_text('{"../a": ["x"], "gain.png": 1}'),
+    )
+    (tmp_path / "other").mkdir()
+    write("of the user", "report.md", before=lambda folder: (folder / "report.md").write_text("mine"), folder="other")
+    said["unfinished"] = UNFINISHED
+    snapshot(re.sub(r"[0-9a-f]{64}", "SHA", parts(said)))
