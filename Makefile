@@ -79,7 +79,7 @@ gpu: $(DEV)
 	$(BIN)/pytest -s -m gpu tests/test_gpu.py
 
 browser: $(BROWSER)
-	$(BIN)/pytest -m browser tests/test_browser.py
+	$(BIN)/pytest -m browser tests/test_browser.py tests/test_snapshots_page.py
 
 anywhere: $(ANYWHERE)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/anywhere.py --seed $(SEED) $(ANYWHERE_FLAGS)
