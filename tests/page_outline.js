@@ -6,7 +6,8 @@
 const timers = [];
 window.setTimeout = (act, wait) => timers.push([act, wait]);
 window.clearTimeout = (number) => { if (timers[number - 1]) timers[number - 1] = null; };
-window.runTimers = () => timers.splice(0).filter(Boolean).map(([act, wait]) => { act(); return wait; });
+const DRIVER = 1e6; // milliseconds; longer ones are those of the driver
+window.runTimers = () => timers.splice(0).filter((timer) => timer !== null && timer[1] < DRIVER).map(([act, wait]) => { act(); return wait; });
 
 SVGGraphicsElement.prototype.getBBox = function getBBox() {
   const width = 6.4 * this.textContent.length;
@@ -123,7 +124,7 @@ window.copyWith = (granted, older, done) => {
   requestAnimationFrame(() => requestAnimationFrame(() => {
     const shown = [button.textContent, document.getElementById("said").textContent];
     const waits = runTimers();
-    done([...wrote, ...shown, waits.filter((wait) => wait < 1e6).join(" "), button.textContent, document.querySelectorAll("textarea").length].join(" | "));
+    done([...wrote, ...shown, waits.join(" "), button.textContent, document.querySelectorAll("textarea").length].join(" | "));
   }));
 };
 

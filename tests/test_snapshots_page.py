@@ -96,6 +96,13 @@ class Reader:
         )
         self.after(f"click {selector} {number}", script, selector, number)
 
+    def look(self, width: int, scheme: str = "light", height: int = 900) -> None:
+        """Change the window or the colours of the system, and wait until the page has been told."""
+        self.browser.look(width, scheme, height)
+        self.browser.driver.execute_async_script(
+            "const [done] = arguments; requestAnimationFrame(() => requestAnimationFrame(() => done()));"
+        )
+
     @property
     def text(self) -> str:
         """All that was seen. The browser must not have had anything to say."""
@@ -341,16 +348,16 @@ def test_looks_and_sizes(browser: Browser, page_of: Callable[[str], Path], snaps
     reader.after("theme", theme)
     reader.click("#theme")
     reader.after("theme", theme)
-    browser.look(1400, "dark")
+    reader.look(1400, "dark")
     reader.after("a dark system after a choice", theme)
     browser.open(page_of("language"))
     reader.after("a dark system", theme)
-    browser.look(1400, "light")
+    reader.look(1400)
     reader.after("a light system", theme)
-    browser.look(1400, "light", height=700)
+    reader.look(1400, height=700)
     reader.after("another height", "return runTimers()")
     for width in (861, 860, 400):
-        browser.look(width, "light")
+        reader.look(width)
         reader.after(f"{width} pixels, at once")
         reader.after(f"{width} pixels", "return runTimers()")
     reader.after("submitted", "document.getElementById('controls').requestSubmit(); return location.search")
