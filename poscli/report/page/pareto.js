@@ -51,7 +51,7 @@ function paretoChart() {
   const front = found.filter((point) => point.front).sort((a, b) => a.x.v - b.x.v);
   byId("pareto-caption").textContent =
     `${capital(quality().name)} at ${end} against ${cost.title}${rebased() ? `, relative to ${encodings()[state.base].name}` : ""}; better is ${quality().better} and to the left. ` +
-    (front.length ? `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.` : "No encoding is on the Pareto front, because each of them failed or is no better than a guess.") +
+    frontSentence(front, found) +
     (missing.length ? ` Not shown, because the cost or the ${quality().name} is not known: ${listed(missing, 4)}.` : "") +
     (cost.note ? ` ${cost.note}` : "");
   byId("pareto-choice").replaceChildren(...known.map((each, n) => choiceButton(each.title, n === known.indexOf(cost), () => {
@@ -60,6 +60,13 @@ function paretoChart() {
     byId("pareto-choice").children[n].focus();
   })));
   drawPareto(byId("pareto"), cost, found, front, end);
+}
+
+/** Which of the encodings that are shown are on the front; re-based, those that are on it may not be comparable. */
+function frontSentence(front, found) {
+  if (front.length) return `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.`;
+  if (found.some((point) => canWin(point.n))) return "None of those that can be compared is on the Pareto front.";
+  return "No encoding is on the Pareto front, because each of them failed or is no better than a guess.";
 }
 
 function choiceButton(text, chosen, act) {
