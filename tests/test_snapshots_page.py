@@ -406,4 +406,4 @@ def test_numbers_and_scales(browser: Browser, page_of: Callable[[str], Path], sn
     Reader(browser, page_of("language"))
     folder = ROOT / "poscli" / "report" / "page"
     scripts = "".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in ("core", "values", "lines"))
-    snapshot("\n".join(browser.run("return callAll(...arguments)", scripts, FUNCTIONS, NUMBERS)), rounded=True)
+    snapshot("\n".join(browser.run("return callAll(...arguments)", scripts, FUNCTIONS, NUMBERS)))
