@@ -22,7 +22,7 @@ from test_report import of_two_tokenizers
 from test_snapshots_report import outline
 
 from poscli.report import terminal
-from poscli.report.advice import advise
+from poscli.report.advice import Advice, advise
 from poscli.report.advice_text import answer, notes, show_advice
 from poscli.report.analyses import analyses
 from poscli.report.analysis import Analysis
@@ -153,6 +153,15 @@ def test_what_a_section_says(kind: str, snapshot: Say) -> None:
     snapshot(parts(said), f"section-{kind}", rounded=True)
 
 
+def cheaper_of_two_alike() -> Advice:
+    """Advice between yarn and rope+logn, within noise of each other, of which the one with more parts costs less."""
+    rows, units = measured(own=gains(-0.5), yarn=gains(0.2, 0.03), **{"rope+logn": gains(0.2)})
+    ends = units[(units["length"] == 1024) & (units["variant"] == "full")]
+    yarn, other = (ends[ends["encoding"] == f"m as {name}"] for name in ("yarn", "rope+logn"))
+    units.loc[yarn.index, "nll"] = other["nll"].to_numpy() + 0.01 * (-1.0) ** np.arange(len(yarn)) - 5e-4
+    return advise(rows, Units(units), "m", 1024)
+
+
 def test_the_advice_about_a_model(snapshot: Say) -> None:
     """Which of several encodings to use, under every outcome: the page of one, and the sentences of all."""
     rows, units = measured(own=gains(-0.5), yarn=gains(0.2, 0.02), rope=gains(0.1), learned=(1.4, None))
@@ -163,6 +172,7 @@ def test_the_advice_about_a_model(snapshot: Say) -> None:
         "the model as it is": advice_for(own=gains(0.1), yarn=gains(0.1), **{"rope+logn": gains(0.1)}),
         "nothing gains": advice_for(own=gains(-0.5), yarn=gains(-0.002, 0.001), rope=gains(-0.003), none=gains(-0.9)),
         "the simplest": advice_for(own=gains(-0.5), **{"rope+logn": gains(0.1), "yarn": gains(0.1)}),
+        "the cheaper of two alike": cheaper_of_two_alike(),
         "three seeds": advise(three, Units(theirs), "m", 1024),
         "at twice the length": advise(rows, Units(units), "m", 512),
         "of images": advise(rows.assign(corpus="images"), Units(units), "m", 1024),
