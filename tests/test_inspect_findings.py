@@ -375,6 +375,17 @@ def test_every_speed_lies_inside_the_picture_of_speeds() -> None:
         assert max(ratio) < high, ratio
 
 
+def test_speeds_of_other_pairs_have_an_empty_picture_beside_those_that_can_be_compared() -> None:
+    """FoPE turns fewer pairs than RoPE: there is nothing to draw, and the others' axes do not follow the empty ones."""
+    panels = list(Figure().subplots(1, 2))
+    omega = np.geomspace(1, 0.01, 3)
+    compared = rotary.Scaling(omega, np.array([1.0, 0.5, 0.5]), "rope", 16)
+    draw_scaling(panels, [rotary.Scaling(omega, np.zeros(0), "rope", 16), compared])
+    assert [axes.axison for axes in panels] == [False, True]
+    assert panels[1].get_ylim() == (1 / 3, 1.5)
+    draw_scaling(panels[:1], [rotary.Scaling(omega, np.zeros(0), "rope", 16)])
+
+
 def test_the_contact_sheet_draws_weights_as_multiples_of_equal_ones() -> None:
     """Each of 4 keys would get 1/4: the line of equal weights is the dotted one, that of a half is twice as high."""
     for weights, multiples in (([0.25] * 4, [1, 1, 1, 1]), ([0.5, 0.25, 0.125, 0.125], [2, 1, 0.5, 0.5])):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from poscli.drawing.sheet import Contents, Sheet
-from poscli.drawing.text import listed
+from poscli.drawing.text import counted, listed
 from poscli.equation.shown import formula
 from poscli.inspect.numbers import Missing
 from poscli.inspect.subject import FRESH, RANDOM, Subject
@@ -99,8 +99,8 @@ def _footnote(subjects: Sequence[Subject]) -> str:
     """For which model the encodings were built, with which weights, and what the views assume."""
     first, shape = subjects[0], subjects[0].encoding.shape
     made = (
-        f"Built for training windows of L = {first.length} tokens, {first.depth} layers and {shape.heads} heads of "
-        f"width {shape.head_width}; drawn up to {first.max_len} tokens."
+        f"Built for training windows of L = {first.length} tokens, {counted(first.depth, 'layers')} and "
+        f"{counted(shape.heads, 'heads')} of width {shape.head_width}; drawn up to {first.max_len} tokens."
     )
     runs = list(dict.fromkeys(s.trained.run.id for s in subjects if s.trained))
     weights = f"Weights and held-out text of {listed(runs)}." if runs else ""

@@ -55,8 +55,11 @@ def draw_decay(panels: Sequence[Axes], found: Sequence[Decay]) -> None:
 
 
 def draw_scaling(panels: Sequence[Axes], found: Sequence[Scaling]) -> None:
-    """The ratio of angular frequencies by the wavelength in the other encoding."""
-    for axes, each in zip(panels, found, strict=True):
+    """The ratio of angular frequencies by the wavelength in the other encoding; nothing where they have other pairs."""
+    shown = [(axes, each) for axes, each in zip(panels, found, strict=True) if len(each.ratio)]
+    for axes in set(panels) - {axes for axes, _ in shown}:
+        axes.set_axis_off()
+    for axes, each in shown:
         axes.axhline(1, color=QUIET, linewidth=0.9, linestyle=":")
         axes.plot(TURN / each.omega, each.ratio, "o-", color=SEEN, linewidth=1.2, markersize=4)
         axes.set_xscale("log")
@@ -69,7 +72,8 @@ def draw_scaling(panels: Sequence[Axes], found: Sequence[Scaling]) -> None:
         name_axes(axes, f"wavelength in {each.other}, in tokens", f"angular speed, relative to {each.other}")
         _plain_ticks(axes, int(TURN / each.omega[-1] * 1.2))
         mark_length(axes, each.length, each.length)
-    share_axes(panels)
+    if shown:
+        share_axes([axes for axes, _ in shown])
 
 
 def _plain_ticks(axes: Axes, most: int) -> None:
