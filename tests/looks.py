@@ -24,10 +24,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
+from matplotlib.ticker import LogFormatter, NullFormatter, ScalarFormatter
 
 FEW = 4  # points or values that are written one by one
 POINTS = re.compile(rf"(?:\([^()]*\) ){{{FEW},}}\([^()]*\)")
-POWER = re.compile(r"\$\\mathdefault\{10\^\{(-?\d+)\}\}\$")
+EMPTY = re.compile(r" ?\|(?: +·)* *$", re.MULTILINE)  # ticks without a text
 NAMES = re.compile(r"\n  text (#\w+): ")
 NOISE = re.compile(r"-?\d(?:\.\d+)?e-(?:1[1-9]|[2-9]\d|\d{3})\b")  # what rounding leaves of a zero
 
@@ -35,15 +36,19 @@ NOISE = re.compile(r"-?\d(?:\.\d+)?e-(?:1[1-9]|[2-9]\d|\d{3})\b")  # what roundi
 @cache
 def pictured(figure: Figure) -> str:
     """All that a figure shows, its insets too; of many points some, and their means."""
-    text = drawn(figure)
     insets = [inset for axes in figure.axes for inset in axes.child_axes]
+    for axes in (*figure.axes, *insets):
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_formatter(), (ScalarFormatter, LogFormatter)):  # matplotlib's own choice
+                axis.set_major_formatter(NullFormatter())
+    text = drawn(figure)
     bars = [inset for inset in insets if any(isinstance(part, QuadMesh) for part in inset.collections)]
     if pictures := [inset for inset in insets if inset not in bars]:
         text += "insets:\n" + drawn(cast(Figure, SimpleNamespace(texts=[], axes=pictures)))
     for bar in bars:
         low, high = bar.get_ylim()
         text += f"bar ({low:.4g}, {high:.4g}): {' · '.join(label.get_text() for label in bar.get_yticklabels())}\n"
-    for pattern, words in ((NOISE, "0"), (POWER, r"10^\1"), (POINTS, _some_points), (NAMES, r" | \1 ")):
+    for pattern, words in ((NOISE, "0"), (EMPTY, ""), (POINTS, _some_points), (NAMES, r" | \1 ")):
         text = pattern.sub(words, text)  # type: ignore[arg-type]
     return text
 
@@ -94,11 +99,11 @@ def short(values: Sequence[float | None]) -> str:
     return f"{some} ({count}, mean {figures(sum(known) / max(1, len(known)))})"
 
 
-def figures(value: float | None) -> str:
-    """A number with four digits; what rounding leaves of a zero is zero."""
+def figures(value: float | None, digits: int = 4) -> str:
+    """A number with so many digits; what rounding leaves of a zero is zero."""
     if value is None or isinstance(value, (bool, int)) or not math.isfinite(value):
         return str(value)
-    return "0" if abs(value) < 1e-11 else f"{value:#.4g}"
+    return "0" if abs(value) < 1e-11 else f"{value:#.{digits}g}"
 
 
 def _some_points(found: re.Match[str]) -> str:
