@@ -1,0 +1,256 @@
+"""Whole figures of poscli's drawing tools, and tables of what their functions return, compared with what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from looks import figures, looks, pictured, pictures_as_text
+from matplotlib.figure import Figure
+
+from poscli.drawing import axes as on_axes
+from poscli.drawing import curves, text
+from poscli.drawing.bars import Bar, BarPage
+from poscli.drawing.page import End, Page, clip, clip_name, drawable, failure_rows, place_labels
+from poscli.drawing.pixels import side_by_side
+from poscli.drawing.sheet import Contents, Sheet
+from poscli.drawing.style import FAINT, INK, PALETTE, styles_for
+
+LOOKS_AT_PICTURES = True
+NAN = float("nan")
+STYLES = styles_for(["rope", "alibi", "none", "t5"], ["learned"])
+LONG = "a specification whose name is far too long for the margin: rope(base=10000.0)+window(width=128)+sink(2)"
+
+
+def whole(figure: Figure) -> str:
+    """What a figure shows, and how it is laid out."""
+    return pictured(figure) + "\n".join(looks(figure)) + "\n"
+
+
+def test_a_page_with_labels_and_failures(snapshot: Callable[..., None]) -> None:
+    """Lines of four styles, labels that would overlap, ends inside the axes, a strip of failures, texts too long."""
+    page = Page(5, failures=3)
+    x = pd.Series([128.0, 256, 512, 1024, 2048])
+    ends = []
+    for n, (name, style) in enumerate(STYLES.items()):
+        y = 4.0 + pd.Series(range(5)) * (0.01 * n)
+        last = 4 if n != 2 else 2
+        on_axes.draw(page.axes, x[: last + 1], y[: last + 1], style, every=n + 1)
+        ends.append(End(x[last], y[last], f"{name} {text.number(y[last])}", style))
+    on_axes.length_axis(page.axes, [128, 256, 512, 1024, 2048], 512)
+    on_axes.log_ticks(page.axes)
+    on_axes.headroom(page.axes)
+    on_axes.mark_training(page.axes, 512)
+    on_axes.name_axes(page.axes, on_axes.LENGTH_AXIS, "perplexity")
+    failed = {("oom", (1024, 2048)): ["learned"], ("no row", (2048,)): ["learned", "none"], (LONG, (256,)): ["a", "b"]}
+    page.label_ends([*ends, End(2048.0, 4.2, LONG, STYLES["rope"])], failure_rows(failed, STYLES))
+    page.write("A title", f"A finding. {LONG} " * 3, "heading", f"A footnote that says more. {LONG} " * 5)
+    snapshot(whole(page.figure), rounded=True)
+
+
+def test_pages_around_zero(snapshot: Callable[..., None]) -> None:
+    """An even axis and a squeezed one; the training length at the foot and outside; many labels; lines in grey."""
+    parts = []
+    for low, high, at, train in ((-0.31, 0.2, 0.0, 512), (-1.5, 0.12, 0.5, 64)):
+        page = Page(25)
+        style = styles_for([f"e{n}" for n in range(12)], always="e6")
+        for n, name in enumerate(style):
+            y = pd.Series(np.linspace(0, low + (high - low) * n / 11, 4))
+            on_axes.draw(page.axes, pd.Series([256.0, 512, 1024, 3072]), y, style[name])
+        on_axes.length_axis(page.axes, [256, 512, 1024, 3072], 512)
+        added = on_axes.signed_axis(page.axes, low, high)
+        on_axes.mark_training(page.axes, train, at)
+        on_axes.remark(page.axes, (256, 1), (2, -9), f"y{added}", halo=FAINT, ha="right", behind=low < -1)
+        page.label_ends([End(3072.0, low + 0.002 * n, name, style[name]) for n, name in enumerate(style)])
+        parts.append(whole(page.figure))
+    snapshot("\n".join(parts), rounded=True)
+
+
+def test_files_of_pages_and_sheets(
+    tmp_path: Path, snapshot: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written with each kind of file: no dates, one salt, and PNG again after SVG and PDF."""
+    pictures_as_text(monkeypatch)
+    page = Page(1)
+    page.save(tmp_path / "page.png")
+    sheet = Sheet(1, 1, Contents("t", [], [], [], "f"))
+    files = [page.svg(), page.pdf(), page.png(), (tmp_path / "page.png").read_bytes(), sheet.svg(), sheet.png()]
+    kinds = "".join(f"{file.decode().splitlines()[0]}\n" for file in files)
+    snapshot(f"{kinds}{type(page.canvas).__name__} {type(sheet.figure.canvas).__name__}\n")
+
+
+def test_bars(snapshot: Callable[..., None]) -> None:
+    """Ratios on both sides of 1, far from it and near it."""
+    several = [
+        Bar("rope", 1.12, 1.05, 1.3, "1.12x", PALETTE[0]),
+        Bar(LONG, 0.83, 0.79, 0.9, "0.83x of a long text", PALETTE[1]),
+        Bar("none", 1.0, 1.0, 1.0, "the baseline", FAINT),
+        Bar("t5", 6.4, 5.2, 7.9, "6.40x", PALETTE[2]),
+    ]
+    parts = []
+    for bars, named in (
+        (several, "time, as a multiple"),
+        (several[:1], "memory"),
+        ([Bar("a", 120, 40, 260, "", INK)], "x"),
+    ):
+        page = BarPage(bars)
+        page.name_axis(named)
+        parts.append(whole(page.figure))
+    snapshot("\n".join(parts), rounded=True)
+
+
+def test_a_sheet_of_panels(snapshot: Callable[..., None]) -> None:
+    """Panels with curves, maps and words, a box, texts at the edge, and a table of two columns."""
+    table = [("first property", ["yes", "no"]), ("a much longer name", [LONG * 4, ""]), ("third", ["one", LONG])]
+    sheet = Sheet(2, 2, Contents("Title", ["left", ""], [LONG * 5, "short"], table, LONG * 8))
+    axes = sheet.panel(0, 0, "caption", "A title that does not fit on one line, nor on the two that it may have. " * 3)
+    curves.distance_axis(axes, 300, 64)
+    curves.name_curves(axes, [f"head {n}" for n in range(14)], curves.head_colors(14))
+    curves.heat_map(sheet.panel(0, 1, "signed", "Short"), np.arange(12.0).reshape(3, 4) - 5, 7.0)
+    other = sheet.panel(1, 0, "rising", "Short")
+    curves.heat_map(other, np.arange(6.0).reshape(2, 3), 5.5, signed=False, extent=(0, 3, 0, 2))
+    sheet.say(sheet.panel(1, 1, "", ""), LONG)
+    sheet.write(1, 2, "somewhere", size=9, weight="bold")
+    wide = Sheet(0, 3, Contents("Body", [""], [""], [], ""), 2.5)
+    curves.log_axis(wide.box(0.5, 0.25, 3, 2))
+    bare = Sheet(1, 1, Contents("One", ["only"], ["words " * 200], [("p", ["v"])], ""))
+    snapshot("\n".join(whole(each.figure) for each in (sheet, wide, bare)), rounded=True)
+
+
+def test_panels_that_share_their_axes(snapshot: Callable[..., None]) -> None:
+    panels = list(Figure().subplots(1, 3))
+    for n, axes in enumerate(panels):
+        axes.set(xlim=(n, 5 + n), ylim=(4 - n, 1 - n))
+    curves.share_axes(panels)
+    turned = list(Figure().subplots(1, 2))
+    for axes, limits in zip(turned, ((1, 3), (-2, 2)), strict=True):
+        axes.set(ylim=limits)
+    curves.share_axes(turned)
+    snapshot("\n".join(f"{axes.get_xlim()} {axes.get_ylim()}" for axes in (*panels, *turned)))
+
+
+def test_grey_images_side_by_side(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None]) -> None:
+    pictures_as_text(monkeypatch, look=True)
+    images = [np.arange(12, dtype=np.uint8).reshape(3, 4) + 20, np.arange(12, dtype=np.uint8).reshape(3, 4)[::-1] * 2]
+    tall = [np.eye(30, 7, dtype=np.uint8)]
+    parts = [
+        side_by_side(images, ["given", LONG], "below \U0001f600", line=2),
+        side_by_side(tall, ["one"], "", line=29),
+    ]
+    snapshot("\n".join(part.decode() for part in parts), rounded=True)
+
+
+def test_curves_in_bins(snapshot: Callable[..., None]) -> None:
+    """The middle, mean, smallest and largest value of bins, for few and for many distances."""
+    lines = []
+    for n, bins in ((1, 4), (5, 3), (40, 6), (1000, 8), (9, 260)):
+        values = np.stack([np.arange(n), -((np.arange(n) % 7) ** 2.0)])
+        for name, found in zip(("middle", "mean", "low", "high"), curves.binned(values, bins), strict=True):
+            lines.append(f"{n} in {bins} {name}: " + " / ".join(numbers(row) for row in np.atleast_2d(found)))
+    lines += [f"{count}: {' '.join(curves.head_colors(count))}" for count in (1, 2, 5)]
+    snapshot("\n".join(lines), rounded=True)
+
+
+@pytest.mark.parametrize("name", ["length", "log", "distance"])
+def test_axes(name: str, snapshot: Callable[..., None]) -> None:
+    """The limits and ticks of every kind of axis."""
+    lines = []
+    for case in AXES[name]:
+        axes = Figure(figsize=(8, 5)).add_subplot()
+        if name == "length":
+            lengths, train = case
+            on_axes.length_axis(axes, lengths, train)
+        elif name == "log":
+            axes.set_ylim(*case)
+            on_axes.log_ticks(axes)
+        else:
+            curves.distance_axis(axes, *case)
+        axis = axes.yaxis if name == "log" else axes.xaxis
+        ticks = [label.get_text() for label in axis.get_ticklabels()]
+        limits = " ".join(map(figures, axis.get_view_interval().tolist()))
+        marks = [annotation.get_text() for annotation in axes.texts]
+        lines.append(f"{case}: {axis.get_scale()} {limits} {ticks} {marks} {len(axis.get_minorticklocs())}")
+    snapshot("\n".join(lines), name, rounded=True)
+
+
+AXES: dict[str, list[tuple]] = {  # type: ignore[type-arg]
+    "length": [([64, 128, 256], 128), ([100, 250, 1000], 200), ([2**n for n in range(5, 17)], 256), ([512], 512)],
+    "log": [(3.1, 3.9), (2, 40), (0.011, 0.35), (1e4, 3e6), (0.5, 800), (99990, 100010), (7, 8e9)],
+    "distance": [(2, 1), (10, 10), (11, 3, "tokens"), (101, 64), (70000, 512)],
+}
+
+
+def test_places_of_labels(snapshot: Callable[..., None]) -> None:
+    cases = [
+        ([1.0, 1.1, 1.2], 0.5, 0.0, 5.0), ([4.9, 5.0], 0.5, 0.0, 5.0), ([0.0, -1.0], 0.3, 0.0, 5.0),
+        ([2.0, 2.0, 0.1, 3.0], 0.4, 0.0, 3.2), ([1.0] * 9, 0.5, 0.0, 2.0), ([3.0], 1.0, 0.0, 2.0),
+    ]  # fmt: skip
+    snapshot("\n".join(f"{case}: {numbers(place_labels(*case))}" for case in cases), rounded=True)
+
+
+def test_looks_of_lines(snapshot: Callable[..., None]) -> None:
+    """Which of many lines are in colour, and in which."""
+    lines = []
+    for count, failed, always in ((3, 1, ""), (10, 0, "n1"), (10, 1, ""), (14, 2, "n7"), (13, 0, "n12"), (4, 8, "f6")):
+        ranked, others = [f"n{n}" for n in range(count)][::-1], [f"f{n}" for n in range(failed)]
+        for name, style in styles_for(ranked, others, always).items():
+            look = f"{style.color} {style.text} {style.dash} {style.marker}{'' if style.filled else ' hollow'}"
+            lines.append(f"{count} and {failed}, {always}: {name} {look if style.strong else 'background'}")
+    background = styles_for([f"n{n}" for n in range(11)])["n6"]
+    snapshot("\n".join([*dict.fromkeys(lines), str(background)]))
+
+
+def test_texts(snapshot: Callable[..., None]) -> None:
+    """Numbers, counts, lists and names in words."""
+    values = [
+        0,
+        1e-5,
+        0.0012,
+        0.0996,
+        0.5,
+        0.99951,
+        1,
+        9.996,
+        10,
+        99.96,
+        123.4,
+        999.4,
+        9999.4,
+        12345,
+        99999,
+        1e5,
+        3e7,
+        NAN,
+    ]
+    tables = {
+        "number": [f"{value:g} {text.number(value)} {text.number(value, 2)}" for value in [*values, float("inf")]],
+        "signed": [
+            f"{s * v:g} {text.signed(s * v)}" for v in (4.9e-4, 5e-4, 0.0234, 0.9994, 0.9996, 2.5) for s in (1, -1)
+        ],
+        "amount": [
+            f"{v:g} {text.amount(v)}" for v in (0, 0.4, 9999, 9999.6, 1e4, 12345, 999499, 999500, 1e6, 999.5e6, 2e9)
+        ],
+        "counted": [text.counted(count, unit) for count in (0, 1, 2) for unit in ("heads", "axis")],
+        "listed": [text.listed(list("abcdefgh"[:n]), most) for n in (0, 1, 2, 3, 8) for most in (2, 5)],
+        "named": [text.listed(["none", "rope"]), text.named("none"), text.named("nones")],
+        "low to high": [text.low_to_high(values) for values in ([5], [3, 1, 2], [12340, 12344], [float("inf"), 3])],
+        "distinct": [str(text.distinct(pd.Series(["b", "", None, "a", "b"])))],
+        "ticks": [
+            " ".join(on_axes.tick_texts(t))
+            for t in ([0.1, 1], [1e5], [123456.0, 123457], [0.12345678, 0.12345679], [-2e5, 1])
+        ],
+        "clip": [clip(name, most) for name in (LONG, "short", "e\U0001f600") for most in (8, 9, 36)],
+        "clip_name": [clip_name(f"{name} {rest}", name) for name in ("rope", LONG[:40]) for rest in ("1.0", "x" * 30)],
+        "drawable": [drawable("é ß \U0001f600\n\t\x07ǁ")],
+    }
+    failed = {(cause, (1,)): who for cause in ("oom", "x" * 40) for who in (["rope"], ["a", "b"], [LONG])}
+    rows = [f"{row.text} {row.lengths} {row.style.color} {row.style.marker}" for row in failure_rows(failed, STYLES)]
+    snapshot("\n".join(f"{name}: {' | '.join(each)}" for name, each in (tables | {"failures": rows}).items()))
+
+
+def numbers(values: object) -> str:
+    """Numbers one after another."""
+    return " ".join(figures(float(value)) for value in np.asarray(values).ravel())
