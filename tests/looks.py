@@ -30,7 +30,7 @@ FEW = 4  # points or values that are written one by one
 POINTS = re.compile(rf"(?:\([^()]*\) ){{{FEW},}}\([^()]*\)")
 EMPTY = re.compile(r" ?\|(?: +·)* *$", re.MULTILINE)  # ticks without a text
 NAMES = re.compile(r"\n  text (#\w+): ")
-NOISE = re.compile(r"-?\d(?:\.\d+)?e-(?:1[1-9]|[2-9]\d|\d{3})\b")  # what rounding leaves of a zero
+NOISE = re.compile(r"-?\d(?:\.\d+)?e-(?:09|[1-9]\d|\d{3})\b")  # what rounding leaves of a zero
 
 
 @cache
@@ -103,7 +103,7 @@ def figures(value: float | None, digits: int = 4) -> str:
     """A number with so many digits; what rounding leaves of a zero is zero."""
     if value is None or isinstance(value, (bool, int)) or not math.isfinite(value):
         return str(value)
-    return "0" if abs(value) < 1e-11 else f"{value:#.{digits}g}"
+    return "0" if abs(value) < 1e-8 else f"{value:#.{digits}g}"
 
 
 def _some_points(found: re.Match[str]) -> str:

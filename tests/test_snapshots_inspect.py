@@ -38,6 +38,8 @@ NARROW = ("--layers", 1, "--width", 16, "--heads", 2)  # heads of 8 channels
 WIDE = ("--layers", 1, "--width", 24)
 LENGTH = 24  # tokens of a training window of the runs
 CONFIG = ModelConfig(layers=3, width=24, heads=3, mlp=32)
+# What rounding decides: the last digits of float32, and a map fitted to columns that are nearly alike.
+ROUNDING = re.compile(r"(?<=remainder: )\d\S+e-0[67]|(?<=from_rotation: )\d{3,}\.; off_blocks: [\d.]+")
 HASH = re.compile(r"(?<=\w)-[0-9a-f]{8}\b|\b[0-9a-f]{16}\b")  # of runs and of texts
 
 # What is inspected, and with which options: every view, alone and side by side, with and without numbers.
@@ -275,6 +277,7 @@ def told(*arguments: object) -> str:
         words = replace(cli(*arguments), err=document.err)
     known = " ".join(words.out.split())
     found = HASH.sub("-#", f"{outline(document.json, known)}\n{''.join(files(known))}")
+    found = ROUNDING.sub("(rounding)", NOISE.sub("0", found))
     return f"{in_words(words)}\n##### document\n{found}"
 
 
