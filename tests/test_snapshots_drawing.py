@@ -32,7 +32,7 @@ def whole(figure: Figure) -> str:
 
 def test_a_page_with_labels_and_failures(snapshot: Callable[..., None]) -> None:
     """Lines of four styles, labels that would overlap, ends inside the axes, a strip of failures, texts too long."""
-    page = Page(5, failures=3)
+    page = Page(24, failures=3)  # as many labels as are not yet written smaller
     x = pd.Series([128.0, 256, 512, 1024, 2048])
     ends = []
     for n, (name, style) in enumerate(STYLES.items()):
