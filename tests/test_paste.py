@@ -177,6 +177,12 @@ def test_a_model_with_a_scaling_of_its_own_gets_another_or_keeps_it(kind):
     assert ("GGUF" in plain.reason) if kind == "llama3" else plain.text.endswith("--rope-scaling none")
 
 
+def test_llama_cpp_does_not_follow_a_dynamic_scaling_even_where_the_model_has_it():
+    config = config_of("llama") | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    assert "rope-ntk(factor=4) is the nearest" in pasted(config, architecture(config).spec, "llama.cpp").reason
+    assert pasted(config, "rope(base=5000)", "llama.cpp").text.endswith("--rope-scaling none")
+
+
 def test_phi_3_keeps_its_two_lists_and_takes_no_other_scaling():
     lists = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 4.0, 8.0]}
     config = config_of("llama") | {"model_type": "phi3", "rope_scaling": {"type": "longrope"} | lists}

@@ -13,6 +13,7 @@ from poscli.specs.grammar import Leaf
 
 GROUPED = "self-extend"
 IN_FILE = ("llama3", "longrope")  # scalings whose factors convert_hf_to_gguf.py writes into the file
+NOT_IN_FILE = "rope-dynamic"  # the file of a model with this scaling has plain rope
 SERVER, COMPLETION = "llama-server", "llama-completion"
 
 
@@ -31,8 +32,8 @@ def command(asked: Asked) -> tuple[str, tuple[str, ...]]:
 
 
 def _options(asked: Asked) -> list[str]:
-    """The options of a rope that differs from the model's own."""
-    if asked.ropes == asked.own:
+    """The options of a rope that differs from the model's own, or that a GGUF file does not hold."""
+    if asked.ropes == asked.own and asked.ropes[asked.main].name != NOT_IN_FILE:
         return []
     rope, own = parameters(asked, asked.main), _own(asked)
     if LOCAL in asked.ropes and asked.ropes[LOCAL] != asked.own[LOCAL]:
