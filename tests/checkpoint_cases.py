@@ -214,3 +214,153 @@ REFUSED: dict[str, Config] = {
     "a bias of mpt": sizes("mpt") | {"attn_config": {"alibi_bias_max": 0}},
     "attention of mpt in a list": sizes("mpt") | {"attn_config": [8]},
 }
+
+TOP = {ORIGINAL: 24}  # at the top of config.json
+LONG = {"rope_type": "longrope", "factor": 4.0, **LISTS}
+
+# Configurations with something to say about: the faults that lie in config.json itself.
+FAULTY: dict[str, Config] = {
+    # keys
+    "keys that nobody reads": scaled("yarn", factor=4.0, original_max_position_embeddings=24, beta_fats=9, zzz=None),
+    "keys of another scaling": scaled("linear", factor=4.0, beta_fast=9, original_max_position_embeddings=24),
+    "lists of another scaling": scaled(
+        "llama3", factor=4.0, original_max_position_embeddings=24, low_freq_factor=1, high_freq_factor=4, mscale=2,
+        **LISTS,
+    ),
+    "a factor without a scaling": scaled("default", factor=4.0),
+    "misspelt keys": sizes("llama") | {"rope_tetha": 5.0, "max_position_embedings": 9, "slidding_window": 5},
+    "misspelt beside the right one": llama() | {"rope_thetas": 5.0, "max_positions_embeddings": 7},
+    "keys of other model types": llama() | {
+        "rotary_emb_base": 7, "rotary_pct": 0.5, "partial_rotary_factor": 0.25, "rope_local_base_freq": 9.0,
+        "no_rope_layers": [1, 0, 1], "sliding_window": 5, "alibi": True, **MIXED,
+    },
+    "keys that ask for nothing": llama()
+    | {"rotary_pct": None, "no_rope_layers": False, "sliding_window": 0, "layer_types": [FULL] * 3},
+    "two thetas of GPT-NeoX": of("gpt_neox", rotary_emb_base=300),
+    "theta of GPT-NeoX under another name": of("gpt_neox"),
+    "two types that differ": scaled("yarn", factor=4.0, original_max_position_embeddings=24, type="linear"),
+    "two types that agree": scaled("longrope", factor=4.0, type="su", **LISTS) | TOP,
+    "two scalings of one type": scaled("linear", factor=2.0)
+    | {"rope_parameters": {"type": "linear", "factor": 3.0, "rope_theta": 7.0}},
+    "two scalings alike": scaled("linear", factor=2.0)
+    | {"rope_parameters": {"type": "linear", "factor": 2.0, "rope_theta": 7.0}},
+    # numbers
+    "factors of 1": scaled("dynamic", factor=1.0) | {"rope_parameters": {"rope_type": "llama3", "factor": 1}},
+    "a linear factor of 1": scaled("linear", factor=1),
+    "lists of 1": llama(rope_scaling=LONG | {"short_factor": [1.0] * 4, "long_factor": [1] * 4}) | TOP,
+    "equal lists": llama(rope_scaling=LONG | {"short_factor": LISTS["long_factor"]}) | TOP,
+    "a factor of attention of 1": scaled(
+        "yarn", factor=4.0, original_max_position_embeddings=24, attention_factor=1.0
+    ),
+    "equal factors of attention": scaled(
+        "yarn", factor=4.0, original_max_position_embeddings=24, mscale=0.7, mscale_all_dim=0.7
+    ),
+    "a cancelled factor by lengths": scaled("yarn", original_max_position_embeddings=24, attention_factor=1),
+    "the second of two factors alone": scaled(
+        "yarn", factor=4.0, original_max_position_embeddings=24, mscale_all_dim=0.7
+    ),
+    "no length before yarn": scaled("yarn", factor=4.0),
+    "no length before longrope": llama(rope_scaling=LONG),
+    "a factor far too large": scaled("yarn", factor=9.0, original_max_position_embeddings=24),
+    "a factor at the bound": scaled("yarn", factor=8.0, original_max_position_embeddings=24),
+    "a factor at the other bound": scaled("yarn", factor=2.0, original_max_position_embeddings=24),
+    "a factor far too small": llama(rope_scaling=LONG | {"factor": 1.5}) | TOP,
+    "a longer text without a scaling": llama() | TOP,
+    "a longer text with a scaling that is none": scaled("default", original_max_position_embeddings=32),
+    "the length before llama3": scaled(
+        "llama3", factor=4.0, original_max_position_embeddings=96, low_freq_factor=1, high_freq_factor=4
+    ),
+    "the length before su": llama(rope_scaling=LONG | {"rope_type": None, "type": "su"}) | {ORIGINAL: 96},
+    "the length before yarn": scaled("yarn", factor=2.5, original_max_position_embeddings=96),
+    "a dynamic scaling": scaled("dynamic", factor=1.5),
+    # layers
+    "scaled layers with a window": of("gemma3_text", head_dim=8, sliding_window=20, **MIXED)
+    | {"rope_parameters": {SLIDING: NESTED[FULL], FULL: NESTED[FULL]}},
+    "parameters of no layer": of("gemma3_text", head_dim=8, sliding_window=20, layer_types=[FULL] * 3)
+    | {"rope_parameters": NESTED},
+    "parameters by layers of llama": llama() | {"rope_parameters": NESTED},
+    "a scaling of nothing": of("falcon", alibi=True, rope_scaling={"type": "linear", "factor": 3.0}),
+    "alibi without a scaling": of("falcon", alibi=True, rope_scaling={"type": "default"}),
+    # windows
+    "a window as long as the text": of("mistral", sliding_window=80),
+    "a window that some layers have": of("gemma3_text", head_dim=8, sliding_window=99, **MIXED),
+    "a window that is off": of("qwen3", head_dim=8, sliding_window=79),
+    "a window that is off and longer": of("qwen2", sliding_window=80),
+    "a window of SmolLM3 that is off": of("smollm3", sliding_window=20, use_sliding_window=None, max_window_layers=2),
+    "a window that is missing": of("qwen2", **MIXED),
+    "a window of no length": of("smollm3", use_sliding_window=True, **MIXED),
+    "a list that is too long": of("smollm3", no_rope_layers=[1, 0, 1, 0]),
+    # model types
+    "mpt without alibi": sizes("mpt") | {"attn_config": {"alibi": False}},
+    "mpt with other slopes": sizes("mpt") | {"max_seq_len": 64, "attn_config": {"alibi": True, "alibi_bias_max": 6}},
+    "falcon with alibi, long": of("falcon", alibi=True, max_position_embeddings=3000),
+}  # fmt: skip
+
+# Limits of the tokenizer on a model of 96 tokens, scaled or not.
+LIMITS: tuple[tuple[Config, int], ...] = (
+    (llama(), 95), (llama(), 96), (llama(), 384), (llama(), 385), (scaled("linear", factor=2.5), 960),
+    (scaled("linear", factor=2.5), 961), (scaled("linear", factor=2.5), 50), (READ["yarn"], 1200),
+)  # fmt: skip
+
+# Configurations whose keys versions of transformers read from other places.
+MISPLACED: dict[str, Config] = {
+    "parameters of version 5": READ["parameters of version 5"],
+    "theta within, and none at the top": llama(
+        rope_theta=None, rope_scaling={"rope_type": "linear", "factor": 2.0, "rope_theta": 444.0}
+    ),
+    "theta within, and another at the top": scaled("linear", factor=2.0, rope_theta=444.0),
+    "theta within, and the same at the top": scaled("linear", factor=2.0, rope_theta=500.0),
+    "the length before longrope within": llama(rope_scaling=LONG | TOP),
+    "the length before longrope in both places": llama(rope_scaling=LONG | TOP) | TOP,
+    "the length before yarn at the top": scaled("yarn", factor=4.0) | TOP,
+    "the length before yarn in both places": scaled("yarn", factor=4.0, **TOP) | TOP,
+}
+
+WINDOWED = "rope(base=700)+window(20)"
+
+# Specs to paste into some of the configurations.
+PASTED: dict[str, tuple[str, ...]] = {
+    "plain": (
+        "rope(base=500)", "rope(base=9000)", "rope-linear(base=500)", "rope-linear(factor=1.5, base=300)",
+        "rope-ntk(base=500)", "rope-ntk(factor=3)", "rope-dynamic(base=500)", "yarn(base=500)",
+        "yarn(factor=5, beta_fast=16, beta_slow=2, truncate=false, base=500)", "yarn(factor=3, original=64, base=500)",
+        "yarn(attention=1.05, base=500)", "yarn(beta_fast=20, base=400)", "yarn(ramp=turns, base=500)",
+        "llama3(factor=5, low=2, high=6, original=48, base=500)", "longrope(base=500)",
+        "longrope(start=ntk, original=48, attention=1.4, base=500)", "longrope(keep_first=2, base=500)",
+        "self-extend(base=500)", "rerope(base=500)", "none", "alibi", "rope(base=500)+window(40)",
+        "rope(base=500)+window", "rope(base=500)+interpolated(3)", "rope(base=500)+window|rope(base=500)",
+        "rope(base=500)|rope(base=600)", "rope(fraction=0.5, base=500)", "rope(layout=interleaved, base=500)",
+        "sink(2)+window(40)+rope(base=500)",
+    ),
+    "linear": ("rope(base=500)", "rope-linear(factor=2.5, base=500)", "yarn(base=500)"),
+    "yarn": ("rope(base=500)", "yarn(factor=6, original=16, base=500)", "yarn(factor=24, original=16, base=500)"),
+    "llama3": ("rope(base=500)", "llama3(factor=7, low=1.5, high=12, original=256, base=500)", "yarn(base=500)"),
+    "longrope": ("longrope(original=24, base=500)", "rope(base=500)"),
+    "dynamic": ("rope-dynamic(factor=2.5, base=500)", "rope-dynamic(factor=4, base=500)", "rope(base=500)"),
+    "parameters of version 5": ("rope(base=800)", "yarn(base=800)"),
+    "yarn with the length at the top": ("yarn(original=32, base=500)", "rope-linear(base=500)"),
+    "phi3 with a fraction and lists": (
+        "longrope(original=20, base=700, fraction=0.5)", "longrope(original=20, attention=2, base=700, fraction=0.5)",
+        "rope(base=700, fraction=0.5)", "yarn(base=700, fraction=0.5)",
+    ),
+    "phi": ("rope-linear(base=700, fraction=0.75)", "rope-ntk(base=700, fraction=0.75)", "rope(base=700)"),
+    "gpt_neox": ("rope-linear(base=300, fraction=0.5)", "yarn(base=300, fraction=0.5)", "rope(base=300, fraction=0.5)"),
+    "mistral": (WINDOWED, "rope-linear(base=700)+window(20)", "rope(base=700)", "rope(base=700)+window(40)"),
+    "mistral without a window": ("rope(base=700)+window(40)", "yarn(base=700)+window(30)"),
+    "qwen2, bare": ("rope+window(32)", "yarn"),
+    "qwen2 with a window": ("rope(base=700)|yarn(base=700)+window(20)|yarn(base=700)+window(20)",),
+    "qwen3 scaled": ("yarn(base=700, factor=5, beta_fast=8, original=16)", "yarn(base=700)"),
+    "gemma3 with types": (
+        "rope(base=60)+window(20)|rope(base=700)", "rope(base=60)+window(20)|yarn(base=700)",
+        "yarn(base=60)+window(20)|yarn(base=700)", "rope(base=90)+window(20)|rope-linear(base=700)",
+        "rope(base=60)+window(20)|none",
+    ),
+    "gemma3 of version 5": ("rope(base=60)+window(20)|rope(base=3000)",),
+    "smollm3": ("none|yarn(base=700)|yarn(base=700)", "none|yarn(base=700)|rope(base=700)", "rope(base=700)"),
+    "olmo": ("rope-linear(base=700)", "yarn(base=700)", "llama3(base=700)"),
+    "falcon with rotations": ("rope-linear(base=700)", "rope(base=700)+window(30)"),
+    "falcon with alibi": ("alibi(before_scale=true)", "alibi"),
+    "bloom with all sizes": ("alibi", "alibi+interpolated", "alibi+window(30)", "kerple-log"),
+    "mpt with its bias": ("alibi(most=5)", "alibi"),
+    "gpt2 with its length": ("learned", "learned(beyond=interpolate)"),
+}  # fmt: skip

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from checkpoint_cases import READ, REFUSED, Config
+from checkpoint_cases import FAULTY, LIMITS, MISPLACED, PASTED, READ, REFUSED, Config
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.card import Card, Subject, card_of
-from poscli.checkpoints.card.layers import Measured, own_layers
+from poscli.checkpoints.card.faults import CHECKS
+from poscli.checkpoints.card.layers import Measured, Turns, own_layers
 from poscli.checkpoints.card.stock import Stock
+from poscli.checkpoints.paste import RUNTIMES, Snippet, cropped, fixed, snippets
 from poscli.system.errors import PoscliError
 
 Snapshot = Callable[..., None]
@@ -27,8 +32,123 @@ def test_what_every_model_type_says_of_its_positions(snapshot: Snapshot) -> None
     snapshot("\n".join(lines), rounded=True)
 
 
+def test_faults_of_configurations(snapshot: Snapshot) -> None:
+    lines = [line for name, config in FAULTY.items() for line in (f"## {name}", *faults(card_of(subject_of(config))))]
+    for config, limit in LIMITS:
+        subject = subject_of(config, limit)
+        lines += [f"## a limit of {limit} for {subject.architecture.spec}", *faults(card_of(subject))]
+    assert set(CHECKS) - OF_READING <= set(re.findall(r"^  (?:fault|note) ([\w-]+):", "\n".join(lines), re.MULTILINE))
+    snapshot("\n".join(lines), rounded=True)
+
+
+def test_faults_of_readings(snapshot: Snapshot) -> None:
+    """What another version of transformers makes of a configuration: windows, speeds, factors and layers of its own."""
+    lines = []
+    for name, config in MISPLACED.items():
+        for version in ("4.57.0", "5.1.0"):
+            lines += [f"## {name}, read by {version}", *faults(card_of(subject_of(config, version=version)))]
+    for name, (config, version, alter) in READINGS.items():
+        subject = subject_of(config, version=version)
+        lines += [f"## {name}", *faults(card_of(replace(subject, stock=alter(subject.stock))))]
+    snapshot("\n".join(lines), rounded=True)
+
+
+def test_what_is_pasted_into_every_program(snapshot: Snapshot) -> None:
+    lines = []
+    for name, specs in PASTED.items():
+        config = READ[name]
+        known = architecture(config)
+        for spec in specs:
+            lines.append(f"## {name}, of {known.length}, under {fixed(spec, known.length, 384)}")
+            lines += pasted(snippets("ORG/M", known, config, spec, 384))
+    config = READ["plain"]
+    for target in (192, 1_000_000):
+        lines.append(f"## plain, for {target}")
+        lines += pasted(snippets("my models/m", architecture(config), config, "yarn(base=500)", target, ["vllm"]))
+    for name, length, runtimes in (("ORG/M", 96, tuple(RUNTIMES)), ("/a folder", 40, ("llama.cpp", "transformers"))):
+        lines += [f"## the last {length} tokens", *pasted(cropped(name, length, runtimes))]
+    snapshot("\n".join(lines), rounded=True)
+
+
+def pasted(found: Sequence[Snippet]) -> Iterator[str]:
+    """A line for each thing to paste, after the programs that take it; what was said before is (the same)."""
+    by_text: dict[str, list[str]] = {}
+    said = ""
+    for each in found:
+        text = each.text.replace("\n  ", " ").replace("\n}", " }").replace("\n", "; ")
+        assert not each.keys or json.loads(text) == each.keys
+        parts = [f"{each.action}: {text}" if text else each.action, *each.notes, each.reason]
+        line = " // ".join(filter(None, parts))
+        rope = json.dumps(each.keys.get("rope_parameters", ""))
+        by_text.setdefault(line.replace(said, "(the same)") if said else line, []).append(each.runtime)
+        said = rope if "rope_type" in rope else said
+    yield from (f"{', '.join(runtimes)}: {line}" for line, runtimes in by_text.items())
+
+
 def test_what_makes_no_model(snapshot: Snapshot) -> None:
     snapshot("\n".join(f"{name}: {refusal(config)}" for name, config in REFUSED.items()))
+
+
+def slower(stock: Stock) -> Stock:
+    """A reading in which the second pair of channels of each layer turns four times as slowly."""
+
+    def turned(text: Turns) -> Turns:
+        return replace(text, speeds=(*text.speeds[:1], *(speed / 4 for speed in text.speeds[1:2]), *text.speeds[2:]))
+
+    return with_layers(stock, lambda layer: replace(layer, short=turned(layer.short), long=turned(layer.long)))
+
+
+def with_layers(stock: Stock, change: Callable[[Measured], Measured], *numbers: int) -> Stock:
+    """A reading in which some layers are others; without numbers, all of them."""
+    chosen = numbers or range(len(stock.layers))
+    return replace(stock, layers=tuple(change(each) if n in chosen else each for n, each in enumerate(stock.layers)))
+
+
+def louder(layer: Measured) -> Measured:
+    return replace(layer, short=replace(layer.short, amplitude=1.25))
+
+
+def fewer(layer: Measured) -> Measured:
+    return replace(layer, short=replace(layer.short, speeds=layer.short.speeds[:3]))
+
+
+def forgetful(layer: Measured) -> Measured:
+    return replace(layer, long=layer.short)
+
+
+def narrower(layer: Measured) -> Measured:
+    return replace(layer, window=7)
+
+
+def boundless(layer: Measured) -> Measured:
+    return replace(layer, window=None)
+
+
+def refused(stock: Stock) -> Stock:
+    return replace(stock, layers=(), refusal="KeyError: 'no such key'")
+
+
+Alter = Callable[[Stock], Stock]
+# By name: a configuration, and what transformers makes of it in the place of what it states.
+READINGS: dict[str, tuple[Config, str, Alter]] = {
+    "slower": (READ["plain"], "4.57.0", slower),
+    "parameters of version 5, slower": (READ["parameters of version 5"], "4.57.0", slower),
+    "parameters of version 5, slower in version 5": (READ["parameters of version 5"], "5.0.0", slower),
+    "louder in two layers": (READ["yarn"], "5.0.0", lambda stock: with_layers(stock, louder, 0, 2)),
+    "louder and slower": (READ["yarn"], "5.0.0", lambda stock: slower(with_layers(stock, louder))),
+    "fewer pairs in one layer": (READ["plain"], "5.0.0", lambda stock: with_layers(stock, fewer, 1)),
+    "one of two lists": (READ["longrope"], "5.0.0", lambda stock: with_layers(stock, forgetful)),
+    "a scaling that never begins": (READ["dynamic"], "5.0.0", lambda stock: with_layers(stock, forgetful)),
+    "a narrower window": (READ["gemma3 with types"], "5.0.0", lambda stock: with_layers(stock, narrower)),
+    "no window": (READ["mistral"], "5.0.0", lambda stock: with_layers(stock, boundless, 1, 2)),
+    "fewer layers": (READ["smollm3"], "5.0.0", lambda stock: replace(stock, layers=stock.layers[:2])),
+    "no model": (READ["plain"], "5.0.0", refused),
+    "no model of a version": (READ["plain"] | {"transformers_version": "4.31.0"}, "5.0.0", refused),
+}
+OF_READING = {
+    "refused", "rope-parameters-unread", "theta-unread", "original-misplaced", "rotations-read-otherwise",
+    "windows-read-otherwise", "layers-read-otherwise",
+}  # fmt: skip
 
 
 def refusal(config: Config) -> str:
