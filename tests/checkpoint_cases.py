@@ -355,6 +355,7 @@ PASTED: dict[str, tuple[str, ...]] = {
         "yarn(base=60)+window(20)|yarn(base=700)", "rope(base=90)+window(20)|rope-linear(base=700)",
         "rope(base=60)+window(20)|none",
     ),
+    "gemma3_text, bare": ("rope+window(4096)", "yarn(factor=2)+window(4096)"),
     "gemma3 of version 5": ("rope(base=60)+window(20)|rope(base=3000)",),
     "smollm3": ("none|yarn(base=700)|yarn(base=700)", "none|yarn(base=700)|rope(base=700)", "rope(base=700)"),
     "olmo": ("rope-linear(base=700)", "yarn(base=700)", "llama3(base=700)"),

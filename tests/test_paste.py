@@ -183,6 +183,18 @@ def test_llama_cpp_does_not_follow_a_dynamic_scaling_even_where_the_model_has_it
     assert pasted(config, "rope(base=5000)", "llama.cpp").text.endswith("--rope-scaling none")
 
 
+def test_a_model_whose_layers_all_have_a_window_and_a_theta_of_their_own_is_pasted_too():
+    config = config_of("gemma3") | {"layer_types": ["sliding_attention"] * 6}
+    own = architecture(config).spec
+    assert own == "rope(base=100.0)+window(16)"
+    keys = pasted(config, own, "transformers 5").keys
+    assert keys["rope_parameters"] == {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
+    assert pasted(config, own, "transformers 4").keys["rope_local_base_freq"] == 100.0
+    scaled = "yarn(base=100)+window(16)"
+    assert "the layers with a window" in pasted(config, scaled, "transformers 4").reason
+    assert "the layers with a window" in pasted(config, scaled, "llama.cpp").reason
+
+
 def test_phi_3_keeps_its_two_lists_and_takes_no_other_scaling():
     lists = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 4.0, 8.0]}
     config = config_of("llama") | {"model_type": "phi3", "rope_scaling": {"type": "longrope"} | lists}

@@ -38,8 +38,8 @@ class Asked:
 
     @property
     def main(self) -> str:
-        """The type of the layers that scalings are made for: those without a theta of their own."""
-        return ALL if ALL in self.ropes else GLOBAL
+        """The type of the layers that scalings are made for: those without a theta of their own, if there are any."""
+        return next(type_ for type_ in (ALL, GLOBAL, LOCAL) if type_ in self.ropes)
 
 
 def asked(architecture: Architecture, config: Config, spec: str, target: int) -> Asked:
