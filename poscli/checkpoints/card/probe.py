@@ -146,13 +146,14 @@ def _frequencies(stock: Any, subject: Subject) -> Iterator[Finding]:
 def _off(own: Turns, held: Turns, length: int) -> str:
     if len(own.speeds) != len(held.speeds):
         return f"{len(held.speeds)} pairs turn in place of {len(own.speeds)}"
-    worst = max(abs(theirs - mine) * length for mine, theirs in zip(own.speeds, held.speeds, strict=True))
-    said = (
-        f"they differ by up to {own.largest_error(held):.2%}, so that angles are off by {worst:.3g} radians at {length}"
-    )
+    said = []
+    if own.largest_error(held) > ROUNDING:
+        worst = max(abs(theirs - mine) * length for mine, theirs in zip(own.speeds, held.speeds, strict=True))
+        off = f"so that angles are off by {worst:.3g} radians at {length}"
+        said.append(f"they differ by up to {own.largest_error(held):.2%}, {off}")
     if own.amplitude != held.amplitude:
-        said += f", and cos and sin are multiplied by {held.amplitude:.4g} in place of {own.amplitude:.4g}"
-    return said
+        said.append(f"cos and sin are multiplied by {held.amplitude:.4g} in place of {own.amplitude:.4g}")
+    return ", and ".join(said)
 
 
 def _shifts(subject: Subject, at: Mapping[int, Tensor], dtype: torch.dtype, ids_BT: Tensor) -> Iterator[Finding]:
