@@ -62,6 +62,7 @@ from poscli.native import (
     Visible,
     attention,
     attention_to_part,
+    identity,
     proof,
     proof_forms,
 )
@@ -551,6 +552,7 @@ class Watched:
 def test_what_the_proof_of_compiled_kernels_tries(snapshot: Snapshot) -> None:
     rows: list[list[object]] = []
     assert proof.disagreement(Watched(kernels(), rows)) == ""  # type: ignore[arg-type]
+    rows.append([f"{len(identity())} letters name the kernels that run"])
     limits = [proof.TOLERANCE, proof_forms.TOLERANCE, proof_forms.OWN_ERRORS, 2.0**-24]
     exact = torch.tensor([1.0, -4.0])
     for off, own, least in ((0.01, 0.0, 0.001), (0.01, 0.002, 0.001), (0.01, 0.0, 0.0026), (0.0101, 0.0, 0.0025)):
