@@ -16,7 +16,7 @@ CHANGES = ("base", "full", "offset", "stretch", "crowd")
 # The harm in bits of every change of CHANGES, or the status of one without a number.
 HARMS: dict[str, tuple[float | str, ...]] = {
     "alibi": (0, 0.004, 0.001, 0.4, 0.002),
-    "fire": (0, 0.2, 0.02, 0.7, 0.05),
+    "fire": (0, 0.1, 0.01, 0.35, 0.025),
     "learned": (0, "unsupported", "unsupported", "void", "void"),
     "none": (0, 0.9, "void", "void", 0.8),
     "rope": (0, 0.5, 0.0, 0.45, 0.1),
@@ -89,7 +89,7 @@ def _dilution(n: int, length: int, more: float) -> list[dict]:
 
 def _key_tokens(n: int, more: float) -> list[dict]:
     few = n // 3 % 4 == 3
-    gain = math.nan if few else 0.3 * (n // 3 % 4) * more
+    gain = math.nan if few else 0.15 * (n // 3 % 4) * more
     key = {"kind": "key", "tokens": 3 if few else 60 + n, "nll": 1.5 * LN2 if not few else math.nan}
     key |= {"nll_crop": (1.5 + gain) * LN2, "gain": gain * LN2, "gain_low": (gain - 0.2) * LN2, "gain_high": gain + 1}
     other = {"kind": "other", "tokens": 900, "nll": 1.0, "nll_crop": 1.01, "gain": 0.01 * n, "gain_low": 0.0}

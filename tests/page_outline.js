@@ -19,7 +19,7 @@ const decimal = (text) => text.replace(/-?\d*\.?\d+(e-?\d+)?/g, (number) => Numb
 
 window.outline = (geometry) => {
   const lines = [];
-  const wanted = { none: [], wide: [".wide svg", "#pareto svg", "#protocols svg"], all: ["#loss svg", "#gain svg", ".wide svg", "#pareto svg", "#protocols svg"] }[geometry];
+  const wanted = { none: [], wide: [".wide svg", "#pareto svg", "#protocols svg"], biases: ["#loss figure:nth-child(4) svg", "#loss .wide svg", "#pareto svg", "#protocols svg"], all: ["#loss svg", "#gain svg", ".wide svg", "#pareto svg", "#protocols svg"] }[geometry];
   const attributes = (element, skipped = []) =>
     [...element.attributes].filter(({ name }) => !["class", "id", "viewBox", "vector-effect", "data-table", "content", "style", ...skipped].includes(name))
       .map(({ name, value }) => (value === "" ? name : `${name}=${value}`)).join(" ");

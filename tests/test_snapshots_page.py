@@ -43,7 +43,7 @@ class Reader:
     """Somebody who reads one page, and what they saw after each step."""
 
     def __init__(self, browser: Browser, page: Path, *, width: int = 1400, first: str = "") -> None:
-        """Open the page; `first` are the charts of the first outline that is kept: all, wide or none."""
+        """Open the page; `first` are the charts of the first outline that is kept: all, wide, biases or none."""
         self.browser, self._seen = browser, Counter[str]()
         self.told: list[str] = []
         browser.look(width, "light")
@@ -213,7 +213,7 @@ def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_sight(kind: str, browser: Browser, page_of: Callable[[str], Path], snapshot: Say) -> None:
     """Everything of one report; of the others less of the charts, and of many encodings no tables."""
-    first = {"language": "all", "holes": "none", "sections": "none"}.get(kind, "wide")
+    first = {"language": "all", "task": "wide", "crowd": "biases"}.get(kind, "none")
     text = Reader(browser, page_of(kind), first=first).text
     text = without_rows(lighter(text)) if kind == "crowd" else text
     snapshot(text, f"first-{kind}", rounded=True)
