@@ -64,7 +64,7 @@ def test_pages_around_zero(snapshot: Callable[..., None]) -> None:
         added = on_axes.signed_axis(page.axes, low, high)
         on_axes.mark_training(page.axes, train, at)
         on_axes.remark(page.axes, (256, 1), (2, -9), f"y{added}", halo=FAINT, ha="right", behind=low < -1)
-        page.label_ends([End(3072.0, low + 0.002 * n, name, style[name]) for n, name in enumerate(style)])
+        page.label_ends([End(3072.0, low + 0.002 * n, name, style[name]) for n, name in enumerate(style) if n % 3 == 0])
         parts.append(whole(page.figure))
     snapshot("\n".join(parts), rounded=True)
 
@@ -135,7 +135,10 @@ def test_panels_that_share_their_axes(snapshot: Callable[..., None]) -> None:
 
 def test_grey_images_side_by_side(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None]) -> None:
     pictures_as_text(monkeypatch, look=True)
-    images = [np.arange(12, dtype=np.uint8).reshape(3, 4) + 20, np.arange(12, dtype=np.uint8).reshape(3, 4)[::-1] * 2]
+    images = [
+        np.arange(12, dtype=np.uint8).reshape(3, 4) + 20,
+        np.arange(12, dtype=np.uint8).reshape(3, 4)[::-1] * 2 + 3,
+    ]
     tall = [np.eye(30, 7, dtype=np.uint8)]
     parts = [
         side_by_side(images, ["given", LONG], "below \U0001f600", line=2),
