@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from cli_runner import Result, cli
@@ -99,6 +100,21 @@ def test_a_document(name: str, snapshot: Callable[..., None]) -> None:
         snapshot(told("inspect", *DOCUMENTS[name]), name, rounded=True)
 
 
+def test_maps_from_rows_to_rows(snapshot: Callable[..., None]) -> None:
+    """Rotations of channels paired as neighbours, as halves and as neither, a scaling, fewer ranks, and no map."""
+    t, random = np.arange(40)[:, None], np.random.default_rng(0).normal(size=(40, 6))
+    cos, sin = np.cos(t * [1.0, 0.5, 0.2]), np.sin(t * [1.0, 0.5, 0.2])
+    halves = np.concatenate([cos, sin], axis=1)
+    tables = {
+        "neighbours": np.stack([cos, sin], axis=2).reshape(40, 6), "halves": halves,
+        "neither": halves[:, [1, 0, 2, 3, 4, 5]],
+        "scaled": halves * 0.98**t, "two ranks": halves[:, [0, 3, 0, 3]], "none": random,
+    }  # fmt: skip
+    found = {name: shift.fitted(rows[:-3], rows[3:], 3) for name, rows in tables.items()}
+    lines = [f"{name}: {each.finding.partition(', to ')[0]}; {outline(each.record())}" for name, each in found.items()]
+    snapshot("".join(lines), rounded=True)
+
+
 # Runs that are inspected: the spec, and further fields of the configuration.
 RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "run-added": {"sinusoidal": {}},
@@ -176,7 +192,7 @@ def texts() -> None:
 
 # Specs whose properties are measured: the layers of the model, L, and whether all numbers are compared.
 MEASURED = {
-    "learned": (2, 40, True), "rope|none": (3, 16, True), "logn(20)+sink(2)+window(9)": (2, 64, False),
+    "learned": (2, 40, True), "rope|none": (3, 16, True), "logn(4)+sink(2)+window(9)": (2, 64, False),
     "fox": (3, 48, False), "t5-2d": (1, 32, False), "rope-dynamic": (2, 16, False),
     "alibi+t5(buckets=6)|none": (4, 16, False), "toys:Carried": (2, 16, False),
 }  # fmt: skip
