@@ -37,7 +37,7 @@ OF_LIBRARIES = (
     r"\(Error while deserializing header[^)]*\)",
     r"(?<='lama' of DIR: )did you mean [^;]*",
     r"\d(\.\d+)?e-(0[5-9]|[1-9]\d)",
-    r"(?<=move by )0(?= of)",
+    r"(?<=by |nd )0(?= of| at| in)",
 )
 
 
