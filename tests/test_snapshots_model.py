@@ -116,7 +116,7 @@ MORE = [
 
 
 def test_html_of_encodings(snapshot: Snapshot) -> None:
-    specs = ["none", "rope(base=500)", "t5(buckets=6, far=11)", "alibi(trainable=true)+window(9)", "toys:Untied"]
+    specs = ["none", "t5(buckets=6, far=11)", "alibi(trainable=true)+window(9)"]
     snapshot("\n".join(make(spec)._repr_html_() for spec in specs))
 
 
@@ -180,7 +180,6 @@ def test_shapes_that_blanks_must_have(snapshot: Snapshot) -> None:
             "shared": torch.zeros(1, *size[1:]),
             "flat": torch.zeros(size[1:]),
             "longer": torch.zeros(*size[:-1], size[-1] + 1),
-            "later": torch.zeros(*size[:-2], size[-2] + 1, size[-1]),
             "double": torch.zeros(size, dtype=torch.float64),
             "text": "no tensor",
         }
@@ -452,7 +451,7 @@ def test_what_models_generate(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatc
     rows: list[list[object]] = []
     for spec, columns in (("rope", None), ("alibi-2d", 4), ("learned", None)):
         trained = perturbed(model(spec, length=40), seed=5)
-        for temperature, seed, end in itertools.product((0, 0.7, 2.0, 1e-3), (0, 1), (10, 3)):
+        for temperature, seed, end in itertools.product((0, 0.7, 1e-3), (0, 1), (10, 3)):
             found = generate(trained, [2, 7], end, tokens=12, temperature=temperature, seed=seed, columns=columns)
             rows.append([spec, temperature, seed, end, *found])
     snapshot(table(rows))
