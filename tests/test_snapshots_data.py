@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from checkpoints import BEGIN, TEXT
+from checkpoints import BEGIN, END, TEXT
 from hub_stub import REVISION, parquet
 from lines import outcome, sections, table, told
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from test_data import FILES, write
 from poscli.data import Corpus, Split, batch, check_trainable, kind_of, load_corpus, longtexts, loss_unit, optimum_of
 from poscli.data import compressed as compressed_files
 from poscli.data.corpora import CORPORA, bayes, check_characters, describe_corpora, source_of, stdlib
+from poscli.data.disk_cache import load_or_build
 from poscli.data.filesets import find_files, read_file
 from poscli.data.hubmodels import HubModel, open_repository
 from poscli.data.hubspec import HubSpec
@@ -50,7 +51,7 @@ from poscli.data.images.spec import ImageSpec
 from poscli.data.known_limit import SOURCES, pairs
 from poscli.data.known_limit.draw import Draw
 from poscli.data.known_limit.spec import parse
-from poscli.data.source import Part
+from poscli.data.source import Document, Part, Reading, Source
 from poscli.data.splitting import StoredDocument, cut_point, fingerprint, hold_out, split_documents
 from poscli.data.tokenbytes import byte_alphabet
 from poscli.data.tokenizerfiles import holds_tokenizer, token_text
@@ -173,6 +174,24 @@ WIKI = [
     b"  ",
     b" = E = \n",
 ]
+
+
+COPIES = [
+    *(Document(b"first", "train"), Document(b"held", "valid"), Document(b"first", "train"), Document(b"held", "train")),
+    *(Document(b"late", "train"), Document(b"", "valid"), Document(b"late", "valid"), Document(b"late", "train")),
+    *(Document(b"unsaid"), Document(b"unsaid", "valid")),
+]
+
+
+def test_documents_that_say_where_they_belong(place: Place, snapshot: Snapshot) -> None:
+    """Copies count once, and are held out if one of them is."""
+    lines = []
+    for first, end in ((0, 4), (0, 8), (3, 10), (0, 1), (5, 6)):
+        source = Source("given:x", first, lambda a=first, b=end: Reading(iter(COPIES[a:b]), {}))  # type: ignore[misc]
+        said = place.heard(lambda given=source: Told(load_or_build(given, Bytes(), place.cache)))
+        lines.append(f"{first} to {end}: {said}")
+        shutil.rmtree(place.cache)
+    snapshot(HASH.sub("HASH", "\n".join(lines)) + "\n")
 
 
 def test_batches(snapshot: Snapshot, place: Place) -> None:
@@ -424,6 +443,14 @@ def test_damaged_caches_are_built_again(place: Place, snapshot: Snapshot) -> Non
         first = place.loaded("text:in")
         lines.append(f"{name}:\n{first[: first.index('{')]}  {place.loaded('text:in')[:9]}")
         shutil.rmtree(place.cache)
+    place.loaded("text:in")
+    (folder,) = (path for path in place.cache.iterdir() if not path.name.startswith("."))
+    place.loaded("text:in/[01].txt")
+    (other,) = (path for path in place.cache.iterdir() if not path.name.startswith(".") and path != folder)
+    shutil.rmtree(other)
+    shutil.copytree(folder, other)
+    lines.append(f"a copy of another folder:\n{place.loaded('text:in/[01].txt')}")
+    shutil.rmtree(place.cache)
     place.cache.write_text("")
     lines.append(f"the cache is a file:\n{place.loaded('text:in')}")
     snapshot("\n".join(lines) + "\n")
@@ -464,6 +491,9 @@ def test_tokenizers(place: Place, snapshot: Snapshot) -> None:
     snapshot(sections(parts))
 
 
+OLDER = {"type": "Metaspace", "replacement": "\u2581"}
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+ADDED = {"id": 300, "content": "\u00e9\u0120"} | FLAGS  # of characters that stand for other bytes in other tokens
 CHECKPOINTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("byte-level", byte_level(), {}),
     ("byte-level, opened", byte_level(post_processor=TEMPLATE), {"bos_token": BEGIN}),
@@ -481,6 +511,9 @@ CHECKPOINTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("metaspace", metaspace(), {}),
     ("metaspace, always", metaspace("always"), {}),
     ("metaspace, never", metaspace("never"), {}),
+    ("metaspace, older", metaspace(pre_tokenizer=OLDER | {"add_prefix_space": True}), {}),
+    ("metaspace, older, never", metaspace(pre_tokenizer=OLDER | {"add_prefix_space": False}), {}),
+    ("added", byte_level(added_tokens=[*byte_level()["added_tokens"], ADDED]), {"eos_token": {"content": BEGIN}}),
     ("gemma", gemma(), {}),
 ]
 
@@ -500,7 +533,30 @@ def properties(made: Tokenizer, contents: Sequence[bytes] = ()) -> str:
     return "\n".join(lines)
 
 
-def test_tokenizers_that_are_refused(place: Place, snapshot: Snapshot) -> None:
+STATED = [{}, {"eos_token": BEGIN}, {"bos_token": BEGIN, "add_bos_token": True}, {"fails": True}]
+
+
+def converted(folder: Path, stated: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The tokenizer of a folder of an older form, which a stand-in for transformers converts."""
+
+    def from_pretrained(found: Path, **options: bool) -> Any:
+        if stated.get("fails"):
+            raise RuntimeError("no\nvocabulary")
+        backend = SimpleNamespace(to_str=lambda: json.dumps(byte_level()))
+        return SimpleNamespace(backend_tokenizer=backend, bos_token=None, eos_token=END)
+
+    module: Any = ModuleType("transformers")
+    module.__version__, module.__spec__ = "0", ModuleSpec("transformers", None)
+    module.AutoTokenizer = SimpleNamespace(from_pretrained=from_pretrained)
+    monkeypatch.setitem(sys.modules, "transformers", module)
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("a")
+    (folder / "tokenizer_config.json").write_text(json.dumps(stated))
+    made = tokenizer(f"hf:{folder}")
+    return told([made.end, made.opens, made.vocab])
+
+
+def test_tokenizers_that_are_refused(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     lossy = {"lower": byte_level(normalizer={"type": "Lowercase"}), "two": two_in_front(), "pieces": word_piece()}
     made = {name: written(place.folder / name, each) for name, each in lossy.items()}
     made["no end"] = written(place.folder / "end", byte_level(), eos_token="nowhere")
@@ -537,6 +593,8 @@ def test_tokenizers_that_are_refused(place: Place, snapshot: Snapshot) -> None:
         (folder / "special_tokens_map.json").write_text('{"bos_token": "<|begin|>"}')
         (folder / "config.json").write_text(json.dumps(config))
         lines.append(f"{config}: {place.heard(lambda folder=folder: tokenizer(f'hf:{folder}').end)}")
+    for n, each in enumerate(STATED):
+        lines.append(f"{each}: {place.heard(converted, place.folder / f'vocabulary{n}', each, monkeypatch)}")
     vocabularies = [
         ["tokenizer.json"],
         ["vocab.json"],
@@ -651,6 +709,7 @@ def write_pictures(folder: Path) -> Path:
     Image.fromarray(np.full((6, 6), np.nan, np.float32)).save(folder / "nan.tiff")
     Image.fromarray(noise(6, 6, 10) > 128).save(folder / "black.png")
     Image.fromarray(noise(1, 5, 11)).save(folder / "strip.png")
+    Image.fromarray(noise(3, 2, 12)).save(folder / "dot.png")
     (folder / "cut.png").write_bytes((folder / "grey3.png").read_bytes()[:60])
     (folder / "notes.txt").write_text("no image")
     (folder / "empty.gif").write_bytes(b"")

@@ -12,6 +12,7 @@ import torch
 from lines import outcome, sections, table, told
 from numpy.typing import NDArray
 from pieces_task import Pieces
+from test_checkpoint_tokenizers import TEMPLATE, byte_level, written
 from test_grid_images import write
 from test_grids import Numbered
 
@@ -298,9 +299,11 @@ def test_grid(tmp_path: Path, snapshot: Snapshot) -> None:
     snapshot(sections(parts).replace(str(tmp_path), "HERE"), rounded=True)
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:262"])
-def test_language(tokenizer: str, tmp_path: Path, snapshot: Snapshot) -> None:
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:262", "hf:opens"])
+def test_language(tokenizer: str, tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve documents, the tokens of which are few enough to count."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "opens", byte_level(post_processor=TEMPLATE))
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in LINES))
     task = open_task("language", f"jsonl:{tmp_path}/in.jsonl", tokenizer)
     assert isinstance(task, Language)
