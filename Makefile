@@ -28,7 +28,7 @@ ANYWHERE := $(VENV)/.anywhere
 SEED ?= 1
 COUNT ?= 300
 # Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
-NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing bench_values browser card card_faults checkpoint_configs checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams cluster commands configuration contributing corpus_cache corpus_files curves data delete docs estimates every_encoding_trains hostile_names hub hub_failures inspect_findings inspect_sentences intervals jobs loss_unit machines mutants named_once native_cache one_answer opened_windows own_files pace page page_comparisons plugins published readme recall repairs report report_paths report_texts rooms sentences_by_hand series_look shared_folders silent_options size snapshots_report spec state strict_requests suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand workers
+NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing bench_values browser card card_faults checkpoint_configs checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams cluster commands configuration contributing corpus_cache corpus_files curves data delete docs estimates every_encoding_trains hostile_names hub hub_failures inspect_findings inspect_sentences intervals jobs loss_unit machines mutants named_once native_cache one_answer opened_windows own_files pace page page_comparisons plugins published readme recall repairs report report_paths report_texts rooms sentences_by_hand series_look shared_folders silent_options size snapshots_bench snapshots_drawing snapshots_page snapshots_report snapshots_report_more snapshots_report_parts snapshots_report_runs spec state strict_requests suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand workers
 
 .PHONY: install demo smoke check format table golden snapshots test wide other-cpu numerical slow gpu browser anywhere torture mutants bench publish clean
 
@@ -55,8 +55,8 @@ table: $(DEV)
 golden: $(DEV)
 	PYTHONPATH=tests $(BIN)/python tests/golden.py
 
-snapshots: $(DEV)
-	$(BIN)/pytest -n auto tests/test_snapshots_*.py --regen-all
+snapshots: $(BROWSER)
+	$(BIN)/pytest -n auto -m 'not slow and not wide and not gpu' tests/test_snapshots_*.py --regen-all
 
 test: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal
