@@ -225,11 +225,12 @@ def test_far_keys_without_weight_are_skipped_and_a_nan_among_them_is_not() -> No
 
 
 @needs_kernels
+@pytest.mark.parametrize("same", [False, True])  # with True, all rows of the gradient are one row in memory
 @pytest.mark.parametrize("shape", [(1, 1), (3, 37), (2, 70, 64)])
-def test_layers_equal_their_formulas(shape: tuple[int, ...]) -> None:
+def test_layers_equal_their_formulas(shape: tuple[int, ...], same: bool) -> None:
     x, up, weight = randoms(shape, shape, shape[-1:])
     x = (30 * x).detach().requires_grad_()
-    upstream = torch.randn(shape)
+    upstream = torch.randn(shape[-1:] if same else shape).expand(shape)
     pairs = [
         (lambda x, up, _: swiglu(kernels(), x, up), lambda x, up, _: F.silu(x) * up, [x, up, None]),
         (
@@ -308,7 +309,9 @@ def test_a_compiler_that_is_asked_for_must_exist(fresh, monkeypatch, capsys) -> 
 
 
 def test_a_compiler_that_fails_is_quoted(fresh, monkeypatch, capsys, tmp_path) -> None:
-    monkeypatch.setenv("CXX", fake_compiler(tmp_path, "echo 'x.cpp:1: error: no such thing' >&2; exit 1"))
+    monkeypatch.setenv(
+        "CXX", fake_compiler(tmp_path, "printf 'In x.cpp:\\nx.cpp:1: error: no such thing\\n' >&2; exit 1")
+    )
     assert_torch_takes_over("cannot compile them: x.cpp:1: error: no such thing", capsys)
 
 

@@ -290,7 +290,14 @@ NARROW = [
     *("sinusoidal", "stick-breaking", "t5", "transformer-xl"),
     *("alibi+ssmax", "learned+interpolated", "rope+window(9)", "shaw+randomized", "sink(2)+window(5)+fox+t5"),
     *("transformer-xl+deberta+window(9)", "cope|fire", "urpe(base=t5)|xlnet"),
-    *("toys:Carried", "toys:Quarters", "toys:Sharper+toys:Bilinear+shaw", "toys:Squares+fire", "toys:Wide"),
+    *(
+        "toys:Carried",
+        "toys:Gated",
+        "toys:Quarters",
+        "toys:Sharper+toys:Bilinear+shaw",
+        "toys:Squares+fire",
+        "toys:Wide",
+    ),
 ]
 
 
