@@ -89,6 +89,17 @@ def test_the_model_as_it_is_is_the_simplest():
     assert "simplest" in second
 
 
+def test_a_baseline_is_simpler_than_another_encoding():
+    """The window of the model as it is reads as well as yarn does, and no worse at L."""
+    rows, units = measured(own=gains(-0.5), yarn=gains(0.1))
+    fixed = (units["length"] == T) & (units["protocol"] == "fixed")
+    window = fixed & (units["encoding"] == "m") & (units["variant"] == "window")
+    yarn = fixed & (units["encoding"] == "m as yarn") & (units["variant"] == "full")
+    units.loc[window, "nll"] = units.loc[yarn, "nll"].to_numpy()
+    found = advise(rows, Units(units), "m", T)
+    assert (found.chosen.spec, found.chosen.variant) == ("", "window")
+
+
 def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
     rows, units = measured(own=gains(-0.5), **{f"other{n}": gains(-0.02) for n in range(2, 30)})
     fixed = units[(units["length"] == T) & (units["protocol"] == "fixed")]

@@ -225,6 +225,12 @@ def test_a_class_without_a_file_is_verified_and_not_trained(monkeypatch: pytest.
         api.train(cell.Own, preset="nano", length=32, batch=4, tokens="1k")
 
 
+def test_an_argument_of_several_lines_is_told_in_one() -> None:
+    with pytest.raises(api.UsageError, match=r"width = tensor\(.*\): must be a whole number") as refused:
+        api.encoding("alibi", width=torch.zeros(2, 2), heads=2, length=32)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
 def test_importing_poscli_imports_nothing_heavy() -> None:
     code = "import sys, poscli; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0

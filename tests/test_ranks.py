@@ -16,6 +16,8 @@ import torch
 from cli_runner import cli
 from safetensors.torch import load_file
 from several_ranks import on_rank, on_ranks, start_ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torture.processes import DIED, Ended, command, steady_clock
 
 from poscli.config.run import PRESETS
@@ -26,6 +28,7 @@ from poscli.system.ranks import Ranks, agree, any_rank, gathered, joined, ranks,
 from poscli.tasks import Batch
 from poscli.training.parts import parts_of
 from poscli.training.replicas import replicas
+from poscli.training.sharding import is_sharded, sharded_like, whole
 from poscli.training.trainer import Trainer
 from poscli.verify.noise import perturbed
 
@@ -275,6 +278,20 @@ def test_a_batch_must_divide_among_ranks_and_parts() -> None:
 def test_other_commands_run_in_one_process() -> None:
     line = one_error(on_ranks("ls", "tasks"), 2)
     assert line.endswith("poscli ls runs in one process: leave out torchrun, which is for extrapolate and train")
+
+
+def test_state_of_another_shape_than_its_parameter_stays_whole() -> None:
+    """As the step of AdamW, a single number, when a run goes on whose weights are divided among ranks."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        parameter = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
+        moment = sharded_like(torch.ones(4, 2), parameter)
+        assert is_sharded(moment)
+        assert torch.equal(whole(moment), torch.ones(4, 2))
+        assert sharded_like(step := torch.tensor(3.0), parameter) is step
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 # ---- what ranks say to each other

@@ -228,6 +228,8 @@ class TestVariants:
         first = triton._trials(encoding, HERE)
         monkeypatch.setattr("poscli.attention.trials.variants", lambda *_: pytest.fail("found again"))
         assert triton._trials(encoding, HERE) is first
+        monkeypatch.setattr("poscli.attention.trials.variants", lambda *_: ["of another place"])
+        assert triton._trials(encoding, replace(HERE, gradient=not HERE.gradient)) == ["of another place"]
 
     def test_the_largest_excess_is_said(self) -> None:
         exact = {"output": torch.ones(2), "gradient of q": torch.ones(2), "gradient of k": torch.ones(2)}

@@ -131,7 +131,7 @@ def costs_of(names: Sequence[str], lengths: Sequence[int]) -> pd.DataFrame:
         encoding, _, asked = name.partition(" on ")
         for what, length in (("train", 32), *(("eval", length) for length in lengths)):
             ratio_ = 1 + 0.07 * place * (length / 64) ** 0.5
-            status = {(2, 128): "oom", (3, 64): "failed", (5, 128): "oom"}.get((place, length), "ok")
+            status = {(2, 128): "oom", (3, 32): "oom", (3, 64): "failed", (5, 128): "oom"}.get((place, length), "ok")
             found = {
                 "seconds": 0.01 * ratio_, "ratio": ratio_, "ratio_low": 0.95 * ratio_, "ratio_high": 1.04 * ratio_,
                 "tokens_per_s": 6400 / ratio_, "peak_mb": length * ratio_ / 4, "none_peak_mb": length / 4,
@@ -141,7 +141,7 @@ def costs_of(names: Sequence[str], lengths: Sequence[int]) -> pd.DataFrame:
                 {
                     "what": what, "encoding": encoding, "asked": asked or "auto", "engine": "E", "length": length,
                     "batch": 4, "status": status, "message": "" if status == "ok" else "the cause",
-                    "repeats": 3 + place % 2, "train_length": 32, "layers": 2, "width": 64, "heads": 4,
+                    "repeats": 3 + place % 2 if status == "ok" else 0, "train_length": 32, "layers": 2, "width": 64, "heads": 4,
                     "dtype": "bfloat16", **WHERE,
                     **(found if status == "ok" else dict.fromkeys(found, float("nan"))),
                 }
@@ -184,7 +184,7 @@ def compared(costs: pd.DataFrame) -> pd.DataFrame:
                     **row, **(dict.fromkeys(values, float("nan")) if lost else values), "peer": peer,
                     "parameters": 5000, "peer_parameters": 5100 + n,
                     "peer_attention": "eager" if n % 3 == 0 else "fused",
-                    "repeats": 0 if row["status"] != "ok" else 1 if n == 4 else 3,
+                    "repeats": 0 if row["status"] != "ok" else 1 if n == 2 else 3,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)

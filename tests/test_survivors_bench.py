@@ -482,6 +482,15 @@ def test_a_library_that_needs_too_much_memory_is_left_out_of_a_row(monkeypatch: 
     assert "peer_seconds" not in found
 
 
+def test_a_library_that_is_known_to_be_too_slow_is_left_out_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Conditions, "time", lambda self, works: [Timing((2.0,), 10.0, "case")] * len(works))
+    pair = compared()
+    pair.peer_time.note(BenchCase("eval", 64, 2), 1e9)
+    found = pair._measure(BenchCase("eval", 128, 2))
+    assert (found["status"], found["seconds"]) == ("skipped", 2.0)
+    assert "peer_seconds" not in found
+
+
 def tiny_peer(name: str) -> SimpleNamespace:
     """A peer that has two encodings, and names in the place of models."""
     return SimpleNamespace(
