@@ -141,8 +141,8 @@ def costs_of(names: Sequence[str], lengths: Sequence[int]) -> pd.DataFrame:
                 {
                     "what": what, "encoding": encoding, "asked": asked or "auto", "engine": "E", "length": length,
                     "batch": 4, "status": status, "message": "" if status == "ok" else "the cause",
-                    "repeats": 3 + place % 2 if status == "ok" else 0, "train_length": 32, "layers": 2, "width": 64, "heads": 4,
-                    "dtype": "bfloat16", **WHERE,
+                    "repeats": 3 + place % 2 if status == "ok" else 0, "dtype": "bfloat16",
+                    "train_length": 32, "layers": 2, "width": 64, "heads": 4, **WHERE,
                     **(found if status == "ok" else dict.fromkeys(found, float("nan"))),
                 }
             )  # fmt: skip
