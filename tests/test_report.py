@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from fake_pages import failed_once, fake_tables
 from fake_results import BEHAVIOUR, LN2, evaluated_run, many, results, units_of
 from matplotlib.text import Annotation
 from PIL import Image
@@ -830,3 +831,12 @@ def test_a_report_says_how_many_bytes_a_window_is(tmp_path: Path) -> None:
     own = rows["tokenizer"] != "bytes"
     assert "bpe:300: 256 tokens are about" in text_of(build_report(rows[own], positions, tmp_path / "a"))
     assert "Bytes in a window" not in text_of(build_report(rows[~own], positions, tmp_path / "b"))
+
+
+def test_what_failed_for_one_seed_is_not_the_best_in_a_table(tmp_path: Path) -> None:
+    shapes = {"alibi": (1.4, lambda octaves: 0.1 * octaves), "none": (1.4, lambda octaves: 0.02 * octaves)}
+    rows, positions, _ = fake_tables(shapes | {"rope": (1.4, lambda octaves: 0.01 * octaves)}, (256, 1024))
+    for failed, best in (("nobody", "alibi"), ("alibi", "none")):
+        report = build_report(failed_once(rows, failed), positions, tmp_path / failed)
+        table = next(column for column in summary_columns(report.sections[0].summary) if column.name.startswith("gain"))
+        assert list(report.sections[0].summary["encoding"])[table.best] == best
