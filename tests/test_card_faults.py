@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 from poscli.checkpoints.card import Card, read_card  # noqa: E402
 from poscli.checkpoints.card.faults import CHECKS  # noqa: E402
+from poscli.checkpoints.card.stock import stock_reading  # noqa: E402
 
 FOUR = int(transformers.__version__.split(".")[0]) < 5
 SIZES = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}
@@ -353,3 +354,13 @@ def test_the_step_of_positions_in_bfloat16_is_that_of_the_format(length: int, st
     card = read_card(write(tmp_path, FALCON | {"alibi": True, "max_position_embeddings": length}))
     (note,) = card.faults
     assert f"at {length} to multiples of {step}." in note.wrong
+
+
+def test_a_refusal_without_a_message_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path, LLAMA)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
+    assert stock_reading(folder, 64).refusal == "ValueError: no message"

@@ -347,6 +347,18 @@ def test_a_length_that_the_encoding_refuses_has_no_error() -> None:
     assert "learned has 64 positions" in entries[-1]["refused"]
 
 
+class Void(Encoding):
+    """Scores that are not numbers."""
+
+    def distance_bias(self, d: Tensor) -> Tensor:
+        return torch.full((self.shape.heads, *d.shape), torch.nan, dtype=torch.float64)
+
+
+def test_attention_that_is_not_a_number_has_no_error() -> None:
+    entries = drift.drift(untrained(here(Void))).numbers["bfloat16"]
+    assert {(entry["error"], entry["refused"]) for entry in entries} == {(None, "attention is not finite")}
+
+
 def test_the_worst_layer_says_how_far_a_model_drifts() -> None:
     for spec in (f"none|{here(NarrowAngles)}", f"{here(NarrowAngles)}|none"):
         assert drift.drift(untrained(spec)).numbers["bfloat16"][-1]["ratio"] > 20

@@ -114,7 +114,7 @@ def test_a_sheet_of_panels(snapshot: Callable[..., None]) -> None:
     curves.heat_map(other, np.arange(6.0).reshape(2, 3), 5.5, signed=False, extent=(0, 3, 0, 2))
     sheet.say(sheet.panel(1, 1, "", ""), LONG)
     sheet.write(1, 2, "somewhere", size=9, weight="bold")
-    wide = Sheet(0, 3, Contents("Body", [""], [""], [], ""), 2.5)
+    wide = Sheet(0, 3, Contents("Body", ["", "b"], ["short", LONG * 5], [], ""), 2.5)
     curves.log_axis(wide.box(0.5, 0.25, 3, 2))
     bare = Sheet(1, 1, Contents("One", ["only"], ["words " * 200], [("p", ["v"])], ""))
     snapshot("\n".join(whole(each.figure) for each in (sheet, wide, bare)), rounded=True)

@@ -51,6 +51,7 @@ SHEETS: dict[str, tuple[object, ...]] = {
     "turning": ("rope(base=40)", "rope-linear(factor=4, base=40)", "fope", *SMALL, *NARROW),
     "biases": ("t5(buckets=6, far=20)", "kerple-log+window(20)", *SMALL, *WIDE, "--heads", 3),
     "scores": ("cope(max_pos=6)", "none", "toys:Bilinear", *SMALL, "--heads", 2),
+    "curves": ("alibi", "kerple-log", *SMALL, *NARROW),
     "order": ("interpolated+alibi", "toys:Sharper", *SMALL, *NARROW),
     "grids": ("alibi-2d", "sinusoidal-2d", *SMALL, *NARROW),
     "nonsense": ("mine.py:Hidden", "mine.py:Zero", *SMALL, *NARROW),
