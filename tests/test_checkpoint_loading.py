@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,6 +87,10 @@ def not_a_number(folder: Path) -> None:
     change_weights(folder, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan))
 
 
+def a_row_is_not_a_number(folder: Path) -> None:
+    change_weights(folder, lambda tensors: tensors["lm_head.weight"][3].fill_(torch.nan))
+
+
 def text_for_a_number(folder: Path) -> None:
     change_config(folder, rms_norm_eps="small")
 
@@ -104,6 +109,7 @@ def no_object(folder: Path) -> None:
         (a_layer_more, "lack 9 of the tensors of the model that config.json describes, such as model.layers.3."),
         (a_tensor_less, "lack 1 of the tensors"),
         (not_a_number, "has logits that are no finite numbers: its weights are damaged; fetch them again"),
+        (a_row_is_not_a_number, "has logits that are no finite numbers"),
         (text_for_a_number, "cannot use"),
         (other_sizes, "cannot use"),
         (no_object, "cannot use"),
@@ -249,8 +255,11 @@ def test_the_number_format_is_that_of_most_numbers(
 def test_positions_that_differ_a_little_from_the_stock_models_are_noticed(llama: Path, wrong: dict[str, Any]) -> None:
     config = json.loads((llama / "config.json").read_text())
     load(llama, architecture(config), CPU, None)
-    with pytest.raises(DataError, match="the logits differ from those of transformers"):
+    with pytest.raises(DataError, match="the logits differ from those of transformers") as refused:
         load(llama, architecture(config | wrong), CPU, None)
+    off = re.search(r"by (\S+) of their spread, where rounding explains 0\.001;", str(refused.value))
+    assert off is not None
+    assert float(off[1]) > 0.001
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

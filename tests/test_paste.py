@@ -61,8 +61,8 @@ def spec_with(config, target):
     return "|".join(replaced(spec) for spec in layers)
 
 
-def pasted(config, spec, runtime):
-    (found,) = [s for s in snippets("M", architecture(config), config, spec, TARGET) if s.runtime == runtime]
+def pasted(config, spec, runtime, target=TARGET):
+    (found,) = [s for s in snippets("M", architecture(config), config, spec, target) if s.runtime == runtime]
     return found
 
 
@@ -271,6 +271,12 @@ def test_llama_cpp_says_what_it_cannot_do(target, why):
     found = pasted(config, spec_with(config, target), "llama.cpp")
     assert not found.text
     assert why in found.reason
+
+
+def test_the_factor_of_a_scaling_that_llama_cpp_lacks_need_not_be_whole():
+    config = config_of("llama")
+    found = pasted(config, spec_with(config, "rope-dynamic"), "llama.cpp", target=LENGTH * 3 // 2)
+    assert "rope-ntk(factor=1.5) is the nearest" in found.reason
 
 
 def test_llama_cpp_has_groups_of_positions_in_one_program():

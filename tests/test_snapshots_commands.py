@@ -279,7 +279,8 @@ def test_options(snapshot: Snapshot) -> None:
             lines.append(f"poscli {name} {part}\n  {inspect.cleandoc(each.help or '')}".rstrip())
             for option in each.params:
                 facts = [
-                    repr(getattr(option, name, "")) for name in ("type", "default", "required", "multiple", "help")
+                    repr(getattr(option, name, ""))
+                    for name in ("default", "show_default", "required", "multiple", "help")
                 ]
                 lines.append(f"  {' '.join([*option.opts, *option.secondary_opts])} | {' | '.join(facts)}")
     assert {*COMMANDS} <= {*commands}
