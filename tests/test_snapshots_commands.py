@@ -17,6 +17,7 @@ from poscli.cli import app
 from poscli.native import library
 
 Snapshot = Callable[..., None]
+OF_AN_OPTION = ("default", "show_default", "required", "multiple", "help")
 NANO = ("--preset", "nano", "--batch", 4, "--tokens", "4k")
 SUITE = """
 title = "A suite of two texts"
@@ -278,10 +279,7 @@ def test_options(snapshot: Snapshot) -> None:
         for part, each in sorted(parts.items()):
             lines.append(f"poscli {name} {part}\n  {inspect.cleandoc(each.help or '')}".rstrip())
             for option in each.params:
-                facts = [
-                    repr(getattr(option, name, ""))
-                    for name in ("default", "show_default", "required", "multiple", "help")
-                ]
+                facts = [repr(getattr(option, name, "")) for name in OF_AN_OPTION]
                 lines.append(f"  {' '.join([*option.opts, *option.secondary_opts])} | {' | '.join(facts)}")
     assert {*COMMANDS} <= {*commands}
     snapshot("\n".join(lines) + "\n", "options")
