@@ -102,6 +102,7 @@ def test_a_dry_run_writes_nothing(place, tmp_path):
 @pytest.mark.parametrize(("changes", "code", "words"), [
     (("--target", "long"), 2, ("--target 'long'", "write 32k, 8192 or 4x")),
     (("--target", "0.5x"), 2, ("32 tokens", "must be above the 64")),
+    (("--target", "1x"), 2, ("64 tokens", "must be above the 64")),
     (("--target", "1.01x"), 2, "no whole number"),
     (("--target", "9999999999"), 2, "at most"),
     (("--tokens", "some"), 2, ("--tokens 'some'", "write 4096, 500k or 2M")),

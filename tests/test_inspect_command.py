@@ -230,6 +230,7 @@ def test_an_encoding_that_fails_has_its_reason_in_the_gallery():
     with mock.patch.object(gallery, "names", return_value=["alibi", "mine.py:Fails"]):
         result = cli("inspect", "--all", *SMALL, "--to", "gallery", "--json")
     assert result.code == 3
+    assert "wrote gallery/gallery.html and 4 pictures beside it" in result.err  # as PNG and SVG, with the contact sheet
     rows = {each["name"]: each for each in result.json["encodings"]}
     assert "RuntimeError: no luck" in rows["mine.py:Fails"]["unavailable"]
     assert rows["alibi"]["picture"] == "alibi.png"

@@ -63,8 +63,9 @@ def test_no_map_fits_random_rows():
     assert "No linear map" in found.finding
 
 
-def test_a_map_that_stretches_is_no_rotation():
-    rows = 1.01 ** np.arange(400)[:, None] * np.array([[1.0, 2.0]])
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e15])
+def test_a_map_that_stretches_is_no_rotation(size):
+    rows = size * 1.01 ** np.arange(400)[:, None] * np.array([[1.0, 2.0]])
     found = shift.fitted(rows[:-1], rows[1:], 1)
     assert found.rank == 1
     assert found.error < 1e-12

@@ -177,6 +177,7 @@ LIES = {  # consistent in themselves: every checksum is that of the edited file
     "a row that is missing": ("eval.csv", lambda text: "".join(text.splitlines(keepends=True)[:-1])),
     "a row that is there twice": ("eval.csv", lambda text: text + text.splitlines(keepends=True)[-1]),
     "the loss of a document": ("units.csv", edited("nll", lambda nll: nll * 1.0001)),
+    "a smaller loss of a document": ("units.csv", edited("nll", lambda nll: nll * 0.9999)),
     "the tokens of a document": ("units.csv", edited("tokens", whole)),
     "a document that is missing": ("units.csv", lambda text: "".join(text.splitlines(keepends=True)[:-1])),
     "a bin of positions": ("position.csv", edited("to", whole)),

@@ -102,6 +102,23 @@ def test_a_lock_that_another_process_holds_does_hold(tmp_path: Path) -> None:
         assert unlockable(tmp_path) == ""
 
 
+def test_a_held_lock_may_be_told_as_a_lack_of_permission(tmp_path: Path, monkeypatch) -> None:
+    kernels = fcntl.flock
+
+    def flock(handle: int, operation: int) -> None:
+        try:
+            kernels(handle, operation)
+        except BlockingIOError as error:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from error
+
+    with locked(tmp_path):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        assert is_locked(tmp_path)
+        with pytest.raises(LockedError), locked(tmp_path):
+            pass
+    assert not is_locked(tmp_path)
+
+
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP], ids=os.strerror)
 def test_a_refusal_of_locks_is_told_from_other_errors(code: int, tmp_path: Path, monkeypatch) -> None:
     no_locks(monkeypatch, code)

@@ -129,7 +129,7 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
 def test_trained_runs(name: str, snapshot: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [run_on_disk(Path("results"), spec, **fields) for spec, fields in RUNS[name].items()]
     chosen = [word for run in runs for word in ("--run", run.id)]
-    if name in ("run-of-layers", "runs-with-reasons"):  # whose pictures are like those of others
+    if name == "runs-with-reasons":  # whose pictures are like those of others
         monkeypatch.setattr("poscli.inspect.session.write_sheets", lambda *_: [])
     snapshot(told("inspect", *chosen, "--max-len", 5 * LENGTH, "--no-properties", "--to", "here"), name, rounded=True)
 
