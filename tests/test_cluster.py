@@ -13,16 +13,19 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_runner import SUITE, assert_refused, cli, environment
 from filelock import FileLock
 from test_workers import assert_same_bits, sorted_as
 
+from poscli.config.run import RunConfig
 from poscli.runs.run import list_runs
 from poscli.sweep import on_node
 from poscli.sweep.cluster import Cluster, Node, PerRun
-from poscli.sweep.on_node import MARK, look_around, refuse_apart, versions
+from poscli.sweep.job import Job
+from poscli.sweep.on_node import MARK, execute, look_around, refuse_apart, versions
 from poscli.system.cores import usable_cores
 from poscli.system.errors import UsageError
 
@@ -250,6 +253,18 @@ def test_a_node_must_see_the_folder_and_its_locks(tmp_path, monkeypatch) -> None
             refuse_apart("10.0.0.2", seen | {name: "0"}, tmp_path)
     monkeypatch.setattr(on_node, "FileLock", _refused)
     assert look_around(str(tmp_path), "token")["wrong"] == "unlocked"
+
+
+def test_a_node_without_the_driver_s_folder_executes_jobs_all_the_same(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSCLI_QUIET", "1")
+    performed = SimpleNamespace(model_dump_json=lambda: "an outcome")
+    monkeypatch.setattr("poscli.sweep.job.perform", lambda *_: performed)
+    job = Job(config=RunConfig(encoding="none"), runs=Path("runs")).model_dump_json(by_alias=True)
+    (tmp_path / "here").mkdir()
+    for home, folder in (("nowhere", tmp_path), ("here", tmp_path / "here")):
+        assert execute(job, str(tmp_path / home), 1) == "an outcome"
+        assert Path.cwd() == folder
 
 
 def _refused(path: str) -> None:

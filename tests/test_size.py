@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -210,3 +212,10 @@ def take_step(config: RunConfig) -> None:
     model.loss(tokens, tokens).backward()
     optimizer.clip()
     optimizer.step(0)
+
+
+@pytest.mark.parametrize("measure", [training_bytes, partial(evaluation_bytes, batch=2, length=LENGTH)])
+def test_an_encoding_of_layers_that_a_model_does_not_have_needs_no_memory(measure: Callable[..., float]) -> None:
+    first_alone = ModelConfig(layers=1, width=48, heads=3, mlp=40)
+    configs = [RunConfig(encoding=spec, model=first_alone, length=512) for spec in ("none", "none|dape+toys:Capped")]
+    assert measure(configs[0], CPU) == measure(configs[1], CPU)
