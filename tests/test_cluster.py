@@ -200,6 +200,17 @@ def cluster(*nodes: Node) -> Cluster:
     return made
 
 
+def test_nodes_that_have_left_have_no_places(monkeypatch) -> None:
+    told = [
+        {"NodeID": name, "NodeManagerAddress": address, "Alive": alive, "Resources": {"CPU": 4.0, "memory": 8 * GIB}}
+        for name, address, alive in (("a", "10.0.0.1", True), ("b", "10.0.0.2", False))
+    ]
+    ray = SimpleNamespace(nodes=lambda: told)
+    monkeypatch.setattr("poscli.sweep.cluster.found", lambda address: ray)
+    monkeypatch.setattr(Cluster, "_connect", lambda self, address: None)
+    assert Cluster("10.0.0.1:6379").nodes == [Node("a", "10.0.0.1", 4, 0, 8 * GIB)]
+
+
 def test_as_many_runs_at_a_time_as_fit_the_nodes() -> None:
     small, large = Node("a", "10.0.0.1", 4, 0, 8 * GIB), Node("b", "10.0.0.2", 16, 2, 64 * GIB)
     assert [PerRun(cpus=2).fits(node) for node in (small, large)] == [2, 8]

@@ -193,6 +193,12 @@ def test_tables_that_contradict_each_other_are_damaged_although_sealed(out: Path
     left_out(run.name, " is wrong: ")
 
 
+def test_a_record_that_was_edited_by_hand_is_damaged_although_it_can_be_read(out: Path, run: Path) -> None:
+    record = json.loads((run / "eval.json").read_text())
+    (run / "eval.json").write_text(json.dumps(record | {"added": "by hand"}))
+    left_out(run.name, "eval.json")
+
+
 @pytest.mark.parametrize("name", ["position.csv", "recall.csv"])
 def test_a_table_that_was_sealed_alone_is_not_the_one_of_its_evaluation(out: Path, run: Path, name: str) -> None:
     reseal(run, name, lambda text: text[:-2] + str((int(text[-2]) + 1) % 10) + "\n", record="MANIFEST.json")
