@@ -111,7 +111,7 @@ extrapolate --judge rope
 extrapolate --judge rope --why
 extrapolate --context-parallel
 extrapolate --enc alibi
-extrapolate --run rope-12345678
+extrapolate --run unknown
 extrapolate --as learned
 extrapolate --as rope
 extrapolate --as yarn(factor=0)

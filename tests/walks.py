@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 from cli_runner import cli
 
+# Or of this process: plugins are all that other tests have loaded.
 OF_THIS_MACHINE = {
     "commit", "cores", "cpu", "cpu_bfloat16", "engine", "engine_reason", "fingerprint", "machine", "peak_mb",
-    "platform", "poscli", "python", "schema", "seconds", "spent", "threads", "tokens_per_s", "torch",
+    "platform", "plugins", "poscli", "python", "schema", "seconds", "spent", "threads", "tokens_per_s", "torch",
 }  # fmt: skip
 # What no two machines or moments say alike, and what stands for it.
 MASKS = (
