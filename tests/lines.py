@@ -1,12 +1,14 @@
-"""What functions return and raise, as lines of text to compare with kept ones: numbers rounded, one line per case."""
+"""What functions return, print and raise, as lines of text to compare with kept ones: rounded, a line a case."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from torch import Tensor
 
 from poscli.system.errors import PoscliError
@@ -31,6 +33,19 @@ def outcome(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
         return told(call(*arguments, **options))
     except (PoscliError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
+
+
+def printed(show: Callable[[Console], object], width: int = 120) -> str:
+    """What a function prints to a console of this width, without spaces at the ends of lines."""
+    console = Console(width=width, file=io.StringIO(), no_color=True)
+    show(console)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def bare_table(rows: Iterable[Iterable[object]]) -> str:
+    """Rows without names of columns; decimal numbers have four significant digits."""
+    return "\n".join(" | ".join(f"{x:.4g}" if isinstance(x, float) else str(x) for x in row) for row in rows)
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -66,7 +66,6 @@ from poscli.native import (
     proof,
     proof_forms,
 )
-from poscli.native import fields as native_fields
 from poscli.native.layers import swiglu
 from poscli.system.errors import PoscliError, UsageError
 
@@ -512,16 +511,6 @@ def test_what_is_measured_and_what_is_kept(
 
 
 # The compiled kernels
-
-
-def test_structures_that_the_kernels_read(snapshot: Snapshot) -> None:
-    """Bytes of each structure and where each field begins, as in attention.h."""
-    rows: list[list[object]] = []
-    for kind in vars(native_fields).values():
-        if isinstance(kind, type(ctypes.Structure)) and kind is not ctypes.Structure:
-            names = [name for name, _ in kind._fields_]
-            rows.append([kind.__name__, ctypes.sizeof(kind), *(f"{n} {getattr(kind, n).offset}" for n in names)])
-    snapshot(table(rows))
 
 
 class Watched:

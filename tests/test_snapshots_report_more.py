@@ -16,7 +16,7 @@ import pytest
 from fake_explained import HARMS, explained, recall_of, with_optimum
 from fake_pages import fake_runs, fake_tables, tables_with_holes, task_tables
 from fake_results import BEHAVIOUR, LN2, units_of
-from plain_texts import parts, printed, refused, table
+from lines import bare_table, outcome, printed, sections
 from test_advice import advice_for, gains, measured
 from test_report import of_two_tokenizers
 from test_snapshots_report import outline
@@ -143,14 +143,14 @@ def test_what_a_section_says(kind: str, snapshot: Say) -> None:
     said = {
         "title": "\n".join([group.title, *group.notes]),
         "answers": "\n".join(f"{name}: {each.text} {list(each.best)}" for name, each in found.items()),
-        "facts": table(next(iter(found.values())).facts),
+        "facts": bare_table(next(iter(found.values())).facts),
         "caveats": "\n".join(caveats(group.rows, summary)),
         "analyses": "\n".join(
             line for each in analyses(group, summary, baseline) for line in told(each, legend=legend)
         ),
         "the terminal": printed(lambda console: console.print(terminal.summary_table(summary)), 240),
     }
-    snapshot(parts(said), f"section-{kind}", rounded=True)
+    snapshot(sections(said), f"section-{kind}", rounded=True)
 
 
 def cheaper_of_two_alike() -> Advice:
@@ -181,7 +181,7 @@ def test_the_advice_about_a_model(snapshot: Say) -> None:
     texts = {"a page": printed(lambda console: show_advice(found["three seeds"], console), 110)}
     texts["all answers"] = "\n".join(f"{name}: {' / '.join(answer(each))}" for name, each in found.items())
     texts["all notes"] = "\n".join(dict.fromkeys(line for each in found.values() for line in notes(each)))
-    texts["all candidates"] = table(
+    texts["all candidates"] = bare_table(
         [name, each.name, each.variant, each.verdict, each.counts, each.word, *each.gain, *each.cost, each.price]
         for name, advice in found.items()
         for each in advice.candidates
@@ -190,10 +190,10 @@ def test_the_advice_about_a_model(snapshot: Say) -> None:
     again = pd.concat([rows, rows.assign(run_id=rows["run_id"] + "b")])
     texts["refused"] = "\n".join(
         [
-            refused(lambda: advise(rows, Units(units), "m", 4096)),
-            refused(lambda: advise(pd.concat([rows, rows.assign(fingerprint="other")]), Units(units), "m", 1024)),
-            refused(lambda: advise(again, Units(units), "m", 1024)),
-            refused(lambda: advise(rows[:0], Units(units), "m", 1024)),
+            outcome(lambda: advise(rows, Units(units), "m", 4096)),
+            outcome(lambda: advise(pd.concat([rows, rows.assign(fingerprint="other")]), Units(units), "m", 1024)),
+            outcome(lambda: advise(again, Units(units), "m", 1024)),
+            outcome(lambda: advise(rows[:0], Units(units), "m", 1024)),
         ]
     )
-    snapshot(parts(texts), rounded=True)
+    snapshot(sections(texts), rounded=True)

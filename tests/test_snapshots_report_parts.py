@@ -12,7 +12,7 @@ import pytest
 from drawn import drawn
 from fake_pages import fake_runs, fake_tables, tables_with_holes, task_tables
 from fake_results import BEHAVIOUR, results, units_of
-from plain_texts import parts, printed, refused, table
+from lines import bare_table, outcome, printed, sections
 from test_report import of_two_tokenizers
 from test_snapshots_report import outline
 from torture.reports import undrawn
@@ -67,11 +67,11 @@ def test_names_and_titles_of_sections(snapshot: Say) -> None:
         lines = []
         for group in split(pd.concat(tables, ignore_index=True), NOTHING, mix=mix, trained=trained):
             labels = group.rows.drop_duplicates("run_id")[["run_id", "encoding"]]
-            lines += [f"{group.title!r} {group.slug!r}", *group.notes, table(labels.itertuples(index=False))]
+            lines += [f"{group.title!r} {group.slug!r}", *group.notes, bare_table(labels.itertuples(index=False))]
         said[name] = "\n".join(lines)
     formulas = pd.DataFrame({"a": ["=1", "+1", "-1", "@1", "1", "\uff1d1", "a=1"], "n": [-1, 2, 3, 4, 5, 6, 7]})
     said["for spreadsheets"] = for_spreadsheets(formulas).to_csv(index=False)
-    snapshot(parts(said))
+    snapshot(sections(said))
 
 
 def test_doubts_about_numbers(snapshot: Say) -> None:
@@ -98,7 +98,7 @@ def test_doubts_about_numbers(snapshot: Say) -> None:
         "machines": rows.assign(machine=rows["machine"].mask(rope, "").mask(odd, "other")),
         "episodes": rows.query("protocol == 'sliding' and seed == 0").assign(protocol="answer", gain=np.nan),
     }
-    snapshot(table([name, *(caveats(each, summarize(each)) or ["-"])] for name, each in cases.items()))
+    snapshot(bare_table([name, *(caveats(each, summarize(each)) or ["-"])] for name, each in cases.items()))
 
 
 def by_run(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -140,7 +140,7 @@ def test_tables_in_the_terminal(snapshot: Say) -> None:
     for width in (120, 100, 80, 60, 40):
         shown = printed(lambda console: terminal.show_fresh([group.rows], console, summed=True), width)
         said[f"{width} columns"] = shown
-    snapshot(parts(said), rounded=True)
+    snapshot(sections(said), rounded=True)
 
 
 def test_a_report_in_a_narrow_terminal(tmp_path: Path, snapshot: Say) -> None:
@@ -159,7 +159,7 @@ def test_a_report_in_a_narrow_terminal(tmp_path: Path, snapshot: Say) -> None:
         "notes": "\n".join(report.notes),
         "records": "\n".join(outline(records(report.summary)[0])),
     }
-    snapshot(parts(said), rounded=True)
+    snapshot(sections(said), rounded=True)
 
 
 def test_two_selections_compared(snapshot: Say) -> None:
@@ -215,9 +215,9 @@ def test_two_selections_compared(snapshot: Say) -> None:
         found, of_answers = make()
         bits = "bits per cell" if len(found) == 1 else "bits per byte"
         drawn = terminal.comparison_table(found, of_answers=of_answers, bits=bits)
-        return table(found.itertuples(index=False)) + "\n" + printed(lambda console: console.print(drawn), 90)
+        return bare_table(found.itertuples(index=False)) + "\n" + printed(lambda console: console.print(drawn), 90)
 
-    snapshot(parts({name: refused(lambda make=make: shown(make)) for name, make in made.items()}), rounded=True)
+    snapshot(sections({name: outcome(lambda make=make: shown(make)) for name, make in made.items()}), rounded=True)
 
 
 def test_a_site(tmp_path: Path, snapshot: Say) -> None:
@@ -241,7 +241,7 @@ def test_a_site(tmp_path: Path, snapshot: Say) -> None:
         name: re.sub(r"<(script|style).*?</\1>", "", pages[name].partition("<body")[2], flags=re.DOTALL)
         for name in chosen
     }
-    snapshot(parts({"files": "\n".join(pages), **bodies}), rounded=True)
+    snapshot(sections({"files": "\n".join(pages), **bodies}), rounded=True)
 
 
 def test_one_model_under_many_encodings(tmp_path: Path, snapshot: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_one_model_under_many_encodings(tmp_path: Path, snapshot: Say, monkeypat
     report = build_report(rows, positions, tmp_path, details=details)
     (section,) = report.sections
     said = {picture.path.name: f"{picture.alt}\n{picture.path.read_text()}" for picture in section.pictures}
-    snapshot(parts({"answer": section.answer.text, **said}), rounded=True)
+    snapshot(sections({"answer": section.answer.text, **said}), rounded=True)
 
 
 def test_the_data_of_two_tokenizers(snapshot: Say) -> None:

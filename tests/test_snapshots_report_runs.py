@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fake_results import BEHAVIOUR, results
-from plain_texts import parts, refused, table
+from lines import bare_table, outcome, sections
 
 from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recalibration, Recipe, RunConfig
 from poscli.drawing.style import styles_for
@@ -74,7 +74,7 @@ def test_how_much_longer_a_training_would_have_to_be(snapshot: Say) -> None:
         return " ".join(budget_note(rows, summarize(rows), known)) or "nothing"
 
     said = {
-        "each curve": table(
+        "each curve": bare_table(
             [name, passed(each, 3.3) if each else "-", tokens_until(each, 3.3) if each else "-"]
             for name, each in CURVES.items()
         ),
@@ -90,9 +90,9 @@ def test_how_much_longer_a_training_would_have_to_be(snapshot: Say) -> None:
                 note(learned="is there"),
             ]
         ),
-        "by another guess": table([guess, passed(CURVES["is there"], guess)] for guess in (5.0, 4.0, 2.5, 2.0)),
+        "by another guess": bare_table([guess, passed(CURVES["is there"], guess)] for guess in (5.0, 4.0, 2.5, 2.0)),
     }
-    snapshot(parts(said), rounded=True)
+    snapshot(sections(said), rounded=True)
 
 
 SETTINGS = {
@@ -133,14 +133,16 @@ def test_what_training_took_and_the_commands_that_repeat_it(snapshot: Say) -> No
         "steps that stood still": [(5, 1.0), (5, 3.0)], "many": [(1, 5.0), (2, 6.0), (101, 15.0)],
     }  # fmt: skip
     said = {
-        "configurations": table(configurations([Trained(each, {}) for each in (OTHER, ODD, several[0].config)])),
+        "configurations": bare_table(configurations([Trained(each, {}) for each in (OTHER, ODD, several[0].config)])),
         "of checkpoints": str(configurations([Trained(RunConfig(encoding="rope", checkpoint=CHECKPOINT), {})])),
-        "commands": table(commands.items()),
-        "times": table(times),
+        "commands": bare_table(commands.items()),
+        "times": bare_table(times),
         "notes": "\n".join([timing_note(known, known), timing_note(["a", "d"], known), timing_note(["b", "g"], known)]),
-        "seconds": table([k, training_seconds(pd.DataFrame(v, columns=["step", "seconds"]))] for k, v in logs.items()),
+        "seconds": bare_table(
+            [k, training_seconds(pd.DataFrame(v, columns=["step", "seconds"]))] for k, v in logs.items()
+        ),
     }
-    snapshot(parts(said))
+    snapshot(sections(said))
 
 
 def written_run(runs: Path, encoding: str, seed: int = 0, *, tokens: int = 9000, state: str = "complete") -> Run:
@@ -172,13 +174,13 @@ def test_what_is_read_from_a_folder_of_runs(
     """Sound runs beside runs that are waiting, damaged, stopped, and evaluated under other encodings."""
     monkeypatch.chdir(tmp_path)
     runs = Path("runs")
-    said = {"no folder": refused(lambda: collect(runs))}
+    said = {"no folder": outcome(lambda: collect(runs))}
     alibi, rope = written_run(runs, "alibi"), written_run(runs, "rope", 1, tokens=5000)
-    said["no evaluation"] = refused(lambda: collect(runs))
+    said["no evaluation"] = outcome(lambda: collect(runs))
     broken = written_run(runs, "sinusoidal")
     evaluate(broken)
     (broken.folder / "eval.csv").write_text("nothing")
-    said["a damaged one only"] = refused(lambda: collect(runs))
+    said["a damaged one only"] = outcome(lambda: collect(runs))
     evaluate(alibi)
     evaluate(written_run(runs, "none", state="interrupted"))
     part = evaluated_as(rope, "yarn(factor=4.0)")
@@ -195,17 +197,17 @@ def test_what_is_read_from_a_folder_of_runs(
     found = collect(runs, {"accuracy": ("float64", "share of right answers")})
     said["notes"] = capsys.readouterr().err
     kept = found.rows.drop_duplicates("run_id")
-    said["runs"] = table(kept[["run_id", "encoding", "seed"]].itertuples(index=False))
-    said["tables"] = table([name, len(each)] for name, each in {"": found.positions, **found.details}.items())
-    said["left out"] = table(found.left_out.items())
-    said["tokens"] = table(sorted(trained_tokens(runs).items()))
-    said["trained"] = table(
+    said["runs"] = bare_table(kept[["run_id", "encoding", "seed"]].itertuples(index=False))
+    said["tables"] = bare_table([name, len(each)] for name, each in {"": found.positions, **found.details}.items())
+    said["left out"] = bare_table(found.left_out.items())
+    said["tokens"] = bare_table(sorted(trained_tokens(runs).items()))
+    said["trained"] = bare_table(
         [name, each.training, each.trained_as, each.machine, each.tokens, each.seconds, each.span is None, each.curve]
         for name, each in sorted(trained_runs(runs).items())
     )
     names = ["alibi", "sinusoidal", broken.id, broken.id[:13], lost.id, "nobody", alibi.id]
-    said["refused"] = table([name, refused(lambda name=name: refuse_damaged(found, name))] for name in names)
-    snapshot(parts(said))
+    said["refused"] = bare_table([name, outcome(lambda name=name: refuse_damaged(found, name))] for name in names)
+    snapshot(sections(said))
 
 
 def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +225,7 @@ def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) ->
     families = {"alibi": "bias", "t5": "bias", "kerple-log": "bias", "rope": "rotary", "none": "none", "a": "other"}
     models = [["rope", "rope as a"], ["rope", "rope as a", "a"], ["rope"], [], ["rope", "yarn"], ["m as a", "m as b"]]
     said = {
-        "verdicts": table(
+        "verdicts": bare_table(
             [
                 *gain,
                 *(verdicts.verdict(gain[1], gain[0], gain[2], seeds=n) for n in (3, 2)),
@@ -234,39 +236,41 @@ def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) ->
         "without an interval": verdicts.verdict(0.1, float("nan"), 0.2)
         + " "
         + verdicts.verdict(0.1, 0.1, float("nan")),
-        "of tasks": table([a, b, verdicts.task_verdict(a, b)] for a in (0, 1, 2, 16) for b in (1, 2, 16)),
-        "guesses": table(
+        "of tasks": bare_table([a, b, verdicts.task_verdict(a, b)] for a in (0, 1, 2, 16) for b in (1, 2, 16)),
+        "guesses": bare_table(
             [n, g, verdicts.only_guesses(n, g, 3.0)] for n in (2.9, 3.0, 3.1) for g in (-0.1, 0.0, 0.1, float("nan"))
         ),
-        "winners": table(
+        "winners": bare_table(
             [word, verdicts.can_win(word), verdicts.is_failure(word)] for word in [*verdicts.MEANING, "oom"]
         ),
-        "meanings": table(verdicts.meanings("bits per cell").items()),
+        "meanings": bare_table(verdicts.meanings("bits per cell").items()),
         "beyond": "\n".join(
             told.beyond(n, items) for n, items in ((1, "documents"), (2, "episodes"), (3, "documents"))
         ),
-        "times": table([v, told.seconds(v)] for v in (0.04, 9.94, 9.96, 119.4, 120, 599, 601, 7199, 7201, 90000)),
-        "means": table(told.student_of_logs(v) for v in ([5.0], [4.0, 9.0], [4.0, 6.0, 9.0], [3.0, 3.0, 3.0, 3.0])),
+        "times": bare_table([v, told.seconds(v)] for v in (0.04, 9.94, 9.96, 119.4, 120, 599, 601, 7199, 7201, 90000)),
+        "means": bare_table(
+            told.student_of_logs(v) for v in ([5.0], [4.0, 9.0], [4.0, 6.0, 9.0], [3.0, 3.0, 3.0, 3.0])
+        ),
         "brackets": "\n".join(
             [told.bracket([1, 2, 3]), told.bracket([1, None, 3], items="episodes"), told.bracket([1, 2, None])]
         ),
-        "paths": table([path, local.shown(path)] for path in paths),
-        "specs": table(
+        "paths": bare_table([path, local.shown(path)] for path in paths),
+        "specs": bare_table(
             [spec, describe(spec).family, describe(spec).acts, [name for name, *_ in describe(spec).parts]]
             for spec in specs
         ),
-        "labels": table([label, spec_of(label)] for label in labels),
-        "looks": table(
+        "labels": bare_table([label, spec_of(label)] for label in labels),
+        "looks": bare_table(
             [name, *vars(look).values()]
             for name, look in looks(families, styles_for(["alibi", "rope"], ["t5", "kerple-log", "none", "a"])).items()
         ),
         "order": str(in_order(["rotary", "other", "none", "bias", "several"])),
-        "models": table([names, the_model(names)] for names in models),
+        "models": bare_table([names, the_model(names)] for names in models),
         "formats": "\n".join(
-            refused(lambda words=words: known_formats(words)) for words in (["PNG", "", " svg"], ["gif"], [])
+            outcome(lambda words=words: known_formats(words)) for words in (["PNG", "", " svg"], ["gif"], [])
         ),
     }
-    snapshot(parts(said), rounded=True)
+    snapshot(sections(said), rounded=True)
 
 
 def test_what_corpora_protocols_and_baselines_are(snapshot: Say) -> None:
@@ -285,7 +289,7 @@ def test_the_table_of_encodings(snapshot: Say) -> None:
     rows = [[*(row[name] for name in columns), catalogue.options_text(row)] for row in catalogue.describe_encodings()]
     begin, end = catalogue.MARKS
     readme = catalogue.with_table(f"before\n{begin}\nold\n{end}\nafter")
-    snapshot(parts({"encodings": table(rows), "README": readme}))
+    snapshot(sections({"encodings": bare_table(rows), "README": readme}))
 
 
 def test_the_folder_of_a_report(tmp_path: Path, snapshot: Say, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,7 +302,7 @@ def test_the_folder_of_a_report(tmp_path: Path, snapshot: Say, capsys: pytest.Ca
         target = tmp_path / folder
         before(target)
         capsys.readouterr()
-        failed = refused(lambda: write_folder(target, {name: f"{step} {name}".encode() for name in names}))
+        failed = outcome(lambda: write_folder(target, {name: f"{step} {name}".encode() for name in names}))
         listed = sorted(target.iterdir()) if target.exists() else []
         files = [f"{path.name}: {path.read_text()}" for path in listed if path.name != "files.json"]
         marks = json.loads((target / "files.json").read_text()) if (target / "files.json").exists() else "no list"
@@ -319,4 +323,4 @@ def test_the_folder_of_a_report(tmp_path: Path, snapshot: Say, capsys: pytest.Ca
     (tmp_path / "other").mkdir()
     write("of the user", "report.md", before=lambda folder: (folder / "report.md").write_text("mine"), folder="other")
     said["unfinished"] = UNFINISHED
-    snapshot(re.sub(r"[0-9a-f]{64}", "SHA", parts(said)))
+    snapshot(re.sub(r"[0-9a-f]{64}", "SHA", sections(said)))
