@@ -40,7 +40,7 @@ def verify(
     from poscli.verify import verify as run
 
     if bool(enc) == all_:
-        raise UsageError("name encodings to verify, or give --all: poscli verify alibi")
+        raise UsageError("name encodings to verify, or give --all, not both: poscli verify alibi")
     torch.set_num_threads(1)  # the tensors are too small for a second thread to pay
     specs = names() if all_ else enc or []
     verdicts = []
