@@ -18,7 +18,7 @@ from poscli.native import library
 
 Snapshot = Callable[..., None]
 OF_AN_OPTION = ("default", "show_default", "required", "multiple", "help")
-NANO = ("--preset", "nano", "--batch", 4, "--tokens", "4k")
+NANO = ("--preset", "nano", "--batch", 4, "--tokens", "2k")
 SUITE = """
 title = "A suite of two texts"
 description = "what does a walk see?"

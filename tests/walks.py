@@ -31,7 +31,7 @@ MASKS = (
     (re.compile(r" +$", re.MULTILINE), ""),
 )
 IDENTITY = re.compile(r"(?<=-)(?:[0-9a-f]{8}|[0-9a-f]{6})\b")
-LONG_DECIMAL = re.compile(r"-?\d+\.(?:\d{4,}(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
+LONG_DECIMAL = re.compile(r"(?<!arXiv:)(?<!\d)-?\d+\.(?:\d{4,}(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 MOST_ROWS = 24  # of a table that is shown whole
 
 
@@ -73,7 +73,7 @@ class Walk:
 
 def _short(number: float) -> str:
     """A number with the digits that CPUs agree on after a short training."""
-    return f"{number:.3f}" if abs(number) < 1 else f"{number:.3g}"
+    return f"{number:.3f}" if abs(number) < 1 else f"{number:#.3g}"
 
 
 def _content(file: Path) -> str:
@@ -107,14 +107,15 @@ def _without(value: Any) -> Any:
 
 
 def _table(table: pd.DataFrame) -> str:
-    """A table: what is the same in all rows in one line, then the rows, of many only some and the sums."""
+    """A table: what is the same in all rows in one line, then the rows; of many only some, beside sums and means."""
     shown = table.drop(columns=[name for name in table if name in OF_THIS_MACHINE])
     same = [name for name in shown if shown[name].astype(str).nunique() == 1 and len(shown) > 1]
     constant = ", ".join(f"{name}={shown[name].iloc[0]}" for name in same)
     shown = shown.drop(columns=same)
     sums = ""
     if len(shown) > MOST_ROWS:
-        sums = f"{len(shown)} rows, sums {shown.sum(numeric_only=True).to_dict()}\n"
+        sums = f"{len(shown)} rows, sums {shown.select_dtypes(['integer', 'bool']).sum().to_dict()}"
+        sums += f", means {shown.select_dtypes('floating').mean().to_dict()}\n"
         shown = pd.concat([shown.head(4), shown.iloc[len(shown) // 2 :].head(2), shown.tail(2)])
     text = io.StringIO()
     shown.to_csv(text, index=False)
