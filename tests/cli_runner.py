@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,19 @@ def shell(*arguments: object, **changes: str) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def in_own_process(function: Callable[..., Any], *arguments: object) -> Any:
+    """What a function of a file of tests returns in a new process; arguments and result as JSON.
+
+    For peaks of memory: what earlier tests have freed, the allocator would use again, and the peak would not rise.
+    """
+    module, name = function.__module__, function.__name__
+    code = f"import json, sys, {module}; print(json.dumps({module}.{name}(*json.loads(sys.argv[1]))))"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    command = [sys.executable, "-c", code, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(PYTHONPATH=path), check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def document(*arguments: object) -> Any:
     """Run a command with --json: it must succeed and print one document, without colours."""
     result = cli(*arguments, "--json")
@@ -168,6 +182,13 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
         str(path.relative_to(folder)): path.lstat() for path in folder.rglob("*") if "__pycache__" not in path.parts
     }
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if not name.endswith(".lock")}
+
+
+def forget(folder: Path) -> None:
+    """Let the modules in a folder be imported anew."""
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
 
 
 def _refuse(constant: str) -> Any:

@@ -108,6 +108,23 @@ def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder, and no plugin loaded, as in a new process; what the test has imported is forgotten.
+
+    What a test leaves behind (a loaded file, a folder in Python's path) would be found by the next one of any file.
+    """
+    from cli_runner import forget  # not at the top: `make mutants` changes poscli after this file was imported
+
+    from poscli.system import plugin_sources
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(plugin_sources, "_loaded", {})
+    yield tmp_path
+    forget(tmp_path)
+
+
+@pytest.fixture
 def snapshot(file_regression: Any) -> Callable[..., None]:
     """Compare a text with the one that is kept as test_X/NAME.EXTENSION (see snapshots.py).
 

@@ -6,7 +6,6 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,7 @@ class Own(api.Encoding):
 FULL, FEW = 'tokens="200k"', 'tokens="8k"'  # the training budget of docs/API.md, and that of its fast test
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 # the document

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +13,6 @@ from cli_runner import COMMANDS, assert_refused, cli, errors
 from toys import first
 
 from poscli.cli.new import LONGEST, Kind
-from poscli.system import plugin_sources
 
 TESTS = ("test_attention_follows_the_formula", "test_it_does_what_every_encoding_must_do")
 # For each kind, a piece of its formula and another in its place: the first test must fail.
@@ -27,16 +25,11 @@ WRONG = {
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder, whose modules are forgotten afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
+def importable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let modules of the current folder be imported."""
+    monkeypatch.syspath_prepend(here)
     # Python's cache of compiled files misses a change of a file within the same second.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    yield tmp_path
-    for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
-        del sys.modules[name]
 
 
 def module(path: Path) -> ModuleType:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runner import NANO, SHORT, assert_refused, cli
+from cli_runner import NANO, SHORT, assert_refused, cli, forget
 
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.specs import parse
-from poscli.system import plugin_sources, plugins
+from poscli.system import plugins
 from poscli.system.device import device_of
 
 OWN = """
@@ -67,14 +66,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def at_home(here: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """That folder as the current one."""
     monkeypatch.chdir(home)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
-    yield home
-    for name in [name for name, module in sys.modules.items() if str(home) in str(getattr(module, "__file__", ""))]:
-        del sys.modules[name]
+    yield
+    forget(home)
 
 
 @pytest.mark.parametrize(

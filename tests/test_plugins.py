@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cli_runner import NANO, SHORT, assert_refused, cli, errors, run_of, shell
+from cli_runner import NANO, SHORT, assert_refused, cli, errors, forget, run_of, shell
 
 from poscli.config.plugins import source_hashes
 from poscli.config.run import PRESETS, RunConfig
@@ -106,23 +106,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         discover_again(monkeypatch, folder)
         yield folder
-
-
-def forget(folder: Path) -> None:
-    """Let the modules in a folder be imported anew."""
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(str(folder)):
-            del sys.modules[name]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder, from which modules can be imported until the test ends."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
-    yield tmp_path
-    forget(tmp_path)
 
 
 # discovery

@@ -36,15 +36,11 @@ subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder with a file that is no folder, and no plugin loaded."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
+def files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is no folder, and a suite."""
     monkeypatch.setattr(plugin_sources, "_run", {})
-    (tmp_path / "file").write_text("not a folder")
-    (tmp_path / "tiny.toml").write_text(SUITE)
-    return tmp_path
+    (here / "file").write_text("not a folder")
+    (here / "tiny.toml").write_text(SUITE)
 
 
 def commands(tree: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

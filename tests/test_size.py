@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from cli_runner import NANO, ROOT, assert_refused, environment
+from cli_runner import NANO, assert_refused, in_own_process
 from torch import nn
 from toys import COMPOSITES, first
 
@@ -119,15 +116,6 @@ def test_every_preset_fits_16_gib_with_every_encoding(preset: str, monkeypatch) 
             assert encoding_share(config, 257) < 0.5
 
 
-def measured(function: str, *arguments: object) -> float:
-    """MiB of the peak that a function of this file measures, in a process whose earlier tests have freed no memory."""
-    code = f"import json, sys, test_size; print(test_size.{function}(*json.loads(sys.argv[1])))"
-    command = [sys.executable, "-c", code, json.dumps(arguments)]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(PYTHONPATH=path), check=True)
-    return float(done.stdout.split()[-1])
-
-
 def peak_of_step(encoding: str, length: int, batch: int, model: dict[str, int]) -> float:
     config = step_of(encoding, length, batch, model)
     take_step(config.model_copy(update={"length": 32, "batch": 1}))  # what torch loads once is not of this step
@@ -158,7 +146,7 @@ def step_of(encoding: str, length: int, batch: int, model: dict[str, int]) -> Ru
 )
 def test_the_memory_of_training_is_right_within_a_factor_of_three(encoding, length, batch, model) -> None:
     expected = training_bytes(step_of(encoding, length, batch, model), CPU) / 2**20
-    peak = measured("peak_of_step", encoding, length, batch, model)
+    peak = in_own_process(peak_of_step, encoding, length, batch, model)
     assert peak / 2 < expected < 3 * peak
 
 
@@ -168,7 +156,7 @@ def test_the_memory_of_training_is_right_within_a_factor_of_three(encoding, leng
 )
 def test_the_memory_of_evaluation_is_right_within_a_factor_of_three(encoding, length) -> None:
     config = resolve(TrainRequest(preset="nano", length=256), encoding, 0, CPU)
-    peak = measured("peak_of_evaluation", encoding, length)
+    peak = in_own_process(peak_of_evaluation, encoding, length)
     assert peak / 2 < evaluation_bytes(config, CPU, batch=1, length=length) / 2**20 < 3 * peak
 
 

@@ -18,7 +18,7 @@ import pytest
 from cli_runner import ROOT, cli, environment
 
 from poscli.cli import command_tree
-from poscli.system import plugin_sources, plugins
+from poscli.system import plugins
 
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"
 BLOCK = re.compile(r"^```(bash|python|diff) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -72,10 +72,8 @@ def run_in_a_shell(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_tutorial_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
+def test_the_tutorial_can_be_followed(here: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    monkeypatch.syspath_prepend(here)
     if full:
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for language, name, text in steps():
@@ -101,9 +99,7 @@ def test_the_tutorial_covers_the_way_from_nothing_to_a_report() -> None:
     assert ["pytest", "test_my_encoding.py"] in commands()
 
 
-def test_verify_finds_what_the_tutorial_says_about_a_wrong_encoding(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
+def test_verify_finds_what_the_tutorial_says_about_a_wrong_encoding(here: Path) -> None:
     assert cli("new", "my-encoding").code == 0
     path = Path("my_encoding.py")
     path.write_text(path.read_text().replace("d.sqrt()", "(d / len(d)).sqrt()"))
