@@ -278,9 +278,10 @@ def test_the_document_of_a_card(tmp_path: Path, snapshot: Snapshot) -> None:
 
 
 def page(found: Result, folder: Path) -> str:
-    """Both streams of a command, and its exit code."""
+    """Both streams of a command and its exit code, without what whichever comes first says: it prepares the corpus."""
     lines = [line.rstrip() for line in masked(found.out, folder).splitlines()]
-    return "\n".join([*lines, masked(found.err, folder), f"exit code {found.code}"])
+    notes = [line for line in masked(found.err, folder).split("\n") if not line.startswith("preparing the corpus ")]
+    return "\n".join([*lines, *notes, f"exit code {found.code}"])
 
 
 def outline(value: Any, folder: Path, path: str = "") -> Iterator[str]:
