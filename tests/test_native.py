@@ -118,6 +118,36 @@ def test_lack_of_memory_is_an_error_that_says_so(name: str) -> None:
     assert is_out_of_memory(caught.value)
 
 
+STARVED = """
+import resource, torch
+from poscli.native import Block, attention, library
+
+tokens, width = 1_000_000, 32
+q, k, v = (torch.randn(1, 1, *shape) for shape in ((1, width), (tokens, width), (tokens, 1)))
+whole = [Block(slice(0, 1), slice(0, tokens))]
+run = lambda: attention(library(), (q.requires_grad_(), k, v), whole, scale=1.0)
+if {backward}:
+    out = run()
+    run = out.sum().backward
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + int({copies} * k.nbytes)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+run()
+"""
+
+
+@needs_kernels
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="Linux says how much a process has, and heeds a limit"
+)
+@pytest.mark.parametrize("backward", [False, True])
+def test_kernels_that_find_too_little_memory_end_in_that_error(backward: bool) -> None:
+    """They need copies of the keys, and there is room for half of one, beside the gradient that torch allocates."""
+    code = STARVED.format(backward=backward, copies=0.5 + backward)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stderr.splitlines()[-1:] == ["MemoryError: the kernels of attention could not allocate memory"]
+
+
 CASES = {  # batch, heads, queries, keys, width, width of values
     "one token": (1, 1, 1, 1, 4, 4),
     "one query": (2, 1, 1, 300, 16, 16),
