@@ -83,6 +83,16 @@ def assert_near_the_reference(spec: str, case: tuple[int, int, int], scale: floa
 
 
 @needs_kernels
+@pytest.mark.parametrize("spec", ["alibi", "shaw", "cope(max_pos=5)", "grape-additive", "dape(base=t5)"])
+def test_the_weights_of_a_query_sum_to_one_however_large_its_scores_are(spec: str) -> None:
+    """What all values gain is then what the outputs gain. Scores of 500 are rounded to 1 / 32,000."""
+    case = _, queries, _ = (1, 60, 140)
+    found = gradients("native", spec, case, torch.float32, scale=200.0)["v"].sum(dim=2)
+    upstream = draw(1, HEADS, queries, HEAD_WIDTH, seed=9, dtype=torch.float64)
+    assert ((found - upstream.sum(dim=2)).abs() <= 16 * UNIT * upstream.abs().sum(dim=2)).all()
+
+
+@needs_kernels
 @pytest.mark.parametrize(("spec", "case"), TIMES)
 def test_gradients_equal_those_of_the_reference(spec: str, case: tuple[int, int, int]) -> None:
     assert choose(make(spec)).name == "native"

@@ -140,7 +140,8 @@ def test_a_report_goes_on_without_the_damaged_run_and_is_whole_after_the_repair(
 
 CASES = [  # every file and every kind of damage, then every pair of them
     *zip(TABLES, list(DAMAGES)[-len(TABLES) :], strict=True),
-    *((name, damage) for name in TABLES for damage in DAMAGES),
+    # A language model has no answers: that table is a line of names, without a digit.
+    *((name, damage) for name in TABLES for damage in DAMAGES if (name, damage) != ("answers.csv", "a digit")),
 ]
 
 

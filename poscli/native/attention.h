@@ -57,7 +57,8 @@ struct Attention {
     int64_t batch, heads, queries, keys, width, value_width, reach, sinks, terms, threads;
     int64_t constant;  // the first entries by distance, so many of them, are all equal, in every term and vector
     const float *q, *k, *v;
-    float *o, *lse;
+    float *o;
+    float *top, *sum;  // [B, H, T], the largest score of a query, and the sum of e^(score - largest)
     const float *grad_o;
     float *grad_q, *grad_k, *grad_v;  // the gradients of keys and values are added to what is there
     Strides q_at, k_at, v_at, o_at, grad_o_at, grad_q_at, grad_k_at, grad_v_at;

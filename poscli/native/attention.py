@@ -80,7 +80,8 @@ def attention_to_part(library: ctypes.CDLL, part: Part, v_BHSE: Tensor, scale: f
     terms = () if term is None else (Term(term),)
     block = Block(slice(0, q.shape[2]), slice(0, v_BHSE.shape[2]), terms)
     out = by_token(q, v_BHSE.shape[3], torch.empty)
-    return out, _forward(plan, block, (q, k, v, *[None] * 6), [each.x for each in terms], out)
+    top, total = _forward(plan, block, (q, k, v, *[None] * 6), [each.x for each in terms], out)
+    return out, top + total.log()
 
 
 def _ready(x: Tensor | None) -> Tensor | None:
@@ -99,24 +100,24 @@ class _Attention(torch.autograd.Function):
         assert v is not None
         assert all(x is None or x.dtype == torch.float32 for x in tensors)
         out = by_token(q, v.shape[3], torch.empty)
-        lses = []
+        sums = []
         for block, at in zip(plan.blocks, _terms_of(plan), strict=True):
-            lses.append(_forward(plan, block, tensors, tensors[at], out))
+            sums.append(_forward(plan, block, tensors, tensors[at], out))
         ctx.plan, ctx.count = plan, len(tensors)
-        ctx.save_for_backward(*tensors, out, *lses)
+        ctx.save_for_backward(*tensors, out, *sums)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:
         plan: _Plan = ctx.plan
-        tensors, (out, *lses) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        tensors, (out, *sums) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         grad_o = grad_o if grad_o.stride(-1) == 1 else grad_o.contiguous()
         grads = Gradients(tensors, ctx.needs_input_grad[1:], plan.of_form)
-        for block, lse, at in zip(plan.blocks, lses, _terms_of(plan), strict=True):
+        for block, (top, total), at in zip(plan.blocks, sums, _terms_of(plan), strict=True):
             call = _call(plan, block, tensors, tensors[at])
             call.put(o=out[:, :, block.queries], grad_o=grad_o[:, :, block.queries])
-            call.lse = lse.data_ptr()
+            call.top, call.sum = top.data_ptr(), total.data_ptr()
             kept = _put_form(plan, call, tensors)
             grads.put(call, block, at, plan.form)
             _check(plan.library.attention_backward(ctypes.byref(call)))
@@ -127,17 +128,18 @@ class _Attention(torch.autograd.Function):
 def _forward(
     plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Sequence[Tensor | None], out: Tensor
 ) -> Tensor:
-    """Put the output of a block in its place; returns the log-sum-exp of its scores, `[B, H, queries]`."""
-    call, lse = (
-        _call(plan, block, tensors, terms),
-        out.new_empty(*out.shape[:2], block.queries.stop - block.queries.start),
-    )
+    """Put the output of a block in its place.
+
+    Returns, `[2, B, H, queries]`, the largest score m of every query and the sum of e^(score - m) over its keys.
+    """
+    call = _call(plan, block, tensors, terms)
+    top, total = sums = out.new_empty(2, *out.shape[:2], block.queries.stop - block.queries.start)
     call.put(o=out[:, :, block.queries])
-    call.lse = lse.data_ptr()
+    call.top, call.sum = top.data_ptr(), total.data_ptr()
     kept = _put_form(plan, call, tensors)
     _check(plan.library.attention_forward(ctypes.byref(call)))
     del kept  # the kernels have read these tensors
-    return lse
+    return sums
 
 
 def _put_form(plan: _Plan, call: CallFields, tensors: Sequence[Tensor | None]) -> list[Tensor]:

@@ -40,14 +40,13 @@ struct TiledHead : Head {
             std::memset(row, 0, columns * 4);
             return false;
         }
-        const float lse = x.lse[bh * x.queries + start + r];
         Vec most = all(-INFINITY);
         for (int64_t n = 0; n < columns; n += LANES) most = larger(most, load(row + n));
-        if (largest_lane(most) < lse - NO_WEIGHT && !has_nan(row, columns)) {
+        if (largest_lane(most) < top(r) - NO_WEIGHT && !has_nan(row, columns)) {
             std::memset(row, 0, columns * 4);
             return false;
         }
-        for (int64_t n = 0; n < columns; n += LANES) store(row + n, exponential(load(row + n) - lse));
+        softmax(row, r, columns);
         return true;
     }
 

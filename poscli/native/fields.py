@@ -87,7 +87,7 @@ class CallFields(ctypes.Structure):
     _fields_ = [
         *((name, c_int64) for name in ("batch", "heads", "queries", "keys", "width", "value_width")),
         *((name, c_int64) for name in ("reach", "sinks", "terms", "threads", "constant")),
-        *((name, c_void_p) for name in ("q", "k", "v", "o", "lse", "grad_o", "grad_q", "grad_k", "grad_v")),
+        *((name, c_void_p) for name in ("q", "k", "v", "o", "top", "sum", "grad_o", "grad_q", "grad_k", "grad_v")),
         *((f"{name}_at", Strides) for name in TENSORS),
         ("term", TermFields * MOST_TERMS),
         ("a", RelativeFields),

@@ -193,7 +193,8 @@ struct Block {
             if (far_sum[r] != 0 && x.c.vectors)
                 for (int64_t e = 0; e < x.value_width; e++)
                     to[e] += far_sum[r] * share * x.c.vectors[head * x.c.head + e];
-            x.lse[bh * x.queries + start + r] = top[r] + std::log(sum[r]);
+            x.top[bh * x.queries + start + r] = top[r];
+            x.sum[bh * x.queries + start + r] = sum[r];
         }
     }
 };

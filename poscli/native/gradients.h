@@ -160,6 +160,15 @@ struct Head {
         for (Vectors *each : {&a, &b, &c}) each->finish(bh, x.queries + x.keys - 1);
     }
 
+    float top(int64_t r) const { return x.top[bh * x.queries + start + r]; }
+
+    // Scores of a query -> weights. Their sum is 1 to a few units of rounding however large the scores are, as it would not
+    // be if the logarithm of the sum were added to the largest score and rounded with it.
+    void softmax(float *to, int64_t r, int64_t columns) const {
+        const float most = top(r), share = 1 / x.sum[bh * x.queries + start + r];
+        for (int64_t n = 0; n < columns; n += LANES) store(to + n, exponential(load(to + n) - most) * share);
+    }
+
     int64_t at(const Strides &s, int64_t token = 0) const { return batch * s.batch + head * s.head + token * s.token; }
 };
 

@@ -95,12 +95,8 @@ struct MixedHeads {
             std::memset(to, 0, columns * 4);
             return;
         }
-        const float lse = x.lse[of.bh * x.queries + of.start + r], mean = of.delta[r];
-        for (int64_t n = 0; n < columns; n += LANES) {
-            const Vec weight = exponential(load(p + n) - lse);
-            store(p + n, weight);
-            store(to + n, weight * (load(to + n) - mean));
-        }
+        of.softmax(p, r, columns);
+        for (int64_t n = 0; n < columns; n += LANES) store(to + n, load(p + n) * (load(to + n) - of.delta[r]));
     }
 
     // A row of all heads, at `row` of each tile: the gradients of the network, and of the scores before they were mixed.

@@ -105,13 +105,11 @@ struct RowsHead : Head {
     bool finished() const {
         if (!ends(x)) return false;
         for (int64_t r = 0; r < rows; r++) {
-            const float most = by.kind == STICK ? 0 : lse(r);
+            const float most = by.kind == STICK ? 0 : top(r);
             if (!(largest_beyond(x, head, later[r], lengths[r], longest) < most - NO_WEIGHT - 1)) return false;
         }
         return true;
     }
-
-    float lse(int64_t r) const { return x.lse[bh * x.queries + start + r]; }
 
     void weigh(const Keys &tile) {
         const int64_t key = tile.from, columns = tile.to - key;
@@ -137,9 +135,9 @@ struct RowsHead : Head {
             if (later[r] >= by.width - 1) far[r] = std::max(far[r], key + columns);
             add_at_gates(row, columns, probes.queries.p + r * probes.width, by.width, later[r], slope, sum);
         }
-        if (by.kind == STICK) break_stick(row, columns, later[r], slope);
-        const float less = by.kind == STICK ? 0 : lse(r);
-        for (int64_t n = 0; n < columns; n += LANES) store(row + n, exponential(load(row + n) - less));
+        if (by.kind != STICK) return softmax(row, r, columns);
+        break_stick(row, columns, later[r], slope);
+        for (int64_t n = 0; n < columns; n += LANES) store(row + n, exponential(load(row + n)));
     }
 
     void differentiate(const Keys &tile) {

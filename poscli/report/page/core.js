@@ -66,7 +66,8 @@ function signed(value) {
 
 /** A number on an axis, without zeros at its end, with `more` digits than three; `sign` writes a plus. */
 function tickText(value, more = 0, sign = false) {
-  const text = Math.abs(value) >= 1e5 ? Number(value.toPrecision(3 + more)).toExponential() : String(Number(value.toPrecision(3 + more)));
+  const rounded = Number(value.toPrecision(3 + more));
+  const text = Math.abs(value) >= 1e5 ? rounded.toExponential() : String(rounded);
   return (sign && value > 0 ? "+" : "") + text.replaceAll("-", MINUS);
 }
 
