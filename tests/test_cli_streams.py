@@ -58,6 +58,17 @@ def test_notes_that_cannot_be_written_do_not_stop_a_command(to: str) -> None:
     assert "no suites in suites" in done.stdout
 
 
+def test_characters_that_a_terminal_lacks_are_written_as_escapes(folder: Path) -> None:
+    (folder / "suites").mkdir()
+    (folder / "suites" / "b.toml").write_text('encodings = ["none"]\ntitle = "\u03b8"\n', encoding="utf-8")
+    (folder / "suites" / "\u03b1.toml").write_text("encodings = 1", encoding="utf-8")
+    done = poscli(("ls", "suites"), "", PYTHONIOENCODING="ascii")
+    assert (r"\u03b1" in done.stdout + done.stderr, "Traceback" in done.stderr) == (True, False)
+    refused = poscli(("train", "--enc", "\u03b8"), "", PYTHONIOENCODING="ascii")
+    assert refused.returncode == 2
+    assert r"\u03b8" in refused.stderr
+
+
 @pytest.mark.parametrize("arguments", QUICK, ids=" ".join)
 def test_a_reader_that_leaves_is_no_error(arguments: tuple[str, ...]) -> None:
     read, write = os.pipe()

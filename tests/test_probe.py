@@ -181,8 +181,10 @@ def test_the_loss_is_that_of_the_passage_under_the_stock_model(tmp_path: Path) -
 def test_without_a_tokenizer_tokens_are_spread_over_the_vocabulary(tmp_path: Path) -> None:
     folder = made("llama", tmp_path)
     (folder / "tokenizer.json").unlink()
-    ids_BT, words = passage(folder, read_subject(folder).architecture)
+    architecture = read_subject(folder).architecture
+    ids_BT, words = passage(folder, architecture)
     assert words == f"{LENGTH // 2} tokens spread over the vocabulary"
+    assert 0 <= ids_BT.min() <= ids_BT.max() < architecture.vocab
     assert len(ids_BT.unique()) == LENGTH // 2
 
 

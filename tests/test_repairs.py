@@ -182,6 +182,7 @@ LIES = {  # consistent in themselves: every checksum is that of the edited file
     "the tokens of a document": ("units.csv", edited("tokens", whole)),
     "a document that is missing": ("units.csv", lambda text: "".join(text.splitlines(keepends=True)[:-1])),
     "a bin of positions": ("position.csv", edited("to", whole)),
+    "the slope of a bin": ("position.csv", edited("tail_slope", lambda _: 9.0)),
     "the tokens of a bin": ("position.csv", edited("tokens", whole)),
     "a length without positions": ("position.csv", lambda text: text.splitlines(keepends=True)[0]),
     "another run's table": ("units.csv", lambda text: text.replace("alibi-", "rope-")),

@@ -539,7 +539,7 @@ def test_a_footnote_says_how_the_numbers_of_a_protocol_were_made() -> None:
         "Corpus books (01234567); trained at L = 8 on 9000 to 90k tokens; protocol sliding, stride 4; "
         "1000 to 2000 tokens of 7 documents scored; 1 to 2 seeds; cpu, float32."
     )
-    whole = pd.concat([rows.assign(stride=16), rows.assign(protocol="other", tokens=5)])
+    whole = pd.concat([rows.assign(stride=16), rows.assign(protocol="tiled", tokens=5)])
     assert footnote(whole, "sliding") == (
         "Corpus books (01234567); trained at L = 8; protocol sliding; "
         "1000 to 2000 tokens of 7 documents scored; 1 to 2 seeds; cpu, float32."

@@ -239,13 +239,27 @@ def test_a_worker_that_ends_says_how(tmp_path) -> None:
             workers.submit(broken).result(60)
 
 
+def at_work(runs: Path) -> Processes:
+    """One worker in a training that would take hours."""
+    workers = Processes(1, threads=1)
+    workers.submit(job(runs=runs, tokens=10**8))
+    deadline = time.monotonic() + 60
+    while not list(runs.glob("*/progress.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return workers
+
+
+def test_workers_that_are_stopped_have_time_to_save(tmp_path) -> None:
+    with at_work(tmp_path) as workers:
+        workers.stop()
+    (run,) = list_runs(tmp_path)
+    assert run.status()["state"] == "interrupted"
+    assert run.status()["step"] > 0
+
+
 def test_workers_whose_driver_is_gone_save_and_end(tmp_path) -> None:
     """The pipe to the driver is all that ties them to it."""
-    workers = Processes(1, threads=1)
-    workers.submit(job(runs=tmp_path, tokens=10**8))
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/progress.json")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    workers = at_work(tmp_path)
     process = workers._workers[0]._process
     assert process is not None
     assert process.stdin is not None

@@ -88,6 +88,5 @@ class ArrivingKeys:
             step=positions.step,
             columns=positions.columns,
             reach=encoding.reach,
-            sinks=encoding.sinks if encoding.reach else 0,
             temperature_HT=temperature(encoding, self.queries, self.tokens, k_BHCD.device),
         )
