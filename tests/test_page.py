@@ -19,6 +19,7 @@ from scipy import stats
 from torture.reports import HOSTILE, undrawn
 from toys import first
 
+from poscli import api
 from poscli.config.run import PRESETS, RunConfig
 from poscli.report import Report, build_report, trained_runs, write_site
 from poscli.report.accuracy import by_length, wrong_answers
@@ -358,6 +359,9 @@ def test_the_command_of_a_row_makes_the_same_run(tmp_path: Path, monkeypatch: py
     (again,) = list_runs(tmp_path / "two" / "runs")
     assert again.id in known
     assert set(trained_runs(tmp_path / "two" / "runs")) == set(known)
+    columns = ["run_id", "length", "protocol", "variant", "nll"]
+    first, second = (api.results(tmp_path / name)[columns].sort_values(columns[:4]) for name in ("one", "two"))
+    assert first.reset_index(drop=True).equals(second.reset_index(drop=True))
 
 
 def test_commands_repeat_seeds_and_quote_specs() -> None:
