@@ -60,10 +60,10 @@ def test_notes_that_cannot_be_written_do_not_stop_a_command(to: str) -> None:
 
 def test_characters_that_a_terminal_lacks_are_written_as_escapes(folder: Path) -> None:
     (folder / "suites").mkdir()
-    (folder / "suites" / "b.toml").write_text('encodings = ["none"]\ntitle = "\u03b8"\n', encoding="utf-8")
-    (folder / "suites" / "\u03b1.toml").write_text("encodings = 1", encoding="utf-8")
-    done = poscli(("ls", "suites"), "", PYTHONIOENCODING="ascii")
-    assert (r"\u03b1" in done.stdout + done.stderr, "Traceback" in done.stderr) == (True, False)
+    (folder / "suites" / "\u03b1.toml").write_text('encodings = ["none"]\n', encoding="utf-8")
+    listed = poscli(("ls", "suites"), "", PYTHONIOENCODING="ascii")
+    assert listed.returncode == 0, listed.stderr
+    assert r"\u03b1" in listed.stdout
     refused = poscli(("train", "--enc", "\u03b8"), "", PYTHONIOENCODING="ascii")
     assert refused.returncode == 2
     assert r"\u03b8" in refused.stderr

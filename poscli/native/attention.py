@@ -100,21 +100,21 @@ class _Attention(torch.autograd.Function):
         assert v is not None
         assert all(x is None or x.dtype == torch.float32 for x in tensors)
         out = by_token(q, v.shape[3], torch.empty)
-        sums = []
+        tops_and_sums = []
         for block, at in zip(plan.blocks, _terms_of(plan), strict=True):
-            sums.append(_forward(plan, block, tensors, tensors[at], out))
+            tops_and_sums.append(_forward(plan, block, tensors, tensors[at], out))
         ctx.plan, ctx.count = plan, len(tensors)
-        ctx.save_for_backward(*tensors, out, *sums)
+        ctx.save_for_backward(*tensors, out, *tops_and_sums)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:
         plan: _Plan = ctx.plan
-        tensors, (out, *sums) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        tensors, (out, *tops_and_sums) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         grad_o = grad_o if grad_o.stride(-1) == 1 else grad_o.contiguous()
         grads = Gradients(tensors, ctx.needs_input_grad[1:], plan.of_form)
-        for block, (top, total), at in zip(plan.blocks, sums, _terms_of(plan), strict=True):
+        for block, (top, total), at in zip(plan.blocks, tops_and_sums, _terms_of(plan), strict=True):
             call = _call(plan, block, tensors, tensors[at])
             call.put(o=out[:, :, block.queries], grad_o=grad_o[:, :, block.queries])
             call.top, call.sum = top.data_ptr(), total.data_ptr()
@@ -133,13 +133,13 @@ def _forward(
     Returns, `[2, B, H, queries]`, the largest score m of every query and the sum of e^(score - m) over its keys.
     """
     call = _call(plan, block, tensors, terms)
-    top, total = sums = out.new_empty(2, *out.shape[:2], block.queries.stop - block.queries.start)
+    top, total = tops_and_sums = out.new_empty(2, *out.shape[:2], block.queries.stop - block.queries.start)
     call.put(o=out[:, :, block.queries])
     call.top, call.sum = top.data_ptr(), total.data_ptr()
     kept = _put_form(plan, call, tensors)
     _check(plan.library.attention_forward(ctypes.byref(call)))
     del kept  # the kernels have read these tensors
-    return sums
+    return tops_and_sums
 
 
 def _put_form(plan: _Plan, call: CallFields, tensors: Sequence[Tensor | None]) -> list[Tensor]:

@@ -96,7 +96,8 @@ struct MixedHeads {
             return;
         }
         of.softmax(p, r, columns);
-        for (int64_t n = 0; n < columns; n += LANES) store(to + n, load(p + n) * (load(to + n) - of.delta[r]));
+        const float mean = of.delta[r];
+        for (int64_t n = 0; n < columns; n += LANES) store(to + n, load(p + n) * (load(to + n) - mean));
     }
 
     // A row of all heads, at `row` of each tile: the gradients of the network, and of the scores before they were mixed.
