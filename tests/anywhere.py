@@ -40,7 +40,7 @@ SETTINGS = (
     Setting("one core", cores=1),
     Setting("a narrow terminal without colours", {"COLUMNS": "40", "NO_COLOR": "1", "TERM": "dumb"}),
     Setting("colours, another language and time", {"FORCE_COLOR": "1", "LC_ALL": "C", "TZ": "Asia/Kathmandu"}),
-    Setting("as it is, once more"),
+    Setting("no compiler", {"POSCLI_NATIVE": "0"}),
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from test_native import needs_kernels
 from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, draw, make, model, perturbed, rounding, tokens
 
@@ -75,6 +76,7 @@ def test_each_key_is_turned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert turned_tokens("rope", [5, 1, 1], monkeypatch, keep=4) == [5, 5, 5]
 
 
+@needs_kernels  # torch's kernels are given a table per call
 @pytest.mark.parametrize(("spec", "blank"), [("transformer-xl", "relative_keys"), ("kerple-log", "distance_bias")])
 def test_each_distance_is_computed_once(spec: str, blank: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trained, cache, found = model(spec, layers=1), Cache(), []

@@ -90,6 +90,7 @@ def test_a_subclass_that_changes_the_formula_loses_the_form() -> None:
     assert not Other(shape).has_kernel_form
 
 
+@needs_kernels
 def test_queries_whose_stick_is_used_up_read_no_further_keys() -> None:
     """NaN in the values of keys that have no weight would be seen."""
     q, k, v = (torch.ones(1, HEADS, 400, HEAD_WIDTH) for _ in "qkv")
