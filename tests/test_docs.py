@@ -9,6 +9,7 @@ import suite_document
 from oracles import every
 from oracles.measure import largest
 from oracles.table import DOCUMENT, document, errors, without_errors
+from test_native import needs_kernels
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import ModelConfig, Recipe
@@ -25,6 +26,7 @@ def test_the_table_of_encodings_is_up_to_date():
     assert with_table(readme) == readme, "run `make table`"
 
 
+@needs_kernels  # the document lists the engines of a machine with a compiler
 def test_the_document_of_encodings_is_up_to_date():
     written = DOCUMENT.read_text(encoding="utf-8")
     assert without_errors(document(lambda oracle: (0.0, 0.0))) == without_errors(written), "run `make table`"
