@@ -6,12 +6,13 @@
 #   make other-cpu   those of them that depend on how a CPU rounds; .ci/run runs them with the kernels of another CPU
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
 #   make browser  tests of report.html in a real browser (two minutes; installs Debian's chromium where it is missing)
-#   make golden      write the losses that tests/test_golden.py expects; say why when they change
-#   make snapshots   write the texts that tests compare whole (tests/snapshots.py); read the difference before you commit it
+#   make golden      write the losses that tests/training/test_golden.py expects; say why when they change
+#   make snapshots   write the texts that tests compare whole (tests/helpers/snapshots.py); read the difference before you commit it
 #   make anywhere   the fast tests in ten random orders, on one core, beside busy processes, without a home folder, ... (over an hour)
 #   make smoke    one encoding of every tier, end to end (under a minute)
 #   make torture  die, fill the disk, damage files, send signals: at every moment, or thousands of times (an hour)
 #   make mutants  change poscli in COUNT random places (300) drawn by SEED (1); which changes does no test notice? (an hour)
+#   make same     does this checkout compute and say what commit BASE did? after a change that is to change neither (20 minutes)
 #   make bench    what every encoding costs on this machine, compared with none and with other models (an hour or two)
 #   make publish  write the reports of the suites and of a checkpoint (five hours) to results/published, which git tracks
 # What a user runs lands in other folders of results/, which git ignores; `bench` and `publish` are for maintainers.
@@ -27,10 +28,8 @@ MUTANTS := $(VENV)/.mutants
 ANYWHERE := $(VENV)/.anywhere
 SEED ?= 1
 COUNT ?= 300
-# Test files that `make numerical` leaves out: they do not depend on how a CPU rounds.
-NOT_NUMERICAL := advice analyses bad_files bad_input bench bench_against bench_timing bench_values browser card card_faults checkpoint_configs checkpoint_source checkpoint_tokenizers cli_complete cli_options cli_plain cli_processes cli_rm cli_signals cli_streams cluster commands configuration contributing corpus_cache corpus_files curves data delete docs estimates every_encoding_trains hostile_names hub hub_failures inspect_findings inspect_sentences intervals jobs loss_unit machines mutants named_once native_cache one_answer opened_windows own_files pace page page_comparisons plugins published readme recall repairs report report_paths report_texts rooms sentences_by_hand series_look shared_folders silent_options size snapshots_bench snapshots_drawing snapshots_page snapshots_report snapshots_report_more snapshots_report_parts snapshots_report_runs spec state strict_requests suite_files suites survivors_attention survivors_bench survivors_config survivors_data survivors_drawing survivors_evaluation survivors_pictures survivors_report survivors_report_figures survivors_report_values survivors_system survivors_training system_memory torture why windows_by_hand workers
 
-.PHONY: install demo smoke check format table golden snapshots test wide other-cpu numerical slow gpu browser anywhere torture mutants bench publish clean
+.PHONY: install demo smoke check format table golden snapshots test wide other-cpu numerical slow gpu browser anywhere torture mutants same bench publish clean
 
 install: $(CORE)
 
@@ -50,13 +49,13 @@ format: $(DEV)
 	$(BIN)/ruff check --fix .
 
 table: $(DEV)
-	PYTHONPATH=tests $(BIN)/python tests/oracles/table.py
+	PYTHONPATH=tests:tests/helpers $(BIN)/python -m oracles.table
 
 golden: $(DEV)
-	PYTHONPATH=tests $(BIN)/python tests/golden.py
+	PYTHONPATH=tests:tests/helpers $(BIN)/python -m golden
 
 snapshots: $(BROWSER)
-	$(BIN)/pytest -n auto -m 'not slow and not wide and not gpu' tests/test_snapshots_*.py --regen-all
+	$(BIN)/pytest -n auto -m 'not slow and not wide and not gpu' tests/*/test_snapshots_*.py --regen-all
 
 test: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal
@@ -66,29 +65,34 @@ wide: $(DEV)
 
 # Triton's interpreter computes with numpy, on any CPU alike, and takes a minute. How large tensors are is no number.
 other-cpu: $(DEV)
-	$(BIN)/pytest -n auto --dist worksteal -m wide tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py) --ignore=tests/test_kernels.py -k 'not makes_a_matrix'
+	$(BIN)/pytest -n auto --dist worksteal -m 'wide and numerical' --ignore=tests/attention/test_kernels.py -k 'not makes_a_matrix'
 
 numerical: $(DEV)
-	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not gpu' tests $(NOT_NUMERICAL:%=--ignore=tests/test_%.py)
-	$(BIN)/pytest -n auto --dist worksteal -m wide $(NOT_NUMERICAL:%=tests/test_%.py)
+	$(BIN)/pytest -n auto --dist worksteal -m 'numerical and not slow and not gpu'
+	$(BIN)/pytest -n auto --dist worksteal -m 'wide and not numerical'
 
 slow: $(DEV)
 	$(BIN)/pytest -m slow
 
 gpu: $(DEV)
-	$(BIN)/pytest -s -m gpu tests/test_gpu.py
+	$(BIN)/pytest -s -m gpu tests/gpu
 
 browser: $(BROWSER)
-	$(BIN)/pytest -m browser tests/test_browser.py tests/test_snapshots_page.py
+	$(BIN)/pytest -m browser tests/browser tests/report/test_snapshots_page.py
 
 anywhere: $(ANYWHERE)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/anywhere.py --seed $(SEED) $(ANYWHERE_FLAGS)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/anywhere.py --seed $(SEED) $(ANYWHERE_FLAGS)
 
 torture: $(DEV)
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m torture
+	PYTHONPATH=tests:tests/helpers:tools OMP_NUM_THREADS=1 $(BIN)/python -m torture
+
+# Weights, numbers and sentences of this checkout beside those of BASE, a commit.
+same: $(DEV)
+	git worktree add --force --detach $(VENV)/base $(BASE)
+	$(BIN)/python tools/same $(VENV)/base --to $(VENV)/same; code=$$?; git worktree remove --force $(VENV)/base; exit $$code
 
 mutants: $(MUTANTS)
-	PYTHONPATH=tests $(BIN)/python -m mutants --seed $(SEED) --count $(COUNT) $(MUTANTS_FLAGS)
+	PYTHONPATH=tests:tests/helpers:tools $(BIN)/python -m mutants --seed $(SEED) --count $(COUNT) $(MUTANTS_FLAGS)
 
 bench: $(DEV)
 	$(BIN)/poscli bench --against x-transformers --resume --out results/published/bench
@@ -96,12 +100,12 @@ bench: $(DEV)
 
 publish: $(BROWSER)
 	$(BIN)/poscli run suites/quick.toml --to results/published/quick
-	PYTHONPATH=tests $(BIN)/python tests/page_picture.py results/published/quick/report.html results/published/quick/page.png
+	PYTHONPATH=tests:tests/helpers $(BIN)/python -m page_picture results/published/quick/report.html results/published/quick/page.png
 	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
 	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe
 	$(BIN)/poscli run suites/grids.toml --yes --to results/published/grids
 	$(BIN)/poscli run suites/tasks.toml --yes --workers 2 --to results/published/tasks
-	PYTHONPATH=tests $(BIN)/python tests/trained_checkpoint.py results/tiny-llama
+	PYTHONPATH=tests:tests/helpers $(BIN)/python -m trained_checkpoint results/tiny-llama
 	$(BIN)/poscli extrapolate --model results/tiny-llama --max-len 8x --as all --yes --out results/checkpoint
 	$(BIN)/poscli report --out results/checkpoint --to results/published/checkpoint
 

@@ -23,6 +23,22 @@ OF_THE_USER = ("POSCLI_CACHE", "POSCLI_QUIET", "XDG_", "MPL", "HF_", "TRITON_CAC
 OF_THE_TERMINAL = ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_", "LANG", "LC_", "TZ")
 
 
+# The folders of tests that may depend on how a CPU rounds. `make numerical` repeats them with the kernels of others.
+NUMERICAL = {
+    *("equation", "encodings", "attention", "native", "model", "training", "evaluation", "why", "tasks", "verify"),
+    *("inspect", "checkpoints", "processes", "api", "data"),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of numerical folders."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.path.relative_to(here).parts[0] in NUMERICAL:
+            item.add_marker("numerical")
+
+
 def pytest_configure() -> None:
     """Let no test, nor any process it starts, see the home folder, caches, terminal or language of whoever runs it."""
     if "PYTEST_XDIST_WORKER" in os.environ:  # it has the environment of the process that started it

@@ -1,0 +1,378 @@
+"""Before the work: how long it takes, the question whether to start, dry runs, starting anew, and what to do next."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from cli_runner import (
+    ALIBI,
+    LENGTH,
+    NANO,
+    SHORT,
+    assert_refused,
+    cli,
+    document,
+    errors,
+    run_of,
+    snapshot,
+    trained,
+)
+from toys import first
+
+from poscli.cli import plan
+from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.resolve import resolve
+from poscli.evaluation import estimate as evaluation
+from poscli.evaluation.extrapolate import settings_of
+from poscli.evaluation.plan import Measurement
+from poscli.model.weights import weights_of
+from poscli.runs.load import load_trained
+from poscli.runs.run import open_run
+from poscli.runs.schema import FULL
+from poscli.system import memory, progress
+from poscli.system.errors import PoscliError, UsageError
+from poscli.tasks import open_task
+from poscli.training import estimate as training
+
+CPU = torch.device("cpu")
+DAY = 24 * 3600.0
+SUITE = """
+title = "Tiny"
+encodings = ["none", "rope"]
+[train]
+preset = "nano"
+length = 32
+batch = 4
+tokens = 1_280
+[extrapolate]
+max_len = 100
+tokens = 128
+stride = 16
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Every command runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory):
+    return trained(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def task():
+    return open_task("language", "stdlib", "bytes")
+
+
+def config(encoding="none", **changes):
+    return resolve(TrainRequest(**{"preset": "nano", "length": LENGTH, "batch": 4, **changes}), encoding, 0, CPU)
+
+
+# time
+
+
+def test_short_trainings_are_not_measured_and_long_ones_are(task, monkeypatch):
+    monkeypatch.setattr(training, "measured_step", lambda *_: 123.0)
+    assert training.estimate_training(config(tokens=4096), task, CPU).seconds < 10
+    long = config(tokens=10**9)
+    assert training.estimate_training(long, task, CPU).seconds == 123.0 * long.steps
+    assert training.estimate_training(long, task, CPU, done=long.steps - 10).seconds < 10
+    assert training.estimate_training(long, task, CPU, done=long.steps).seconds == 0
+
+
+def test_an_encoding_larger_than_the_model_is_measured(task, monkeypatch):
+    monkeypatch.setattr(training, "measured_step", lambda *_: 123.0)
+    large = config("gaussian(terms=100000)", tokens=4096)
+    assert training.estimate_training(large, task, CPU).seconds == 123.0 * large.steps
+
+
+@pytest.mark.parametrize("encoding", first(2, ["randomized+rope", "alibi", "none", "fire"]))
+def test_measuring_a_step_changes_no_bit_of_a_run(encoding, monkeypatch):
+    memory = ("--memory", 16) if encoding == "alibi" else ()
+    command = ("train", "--enc", encoding, *NANO, *memory, "--seed", 3)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    assert cli(*command, "--out", "plain").code == 0
+    monkeypatch.setattr(training, "MEASURED_FROM", 0.0)
+    measured = []
+    original = training.measured_step
+    monkeypatch.setattr(training, "measured_step", lambda *a: measured.append(original(*a)) or measured[-1])
+    assert cli(*command, "--out", "measured").code == 0
+    assert len(measured) == 1
+    assert measured[0] > 0
+    assert torch.equal(torch.get_rng_state(), before)
+    (plain, other) = (next(Path(out, "runs").glob("*/config.toml")).parent for out in ("plain", "measured"))
+    weights, others = (weights_of(load_trained(open_run(run), CPU)) for run in (plain, other))
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+@pytest.mark.parametrize(("steps", "measured"), [((0.5, 0.25), 0.25), ((5.0, 0.25), 5.0)])
+def test_the_second_step_is_measured_unless_the_first_is_long(steps, measured, task, monkeypatch):
+    clock, left = [100.0], list(steps)
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    original = training.Optimizer.step
+
+    def step(optimizer, number):
+        clock[0] += left.pop(0)
+        original(optimizer, number)
+
+    monkeypatch.setattr(training.Optimizer, "step", step)
+    assert training.measured_step(config(), task, CPU) == measured
+
+
+def test_the_time_of_a_step_grows_with_its_windows(task, monkeypatch):
+    monkeypatch.setattr(training, "_steps", lambda config, task, device, windows: 2.0 * windows)
+    monkeypatch.setattr(training, "PROBE_TOKENS", 2 * LENGTH)
+    assert training.measured_step(config(batch=8), task, CPU) == 16.0
+
+
+def test_the_operations_of_a_step_are_those_of_all_its_tokens(task, monkeypatch):
+    asked = []
+    monkeypatch.setattr(training, "rough_seconds", lambda flops, kernels, device: asked.append(flops) or 0.0)
+    for batch in (1, 6):
+        training.estimate_training(config(batch=batch), task, CPU)
+    made = config()
+    assert asked == [
+        tokens * training.training_flops(made.model, task.vocab, LENGTH) for tokens in (LENGTH, 6 * LENGTH)
+    ]
+
+
+def test_a_step_that_keeps_more_than_the_free_memory_is_stopped(task, monkeypatch):
+    monkeypatch.setattr(training, "available", lambda _: 2.0**20)
+    with pytest.raises(UsageError, match=r"^training none needs more than .* are free; lower --batch"):
+        training.measured_step(config(batch=64), task, CPU)
+
+
+def test_a_step_that_takes_too_long_is_stopped_and_counts_as_that_long(task, monkeypatch):
+    monkeypatch.setattr(training, "PROBE_SECONDS", 0.0)
+    assert training.measured_step(config(), task, CPU) == 0.0
+    monkeypatch.setattr(training, "_steps", raising(training._TooSlow()))
+    monkeypatch.setattr(training, "PROBE_SECONDS", 30.0)
+    assert training.measured_step(config(), task, CPU) == 90.0
+
+
+def test_a_lack_of_memory_during_the_measurement_is_a_refusal_and_a_bug_is_not(task, monkeypatch):
+    monkeypatch.setattr(training, "_steps", raising(RuntimeError("DefaultCPUAllocator: can't allocate memory")))
+    with pytest.raises(UsageError, match="needs more than"):
+        training.measured_step(config(), task, CPU)
+    monkeypatch.setattr(training, "_steps", raising(RuntimeError("shape mismatch")))
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        training.measured_step(config(), task, CPU)
+
+
+def test_the_time_of_an_evaluation_follows_from_two_lengths(task, monkeypatch):
+    """A token takes 1 s, and 2 s more for each token of the window; under a baseline with a model of its own, 1 s."""
+    monkeypatch.setattr(evaluation, "_rough", lambda *_: 100.0)
+    monkeypatch.setattr(evaluation, "_pass", lambda model, length, device: 1.0 + 2.0 * length)
+    windows = {Measurement(32, 0, FULL): 3, Measurement(64, 0, FULL): 1, Measurement(64, 0, "window"): 2}
+    expected = 3 * 32 * (1 + 64) + 64 * (1 + 128) + 2 * 64 * 1
+    assert evaluation.evaluation_seconds(config(), task, windows, CPU) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("encoding", ["none", "learned"])  # learned has no positions beyond L to time
+def test_an_evaluation_can_be_timed(encoding, task, monkeypatch):
+    monkeypatch.setattr(evaluation, "MEASURED_FROM", 0.0)
+    settings = settings_of(config(encoding), ExtrapolateRequest(max_len=128, tokens=256, stride=16))
+    windows = evaluation.windows_of(task, settings)
+    assert 0 < evaluation.evaluation_seconds(config(encoding), task, windows, CPU) < 600
+
+
+# the question
+
+
+@pytest.mark.parametrize(
+    ("seconds", "yes", "outcome"),
+    [(3000, False, ""), (3 * DAY, False, "this takes about 3 days; lower --tokens"), (3 * DAY, True, "")],
+)
+def test_in_a_pipe_long_work_starts_with_a_warning(seconds, yes, outcome, monkeypatch, capsys):
+    monkeypatch.setattr(plan, "warn_once", lambda message: print(message))
+    monkeypatch.setattr("typer.confirm", raising(AssertionError("a question in a pipe would block")))
+    plan.confirm(seconds, "--tokens", yes=yes)
+    assert outcome in capsys.readouterr().out
+    assert bool(outcome) == (not yes and seconds > 3600)
+
+
+def test_months_of_work_start_only_if_asked_for():
+    with pytest.raises(UsageError, match=r"^this takes about 70 days; lower --tokens, or give --yes to start all the "):
+        plan.confirm(70 * DAY, "--tokens", yes=False)
+    plan.confirm(70 * DAY, "--tokens", yes=True)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_on_a_terminal_long_work_starts_if_the_answer_is_yes(answer, monkeypatch):
+    asked = []
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(plan, "err", type("Terminal", (), {"is_terminal": True}))
+    monkeypatch.setattr("typer.confirm", lambda words, err: asked.append(words) or answer)
+    if answer:
+        plan.confirm(2 * 3600, "--tokens", yes=False)
+    else:
+        with pytest.raises(PoscliError, match=r"^not started; lower --tokens"):
+            plan.confirm(2 * 3600, "--tokens", yes=False)
+    assert asked == ["this takes about 2:00:00. Start?"]
+    plan.confirm(3000, "--tokens", yes=False)
+    assert len(asked) == 1
+
+
+def test_a_training_of_centuries_is_refused(monkeypatch):
+    monkeypatch.setattr(training, "measured_step", lambda *_: 10.0)
+    words = ("this takes about", "years", "lower --tokens or --preset", "--yes")
+    assert_refused((*ALIBI, "--tokens", 10**17), 2, words)
+
+
+@pytest.mark.parametrize("seconds", [42, 59.6, 61, 3599.7, 3600, 86_400, 2 * DAY, 10**8, 10**20, 10**300])
+def test_a_duration_is_short_however_long_it_is(seconds):
+    words = progress.duration(seconds)
+    assert len(words) <= 19
+    assert ":60" not in words
+
+
+def test_the_time_left_reads_well(monkeypatch, capsys):
+    clock = itertools.count(step=20.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.Meter("train", 10**20) as meter:
+        meter.advance(1)
+    assert "1,000 years or more left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("longest", [10**9, 10**12])
+def test_a_length_that_cannot_fit_is_refused_before_its_text_is_made(longest, monkeypatch):
+    """The task makes a text for every length, which would fill the memory before any model does."""
+    assert cli("train", "--enc", "none", "--task", "copy", *NANO).code == 0
+    monkeypatch.setattr(memory, "available", lambda _: 16 * 2.0**30)  # the message says it, and it changes
+    assert_refused(("extrapolate", "--max-len", longest), 2, ("needs about", "are free; lower --max-len"))
+
+
+# dry runs
+
+
+@pytest.mark.parametrize("command", [("train", "--enc", "rope", *NANO), ("run", "tiny.toml")])
+def test_a_dry_run_writes_nothing(command, folder):
+    before = snapshot(folder)
+    shown = cli(*command, "--dry-run")
+    assert shown.code == 0
+    assert {"rope", "total", "begun"} <= set(shown.out.split())
+    found = document(*command, "--dry-run")
+    assert snapshot(folder) == before
+    (job,) = [job for job in found["jobs"] if job["encoding"] == "rope"]
+    assert job["done"] == "not begun"
+    assert (job["parameters"], job["seed"]) == (139_712, 0)
+    assert job["seconds"] > 0
+    assert found["seconds"] == pytest.approx(sum(job["seconds"] for job in found["jobs"]))
+
+
+def test_a_dry_run_says_what_is_done(results, folder):
+    shutil.copytree(results, folder / "results")
+    run = run_of("results", "alibi")
+    before = snapshot(folder)
+    found = document("train", "--enc", "alibi", "--enc", "none", *NANO, "--dry-run")
+    assert [job["done"] for job in found["jobs"]] == ["complete", "not begun"]
+    assert found["jobs"][0]["seconds"] == 0
+    again = document(*ALIBI, "--dry-run", "--force")
+    assert again["jobs"][0]["done"] == "not begun"
+    evaluated = document("extrapolate", *SHORT, "--dry-run")
+    assert {job["done"] for job in evaluated["jobs"]} == {"evaluated"}
+    assert evaluated["seconds"] == 0
+    unexplained = document("extrapolate", *SHORT, "--why", "--dry-run")
+    assert {job["done"] for job in unexplained["jobs"]} == {"evaluated, not explained"}
+    assert all(job["seconds"] > 0 for job in unexplained["jobs"])
+    longer = document("extrapolate", "--max-len", 64, "--dry-run")
+    assert {job["done"] for job in longer["jobs"]} == {"not evaluated"}
+    assert snapshot(folder) == before
+    run.set_status("interrupted", 20)
+    assert document(*ALIBI, "--dry-run")["jobs"][0]["done"] == "step 20 of 31"
+
+
+def test_a_suite_says_how_long_it_takes_before_it_starts():
+    result = cli("run", "tiny.toml", "--json")
+    assert result.code == 0, result.err
+    assert result.json["summary"]
+    lines = result.err.splitlines()
+    assert next(n for n, line in enumerate(lines) if line.startswith("2 jobs, about 0:0")) < next(
+        n for n, line in enumerate(lines) if line.startswith("[1/2]")
+    )
+    assert "evaluating up to 64" in result.err
+    done = document("run", "tiny.toml", "--dry-run")
+    assert [job["done"] for job in done["jobs"]] == ["complete, evaluated"] * 2
+    assert done["seconds"] == 0
+
+
+def test_the_analyses_of_why_take_time_until_they_are_made(folder):
+    assert cli("run", "tiny.toml").code == 0
+    (folder / "tiny.toml").write_text(SUITE + "why = true\n")
+    before = document("run", "tiny.toml", "--dry-run")
+    assert [job["done"] for job in before["jobs"]] == ["complete"] * 2
+    assert before["seconds"] > 0
+    assert cli("run", "tiny.toml").code == 0
+    assert document("run", "tiny.toml", "--dry-run")["seconds"] == 0
+
+
+# starting anew
+
+
+@pytest.mark.parametrize("command", first(1, [(ALIBI,), (("run", "tiny.toml"),)]), ids=["train", "run"])
+def test_force_trains_again_and_only_these_runs(command):
+    other = ("train", "--enc", "learned", *NANO)
+    for each in (command, other):
+        assert cli(*each).code == 0
+    before = {path: path.stat().st_mtime_ns for path in Path("results/runs").glob("*/config.toml")}
+    result = cli(*command, "--force")
+    assert result.code == 0
+    assert result.err.count("deleted ") == len(before) - 1
+    after = {path: path.stat().st_mtime_ns for path in before}
+    assert [path.parent.name.startswith("learned") for path in before if before[path] == after[path]] == [True]
+
+
+# what is said on the way
+
+
+def test_a_longest_length_below_max_len_is_said(results, folder):
+    shutil.copytree(results, folder / "results")
+    one = ("extrapolate", "--enc", "alibi", "--tokens", 256, "--stride", 16)
+    assert "evaluating up to 64, the largest doubling of 32 within --max-len 100" in cli(*one, "--max-len", 100).err
+    assert "evaluating up to" not in cli(*one, "--max-len", 64).err
+
+
+def test_the_next_step_is_a_command_for_these_results(folder):
+    out = folder / "a folder; with words"
+    result = cli(*ALIBI, "--out", out)
+    assert f"next: poscli extrapolate --max-len {16 * LENGTH} --out {shlex.quote(str(out))}" in result.err
+    suggested = shlex.split(result.err.partition("next: poscli ")[2])
+    evaluated = cli(*suggested, "--tokens", 256)
+    assert evaluated.code == 0, evaluated.err
+    assert cli(*shlex.split(evaluated.err.partition("next: poscli ")[2])).code == 0
+
+
+@pytest.mark.parametrize("seed", [-1, 10**20])
+def test_a_seed_that_no_table_holds_is_refused(seed):
+    assert_refused((*ALIBI, "--seed", seed), 2, ("--seed", "equal to"))
+
+
+@pytest.mark.parametrize("state", ["diverged", "oom"])
+def test_a_training_without_a_model_ends_with_3(state, monkeypatch):
+    from poscli.runs import summary
+
+    original = summary.training_summary
+    monkeypatch.setattr(summary, "training_summary", lambda run: original(run) | {"status": state})
+    result = cli(*ALIBI)
+    assert result.code == 3
+    assert not errors(result)
+
+
+def raising(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
