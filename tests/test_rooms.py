@@ -16,6 +16,7 @@ FLOORS = (
     ("inspect",),
     ("sweep", "bench"),
     ("training", "report"),
+    ("why",),
     ("evaluation",),
     ("verify", "runs"),
     ("model", "checkpoints"),
@@ -24,7 +25,7 @@ FLOORS = (
     ("encodings", "tasks"),
     ("attention", "data", "drawing"),
     ("equation", "native"),
-    ("system",),
+    ("statistics", "system"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

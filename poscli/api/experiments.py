@@ -16,7 +16,6 @@ from poscli.equation import Encoding
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import runs_as
-from poscli.evaluation.why.explain import check_judge, explain
 from poscli.model.transformer import Model
 from poscli.runs.delete import delete_run
 from poscli.runs.load import load_trained
@@ -31,6 +30,7 @@ from poscli.training.recalibrate import evaluate
 from poscli.training.train import train as train_run
 from poscli.verify import Verdict
 from poscli.verify import verify as check_all
+from poscli.why.explain import check_judge, explain
 
 SHAPE = {"model": ModelConfig}  # `layers`, `width`, ... are options beside those of the request
 

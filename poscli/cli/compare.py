@@ -46,12 +46,12 @@ def compare(
     code is 3 then; without any other run it is 5.
     """
     from poscli.cli.report import end
-    from poscli.evaluation.estimates import FEWEST_SEEDS
     from poscli.report import collect, records
     from poscli.report.collect import refuse_damaged
     from poscli.report.comparison import compare_named, on_corpus, pick
     from poscli.report.origin import bits_per
     from poscli.report.terminal import comparison_table
+    from poscli.statistics import FEWEST_SEEDS
     from poscli.tasks import task_columns
 
     tables = collect(out_ / "runs", task_columns())

@@ -75,8 +75,8 @@ def extrapolate(
     With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ... Under torchrun,
     the windows are shared out over the ranks.
     """
-    from poscli.evaluation.why.explain import explain
     from poscli.runs.run import opened_runs
+    from poscli.why.explain import explain
 
     with several.joined(request, context_parallel, device) as own:
         judging = _judge(judge, request, out_ / "runs")
@@ -122,8 +122,8 @@ def _jobs(
     work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None, *, anew: bool
 ) -> list[PlannedJob]:
     """What there is to do, with `anew` all of it; UsageError if the judge cannot judge one of the runs."""
-    from poscli.evaluation.why.explain import check_judge
     from poscli.sweep.planned import evaluations
+    from poscli.why.explain import check_judge
 
     for each in work:
         check_judge(each.run, judge)

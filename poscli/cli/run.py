@@ -124,7 +124,7 @@ def _announce_power(suite: Suite, asked: list[Job]) -> None:
     """Say what the seeds and tokens of each part of a suite can tell apart, before it starts."""
     from poscli.evaluation.extrapolate import settings_of
     from poscli.evaluation.plan import Plan
-    from poscli.evaluation.power import detectable_difference
+    from poscli.statistics.power import detectable_difference
     from poscli.tasks import open_task
 
     if len(suite.encodings) < 2:
@@ -134,5 +134,5 @@ def _announce_power(suite: Suite, asked: list[Job]) -> None:
         task = open_task(name, corpus, tokenizer)
         if task.chance is not None:  # right answers are compared by their share
             continue
-        plan_of_part = Plan(task, settings_of(job.config, job.extrapolate))
-        note(f"{corpus}: {detectable_difference(plan_of_part, len(set(suite.seeds)))}")
+        documents = Plan(task, settings_of(job.config, job.extrapolate)).documents_compared()
+        note(f"{corpus}: {detectable_difference(len(set(suite.seeds)), documents)}")

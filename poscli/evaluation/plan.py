@@ -94,6 +94,11 @@ class Plan:
         order = sorted(needed, key=lambda each: (each.window, each.length, each.model != FULL))
         return {each: _distinct(np.concatenate(needed[each])) for each in order}
 
+    def documents_compared(self) -> int:
+        """The number of documents over which a report will compare encodings, at the longest length."""
+        protocol = next((name for name in self.protocols if len(self.variants(name)) > 1), next(iter(self.protocols)))
+        return len(np.unique(self.spans(protocol, self.settings.lengths[-1])[:, 0]))
+
     def text(self, measurement: Measurement) -> HeldOut:
         """The documents of a measurement."""
         return self.task.text(measurement.length or measurement.window)

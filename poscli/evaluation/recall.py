@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.evaluation.mean_interval import gain_numbers
+from poscli.statistics.intervals import mean_interval
 from poscli.tasks import Spans, Text
 
 HIT, MISS, NEW = "hit", "miss", "new"
@@ -138,3 +138,15 @@ def _numbers(full: NDArray[np.float64], crop: NDArray[np.float64], documents: ND
     """The columns of a row from the losses of its tokens and the document of each."""
     counts = {"tokens": len(full), "documents": len(np.unique(documents))}
     return counts | gain_numbers(full, crop, documents) if len(full) else counts
+
+
+def gain_numbers(
+    full: NDArray[np.float64], crop: NDArray[np.float64], documents: NDArray[np.int64]
+) -> dict[str, float]:
+    """What the text beyond L is worth to some tokens, from their losses `[n]` with the whole window and cropped to L.
+
+    The keys are those of GAIN_COLUMNS in poscli/runs/details.py; n is at least 1.
+    """
+    low, high = mean_interval(crop - full, documents)
+    means = {"nll": float(full.mean()), "nll_crop": float(crop.mean()), "gain": float((crop - full).mean())}
+    return means | {"gain_low": low, "gain_high": high}

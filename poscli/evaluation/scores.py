@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.evaluation.intervals import ratio_interval
 from poscli.evaluation.losses import NLL, Losses
 from poscli.evaluation.protocol import pieces
 from poscli.runs.schema import perplexity
+from poscli.statistics import FEWEST_DOCUMENTS
+from poscli.statistics.intervals import ratio_interval
 from poscli.tasks import Spans, Task
 
-FEWEST_DOCUMENTS = 5  # with fewer, the bootstrap resamples windows instead, which understates the spread
 CHUNK_TOKENS = 2**20  # of windows that are held at once
 LN2 = math.log(2)
 
@@ -35,7 +35,7 @@ class Scores:
         self.unigram = task.unigram(targets)  # nats of each token
         documents, unit = np.unique(spans[:, 0], return_inverse=True)
         self.documents = len(documents)
-        by_document = self.documents >= FEWEST_DOCUMENTS
+        by_document = self.documents >= FEWEST_DOCUMENTS  # else windows, which understates the spread
         self.units, self.resampled = (unit, "documents") if by_document else (np.arange(len(spans)), "spans")
         self.unit_names = [str(n) for n in documents] if by_document else [f"{n}:{end}" for n, end in spans]
 

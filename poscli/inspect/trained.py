@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from poscli.evaluation.why.dilution import Call, calls_of_attention
 from poscli.model.transformer import Model
 from poscli.runs.load import load_trained
 from poscli.runs.run import Run
@@ -20,6 +19,7 @@ from poscli.runs.select import select
 from poscli.system.console import note
 from poscli.system.errors import DataError, UsageError
 from poscli.tasks import Task, open_task
+from poscli.why.dilution import Call, calls_of_attention
 
 WINDOWS = 4  # read of the held-out text
 CPU = torch.device("cpu")

@@ -11,9 +11,6 @@ import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import named
-from poscli.evaluation.estimates import FEWEST_SEEDS
-from poscli.evaluation.intervals import unseen_share
-from poscli.evaluation.many_differences import Case, many_differences
 from poscli.report.analysis import Analysis
 from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2
@@ -21,6 +18,8 @@ from poscli.report.summary import ratio_name
 from poscli.report.table import Column
 from poscli.report.verdicts import SOLVED_TEXT
 from poscli.runs.schema import FULL
+from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics.intervals import Case, many_differences, unseen_share
 from poscli.tasks.episodes import DEPTH
 
 LITTLE = 0.05  # a difference of accuracy that is not worth a sentence

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from poscli.evaluation.intervals import holm, permutation_test, two_level_interval
 from poscli.evaluation.plan import PAIRED
 from poscli.report.comparison import NOT_COMPARED, SIGNIFICANT, WITHIN_NOISE, WORSE, refuse_several_per_seed
 from poscli.report.guessing import untrained
@@ -25,6 +24,7 @@ from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, the_train_length
 from poscli.report.verdicts import MAY_USE_CONTEXT, NOT_TESTED, USES_CONTEXT, is_failure, verdict
 from poscli.runs.schema import FULL
+from poscli.statistics.intervals import holm, permutation_test, two_level_interval
 from poscli.system.errors import UsageError
 
 Key = tuple[str, str]  # encoding and variant of a candidate, in the results

@@ -8,13 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.drawing.text import listed
-from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.advice import BEST, Advice, Candidate, Difference
 from poscli.report.comparison import WITHIN_NOISE
 from poscli.report.table import gain_text
 from poscli.report.terminal import COLORS, FAILED_COLOR
 from poscli.report.verdicts import HARM_BPB, HOLDS, MAY_USE_CONTEXT, USES_CONTEXT, meanings
 from poscli.runs.schema import FULL
+from poscli.statistics import FEWEST_SEEDS
 from poscli.system.text import printable_line
 
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 
 from poscli.drawing.style import Styles
 from poscli.drawing.text import distinct, listed
-from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.per_byte import is_per_byte
+from poscli.statistics import FEWEST_SEEDS
 
 MOST_BANDS = 6  # most of the width of a band is the spread of documents, the same for all: more bands hide each other
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import amount, distinct, listed, low_to_high
-from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.origin import items_of, machines
 from poscli.report.pooling import headline, pool, sound
 from poscli.report.summary import ratio_name
 from poscli.report.verdicts import is_failure
 from poscli.runs.schema import FULL
+from poscli.statistics import FEWEST_SEEDS
 
 MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are not comparable without a warning
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import listed, named, signed
-from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.analysis import Analysis
 from poscli.report.comparison import BETTER, SIGNIFICANT, TOO_FEW, WITHIN_NOISE, WORSE, compared_with
 from poscli.report.origin import bits_per
 from poscli.report.over_seeds import Units
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column, gain_text
+from poscli.statistics import FEWEST_SEEDS
 
 
 def compared(rows: pd.DataFrame, units: Units, baseline: str) -> Analysis | None:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from poscli import specs
 from poscli.drawing.text import listed
-from poscli.evaluation.intervals import holm, permutation_test, smallest_p, two_level_interval
 from poscli.report.accuracy import units_of
 from poscli.report.over_seeds import Units
 from poscli.report.per_byte import spec_of
 from poscli.report.pooling import LN2, headline, sound
 from poscli.runs.schema import FULL
+from poscli.statistics.intervals import holm, permutation_test, smallest_p, two_level_interval
 from poscli.system.errors import UsageError, near
 
 Array = NDArray[np.float64]

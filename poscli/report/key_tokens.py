@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import listed, signed
-from poscli.evaluation.why.key_tokens import FALL, GROWTH, KEY, OTHER
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import LN2
 from poscli.report.table import Column, gain_text
+from poscli.why.key_tokens import FALL, GROWTH, KEY, OTHER
 
 
 def on_key_tokens(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from poscli.evaluation.estimates import FEWEST_SEEDS
-from poscli.evaluation.intervals import Interval, two_level_interval, unseen_share
 from poscli.evaluation.plan import PAIRED
 from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import SEED_COLUMNS, headline, sound
 from poscli.runs.schema import FULL
+from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics.intervals import Interval, two_level_interval, unseen_share
 
 Array = NDArray[np.float64]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pandas as pd
 
 from poscli.drawing.text import low_to_high, named
-from poscli.evaluation.estimates import FEWEST_SEEDS
-from poscli.evaluation.intervals import Interval, two_level_interval
 from poscli.report.analysis import Analysis
 from poscli.report.origin import bits_per
 from poscli.report.over_seeds import Units
@@ -14,6 +12,8 @@ from poscli.report.pooling import LN2, headline, sound
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
 from poscli.runs.schema import FULL
+from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics.intervals import Interval, two_level_interval
 
 Found = dict[tuple[str, float], Interval]  # by encoding and ratio
 

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from poscli.drawing.text import distinct
-from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import ACCURACY, headline, pool, task_measures, the_train_length
@@ -23,6 +22,7 @@ from poscli.report.verdicts import (
     task_verdict,
 )
 from poscli.report.verdicts import verdict as judge
+from poscli.statistics import FEWEST_SEEDS
 from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]

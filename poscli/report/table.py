@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from poscli.drawing.text import amount, listed, number, signed
-from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.origin import bits_per
 from poscli.report.per_byte import is_summed_per_byte
 from poscli.report.pooling import ACCURACY, Headline
 from poscli.report.summary import GAIN, is_answered, machine_names, measures_of, ratio_name, ratios_of
 from poscli.report.verdicts import HARM_BPB, NOT_TRAINED, SOLVED_TEXT, can_win, meanings
+from poscli.statistics import FEWEST_SEEDS
 
 NAMED = 3  # encodings of one verdict that have a line each
 

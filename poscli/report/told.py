@@ -9,7 +9,6 @@ import numpy as np
 from scipy.special import stdtrit
 
 from poscli.drawing.text import low_to_high
-from poscli.evaluation.estimates import FEWEST_SEEDS, UPPER
 from poscli.report.origin import items_of
 from poscli.report.sections import Group
 from poscli.report.trained import Trained
@@ -26,6 +25,7 @@ from poscli.report.verdicts import (
     surely_harms,
     verdict,
 )
+from poscli.statistics import FEWEST_SEEDS, UPPER
 
 READS = {
     USES_CONTEXT: "Yes",

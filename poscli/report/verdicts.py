@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from poscli.evaluation.estimates import FEWEST_SEEDS
+from poscli.statistics import FEWEST_SEEDS
 
 USES_CONTEXT, MAY_USE_CONTEXT, HOLDS = "uses context", "may use context", "holds"
 DEGRADES, BREAKS = "degrades", "breaks"

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import pandas as pd
 
 from poscli.drawing.text import listed, signed
-from poscli.evaluation.why.attribution import CAUSES, FULL, SMALLEST_HARM, is_open, remedies, what_breaks
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import LN2, headline, pool
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
 from poscli.report.verdicts import HARM_BPB
+from poscli.why.attribution import CAUSES, FULL, SMALLEST_HARM, is_open, remedies, what_breaks
 
 Changes = Mapping[str, list[dict]]  # the rows of the attribution of an encoding, over its seeds, by its name
 

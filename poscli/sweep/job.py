@@ -15,7 +15,6 @@ from poscli.config.validate import Frozen
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import posthoc_runs
-from poscli.evaluation.why.explain import explain
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.errors import DataError, LockedError, PoscliError
@@ -24,6 +23,7 @@ from poscli.system.signals import Interrupted
 from poscli.tasks import Task, open_task
 from poscli.training.recalibrate import evaluate
 from poscli.training.train import train
+from poscli.why.explain import explain
 
 LONGEST = 40  # characters of a corpus in a message
 OpenTask = Callable[[str, str, str], Task]  # name, corpus, tokenizer

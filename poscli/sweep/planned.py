@@ -16,7 +16,6 @@ from poscli.evaluation.extrapolate import is_evaluated, settings_of
 from poscli.evaluation.measure import PASS_TOKENS, EvaluationSetup
 from poscli.evaluation.posthoc import posthoc_runs
 from poscli.evaluation.protocol import EvaluationSettings
-from poscli.evaluation.why.explain import is_left_to_explain
 from poscli.runs.run import ENDED, Run, exists, open_run
 from poscli.sweep.job import Job
 from poscli.sweep.pace import Clock, Pace, Rough
@@ -27,6 +26,7 @@ from poscli.system.ranks import ranks
 from poscli.tasks import Task, open_task
 from poscli.training.estimate import TrainingEstimate, estimate_training
 from poscli.training.recalibrate import seconds_left
+from poscli.why.explain import is_left_to_explain
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,6 @@ from poscli.config.run import ModelConfig, RunConfig
 from poscli.encodings import Encoding, names
 from poscli.equation import Operands, Unsupported
 from poscli.equation.reference import reference, scores, weights
-from poscli.evaluation.why import dilution, key_tokens, receptive, saturation
-from poscli.evaluation.why.few import few
-from poscli.evaluation.why.input_gradient import input_gradient
-from poscli.evaluation.why.sample import Sample
 from poscli.model.initialise import build_model
 from poscli.model.precision import Precision
 from poscli.model.transformer import Linear, Model
@@ -34,6 +30,10 @@ from poscli.runs.details import (
 from poscli.runs.run import Run
 from poscli.runs.schema import frame
 from poscli.system.errors import UsageError
+from poscli.why import dilution, key_tokens, receptive, saturation
+from poscli.why.few import few
+from poscli.why.input_gradient import input_gradient
+from poscli.why.sample import Sample
 
 L = 16
 CERTAIN = 10.0  # the logit of the token that a Recaller expects; those of all others are 0
@@ -115,7 +115,7 @@ def test_a_stride_of_one_shows_the_whole_window_to_every_scored_token(monkeypatc
     exact = replace(sample, stride=1)
     assert exact.losses(Recaller(19), 20) == pytest.approx(RIGHT, abs=1e-5)
     assert exact.losses(Recaller(20), 20) == pytest.approx(UNKNOWN, abs=1e-5)
-    monkeypatch.setattr("poscli.evaluation.why.sample.PASS_TOKENS", 16)  # less than a window: one at a time
+    monkeypatch.setattr("poscli.why.sample.PASS_TOKENS", 16)  # less than a window: one at a time
     assert exact.losses(Recaller(19), 20) == pytest.approx(RIGHT, abs=1e-5)
     enough = replace(sample, stride=1, length=24)  # the first of the 4 scored tokens has 20 before it
     assert enough.losses(Recaller(19), 20) == pytest.approx(RIGHT, abs=1e-5)

@@ -8,10 +8,10 @@ import pytest
 
 from poscli.data import Corpus, Split
 from poscli.data.tokenizers.bytes import Bytes
-from poscli.evaluation.intervals import ratio_interval
 from poscli.evaluation.losses import Losses, position_curve, tail_slope
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
+from poscli.statistics.intervals import ratio_interval
 from poscli.system.errors import DataError, UsageError
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language

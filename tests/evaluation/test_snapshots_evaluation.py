@@ -35,18 +35,7 @@ from poscli.evaluation.answers import answer_rows, bin_numbers, depth_bins, gap_
 from poscli.evaluation.baseline import BASELINES, baseline
 from poscli.evaluation.continuation import Wish, continue_image
 from poscli.evaluation.division import Division, Ended, PassOutcome, settle
-from poscli.evaluation.intervals import (
-    holm,
-    permutation_test,
-    ratio_interval,
-    smallest_detectable,
-    smallest_p,
-    two_level_interval,
-    unseen_share,
-)
 from poscli.evaluation.losses import Losses, Measured, position_curve, span_keys, tail_slope
-from poscli.evaluation.many_differences import many_differences
-from poscli.evaluation.mean_interval import gain_numbers, mean_interval
 from poscli.evaluation.measure import EvaluationSetup, cost
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.posthoc import (
@@ -57,27 +46,27 @@ from poscli.evaluation.posthoc import (
     runs_as,
     with_encoding,
 )
-from poscli.evaluation.power import detectable_difference
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, in_turns, largest_divisor, pieces
 from poscli.evaluation.recalibration import recalibration, refuse_recalibration
-from poscli.evaluation.recall import octaves, recall_rows, recurrences
+from poscli.evaluation.recall import gain_numbers, octaves, recall_rows, recurrences
 from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
-from poscli.evaluation.why import explain as explaining
-from poscli.evaluation.why import key_tokens as judging
-from poscli.evaluation.why.attribution import attribution, causes, is_open, remedies, verdict, what_breaks
-from poscli.evaluation.why.crowd import refuses
-from poscli.evaluation.why.dilution import dilution
-from poscli.evaluation.why.few import few
-from poscli.evaluation.why.key_tokens import key_token_rows, key_tokens, refuse_itself, refuse_judge
-from poscli.evaluation.why.receptive import donors, gradient_norms, receptive
-from poscli.evaluation.why.sample import Sample
-from poscli.evaluation.why.saturation import saturation, windows
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
 from poscli.runs.results import explanations_of, tables_of
 from poscli.runs.run import Run, create, evaluated_as
 from poscli.specs import build, parse
+from poscli.statistics.intervals import (
+    holm,
+    many_differences,
+    mean_interval,
+    permutation_test,
+    ratio_interval,
+    smallest_p,
+    two_level_interval,
+    unseen_share,
+)
+from poscli.statistics.power import detectable_difference, smallest_detectable
 from poscli.system import memory
 from poscli.system.console import collected_warnings
 from poscli.system.errors import PoscliError
@@ -85,6 +74,16 @@ from poscli.tasks import Task, Text
 from poscli.tasks.copy import Copy
 from poscli.tasks.passkey import Passkey
 from poscli.verify.noise import perturbed
+from poscli.why import explain as explaining
+from poscli.why import key_tokens as judging
+from poscli.why.attribution import attribution, causes, is_open, remedies, verdict, what_breaks
+from poscli.why.crowd import refuses
+from poscli.why.dilution import dilution
+from poscli.why.few import few
+from poscli.why.key_tokens import key_token_rows, key_tokens, refuse_itself, refuse_judge
+from poscli.why.receptive import donors, gradient_norms, receptive
+from poscli.why.sample import Sample
+from poscli.why.saturation import saturation, windows
 
 Snapshot = Callable[..., None]
 CPU = torch.device("cpu")
@@ -214,7 +213,7 @@ def test_plans(name: str, snapshot: Snapshot) -> None:
         "measurements": table(rows),
         "of": told(measured),
     }
-    parts["power"] = "\n".join(detectable_difference(plan, seeds) for seeds in (1, 3, 8))
+    parts["power"] = "\n".join(detectable_difference(seeds, plan.documents_compared()) for seeds in (1, 3, 8))
     snapshot(sections(parts), f"plan-{name.replace(' ', '-')}", rounded=True)
 
 

@@ -1,4 +1,4 @@
-"""Intervals and tests of one average, written as their definitions read: what `Estimates` is compared with."""
+"""Intervals and tests of one average, written as their definitions read: what `CrossedMeans` is compared with."""
 
 from __future__ import annotations
 

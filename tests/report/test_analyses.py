@@ -12,7 +12,6 @@ from fake_results import BEHAVIOUR, LN2, results, units_of
 from pieces_task import Pieces
 
 from poscli.evaluation.plan import Plan
-from poscli.evaluation.power import detectable_difference
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.report import build_report
 from poscli.report.audit import audit
@@ -27,6 +26,7 @@ from poscli.report.summary import summarize
 from poscli.report.verdicts import BREAKS, HOLDS, MAY_USE_CONTEXT, UNCLEAR, USES_CONTEXT, verdict
 from poscli.report.why import broken_by
 from poscli.runs.schema import POSITION_COLUMNS, frame
+from poscli.statistics.power import detectable_difference
 from poscli.system.errors import UsageError
 
 NOTHING = frame([], POSITION_COLUMNS)
@@ -405,7 +405,7 @@ def test_a_report_shows_every_analysis(tmp_path: Path) -> None:
 def test_what_a_suite_can_tell_apart_is_said_before_it_starts() -> None:
     """More seeds find less; fewer than three say that they stand for themselves only."""
     plan = Plan(Pieces([[1] * 40] * 12), EvaluationSettings(train_length=4, max_len=8, tokens=1000, stride=2))
-    few, three, five = (detectable_difference(plan, seeds) for seeds in (1, 3, 5))
+    few, three, five = (detectable_difference(seeds, plan.documents_compared()) for seeds in (1, 3, 5))
     assert three.startswith("with 3 seeds and 12 documents, a true difference of ")
     assert "for these seeds only" in few
     bits = [float(text.split("difference of ")[1].split()[0]) for text in (three, five)]

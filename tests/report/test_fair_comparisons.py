@@ -15,7 +15,6 @@ from fake_pages import task_tables
 from fake_results import BEHAVIOUR, LN2, results, units_of
 from torture.reports import undrawn
 
-from poscli.evaluation.intervals import holm, permutation_test, ratio_interval, smallest_p
 from poscli.report import Report, build_report
 from poscli.report.accuracy import by_length, placed
 from poscli.report.caveats import caveats
@@ -27,6 +26,7 @@ from poscli.report.summary import summarize
 from poscli.report.trained import training_seconds
 from poscli.runs.details import DETAILS
 from poscli.runs.schema import frame
+from poscli.statistics.intervals import holm, permutation_test, ratio_interval, smallest_p
 from poscli.system.errors import UsageError
 
 NOTHING = frame([], DETAILS["answers"])

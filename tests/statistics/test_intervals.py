@@ -17,12 +17,13 @@ from scipy.stats import permutation_test as scipy_permutation_test
 from toys import first
 
 from poscli.data import Split
-from poscli.evaluation import estimates
 from poscli.evaluation import scores as scores_module
-from poscli.evaluation.intervals import holm, permutation_test, ratio_interval, smallest_detectable, two_level_interval
 from poscli.evaluation.losses import NLL, Losses
-from poscli.evaluation.scores import FEWEST_DOCUMENTS, Scores
+from poscli.evaluation.scores import Scores
 from poscli.report.pooling import LN2, SEED_COLUMNS, pool
+from poscli.statistics import FEWEST_DOCUMENTS, crossed
+from poscli.statistics.intervals import holm, permutation_test, ratio_interval, two_level_interval
+from poscli.statistics.power import smallest_detectable
 from poscli.tasks import Text
 
 # Three documents: the sum of the losses of their tokens, and the number of these tokens.
@@ -393,8 +394,8 @@ CASES = [
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer resamples and flips: limits and p-values are noisier, their coverage and level hardly change."""
-    monkeypatch.setattr(estimates, "RESAMPLES", 400)
-    monkeypatch.setattr(estimates, "FLIPS", 256)  # all of 8 documents
+    monkeypatch.setattr(crossed, "RESAMPLES", 400)
+    monkeypatch.setattr(crossed, "FLIPS", 256)  # all of 8 documents
 
 
 @pytest.mark.usefixtures("quick")

@@ -9,9 +9,9 @@ import plain_intervals as plain
 import pytest
 from scipy.special import stdtr
 
-from poscli.evaluation import intervals
-from poscli.evaluation.estimates import student_below
-from poscli.evaluation.many_differences import Case, many_differences
+from poscli.statistics import intervals
+from poscli.statistics.crossed import student_below
+from poscli.statistics.intervals import Case, many_differences
 
 # Sums of up to 2000 resamples or 10,000 flips in another order: 10,000 roundings of 1e-16, times the factor that widens
 # an interval, which for two documents reaches 13.

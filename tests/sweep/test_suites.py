@@ -15,8 +15,8 @@ from poscli.config.run import RunConfig
 from poscli.evaluation import extrapolate as extrapolation
 from poscli.evaluation.measure import Evaluation
 from poscli.evaluation.plan import Plan
-from poscli.evaluation.scores import FEWEST_DOCUMENTS
 from poscli.runs.run import list_runs
+from poscli.statistics import FEWEST_DOCUMENTS
 from poscli.sweep.job import Job
 from poscli.tasks import open_task
 from poscli.training.trainer import Trainer

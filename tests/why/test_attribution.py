@@ -19,17 +19,17 @@ from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, Squares, draw, m
 from poscli.attention import Engine, attend
 from poscli.attention.engines import named
 from poscli.encodings import Encoding, names
-from poscli.evaluation.why import attribution as why
-from poscli.evaluation.why import crowd
-from poscli.evaluation.why.attribution import attribution, losses_by_change, measure, remedies, verdict, what_breaks
-from poscli.evaluation.why.crowd import crowd_engine, refuses
-from poscli.evaluation.why.moved import Moved, moved
-from poscli.evaluation.why.sample import Sample
 from poscli.model.precision import Precision
 from poscli.model.transformer import Model
 from poscli.runs.details import ATTRIBUTION_COLUMNS
 from poscli.runs.schema import frame
 from poscli.system.errors import UsageError
+from poscli.why import attribution as why
+from poscli.why import crowd
+from poscli.why.attribution import attribution, losses_by_change, measure, remedies, verdict, what_breaks
+from poscli.why.crowd import crowd_engine, refuses
+from poscli.why.moved import Moved, moved
+from poscli.why.sample import Sample
 
 KEYS = 3 * LENGTH + 5  # tokens of a long window
 LAST = LENGTH - 1  # the largest distance of training

@@ -153,7 +153,7 @@ def test_an_interruption_keeps_the_evaluation_and_the_same_command_goes_on(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables of --why count only once why.json is there."""
-    from poscli.evaluation.why import explain
+    from poscli.why import explain
 
     folder = folder_of(results, "alibi")
     (folder / "why.json").unlink(missing_ok=True)

@@ -11,7 +11,6 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from poscli.drawing.style import styles_for
-from poscli.evaluation.estimates import FEWEST_SEEDS, UPPER
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.figures import SKIPPED_POSITIONS
 from poscli.report.origin import bits_per, facts, unit_of
@@ -35,6 +34,7 @@ from poscli.report.summary import ratio_name, standings
 from poscli.report.trained import Trained, configurations, reproduce, timing_note
 from poscli.report.verdicts import can_win, meanings
 from poscli.runs.schema import FULL
+from poscli.statistics import FEWEST_SEEDS, UPPER
 
 MILLION = 1_000_000
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from poscli.evaluation.why.attribution import CAUSES
-from poscli.evaluation.why.attribution import FULL as WHOLE
 from poscli.report.page.pairs import Losses, intervals
 from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import LN2, pool, sound, task_measures
 from poscli.report.recalled import FEWEST_TOKENS, hits
 from poscli.report.sections import Group
 from poscli.runs.schema import FULL
+from poscli.why.attribution import CAUSES
+from poscli.why.attribution import FULL as WHOLE
 
 Values = list[float | None]
 DIGITS = 5

@@ -16,13 +16,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from poscli.evaluation.intervals import holm, smallest_p
-from poscli.evaluation.many_differences import Case, many_differences
 from poscli.evaluation.plan import PAIRED
 from poscli.report import comparison
 from poscli.report.over_seeds import UnitLosses, Units
 from poscli.report.pooling import LN2, sound
 from poscli.runs.schema import FULL
+from poscli.statistics.intervals import Case, holm, many_differences, smallest_p
 
 BETTER, WORSE, NOISE, FEW, NOTHING = "b", "w", "n", "t", "-"  # the letters of `Pairs.words`
 LETTERS = {

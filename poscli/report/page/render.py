@@ -18,10 +18,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from poscli.drawing.style import DASHES, PALETTE
-from poscli.evaluation.estimates import FEWEST_SEEDS
 from poscli.report.page.data import section_data
 from poscli.report.sections import Report
 from poscli.report.trained import Trained
+from poscli.statistics import FEWEST_SEEDS
 from poscli.system.text import printable_line
 
 TITLE = "Position encodings beyond their training length"

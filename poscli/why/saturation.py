@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from poscli.evaluation.mean_interval import mean_interval
-from poscli.evaluation.why.sample import Sample
 from poscli.model.transformer import Model
+from poscli.statistics.intervals import mean_interval
+from poscli.why.sample import Sample
 
 TOLERANCE = 0.01 * math.log(2)  # nats per token, 0.01 bits: a window this near to the best is as good
 

@@ -24,10 +24,10 @@ from torch import Tensor
 from poscli.attention.call import operands
 from poscli.equation import Encoding, Operands, Positions
 from poscli.equation.reference import scores, weights
-from poscli.evaluation.why.few import few
-from poscli.evaluation.why.sample import Sample
 from poscli.model.cache import LayerCache
 from poscli.model.transformer import Attention, Model
+from poscli.why.few import few
+from poscli.why.sample import Sample
 
 WINDOWS = 4  # read unless the caller says otherwise
 PAIR_NUMBERS = 2**23  # at a time, of the B H T S D numbers that relative vectors take

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.evaluation.why.sample import Sample
+from poscli.why.sample import Sample
 
 
 def few(sample: Sample, windows: int) -> tuple[Sample, NDArray[np.int64]]:

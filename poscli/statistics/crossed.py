@@ -1,8 +1,8 @@
-"""Weighted means over documents and seeds, many at once, with the variances behind them, their intervals and tests.
+"""Weighted means over crossed documents and seeds, with the variances behind them, their intervals and tests.
 
-The functions of intervals.py say what the numbers mean and ask for one case; `many_differences` asks for every pair of
-fifty encodings. Cases on the same documents share their resamples and sign flips, so that the work is a few products of
-matrices: a thousand cases take a fifth of a second.
+intervals.py says what the numbers mean. Here they are computed for many cases at once: cases on the same documents
+share their resamples and sign flips, so that the work is a few products of matrices, and a thousand cases take a fifth
+of a second.
 
 Shapes: P cases, S seeds, D documents, R resamples.
 """
@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtr, stdtrit
 
+from poscli.statistics import FEWEST_SEEDS, UPPER
+
 RESAMPLES = 2000
 FLIPS = 10_000  # sign flips of the permutation test; all of them if there are no more than this
-FEWEST_SEEDS = 3  # with fewer, the spread between seeds is not estimated
-UPPER = 0.975  # the upper end of a 95 % interval; 1 - UPPER is the lower one
 AT_ONCE = 64  # cases whose flips are held in memory together: 10,000 flips of each take 5 MB
 CELLS = 4_000_000  # of resamples times documents that are held in memory together, 32 MB
 
 Array = NDArray[np.float64]
 
 
-class Estimates:
-    """P estimates from values `[P, S, D]`, after an analysis of variance.
+class CrossedMeans:
+    """P weighted means, the estimates, from values `[P, S, D]`, after an analysis of variance.
 
     `means` `[P, D]` are the means of documents over seeds, and `estimate` `[P]` is their weighted mean. The variance of
     the estimate is a sum of two, each `[P]`. `seeds` is what other seeds would change, the interaction of seeds and

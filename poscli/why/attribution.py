@@ -24,12 +24,12 @@ import torch
 from numpy.typing import NDArray
 
 from poscli.equation import Unsupported
-from poscli.evaluation.why.crowd import crowd_engine, refuses
-from poscli.evaluation.why.moved import Move, moved, uses_positions
-from poscli.evaluation.why.sample import PASS_TOKENS, Sample
 from poscli.model.transformer import Model
 from poscli.system.memory import is_out_of_memory
 from poscli.verify.noise import rounding
+from poscli.why.crowd import crowd_engine, refuses
+from poscli.why.moved import Move, moved, uses_positions
+from poscli.why.sample import PASS_TOKENS, Sample
 
 BASE, FULL = "base", "full"
 SMALLEST_HARM = 0.01  # nats per token; a smaller one is not explained

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from poscli.evaluation.mean_interval import gain_numbers
-from poscli.evaluation.why.sample import Sample
+from poscli.evaluation.recall import gain_numbers
 from poscli.model.transformer import Model
 from poscli.runs.run import Run
 from poscli.system.errors import UsageError
+from poscli.why.sample import Sample
 
 KEY, OTHER = "key", "other"
 GROWTH = 8  # times L: the context with which the judge predicts a key token

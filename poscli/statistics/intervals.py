@@ -12,7 +12,6 @@ which document d has the weight w[d] = counts[d] / sum(counts). Weights are fixe
 - `two_level_interval`: how far, had other documents and other seeds been drawn?
 - `permutation_test`: would so large a difference between two encodings be a surprise if neither were better?
 - `holm`: which of several differences stand, given that some stand out by chance if many are tested?
-- `smallest_detectable`: which true difference is a planned number of seeds and documents likely to find?
 
 Two corrections let few documents suffice. The variance over documents is unbiased under unequal weights (Bell and
 McCaffrey 2002), and Student's t has n - 1 degrees of freedom, where n = 1 / sum(w^2) is the number of equally long
@@ -29,12 +28,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import chdtri, ndtr
 
-from poscli.evaluation.estimates import FEWEST_SEEDS, FLIPS, UPPER, Estimates, combined_quantile
+from poscli.statistics import FEWEST_DOCUMENTS, FEWEST_SEEDS, UPPER
+from poscli.statistics.crossed import FLIPS, CrossedMeans
 
-PLANNED = 200  # grid points for each of the two variances that a planned experiment will estimate
+Case = tuple[NDArray[np.float64], NDArray[np.float64]]  # totals [S, D] and counts [D]
 
 
 class Interval(NamedTuple):
@@ -67,8 +65,19 @@ def ratio_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> tuple[flo
     totals, counts = totals[counts > 0], counts[counts > 0]
     if len(totals) < 2 or not np.isfinite(totals).all():
         return math.nan, math.nan
-    (low,), (high,) = Estimates(totals[None, None], counts, seed).interval()
+    (low,), (high,) = CrossedMeans(totals[None, None], counts, seed).interval()
     return float(low), float(high)
+
+
+def mean_interval(values: NDArray[np.float64], documents: NDArray[np.int64]) -> tuple[float, float]:
+    """The 95 % interval of the mean of `values` `[n]`; NaN for fewer than five documents or a value that is not finite.
+
+    `documents` `[n]` says which document each value comes from. Whole documents are resampled.
+    """
+    units, unit = np.unique(documents, return_inverse=True)
+    if len(units) < FEWEST_DOCUMENTS or not np.isfinite(values).all():
+        return math.nan, math.nan
+    return ratio_interval(np.bincount(unit, weights=values), np.bincount(unit))
 
 
 def two_level_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> Interval:
@@ -81,7 +90,7 @@ def two_level_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> Inter
     intervals hold the truth. A bootstrap of seeds and documents (Owen 2007) holds it in 77 % where seeds dominate.
     Every seed needs a finite value on every document: leave failed seeds out beforehand, and say that you did.
     """
-    one = Estimates(totals[None], counts, seed)
+    one = CrossedMeans(totals[None], counts, seed)
     low, high = one.interval()
     return Interval(
         float(one.estimate[0]),
@@ -105,7 +114,26 @@ def permutation_test(totals: NDArray, counts: NDArray, seed: int = 0) -> float:
     exchangeable. Then a test at 5 % rejects in up to 6 % of simulations (lognormal differences with sigma 0.5) or 8 %
     (sigma 1) if documents make 90 % of the variance, and in up to 7 % or 14 % if they make 98 %.
     """
-    return float(Estimates(totals[None], counts, seed).p_values()[0])
+    return float(CrossedMeans(totals[None], counts, seed).p_values()[0])
+
+
+def many_differences(cases: Sequence[Case | None], *, test: bool = True) -> NDArray[np.float64]:
+    """Estimate, low end, high end and p-value of each case, `[n, 4]`; NaN for None, and for p without `test`.
+
+    They are what `two_level_interval` and `permutation_test` return for each. Cases on the same
+    documents are computed together.
+    """
+    groups: dict[tuple[int, bytes], list[int]] = {}
+    for at, case in enumerate(cases):
+        if case is not None:
+            groups.setdefault((len(case[0]), np.ascontiguousarray(case[1]).tobytes()), []).append(at)
+    found = np.full((len(cases), 4), math.nan)
+    for members in groups.values():
+        chosen = [case for case in (cases[at] for at in members) if case is not None]
+        group = CrossedMeans(np.stack([totals for totals, _ in chosen]), chosen[0][1])
+        p = group.p_values() if test else np.full(len(members), math.nan)
+        found[members] = np.stack([group.estimate, *group.interval(), p], axis=1)
+    return found
 
 
 def smallest_p(seeds: int, documents: int) -> float:
@@ -145,36 +173,3 @@ def holm(p_values: Sequence[float] | NDArray) -> NDArray:
     products = values[ascending] * np.arange(len(ascending), 0, -1)
     adjusted[ascending] = np.minimum(np.maximum.accumulate(products), 1)
     return adjusted
-
-
-def smallest_detectable(seeds: int, documents: int, seed_sd: float, document_sd: float, power: float = 0.8) -> float:
-    """The smallest true paired difference whose `two_level_interval` excludes zero with probability `power`.
-
-    `seed_sd` and `document_sd` are those of `Interval`, guessed or taken from a pilot. Effects are assumed normal and
-    documents alike in length. It is infinite where no interval would be made: for one document, or for fewer than three
-    seeds unless `seed_sd` is 0, which asks about the given models only.
-    """
-    if math.isnan(seed_sd + document_sd):
-        return math.nan
-    if documents < 2 or (seeds < FEWEST_SEEDS and seed_sd > 0):
-        return math.inf
-    error = math.hypot(seed_sd / math.sqrt(seeds), document_sd / math.sqrt(documents))
-    if error == 0:
-        return 0.0
-    degrees = max(seeds - 1, 1), documents - 1
-    of_seeds = _planned(seed_sd / math.sqrt(seeds), degrees[0])[:, None]
-    total = of_seeds + _planned(document_sd / math.sqrt(documents), degrees[1])
-    quantile, shortened = combined_quantile(of_seeds / total, *degrees)
-    reach = quantile * shortened * np.sqrt(total)
-
-    def excess(difference: float) -> float:
-        found = ndtr((difference - reach) / error) + ndtr((-difference - reach) / error)
-        return float(found.mean()) - power
-
-    return float(brentq(excess, 0, reach.max() + 10 * error))
-
-
-def _planned(error: float, degrees: int) -> NDArray:
-    """Equally likely estimates of the squared standard error `error`: quantiles of a scaled chi-square."""
-    levels = (np.arange(PLANNED) + 0.5) / PLANNED
-    return error**2 * chdtri(degrees, levels) / degrees

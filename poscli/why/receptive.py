@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poscli.evaluation.losses import NLL
-from poscli.evaluation.mean_interval import mean_interval
 from poscli.evaluation.recall import octaves
-from poscli.evaluation.why.few import few
-from poscli.evaluation.why.input_gradient import input_gradient
-from poscli.evaluation.why.sample import PASS_TOKENS, Sample
 from poscli.model.transformer import Model
+from poscli.statistics.intervals import mean_interval
 from poscli.tasks import Spans
+from poscli.why.few import few
+from poscli.why.input_gradient import input_gradient
+from poscli.why.sample import PASS_TOKENS, Sample
 
 WINDOWS = 4  # read unless the caller says otherwise: a backward pass over a long window takes seconds
 

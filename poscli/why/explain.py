@@ -12,12 +12,6 @@ from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.protocol import EvaluationSettings, in_turns
 from poscli.evaluation.scoring import run_columns
 from poscli.evaluation.sources import record_of
-from poscli.evaluation.why.attribution import attribution
-from poscli.evaluation.why.dilution import dilution
-from poscli.evaluation.why.key_tokens import key_token_rows, key_tokens, refuse_judge
-from poscli.evaluation.why.receptive import receptive
-from poscli.evaluation.why.sample import Sample
-from poscli.evaluation.why.saturation import saturation
 from poscli.model.transformer import Model
 from poscli.runs.details import DETAILS
 from poscli.runs.load import load_trained
@@ -29,6 +23,12 @@ from poscli.system.memory import is_out_of_memory
 from poscli.system.progress import Meter
 from poscli.system.signals import Interrupted, stoppable
 from poscli.tasks import Task
+from poscli.why.attribution import attribution
+from poscli.why.dilution import dilution
+from poscli.why.key_tokens import key_token_rows, key_tokens, refuse_judge
+from poscli.why.receptive import receptive
+from poscli.why.sample import Sample
+from poscli.why.saturation import saturation
 
 NEAR = 4  # times L: the windows of attribution, whose attention is computed eagerly
 NEAR_TOKENS, FAR_TOKENS = 2**14, 2**15  # read in windows of NEAR * L tokens, and of the longest length

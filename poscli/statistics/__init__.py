@@ -1,0 +1,5 @@
+"""Statistics of runs that share seeds and documents: intervals, tests, and what a planned number of them can detect."""
+
+UPPER = 0.975  # the upper end of a 95 % interval; 1 - UPPER is the lower one
+FEWEST_SEEDS = 3  # with fewer, the spread between seeds is not estimated
+FEWEST_DOCUMENTS = 5  # with fewer, an interval over documents is not made
