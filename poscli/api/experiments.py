@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from poscli import workflows
 from poscli.api.keywords import checked, read, takes
 from poscli.api.measured import Measured
 from poscli.api.names import spec_of
-from poscli.checkpoints.held import held
 from poscli.config.request import ExtrapolateRequest, TrainRequest
-from poscli.config.resolve import resolve
-from poscli.config.run import ModelConfig, RunConfig
+from poscli.config.run import ModelConfig
 from poscli.equation import Encoding
-from poscli.evaluation.extrapolate import settings_of
-from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.posthoc import runs_as
 from poscli.model.transformer import Model
-from poscli.runs.delete import delete_run
 from poscli.runs.load import load_trained
 from poscli.runs.run import Run
 from poscli.runs.select import with_known_plugins
@@ -26,11 +22,8 @@ from poscli.system.device import device_of
 from poscli.system.errors import UsageError
 from poscli.system.plugin_sources import blamed
 from poscli.tasks import open_task
-from poscli.training.recalibrate import evaluate
-from poscli.training.train import train as train_run
 from poscli.verify import Verdict
 from poscli.verify import verify as check_all
-from poscli.why.explain import check_judge, explain
 
 SHAPE = {"model": ModelConfig}  # `layers`, `width`, ... are options beside those of the request
 
@@ -63,17 +56,10 @@ def train(
     memory is returned with that state, as `run.status()` says. UsageError for options that cannot be trained.
     """
     plugins.forget_edited()
-    request, where = read(TrainRequest, options, "train", SHAPE), device_of(device)
+    request = read(TrainRequest, options, "train", SHAPE)
     with blamed():
-        config = resolve(request, spec_of(enc), seed, where)
-        _refuse_without_source(config)
-        task = open_task(request.task, request.corpus, request.tokenizer)
-        task.check(config.length)
-        config = config.model_copy(update={"corpus": task.corpus})
-        runs = Path(out) / "runs"
-        if force and (runs / config.run_id(task.fingerprint)).exists():
-            delete_run(runs / config.run_id(task.fingerprint))
-        return train_run(config, task, runs, where)
+        setup = workflows.prepare(request, [spec_of(enc)], [seed], device_of(device))
+        return workflows.train(setup, Path(out) / "runs", force=force)[0]
 
 
 @checked
@@ -117,17 +103,15 @@ def extrapolate(
     A damaged evaluation is made again; `force` makes any evaluation again, and leaves the trained model as it is.
     """
     plugins.forget_edited()
-    request, where = read(ExtrapolateRequest, options, "extrapolate"), device_of(device)
+    request = read(ExtrapolateRequest, options, "extrapolate")
+    if judge is not None and not request.why:
+        raise UsageError(f"judge = {judge.id}: it judges the key tokens of why; give why=True too")
     with blamed():
-        check_judge(run, judge)
-        task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
-        chosen = runs_as(with_known_plugins([run], strict=True), request, strict=True)
-        setups = [EvaluationSetup(each, task, settings_of(each.config, request, smoke), where) for each in chosen]
-        with held():
-            tables = [evaluate(each, force=force) for each in setups]
-        for each in setups if request.why else []:
-            explain(each, judge)
-    return Measured.of(tables)
+        known = with_known_plugins([run], strict=True)
+        setups = workflows.setups_of(
+            known, request, device_of(device), smoke=smoke, judge=judge, open_task=cache(open_task)
+        )
+        return Measured.of(workflows.evaluate(setups, why=request.why, judge=judge, force=force))
 
 
 @checked
@@ -136,13 +120,3 @@ def load(run: Run, *, device: str = "auto") -> Model:
     plugins.forget_edited()
     with blamed():
         return load_trained(run, device_of(device))
-
-
-def _refuse_without_source(config: RunConfig) -> None:
-    """Refuse to train a class that has no file: its results could not say which code they come from."""
-    for name, source in config.plugins.items():
-        if not source:
-            raise UsageError(
-                f"{name} has no file, so its results could not say which code they come from; write it to a file, in a "
-                "notebook by a cell that begins with %%writefile my_encoding.py, and train 'my_encoding.py'"
-            )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from poscli import workflows
 from poscli.api.keywords import checked
-from poscli.report import About, Report, build_report, collect, trained_runs, trained_tokens, write_site
+from poscli.report import Report, collect, trained_tokens
 from poscli.report.collect import refuse_damaged
 from poscli.report.comparison import compare_named
-from poscli.report.explain import explanations
 from poscli.report.formats import known_formats
 from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
 from poscli.report.sections import split
@@ -87,27 +87,10 @@ def report(
 
     `formats` are those of pictures beside PNG: svg, pdf. `site` is a folder for a page per corpus and per encoding.
     """
-    folder = Path(out)
-    wanted, written = known_formats(formats), Path(to) if to else folder / "report"
+    runs, pictures, written = Path(out) / "runs", known_formats(formats), Path(to) if to else Path(out) / "report"
     check_folder(written, "to" if to else "out")
     if site is not None:
         check_folder(Path(site), "site")
-    tables = collect(folder / "runs", task_columns())
-    trained = trained_runs(folder / "runs")
-    made = build_report(
-        tables.rows,
-        tables.positions,
-        written,
-        details=tables.details,
-        mix=mix,
-        baseline=baseline,
-        trained=trained_tokens(folder / "runs"),
-        runs=trained,
-        about=About(
-            left_out=[f"{run}: {why}" for run, why in tables.left_out.items()], explained=explanations(tables.rows)
-        ),
-        formats=wanted,
-    )
-    if site is not None:
-        write_site(made, Path(site), trained)
-    return made
+    tables = collect(runs, task_columns())
+    pages = None if site is None else Path(site)
+    return workflows.report(tables, runs, written, mix=mix, baseline=baseline, formats=pictures, site=pages)

@@ -12,6 +12,8 @@ from poscli.system.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch
+
     from poscli.checkpoints.run import Wish
     from poscli.config.request import ExtrapolateRequest
     from poscli.evaluation.measure import EvaluationSetup
@@ -60,35 +62,22 @@ def wishes(
 
 
 def work(
-    wishes: list[Wish], request: ExtrapolateRequest, smoke: bool, device_name: str, runs: Path
+    wishes: list[Wish], request: ExtrapolateRequest, smoke: bool, device: torch.device, runs: Path
 ) -> list[EvaluationSetup]:
-    """Every checkpoint, and its weights under the encodings of --as, with its task and settings. Nothing is written."""
+    """The evaluations of every checkpoint, and of its weights under the encodings of --as. Nothing is written."""
     from poscli.checkpoints.run import checkpoint_config
-    from poscli.evaluation.extrapolate import settings_of
-    from poscli.evaluation.measure import EvaluationSetup
-    from poscli.evaluation.posthoc import posthoc_specs, runs_as
+    from poscli.evaluation.posthoc import posthoc_specs
     from poscli.evaluation.recalibration import refuse_recalibration
     from poscli.runs.adopt import adopted
-    from poscli.system.device import device_of
+    from poscli.workflows import setups_of
 
-    device = device_of(device_name)
     setups: list[EvaluationSetup] = []
     for wish in wishes:
         config, rows = checkpoint_config(wish, device)
         refuse_recalibration(config, request)
         posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens
         run, task = adopted(config, rows, runs, device)
-        if any(run.folder == each.run.folder for each in setups):
+        if any(run.folder == setup.run.folder for setup in setups):
             continue  # it is named twice
-        settings = settings_of(config, request, smoke)
-        setups += [EvaluationSetup(each, task, settings, device) for each in runs_as([run], request, strict=True)]
+        setups += setups_of([run], request, device, smoke=smoke, open_task=lambda *names, task=task: task)
     return setups
-
-
-def keep(work: list[EvaluationSetup]) -> None:
-    """Write the folders of the checkpoints among these runs."""
-    from poscli.runs.adopt import keep
-
-    for each in work:
-        if each.run.config.checkpoint is not None and not each.run.trained:
-            keep(each.run, each.device)

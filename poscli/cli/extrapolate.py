@@ -15,11 +15,11 @@ from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
+    import torch
     from pandas import DataFrame
 
     from poscli.evaluation.measure import EvaluationSetup
     from poscli.runs.run import Run
-    from poscli.sweep.planned import PlannedJob
 
 
 Encodings = Annotated[
@@ -76,26 +76,66 @@ def extrapolate(
     the windows are shared out over the ranks.
     """
     from poscli.runs.run import opened_runs
-    from poscli.why.explain import explain
+    from poscli.workflows import evaluate
 
-    with several.joined(request, context_parallel, device) as own:
+    with several.joined(request, context_parallel, device) as own_device:
         judging = _judge(judge, request, out_ / "runs")
         wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
-        work = checkpoints.work(wishes, request, smoke, own, out_ / "runs") or _work(
-            request, run or [], enc or [], smoke, own, out_ / "runs"
+        setups = checkpoints.work(wishes, request, smoke, own_device, out_ / "runs") or _selected(
+            request, run or [], enc or [], smoke, judging, own_device, out_ / "runs"
         )
-        work = several.prepare(work, context_parallel)
-        _announce(work, request, judging, force=force, dry_run=dry_run, yes=yes, json_=json_)
+        setups = several.prepare(setups, context_parallel)
+        _announce(setups, request, judging, force=force, dry_run=dry_run, yes=yes, json_=json_)
         if dry_run:
             return
-        tables = _evaluated(work, force=force)
-        for each in work if request.why else []:
-            explain(each, judging)
+        tables = evaluate(setups, why=request.why, judge=judging, force=force)
         _show(tables, request, out_, json_, complete=bool(run or model) or not opened_runs(out_ / "runs")[1])
 
 
+def _judge(judge: str, request: ExtrapolateRequest, runs: Path) -> Run | None:
+    """The run of this id, or None if none is named; UsageError if it is not one run, or judges nothing."""
+    from poscli.runs.select import select
+
+    if not judge:
+        return None
+    if not request.why:
+        raise UsageError(f"--judge {judge} judges the key tokens of --why; give --why too")
+    judges = select(runs, [judge], [])
+    if len(judges) > 1:
+        raise UsageError(f"--judge {judge} begins the ids of {len(judges)} runs; give more of one")
+    return judges[0]
+
+
+def _selected(
+    request: ExtrapolateRequest,
+    ids: list[str],
+    encodings: list[str],
+    smoke: bool,
+    judge: Run | None,
+    device: torch.device,
+    runs: Path,
+) -> list[EvaluationSetup]:
+    """The evaluations of every selected run: by default of all whose training has ended."""
+    from functools import cache
+
+    from poscli.runs.select import select, trained, with_known_plugins
+    from poscli.tasks import open_task
+    from poscli.workflows import setups_of
+
+    selected = with_known_plugins(select(runs, ids, encodings), strict=bool(ids))
+    return setups_of(
+        selected if ids else trained(selected),
+        request,
+        device,
+        strict=bool(ids or encodings),
+        smoke=smoke,
+        judge=judge,
+        open_task=cache(open_task),
+    )
+
+
 def _announce(
-    work: list[EvaluationSetup],
+    setups: list[EvaluationSetup],
     request: ExtrapolateRequest,
     judge: Run | None,
     *,
@@ -105,41 +145,18 @@ def _announce(
     json_: bool,
 ) -> None:
     """Show what there is to do, or ask before work that takes long; of several ranks, only the first one does."""
+    from poscli.sweep.planned import evaluations
     from poscli.system.ranks import ranks, together
 
     with together():
         if not ranks().first:
             return
-        jobs = _jobs(work, request, judge, anew=force)
-        plan.announce_longest(each.settings for each in work)
+        jobs = evaluations(setups, why=request.why, judge=judge, anew=force)
+        plan.announce_longest(setup.settings for setup in setups)
         if dry_run:
             plan.show(jobs, json_)
         else:
             plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
-
-
-def _jobs(
-    work: list[EvaluationSetup], request: ExtrapolateRequest, judge: Run | None, *, anew: bool
-) -> list[PlannedJob]:
-    """What there is to do, with `anew` all of it; UsageError if the judge cannot judge one of the runs."""
-    from poscli.sweep.planned import evaluations
-    from poscli.why.explain import check_judge
-
-    for each in work:
-        check_judge(each.run, judge)
-    return evaluations(work, why=request.why, judge=judge, anew=anew)
-
-
-def _evaluated(work: list[EvaluationSetup], *, force: bool) -> list[DataFrame]:
-    """The tables of all evaluations, in which the encodings of a checkpoint share one copy of its weights."""
-    from poscli.checkpoints.held import held
-    from poscli.system.ranks import ranks, together
-    from poscli.training.recalibrate import evaluate
-
-    with held():
-        with together():
-            checkpoints.keep(work if ranks().first else [])
-        return [evaluate(each, force=force) for each in work]
 
 
 def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json_: bool, *, complete: bool) -> None:
@@ -153,44 +170,3 @@ def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json
         note(f"next: poscli report{carried(out_)}")
     if not complete or any((table["status"] != "ok").all() for table in tables):
         raise typer.Exit(PARTIAL)
-
-
-def _judge(judge: str, request: ExtrapolateRequest, runs: Path) -> Run | None:
-    """The run of this id, or None if none is asked for; UsageError if it is not one run, or judges nothing."""
-    from poscli.runs.select import select
-
-    if not judge:
-        return None
-    if not request.why:
-        raise UsageError(f"--judge {judge} judges the key tokens of --why; give --why too")
-    found = select(runs, [judge], [])
-    if len(found) > 1:
-        raise UsageError(f"--judge {judge} begins the ids of {len(found)} runs; give more of one")
-    return found[0]
-
-
-def _work(
-    request: ExtrapolateRequest, ids: list[str], encodings: list[str], smoke: bool, device_name: str, runs: Path
-) -> list[EvaluationSetup]:
-    """Every selected run, and its weights under the encodings of --as, with its task and settings."""
-    from functools import cache
-
-    from poscli.evaluation.extrapolate import settings_of
-    from poscli.evaluation.measure import EvaluationSetup
-    from poscli.evaluation.posthoc import runs_as
-    from poscli.runs.select import select, trained, with_known_plugins
-    from poscli.system.device import device_of
-    from poscli.tasks import open_task
-
-    device, opened = device_of(device_name), cache(open_task)
-    selected = with_known_plugins(select(runs, ids, encodings), strict=bool(ids))
-    chosen = runs_as(selected if ids else trained(selected), request, strict=bool(ids or encodings))
-    return [
-        EvaluationSetup(
-            run,
-            opened(run.config.task, run.config.corpus, run.config.tokenizer),
-            settings_of(run.config, request, smoke),
-            device,
-        )
-        for run in chosen
-    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,16 +28,6 @@ DryRun = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Delete what these runs have so far, and train them again.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start at once, however long it takes.")]
-
-
-def delete(jobs: Iterable[PlannedJob], runs: Path) -> None:
-    """Delete the folders of the runs that exist."""
-    from poscli.runs.delete import delete_run
-
-    for job in jobs:
-        if (runs / job.run_id).exists():
-            delete_run(runs / job.run_id)
-            note(f"deleted {job.run_id}")
 
 
 def announce_longest(settings: Iterable[EvaluationSettings]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL
 
 if TYPE_CHECKING:
+    from poscli.report import Report
     from poscli.runs.results import Tables
 
 
@@ -38,58 +38,30 @@ def report(
 
     Damaged runs are left out by name, and the exit code is 3 then; without any other run it is 5.
     """
+    from poscli import workflows
     from poscli.report import collect
     from poscli.report.formats import known_formats
     from poscli.system.files import check_folder
     from poscli.tasks import task_columns
 
-    wanted, folder = known_formats(formats.split(",")), to or out_ / "report"
+    pictures, folder, runs = known_formats(formats.split(",")), to or out_ / "report", out_ / "runs"
     check_folder(folder, "--out" if to is None else "--to")
     if site is not None:
         check_folder(site, "--site")
-    tables = collect(out_ / "runs", task_columns())
-    present(tables, folder, out_ / "runs", json_, mix=mix, baseline=baseline, formats=wanted, site=site)
+    tables = collect(runs, task_columns())
+    made = workflows.report(tables, runs, folder, mix=mix, baseline=baseline, formats=pictures, site=site)
+    show_report(made, tables, json_)
     end(tables)
 
 
-def present(
-    tables: Tables,
-    to: Path,
-    runs: Path,
-    json_: bool,
-    *,
-    mix: bool = False,
-    baseline: str = "",
-    title: str = "",
-    description: str = "",
-    formats: tuple[str, ...] = (),
-    site: Path | None = None,
-    **more: Any,
-) -> None:
-    """Write a report, whose title and description are those of a suite, to the folder `to`, and print its table.
+def show_report(report: Report, tables: Tables, json_: bool, **more: Any) -> None:
+    """Print the table of a report of `tables` and name its files; a JSON document has the values of `more`, too."""
+    from poscli.report import records, terminal
 
-    A JSON document has the values of `more`, too. Damaged runs, and `failures` in `more`, are named as left out.
-    """
-    from poscli.report import About, build_report, records, terminal, trained_runs, trained_tokens, write_site
-    from poscli.report.explain import explanations
-
-    left_out = _left_out(more.get("failures", ()), tables)
-    made = build_report(
-        tables.rows,
-        tables.positions,
-        to,
-        details=tables.details,
-        about=About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows)),
-        mix=mix,
-        baseline=baseline,
-        trained=trained_tokens(runs),
-        runs=(known := trained_runs(runs)),
-        formats=formats,
-    )
-    files = made.files + (write_site(made, site, known) if site is not None else ())
     damaged = [{"run_id": run, "error": why} for run, why in tables.left_out.items()]
-    payload = {"summary": records(made.summary), "files": [str(path) for path in files], "left_out": damaged, **more}
-    emit(json_, payload, lambda: terminal.show(made, out()))
+    files = [str(path) for path in report.files]
+    payload = {"summary": records(report.summary), "files": files, "left_out": damaged, **more}
+    emit(json_, payload, lambda: terminal.show(report, out()))
     for path in files:
         note(f"wrote {path}")
 
@@ -98,9 +70,3 @@ def end(tables: Tables) -> None:
     """End with exit code 3 if damaged runs were left out."""
     if tables.left_out:
         raise typer.Exit(PARTIAL)
-
-
-def _left_out(failures: Sequence[dict[str, Any]], tables: Tables) -> list[str]:
-    """The runs of a suite that failed and the runs that are damaged, each with its reason."""
-    failed = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in failures]
-    return failed + [f"{run}: {why}" for run, why in tables.left_out.items()]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from poscli.cli import complete, plan
 from poscli.cli.options import Device, Json, Out
-from poscli.cli.report import present
-from poscli.cli.train import WITHOUT_MODEL
+from poscli.cli.report import show_report
 from poscli.cli.workers import Cpus, Gpus, Memory, Ray, Workers
 from poscli.system.console import err, note
 from poscli.system.errors import PARTIAL, PoscliError
@@ -48,6 +47,7 @@ def run(
     from poscli.sweep.planned import needed
     from poscli.sweep.suite import jobs_of
     from poscli.system.cores import threads
+    from poscli.workflows import delete
 
     content, folder = load(suite), _folder(to, out_, suite)
     check(wanted := Wanted(workers, cpus, gpus, memory, ray or "", device))
@@ -60,7 +60,7 @@ def run(
         _announce(jobs, crew, wanted.start_seconds, yes=yes)
         _announce_power(content, asked)
         if force:
-            plan.delete(jobs, out_ / "runs")
+            delete((job.run_id for job in jobs), out_ / "runs")
         results = _run(asked, [job.seconds for job in jobs], crew)
     _present(content, results, folder, out_ / "runs", json_)
 
@@ -100,12 +100,14 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
     """Write the report of a suite; exit code 3 if a run failed or has no model."""
     from poscli.runs.results import evaluations, open_evaluated
     from poscli.tasks import task_columns
+    from poscli.workflows import WITHOUT_MODEL, report
 
     if not results.folders:
         raise PoscliError(f"every run of the suite failed; the first: {results.failures[0]['error']}")
     tables = evaluations([open_evaluated(folder) for folder in results.folders], task_columns())
-    about: dict[str, Any] = {"title": suite.title, "description": suite.description, "failures": results.failures}
-    present(tables, to, runs, json_, mix=False, **about)
+    failures = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in results.failures]
+    made = report(tables, runs, to, title=suite.title, description=suite.description, failures=failures)
+    show_report(made, tables, json_, failures=results.failures)
     if results.failures or tables.rows["status"].isin(WITHOUT_MODEL).groupby(tables.rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)
 

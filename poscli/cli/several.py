@@ -11,6 +11,8 @@ import typer
 from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
+    import torch
+
     from poscli.config.request import ExtrapolateRequest
     from poscli.evaluation.measure import EvaluationSetup
 
@@ -25,15 +27,15 @@ ContextParallel = Annotated[
 
 
 @contextmanager
-def joined(request: ExtrapolateRequest, context_parallel: bool, device: str) -> Iterator[str]:
-    """Connect the ranks in the block, which gets the name of this rank's device; UsageError for what cannot be done."""
+def joined(request: ExtrapolateRequest, context_parallel: bool, device: str) -> Iterator[torch.device]:
+    """Connect the ranks in the block, which gets this rank's device; UsageError for what cannot be done."""
     from poscli.system import ranks
     from poscli.system.device import device_of
 
     with ranks.joined(device_of(device)) as own:
         with ranks.together():
             _refuse_options(request, context_parallel)
-        yield str(own)
+        yield own
 
 
 def _refuse_options(request: ExtrapolateRequest, context_parallel: bool) -> None:

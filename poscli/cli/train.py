@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,17 +11,14 @@ from poscli.cli import complete, plan
 from poscli.cli.from_model import Part, from_model
 from poscli.cli.options import MOST, Device, Json, Out, carried
 from poscli.config.request import TrainRequest
-from poscli.config.run import ModelConfig, RunConfig
+from poscli.config.run import ModelConfig
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
     import torch
 
-    from poscli.tasks import Task
-
-LARGEST_SEED = 2**63 - 1  # that a table holds
-WITHOUT_MODEL = {"diverged", "oom"}  # states in which a training has ended without a model to evaluate
+    from poscli.workflows import TrainingSetup
 
 
 @from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": Part(ModelConfig, "the preset's")})
@@ -49,104 +45,70 @@ def train(
     json_: Json = False,
 ) -> None:
     """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
+    from poscli.runs.summary import training_summary
     from poscli.system.device import device_of
     from poscli.system.ranks import any_rank, joined, ranks, together
-
-    _refuse_one_rank(fsdp)
-    with joined(device_of(device)) as own:
-        work = _agreed(enc, seed, request, own, sharded=fsdp)
-        with together():
-            if ranks().first:
-                _begin(work, out_ / "runs", dry_run=dry_run, force=force, yes=yes, json_=json_)
-        if dry_run:
-            return
-        results = _train(work, out_ / "runs")
-        emit(json_, results, lambda: _show(results))
-        note(f"next: poscli extrapolate --max-len {16 * work.configs[0].length}{carried(out_)}")
-        partial = any_rank(any(row["status"] in WITHOUT_MODEL for row in results))
-    if partial:
-        raise typer.Exit(PARTIAL)
-
-
-def _refuse_one_rank(fsdp: bool) -> None:
-    """UsageError for weights that are to be divided where there is only one process."""
-    from poscli.system.ranks import ranks
+    from poscli.workflows import WITHOUT_MODEL
+    from poscli.workflows import train as train_runs
 
     if fsdp and ranks().count == 1:
         raise UsageError(
             "--fsdp divides the weights among several ranks, and this is one process; leave it out, or start the "
             "command with torchrun --nproc-per-node N -m poscli train ... (docs/PARALLEL.md)"
         )
+    with joined(device_of(device)) as own_device:
+        setup = _agreed(enc, seed, request, own_device, sharded=fsdp)
+        with together():
+            if ranks().first:
+                _announce(setup, out_ / "runs", dry_run=dry_run, force=force, yes=yes, json_=json_)
+        if dry_run:
+            return
+        trained = train_runs(setup, out_ / "runs", force=force, sharded=fsdp)
+        results = [training_summary(run) for run in trained if ranks().first]
+        emit(json_, results, lambda: _show(results))
+        note(f"next: poscli extrapolate --max-len {16 * setup.configs[0].length}{carried(out_)}")
+        partial = any_rank(any(row["status"] in WITHOUT_MODEL for row in results))
+    if partial:
+        raise typer.Exit(PARTIAL)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """The runs to train, with the task and the device they share."""
+def _agreed(
+    encodings: list[str], seed: int, request: TrainRequest, device: torch.device, *, sharded: bool
+) -> TrainingSetup:
+    """What all ranks will train; UsageError if they disagree. One rank per machine reads the corpus before the others.
 
-    configs: list[RunConfig]
-    task: Task
-    device: torch.device
-    sharded: bool = False  # whether ranks divide the weights among them
-
-
-def _agreed(encodings: list[str], seed: int, request: TrainRequest, device: torch.device, *, sharded: bool) -> _Work:
-    """The work of all ranks; UsageError if they disagree. One rank per machine reads the corpus before the others."""
+    With `sharded`, the ranks divide the weights among them.
+    """
     import torch
 
     from poscli import __version__
     from poscli.system.provenance import commit
     from poscli.system.ranks import agree, ranks, together
+    from poscli.workflows import prepare
 
-    found: list[_Work] = []
-    for turn in (True, False):
+    for first_to_read in (True, False):
         with together():
-            if (ranks().local == 0) is turn:
-                found.append(replace(_work(encodings, seed, request, device), sharded=sharded))
-    work = found[0]
+            if (ranks().local == 0) is first_to_read:
+                setup = prepare(request, encodings, [seed], device)
     configurations = {
-        f"{name} of {config.encoding}": value for config in work.configs for name, value in config.model_dump().items()
+        f"{name} of {config.encoding}": value for config in setup.configs for name, value in config.model_dump().items()
     }
     versions = {"poscli": f"{__version__} {commit()}".rstrip(), "torch": torch.__version__}
     options = {"--fsdp": sharded, "device": device.type}
-    text = {"the contents of the corpus": work.task.fingerprint}
-    agree(versions | options | {"--enc": [config.encoding for config in work.configs]} | configurations | text)
-    return work
+    text = {"the contents of the corpus": setup.task.fingerprint}
+    agree(versions | options | {"--enc": [config.encoding for config in setup.configs]} | configurations | text)
+    return setup
 
 
-def _begin(work: _Work, runs: Path, *, dry_run: bool, force: bool, yes: bool, json_: bool) -> None:
-    """Show what is going to be done, or ask whether to do it, and delete what is to be trained anew."""
+def _announce(setup: TrainingSetup, runs: Path, *, dry_run: bool, force: bool, yes: bool, json_: bool) -> None:
+    """Show what is going to be done, or ask whether to do it."""
     from poscli.sweep.planned import trainings
 
-    jobs = trainings(work.configs, work.task, runs, work.device, anew=force)
+    jobs = trainings(setup.configs, setup.task, runs, setup.device, anew=force)
     if dry_run:
         plan.show(jobs, json_)
-        return
-    plan.confirm(sum(job.seconds for job in jobs), "--tokens or --preset", yes=yes)
-    if force:
-        plan.delete(jobs, runs)
-
-
-def _work(encodings: list[str], seed: int, request: TrainRequest, device: torch.device) -> _Work:
-    """Everything that is asked for, checked: nothing is trained if any part of it cannot be."""
-    from poscli import specs
-    from poscli.config.resolve import resolve
-    from poscli.tasks import open_task
-
-    specs.refuse_twice(encodings)
-    configs = [resolve(request, encoding, seed, device) for encoding in encodings]
-    task = open_task(request.task, request.corpus, request.tokenizer)
-    task.check(configs[0].length)
-    return _Work([config.model_copy(update={"corpus": task.corpus}) for config in configs], task, device)
-
-
-def _train(work: _Work, runs: Path) -> list[dict[str, Any]]:
-    """Train every run; returns what each has come to, on the first rank."""
-    from poscli.runs.summary import training_summary
-    from poscli.system.ranks import ranks
-    from poscli.training.train import train as train_run
-
-    trained = [train_run(config, work.task, runs, work.device, sharded=work.sharded) for config in work.configs]
-    return [training_summary(run) for run in trained if ranks().first]
+    else:
+        plan.confirm(sum(job.seconds for job in jobs), "--tokens or --preset", yes=yes)
 
 
 def _show(results: list[dict[str, Any]]) -> None:

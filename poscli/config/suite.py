@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -64,12 +63,6 @@ class Suite(Request):
             for part in self.part
         ]
         return [self.model_copy(update=changes | {"part": []}) for changes in changed] or [self]
-
-    def pairs(self) -> Iterator[tuple[str, int]]:
-        """Pairs of encoding and seed, seed by seed, so that encodings can be compared after the first seed."""
-        for seed in self.seeds:
-            for encoding in self.encodings:
-                yield encoding, seed
 
 
 def _with(request: RequestT, other: RequestT) -> RequestT:

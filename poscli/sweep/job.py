@@ -6,7 +6,7 @@ its results into the run's folder and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from poscli.config.request import ExtrapolateRequest
@@ -20,13 +20,10 @@ from poscli.system.device import device_of
 from poscli.system.errors import DataError, LockedError, PoscliError
 from poscli.system.plugin_sources import blamed, suspects
 from poscli.system.signals import Interrupted
-from poscli.tasks import Task, open_task
-from poscli.training.recalibrate import evaluate
-from poscli.training.train import train
-from poscli.why.explain import explain
+from poscli.tasks import open_task
+from poscli.workflows import OpenTask, TrainingSetup, evaluate, train
 
 LONGEST = 40  # characters of a corpus in a message
-OpenTask = Callable[[str, str, str], Task]  # name, corpus, tokenizer
 
 
 class Job(Frozen):
@@ -99,10 +96,7 @@ def _results(job: Job, open_task: OpenTask) -> Iterator[Path]:
             f"the corpus {config.corpus} has fingerprint {task.fingerprint} here, and {job.fingerprint} where the "
             "suite was started: give all machines the same files and the same Python version"
         )
-    run = train(config, task, job.runs, device)
+    (run,) = train(TrainingSetup((config,), task, device), job.runs)
     for each in (run, *posthoc_runs(run, job.extrapolate, strict=False)):
-        setup = EvaluationSetup(each, task, settings_of(config, job.extrapolate), device)
-        evaluate(setup)
-        if job.extrapolate.why:
-            explain(setup)
+        evaluate([EvaluationSetup(each, task, settings_of(config, job.extrapolate), device)], why=job.extrapolate.why)
         yield each.folder

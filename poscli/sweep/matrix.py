@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.architecture import Architecture, architecture
-from poscli.checkpoints.held import held
 from poscli.checkpoints.paste import Snippet, cropped, fixed, snippets
 from poscli.checkpoints.run import Wish, checkpoint_config, config_of
 from poscli.checkpoints.source import find
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.target import read_target
-from poscli.evaluation.extrapolate import extrapolate, settings_of
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs, runs_as
+from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs
 from poscli.report.advice import Advice, Candidate
-from poscli.runs.adopt import adopted, keep
+from poscli.runs.adopt import adopted
 from poscli.runs.results import Tables, evaluations
 from poscli.runs.schema import FULL
 from poscli.system.device import device_of
 from poscli.tasks import task_columns
+from poscli.workflows import evaluate, setups_of
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,8 @@ def opened(question: Question, runs: Path) -> Matrix:
     request = ExtrapolateRequest.model_validate(
         {"lengths": (1, target / length), "tokens": question.tokens, "as": list(specs)}
     )
-    settings = settings_of(run_config, request)
-    own, task = adopted(run_config, rows, runs, device)
-    work = [EvaluationSetup(run, task, settings, device) for run in runs_as([own], request, strict=True)]
+    run, task = adopted(run_config, rows, runs, device)
+    work = setups_of([run], request, device, open_task=lambda *names: task)
     source = find(run_config.checkpoint.source, config_only=True)
     model = source.spec.removeprefix("hf:").partition("@")[0] if source.revision else question.model
     config = dict(config_of(source))
@@ -80,10 +78,7 @@ def opened(question: Question, runs: Path) -> Matrix:
 
 def measured(matrix: Matrix) -> Tables:
     """The tables of all evaluations; those that are there already are not made again."""
-    with held():
-        keep(matrix.work[0].run, matrix.work[0].device)
-        for each in matrix.work:
-            extrapolate(each.run, each.task, each.settings, each.device)
+    evaluate(matrix.work)
     return evaluations([each.run for each in matrix.work], task_columns())
 
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from poscli import specs
-from poscli.config.request import ExtrapolateRequest
-from poscli.config.resolve import resolve
-from poscli.config.run import RunConfig
 from poscli.config.suite import Suite
 from poscli.evaluation.estimate import refuse_unaffordable
 from poscli.evaluation.extrapolate import settings_of
@@ -18,7 +13,7 @@ from poscli.evaluation.recalibration import refuse_recalibration
 from poscli.sweep.job import Job
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError
-from poscli.tasks import open_task
+from poscli.workflows import prepare
 
 
 def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
@@ -34,25 +29,16 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
 
 def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     """The jobs of a suite without parts."""
-    where = device_of(device)
-    specs.refuse_twice(suite.encodings)
-    configs = [resolve(suite.train, encoding, seed, where) for encoding, seed in suite.pairs()]
-    task = open_task(configs[0].task, configs[0].corpus, configs[0].tokenizer)
-    configs = [config.model_copy(update={"corpus": task.corpus}) for config in configs]
-    task.check(configs[0].length)
-    settings = settings_of(configs[0], suite.extrapolate)
-    refuse_unaffordable(configs[0], settings, where)  # first: a task may make a text for every length
-    Plan(task, settings)  # refuses lengths for which no document is long enough
-    _refuse_useless_posthoc(configs, suite.extrapolate)
-    return [
-        Job(config=config, extrapolate=suite.extrapolate, runs=runs, device=device, fingerprint=task.fingerprint)
-        for config in configs
-    ]
-
-
-def _refuse_useless_posthoc(configs: Sequence[RunConfig], request: ExtrapolateRequest) -> None:
-    for config in configs:
-        refuse_recalibration(config, request)
-    targets = request.as_
-    if targets and not any(posthoc_specs(config, targets, strict=False) for config in configs):
+    setup = prepare(suite.train, suite.encodings, suite.seeds, device_of(device))
+    settings = settings_of(setup.configs[0], suite.extrapolate)
+    refuse_unaffordable(setup.configs[0], settings, setup.device)  # first: a task may make a text for every length
+    Plan(setup.task, settings)  # refuses lengths for which no document is long enough
+    for config in setup.configs:
+        refuse_recalibration(config, suite.extrapolate)
+    targets = suite.extrapolate.as_
+    if targets and not any(posthoc_specs(config, targets, strict=False) for config in setup.configs):
         raise UsageError(f"none of the suite's encodings can be evaluated as {', '.join(targets)}")
+    return [
+        Job(config=config, extrapolate=suite.extrapolate, runs=runs, device=device, fingerprint=setup.task.fingerprint)
+        for config in setup.configs
+    ]

@@ -6,12 +6,10 @@ after an interruption. The trained run stays as it is.
 
 from __future__ import annotations
 
-import pandas as pd
 import torch
 
 from poscli.config.run import RunConfig
-from poscli.evaluation.extrapolate import extrapolate, is_evaluated, refuse_other_text
-from poscli.evaluation.measure import EvaluationSetup
+from poscli.evaluation.extrapolate import refuse_other_text
 from poscli.evaluation.posthoc import with_encoding
 from poscli.model.transformer import Model
 from poscli.runs.load import load_for_training
@@ -24,14 +22,6 @@ from poscli.training.train import has_ended
 from poscli.training.trainer import Trainer
 
 SAME = 1e-3  # logits that differ by less are taken to differ by rounding
-
-
-def evaluate(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame:
-    """Evaluate a run as `extrapolate` does, after its recalibration if it has one."""
-    if setup.run.recalibration and not is_evaluated(setup.run, setup.settings):
-        recalibrate(setup.run, setup.task, setup.device)
-    run, parallel = setup.run, setup.context_parallel
-    return extrapolate(run, setup.task, setup.settings, setup.device, context_parallel=parallel, force=force)
 
 
 def recalibrate(run: Run, task: Task, device: torch.device) -> None:

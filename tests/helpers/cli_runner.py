@@ -112,7 +112,7 @@ def in_own_process(function: Callable[..., Any], *arguments: object) -> Any:
     """
     module, name = function.__module__, function.__name__
     code = f"import json, sys, {module}; print(json.dumps({module}.{name}(*json.loads(sys.argv[1]))))"
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join([str(ROOT), *sys.path])
     command = [sys.executable, "-c", code, json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(PYTHONPATH=path), check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -77,7 +77,7 @@ def test_every_suite_can_run(path):
     suite = suites.load(path)
     assert suite.title
     assert suite.description
-    configs = [resolve(suite.train, encoding, seed, CPU) for encoding, seed in suite.pairs()]
+    configs = [resolve(suite.train, encoding, seed, CPU) for seed in suite.seeds for encoding in suite.encodings]
     assert len(set(configs)) == len(configs) == len(suite.encodings) * len(suite.seeds)
     if suite.train.corpus == "stdlib":
         settings = extrapolation.settings_of(configs[0], suite.extrapolate)

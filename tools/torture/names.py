@@ -6,6 +6,7 @@ name of a file that is made from it leads out of its folder.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import tempfile
@@ -101,7 +102,7 @@ def _suite(text: str, folder: Path) -> None:
     (folder / "suite.toml").write_bytes(tomli_w.dumps(table).encode("utf-8", "surrogatepass"))
     read = suite.load(folder / "suite.toml")
     assert (read.title, read.encodings) == (text, [text])
-    for encoding, seed in read.pairs():
+    for seed, encoding in itertools.product(read.seeds, read.encodings):
         resolve(read.train, encoding, seed, device_of("cpu"))
 
 

@@ -1,0 +1,192 @@
+"""From a request to a report, in four steps: `prepare`, `train`, `evaluate`, `report`.
+
+The command line, the API and the jobs of a sweep all go this one way, so that they refuse, compute and write the same.
+Importing this module imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from poscli import specs
+from poscli.checkpoints.held import held
+from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.resolve import resolve
+from poscli.config.run import RunConfig
+from poscli.evaluation.extrapolate import extrapolate, is_evaluated, settings_of
+from poscli.evaluation.measure import EvaluationSetup
+from poscli.evaluation.posthoc import runs_as
+from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
+from poscli.report.explain import explanations
+from poscli.runs.adopt import keep
+from poscli.runs.delete import delete_run
+from poscli.runs.results import Tables
+from poscli.runs.run import Run
+from poscli.system.console import note
+from poscli.system.errors import UsageError
+from poscli.system.ranks import ranks, together
+from poscli.tasks import Task, open_task
+from poscli.training.recalibrate import recalibrate
+from poscli.training.train import train as train_run
+from poscli.why.explain import check_judge, explain
+
+OpenTask = Callable[[str, str, str], Task]  # from the names of a task, a corpus and a tokenizer
+WITHOUT_MODEL = ("diverged", "oom")  # states in which a training has ended without a model to evaluate
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """The runs to train, with the task and the device that they share."""
+
+    configs: tuple[RunConfig, ...]
+    task: Task
+    device: torch.device
+
+    @property
+    def ids(self) -> list[str]:
+        """The names of the runs' folders."""
+        return [config.run_id(self.task.fingerprint) for config in self.configs]
+
+
+def prepare(
+    request: TrainRequest, encodings: Sequence[str], seeds: Sequence[int], device: torch.device
+) -> TrainingSetup:
+    """The training of every encoding with every seed, checked before any begins. Nothing is written.
+
+    The configurations are in the order of `seeds`, and for each seed in that of `encodings`. UsageError for what
+    cannot be trained, DataError for a corpus that cannot be read or is too short.
+    """
+    specs.refuse_twice(encodings)
+    configs = [resolve(request, encoding, seed, device) for seed in seeds for encoding in encodings]
+    for config in configs:
+        _refuse_without_source(config)
+    task = open_task(request.task, request.corpus, request.tokenizer)
+    task.check(configs[0].length)
+    return TrainingSetup(tuple(config.model_copy(update={"corpus": task.corpus}) for config in configs), task, device)
+
+
+def _refuse_without_source(config: RunConfig) -> None:
+    """UsageError for a class that has no file: its results could not say which code they come from."""
+    for name, source in config.plugins.items():
+        if not source:
+            raise UsageError(
+                f"{name} has no file, so its results could not say which code they come from; write it to a file, in a "
+                "notebook by a cell that begins with %%writefile my_encoding.py, and train 'my_encoding.py'"
+            )
+
+
+def train(setup: TrainingSetup, runs: Path, *, force: bool = False, sharded: bool = False) -> list[Run]:
+    """Train every run of a setup in the folder `runs`, going on where an earlier call stopped.
+
+    `force` first deletes what the runs have so far. A run that diverges or does not fit the memory is returned with
+    that state. LockedError if another process works on a run.
+    """
+    if force:
+        with together():
+            delete(setup.ids if ranks().first else [], runs)
+    return [train_run(config, setup.task, runs, setup.device, sharded=sharded) for config in setup.configs]
+
+
+def delete(ids: Iterable[str], runs: Path) -> None:
+    """Delete those of the named runs that exist in the folder `runs`, with a note for each."""
+    for name in ids:
+        if (runs / name).exists():
+            delete_run(runs / name)
+            note(f"deleted {name}")
+
+
+def setups_of(
+    runs: list[Run],
+    request: ExtrapolateRequest,
+    device: torch.device,
+    *,
+    strict: bool = True,
+    smoke: bool = False,
+    judge: Run | None = None,
+    open_task: OpenTask = open_task,
+) -> list[EvaluationSetup]:
+    """The evaluations that a request asks for: each run, and its weights under the encodings of `request.as_`.
+
+    Nothing is written. With `strict`, an encoding that a run cannot be evaluated as is a UsageError, else a note. With
+    `smoke`, only a few hundred tokens are scored. UsageError if `judge`, which says for `request.why` which tokens need
+    a long context, cannot judge one of the runs.
+    """
+    chosen = runs_as(runs, request, strict)
+    setups = [
+        EvaluationSetup(
+            run,
+            open_task(run.config.task, run.config.corpus, run.config.tokenizer),
+            settings_of(run.config, request, smoke),
+            device,
+        )
+        for run in chosen
+    ]
+    for setup in setups:
+        check_judge(setup.run, judge)
+    return setups
+
+
+def evaluate(
+    setups: Sequence[EvaluationSetup], *, why: bool = False, judge: Run | None = None, force: bool = False
+) -> list[pd.DataFrame]:
+    """Make every evaluation that is not made yet, or with `force` every one; returns the rows of each.
+
+    A run that is to be recalibrated is trained under its new encoding first. `why` adds the analyses of each run,
+    for which `judge` says which tokens need a long context.
+    """
+    with held():
+        with together():
+            for setup in setups if ranks().first else ():
+                if setup.run.config.checkpoint is not None and not setup.run.trained:
+                    keep(setup.run, setup.device)
+        tables = [_evaluate(setup, force=force) for setup in setups]
+    for setup in setups if why else ():
+        explain(setup, judge)
+    return tables
+
+
+def _evaluate(setup: EvaluationSetup, *, force: bool) -> pd.DataFrame:
+    run, task, settings, device = setup.run, setup.task, setup.settings, setup.device
+    if run.recalibration and not is_evaluated(run, settings):
+        recalibrate(run, task, device)
+    return extrapolate(run, task, settings, device, context_parallel=setup.context_parallel, force=force)
+
+
+def report(
+    tables: Tables,
+    runs: Path,
+    to: Path,
+    *,
+    mix: bool = False,
+    baseline: str = "",
+    formats: Sequence[str] = (),
+    site: Path | None = None,
+    title: str = "",
+    description: str = "",
+    failures: Sequence[str] = (),
+) -> Report:
+    """Write a report of `tables`, the evaluations of runs in the folder `runs`, to the folder `to`.
+
+    `site` is a folder for a page per corpus and encoding. `title`, `description` and `failures`, the runs that have no
+    results, each with the reason, are those of a suite. The files of the report include those of the site.
+    """
+    left_out = [*failures, *(f"{run}: {why}" for run, why in tables.left_out.items())]
+    trained = trained_runs(runs)
+    made = build_report(
+        tables.rows,
+        tables.positions,
+        to,
+        details=tables.details,
+        about=About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows)),
+        mix=mix,
+        baseline=baseline,
+        trained=trained_tokens(runs),
+        runs=trained,
+        formats=formats,
+    )
+    return made if site is None else replace(made, files=(*made.files, *write_site(made, site, trained)))
