@@ -154,7 +154,7 @@ def _evaluate(setup: EvaluationSetup, *, force: bool) -> pd.DataFrame:
     run, task, settings, device = setup.run, setup.task, setup.settings, setup.device
     if run.recalibration and not is_evaluated(run, settings):
         recalibrate(run, task, device)
-    return extrapolate(run, task, settings, device, context_parallel=setup.context_parallel, force=force)
+    return extrapolate(run, task, settings, device, force=force)
 
 
 def report(

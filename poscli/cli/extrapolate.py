@@ -62,7 +62,6 @@ def extrapolate(
     precision: checkpoints.Precision = None,
     judge: Judge = "",
     smoke: Smoke = False,
-    context_parallel: several.ContextParallel = False,
     dry_run: plan.DryRun = False,
     force: Force = False,
     yes: plan.Yes = False,
@@ -78,13 +77,13 @@ def extrapolate(
     from poscli.runs.run import opened_runs
     from poscli.workflows import evaluate
 
-    with several.joined(request, context_parallel, device) as own_device:
+    with several.joined(request, device) as own_device:
         judging = _judge(judge, request, out_ / "runs")
         wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
         setups = checkpoints.work(wishes, request, smoke, own_device, out_ / "runs") or _selected(
             request, run or [], enc or [], smoke, judging, own_device, out_ / "runs"
         )
-        setups = several.prepare(setups, context_parallel)
+        several.check_agreement(setups)
         _announce(setups, request, judging, force=force, dry_run=dry_run, yes=yes, json_=json_)
         if dry_run:
             return

@@ -31,17 +31,17 @@ CERTAIN = 3  # an estimate of memory of so many times what is free cannot be wro
 Windows = Mapping[Measurement, int]  # the number of windows of each measurement
 
 
-def refuse_unaffordable(config: RunConfig, settings: EvaluationSettings, device: torch.device, parts: int = 1) -> None:
-    """UsageError if windows of the longest length certainly do not fit the memory, read in so many parts by ranks."""
+def refuse_unaffordable(config: RunConfig, settings: EvaluationSettings, device: torch.device) -> None:
+    """UsageError if windows of the longest length certainly do not fit the memory."""
     longest = settings.lengths[-1]
-    if why := unaffordable_window(config, longest, device, batch=max(1, PASS_TOKENS // longest), parts=parts):
+    if why := unaffordable_window(config, longest, device, batch=max(1, PASS_TOKENS // longest)):
         option = "--lengths" if settings.ratios else "--max-len"
         raise UsageError(f"evaluating {config.encoding} on {longest} tokens {why}; lower {option}")
 
 
-def unaffordable_window(config: RunConfig, length: int, device: torch.device, batch: int = 1, parts: int = 1) -> str:
+def unaffordable_window(config: RunConfig, length: int, device: torch.device, batch: int = 1) -> str:
     """Why windows of `length` tokens certainly do not fit the memory; empty if they may."""
-    size = evaluation_bytes(config, device, batch=batch, length=length) / parts
+    size = evaluation_bytes(config, device, batch=batch, length=length)
     return unaffordable(size, device) if unaffordable(size / CERTAIN, device) else ""
 
 

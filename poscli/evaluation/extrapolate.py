@@ -66,7 +66,6 @@ def extrapolate(
     settings: EvaluationSettings,
     device: torch.device,
     *,
-    context_parallel: bool = False,
     force: bool = False,
 ) -> pd.DataFrame:
     """Evaluate a run at every length and write its tables, unless they were written under the same settings before.
@@ -83,7 +82,7 @@ def extrapolate(
                 _clear(run, task, force=force)
             known = ranks().first and is_evaluated(run, settings)
         if not any_rank(known):
-            rows = _evaluate(EvaluationSetup(run, task, settings, device, context_parallel))
+            rows = _evaluate(EvaluationSetup(run, task, settings, device))
             return evaluation(run, task.columns) if rows is None else rows
         note(f"{run.id} is evaluated already: nothing to do")
         return evaluation(run, task.columns)

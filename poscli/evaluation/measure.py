@@ -1,15 +1,14 @@
 """Measuring one trained model: the loss of every token of every window that the plan asks for.
 
 Losses are written to the folder `nll/` of the run as each measurement ends, with the settings they were made under: an
-interrupted evaluation goes on where it stopped.
+interrupted evaluation goes on where it stopped. Of several ranks, each makes some of the forward passes.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -19,24 +18,31 @@ from torch import Tensor
 
 from poscli.config.run import SCHEMA
 from poscli.equation import Unsupported
-from poscli.evaluation.division import Division, Ended, PassOutcome, settle
 from poscli.evaluation.losses import NLL, Losses, Measured
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.evaluation.scores import Scores
 from poscli.evaluation.sources import record_of
-from poscli.model.context_parallel import ContextParallel, refusal
 from poscli.model.language_model import LanguageModel
-from poscli.model.transformer import Model
 from poscli.runs.run import LOSSES, Run
 from poscli.runs.schema import FULL
-from poscli.system.console import note, warn_once
+from poscli.system.console import note
 from poscli.system.device import device_name
 from poscli.system.errors import FAILED, CorruptError
 from poscli.system.memory import is_out_of_memory, peak_memory_mb
 from poscli.system.progress import Meter
 from poscli.system.provenance import measured_on
-from poscli.system.ranks import LostRankError, SharedError, any_rank, gathered, is_lost, ranks, together
+from poscli.system.ranks import (
+    LostRankError,
+    SharedError,
+    any_rank,
+    exchanged,
+    gathered,
+    is_lost,
+    numbers_of_all,
+    ranks,
+    together,
+)
 from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
 from poscli.tasks import Spans, Task
 
@@ -53,7 +59,6 @@ class EvaluationSetup:
     task: Task
     settings: EvaluationSettings
     device: torch.device
-    context_parallel: bool = False  # several ranks read each window that is longer than the training length together
     _scores: dict[tuple[str, int], Scores] = field(default_factory=dict)
 
     @cached_property
@@ -124,91 +129,69 @@ class Evaluation:
         return Measured.of_content(content, self._key, spans, measurement.window)
 
     def _run(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> Measured:
-        """Make a measurement; of several ranks, only the first one gets the losses."""
-        length, model = measurement.window, self._reader(measurement, stop)
-        step, parallel = max(1, PASS_TOKENS // length), isinstance(model, ContextParallel)
-        division = Division(len(spans), length, step, parallel)
+        """Make a measurement; of several ranks, only the first one gets the losses.
+
+        A pass reads as many windows as have PASS_TOKENS together. In each round every rank makes one pass.
+        """
+        length, model, count = measurement.window, self.models[measurement.model], ranks().count
+        step = max(1, PASS_TOKENS // length)
+        reader = np.arange(len(spans)) // step % count  # the rank that reads each window
+        own = spans[reader == ranks().rank]
         values: dict[str, NDArray[np.float32]] = {}
-        seconds, done = 0.0, 0
-        for every, own in division.rounds():
-            start = time.perf_counter()
-            try:
-                found = self._attempt(model, measurement, spans[own], stop)
-            except Ended as ended:
-                return _failed(ended, length, model)
-            for name, value in found.items():
-                values.setdefault(name, division.empty())[done : done + len(value)] = value
-            done, seconds = done + own.stop - own.start, seconds + time.perf_counter() - start
-            progress.advance(cost(measurement, spans[every]), f"{length} tokens")
+        seconds = 0.0
+        for number, first in enumerate(range(0, len(spans), step * count)):
+            start, windows = time.perf_counter(), slice(number * step, (number + 1) * step)
+            measured, outcome = self._pass(model, measurement, own[windows], stop)
+            if failure := first_failure(outcome):
+                return _without_losses(*failure, length, model)
+            for name, value in measured.items():
+                values.setdefault(name, np.empty((len(own), length), np.float32))[windows] = value
+            seconds += time.perf_counter() - start
+            progress.advance(cost(measurement, spans[first : first + step * count]), f"{length} tokens")
         peak = max(float(each) for each in gathered(np.array(peak_memory_mb(self.setup.device))))
-        values = division.joined(values)
+        if count > 1:
+            values = _of_all_ranks(values, reader, length)
         if not ranks().first:
             return Measured(None)
         on = measured_on(self.setup.device)
         losses = Losses(spans, values)
-        measured = Measured(losses, "ok", "", seconds, peak, model.engine, model.engine_reason, on)
+        made = Measured(losses, "ok", "", seconds, peak, model.engine, model.engine_reason, on)
         if not np.isfinite(values[NLL]).all():
-            return replace(measured, losses=None, status="nonfinite", reason=f"a loss at {length} is not finite")
-        return measured
+            return replace(made, losses=None, status="nonfinite", reason=f"a loss at {length} is not finite")
+        return made
 
-    def _reader(self, measurement: Measurement, stop: Stop) -> LanguageModel | ContextParallel:
-        """The model that reads the windows of a measurement, or the part of it that this rank computes of each."""
-        model, setup = self.models[measurement.model], self.setup
-        longer = measurement.window > setup.settings.train_length and measurement.window >= ranks().count
-        if not (setup.context_parallel and longer):
-            return model
-        assert isinstance(model, Model), "checkpoints are refused"
-        if why := refusal(model.config, model.encodings):
-            warn_once(f"the windows of {measurement.model} are shared out over the ranks, each read by one: {why}")
-            return model
-        return ContextParallel(model, lambda: settle(_state(stop)))
-
-    def _attempt(
-        self, model: LanguageModel | ContextParallel, measurement: Measurement, spans: Spans, stop: Stop
-    ) -> dict[str, NDArray[np.float32]]:
-        """The measurements of this rank's pass of a round; Ended on all ranks if the pass of one did not end well."""
-        found: dict[str, NDArray[np.float32]] = {}
-        outcome = None
+    def _pass(
+        self, model: LanguageModel, measurement: Measurement, spans: Spans, stop: Stop
+    ) -> tuple[dict[str, NDArray[np.float32]], PassOutcome]:
+        """The task's measurements by name, `[spans, window]`, and how the pass ended; no windows, no pass."""
+        setup, measured, outcome = self.setup, {}, None
         try:
-            # Ranks that read a window together stop together: one that abandoned it would leave the others waiting.
-            with nullcontext() if isinstance(model, ContextParallel) else stop.abandonable():
-                found = self._forward(model, measurement, spans) if len(spans) else found
+            with stop.abandonable(), torch.inference_mode():
+                if len(spans):
+                    windows = setup.plan.text(measurement).windows(spans, measurement.window)
+                    tokens_BT = torch.from_numpy(windows).to(setup.device)
+                    scored = score(model, setup.task, tokens_BT[:, :-1], tokens_BT[:, 1:])
+                    measured = {name: value.cpu().numpy() for name, value in scored.items()}
         except Abandoned:
-            outcome = _state(stop)
+            pass  # `stop` says so below
         except Unsupported as error:
             outcome = PassOutcome("unsupported", str(error))
         except Exception as error:
-            if isinstance(error, Ended | LostRankError) or is_lost(error):
+            if isinstance(error, LostRankError) or is_lost(error):
                 raise
             if not is_out_of_memory(error):
-                if ranks().count > 1:
-                    with suppress(Ended):
-                        settle(PassOutcome("failed", f"{type(error).__name__}: {error}", FAILED))
+                if ranks().count > 1:  # the others would wait for this one
+                    first_failure(PassOutcome("failed", f"{type(error).__name__}: {error}", FAILED))
                 raise
-            reason = f"{measurement.window} tokens do not fit the memory of {device_name(self.setup.device)}"
+            reason = f"{measurement.window} tokens do not fit the memory of {device_name(setup.device)}"
             outcome = PassOutcome("oom", reason)
-        settle(outcome or _state(stop))
-        return found
-
-    @torch.inference_mode()
-    def _forward(
-        self, model: LanguageModel | ContextParallel, measurement: Measurement, spans: Spans
-    ) -> dict[str, NDArray[np.float32]]:
-        """The task's measurements by name, `[spans, tokens]`: of all tokens of the window, or of this rank's part."""
-        task, plan = self.setup.task, self.setup.plan
-        windows = plan.text(measurement).windows(spans, measurement.window)
-        tokens = torch.from_numpy(windows).to(self.setup.device)
-        found = score(model, task, tokens[:, :-1], tokens[:, 1:])
-        return {name: value.cpu().numpy() for name, value in found.items()}
+        if outcome is None:
+            outcome = PassOutcome("stopped", code=stop.signum) if stop else PassOutcome()
+        return measured, outcome
 
 
-def score(
-    model: LanguageModel | ContextParallel, task: Task, inputs_BT: Tensor, targets_BT: Tensor
-) -> dict[str, Tensor]:
-    """The task's measurements of every target, `[B, T]` by name; logits are held for one slice of tokens at a time.
-
-    If ranks read the windows together, these are the targets of this rank.
-    """
+def score(model: LanguageModel, task: Task, inputs_BT: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
+    """The task's measurements of every target, `[B, T]` by name; logits are held for one slice of tokens at a time."""
     parts: dict[str, list[Tensor]] = {}
     for part, logits_BTV in model.logits_in_slices(inputs_BT):
         for name, value in task.score(logits_BTV.float(), targets_BT[:, part]).items():
@@ -216,19 +199,45 @@ def score(
     return {name: torch.cat(values, dim=1) for name, values in parts.items()}
 
 
-def _state(stop: Stop) -> PassOutcome:
-    """The outcome of a rank that has nothing else to tell than whether a signal has reached it."""
-    return PassOutcome("stopped", code=stop.signum) if stop else PassOutcome()
+@dataclass(frozen=True)
+class PassOutcome:
+    """How a pass ended on one rank: `ok`, or another status with its reason."""
+
+    status: str = "ok"  # ok, unsupported, oom, stopped (by the signal `code`), failed (with the exit code `code`)
+    reason: str = ""
+    code: int = 0
 
 
-def _failed(ended: Ended, length: int, model: LanguageModel | ContextParallel) -> Measured:
-    """A measurement without losses; raises what ends the command instead."""
-    outcome = ended.outcome
+def first_failure(outcome: PassOutcome) -> tuple[PassOutcome, int] | None:
+    """The outcome of the first rank whose pass did not end well, and the rank; None if all ended well.
+
+    `outcome` is that of this rank. Every rank must call this after its pass, and all get the same answer.
+    """
+    if not any(bad for (bad,) in numbers_of_all([float(outcome.status != "ok")])):
+        return None
+    outcomes = [PassOutcome(**json.loads(content)) for content in exchanged(json.dumps(asdict(outcome)).encode())]
+    return next((each, rank) for rank, each in enumerate(outcomes) if each.status != "ok")
+
+
+def _without_losses(outcome: PassOutcome, rank: int, length: int, model: LanguageModel) -> Measured:
+    """The measurement that a failed pass leaves; raises what ends the command instead."""
     if outcome.status == "stopped":
         raise Interrupted(f"stopped at {length} tokens; the same command goes on from there", outcome.code)
     if outcome.status == "failed":
-        raise SharedError(f"rank {ended.rank}: {outcome.reason}", outcome.code)
+        raise SharedError(f"rank {rank}: {outcome.reason}", outcome.code)
     return Measured(None, outcome.status, outcome.reason, engine=model.engine, engine_reason=model.engine_reason)
+
+
+def _of_all_ranks(
+    values: dict[str, NDArray[np.float32]], reader: NDArray[np.int64], length: int
+) -> dict[str, NDArray[np.float32]]:
+    """The measurements of all ranks by name, `[windows, length]`; `reader` `[windows]` is the rank that read each."""
+    nothing, joined = np.empty((0, length), np.float32), {}
+    for name in json.loads(exchanged(json.dumps(list(values)).encode())[0]):  # the first rank always makes a pass
+        joined[name] = np.empty((len(reader), length), np.float32)
+        for rank, part in enumerate(gathered(values.get(name, nothing))):
+            joined[name][reader == rank] = part
+    return joined
 
 
 def cost(measurement: Measurement, spans: Spans) -> float:

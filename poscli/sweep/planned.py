@@ -76,8 +76,7 @@ def evaluations(
     for each in setups:
         run, task, settings = each.run, each.task, each.settings
         left = why and is_left_to_explain(None if anew else run, task, settings, judge)
-        parts = count if each.context_parallel else 1
-        job = _evaluation(run, run.config, task, settings, each.device, why=left, parts=parts, anew=anew)
+        job = _evaluation(run, run.config, task, settings, each.device, why=left, anew=anew)
         planned.append(replace(job, seconds=job.seconds / count + seconds_left(run, task, each.device)))
     return planned
 
@@ -142,16 +141,15 @@ def _evaluation(
     device: torch.device,
     *,
     why: bool,
-    parts: int = 1,
     anew: bool = False,
     clock: Clock | None = None,
 ) -> PlannedJob:
     """The evaluation of a run, or of a configuration that has no run yet; `why`: and the analyses beside it.
 
-    `parts` is the number of ranks that read a long window together. Without a clock, what takes long is measured.
+    Without a clock, what takes long is measured.
     """
     longest = settings.lengths[-1]
-    estimate.refuse_unaffordable(config, settings, device, parts)
+    estimate.refuse_unaffordable(config, settings, device)
     evaluated = run is not None and not anew and is_evaluated(run, settings)
     windows = {} if evaluated and not why else estimate.windows_of(task, settings)
     estimate.refuse_unaffordable_losses(task, windows)
@@ -164,7 +162,7 @@ def _evaluation(
         parameters=run_parameters(config, task.vocab),
         steps=config.steps,
         done="not evaluated" if not evaluated else "evaluated, not explained" if why else "evaluated",
-        memory_gib=size / parts / 2**30,
+        memory_gib=size / 2**30,
         seconds=share * (clock.evaluation if clock else estimate.evaluation_seconds)(config, task, windows, device),
     )
 

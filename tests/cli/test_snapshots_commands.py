@@ -109,7 +109,6 @@ extrapolate --recalibrate 100
 extrapolate --recalibrate-length 64
 extrapolate --judge rope
 extrapolate --judge rope --why
-extrapolate --context-parallel
 extrapolate --enc alibi
 extrapolate --run unknown
 extrapolate --as learned

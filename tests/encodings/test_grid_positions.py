@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, draw, make, perturbed, rounding, shape, tokens
 from toys import model as initial
 
@@ -16,7 +16,6 @@ from poscli.config.resolve import resolve
 from poscli.equation import Encoding, Positions
 from poscli.equation.grids import grid_shape, raster
 from poscli.model.cache import Cache
-from poscli.model.context_parallel import ContextParallel
 from poscli.model.transformer import Model
 from poscli.specs import check
 from poscli.system.errors import UsageError
@@ -106,34 +105,6 @@ def test_decoding_with_the_width_of_the_grid_equals_the_full_forward(spec: str) 
     cache, steps = Cache(columns=4), model(spec)
     parts = [steps(text[:, :7], cache=cache), *(steps(text[:, t : t + 1], cache=cache) for t in range(7, 12))]
     assert float((torch.cat(parts, dim=1) - whole).abs().max()) <= rounding(steps, text)
-
-
-@pytest.mark.parametrize(("spec", "cells"), [("rope-2d", 256), ("alibi-2d", 128), ("t5-2d", 256)])
-@torch.no_grad()
-def test_two_ranks_that_read_a_window_see_its_grid(spec: str, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks run one after the other here: what the first one sends is kept for the second one."""
-    text, whole, parts = tokens(1, cells), model(spec), []
-    wire: list[Tensor] = []
-
-    def post(operations: list) -> list:
-        for kind, x, _ in operations:
-            if kind is distributed.isend:
-                wire.append(x.clone())
-            else:
-                x.copy_(wire.pop(0))
-        return []
-
-    monkeypatch.setattr(distributed, "P2POp", lambda *operation: operation)
-    monkeypatch.setattr(distributed, "batch_isend_irecv", post)
-    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    for rank in "01":
-        monkeypatch.setenv("RANK", rank)
-        ((own, logits),) = ContextParallel(whole, lambda: None).logits_in_slices(text)
-        parts.append(logits)
-        assert own.start == sum(part.shape[1] for part in parts[:-1])
-    assert not wire
-    assert float((torch.cat(parts, dim=1) - whole(text)).abs().max()) <= rounding(whole, text)
 
 
 def test_decoding_on_a_grid_needs_its_width() -> None:

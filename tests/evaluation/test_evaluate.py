@@ -24,7 +24,7 @@ from poscli.attention import Place, choose
 from poscli.data import load_corpus
 from poscli.data.tokenizers.bytes import END, VOCAB
 from poscli.evaluation import extrapolate as extrapolation
-from poscli.evaluation.measure import Evaluation
+from poscli.evaluation import measure
 from poscli.model.initialise import build_model, fresh_model
 from poscli.model.weights import load_weights
 from poscli.runs.details import DETAILS
@@ -342,15 +342,15 @@ def test_loss_by_position_is_the_mean_of_the_table(results):
 
 @pytest.fixture
 def forwards(monkeypatch):
-    """The lengths that go through a model, in order."""
+    """The lengths that go through a model, in order, and whether a baseline restricts its attention."""
     seen = []
-    original = Evaluation._forward
+    original = measure.score
 
-    def counted(self, model, source, spans):
-        seen.append((source.window, model is not self.models["full"]))
-        return original(self, model, source, spans)
+    def counted(model, task, inputs, targets):
+        seen.append((inputs.shape[1], "reach" in model.encodings[0].blanks))
+        return original(model, task, inputs, targets)
 
-    monkeypatch.setattr(Evaluation, "_forward", counted)
+    monkeypatch.setattr(measure, "score", counted)
     return seen
 
 
@@ -392,15 +392,15 @@ def test_an_interrupted_evaluation_keeps_what_is_done(copied, monkeypatch, forwa
     before = table_of(run)
     forget(run)
     shutil.rmtree(run.folder / "nll")
-    counted = Evaluation._forward
+    counted = measure.score
 
-    def interrupted(self, model, source, spans):
-        if source.window == 2 * LENGTH:
+    def interrupted(model, task, inputs, targets):
+        if inputs.shape[1] == 2 * LENGTH:
             signal.raise_signal(signal.SIGINT)
-        return counted(self, model, source, spans)
+        return counted(model, task, inputs, targets)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Evaluation, "_forward", interrupted)
+        patch.setattr(measure, "score", interrupted)
         result = cli("extrapolate", *ALL, "--out", copied)
     assert result.code == 130
     assert "error: stopped at 64 tokens" in result.err
@@ -470,13 +470,13 @@ def test_a_diverged_run_has_rows_that_say_so(books, tmp_path):
 
 def failing(monkeypatch, length, fail):
     """Let every forward pass at one length fail."""
-    original = Evaluation._forward
+    original = measure.score
 
-    def forward(self, model, source, spans):
-        found = original(self, model, source, spans)
-        return {"nll": fail(found["nll"].copy())} if source.window == length else found
+    def score(model, task, inputs, targets):
+        scored = original(model, task, inputs, targets)
+        return {"nll": fail(scored["nll"].clone())} if inputs.shape[1] == length else scored
 
-    monkeypatch.setattr(Evaluation, "_forward", forward)
+    monkeypatch.setattr(measure, "score", score)
 
 
 def raising(error):

@@ -6,10 +6,9 @@ Models are made up, with losses that are functions of the tokens and of how many
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,10 @@ from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig
 from poscli.encodings import Encoding, Shape
 from poscli.equation import Unsupported
-from poscli.evaluation import continuation, division, estimate, extrapolate, measure
+from poscli.evaluation import continuation, estimate, extrapolate, measure
 from poscli.evaluation.answers import answer_rows, bin_numbers, depth_bins, gap_bins
 from poscli.evaluation.baseline import BASELINES, baseline
 from poscli.evaluation.continuation import Wish, continue_image
-from poscli.evaluation.division import Division, Ended, PassOutcome, settle
 from poscli.evaluation.losses import Losses, Measured, position_curve, span_keys, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, cost
 from poscli.evaluation.plan import Measurement, Plan
@@ -700,49 +698,6 @@ def test_models_under_other_encodings(snapshot: Snapshot, capsys: pytest.Capture
 # ---- how the work is divided, and how long it takes
 
 
-def test_divisions(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = []
-    for rank, count in ((0, 1), (0, 3), (1, 3), (2, 3)):
-        for name, value in {
-            "RANK": rank,
-            "WORLD_SIZE": count,
-            "LOCAL_RANK": 0,
-            "MASTER_ADDR": "here",
-            "MASTER_PORT": 1,
-        }.items():
-            monkeypatch.setenv(name, str(value))
-        for windows_, length, step, parallel in ((10, 6, 2, False), (7, 9, 3, True), (2, 4, 4, False)):
-            one = Division(windows_, length, step, parallel)
-            rounds = [[(a.start, a.stop), (b.start, b.stop)] for a, b in one.rounds()]
-            columns = [(one.columns(n).start, one.columns(n).stop) for n in range(count)]
-            found = [rounds, [one.rows(n) for n in range(count)], columns, one.empty().shape]
-            lines.append(f"rank {rank} of {count}, {one}: {told(found)}")
-    for parallel in (False, True):
-        one = Division(5, 7, 2, parallel)
-        parts = [
-            np.full((len(one.rows(n)), one.columns(n).stop - one.columns(n).start), n + 1, np.float32) for n in range(3)
-        ]
-        monkeypatch.setattr(division, "exchanged", lambda content: [content] * 3)
-        monkeypatch.setattr(division, "gathered", lambda array, parts=parts: parts)
-        lines.append(told(one.joined({"nll": parts[2], "more": parts[2]})))
-    for said in (
-        [PassOutcome(), PassOutcome()],
-        [PassOutcome(), PassOutcome("oom", "too long")],
-        [PassOutcome("stopped", code=2), PassOutcome("failed", "x", 9)],
-    ):
-        monkeypatch.setattr(
-            division, "numbers_of_all", lambda numbers, said=said: [[float(each.status != "ok")] for each in said]
-        )
-        monkeypatch.setattr(
-            division, "exchanged", lambda content, said=said: [json.dumps(asdict(each)).encode() for each in said]
-        )
-        try:
-            lines.append(told(settle(said[0])))  # type: ignore[func-returns-value]
-        except Ended as ended:
-            lines.append(f"{ended.rank} {ended.outcome} {ended}")
-    snapshot("\n".join(lines) + "\n")
-
-
 def test_estimates(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig(encoding="rope", length=8, model=ModelConfig(layers=2, width=24, heads=3, mlp=32))
     named = CheckpointConfig(name="a", source="b", digest="c", parameters=10**9)
@@ -759,9 +714,9 @@ def test_estimates(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     lines.append(" ".join(f"{1e6 * each:.4g}" for each in told_of))
     for name, size in {"much": 2.0**40, "some": 2.0**33, "little": 2.0**29}.items():
         monkeypatch.setattr(memory, "available", lambda device, size=size: size)
-        for more, parts in (({}, 1), ({"ratios": (1, 2**17)}, 1), ({}, 64)):
+        for more in ({}, {"ratios": (1, 2**17)}):
             wanted = settings(max_len=2**20, **more)
-            lines.append(f"{name}: {outcome(estimate.refuse_unaffordable, large, wanted, CPU, parts)}")
+            lines.append(f"{name}: {outcome(estimate.refuse_unaffordable, large, wanted, CPU)}")
         lines.append(f"{name}: {estimate.unaffordable_window(large, 2**18, CPU, batch=2)!r}")
         for own, count in ((task, 2**27), (Copy(), 2**25)):
             losses = outcome(estimate.refuse_unaffordable_losses, own, {Measurement(32, 0, "full"): count})

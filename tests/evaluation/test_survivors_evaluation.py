@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -29,8 +28,6 @@ from poscli.evaluation.sources import record_of
 from poscli.runs.run import Run
 from poscli.runs.schema import perplexity
 from poscli.system.errors import UsageError
-from poscli.system.progress import Meter
-from poscli.system.signals import Stop
 from poscli.tasks.copy import Copy
 
 SETTINGS = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=4)
@@ -119,30 +116,6 @@ def test_the_work_of_a_window_doubles_where_attention_reaches_2048_tokens() -> N
     assert cost(Measurement(2048, 0, "full"), spans) == 3 * 2048 * 2
     assert cost(Measurement(1024, 0, "full"), spans) == 3 * 1024 * 1.5
     assert cost(Measurement(4096, 0, "window"), spans) == 3 * 4096  # whatever the window hides
-
-
-def test_a_measurement_adds_the_seconds_of_its_passes_and_keeps_the_losses_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five windows of 8 tokens, two in a pass of 16 tokens; each pass takes two seconds."""
-    clock, passes = SimpleNamespace(now=100.0), []
-
-    def forward(self: object, model: object, measurement: Measurement, spans: np.ndarray) -> dict[str, np.ndarray]:
-        clock.now += 2.0
-        passes.append(len(spans))
-        return {"nll": np.repeat(spans[:, 1:], 8, axis=1).astype(np.float32)}
-
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    monkeypatch.setattr(measure, "PASS_TOKENS", 16)
-    monkeypatch.setattr(measure.Evaluation, "_forward", forward)
-    run = Run(tmp_path, RunConfig(encoding="rope", length=8), {})
-    setup = measure.EvaluationSetup(run, synthetic_task(16), SETTINGS, torch.device("cpu"))
-    evaluation = measure.Evaluation(setup, model("rope", length=8))
-    spans = np.array([[0, end] for end in (8, 16, 24, 32, 40)])
-    found = evaluation._run(Measurement(8, 0, "full"), spans, Meter("", 1.0), Stop())
-    assert (passes, found.seconds, found.status) == ([2, 2, 1], 6.0, "ok")
-    assert found.losses is not None
-    assert found.losses.values["nll"][:, 0].tolist() == [8, 16, 24, 32, 40]
 
 
 def test_a_perplexity_is_the_exponential_of_the_loss_or_infinite() -> None:

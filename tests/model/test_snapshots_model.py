@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from toys import COMPOSITES, HEADS, TOYS, draw, make, model, perturbed, shape, tokens
 
-from poscli.attention import ENGINES, Place, attend, choose
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
 from poscli.encodings import Encoding, names
 from poscli.equation import BLANKS, Operands, Positions, Shape
@@ -22,7 +21,6 @@ from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model import transformer
 from poscli.model.cache import Cache, LayerCache, Memory
 from poscli.model.compiled import wanted
-from poscli.model.context_parallel import Chain, SharedLayer, boundaries, by_parts, refusal
 from poscli.model.flops import evaluation_flops, rough_seconds, training_flops
 from poscli.model.generate import generate
 from poscli.model.initialise import build_model, fresh_model
@@ -383,22 +381,6 @@ def test_rooms_of_a_cache(snapshot: Snapshot) -> None:
     snapshot(table(rows) + table([held]))
 
 
-@pytest.mark.parametrize("engine", ["tiles", "blocks"])
-@pytest.mark.parametrize("spec", ["alibi", "fox", "rope", "shaw(clip=4)", "rope+ssmax"])
-@torch.no_grad()
-def test_a_chain_of_one_rank_attends_as_without_one(spec: str, engine: str) -> None:
-    encoding, asked = make(spec), []
-    new = [draw(2, HEADS, 9, 8, seed=n) for n in range(3)]
-    features = encoding.features(draw(2, 9, 24, seed=3)) if "features" in encoding.blanks else None
-    at = encoding.locate(9, CPU)
-    layer = SharedLayer(chain=Chain(0, [0, 9], lambda: asked.append("ready")))
-    found = layer.attend(ENGINES[engine], encoding, new, features, at)
-    exact = attend(ENGINES[engine], encoding, *new, at, features)
-    assert float((found - exact).abs().max()) <= 2.0**-18 * float(exact.abs().max())
-    assert asked
-    assert layer.k_BHSD is None
-
-
 @torch.no_grad()
 def test_logits_of_a_model_with_a_memory(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 6 tokens, each seeing 4 of those before; then the memory itself, in parts of a batch."""
@@ -520,29 +502,4 @@ def test_slices_of_logits(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(transformer, "SLICE_NUMBERS", most)
         with torch.no_grad():
             rows.append([most, *((at.start, at.stop, list(part.shape)) for at, part in small.logits_in_slices(text))])
-    snapshot(table(rows))
-
-
-# Several ranks read one window
-
-
-def test_parts_of_a_window_that_ranks_read_together(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POSCLI_NATIVE", "0")
-    rows: list[list[object]] = [
-        [tokens, count, boundaries(tokens, count)]
-        for tokens, count in ((2, 2), (5, 4), (16, 1), (100, 3), (2048, 2), (8192, 4), (100_000, 8))
-    ]
-    rows.append([6000, 5900, "the last", boundaries(6000, 5900)[-9:]])  # a part would end within a token
-    configs = {"plain": ModelConfig(), "a memory": ModelConfig(memory=3)}
-    for what, specs in itertools.product(configs, (["rope"], ["rope-ntk", "rope", "yarn", "rope-ntk"])):
-        rows.append([what, specs, refusal(configs[what], map(make, specs))])
-    for spec, wanted_engine in itertools.product(("rope", "fox", "fire", "shaw", "sink(2)+window(5)"), (None, "sdpa")):
-        encoding, place = make(spec), Place(gradient=False)
-        try:
-            choice = choose(encoding, wanted_engine, place)
-        except UsageError as error:
-            rows.append([spec, error])
-        else:
-            by = by_parts(choice, encoding, place)
-            rows.append([spec, wanted_engine, by.name if by.engine.in_parts or by.asked else "as given", by.asked])
     snapshot(table(rows))

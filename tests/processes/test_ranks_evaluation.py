@@ -1,4 +1,4 @@
-"""Evaluation by two ranks: windows shared out, or each long window read by both, against one process."""
+"""Evaluation by two ranks, which share the windows out, against one process."""
 
 from __future__ import annotations
 
@@ -16,19 +16,10 @@ import pytest
 import torch
 from cli_runner import LENGTH, NANO, Result, cli, run_of
 from several_ranks import on_rank, on_ranks
-from torture import parts
 from torture.pipeline import results
 from torture.processes import Ended
 
-from poscli.attention.arriving import ArrivingKeys
-from poscli.config.run import ModelConfig
 from poscli.evaluation import measure
-from poscli.evaluation.measure import Evaluation
-from poscli.model.context_parallel import TOKENS_OF_FULL_ATTENTION, boundaries, refusal
-from poscli.model.transformer import Attention
-from poscli.runs.load import load_trained
-from poscli.runs.run import Run
-from poscli.verify.noise import draw_tokens, rounding
 
 ENCODINGS = ("alibi", "cope", "learned")  # of the distance and the row tier, and one that ends at L
 SHORT = ("--max-len", 4 * LENGTH, "--tokens", 128, "--stride", 16)
@@ -117,60 +108,18 @@ def test_windows_shared_out_give_the_bits_of_one_process(alone: Path, copied: Pa
         assert all(found[name].equals(expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("encoding", ["alibi", "cope"])
-def test_windows_read_by_two_ranks_together_give_the_losses_of_one(alone: Path, copied: Path, encoding: str) -> None:
-    first, second = on_ranks(*command(copied, "--enc", encoding, "--context-parallel"))
-    assert (first.code, second.code, second.out) == (0, 0, ""), first.err
-    expected, found = losses(alone, encoding), losses(copied, encoding)
-    assert found.keys() == expected.keys()
-    limit = rounding_of_losses(run_of(copied, encoding))
-    for name in expected:
-        where = ["document", "end", "position"]
-        assert found[name][where].equals(expected[name][where])
-        apart = (found[name]["nll"] - expected[name]["nll"]).abs().max()
-        assert apart <= limit, (name, apart, limit)
-        if name.startswith(str(LENGTH)):  # windows of the training length are shared out
-            assert apart == 0
-    rows = pd.read_csv(run_of(copied, encoding).eval_csv)
-    together = (rows["length"] > LENGTH) & (rows["variant"] != "crop")
-    assert rows.loc[together, "engine"].str.endswith("(2 ranks)").all()
-    assert not rows.loc[~together, "engine"].str.endswith("(2 ranks)").any()
-
-
-def rounding_of_losses(run: Run) -> float:
-    """The largest difference to allow between two correct computations of a loss.
-
-    The log of a softmax changes by at most twice the largest change of a logit.
-    """
-    model = load_trained(run, torch.device("cpu"))
-    return 2 * rounding(model, draw_tokens(256, 1, 4 * LENGTH))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("encoding", ["rope", "alibi", "shaw", "fire", "stick-breaking"])  # of each tier
-def test_16384_tokens_read_by_two_ranks_together(base: Path, tmp_path: Path, encoding: str) -> None:
-    assert not parts.read_by_two(tmp_path, encoding)
-
-
 def test_the_status_of_a_refused_length_is_that_of_all_ranks(copied: Path) -> None:
-    ended = on_ranks(*command(copied, "--enc", "learned", "--context-parallel"))
+    ended = on_ranks(*command(copied, "--enc", "learned"))
     assert [each.code for each in ended] == [0, 0]
     rows = pd.read_csv(run_of(copied, "learned").eval_csv)
     assert set(rows.loc[rows["variant"] == "crop", "status"]) == {"ok"}
     assert set(rows.loc[(rows["length"] > LENGTH) & (rows["variant"] == "full"), "status"]) == {"unsupported"}
 
 
-@pytest.mark.parametrize(
-    ("options", "rank", "where"),
-    [((), 1, Attention), (("--context-parallel",), 1, Attention), (("--context-parallel",), 0, ArrivingKeys)],
-    ids=["shared out", "together", "while the other waits for keys"],
-)
-def test_lack_of_memory_on_one_rank_is_the_status_of_the_row(
-    copied: Path, options: tuple[str, ...], rank: int, where: type
-) -> None:
+def test_lack_of_memory_on_one_rank_is_the_status_of_the_row(copied: Path) -> None:
     """The other rank neither waits for ever nor writes numbers, and the measurements after it go on."""
-    fails = on_rank(rank, lambda: in_attention_of(2 * LENGTH, lambda: torch.empty(2**60), where))
-    first, second = on_ranks(*command(copied, "--enc", "alibi", *options), prepare=fails)
+    fails = on_rank(1, lambda: before_passes(lambda window, _: window == 2 * LENGTH and torch.empty(2**60)))
+    first, second = on_ranks(*command(copied, "--enc", "alibi"), prepare=fails)
     assert (first.code, second.code) == (0, 0), first.err + second.err
     rows = pd.read_csv(run_of(copied, "alibi").eval_csv)
     full = rows[(rows["variant"] == "full")].set_index(["protocol", "length"])["status"]
@@ -178,63 +127,37 @@ def test_lack_of_memory_on_one_rank_is_the_status_of_the_row(
     assert set(full.xs(4 * LENGTH, level="length")) == {"ok"}
 
 
-@pytest.mark.parametrize("options", [(), ("--context-parallel",)], ids=["shared out", "together"])
-def test_a_bug_on_one_rank_ends_all_of_them(copied: Path, options: tuple[str, ...]) -> None:
-    fails = on_rank(1, lambda: in_attention_of(2 * LENGTH, lambda: 1 / 0))
-    first, second = on_ranks(*command(copied, "--enc", "alibi", *options), prepare=fails)
+def test_a_bug_on_one_rank_ends_all_of_them(copied: Path) -> None:
+    fails = on_rank(1, lambda: before_passes(lambda window, _: window == 2 * LENGTH and 1 / 0))
+    first, second = on_ranks(*command(copied, "--enc", "alibi"), prepare=fails)
     assert (first.code, second.code) == (1, 1)
     assert "error: rank 1: ZeroDivisionError: division by zero" in first.err
 
 
-def in_attention_of(window: int, do: Callable[[], object], where: type = Attention) -> None:
-    """Do something in every pass over windows of so many tokens: before attention, or before keys are used."""
-    name = "forward" if where is Attention else "take"
-    forward, method, now = Evaluation._forward, getattr(where, name), []
+def before_passes(do: Callable[[int, int], object]) -> None:
+    """Call `do(window, number)` before each forward pass: the tokens of its windows, and its number, from 1."""
+    score, count = measure.score, itertools.count(1)
 
-    def watched(self, model, measurement, spans):
-        now[:] = [measurement.window]
-        return forward(self, model, measurement, spans)
+    def watched(model, task, inputs, targets):
+        do(inputs.shape[1], next(count))
+        return score(model, task, inputs, targets)
 
-    def doing(self, *rest):
-        if now == [window]:
-            do()
-        return method(self, *rest)
-
-    Evaluation._forward = watched  # type: ignore[method-assign]
-    setattr(where, name, doing)
+    measure.score = watched
 
 
-@pytest.mark.parametrize("options", [(), ("--context-parallel",)], ids=["shared out", "together"])
-def test_a_signal_to_one_rank_stops_both_at_one_pass_and_the_command_goes_on(
-    alone: Path, copied: Path, options: tuple[str, ...]
-) -> None:
-    asked = on_rank(1, lambda: in_pass(CUT, lambda: signal.raise_signal(signal.SIGTERM)))
-    ended = on_ranks(*command(copied, "--enc", "alibi", *options), prepare=asked)
+def test_a_signal_to_one_rank_stops_both_at_one_pass_and_the_command_goes_on(alone: Path, copied: Path) -> None:
+    asked = on_rank(1, lambda: before_passes(lambda _, n: n == CUT and signal.raise_signal(signal.SIGTERM)))
+    ended = on_ranks(*command(copied, "--enc", "alibi"), prepare=asked)
     assert_ended(ended, 143, "stopped at", "the same command goes on from there")
-    done = losses(copied, "alibi")
-    assert done.keys() < losses(alone, "alibi").keys()
-    if not options:
-        assert evaluated(copied, "--enc", "alibi").code == 0
-        expected = losses(alone, "alibi")
-        assert all(table.equals(expected[name]) for name, table in losses(copied, "alibi").items())
+    assert losses(copied, "alibi").keys() < losses(alone, "alibi").keys()
+    assert evaluated(copied, "--enc", "alibi").code == 0
+    expected = losses(alone, "alibi")
+    assert all(table.equals(expected[name]) for name, table in losses(copied, "alibi").items())
 
 
-def in_pass(number: int, do: Callable[[], object]) -> None:
-    """Do something in the pass of this number that this rank makes, counted from 1."""
-    forward, count = Evaluation._forward, itertools.count(1)
-
-    def counted(self, model, measurement, spans):
-        if next(count) == number:
-            do()
-        return forward(self, model, measurement, spans)
-
-    Evaluation._forward = counted  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("options", [(), ("--context-parallel",)], ids=["shared out", "together"])
-def test_a_rank_that_dies_is_one_line(copied: Path, options: tuple[str, ...]) -> None:
-    dies = on_rank(1, lambda: in_pass(CUT, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-    first, second = on_ranks(*command(copied, "--enc", "alibi", *options), prepare=dies)
+def test_a_rank_that_dies_is_one_line(copied: Path) -> None:
+    dies = on_rank(1, lambda: before_passes(lambda _, n: n == CUT and os.kill(os.getpid(), signal.SIGKILL)))
+    first, second = on_ranks(*command(copied, "--enc", "alibi"), prepare=dies)
     assert second.code == -signal.SIGKILL
     assert_ended([first], 1, "rank 0 of 2", "has lost another rank")
 
@@ -257,7 +180,6 @@ def test_a_run_that_is_locked_is_refused_on_both_ranks(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--as", "interpolated", "--context-parallel"), ("alibi+interpolated", "the number of tokens after it")),
         (("--why",), ("--why runs in one process", "2 ranks")),
         (("--as", "interpolated", "--recalibrate", "1k"), ("--recalibrate 1000", "2 ranks")),
     ],
@@ -267,25 +189,3 @@ def test_what_several_ranks_cannot_do_is_refused(
     copied: Path, options: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     assert_ended(on_ranks(*command(copied, "--enc", "alibi", *options)), 2, *words)
-
-
-def test_one_process_cannot_be_context_parallel(copied: Path) -> None:
-    result = evaluated(copied, "--context-parallel")
-    assert result.code == 2
-    assert "--context-parallel needs several ranks" in result.err
-
-
-def test_a_model_with_a_memory_is_not_read_in_parts() -> None:
-    config = ModelConfig(layers=1, width=8, heads=1, mlp=8, memory=4)
-    assert "segment by segment" in refusal(config, [])
-    assert not refusal(config.model_copy(update={"memory": 0}), [])
-
-
-@pytest.mark.parametrize(("tokens", "count"), [(16384, 2), (16384, 7), (1000, 3), (9, 4), (5, 5), (64, 1)])
-def test_all_parts_of_a_window_take_equally_long(tokens: int, count: int) -> None:
-    ends = boundaries(tokens, count)
-    assert (ends[0], ends[-1], len(ends)) == (0, tokens, count + 1)
-    assert all(a < b for a, b in itertools.pairwise(ends))
-    work = [sum(1 + 2 * t / TOKENS_OF_FULL_ATTENTION for t in range(a, b)) for a, b in itertools.pairwise(ends)]
-    if tokens > 100 * count:
-        assert max(work) - min(work) <= 2 * (1 + 2 * tokens / TOKENS_OF_FULL_ATTENTION)  # a token at either end

@@ -13,7 +13,6 @@ from poscli.config import suite as suites
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
 from poscli.evaluation import extrapolate as extrapolation
-from poscli.evaluation.measure import Evaluation
 from poscli.evaluation.plan import Plan
 from poscli.runs.run import list_runs
 from poscli.statistics import FEWEST_DOCUMENTS
@@ -120,7 +119,7 @@ def test_a_suite_run_again_trains_and_evaluates_nothing(finished, folder, monkey
     shutil.copytree(out, folder / "results")
     before = snapshot(folder / "results" / "runs")
     monkeypatch.setattr(Trainer, "_step", lambda self: pytest.fail("trained again"))
-    monkeypatch.setattr(Evaluation, "_forward", lambda self, *rest: pytest.fail("evaluated again"))
+    monkeypatch.setattr("poscli.evaluation.measure.score", lambda *rest: pytest.fail("evaluated again"))
     again = cli("run", "tiny.toml", "--json")
     assert again.code == 0, again.err
     assert again.json["summary"] == first.json["summary"]

@@ -29,7 +29,6 @@ SAMPLE = {  # trials of each row
     "2-rank": 1,
     "resume": 2,
     "NaN": 2,
-    "context-parallel": 0,  # tests/processes/test_ranks_evaluation.py, and `make slow` at this length
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,26 +116,26 @@ def _no_memory_in_training() -> None:
     Trainer._loss = broken_loss  # type: ignore[method-assign]
 
 
-def _evaluation(make: object) -> None:
+def _evaluation(make: Callable[[dict[str, torch.Tensor]], None]) -> None:
     """Let the forward pass of windows of 32 tokens fail."""
-    from poscli.evaluation.measure import Evaluation
+    from poscli.evaluation import measure
 
-    forward = Evaluation._forward
+    score = measure.score
 
-    def broken_forward(self, model, measurement, spans):  # type: ignore[no-untyped-def]
-        found = forward(self, model, measurement, spans)
-        if measurement.window == 32 and measurement.model == "full":
-            make(found)  # type: ignore[operator]
-        return found
+    def broken_score(model, task, inputs, targets):  # type: ignore[no-untyped-def]
+        measured = score(model, task, inputs, targets)
+        if inputs.shape[1] == 32:
+            make(measured)
+        return measured
 
-    Evaluation._forward = broken_forward  # type: ignore[method-assign]
+    measure.score = broken_score
 
 
-def _nan(found: dict) -> None:
+def _nan(found: dict[str, torch.Tensor]) -> None:
     found["nll"][0, -1] = float("nan")
 
 
-def _allocate(found: dict) -> None:
+def _allocate(found: dict[str, torch.Tensor]) -> None:
     torch.empty(2**60)
 
 

@@ -14,7 +14,7 @@ import torch
 
 import poscli
 
-from . import commands, corpora, damage, deaths, killed, names, numbers, parts, ranks, reports, sweeps
+from . import commands, corpora, damage, deaths, killed, names, numbers, ranks, reports, sweeps
 from .__main__ import Row, Trial
 from .pipeline import Undisturbed
 
@@ -119,12 +119,6 @@ def _harms(base: Path) -> Iterator[Trial]:
         yield f"{encoding}, {harm}", partial(numbers.broken, encoding=encoding, harm=harm)
 
 
-def _parts(base: Path) -> Iterator[Trial]:
-    _whole(base)
-    for encoding in numbers.TIERS:
-        yield encoding, partial(parts.read_by_two, encoding=encoding)
-
-
 def _sweep(how: str, base: Path) -> Iterator[Trial]:
     for name, number in sweeps.trials(how):
         yield name, lambda folder, number=number: sweeps.compared(base, how, number)
@@ -152,5 +146,4 @@ ROWS = [
     Row("2-rank gloo DDP, a rank killed", "the same command then gives the same bits", _losses),
     Row("resume of every encoding, 2 cuts", "the same bits", _resumes),
     Row("NaN, infinity and no memory, every tier", "the status says so; no invented number", _harms),
-    Row("context-parallel evaluation over 2 ranks at 16384", "the losses of one process within rounding", _parts),
 ]
