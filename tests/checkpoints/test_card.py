@@ -17,7 +17,7 @@ from published_configs import PUBLISHED, spaced, write
 transformers = pytest.importorskip("transformers")
 
 from poscli.checkpoints.card import card_of, read_card, read_subject  # noqa: E402
-from poscli.checkpoints.card.faults.keys import EVERYWHERE, KNOWN, READ  # noqa: E402
+from poscli.checkpoints.card.faults import EVERYWHERE, KNOWN, READ  # noqa: E402
 from poscli.checkpoints.card.layers import Turns  # noqa: E402
 from poscli.checkpoints.card.stock import Stock, stock_reading  # noqa: E402
 from poscli.checkpoints.pretrained import quiet  # noqa: E402

@@ -17,7 +17,7 @@ from published_configs import PUBLISHED, spaced, write
 transformers = pytest.importorskip("transformers")
 
 from poscli.checkpoints.card import Card, read_card  # noqa: E402
-from poscli.checkpoints.card.faults import CHECKS  # noqa: E402
+from poscli.checkpoints.card.faults import FAULTS  # noqa: E402
 from poscli.checkpoints.card.stock import stock_reading  # noqa: E402
 
 FOUR = int(transformers.__version__.split(".")[0]) < 5
@@ -221,7 +221,7 @@ def test_a_planted_fault_is_named_and_nothing_else(name: str, tmp_path: Path) ->
 
 def test_every_check_has_a_planted_fault() -> None:
     found = {name for planted in PLANTED.values() for name in planted.names | planted.four | planted.five}
-    assert found | UNREACHABLE == set(CHECKS)
+    assert found | UNREACHABLE == {rule.name for rule in FAULTS}
 
 
 HEALTHY = {

@@ -11,7 +11,7 @@ from checkpoint_cases import FAULTY, LIMITS, MISPLACED, PASTED, READ, REFUSED, C
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.card import Card, Subject, card_of
-from poscli.checkpoints.card.faults import CHECKS
+from poscli.checkpoints.card.faults import FAULTS
 from poscli.checkpoints.card.layers import Measured, Turns, own_layers
 from poscli.checkpoints.card.stock import Stock
 from poscli.checkpoints.paste import RUNTIMES, Snippet, cropped, fixed, snippets
@@ -37,7 +37,9 @@ def test_faults_of_configurations(snapshot: Snapshot) -> None:
     for config, limit in LIMITS:
         subject = subject_of(config, limit)
         lines += [f"## a limit of {limit} for {subject.architecture.spec}", *faults(card_of(subject))]
-    assert set(CHECKS) - OF_READING <= set(re.findall(r"^  (?:fault|note) ([\w-]+):", "\n".join(lines), re.MULTILINE))
+    assert {rule.name for rule in FAULTS} - OF_READING <= set(
+        re.findall(r"^  (?:fault|note) ([\w-]+):", "\n".join(lines), re.MULTILINE)
+    )
     snapshot("\n".join(lines), rounded=True)
 
 
