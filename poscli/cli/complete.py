@@ -11,15 +11,20 @@ from typing import Any
 import typer
 
 import poscli
+from poscli.system.satellites import plugged_in
 
 REGISTERS = re.compile(r'^(?:@(?:\w+\.)?register|\w+\.add)\(\s*"([^"]+)"', re.MULTILINE)
 
 
 def registered(package: str) -> list[str]:
-    """The names that the files of a package register, and those of its entry-point group, without importing either."""
+    """The names that the files of a package register, those of satellites, and those of its entry-point group.
+
+    Nothing is imported.
+    """
     folder = Path(poscli.__file__).parent.joinpath(*package.split(".")[1:])
-    found = {name for path in folder.glob("*.py") for name in REGISTERS.findall(path.read_text(encoding="utf-8"))}
-    return sorted(found | {point.name for point in entry_points(group=package)})
+    files = [*folder.glob("*.py"), *plugged_in(package.rpartition(".")[2]).values()]
+    names = {name for path in files for name in REGISTERS.findall(path.read_text(encoding="utf-8"))}
+    return sorted(names | {point.name for point in entry_points(group=package)})
 
 
 def _names(package: str) -> Callable[[], list[str]]:

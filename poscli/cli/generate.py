@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,6 @@ from poscli.system.text import printable
 if TYPE_CHECKING:
     import torch
 
-    from poscli.evaluation.continuation import Continuation
     from poscli.runs.run import Run
 
 PROMPT, TOKENS = "def ", 400
@@ -108,13 +107,16 @@ def generate(
     if to is not None:
         check_folder(to.parent, "--to")
     draw, chosen = Draw(temperature, seed, device_of(device)), _newest(out_ / "runs", run, enc)
-    if TASKS.get(chosen.config.task).axes == 1:
-        _refuse(chosen, "text", {"--rows": rows, "--side": side, "--image": image, "--to": to})
-        _continue_text(chosen, PROMPT if prompt is None else prompt, tokens or TOKENS, draw, json_)
-    else:
+    task = TASKS.get(chosen.config.task)
+    if continue_image := task.generator():
         _refuse(chosen, "images", {"--prompt": prompt, "--tokens": tokens})
         file = to or out_ / "generated" / f"{chosen.id}.png"
-        _continue_image(chosen, {"rows": rows, "side": side, "image": image or 1}, file, draw, json_)
+        continue_image(chosen, {"rows": rows, "side": side, "image": image or 1}, file, draw, json_)
+    elif task.axes > 1:
+        raise UsageError(f"{chosen.id} was trained on the task {task.name}, which has no images; choose another")
+    else:
+        _refuse(chosen, "text", {"--rows": rows, "--side": side, "--image": image, "--to": to})
+        _continue_text(chosen, PROMPT if prompt is None else prompt, tokens or TOKENS, draw, json_)
 
 
 def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
@@ -132,52 +134,20 @@ def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) 
     if model.vocab != coder.vocab:
         raise UsageError(f"{run.id} was trained on the task {run.config.task}, not on text; choose another")
     begun = coder.encode(os.fsencode(prompt)).tolist()  # as typed, even if it is not UTF-8
-    _refuse_unaffordable(run, 1 + len(begun), draw, "give a shorter --prompt")
+    refuse_unaffordable(run, 1 + len(begun), draw, "give a shorter --prompt")
     ids = stream(model, begun, coder.end, tokens=tokens, temperature=draw.temperature, seed=draw.seed)
     made = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
     emit(json_, {"run_id": run.id, "prompt": prompt, **vars(made)}, lambda: data().write("\n"))
-    speed = _speed(run, made.tokens, "tokens", made.seconds)
-    note(f"{made.note}; {speed}" if made.note else speed)
+    words = speed(run, made.tokens, "tokens", made.seconds)
+    note(f"{made.note}; {words}" if made.note else words)
 
 
-def _continue_image(run: Run, wish: Mapping[str, Any], file: Path, draw: Draw, json_: bool) -> None:
-    """Write a picture of a held-out image and of its upper rows continued, and print the file and the loss."""
-    from poscli.equation import Unsupported
-    from poscli.evaluation.continuation import Wish, continue_image, picture
-    from poscli.evaluation.extrapolate import refuse_other_text
-    from poscli.runs.load import load_trained
-    from poscli.system.files import write_atomic
-    from poscli.tasks import open_task
-    from poscli.tasks.grid import Grid
-
-    asked, config = Wish(**wish), run.config
-    task = open_task(config.task, config.corpus, config.tokenizer)
-    if not isinstance(task, Grid):
-        raise UsageError(f"{run.id} was trained on the task {config.task}, which has no images; choose another")
-    refuse_other_text(run, task)
-    _refuse_unaffordable(run, asked.length(config.length), draw, "give a smaller --side")
-    model = load_trained(run, draw.device)
-    try:
-        made = continue_image(model, task, asked, temperature=draw.temperature, seed=draw.seed)
-    except Unsupported as error:
-        raise UsageError(f"{run.id} cannot continue so large an image: {error}; give a smaller --side") from error
-    write_atomic(file, picture(made, run.label, config.length))
-    emit(json_, _numbers(run, made, file), lambda: data().write(f"{printable(file)}\n{made.told}\n"))
-    note(_speed(run, made.cells, "cells", made.seconds))
-
-
-def _numbers(run: Run, made: Continuation, file: Path) -> dict[str, Any]:
-    """The document of --json for an image."""
-    rows, columns = made.true.shape
-    shape = {"rows": rows, "columns": columns, "kept": made.kept, "image": made.image, "images": made.images}
-    return {"run_id": run.id, "file": str(file), **shape, "nll": made.nll, "cells": made.cells, "seconds": made.seconds}
-
-
-def _speed(run: Run, count: int, unit: str, seconds: float) -> str:
+def speed(run: Run, count: int, unit: str, seconds: float) -> str:
+    """How many tokens a run has generated, and the time that each took, in words; `unit` is what they are called."""
     return f"{run.id}: {count} {unit}, {1000 * seconds / max(1, count):.1f} ms each"
 
 
-def _refuse_unaffordable(run: Run, length: int, draw: Draw, fix: str) -> None:
+def refuse_unaffordable(run: Run, length: int, draw: Draw, fix: str) -> None:
     """UsageError if reading so many tokens at once certainly does not fit the memory."""
     from poscli.evaluation.estimate import unaffordable_window
 

@@ -6,7 +6,7 @@ turns documents into tokens; each is one file in tokenizers/. `bpe:SIZE` is trai
 Read in this order: corpus.py (the result), source.py (what a kind provides), corpora/__init__.py (registry of kinds),
 one kind such as corpora/text.py, tokenizers/__init__.py, splitting.py (which documents are held out), build.py
 (documents into arrays), disk_cache.py (where the arrays are kept), sampler.py (training batches). known_limit/ has
-texts of random processes whose best possible loss can be computed, and images/ has corpora of images.
+texts of random processes whose best possible loss can be computed.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.text import counted, listed
 from poscli.equation.shown import formula
 from poscli.inspect.numbers import Missing
 from poscli.inspect.subject import FRESH, RANDOM, Subject
-from poscli.inspect.views import SPEEDS, VIEWS, Inspected, View, table_rows
+from poscli.inspect.views import SPEEDS, Inspected, View, all_views, table_rows
 
 MOST_COLUMNS = 6  # of subjects side by side
 ALIKE = (
@@ -22,7 +21,7 @@ RANDOMLY = "Its weights start at zero, where positions change nothing; drawn are
 
 def draw_sheet(inspected: Sequence[Inspected]) -> Sheet:
     """The sheet of one subject, with two panels in a row, or of several, with a column for each."""
-    views = [view for view in (*VIEWS, SPEEDS) if any(view.name in each.found for each in inspected)]
+    views = [view for view in (*all_views().values(), SPEEDS) if any(view.name in each.found for each in inspected)]
     alone = len(inspected) == 1
     columns = min(2, len(views)) if alone else len(inspected)
     places = _in_turn(views, columns) if alone else _side_by_side(views, inspected)
@@ -72,13 +71,7 @@ def _draw_view(
         panels.append(sheet.panel(*places[view.name, n], view.caption, record.finding))
         found.append(record)
     if panels:
-        _function(view.figure)(panels, found)
-
-
-def _function(name: str) -> Callable[..., None]:
-    """The drawing function that a view names."""
-    module, _, function = name.partition(":")
-    return getattr(import_module(f"poscli.inspect.{module}_figure"), function)
+        view.draw(panels, found)
 
 
 def _contents(inspected: Sequence[Inspected]) -> Contents:

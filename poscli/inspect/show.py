@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.inspect.properties import Properties
-from poscli.inspect.views import SPEEDS, VIEWS, Inspected, table_rows
+from poscli.inspect.views import SPEEDS, Inspected, all_views, table_rows
 from poscli.system.text import printable
 
 
 def show(inspected: Sequence[Inspected], console: Console) -> None:
     """Print the findings of every subject, and below them the property sheet of each spec."""
-    captions = {view.name: view.caption for view in (*VIEWS, SPEEDS)}
+    captions = {view.name: view.caption for view in (*all_views().values(), SPEEDS)}
     for each in inspected:
         console.print(Text(each.subject.title, style="bold"))
         console.print(_table([(captions[name], found.finding, "") for name, found in each.found.items()]))

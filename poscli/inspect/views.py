@@ -8,19 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from poscli.equation import Unsupported
-from poscli.inspect import absolute, biases, grid, order, probe, rotary, shift, terms
+from poscli.inspect import absolute, biases, figures, order, probe, rotary, shift, terms
 from poscli.inspect.numbers import Missing, Record
 from poscli.inspect.properties import Properties
 from poscli.inspect.subject import Subject
 from poscli.system.plugin_sources import blamed
+from poscli.system.satellites import plugged_in
 
 SCORED = ("relative_keys", "relative_queries", "potential", "bias", "similarity", "scores")
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """How a view is drawn in small on the contact sheet, and what a reader must know about these pictures."""
+
+    draw: Callable[..., None]
+    explained: str
 
 
 @dataclass(frozen=True)
@@ -31,22 +41,18 @@ class View:
     caption: str  # what is drawn
     applies: Callable[[Subject], bool]
     measure: Callable[[Subject], Record]
-    figure: str  # `curves:draw_bias` is in curves_figure.py, imported when something is drawn: matplotlib takes long
+    draw: Callable[..., None]  # draws the numbers of several subjects into as many panels
+    thumbnail: Thumbnail | None = None  # None: its finding takes the place of a small picture
 
 
-def _any(*blanks: str) -> Callable[[Subject], bool]:
+def any_with(*blanks: str) -> Callable[[Subject], bool]:
     """Whether an encoding fills one of these blanks; any encoding if there are none."""
     return lambda subject: not blanks or subject.fills(*blanks)
 
 
 def _line(*blanks: str) -> Callable[[Subject], bool]:
     """Whether an encoding along a line fills one of these blanks, if there are any."""
-    return lambda subject: subject.encoding.axes == 1 and _any(*blanks)(subject)
-
-
-def _grid(*blanks: str) -> Callable[[Subject], bool]:
-    """Whether an encoding on a grid fills one of these blanks, if there are any."""
-    return lambda subject: subject.encoding.axes == 2 and _any(*blanks)(subject)
+    return lambda subject: subject.encoding.axes == 1 and any_with(*blanks)(subject)
 
 
 def _run(*blanks: str) -> Callable[[Subject], bool]:
@@ -56,34 +62,34 @@ def _run(*blanks: str) -> Callable[[Subject], bool]:
     )
 
 
-def _grid_run(subject: Subject) -> bool:
-    """Whether an encoding on a grid is trained."""
-    return subject.trained is not None and subject.encoding.axes == 2
-
-
 VIEWS = (
-    View("table", "the vectors of positions", _any("embed"), absolute.table, "absolute:draw_table"),
-    View("products", "products of two positions' vectors", _line("embed"), absolute.products, "absolute:draw_products"),
-    View("wavelengths", "wavelengths of channels", _line("embed"), absolute.wavelengths, "absolute:draw_wavelengths"),
-    View("shift map", "from one position to another", _line("embed"), shift.shift_map, "absolute:draw_map"),
-    View("columns", "angles between channels", _any("embed"), absolute.gram, "absolute:draw_gram"),
-    View("four terms", "terms of the score, in the run's text", _run("embed"), terms.four_terms, "curves:draw_terms"),
-    View("angles", "how far pairs of channels turn", _line("query", "key"), rotary.turning, "rotary:draw_turning"),
-    View("decay", "a query turned away from itself", _line("query", "key"), rotary.decay, "rotary:draw_decay"),
-    View("bias", "bias by distance", _line("distance_bias"), biases.bias, "curves:draw_bias"),
-    View("bias alone", "attention by the bias alone", _line("distance_bias"), biases.bias_alone, "curves:draw_shares"),
-    View("scores", "scores where all tokens look alike", _line(*SCORED), probe.scores_when_alike, "curves:draw_scores"),
-    View("positions", "positions that formulas see", _line("positions"), order.positions, "curves:draw_positions"),
-    View("temperature", "factor on scores", _line("temperature"), order.temperature, "curves:draw_temperature"),
-    View("weights", "attention where all tokens look alike", _line(), probe.weights_when_alike, "curves:draw_weights"),
-    View("weights of the run", "attention in the run's text", _run(), probe.weights_of_run, "curves:draw_weights"),
-    View("bias map", "bias of every cell, seen from a query", _grid("distance_bias"), grid.bias_map, "grid:draw_maps"),
-    View("embedding map", "products of cells' vectors", _grid("embed"), grid.embedding_map, "grid:draw_maps"),
-    View("product map", "products of cells' keys", _grid("query", "key"), grid.product_map, "grid:draw_maps"),
-    View("map of the run", "attention in the run's images", _grid_run, grid.weight_map_of_run, "grid:draw_weight_maps"),
-    View("weight map", "attention where all cells look alike", _grid(), grid.weight_map, "grid:draw_weight_maps"),
-)
-SPEEDS = View("speeds", "angular speed of pairs", _line("query", "key"), rotary.turning, "rotary:draw_scaling")
+    View("table", "the vectors of positions", any_with("embed"), absolute.table, figures.draw_table),
+    View("products", "products of two positions' vectors", _line("embed"), absolute.products, figures.draw_products),
+    View("wavelengths", "wavelengths of channels", _line("embed"), absolute.wavelengths, figures.draw_wavelengths),
+    View("shift map", "from one position to another", _line("embed"), shift.shift_map, figures.draw_map),
+    View("columns", "angles between channels", any_with("embed"), absolute.gram, figures.draw_gram),
+    View("four terms", "terms of the score, in the run's text", _run("embed"), terms.four_terms, figures.draw_terms),
+    View("angles", "how far pairs of channels turn", _line("query", "key"), rotary.turning, figures.draw_turning),
+    View("decay", "a query turned away from itself", _line("query", "key"), rotary.decay, figures.draw_decay),
+    View("bias", "bias by distance", _line("distance_bias"), biases.bias, figures.draw_bias),
+    View("bias alone", "attention by the bias alone", _line("distance_bias"), biases.bias_alone, figures.draw_shares),
+    View("scores", "scores where all tokens look alike", _line(*SCORED), probe.scores_when_alike, figures.draw_scores),
+    View("positions", "positions that formulas see", _line("positions"), order.positions, figures.draw_positions),
+    View("temperature", "factor on scores", _line("temperature"), order.temperature, figures.draw_temperature),
+    View(
+        "weights", "attention where all tokens look alike", _line(), probe.weights_when_alike, figures.draw_weights,
+        Thumbnail(figures.draw_small_weights, "One line per head, dark to light."),
+    ),
+    View("weights of the run", "attention in the run's text", _run(), probe.weights_of_run, figures.draw_weights),
+)  # fmt: skip
+SPEEDS = View("speeds", "angular speed of pairs", _line("query", "key"), rotary.turning, figures.draw_scaling)
+
+
+@cache
+def all_views() -> dict[str, View]:
+    """Every view by its name: those of this file, then those of satellites, which are called `VIEWS` there, too."""
+    others = [import_module(name).VIEWS for name in plugged_in("views") if name != __name__]
+    return {view.name: view for views in (VIEWS, *others) for view in views}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,14 +117,14 @@ class Inspected:
 
 
 def inspect(subjects: Sequence[Subject], sheets: Sequence[Properties | None]) -> list[Inspected]:
-    """The numbers of every view of every subject, in the order of VIEWS; with `sheets`, one for each subject.
+    """The numbers of every view of every subject, in the order of `all_views`; with `sheets`, one for each subject.
 
     Encodings that turn queries and keys are compared with the first of them.
     """
     inspected = []
     first = next((s for s in subjects if SPEEDS.applies(s)), None)
     for subject, properties in zip(subjects, sheets, strict=True):
-        found = {view.name: _measured(view.measure, subject) for view in VIEWS if view.applies(subject)}
+        found = {view.name: _measured(view.measure, subject) for view in all_views().values() if view.applies(subject)}
         if first is not None and subject is not first and SPEEDS.applies(subject):
             found[SPEEDS.name] = _measured(partial(rotary.scaling, other=first), subject)
         inspected.append(Inspected(subject, found, properties))

@@ -1,8 +1,9 @@
 """Registries of plugins of one kind, such as encodings or tasks.
 
-A registry finds plugins in three places. Each file of the kind's own package registers its plugins when it is imported.
-Other packages offer theirs through an entry-point group with the name of that package. A name of the form
-`package.module:Class`, `path/to/file.py:Class` or `path/to/file.py` loads an object that is registered nowhere.
+A registry finds plugins in four places. Each file of the kind's own package registers its plugins when it is imported,
+and so does each file of a satellite that is named like the last part of that package (satellites.py). Other packages
+offer theirs through an entry-point group with the name of that package. A name of the form `package.module:Class`,
+`path/to/file.py:Class` or `path/to/file.py` loads an object that is registered nowhere.
 
 A plugin of another package that cannot be imported, is no such plugin or has a name that is taken is listed as broken,
 with the cause, and hurts no other: built-in plugins keep their names, and of two packages that offer one name neither
@@ -22,6 +23,7 @@ from typing import Any, Generic, TypeVar
 from poscli.system import plugin_sources, plugins
 from poscli.system.errors import UsageError, near
 from poscli.system.plugins import LoadError
+from poscli.system.satellites import plugged_in
 from poscli.system.text import printable
 
 T = TypeVar("T")
@@ -133,12 +135,14 @@ class Registry(Generic[T]):
         raise UsageError(f"{name} defines no {self.kind}: {others}; {self.expected}")
 
     def _discover(self) -> None:
-        """Import every file of the package, which registers its plugins, and load every entry point."""
+        """Import every file of the package and of satellites, which register plugins, and load every entry point."""
         if self._discovered:
             return
         self._discovered = True
         for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
             importlib.import_module(f"{self.package}.{module.name}")
+        for name in plugged_in(self.package.rpartition(".")[2]):
+            importlib.import_module(name)
         if plugins.enabled():
             self._load_entry_points()
 

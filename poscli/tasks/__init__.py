@@ -1,7 +1,7 @@
 """Tasks: what is asked of a model.
 
-task.py has the base class, episodes.py that of synthetic tasks, and text.py and grid_text.py the documents to evaluate
-on; every other file is a task.
+task.py has the base class, episodes.py that of synthetic tasks, and text.py the documents to evaluate on; every other
+file is a task. Satellites have more: poscli/grids/tasks.py.
 """
 
 from poscli.tasks.episodes import EpisodeTask

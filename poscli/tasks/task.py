@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -118,6 +118,14 @@ class Task(ABC):
 
         It is the loss of a predictor that knows how the text is made, and sees of it what the window shows before the
         target. No model has a lower loss on average; on single tokens it may.
+        """
+        return None
+
+    @classmethod
+    def generator(cls) -> Callable[..., None] | None:
+        """What `poscli generate` calls with a model of this task; None where the model continues a text.
+
+        It is called as `continue_held_out` in poscli/grids/continuation.py.
         """
         return None
 

@@ -42,12 +42,6 @@ from poscli.data.disk_cache import load_or_build
 from poscli.data.filesets import find_files, read_file
 from poscli.data.hubmodels import HubModel, open_repository
 from poscli.data.hubspec import HubSpec
-from poscli.data.images import ImageSplit, builtin, load_images
-from poscli.data.images import batch as image_batch
-from poscli.data.images.builtin import blocks
-from poscli.data.images.cells import greys, patches, quantised, stretched, thresholds
-from poscli.data.images.sampler import transformed
-from poscli.data.images.spec import ImageSpec
 from poscli.data.known_limit import SOURCES, pairs
 from poscli.data.known_limit.draw import Draw
 from poscli.data.known_limit.spec import parse
@@ -58,6 +52,17 @@ from poscli.data.tokenizerfiles import holds_tokenizer, token_text
 from poscli.data.tokenizers import TOKENIZERS, Tokenizer, TrainedTokenizer, tokenizer
 from poscli.data.tokenizers.bytes import Bytes
 from poscli.data.wikitext import articles
+from poscli.grids.corpora import ImageSpec, available, blocks, load_images
+from poscli.grids.images import (
+    ImageSplit,
+    greys,
+    patches,
+    quantised,
+    stretched,
+    thresholds,
+    training_grids,
+    transformed,
+)
 from poscli.system.console import collected_warnings
 from poscli.system.errors import DataError
 
@@ -735,7 +740,7 @@ def test_images(options: str, place: Place, snapshot: Snapshot) -> None:
     for shape in ((2, 3), (2, 2), (1, 3)):
         parts[f"batch of {shape}"] = told(
             [
-                image_batch(corpus.train, shape=shape, size=6, seed=seed, step=step)
+                training_grids(corpus.train, shape=shape, size=6, seed=seed, step=step)
                 for seed, step in ((0, 0), (0, 1), (2, 1))
             ]
         )
@@ -782,7 +787,7 @@ def test_images_that_are_refused(place: Place, snapshot: Snapshot, monkeypatch: 
         for spec in ("images", "images?patch=4", "images:a/b?levels=9&patch=2", "images?patch=1&levels=32")
     ]
     monkeypatch.setattr("matplotlib.get_data_path", lambda: "/nowhere")
-    lines += [builtin.available(), outcome(load_images, "images")]
+    lines += [available(), outcome(load_images, "images")]
     snapshot("\n".join(lines) + "\n")
 
 

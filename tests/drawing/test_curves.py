@@ -21,8 +21,8 @@ from poscli.drawing.curves import (
     name_curves,
     share_axes,
 )
-from poscli.drawing.pixels import side_by_side
 from poscli.drawing.sheet import Contents, Sheet
+from poscli.grids.continuation import side_by_side
 
 LOOKS_AT_PICTURES = True
 

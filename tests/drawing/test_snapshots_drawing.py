@@ -15,9 +15,9 @@ from poscli.drawing import axes as on_axes
 from poscli.drawing import curves, text
 from poscli.drawing.bars import Bar, BarPage
 from poscli.drawing.page import End, Page, clip, clip_name, drawable, failure_rows, place_labels
-from poscli.drawing.pixels import side_by_side
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.style import FAINT, INK, PALETTE, styles_for
+from poscli.grids.continuation import side_by_side
 
 LOOKS_AT_PICTURES = True
 NAN = float("nan")

@@ -17,11 +17,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from grid_images import Numbered, stripes
 from lines import outcome, sections, table, told
 from numpy.typing import NDArray
 from pieces_task import PIECES, Pieces
-from test_grid_cli import stripes
-from test_grids import Numbered
 from torch import Tensor
 from toys import model as toy
 
@@ -29,10 +28,9 @@ from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig
 from poscli.encodings import Encoding, Shape
 from poscli.equation import Unsupported
-from poscli.evaluation import continuation, estimate, extrapolate, measure
+from poscli.evaluation import estimate, extrapolate, measure
 from poscli.evaluation.answers import answer_rows, bin_numbers, depth_bins, gap_bins
 from poscli.evaluation.baseline import BASELINES, baseline
-from poscli.evaluation.continuation import Wish, continue_image
 from poscli.evaluation.losses import Losses, Measured, position_curve, span_keys, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, cost
 from poscli.evaluation.plan import Measurement, Plan
@@ -49,6 +47,8 @@ from poscli.evaluation.recalibration import recalibration, refuse_recalibration
 from poscli.evaluation.recall import gain_numbers, octaves, recall_rows, recurrences
 from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
+from poscli.grids import continuation
+from poscli.grids.continuation import Wish, continue_image
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
 from poscli.runs.results import explanations_of, tables_of

@@ -12,16 +12,17 @@ from matplotlib.figure import Figure
 
 from poscli.config.run import ModelConfig
 from poscli.equation.grids import grid_shape
-from poscli.inspect import absolute, biases, grid, order, probe, rotary, shift, terms
+from poscli.grids import views as grid
+from poscli.inspect import absolute, biases, order, probe, rotary, shift, terms
 from poscli.inspect.constant import constant_operands
 from poscli.inspect.contact_sheet import Tile, draw_contact_sheet
 from poscli.inspect.figure import draw_sheet
+from poscli.inspect.figures import draw_scaling
 from poscli.inspect.fourier import Frequencies
 from poscli.inspect.numbers import Missing, Record, sampled
-from poscli.inspect.rotary_figure import draw_scaling
 from poscli.inspect.settings import InspectSettings
 from poscli.inspect.subject import Subject, fresh_subjects
-from poscli.inspect.views import VIEWS, Inspected, inspect
+from poscli.inspect.views import Inspected, all_views, inspect
 from poscli.verify.noise import draw
 
 LENGTH, LONGEST = 32, 96
@@ -354,13 +355,13 @@ PICTURES = {
 @pytest.mark.parametrize("spec", PICTURES)
 def test_pictures_are_those_of_the_blanks_that_an_encoding_fills(spec: str) -> None:
     of = subject(spec)
-    assert {view.name for view in VIEWS if view.applies(of)} == PICTURES[spec]
+    assert {view.name for view in all_views().values() if view.applies(of)} == PICTURES[spec]
     of_run = {"map of the run"} if "2d" in spec else {"weights of the run"}
     terms_too = {"four terms"} if spec in ("sinusoidal", "learned+alibi") else set()
     in_a_run = replace(of, trained=object())
-    assert {view.name for view in VIEWS if view.applies(in_a_run)} == PICTURES[spec] | of_run | terms_too
+    assert {view.name for view in all_views().values() if view.applies(in_a_run)} == PICTURES[spec] | of_run | terms_too
     later = replace(in_a_run, layers=(2,))  # only the first layer reads the embedding
-    assert {view.name for view in VIEWS if view.applies(later)} == PICTURES[spec] | of_run
+    assert {view.name for view in all_views().values() if view.applies(later)} == PICTURES[spec] | of_run
 
 
 # Pictures.

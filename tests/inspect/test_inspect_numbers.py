@@ -12,11 +12,12 @@ from toys import wide
 from poscli.config.run import ModelConfig
 from poscli.encodings import names
 from poscli.equation import Unsupported
-from poscli.inspect import absolute, biases, fourier, grid, order, probe, rotary, shift
+from poscli.grids import views as grid
+from poscli.inspect import absolute, biases, fourier, order, probe, rotary, shift
 from poscli.inspect.constant import constant_operands
 from poscli.inspect.numbers import Missing
 from poscli.inspect.subject import FRESH, RANDOM, Subject, fresh_subjects
-from poscli.inspect.views import VIEWS, inspect
+from poscli.inspect.views import all_views, inspect
 
 LENGTH, LONGEST = 64, 1024
 CONFIG = ModelConfig(layers=2, width=64, heads=4, mlp=64)  # heads of 16 channels
@@ -358,6 +359,6 @@ def test_a_view_that_is_not_defined_says_why():
 def test_every_view_that_applies_has_numbers_a_finding_and_a_record(spec):
     subjects = fresh_subjects(spec, CONFIG, 32, 128)
     for each in inspect(subjects, [None] * len(subjects)):
-        assert {view.name for view in VIEWS if view.applies(each.subject)} == set(each.found)
+        assert {view.name for view in all_views().values() if view.applies(each.subject)} == set(each.found)
         record = each.record()
         assert all(view["finding"] for view in record["views"].values())

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from poscli.grids.views import CellMaps
 from poscli.inspect import shift
 from poscli.inspect.absolute import Gram, Products, Wavelengths, period
 from poscli.inspect.biases import Bias, BiasAlone
 from poscli.inspect.fourier import Frequencies
-from poscli.inspect.grid import CellMaps
 from poscli.inspect.order import ByOrder
 from poscli.inspect.probe import Curves, Scores, Weights, beyond, effective_keys, half_distance
 from poscli.inspect.rotary import Decay, Scaling, Turning

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import Result, cli
+from grid_images import noise
 from looks import NOISE, figures, pictures_as_text, short
 from PIL import Image
-from test_grid_images import noise
 from test_inspect_command import FILE
 
 from poscli.bench.timing import Pace, Timing

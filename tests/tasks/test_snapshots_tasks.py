@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from grid_images import Numbered, write
 from lines import outcome, sections, table, told
 from numpy.typing import NDArray
 from pieces_task import Pieces
 from test_checkpoint_tokenizers import TEMPLATE, byte_level, written
-from test_grid_images import write
-from test_grids import Numbered
 
+from poscli.grids.tasks import Grid, GridText
 from poscli.tasks import TASKS, Batch, EpisodeTask, HeldOut, Spans, Text, open_task, task_columns
 from poscli.tasks.copy import Copy
 from poscli.tasks.episodes import drawn_places
-from poscli.tasks.grid import Grid
-from poscli.tasks.grid_text import GridText
 from poscli.tasks.language import Language
 from poscli.tasks.text import OpenedText
 

@@ -1,16 +1,23 @@
-"""Encodings of two axes: what a query that predicts the middle of the last row gives to every cell before it.
+"""What `poscli inspect` shows of encodings of two axes: what a query in the last row gives to every cell before it.
+
+The query predicts the middle cell of the last row.
 
 Shapes: R rows, C columns, H heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.patches import Rectangle
 
+from poscli.drawing.curves import RISING, SIGNED, color_bar
+from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.equation.grids import grid_shape, raster
 from poscli.inspect.absolute import table_of
@@ -18,8 +25,11 @@ from poscli.inspect.constant import CPU, constant_operands, weight_rows
 from poscli.inspect.numbers import Array, Record
 from poscli.inspect.probe import head_names, layer_names
 from poscli.inspect.subject import Subject
+from poscli.inspect.views import Thumbnail, View, any_with
 
 ENLARGED = 4  # times the cells of the training grid
+LEAST = 1e-5  # of the largest weight: what is below has the colour of that
+GAP = 0.06  # between two maps, as a share of the panel's width
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,3 +170,79 @@ def _maps(subject: Subject, values: Array) -> CellMaps:
         grids = grids[:1]
     names = head_names(len(grids)) if len(grids) > 1 else ("all heads",)
     return CellMaps(grids, names, middle, grid_shape(subject.length))
+
+
+def draw_maps(panels: Sequence[Axes], found: Sequence[CellMaps]) -> None:
+    """Maps around zero in two colours, with one scale for all panels."""
+    limit = max(float(np.nanmax(np.abs(each.values))) for each in found) or 1.0
+    for axes, each in zip(panels, found, strict=True):
+        for part, values in _parts(axes, each):
+            image = part.imshow(values, cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="nearest")
+        color_bar(axes, image, (-limit, 0.0, limit))
+
+
+def draw_weight_maps(panels: Sequence[Axes], found: Sequence[CellMaps]) -> None:
+    """Attention weights on a logarithmic scale of colours, the same for all panels."""
+    top = max(float(np.nanmax(each.values)) for each in found)
+    low = max(top * LEAST, min(float(np.nanmin(each.values)) for each in found))
+    low = min(low, top / 10)  # a scale of less than a decade would exaggerate
+    norm = LogNorm(low, top)
+    for axes, each in zip(panels, found, strict=True):
+        for part, values in _parts(axes, each):
+            image = part.imshow(np.maximum(values, low), cmap=RISING, norm=norm, interpolation="nearest")
+        color_bar(axes, image, (low, top))
+
+
+def draw_thumbnail(axes: Axes, found: CellMaps) -> None:
+    """The weights of head 1 on a logarithmic scale of colours, without names, for the contact sheet."""
+    top = float(np.nanmax(found.values[0]))
+    values = np.maximum(found.values[0], top * LEAST)
+    axes.imshow(values, cmap=RISING, norm=LogNorm(top * LEAST, top), aspect="auto", interpolation="nearest")
+
+
+def _parts(axes: Axes, maps: CellMaps) -> list[tuple[Axes, np.ndarray]]:
+    """An inset of the panel for each drawn head, with a mark on the query and a frame around the training grid."""
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    count = len(maps.values)
+    chosen = [0, count - 1] if count > 1 else [0]  # the first and the last head
+    width = (1 - GAP * (len(chosen) - 1)) / len(chosen)
+    made = []
+    for n, head in enumerate(chosen):
+        part = axes.inset_axes((n * (width + GAP), 0, width, 1))
+        rows, columns = maps.values.shape[1:]
+        part.set(xticks=[], yticks=[])
+        part.spines[:].set_color(QUIET)
+        part.plot(maps.column, rows - 1, "o", color=PALETTE[1], markersize=3.5, markeredgecolor="white", zorder=5)
+        high, wide = maps.trained
+        if rows > high:
+            corner = maps.column - wide // 2 - 0.5, rows - high - 0.5
+            part.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=INK, linewidth=0.8, linestyle="--"))
+        part.set_title(maps.names[head], fontsize=7, pad=2, color=QUIET)
+        if n == 0:
+            part.set_ylabel(f"{rows} rows", fontsize=7.5)
+        part.set_xlabel(f"{columns} columns", fontsize=7.5)
+        made.append((part, maps.values[head]))
+    return made
+
+
+def _grid(*blanks: str) -> Callable[[Subject], bool]:
+    """Whether an encoding on a grid fills one of these blanks, if there are any."""
+    return lambda subject: subject.encoding.axes == 2 and any_with(*blanks)(subject)
+
+
+def _trained(subject: Subject) -> bool:
+    """Whether an encoding on a grid is trained."""
+    return subject.trained is not None and subject.encoding.axes == 2
+
+
+VIEWS = (
+    View("bias map", "bias of every cell, seen from a query", _grid("distance_bias"), bias_map, draw_maps),
+    View("embedding map", "products of cells' vectors", _grid("embed"), embedding_map, draw_maps),
+    View("product map", "products of cells' keys", _grid("query", "key"), product_map, draw_maps),
+    View("map of the run", "attention in the run's images", _trained, weight_map_of_run, draw_weight_maps),
+    View(
+        "weight map", "attention where all cells look alike", _grid(), weight_map, draw_weight_maps,
+        Thumbnail(draw_thumbnail, "Grids: the weight of every cell for a query in the middle of the last row, head 1."),
+    ),
+)  # fmt: skip

@@ -9,35 +9,15 @@ import itertools
 
 import numpy as np
 import pytest
+from grid_images import START, Numbered, numbered
 
-from poscli.data.images import ImageCorpus, ImageSplit
 from poscli.equation.grids import columns_of, grid_shape
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings
+from poscli.grids.images import ImageCorpus, ImageSplit
+from poscli.grids.tasks import Grid, GridText
 from poscli.system.errors import DataError, UsageError
-from poscli.tasks.grid import Grid
-from poscli.tasks.grid_text import GridText
-
-START = 0  # no cell has this number
-
-
-def numbered(*shapes: tuple[int, int]) -> ImageSplit:
-    return ImageSplit(tuple(np.arange(1, rows * columns + 1).reshape(rows, columns) for rows, columns in shapes))
-
-
-class Numbered(Grid):
-    """The task grid on images whose levels are the numbers of their cells."""
-
-    def __init__(self, *shapes: tuple[int, int]) -> None:
-        split = numbered(*shapes)
-        super().__init__(ImageCorpus("numbered", "0", np.zeros(1, np.uint8), split, split))
-
-    def text(self, length: int) -> GridText:
-        return GridText(self.data.valid, START, length)
-
-    def unigram(self, tokens):
-        return np.ones(tokens.shape)
 
 
 def plan(*shapes: tuple[int, int], **changes) -> Plan:

@@ -7,28 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grid_images import noise, write
 from PIL import Image
 
-from poscli.data.images import ImageCorpus, ImageSplit, batch, load_images
-from poscli.data.images.cells import Picture, greys, patches, quantised, stretched, thresholds
-from poscli.data.images.corpus import build
-from poscli.data.images.folder import pixels
-from poscli.data.images.spec import ImageSpec
+from poscli.grids.corpora import ImageSpec, grey_pixels, load_images
+from poscli.grids.images import (
+    ImageCorpus,
+    ImageSplit,
+    Picture,
+    build,
+    greys,
+    patches,
+    quantised,
+    stretched,
+    thresholds,
+    training_grids,
+)
+from poscli.grids.tasks import Grid
 from poscli.system.errors import DataError, UsageError
-from poscli.tasks.grid import Grid
-
-
-def noise(seed: int, rows: int = 40, columns: int = 40) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (rows, columns), dtype=np.uint8)
-
-
-def write(folder: Path, count: int = 12, **shape: int) -> Path:
-    """A folder of images of noise."""
-    folder.mkdir(exist_ok=True)
-    for n in range(count):
-        Image.fromarray(noise(n, **shape)).save(folder / f"{n}.png")
-    return folder
-
 
 # ---- cells and levels
 
@@ -99,7 +95,7 @@ def test_levels_and_their_greys_are_those_of_the_training_images() -> None:
     """Two levels of 0, 10, 20 and 30: what is bright in a held-out image moves no threshold and no grey."""
     dark, bright = np.array([[0, 10], [20, 30]], np.uint8), np.array([[200, 255], [15, 250]], np.uint8)
     for order in (1, -1):
-        corpus = build(ImageSpec(levels=2), [Picture(dark, "train"), Picture(bright, "valid")][::order])
+        corpus = build("by hand", 2, [Picture(dark, "train"), Picture(bright, "valid")][::order])
         assert corpus.greys.tolist() == [5, 25]
         assert [image.tolist() for image in corpus.train.images] == [[[0, 0], [1, 1]]]
         assert [image.tolist() for image in corpus.valid.images] == [[[1, 1], [0, 1]]]
@@ -196,7 +192,7 @@ def test_values_of_more_than_8_bits_are_scaled_by_their_own_range(
 ) -> None:
     values = np.array([[10, 30], [20, 10]]) * (1 if kind == "uint8" else 100)
     Image.fromarray(values.astype(kind)).save(tmp_path / f"own.{suffix}")
-    assert pixels(tmp_path / f"own.{suffix}").tolist() == expected
+    assert grey_pixels(tmp_path / f"own.{suffix}").tolist() == expected
 
 
 def test_colour_depth_and_transparency_become_grey(tmp_path: Path) -> None:
@@ -280,7 +276,7 @@ def test_batches_hold_every_sub_grid_in_every_symmetry_equally_often(shape: tupl
     ]
     assert len(set(expected)) == len(expected)
     drawn = [tuple(row) for step in range(40) for row in
-             batch(split, shape=shape, size=100, seed=1, step=step).tolist()]  # fmt: skip
+             training_grids(split, shape=shape, size=100, seed=1, step=step).tolist()]  # fmt: skip
     assert set(drawn) == set(expected)
     counts = np.array([drawn.count(each) for each in expected])
     mean = len(drawn) / len(expected)
@@ -291,12 +287,12 @@ def test_batches_hold_every_sub_grid_in_every_symmetry_equally_often(shape: tupl
 
 def test_a_batch_is_a_pure_function_of_seed_and_step(shipped: ImageCorpus) -> None:
     draws = [
-        batch(shipped.train, shape=(16, 16), size=4, seed=seed, step=step).tolist()
+        training_grids(shipped.train, shape=(16, 16), size=4, seed=seed, step=step).tolist()
         for seed, step in ((0, 5), (0, 5), (0, 6), (1, 5))
     ]
     assert draws[0] == draws[1]
     assert draws[0] != draws[2]
     assert draws[0] != draws[3]
     assert np.array(draws[0]).shape == (4, 256)
-    smaller = batch(shipped.train, shape=(16, 16), size=2, seed=0, step=5).tolist()
+    smaller = training_grids(shipped.train, shape=(16, 16), size=2, seed=0, step=5).tolist()
     assert np.array(smaller).shape == (2, 256)

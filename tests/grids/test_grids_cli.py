@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import assert_refused, cli, run_of
+from grid_images import stripes
 from PIL import Image
 from toys import model, perturbed, rounding
 
-from poscli.data.images import ImageCorpus, ImageSplit
 from poscli.equation.grids import grid_shape
-from poscli.evaluation import continuation
-from poscli.evaluation.continuation import Wish, continue_image
+from poscli.grids import continuation
+from poscli.grids.continuation import Wish, continue_image
+from poscli.grids.tasks import Grid
 from poscli.runs.results import evaluations, open_evaluated
 from poscli.system.errors import DataError, UsageError
-from poscli.tasks.grid import Grid
 
 LENGTH = 64  # a grid of 8 x 8
 GRID = ("--task", "grid", "--preset", "nano", "--length", LENGTH, "--batch", 4)
@@ -98,13 +98,6 @@ def test_the_numbers_of_a_continued_image(results: Path, tmp_path: Path) -> None
     other = cli(*chosen, "--to", tmp_path / "c.png", "--json", "--seed", 1)
     assert other.code == 0
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "c.png").read_bytes()
-
-
-def stripes(levels: int = 10) -> Grid:
-    """Images of 9 x 12 cells of `levels` levels, for models of the toys' vocabulary: token 10 opens a window."""
-    images = tuple(np.random.default_rng(n).integers(0, levels, (9, 12), dtype=np.uint8) for n in range(2))
-    split = ImageSplit(images)
-    return Grid(ImageCorpus("stripes", "0", np.arange(0, 250, 25, dtype=np.uint8), split, split))
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from poscli.drawing.pixels import side_by_side
+from poscli.cli.generate import Draw, refuse_unaffordable, speed
+from poscli.drawing.page import DOTS_PER_INCH, clip, drawable
+from poscli.drawing.style import INK, PALETTE, QUIET
+from poscli.equation import Unsupported
 from poscli.equation.grids import grid_shape
+from poscli.evaluation.extrapolate import refuse_other_text
 from poscli.evaluation.losses import NLL
+from poscli.grids.tasks import Grid
 from poscli.model.generate import generate
 from poscli.model.transformer import Model
+from poscli.runs.load import load_trained
+from poscli.runs.run import Run
+from poscli.system.console import data, emit, note
 from poscli.system.errors import DataError, UsageError
+from poscli.system.files import write_atomic
 from poscli.system.progress import Meter
-from poscli.tasks.grid import Grid
+from poscli.system.text import printable
+from poscli.tasks import open_task
 
 GROWTH = 4  # times as many cells as in training, unless a size is asked for: twice the side
+# Of the picture, in dots: the longer side of an image at least, and what lies around and between the images.
+PANEL, LEFT, GAP, TOP, BOTTOM = 512, 60, 60, 60, 110
+LINE = PALETTE[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +59,14 @@ class Continuation:
         return self.made[self.kept :].size
 
     @property
+    def bits(self) -> float:
+        """Bits per true cell of the rows that were not given."""
+        return self.nll / math.log(2)
+
+    @property
     def told(self) -> str:
-        """A sentence about the loss."""
-        return f"{self.nll / math.log(2):.2f} bits per cell of the true image below row {self.kept}"
+        """The loss in words."""
+        return f"{self.bits:.2f} bits per cell of the true image below row {self.kept}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +80,35 @@ class Wish:
     def length(self, train_length: int) -> int:
         """The cells of the whole grid."""
         return GROWTH * train_length if self.side is None else self.side**2
+
+
+def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, draw: Draw, json_: bool) -> None:
+    """What `poscli generate` does with a model of images: write a picture, and print its file and the loss.
+
+    `wish` has fields of `Wish`, `file` is that of the picture, and `draw` says how cells are drawn and where.
+    UsageError or DataError if there is no such image, or if it is too large for the memory or the encoding.
+    """
+    asked, config = Wish(**wish), run.config
+    task = open_task(config.task, config.corpus, config.tokenizer)
+    assert isinstance(task, Grid)
+    refuse_other_text(run, task)
+    refuse_unaffordable(run, asked.length(config.length), draw, "give a smaller --side")
+    model = load_trained(run, draw.device)
+    try:
+        made = continue_image(model, task, asked, temperature=draw.temperature, seed=draw.seed)
+    except Unsupported as error:
+        raise UsageError(f"{run.id} cannot continue so large an image: {error}; give a smaller --side") from error
+    write_atomic(file, picture(made, run.label, config.length))
+    rows, columns = made.true.shape
+    document = {
+        "run_id": run.id,
+        "file": str(file),
+        "rows": rows,
+        "columns": columns,
+        **{name: getattr(made, name) for name in ("kept", "image", "images", "nll", "cells", "seconds")},
+    }
+    emit(json_, document, lambda: data().write(f"{printable(file)}\n{made.told}\n"))
+    note(speed(run, made.cells, "cells", made.seconds))
 
 
 def continue_image(model: Model, task: Grid, wish: Wish, *, temperature: float, seed: int) -> Continuation:
@@ -94,7 +147,7 @@ def picture(made: Continuation, name: str, train_length: int) -> bytes:
     below = (
         f"Above the line: rows 1 to {made.kept}, which the model was given. Below it, at the right: {made.cells:,} "
         f"generated cells.\nThe model was trained on grids of {trained} cells, and this one has {rows} x {columns}. "
-        f"It predicts the true cells below the line\nat {made.nll / math.log(2):.2f} bits per cell."
+        f"It predicts the true cells below the line\nat {made.bits:.2f} bits per cell."
     )
     return side_by_side((made.true, made.made), names, below, line=made.kept)
 
@@ -120,3 +173,30 @@ def _loss(model: Model, task: Grid, cells: NDArray[np.uint8]) -> NDArray[np.floa
     tokens = torch.tensor([[task.data.start, *cells.ravel().tolist()]], device=model.embedding.device)
     nll = task.score(model(tokens[:, :-1]).float(), tokens[:, 1:])[NLL]
     return nll[0].double().cpu().numpy().reshape(cells.shape)
+
+
+def side_by_side(images: Sequence[NDArray[np.uint8]], names: Sequence[str], below: str, *, line: int) -> bytes:
+    """A PNG of images of one shape, each cell a square, with their names above and a text below.
+
+    A thin line above row `line` of every image, counted from 0, marks where what was given ends. The darkest cell of
+    all images is drawn black and the lightest one white.
+    """
+    darkest, lightest = min(int(image.min()) for image in images), max(int(image.max()) for image in images)
+    rows, columns = images[0].shape
+    cell = -(-PANEL // max(rows, columns))
+    width, height = columns * cell, rows * cell
+    size = (2 * LEFT + len(images) * width + (len(images) - 1) * GAP, TOP + height + BOTTOM)
+    figure = Figure(figsize=(size[0] / DOTS_PER_INCH, size[1] / DOTS_PER_INCH), dpi=DOTS_PER_INCH, facecolor="white")
+    canvas = FigureCanvasAgg(figure)
+    for n, (image, name) in enumerate(zip(images, names, strict=True)):
+        left = LEFT + n * (width + GAP)
+        axes = figure.add_axes((left / size[0], BOTTOM / size[1], width / size[0], height / size[1]))
+        axes.imshow(image, cmap="gray", vmin=darkest, vmax=lightest, interpolation="nearest", aspect="auto")
+        axes.plot([-0.03 * columns - 0.5, 1.03 * columns - 0.5], [line - 0.5] * 2, color=LINE, lw=1.2, clip_on=False)
+        axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+        axes.set_axis_off()
+        axes.set_title(clip(name), loc="left", fontsize=9, color=INK, parse_math=False)
+    look = {"fontsize": 7.5, "color": QUIET, "va": "top", "linespacing": 1.4, "parse_math": False}
+    figure.text(LEFT / size[0], (BOTTOM - 18) / size[1], drawable(below), **look)  # type: ignore[arg-type]
+    canvas.print_png(buffer := io.BytesIO())
+    return buffer.getvalue()

@@ -1,0 +1,1 @@
+"""The encodings of rows and columns: one paper, one file."""
