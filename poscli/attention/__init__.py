@@ -8,11 +8,12 @@ keys that come from other processes); selfcheck.py (what trials of the Triton ke
 trials.py, rotation_trial.py and rounding.py.
 """
 
-from poscli.attention.call import Reused, attend
+from poscli.attention.call import attend
 from poscli.attention.engines import ENGINES, Choice, Engine, choose, engines_for
 from poscli.attention.place import Place
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.tuning import TUNING, Inputs
+from poscli.equation.reference import Reused
 
 __all__ = [
     "ENGINES",

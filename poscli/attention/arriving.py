@@ -13,11 +13,11 @@ import math
 import torch
 from torch import Tensor
 
-from poscli.attention.call import temperature
 from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs, norms, potential_of
 from poscli.attention.tiled import merged, partials
 from poscli.equation import Encoding, Operands, Positions
+from poscli.equation.reference import temperature
 
 
 class ArrivingKeys:

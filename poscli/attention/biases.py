@@ -17,11 +17,17 @@ from torch.nn import functional as F
 from poscli.attention import grids
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending, skew, skew_keys
-from poscli.equation import TIERS, Encoding, Operands
+from poscli.equation import Encoding, Operands
 from poscli.equation.operands import snapped
 from poscli.equation.reference import TERMS
 
-BIASES = {*TERMS, "reach"}  # blanks that add to the scores; a key out of reach has the bias -inf
+# Terms that need less than a number for every pair where positions are evenly spaced.
+NEVER_BY_PAIRS = ("distance_bias", "relative_keys", "relative_queries", "potential")
+
+
+def biases(encoding: Encoding) -> frozenset[str]:
+    """The blanks of an encoding that add to the scores; a key out of reach has the bias -inf."""
+    return encoding.blanks & {*TERMS, "reach"}
 
 
 def biased_blocks(
@@ -62,17 +68,22 @@ def joined(outputs: Iterable[Tensor], x: Operands) -> Tensor:
     return out_BHTE
 
 
+def _by_pairs(encoding: Encoding) -> list[str]:
+    """The terms of an encoding that are computed for every pair of tokens, whatever their positions."""
+    return [blank for blank in TERMS if blank in encoding.blanks and blank not in NEVER_BY_PAIRS]
+
+
 def _queries_of_a_block(encoding: Encoding, x: Operands, sizes: BlockSizes, dense: bool) -> int:
     """Queries of a block, so that its materialised tensors stay within `block_entries`."""
     blanks = encoding.blanks
     per_pair = 0
     if dense or blanks & {"relative_keys", "relative_queries"}:
         per_pair = x.q_BHTD.shape[0] * x.q_BHTD.shape[1]
-    if "bias" in blanks or (x.step is None and blanks & set(TERMS)):
+    if _by_pairs(encoding) or (x.step is None and blanks & TERMS.keys()):
         per_pair = max(per_pair, sizes.entries_per_pair)
-    if blanks & set(TIERS["pair"]) and "features" in blanks:  # float64 for each text and head
+    if encoding.filled("pair") and "features" in blanks:  # float64 for each text and head
         per_pair = max(per_pair, 2 * x.q_BHTD.shape[0] * x.q_BHTD.shape[1])
-    if x.sinks or ("temperature" in blanks and blanks & BIASES):
+    if x.sinks or ("temperature" in blanks and biases(encoding)):
         per_pair = max(per_pair, x.q_BHTD.shape[1])
     rows = 4 * sizes.block_queries if x.queries >= 8 * sizes.block_queries else sizes.block_queries
     if per_pair:
@@ -136,12 +147,10 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
         bias = bias + _met_by_keys(k, vectors["relative_queries"], rows)
     if "potential" in encoding.blanks:
         bias = bias + (
-            _term(encoding, "potential", x).flip(-2)
-            if encoding.blanks & set(TIERS["row"])
-            else _potential_of_keys(encoding, x)
+            _term(encoding, "potential", x).flip(-2) if encoding.filled("row") else _potential_of_keys(encoding, x)
         )
-    if "bias" in encoding.blanks:
-        term = _term(encoding, "bias", x).flip(-2)
+    for blank in _by_pairs(encoding):
+        term = _term(encoding, blank, x).flip(-2)
         term = term if term.ndim == 4 else term[None]
         # Adding to the dense term keeps it contiguous; a sum that begins with the view would inherit its strides.
         bias = term.add_(bias) if len(term) >= len(bias) else term + bias
@@ -150,7 +159,7 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
 
 def _on_grid(encoding: Encoding, x: Operands, of_distance: Tensor) -> Tensor:
     """The bias of a block on a grid, `[B or 1, H or 1, T, S]`, rows reversed, from that of `distance_bias`."""
-    others = encoding.blanks & set(TERMS) - {"distance_bias"}
+    others = (encoding.blanks & TERMS.keys()) - {"distance_bias"}
     bias = sum((_term(encoding, blank, x).flip(-2) for blank in TERMS if blank in others), of_distance)
     return bias if x.reach is None else bias.masked_fill(~x.visible().flip(0), -math.inf)
 
@@ -174,7 +183,7 @@ def _potential_of_keys(encoding: Encoding, x: Operands) -> Tensor:
 
 def _tempered(encoding: Encoding, bias: Tensor, x: Operands) -> Tensor:
     """The bias times the temperature of each query; -inf stays -inf, even where the temperature is 0."""
-    if x.temperature_HT is None or not encoding.blanks & BIASES:
+    if x.temperature_HT is None or not biases(encoding):
         return bias
     hidden = bias == -math.inf
     factor_HT1 = x.temperature_HT.flip(1)[..., None].to(bias.dtype)

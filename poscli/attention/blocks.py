@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poscli.attention.biases import BIASES, at_even_distances, biased_blocks, joined
+from poscli.attention.biases import at_even_distances, biased_blocks, biases, joined
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending, unskew
 from poscli.equation import Encoding, Operands
@@ -55,6 +55,6 @@ def _hidden(encoding: Encoding, x: Operands, s_BHTS: Tensor, bias: Tensor) -> Te
     """Scores with -inf where the bias has it."""
     if torch.is_grad_enabled():  # not in place: autograd may need the result of `scores`
         return s_BHTS.masked_fill(bias.flip(-2) == -math.inf, -math.inf)
-    first = 0 if encoding.blanks & BIASES else x.keys - x.queries  # without a bias only the future is hidden
+    first = 0 if biases(encoding) else x.keys - x.queries  # without a bias only the future is hidden
     s_BHTS[..., first:].masked_fill_(bias[..., first:].flip(-2) == -math.inf, -math.inf)
     return s_BHTS

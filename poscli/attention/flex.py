@@ -14,9 +14,9 @@ from torch import Tensor
 
 from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
 from poscli.attention.sizes import BlockSizes
-from poscli.attention.triton import ADDED, score_terms
-from poscli.equation import TIERS, Encoding, Operands
-from poscli.equation.reference import tempered
+from poscli.attention.triton import score_terms
+from poscli.equation import Encoding, Operands
+from poscli.equation.reference import TERMS, tempered
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -29,11 +29,12 @@ def refuses(encoding: Encoding, place: Place) -> str:
         return "has no backward pass on CPU"
     if place.device == "cuda" and place.width < 16:
         return f"takes heads of 16 numbers or more on CUDA, not {place.width}"
-    if acts := sorted(encoding.blanks & {*TIERS["row"], *TIERS["relative"], "bias"}):
+    if acts := [blank for blank in encoding.not_computed_by("flex") if blank != "sinks"]:
         return f"a score function sees one pair and its score ({', '.join(acts)})"
-    if encoding.axes == 2 and encoding.blanks & ADDED:
+    added = encoding.blanks & TERMS.keys()
+    if encoding.axes == 2 and added:
         return ON_GRID_REFUSED
-    if "temperature" in encoding.blanks and encoding.blanks & ADDED:
+    if "temperature" in encoding.blanks and added:
         return "a temperature multiplies what is added to the scores"
     if "positions" in encoding.blanks and "distance_bias" in encoding.blanks:
         return "distances may be uneven"

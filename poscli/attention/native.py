@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from poscli.attention import blocks, sdpa
-from poscli.attention.biases import BIASES, at_even_distances, biased_blocks
-from poscli.attention.place import Place
+from poscli.attention.biases import at_even_distances, biased_blocks, biases
+from poscli.attention.place import Place, blanks_refused
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.attention.tiled import merged
-from poscli.equation import TIERS, Encoding, Operands
+from poscli.equation import Encoding, Operands
 from poscli.equation.reference import tempered
 from poscli.native import (
     QUERIES,
@@ -42,11 +42,16 @@ BY_DISTANCE = {"distance_bias", *VECTORS}
 KNOWN = {*BY_DISTANCE, "potential", "reach"}  # what the kernels add or hide by themselves
 
 
+def added(encoding: Encoding) -> frozenset[str]:
+    """The blanks of an encoding that add to the scores or to the values."""
+    return biases(encoding) | (encoding.blanks & VECTORS)
+
+
 def refuses(encoding: Encoding, place: Place) -> str:
     """Why the kernels cannot compute an encoding in a place; '' if they can."""
-    acts = sorted(encoding.blanks & set(TIERS["row"]))
-    if acts and not _has_form(encoding, place.gradient):
-        return f"needs whole rows of scores ({', '.join(acts)})"
+    reason = blanks_refused(encoding, "native")
+    if reason and not _has_form(encoding, place.gradient):
+        return reason
     if place.dtype != torch.float32:
         return "its kernels compute in float32"
     if "relative_values" in encoding.blanks and not (_is_known(encoding) and "positions" not in encoding.blanks):
@@ -57,7 +62,7 @@ def refuses(encoding: Encoding, place: Place) -> str:
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     """Attention output `[B, H, T, E]` of an encoding that is not refused."""
     form = _form(encoding, x, sizes)
-    if form is None and encoding.blanks & set(TIERS["row"]):
+    if form is None and encoding.filled("row"):
         return blocks.run(encoding, x, sizes)
     if isinstance(form, Parts):
         return _joined(encoding, x, form)
@@ -82,7 +87,7 @@ def _has_form(encoding: Encoding, gradient: bool) -> bool:
     """Whether the kernels know a form of the blanks that need pairs or rows of scores, and all else that is added."""
     if gradient and not encoding.kernel_form_has_gradient:
         return False
-    beside = encoding.blanks & {*BIASES, *VECTORS} - {"bias"}
+    beside = added(encoding) - {"bias"}
     if "similarity" in encoding.blanks and beside:
         return False  # it comes in parts, which know no distances
     fits = encoding.axes == 1 and not encoding.blanks & {"positions", "potential", "temperature", "sinks"}
@@ -112,10 +117,10 @@ def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
 
 def _is_known(encoding: Encoding) -> bool:
     """Whether the kernels know all that an encoding adds to the scores, if distances are even."""
-    added = encoding.blanks & {*BIASES, *VECTORS}
-    if encoding.axes == 2 and added & BY_DISTANCE:
+    beside = added(encoding)
+    if encoding.axes == 2 and beside & BY_DISTANCE:
         return False
-    return added <= KNOWN and not ("temperature" in encoding.blanks and added - {"reach"})
+    return beside <= KNOWN and not ("temperature" in encoding.blanks and beside - {"reach"})
 
 
 def _pairwise(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Block]:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from poscli.equation import Encoding
+from poscli.equation.reference import TERMS
+
 # The refusal of engines that hide every key beyond the reach.
 SINKS_REFUSED = "the first tokens stay visible beyond the reach (sinks)"
 
@@ -22,3 +25,14 @@ class Place:
     width: int = 16  # D, numbers per head of the model
     gradient: bool = True
     here: torch.device | None = None  # the device itself, to try kernels on; None: it need not be at hand
+
+
+def blanks_refused(encoding: Encoding, engine: str) -> str:
+    """Why an engine refuses an encoding that fills a blank that the engine does not compute; '' if it computes all.
+
+    Sinks are left out: they matter only beside a reach, and are refused by SINKS_REFUSED then.
+    """
+    blanks = [blank for blank in encoding.not_computed_by(engine) if blank != "sinks"]
+    if rows := [blank for blank in blanks if blank not in TERMS]:
+        return f"needs whole rows of scores ({', '.join(rows)})"
+    return f"the {blanks[0]} of a pair is no function of its distance" if blanks else ""

@@ -10,18 +10,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poscli.attention.biases import BIASES, biased_blocks, joined
+from poscli.attention.biases import biased_blocks, biases, joined
 from poscli.attention.fused import biased_attention, fused_attention, potential_attention
-from poscli.attention.place import SINKS_REFUSED, Place
+from poscli.attention.place import SINKS_REFUSED, Place, blanks_refused
 from poscli.attention.sizes import BlockSizes
-from poscli.equation import TIERS, Encoding, Operands
+from poscli.equation import Encoding, Operands
 from poscli.equation.reference import tempered
 
 
 def refuses(encoding: Encoding, _: Place) -> str:
     """Why torch's fused attention cannot compute an encoding; '' if it can."""
-    if acts := sorted(encoding.blanks & {*TIERS["row"], "relative_values"}):
-        return f"needs whole rows of scores ({', '.join(acts)})"
+    if reason := blanks_refused(encoding, "sdpa"):
+        return reason
     return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
 
 
@@ -30,11 +30,11 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     scale, x = encoding.scale, replace(x, q_BHTD=tempered(x, x.q_BHTD))
     on_cpu, short = x.q_BHTD.device.type == "cpu", x.queries <= sizes.training_tokens
     trained = torch.is_grad_enabled() and on_cpu and short
-    if not encoding.blanks & BIASES and x.queries in (1, x.keys) and not trained:
+    if not biases(encoding) and x.queries in (1, x.keys) and not trained:
         q, k, v = x.q_BHTD, x.k_BHSD, x.v_BHSE
         return fused_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
     # A temperature multiplies the potential of a key differently in every row, so no number per key can hold it.
-    one_per_key = encoding.blanks & BIASES == {"potential"} and x.temperature_HT is None
+    one_per_key = biases(encoding) == {"potential"} and x.temperature_HT is None
     if one_per_key and on_cpu and short and x.queries == x.keys:
         assert x.features_BHSF is not None
         c_BHS = encoding.potential(x.features_BHSF)

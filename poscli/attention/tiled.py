@@ -18,13 +18,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from poscli.attention.biases import BIASES
+from poscli.attention.biases import biases
 from poscli.attention.fused import cpu_flash_attention
-from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
+from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place, blanks_refused
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import skew, skew_keys, unskew
 from poscli.attention.tile_inputs import DistanceBand, ScoreBounds, TileInputs
-from poscli.equation import TIERS, Encoding, Operands
+from poscli.equation import Encoding, Operands
 
 # Attention to some of the keys: the output [B, H, R, E], and the log-sum-exp [B, H, R] of the scores.
 Partial = tuple[Tensor, Tensor]
@@ -32,15 +32,13 @@ Partial = tuple[Tensor, Tensor]
 
 def refuses(encoding: Encoding, _: Place) -> str:
     """Why tiles cannot compute an encoding; '' if they can."""
-    if acts := sorted(encoding.blanks & set(TIERS["row"])):
-        return f"needs whole rows of scores ({', '.join(acts)})"
-    if encoding.axes == 2 and encoding.blanks & BIASES - {"reach", "potential"}:
+    if reason := blanks_refused(encoding, "tiles"):
+        return reason
+    if encoding.axes == 2 and biases(encoding) - {"reach", "potential"}:
         return ON_GRID_REFUSED
-    if "bias" in encoding.blanks:
-        return "the bias of a pair is no function of its distance"
-    if "temperature" in encoding.blanks and encoding.blanks & BIASES:
+    if "temperature" in encoding.blanks and biases(encoding):
         return "a temperature multiplies what depends on the distance"
-    if "positions" in encoding.blanks and encoding.blanks & BIASES:
+    if "positions" in encoding.blanks and biases(encoding):
         return "distances may be uneven"
     return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
 

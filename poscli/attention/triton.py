@@ -15,14 +15,12 @@ from torch import Tensor
 
 from poscli.attention import selfcheck
 from poscli.attention.biases import even_distances
-from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
+from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place, blanks_refused
 from poscli.attention.selfcheck import Trial
 from poscli.attention.sizes import BlockSizes
-from poscli.equation import TIERS, Encoding, Operands
-from poscli.equation.reference import tempered
+from poscli.equation import Encoding, Operands
+from poscli.equation.reference import TERMS, tempered
 
-# Blanks whose terms the kernels add to the scores.
-ADDED = {"distance_bias", "relative_keys", "relative_queries", "potential"}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDTHS = range(16, 129)  # head widths of the model; an encoding may widen queries and keys further
 
@@ -48,17 +46,16 @@ def _place_refused(place: Place) -> str:
 
 
 def _encoding_refused(encoding: Encoding) -> str:
-    if acts := sorted(encoding.blanks & {*TIERS["row"], "relative_values"}):
-        return f"needs whole rows of scores ({', '.join(acts)})"
-    if encoding.axes == 2 and encoding.blanks & ADDED:
+    if reason := blanks_refused(encoding, "triton"):
+        return reason
+    added = encoding.blanks & TERMS.keys()
+    if encoding.axes == 2 and added:
         return ON_GRID_REFUSED
-    if "bias" in encoding.blanks:
-        return "the bias of a pair is no function of its distance"
-    if not encoding.blanks & {*ADDED, "reach"}:
+    if not added and "reach" not in encoding.blanks:
         return "there is nothing to add to the scores, and torch's own kernel is as fast then"
-    if "temperature" in encoding.blanks and encoding.blanks & ADDED:
+    if "temperature" in encoding.blanks and added:
         return "a temperature multiplies what is added to the scores"
-    if "positions" in encoding.blanks and encoding.blanks & {"distance_bias", "relative_keys", "relative_queries"}:
+    if "positions" in encoding.blanks and added - {"potential"}:
         return "distances may be uneven"
     return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
 

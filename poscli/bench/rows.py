@@ -35,7 +35,7 @@ def model_values(model: Model, case: BenchCase) -> Row:
     """The columns that say how the model computes attention in a case."""
     with torch.set_grad_enabled(case.training):
         return {
-            "tier": max((encoding.tier for encoding in model.encodings), key=list(TIERS).index),
+            "tier": max((encoding.tier for encoding in model.encodings), key=TIERS.index),
             "engine": model.engine,
             "engine_reason": model.engine_reason,
             "parameters": model.size,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from poscli.config.run import ModelConfig
-from poscli.equation import TIERS, Encoding
+from poscli.equation import BLANKS, Encoding
 from poscli.system.memory import MIB
 
 BLOCK_BYTES = 128 * MIB  # buffer of an engine that works block by block
@@ -36,26 +36,27 @@ def needs(engine: str, blanks: frozenset[str], head_width: int, learned: bool = 
     pairs. All other engines count as torch's fused attention, whose backward pass holds blocks of the gradient of a
     `learned` bias.
     """
-    vectors = len(blanks & {"relative_keys", "relative_queries", "relative_values"})
-    rows = bool(blanks & {*TIERS["row"]})
+    memory = [BLANKS[blank].memory for blank in blanks]
+    vectors, table = memory.count("vectors"), "distances" in memory
+    rows = "rows" in memory
     if engine == "reference":
-        pairs, table = rows or bool(blanks & {*TIERS["pair"]}), "distance_bias" in blanks
+        pairs = rows or "keys" in memory or "pairs" in memory
         return Needs(
             at_once=4 + 2 * table + 8 * pairs + 1.5 * head_width * vectors,
             kept=2.5 + 1.5 * table + 5 * pairs + 1.2 * head_width * vectors,
         )
     if engine == "native":
         shared = "features" not in blanks
-        of_pairs = "bias" in blanks
+        of_pairs = "pairs" in memory
         return Needs(kept=of_pairs and not shared, kept_once=of_pairs and shared, buffer=BLOCK_BYTES * of_pairs)
-    per_pair = "bias" in blanks or vectors > 0  # a term that the fused kernel needs as a matrix
+    per_pair = "pairs" in memory or vectors > 0  # a term that the fused kernel needs as a matrix
     if engine == "blocks":
         return Needs(kept=2 + 4 * rows + 2 * per_pair, buffer=BLOCK_BYTES)
     shared = per_pair and not vectors and "features" not in blanks
     return Needs(
         kept=3 * (per_pair and not shared),
         kept_once=3 * shared,
-        block=6 * (learned and bool(blanks & {"distance_bias", "potential"})),
+        block=6 * (learned and (table or "keys" in memory)),
         buffer=BLOCK_BYTES * per_pair,
     )
 

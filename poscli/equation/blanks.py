@@ -15,6 +15,11 @@ blank `positions` of the tokens' order, except for `reach` and `sinks`, which co
 Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width, W model width,
 F features, n distances. Distances d = i - j are never negative: attention is causal, in the order of the tokens.
 
+Every blank is a method of the class `Blanks`, declared by the decorator `@blank`. The names of its arguments say what
+it sees; the declaration states what it depends on, the shape that it returns, how the parts of `a+b` fill it together,
+and which engines compute it. All else follows: the checks of shapes, what may be composed, the choice of engines and
+the estimate of memory.
+
 An encoding of two axes (`axes = 2`) sees the tokens on a grid, read row by row. Its positions are `[S, 2]`, rows and
 columns, and its distances `[n, 2]`: those of the cell that a query predicts from the cell that a key shows. The
 distance of rows is never negative; that of columns is, where the key's cell is to the right in an earlier row.
@@ -22,144 +27,323 @@ distance of rows is never negative; that of columns is, where the key's cell is 
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, reduce, wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from poscli.equation.operands import Operands
 
-# Blanks by what they depend on, from one token to a whole row of scores.
-TIERS: dict[str, tuple[str, ...]] = {
-    "token": ("positions", "embed", "content_query", "query", "key", "value", "output", "features", "temperature"),
-    "distance": ("distance_bias", "reach", "sinks"),
-    "relative": ("relative_keys", "relative_queries", "relative_values"),
-    "pair": ("potential", "bias"),
-    "row": ("similarity", "scores", "weights", "reweight"),
-}
-BLANKS = tuple(blank for blanks in TIERS.values() for blank in blanks)
-# Blanks that may have a fast form beside the plain one, named `fast_` and the blank.
-FAST = ("bias", "similarity", "scores", "weights", "reweight")
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+# How the parts of a composition fill a blank together: from their methods (or values, of a property) and the arguments.
+Join = Callable[..., Any]
+
+# What blanks depend on, from one token to a whole row of scores.
+TIERS = ("token", "distance", "relative", "pair", "row")
+COMPUTE_ALL = ("blocks", "reference")  # engines that compute every blank
+OTHERS = ("triton", "native", "tiles", "sdpa", "flex")  # engines that compute what their authors wrote them for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blank:
+    """The declaration of a blank."""
+
+    name: str
+    tier: str  # one of TIERS
+    takes: tuple[str, ...]  # the names of its arguments
+    # What it returns, in the letters above; `*` is any width, R the width of `relative_query`, and ... is an axis of
+    # two numbers on a grid and none on a line. "": it is a number.
+    shape: str
+    joined: Join
+    only: str = ""  # what it defines, if only one part of a composition may do so
+    engines: frozenset[str] = frozenset()  # those that compute it, beside COMPUTE_ALL
+    turns: bool = False  # True: it turns queries or keys by their positions
+
+    def computed_by(self, engine: str) -> bool:
+        """Whether an engine computes it. Blanks of the token tier are filled before or after any engine runs."""
+        return self.tier == "token" or engine in self.engines or engine in COMPUTE_ALL
+
+    def takes_any(self, *names: str) -> bool:
+        """Whether it has one of these arguments."""
+        return not set(names).isdisjoint(self.takes)
+
+    @property
+    def memory(self) -> str:
+        """What its result takes beside the tokens: "" (nothing), "distances", "vectors", "keys", "pairs" or "rows".
+
+        A number or a vector for each distance, a number for each key, or a number for each pair of tokens, which
+        blanks of the row tier take several times.
+        """
+        if self.tier == "pair":
+            return "pairs" if "T" in self.shape else "keys"
+        of_tier = {"distance": "distances", "relative": "vectors", "row": "rows"}
+        return of_tier.get(self.tier, "") if self.shape else ""
+
+    @property
+    def sees_positions(self) -> bool:
+        """Whether an argument tells it where tokens are; `x` tells everything."""
+        return self.takes_any("index", "pos", "d", "d_TS", "i", "x")
+
+
+BLANKS: dict[str, Blank] = {}  # every blank, by name, in the order of the tiers
+
+
+# Every call of attention asks these, so the answers are kept for each set of blanks.
+
+
+@cache
+def of_tier(blanks: frozenset[str], tier: str) -> tuple[str, ...]:
+    """Those of some blanks that belong to a tier, by name."""
+    return tuple(sorted(name for name in blanks if BLANKS[name].tier == tier))
+
+
+@cache
+def not_computed_by(blanks: frozenset[str], engine: str) -> tuple[str, ...]:
+    """Those of some blanks that an engine does not compute, by name."""
+    return tuple(sorted(name for name in blanks if not BLANKS[name].computed_by(engine)))
+
+
+@cache
+def see_positions(blanks: frozenset[str]) -> bool:
+    """Whether any of some blanks is told where tokens are."""
+    return any(BLANKS[name].sees_positions for name in blanks)
+
+
+def in_turn(methods: Sequence[Callable[..., Tensor]], x: Tensor, *rest: Any) -> Tensor:
+    """Each is applied to the result of the previous one."""
+    return reduce(lambda y, method: method(y, *rest), methods, x)
+
+
+def summed(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
+    """The results are added."""
+    return reduce(torch.add, (method(*arguments) for method in methods))
+
+
+def multiplied(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
+    """The results are multiplied."""
+    return reduce(torch.mul, (method(*arguments) for method in methods))
+
+
+def concatenated(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
+    """The results are put side by side in the last dimension, after those for all heads at once are repeated."""
+    results = [method(*arguments) for method in methods]
+    sizes = [max(of_axis) for of_axis in zip(*(x.shape[:-1] for x in results), strict=True)]
+    return torch.cat([x.expand(*sizes, -1) for x in results], dim=-1)
+
+
+def alone(methods: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
+    """There is one method only."""
+    (method,) = methods
+    return method(*arguments)
+
+
+def blank(
+    tier: str, shape: str, joined: Join = alone, *, only: str = "", engines: Iterable[str] = (), turns: bool = False
+) -> Callable[[MethodT], MethodT]:
+    """Declare a method of `Blanks` as a blank; see `Blank`. The method says what holds where no encoding fills it."""
+
+    def declare(method: MethodT) -> MethodT:
+        name, takes = method.__name__, tuple(inspect.signature(method).parameters)[1:]
+        declaration = Blank(
+            name=name, tier=tier, takes=takes, shape=shape, joined=joined, only=only,
+            engines=frozenset(engines), turns=turns,
+        )  # fmt: skip
+        BLANKS[name] = declaration
+        return _composing(declaration, method)
+
+    return declare
+
+
+def form_of(name: str) -> Callable[[MethodT], MethodT]:
+    """Declare a method of `Blanks` that goes with a blank: parts that fill the blank join it in the same way."""
+    return lambda method: _composing(BLANKS[name], method)
+
+
+def extend(method: MethodT) -> MethodT:
+    """Give all encodings a blank that is declared outside `Blanks`: `@extend` above `@blank(...)` above a function."""
+    setattr(Blanks, method.__name__, method)
+    return method
+
+
+def _composing(blank: Blank, empty: MethodT) -> MethodT:
+    """The method of a blank that no class overrides: what the parts of a composition make of it, else `empty`."""
+    form = empty.__name__
+
+    @wraps(empty)
+    def method(self: Blanks, *arguments: Any) -> Any:
+        parts = self.filling(blank.name)
+        # A composition that replaces the plain form says nothing of the parts' fast forms.
+        if not parts or (form != blank.name and self.replaces(blank.name)):
+            return empty(self, *arguments)
+        return blank.joined([self.form_of_part(part, blank, form) for part in parts], *arguments)
+
+    return method  # type: ignore[return-value]
 
 
 class Blanks(nn.Module):
     """Every blank, left empty: maps are the identity, and terms raise NotImplementedError."""
 
+    blanks: frozenset[str]  # the names of those that an encoding fills
+
+    @classmethod
+    def replaces(cls, blank: str) -> bool:
+        """Whether the class has a method of its own for a blank."""
+        return getattr(cls, blank) is not getattr(Blanks, blank)
+
+    def filling(self, blank: str) -> Sequence[Blanks]:
+        """The parts of a composition that fill a blank, in order; none if this is no composition."""
+        return ()
+
+    def form_of_part(self, part: Any, blank: Blank, form: str) -> Any:
+        """A form of a blank as one part has it; a composition narrows what it is given to what concerns the part."""
+        return getattr(part, form)
+
     # Token tier: one token and its position.
+    @blank("token", "[S, ...]", only="the positions")
     def positions(self, index: Tensor) -> Tensor:
         """Positions `[S]` that the formulas see, from the order `[S]` (int64) of the tokens in the sequence."""
         return index
 
+    @blank("token", "[B, T, W]", in_turn)
     def embed(self, x_BTW: Tensor, pos: Tensor, ids_BT: Tensor) -> Tensor:
         """The input of the first layer, from the token embeddings (unit variance per number) and the tokens' ids."""
         return x_BTW
 
+    @blank("token", "[B, H, T, D]", in_turn)
     def content_query(self, q_BHTD: Tensor) -> Tensor:
         """The query of q . k before any dependence on its position (q + u in Transformer-XL)."""
         return q_BHTD
 
+    @blank("token", "[B, H, T, *]", in_turn, turns=True)
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
         """Queries that depend on their positions; queries and keys may be wider than D. pos[-1] is the last key's."""
         return q_BHTD
 
+    @blank("token", "[B, H, S, *]", in_turn, turns=True)
     def key(self, k_BHSD: Tensor, pos: Tensor) -> Tensor:
         """Keys that depend on their positions, from the outputs of the projection. A cache holds those outputs."""
         return k_BHSD
 
+    @blank("token", "[B, H, S, D]", in_turn)
     def value(self, v_BHSD: Tensor, pos: Tensor) -> Tensor:
         """Values that depend on their positions, from the outputs of the projection."""
         return v_BHSD
 
+    @blank("token", "[B, H, T, D]", in_turn)
     def output(self, o_BHTD: Tensor, pos: Tensor) -> Tensor:
         """The attention output of a query, before the output projection."""
         return o_BHTD
 
-    def features(self, x_BTW: Tensor) -> Tensor:
-        """Features of each token, `[B, H, T, F]`, computed from the layer's input and cached beside k and v.
+    @blank("token", "[B, H, T, F]", concatenated)
+    def features(self, x_BTW: Tensor) -> Tensor | None:
+        """Features of each token, `[B, H, T, F]`, computed from the layer's input and cached beside k and v; or None.
 
         F is the attribute `feature_width` of the encoding.
         """
-        raise NotImplementedError
+        return None
 
+    @blank("token", "[1, T] or [H, T]", multiplied)
     def temperature(self, n: Tensor) -> Tensor:
         """A factor `[H or 1, T]` on the scores of queries; query t sees n[t] tokens, itself among them."""
         raise NotImplementedError
 
     # Distance tier: one number per head and distance.
+    @blank("distance", "[1, n] or [H, n]", summed, engines=OTHERS)
     def distance_bias(self, d: Tensor) -> Tensor:
         """A term of the scores, `[H or 1, n]`, for distances `[n]`."""
         raise NotImplementedError
 
     @property
+    @blank("distance", "", min, engines=OTHERS)
     def reach(self) -> int | None:
         """The number of most recent tokens that a query sees, itself among them; None: all tokens."""
         return None
 
     @property
+    @blank("distance", "", max, engines=("native",))
     def sinks(self) -> int:
         """The number of tokens at the start of the sequence that every query sees, whatever `reach` is."""
         return 0
 
     # Relative tier: one vector per distance.
-    def relative_query(self, q_BHTD: Tensor) -> Tensor:
-        """The query that meets `relative_keys`, from the output of the projection."""
-        return q_BHTD
-
+    @blank("relative", "[1, n, R] or [H, n, R]", concatenated, engines=("triton", "native", "tiles", "sdpa"))
     def relative_keys(self, d: Tensor) -> Tensor:
         """Vectors a `[H or 1, n, D]` for distances `[n]`; the score is increased by relative_query(q_i) . a[i-j]."""
         raise NotImplementedError
 
+    @form_of("relative_keys")
+    def relative_query(self, q_BHTD: Tensor) -> Tensor:
+        """The query that meets `relative_keys`, from the output of the projection."""
+        return q_BHTD
+
+    @blank("relative", "[1, n, D] or [H, n, D]", summed, engines=("triton", "native", "tiles", "sdpa"))
     def relative_queries(self, d: Tensor) -> Tensor:
         """Vectors b `[H or 1, n, D]` for distances `[n]`; the score is increased by k_j . b[i-j], k as projected."""
         raise NotImplementedError
 
+    @blank("relative", "[1, n, D] or [H, n, D]", summed, engines=("native", "tiles"))
     def relative_values(self, d: Tensor) -> Tensor:
         """Vectors c `[H or 1, n, D]` for distances `[n]`, added to the values."""
         raise NotImplementedError
 
     # Pair tier: two tokens.
+    @blank("pair", "[B, H, S]", summed, engines=OTHERS)
     def potential(self, f_BHSF: Tensor) -> Tensor:
         """A number c `[B, H, S]` in float64 for each token, from the features; c_i - c_j is added to the score."""
         raise NotImplementedError
 
+    @blank("pair", "[H, T, S] or [B, H, T, S]", summed, engines=("native", "sdpa"))
     def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         """A term of the scores, `[H, T, S]` or `[B, H, T, S]`, for positions `[T]` and `[S]` and their features."""
         raise NotImplementedError
 
     # Row tier: a whole row of scores.
+    @blank("row", "[B, H, T, S]", only="what replaces q . k")
     def similarity(self, x: Operands) -> Tensor:
         """q_i . k_j, `[B, H, T, S]`, or a replacement of it."""
         return x.q_BHTD @ x.k_BHSD.mT
 
+    @blank("row", "[B, H, T, S]", in_turn)
     def scores(self, s_BHTS: Tensor, x: Operands) -> Tensor:
         """New scores from all scores of a row. Those of hidden keys are -inf, and are set to -inf again afterwards."""
         return s_BHTS
 
+    @blank("row", "[B, H, T, S]", only="what replaces the softmax")
     def weights(self, s_BHTS: Tensor) -> Tensor:
         """Attention weights from scores: the softmax, unless replaced."""
         return torch.softmax(s_BHTS, dim=-1)
 
+    @blank("row", "[B, H, T, S]", in_turn)
     def reweight(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
         """New attention weights from those after the softmax and the distances (0 for hidden keys)."""
         return p_BHTS
 
     # Fast forms, which the engines call. The reference calls the plain forms above; the two must agree.
+    @form_of("bias")
     def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
         """`bias`, computed faster."""
         return self.bias(i, j, f_i, f_j)
 
+    @form_of("similarity")
     def fast_similarity(self, x: Operands) -> Tensor:
         """`similarity`, computed faster."""
         return self.similarity(x)
 
+    @form_of("scores")
     def fast_scores(self, s_BHTS: Tensor, x: Operands) -> Tensor:
         """`scores`, computed faster."""
         return self.scores(s_BHTS, x)
 
+    @form_of("weights")
     def fast_weights(self, s_BHTS: Tensor) -> Tensor:
         """`weights`, computed faster."""
         return self.weights(s_BHTS)
 
+    @form_of("reweight")
     def fast_reweight(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
         """`reweight`, computed faster."""
         return self.reweight(p_BHTS, d_TS)
@@ -175,8 +359,12 @@ class Blanks(nn.Module):
     def __init_subclass__(cls, **options: object) -> None:
         """Reset the fast forms in a subclass that overrides only the plain form: the inherited ones would be wrong."""
         super().__init_subclass__(**options)
-        if vars(cls).keys() & set(FAST) and "kernel_form" not in vars(cls):
+        if vars(cls).keys() & FAST and "kernel_form" not in vars(cls):
             cls.kernel_form = Blanks.kernel_form  # type: ignore[method-assign]
         for blank in FAST:
             if blank in vars(cls) and f"fast_{blank}" not in vars(cls):
                 setattr(cls, f"fast_{blank}", getattr(Blanks, f"fast_{blank}"))
+
+
+# Blanks that may have a fast form beside the plain one, named `fast_` and the blank.
+FAST = {name for name in BLANKS if hasattr(Blanks, f"fast_{name}")}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from poscli.equation.blanks import BLANKS, TIERS, Blanks
+from poscli.equation.blanks import BLANKS, TIERS, Blanks, not_computed_by, of_tier, see_positions
 from poscli.equation.grids import columns_of, raster
 from poscli.equation.operands import Positions
 from poscli.equation.shown import Shown
@@ -75,7 +75,7 @@ class Encoding(Shown, Blanks):
         if not hasattr(type(self), "name"):
             self.name = type(self).__name__  # type: ignore[misc]  # a class of one's own that was not registered
         self.shape = shape
-        self.blanks = frozenset(blank for blank in BLANKS if getattr(type(self), blank) is not getattr(Blanks, blank))
+        self.blanks = frozenset(blank for blank in BLANKS if self.replaces(blank))
 
     @property
     def scale(self) -> float:
@@ -85,7 +85,20 @@ class Encoding(Shown, Blanks):
     @property
     def tier(self) -> str:
         """The highest tier that this encoding touches."""
-        return [tier for tier, blanks in TIERS.items() if tier == "token" or self.blanks & set(blanks)][-1]
+        return max((BLANKS[blank].tier for blank in self.blanks), key=TIERS.index, default="token")
+
+    @property
+    def sees_positions(self) -> bool:
+        """Whether a blank that it fills is told where tokens are."""
+        return see_positions(self.blanks)
+
+    def filled(self, tier: str) -> tuple[str, ...]:
+        """The blanks of a tier that it fills, by name."""
+        return of_tier(self.blanks, tier)
+
+    def not_computed_by(self, engine: str) -> tuple[str, ...]:
+        """The blanks that it fills and that an engine does not compute, by name."""
+        return not_computed_by(self.blanks, engine)
 
     @property
     def keys_are_steady(self) -> bool:

@@ -1,5 +1,8 @@
 """The specification: the equation of blanks.py, eager and dense. Every engine is measured against it.
 
+Read in this order: `operands` fills the token blanks, `scores` adds up the terms, `weights` has the blanks of rows, and
+`reference` is attention with all of them.
+
 Shapes: B batch, T queries, S keys, H heads, D and E head widths. Only the plain form of a blank is called here, never
 the `fast_` form beside it.
 """
@@ -8,12 +11,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from poscli.equation.encoding import Encoding
-from poscli.equation.operands import Operands
+from poscli.equation.operands import Operands, Positions
+from poscli.system.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reused:
+    """What a call takes over from earlier calls for the same text."""
+
+    keys_BHSD: Tensor | None = None  # the blank `key` of all keys
+    by_distance: dict[str, Tensor] | None = None  # as in `Operands`
+
+
+def operands(
+    encoding: Encoding,
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSE: Tensor,
+    positions: Positions,
+    features_BHSF: Tensor | None = None,
+    reused: Reused | None = None,
+) -> Operands:
+    """The inputs of an engine: every token blank except `output` is filled."""
+    keys, queries = k_BHSD.shape[2], q_BHTD.shape[2]
+    if encoding.sees_positions and positions.pos.ndim != encoding.axes:
+        takes = "rows and columns of a grid, [S, 2]" if encoding.axes == 2 else "positions along a line, [S]"
+        raise UsageError(
+            f"{encoding.name} takes {takes}, and was given {list(positions.pos.shape)}; encoding.locate(...) makes them"
+        )
+    pos_T = positions.pos[keys - queries :]
+    reused = reused or Reused()
+    return Operands(
+        q_BHTD=encoding.query(encoding.content_query(q_BHTD), pos_T),
+        k_BHSD=encoding.key(k_BHSD, positions.of_keys) if reused.keys_BHSD is None else reused.keys_BHSD,
+        v_BHSE=encoding.value(v_BHSE, positions.of_keys),
+        raw_q_BHTD=q_BHTD,
+        raw_k_BHSD=k_BHSD,
+        pos_S=positions.of_keys,
+        pos_of_queries_T=None if positions.shown is None else pos_T,
+        step=positions.step,
+        columns=positions.columns,
+        reach=encoding.reach,
+        sinks=encoding.sinks if encoding.reach else 0,  # without a reach every key is visible
+        features_BHSF=features_BHSF,
+        by_distance=reused.by_distance,
+        temperature_HT=temperature(encoding, queries, keys, q_BHTD.device),
+    )
+
+
+def temperature(encoding: Encoding, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    """The factor `[H or 1, T]` on the scores of each query, from the number of keys that the query sees."""
+    if "temperature" not in encoding.blanks:
+        return None
+    n = torch.arange(keys - queries + 1, keys + 1, device=device)
+    return encoding.temperature(n if encoding.reach is None else n.clamp(max=encoding.reach + encoding.sinks))
 
 
 def reference(encoding: Encoding, x: Operands) -> Tensor:

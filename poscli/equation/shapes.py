@@ -1,21 +1,20 @@
-"""Compare the shape that every filled blank returns with the one that blanks.py states.
-
-B batch, T tokens, H heads, D head width, W model width.
-"""
+"""Compare what every filled blank returns with the shape that its declaration in blanks.py states."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from poscli.equation.blanks import BLANKS
 from poscli.equation.encoding import Encoding, Shape
-from poscli.equation.operands import Operands
+from poscli.equation.grids import columns_of, raster
+from poscli.equation.operands import Operands, Positions
+from poscli.equation.reference import operands
 
-Shapes = list[tuple[int, ...]]
-Returned = Iterator[tuple[str, Tensor, Shapes]]
 TOKENS, BATCH = 16, 2  # of the input on which an encoding is tried
 
 
@@ -44,85 +43,61 @@ class BlankInputs:
 @torch.no_grad()
 def wrong_shapes(encoding: Encoding, given: BlankInputs) -> str:
     """A sentence on the first blank whose shape or dtype is wrong; '' if all are right."""
-    pos, dtype = encoding.locate(given.tokens, given.q_BHTD.device).pos, given.q_BHTD.dtype
-    for blank, value, allowed in _returned(encoding, given, pos):
+    argument, dtype = _arguments(encoding, given), given.q_BHTD.dtype
+    for name, blank in BLANKS.items():
+        if name not in encoding.blanks or not blank.shape:
+            continue
+        value = getattr(encoding, name)(*(argument[each]() for each in blank.takes))
         if not isinstance(value, Tensor):
-            return f"{blank} returns a {type(value).__name__}, not a tensor"
-        if value.shape not in {torch.Size(shape) for shape in allowed}:
-            stated = " or ".join(str(list(shape)) for shape in allowed)
-            return f"{blank} returns {list(value.shape)}, not {stated}"
-        if blank in ("query", "key", "value", "output") and value.dtype != dtype:
-            return f"{blank} turns {dtype} into {value.dtype}"
+            return f"{name} returns a {type(value).__name__}, not a tensor"
+        allowed = _sizes(encoding, given, blank.shape, value.shape[-1] if value.ndim else 0)
+        if list(value.shape) not in allowed:
+            return f"{name} returns {list(value.shape)}, not {' or '.join(map(str, allowed))}"
+        if blank.takes[1:] == ("pos",) and value.dtype != dtype:
+            return f"{name} turns {dtype} into {value.dtype}"
     if {"query", "key"} & encoding.blanks:
+        pos = argument["pos"]()
         q, k = encoding.query(given.q_BHTD, pos), encoding.key(given.q_BHTD, pos)
         if q.shape[-1] != k.shape[-1]:
             return f"query and key come back with {q.shape[-1]} and {k.shape[-1]} channels"
     return ""
 
 
-def _returned(encoding: Encoding, given: BlankInputs, pos: Tensor) -> Returned:
-    """The name, the result and the allowed shapes of the blanks that an encoding fills."""
-    x, q, has = given.x_BTW, given.q_BHTD, encoding.blanks
-    if "positions" in has:
-        yield "positions", pos, [(given.tokens,) if encoding.axes == 1 else (given.tokens, 2)]
-    if "embed" in has:
-        yield "embed", encoding.embed(x, pos, given.ids_BT), [tuple(x.shape)]
-    if "content_query" in has:
-        yield "content_query", encoding.content_query(q), [tuple(q.shape)]
-    for blank in ("query", "key"):
-        if blank in has:
-            value = getattr(encoding, blank)(q, pos)
-            width = value.shape[-1:] if isinstance(value, Tensor) else ()
-            yield blank, value, [(*q.shape[:3], *width)]
-    for blank in ("value", "output"):
-        if blank in has:
-            yield blank, getattr(encoding, blank)(q, pos), [tuple(q.shape)]
-    yield from _returned_for_scores(encoding, given, pos)
-    yield from _returned_for_rows(encoding, given, pos)
+def _sizes(encoding: Encoding, given: BlankInputs, stated: str, width: int) -> list[list[int]]:
+    """The sizes that a declared shape such as `[1, n] or [H, n]` allows; `width` stands for `*`."""
+    batch, heads, tokens, head_width = given.q_BHTD.shape
+    letters = {"1": 1, "B": batch, "H": heads, "T": tokens, "S": tokens, "n": tokens, "D": head_width, "*": width}
+    letters |= {"W": given.x_BTW.shape[2], "F": encoding.feature_width}
+    letters |= {"R": encoding.relative_query(given.q_BHTD).shape[-1]} if "R" in stated else {}
+    sizes = {letter: [size] for letter, size in letters.items()} | {"...": [2] if encoding.axes == 2 else []}
+    shapes = [shape.strip("[]").split(", ") for shape in stated.split(" or ")]
+    return [[size for letter in shape for size in sizes[letter]] for shape in shapes]
 
 
-def _returned_for_scores(encoding: Encoding, given: BlankInputs, pos: Tensor) -> Returned:
-    """`_returned` for features, and for blanks that add to the scores or to the values."""
-    x, q, has = given.x_BTW, given.q_BHTD, encoding.blanks
-    (batch, heads, tokens, width), n = q.shape, torch.arange(given.tokens) + 1
-    d = n - 1 if encoding.axes == 1 else pos
-    per_distance: Shapes = [(some, tokens) for some in (1, heads)]
-    vectors: Shapes = [(some, tokens, width) for some in (1, heads)]
-    if "features" in has:
-        yield "features", encoding.features(x), [(batch, heads, tokens, encoding.feature_width)]
-    if "temperature" in has:
-        yield "temperature", encoding.temperature(n), per_distance
-    if "distance_bias" in has:
-        yield "distance_bias", encoding.distance_bias(d), per_distance
-    for blank in ("relative_queries", "relative_values"):
-        if blank in has:
-            yield blank, getattr(encoding, blank)(d), vectors
-    if "relative_keys" in has:
-        query_width = encoding.relative_query(q).shape[-1]
-        yield "relative_keys", encoding.relative_keys(d), [(some, tokens, query_width) for some in (1, heads)]
-    if "potential" in has:
-        yield "potential", encoding.potential(encoding.features(x)), [(batch, heads, tokens)]
-    if "bias" in has:
-        f = encoding.features(x) if "features" in has else None
-        pairs: Shapes = [(heads, tokens, tokens), (batch, heads, tokens, tokens)]
-        yield "bias", encoding.bias(pos, pos, f, f), pairs
+def _arguments(encoding: Encoding, given: BlankInputs) -> dict[str, Callable[[], Any]]:
+    """What blanks are called with, by the names of their arguments; each is made when it is needed."""
+    x_BTW, q_BHTD, index = given.x_BTW, given.q_BHTD, torch.arange(given.tokens)
 
+    def positions() -> Positions:
+        return encoding.locate(given.tokens, q_BHTD.device)
 
-def _returned_for_rows(encoding: Encoding, given: BlankInputs, pos: Tensor) -> Returned:
-    """`_returned` for the blanks that see a whole row of scores or weights."""
-    has, raw = encoding.blanks, given.q_BHTD
-    f = encoding.features(given.x_BTW) if "features" in has else None
-    q, k, v = encoding.query(encoding.content_query(raw), pos), encoding.key(raw, pos), encoding.value(raw, pos)
-    x = Operands(
-        q_BHTD=q, k_BHSD=k, v_BHSE=v, raw_q_BHTD=raw, raw_k_BHSD=raw, pos_S=pos, step=None, features_BHSF=f
-    )  # fmt: skip
-    rows: Shapes = [(*raw.shape[:3], given.tokens)]
-    s_BHTS = (raw @ raw.mT * encoding.scale).masked_fill(~x.visible(), -torch.inf)
-    if "similarity" in has:
-        yield "similarity", encoding.similarity(x), rows
-    if "scores" in has:
-        yield "scores", encoding.scores(s_BHTS, x), rows
-    if "weights" in has:
-        yield "weights", encoding.weights(s_BHTS), rows
-    if "reweight" in has:
-        yield "reweight", encoding.reweight(s_BHTS.softmax(dim=-1), x.distances()), rows
+    def inputs() -> Operands:
+        return operands(encoding, q_BHTD, q_BHTD, q_BHTD, positions(), encoding.features(x_BTW))
+
+    def scores() -> Tensor:
+        return (q_BHTD @ q_BHTD.mT * encoding.scale).masked_fill(~inputs().visible(), -torch.inf)
+
+    of_heads = dict.fromkeys(("q_BHTD", "k_BHSD", "v_BHSD", "o_BHTD"), lambda: q_BHTD)
+    features = dict.fromkeys(("f_BHSF", "f_i", "f_j"), lambda: encoding.features(x_BTW))
+    places = dict.fromkeys(("pos", "i", "j"), lambda: positions().pos)
+    return of_heads | features | places | {
+        "index": lambda: index if encoding.axes == 1 else raster(index, columns_of(given.tokens)),
+        "d": lambda: index if encoding.axes == 1 else positions().pos,
+        "n": lambda: index + 1,
+        "x_BTW": lambda: x_BTW,
+        "ids_BT": lambda: given.ids_BT,
+        "x": inputs,
+        "s_BHTS": scores,
+        "p_BHTS": lambda: scores().softmax(dim=-1),
+        "d_TS": lambda: inputs().distances(),
+    }  # fmt: skip

@@ -12,10 +12,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from poscli.attention.call import operands
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.equation.blanks import FAST
-from poscli.equation.reference import scores, weights
+from poscli.equation.reference import operands, scores, weights
 
 CPU = torch.device("cpu")
 # Blanks that take queries and keys of any width.
@@ -53,7 +52,7 @@ def constant_operands(
         x_1HSD = _heads_of_embedding(x_1SW, encoding)
     else:
         x_1HSD = x_1SW.unflatten(2, (shape.heads, -1)).transpose(1, 2)
-    features = encoding.features(x_1SW) if "features" in encoding.blanks else None
+    features = encoding.features(x_1SW)
     return operands(encoding, x_1HSD[:, :, keys - queries :], x_1HSD, x_1HSD, at, features)
 
 

@@ -57,7 +57,7 @@ class Attention(nn.Module):
         encoding, dtype = self.encoding, self.precision.attention
         seen_BSW = x_BTW if before_BSW is None else torch.cat([before_BSW, x_BTW], dim=1)
         q, k, v = (self._heads(p(x, dtype)) for p, x in ((self.q, x_BTW), (self.k, seen_BSW), (self.v, seen_BSW)))
-        features = encoding.features(seen_BSW) if "features" in encoding.blanks else None
+        features = encoding.features(seen_BSW)
         if cache is None:
             best = self._fastest(Inputs(q, k, v, positions, features))
             o_BHTD = attend(best.engine, encoding, q, k, v, positions, features, best.sizes)

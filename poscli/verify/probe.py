@@ -23,7 +23,7 @@ SECONDS_OF_SEARCH = 0.5  # after which the search tries no longer input
 @torch.no_grad()
 def attend_at(encoding: Encoding, given: dict[str, Tensor], pos: Tensor) -> Tensor:
     """Attention output `[B, H, T, D]` for q, k, v and x at positions `[S]` of any spacing."""
-    features = encoding.features(given["x"]) if "features" in encoding.blanks else None
+    features = encoding.features(given["x"])
     at = Positions(pos=pos, step=None)
     return attend(REFERENCE, encoding, given["q"], given["k"], given["v"], at, features)
 

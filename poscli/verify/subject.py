@@ -101,7 +101,7 @@ class Subject:
                 for n, parameter in enumerate(encoding.parameters()):
                     parameter.copy_(rounded(parameter, noise + 10 + n))
         given = {name: x.requires_grad_() for name, x in self.inputs(queries, keys, dtype, noise).items()}
-        features = encoding.features(given["x"]) if "features" in encoding.blanks else None
+        features = encoding.features(given["x"])
         positions = encoding.locate(keys, torch.device("cpu"))
         differentiate = engine.gradient and torch.is_grad_enabled()
         with torch.set_grad_enabled(differentiate):

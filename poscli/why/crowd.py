@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from poscli.attention import BlockSizes, Engine, Place, blocks
-from poscli.equation import Encoding, Operands
+from poscli.equation import BLANKS, Encoding, Operands
 from poscli.equation.composed import Composed
 from poscli.equation.operands import even_step, snapped
 from poscli.equation.reference import tempered
@@ -48,7 +48,8 @@ def refuses(encoding: Encoding, _: Place | None = None) -> str:
     leaves = (part for part in encoding.modules() if isinstance(part, Encoding) and not isinstance(part, Composed))
     if any({"similarity", "features"} <= leaf.blanks for leaf in leaves):
         return "its product of a query and a key gathers what all tokens between them hold, so it cannot be shortened"
-    return ""
+    new = [blank for blank in sorted(blanks) if BLANKS[blank].tier != "token" and blank not in SHORTENED]
+    return f"it is not known how the distances of {', '.join(new)} can be shortened" if new else ""
 
 
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes, *, length: int) -> Tensor:
@@ -190,3 +191,5 @@ TERMS: dict[str, Callable[[Late], Tensor]] = {
     "potential": potential,
     "bias": pair_bias,
 }
+# The blanks whose distances `Late` shortens, or that see none.
+SHORTENED = {*TERMS, "relative_values", "similarity", "weights", "reweight", "reach", "sinks"}

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poscli.attention.call import operands
 from poscli.equation import Encoding, Operands, Positions
-from poscli.equation.reference import scores, weights
+from poscli.equation.reference import operands, scores, weights
 from poscli.model.cache import LayerCache
 from poscli.model.transformer import Attention, Model
 from poscli.why.few import few
@@ -46,7 +45,7 @@ class Call:
         encoding, dtype = attention.encoding, attention.precision.attention
         projections = (attention.q, attention.k, attention.v)
         q, k, v = (p(self.x_BTW, dtype).unflatten(2, (attention.heads, -1)).transpose(1, 2) for p in projections)
-        features = encoding.features(self.x_BTW) if "features" in encoding.blanks else None
+        features = encoding.features(self.x_BTW)
         if self.cache is not None:
             k, v, features = self.cache.extend(k, v, features)
         return operands(encoding, q, k, v, self.positions, features)

@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 
 from poscli.attention import ENGINES, attend
-from poscli.equation import TIERS, Encoding, Positions
+from poscli.equation import BLANKS, Encoding, Positions
 from poscli.equation.composed import Composed
 from poscli.equation.shapes import BlankInputs
 from poscli.model.transformer import Model
-
-# Blanks that are told positions or distances. `similarity` and `scores` are given both, but need not use them.
-POSITIONAL = {"embed", "query", "key", "value", "output", "distance_bias", *TIERS["relative"], "bias", "reweight"}
-MAY_USE_POSITIONS = {"similarity", "scores"}
 
 # From the order of the tokens `[S]` to the order that the encodings are told, both whole numbers from 0.
 Move = Callable[[Tensor], Tensor]
@@ -52,11 +48,14 @@ def moved(model: Model, move: Move) -> Model:
 @torch.no_grad()
 def uses_positions(encoding: Encoding, device: torch.device) -> bool:
     """Whether a blank is told positions; one that may also ignore them is tried at two positions on a small input."""
-    if encoding.blanks & POSITIONAL or not encoding.blanks & MAY_USE_POSITIONS:
-        return bool(encoding.blanks & POSITIONAL)
+    blanks = [BLANKS[name] for name in encoding.blanks]
+    if any(blank.takes_any("pos", "d", "d_TS", "i") for blank in blanks):
+        return True
+    if not any(blank.takes_any("x") for blank in blanks):
+        return False
     given = BlankInputs.of(encoding.shape)
     x, q, index = given.x_BTW.to(device), given.q_BHTD.to(device), torch.arange(given.tokens, device=device)
-    features = encoding.features(x) if "features" in encoding.blanks else None
+    features = encoding.features(x)
     here, there = (
         attend(ENGINES["reference"], encoding, q, q, q, Positions(pos=pos, step=None), features)
         for pos in (index, 2 * index)

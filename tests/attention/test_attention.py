@@ -14,12 +14,11 @@ from torch import Tensor
 from toys import COMPOSITES, ENDS, HEAD_WIDTH, HEADS, NARROW, TOYS, WIDTH, draw, make, perturbed, shape, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose, engines_for
-from poscli.attention.call import operands
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
 from poscli.equation.composed import Composed
 from poscli.equation.operands import Operands, Positions, snapped
-from poscli.equation.reference import scores
+from poscli.equation.reference import operands, scores
 from poscli.verify.noise import tolerances
 
 SPECS = [*names(), *COMPOSITES, *TOYS]
@@ -57,7 +56,7 @@ def run(
     (batch, queries, keys), sizes = case
     encoding, inputs, x_BSW = given(encoding, case[0], dtype, off)
     learned = inputs | {f"encoding.{name}": p for name, p in encoding.named_parameters()}
-    features = encoding.features(x_BSW) if "features" in encoding.blanks else None
+    features = encoding.features(x_BSW)
     at = encoding.locate(keys, torch.device("cpu"))
     out = attend(engine, encoding, *(x.requires_grad_() for x in inputs.values()), at, features, sizes)
     assert out.dtype == dtype
@@ -156,7 +155,7 @@ def test_tiles_equal_the_reference(spec: str, case: Case) -> None:
 def output(engine: Engine, encoding: Encoding, case: Case, dtype: torch.dtype, off: int | None = None) -> Tensor:
     """Attention output on random input, in float64; `off` as in `run`."""
     encoding, inputs, x_BSW = given(encoding, case[0], dtype, off)
-    features = encoding.features(x_BSW) if "features" in encoding.blanks else None
+    features = encoding.features(x_BSW)
     at = encoding.locate(case[0][2], torch.device("cpu"))
     out = attend(engine, encoding, *inputs.values(), at, features, case[1])
     assert out.dtype == dtype
@@ -184,7 +183,7 @@ def test_the_reference_is_the_equation(spec: str, queries: int) -> None:
     encoding, keys = make(spec, dtype=torch.float64), 11
     q, k, v = (draw(2, HEADS, t, HEAD_WIDTH, seed=n, dtype=torch.float64) for n, t in enumerate((queries, keys, keys)))
     x_BSW = draw(2, keys, WIDTH, seed=3, dtype=torch.float64)
-    features = encoding.features(x_BSW) if "features" in encoding.blanks else None
+    features = encoding.features(x_BSW)
     positions = encoding.locate(keys, torch.device("cpu"))
     found = attend(ENGINES["reference"], encoding, q, k, v, positions, features)
     expected = by_hand(encoding, q, k, v, positions, features)

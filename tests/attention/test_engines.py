@@ -9,11 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toys import ENDS, EVERYWHERE, LENGTH, NARROW, TOYS, WIDTH, draw, make, shape, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose
-from poscli.attention.biases import BIASES
-from poscli.attention.call import operands
+from poscli.attention.biases import biases
 from poscli.attention.place import SINKS_REFUSED
 from poscli.encodings import Encoding, names
-from poscli.equation import TIERS, Positions, Unsupported
+from poscli.equation import Positions, Unsupported
+from poscli.equation.reference import operands
 from poscli.specs import build, parse
 from poscli.system.errors import UsageError
 
@@ -21,7 +21,7 @@ from poscli.system.errors import UsageError
 def test_the_fastest_possible_engine_is_chosen() -> None:
     for name in names():
         encoding = make(name)
-        rows = encoding.blanks & {*TIERS["row"]}
+        rows = encoding.filled("row")
         choice = choose(encoding)
         first = choose(make("none")).name  # "sdpa" where there is no C++ compiler
         assert first in ("native", "sdpa")
@@ -121,7 +121,7 @@ def largest(engine: Engine, encoding: Encoding, tokens: int, sizes: BlockSizes) 
     q, k, v = (draw(1, 1, tokens, 8, seed=n) for n in range(3))
     x = draw(1, tokens, 8, seed=3)
     with torch.no_grad(), Largest() as watch:  # inference mode would hide the parts of composite operators
-        features = encoding.features(x) if "features" in encoding.blanks else None
+        features = encoding.features(x)
         positions = encoding.locate(tokens, torch.device("cpu"))
         assert attend(engine, encoding, q, k, v, positions, features, sizes).isfinite().all()
     return watch.numbers
@@ -133,8 +133,8 @@ def test_no_engine_makes_a_matrix_of_all_pairs(spec: str) -> None:
     at = shape(8192 if ENDS & set(spec.split("+")) else 512, heads=1, width=8)
     encoding = make(spec, at)
     engine = choose(encoding).engine
-    per_pair = encoding.blanks & {*TIERS["row"], *TIERS["relative"], *TIERS["pair"]}
-    per_pair |= {"temperature"} & encoding.blanks if encoding.blanks & BIASES else set()
+    per_pair = {blank for tier in ("row", "relative", "pair") for blank in encoding.filled(tier)}
+    per_pair |= {"temperature"} & encoding.blanks if biases(encoding) else set()
     per_pair |= {"sinks"} & encoding.blanks  # the visible distances differ from query to query
     uneven = "distance_bias" in encoding.blanks and encoding.locate(9, torch.device("cpu")).step is None
     tokens, entries = (4096, 2**20) if per_pair or uneven else (8192, 2**20)

@@ -18,11 +18,10 @@ from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, pert
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines_for
 from poscli.attention.arriving import ArrivingKeys
-from poscli.attention.call import operands
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
 from poscli.equation.grids import columns_of
-from poscli.equation.reference import scores, tempered, weights
+from poscli.equation.reference import operands, scores, tempered, weights
 from poscli.model.cache import Cache
 from poscli.model.transformer import Model
 from poscli.verify.noise import FLOAT32
@@ -119,7 +118,7 @@ def attention(
     engine: Engine, encoding: Encoding, inputs: dict[str, Tensor], queries: int, sizes: BlockSizes = SIZES["whole"]
 ) -> Tensor:
     """Attention output of the last queries."""
-    features = encoding.features(inputs["x"]) if "features" in encoding.blanks else None
+    features = encoding.features(inputs["x"])
     at = encoding.locate(TOKENS, torch.device("cpu"))
     return attend(engine, encoding, inputs["q"][:, :, -queries:], inputs["k"], inputs["v"], at, features, sizes)
 
@@ -166,7 +165,7 @@ def limits(encoding: Encoding, exact: dict[str, Tensor], moved: list[dict[str, T
 def largest_scores(encoding: Encoding) -> Tensor:
     """The largest numbers of each text `[B]` that an engine adds up to scores and that may cancel there."""
     given, at = unlike(torch.float32), encoding.locate(TOKENS, torch.device("cpu"))
-    features = encoding.features(given["x"]) if "features" in encoding.blanks else None
+    features = encoding.features(given["x"])
     x = operands(encoding, given["q"], given["k"], given["v"], at, features)
     largest = (tempered(x, x.q_BHTD) @ x.k_BHSD.mT * encoding.scale).abs().amax((1, 2, 3))
     if "potential" in encoding.blanks:
@@ -236,7 +235,7 @@ def test_keys_that_arrive_in_parts_give_the_same_output(case: Case) -> None:
     if not any(engine.in_parts for engine in engines_for(case.encoding, Place(gradient=False))):
         pytest.skip("no engine gives results for some of the keys")
     inputs, at = unlike(torch.float32), case.encoding.locate(TOKENS, torch.device("cpu"))
-    features = case.encoding.features(inputs["x"]) if "features" in case.encoding.blanks else None
+    features = case.encoding.features(inputs["x"])
     queries = min(case.queries, TOKENS - 32)
     ends = [0, 5, 30, TOKENS - queries, TOKENS]
     for cut, sizes in SIZES.items():

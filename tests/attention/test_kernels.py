@@ -120,7 +120,7 @@ class TestFlex:
     def test_flex_equals_the_reference(self, spec: str, queries: int) -> None:
         encoding = make(spec, shape(37, heads=2, width=32))
         q, k, v = (draw(2, 2, t, 16, seed=n) for n, t in enumerate((queries, 37, 37)))
-        features = encoding.features(draw(2, 37, 32, seed=3)) if "features" in encoding.blanks else None
+        features = encoding.features(draw(2, 37, 32, seed=3))
         positions = encoding.locate(37, torch.device("cpu"))
         expected, found = (attend(e, encoding, q, k, v, positions, features) for e in (ENGINES["reference"], FLEX))
         # Errors of a few units of float32 in scores of the order of 10 change the weights by as much.
@@ -286,7 +286,7 @@ class TestEngine:
     def test_one_token_at_a_time(self, spec: str) -> None:
         encoding = make(spec, shape(37, heads=2, width=32))
         q, k, v = (draw(2, 2, t, 16, seed=n) for n, t in enumerate((1, 37, 37)))
-        features = encoding.features(draw(2, 37, 32, seed=3)) if "features" in encoding.blanks else None
+        features = encoding.features(draw(2, 37, 32, seed=3))
         positions = encoding.locate(37, torch.device("cpu"))
         expected, found = (attend(e, encoding, q, k, v, positions, features) for e in (ENGINES["reference"], TRITON))
         torch.testing.assert_close(found, expected, rtol=0, atol=64 * 2**-23 * float(v.abs().max()))

@@ -110,7 +110,7 @@ def computed(engine: Engine, call: Call, dtype: torch.dtype, off: int = 0) -> di
     encoding = encoding.to(dtype)
     given = {name: x.to(dtype).requires_grad_(call.gradient) for name, x in inputs.items()}
     with torch.set_grad_enabled(call.gradient):
-        features = encoding.features(given["x"]) if "features" in encoding.blanks else None
+        features = encoding.features(given["x"])
         positions = encoding.locate(call.keys, torch.device("cpu"))
         out = attend(engine, encoding, given["q"][:, :, -call.queries :], given["k"], given["v"], positions, features)
     found = {"output": out.detach()}
@@ -166,7 +166,7 @@ def error_in_bfloat16(spec: str) -> float:
         q, k, v = (rounded[name].double() if exact else rounded[name] for name in "qkv")
         wide = rounded["x"].double() if exact else rounded["x"].float()
         with torch.no_grad():
-            features = encoding.features(wide) if "features" in encoding.blanks else None
+            features = encoding.features(wide)
             positions = encoding.locate(600, torch.device("cpu"))
             outputs.append(attend(ENGINES["reference"], encoding, q, k, v, positions, features).double())
     return float((outputs[0] - outputs[1]).square().mean().sqrt())

@@ -38,13 +38,13 @@ from poscli.attention import (
     tuning,
 )
 from poscli.attention.arriving import ArrivingKeys
-from poscli.attention.call import operands
 from poscli.attention.rounding import difference, moved
 from poscli.attention.rounding import draw as drawn
 from poscli.attention.sizes import DEFAULT_SIZES
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs, hidden_bias
 from poscli.attention.trials import Variant, examples, variants
 from poscli.encodings import Encoding, names
+from poscli.equation.reference import operands
 from poscli.model.cache import LayerCache
 from poscli.native import (
     QUERIES,
@@ -278,7 +278,7 @@ def test_what_is_computed_at_once(gradient: bool, snapshot: Snapshot, calls: lis
             encoding = make(spec)
             q, k, v = (draw(batch, HEADS, n, 8, seed=n) for n in (queries, keys, keys))
             x = draw(batch, keys, WIDTH, seed=3)
-            features = encoding.features(x) if "features" in encoding.blanks else None
+            features = encoding.features(x)
             at = encoding.locate(keys, CPU)
             for engine in engines_for(encoding, Place(gradient=gradient)):
                 if engine.name in ("reference", "blocks"):
@@ -302,7 +302,7 @@ def test_sizes_and_the_first_keys_that_are_visited(snapshot: Snapshot) -> None:
     ):
         encoding = make(spec)
         q, k = draw(2, HEADS, 90, 8, seed=1), draw(2, HEADS, 120, 8, seed=2)
-        features = 4 * encoding.features(draw(2, 120, WIDTH, seed=3)) if "features" in encoding.blanks else None
+        features = 4 * encoding.features(draw(2, 120, WIDTH, seed=3))
         x = operands(encoding, q, k, k, encoding.locate(120, CPU), features)
         bounds = ScoreBounds.of(TileInputs.of(encoding, x))
         cut = [(slice(0, 9), 1), (slice(60, 70), 1), (slice(60, 70), 8), (slice(60, 70), 11), (slice(80, 90), 1)]
@@ -917,7 +917,7 @@ class Layer:
     def attended(self, engine: Engine, dtype: torch.dtype = torch.float32) -> Tensor:
         """The output, without a gradient."""
         encoding, x = self.given(dtype)
-        features = encoding.features(x["x"]) if "features" in encoding.blanks else None
+        features = encoding.features(x["x"])
         at = encoding.locate(self.keys, CPU, self.columns)
         return attend(engine, encoding, x["q"], x["k"], x["v"], at, features, self.sizes)
 
@@ -925,7 +925,7 @@ class Layer:
         """The output, and the gradients of all that is learned or given."""
         encoding, x = self.given(dtype)
         leaves = {name: y.requires_grad_() for name, y in x.items()} | dict(encoding.named_parameters())
-        features = encoding.features(x["x"]) if "features" in encoding.blanks else None
+        features = encoding.features(x["x"])
         at = encoding.locate(self.keys, CPU, self.columns)
         out = attend(engine, encoding, x["q"], x["k"], x["v"], at, features, self.sizes)
         upstream = draw(*out.shape, seed=4).to(dtype)
@@ -936,7 +936,7 @@ class Layer:
     def arriving(self) -> Tensor:
         """The output where keys arrive in parts, the queries' own first."""
         x = self.x
-        features = self.encoding.features(x["x"]) if "features" in self.encoding.blanks else None
+        features = self.encoding.features(x["x"])
         at = self.encoding.locate(self.keys, CPU, self.columns)
         keys = ArrivingKeys(self.encoding, x["q"], at, features, self.sizes)
         ends = sorted({0, self.keys - self.queries, *self.random.choices(range(self.keys - self.queries + 1), k=3)})

@@ -6,11 +6,11 @@ import torch
 from toys import HEAD_WIDTH, HEADS, WIDTH, draw, make
 
 from poscli.attention import ENGINES
-from poscli.attention.call import operands
 from poscli.attention.fused import biased_attention
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.tile_inputs import TileInputs
 from poscli.equation.operands import Operands
+from poscli.equation.reference import operands
 from poscli.verify.subject import Subject
 
 

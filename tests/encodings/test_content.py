@@ -33,7 +33,7 @@ def double(spec: str) -> Encoding:
 
 
 def out(encoding: Encoding, c: Content, engine: str = "reference", sizes: BlockSizes | None = None) -> Tensor:
-    features = encoding.features(c.x) if "features" in encoding.blanks else None
+    features = encoding.features(c.x)
     at = Positions(pos=c.pos.long())
     return attend(ENGINES[engine], encoding, c.q, c.k, c.v, at, features, sizes or BlockSizes())
 

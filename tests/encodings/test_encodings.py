@@ -68,7 +68,7 @@ def test_an_option_may_leave_a_blank_empty() -> None:
 @pytest.mark.parametrize("spec", EVERYWHERE)
 def test_the_tier_is_the_highest_of_the_blanks(spec: str) -> None:
     encoding = make(spec)
-    touched = [tier for tier in TIERS if encoding.blanks & set(TIERS[tier])]
+    touched = [tier for tier in TIERS if encoding.filled(tier)]
     assert encoding.tier == (touched or ["token"])[-1]
 
 

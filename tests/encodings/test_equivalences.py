@@ -25,7 +25,7 @@ def attention(encoding: Encoding, stride: int = 1) -> Tensor:
     q, k, v = (draw(2, HEADS, LENGTH, HEAD_WIDTH, seed=n, dtype=torch.float64) for n in range(3))
     x_BTW = draw(2, LENGTH, WIDTH, seed=3, dtype=torch.float64)
     with torch.no_grad():
-        features = encoding.features(x_BTW) if "features" in encoding.blanks else None
+        features = encoding.features(x_BTW)
         at = Positions(pos=encoding.positions(stride * torch.arange(LENGTH)), step=None)
         return attend(ENGINES["reference"], encoding, q, k, v, at, features)
 

@@ -20,7 +20,7 @@ from toys import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, model, per
 from poscli.attention import BlockSizes, Place, attend, engines_for
 from poscli.config.run import ModelConfig
 from poscli.encodings import Encoding, names
-from poscli.equation.compatibility import scale_of
+from poscli.equation.composed import scale_of
 from poscli.evaluation.posthoc import joined
 from poscli.model.cache import Cache, Memory
 from poscli.model.initialise import build_model
@@ -129,11 +129,11 @@ def test_every_engine_equals_the_oracle_of_a_join(spec: str) -> None:
         own, c = copy.deepcopy(encoding).requires_grad_(), drawn()
         own.zero_grad()
         if engine.gradient:
-            features = own.features(c.x) if "features" in own.blanks else None
+            features = own.features(c.x)
             out = attend(engine, own, c.q, c.k, c.v, at, features, SMALL)
             assert_equal(with_gradients(out, own, c), expected, engine.name)
         with torch.no_grad():
-            features = own.features(c.x) if "features" in own.blanks else None
+            features = own.features(c.x)
             for queries in (TOKENS, 6, 1):
                 out = attend(engine, own, c.q[:, :, -queries:], c.k, c.v, at, features, SMALL)
                 last = {"output": expected["output"][:, :, -queries:]}

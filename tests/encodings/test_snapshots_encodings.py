@@ -16,12 +16,11 @@ from measured import digest, in_line, number, numbers, wave
 from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, perturbed, shape
 
-from poscli.attention.call import operands
 from poscli.encodings import Encoding, Shape, Unsupported, get, missing, names
 from poscli.encodings.longrope import LongRoPE
 from poscli.equation.blanks import BLANKS
 from poscli.equation.grids import raster
-from poscli.equation.reference import reference, scores, weights
+from poscli.equation.reference import operands, reference, scores, weights
 from poscli.specs import build, check, parse
 from poscli.specs.size import encoding_parameters
 from poscli.system.errors import UsageError
@@ -268,7 +267,7 @@ def attended(encoding: Encoding) -> Iterator[str]:
     """Of attention at the training length, beyond it and in decoding: the weights of a query, and its output."""
     for queries, keys in ((LENGTH, LENGTH), (20, 20), (2, 40)):
         q, k, v = (wave(2, HEADS, t, HEAD_WIDTH, start=n) for n, t in enumerate((queries, keys, keys)))
-        f = encoding.features(wave(2, keys, WIDTH, start=3)) if "features" in encoding.blanks else None
+        f = encoding.features(wave(2, keys, WIDTH, start=3))
         x = operands(encoding, q, k, v, encoding.locate(keys, CPU), f)
         p = weights(encoding, x, scores(encoding, x))[1, -1, -1]
         yield f"{queries} of {keys} {numbers(p[[0, keys // 2, -1]])} {digest(reference(encoding, x))}"
@@ -378,7 +377,7 @@ def attention(encoding: Encoding, queries: int, keys: int) -> Tensor:
         ids = torch.arange(keys)[None] % encoding.shape.vocab
         x = encoding.embed(wave(1, keys, heads * width), at.pos, ids).unflatten(2, (heads, width)).transpose(1, 2)
         return reference(encoding, operands(encoding, x, x, x, at))
-    f = encoding.features(wave(1, keys, heads * width, start=3)) if "features" in encoding.blanks else None
+    f = encoding.features(wave(1, keys, heads * width, start=3))
     q, k, v = (wave(1, heads, t, width, start=n) for n, t in enumerate((queries, keys, keys)))
     x = operands(encoding, q, k, v, at, f)
     return encoding.output(reference(encoding, x), x.pos_T)

@@ -14,7 +14,7 @@ from toys import make, model, perturbed
 
 from poscli.bench.synthetic import synthetic_task
 from poscli.config.run import RunConfig
-from poscli.equation.compatibility import entangled
+from poscli.equation.composed import entangled
 from poscli.equation.operands import even_step
 from poscli.evaluation import measure
 from poscli.evaluation.baseline import BASELINES

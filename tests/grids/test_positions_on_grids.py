@@ -9,12 +9,12 @@ from toys import HEAD_WIDTH, HEADS, draw, make, perturbed, rounding, shape, toke
 from toys import model as initial
 
 from poscli.attention import ENGINES, BlockSizes, Place, attend, choose
-from poscli.attention.call import operands
 from poscli.attention.place import ON_GRID_REFUSED
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.equation import Encoding, Positions
 from poscli.equation.grids import grid_shape, raster
+from poscli.equation.reference import operands
 from poscli.model.cache import Cache
 from poscli.model.transformer import Model
 from poscli.specs import check

@@ -200,7 +200,7 @@ def encoded(
             for m, parameter in enumerate(encoding.parameters()):
                 parameter.copy_(moved(parameter, 2**-23, seed=100 * seed + 50 + m))
     inputs = {name: x.to(device).requires_grad_() for name, x in inputs.items()}
-    features = encoding.features(x_BSW) if "features" in encoding.blanks else None
+    features = encoding.features(x_BSW)
     out = attend(engine, encoding, *inputs.values(), encoding.locate(keys, torch.device(device)), features)
     assert out.shape == (batch, at.heads, queries, at.head_width)
     g = draw(*out.shape, seed=20).to(dtype).to(device).to(out.dtype)

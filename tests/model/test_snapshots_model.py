@@ -14,7 +14,7 @@ from toys import COMPOSITES, HEADS, TOYS, draw, make, model, perturbed, shape, t
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
 from poscli.encodings import Encoding, names
 from poscli.equation import BLANKS, Operands, Positions, Shape
-from poscli.equation.compatibility import axes_of, entangled, scale_of
+from poscli.equation.composed import axes_of, entangled, scale_of
 from poscli.equation.grids import columns_of, grid_shape, raster
 from poscli.equation.operands import even_step, snapped
 from poscli.equation.shapes import BlankInputs, wrong_shapes

@@ -88,7 +88,7 @@ def operands(part: Encoding, case: Case, given: dict[str, Tensor]) -> Operands:
     return Operands(
         q_BHTD=given["q"], k_BHSD=given["k"], v_BHSE=given["k"], raw_q_BHTD=given["q"], raw_k_BHSD=given["k"],
         pos_S=pos, step=even_step(pos), reach=case.window,
-        features_BHSF=part.features(given["x"]) if "features" in part.blanks else None,
+        features_BHSF=part.features(given["x"]),
     )  # fmt: skip
 
 

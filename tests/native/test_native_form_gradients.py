@@ -132,7 +132,7 @@ def test_a_nan_is_not_lost(spec: str) -> None:
     encoding = learned(make(spec))
     k.data[:, :, 20, 0] = torch.nan
     x = draw(1, 40, WIDTH, seed=5, dtype=torch.float32)
-    features = encoding.features(x) if "features" in encoding.blanks else None
+    features = encoding.features(x)
     out = attend(ENGINES["native"], encoding, q, k, v, encoding.locate(40, torch.device("cpu")), features)
     (grad,) = torch.autograd.grad(out.square().sum(), q)
     assert grad[:, :, 20:].isnan().any(-1).all()

@@ -42,7 +42,7 @@ def output(engine: str, encoding: Encoding, case: tuple[int, int, int], dtype: t
 
     q, k, v = (drawn(texts, HEADS, n, HEAD_WIDTH, seed=n) for n in (queries, keys + 1, keys + 2))
     encoding = encoding.to(dtype)
-    features = encoding.features(drawn(texts, keys, WIDTH, seed=5)) if "features" in encoding.blanks else None
+    features = encoding.features(drawn(texts, keys, WIDTH, seed=5))
     k, v = k[:, :, :keys], v[:, :, :keys]  # numbers unlike those of the queries
     return attend(ENGINES[engine], encoding, q, k, v, encoding.locate(keys, torch.device("cpu")), features).double()
 

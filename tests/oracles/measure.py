@@ -56,7 +56,7 @@ def found(oracle: Oracle, stride: int, engine: str, dtype: torch.dtype) -> dict[
     pos = encoding.positions(index)
     if oracle.gives == "embedding":
         return with_gradients(encoding.embed(c.x, pos, c.ids), encoding, c)
-    features = encoding.features(c.x) if "features" in encoding.blanks else None
+    features = encoding.features(c.x)
     even = torch.equal(pos, index)
     at = Positions(pos=pos, step=float(stride) if even else None)
     if encoding.axes == 2:

@@ -49,7 +49,7 @@ def given(count: int = KEYS) -> dict[str, Tensor]:
 
 
 def attended(encoding: Encoding, at: dict[str, Tensor], engine: Engine | str) -> Tensor:
-    features = encoding.features(at["x"]) if "features" in encoding.blanks else None
+    features = encoding.features(at["x"])
     positions = encoding.locate(at["q"].shape[2], torch.device("cpu"))
     return attend(
         named(engine) if isinstance(engine, str) else engine, encoding, at["q"], at["k"], at["v"], positions, features

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.attention.call import operands
 from poscli.equation import Encoding, Positions, Unsupported
-from poscli.equation.reference import reference
+from poscli.equation.reference import operands, reference
 from poscli.inspect.properties.row import Property, in_training_lengths, percent, relative_change
 from poscli.inspect.properties.tested_model import TestedModel
 from poscli.verify.noise import draw_inputs, draw_tokens
@@ -58,7 +57,7 @@ class Sample:
         if self.embedded:
             x_BSW = F.rms_norm(encoding.embed(x_BSW, pos, self.ids_BS), x_BSW.shape[-1:])
             q = k = v = x_BSW.unflatten(2, (encoding.shape.heads, -1)).transpose(1, 2).to(dtype)
-        features = encoding.features(x_BSW) if "features" in encoding.blanks else None
+        features = encoding.features(x_BSW)
         x = operands(encoding, q[:, :, -1:], k, v, Positions(pos=pos, step=None), features)
         if x.temperature_HT is not None:  # the sample has few tokens, and the text has more
             seen = self.tokens if x.reach is None else min(self.tokens, x.reach + x.sinks)

@@ -116,7 +116,7 @@ def _layer(tested: TestedModel, number: int, encoding: Encoding, ids_BT: Tensor)
         (x_BTW @ projection.weight.double().T).unflatten(2, (attention.heads, -1)).transpose(1, 2)
         for projection in (attention.q, attention.k, attention.v)
     )
-    features = encoding.features(x_BTW) if "features" in encoding.blanks else None
+    features = encoding.features(x_BTW)
     return attend(REFERENCE, encoding, q[:, :, -1:], k, v, positions, features)
 
 
