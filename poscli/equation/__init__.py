@@ -2,7 +2,7 @@
 
 Read in this order: blanks.py (the equation and every blank), encoding.py (the base class of all encodings),
 operands.py (the inputs of one attention call), reference.py (the specification that every engine is measured against),
-composed.py (several encodings on one layer) and compatibility.py (which encodings may act together).
+composed.py (several encodings on one layer) and shapes.py (whether a filled blank returns what it declares).
 """
 
 from poscli.equation.blanks import BLANKS, TIERS

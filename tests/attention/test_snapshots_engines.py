@@ -302,7 +302,7 @@ def test_sizes_and_the_first_keys_that_are_visited(snapshot: Snapshot) -> None:
     ):
         encoding = make(spec)
         q, k = draw(2, HEADS, 90, 8, seed=1), draw(2, HEADS, 120, 8, seed=2)
-        features = 4 * encoding.features(draw(2, 120, WIDTH, seed=3))
+        features = 4 * encoding.features(draw(2, 120, WIDTH, seed=3)) if "features" in encoding.blanks else None
         x = operands(encoding, q, k, k, encoding.locate(120, CPU), features)
         bounds = ScoreBounds.of(TileInputs.of(encoding, x))
         cut = [(slice(0, 9), 1), (slice(60, 70), 1), (slice(60, 70), 8), (slice(60, 70), 11), (slice(80, 90), 1)]
