@@ -153,7 +153,8 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
         term = _term(encoding, blank, x).flip(-2)
         term = term if term.ndim == 4 else term[None]
         # Adding to the dense term keeps it contiguous; a sum that begins with the view would inherit its strides.
-        bias = term.add_(bias) if len(term) >= len(bias) else term + bias
+        whole = term.shape == torch.broadcast_shapes(term.shape, bias.shape)
+        bias = term.add_(bias) if whole else term + bias
     return bias
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from poscli.equation import Unsupported
+from poscli.equation.reference import TERMS
 from poscli.inspect import absolute, biases, figures, order, probe, rotary, shift, terms
 from poscli.inspect.numbers import Missing, Record
 from poscli.inspect.properties import Properties
@@ -22,7 +23,7 @@ from poscli.inspect.subject import Subject
 from poscli.system.plugin_sources import blamed
 from poscli.system.satellites import plugged_in
 
-SCORED = ("relative_keys", "relative_queries", "potential", "bias", "similarity", "scores")
+SCORED = (*(blank for blank in TERMS if blank != "distance_bias"), "similarity", "scores")
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,9 @@ def results(home) -> list[Any]:
         ("train", "--enc", "root", *NANO, "--task", "reverse", *task),
         ("extrapolate", *SHORT, *task),
         ("train", "--enc", "root", *NANO, "--corpus", "bayes:coin(heads=0.9)", "--out", "coin"),
+        ("verify", "salient", "root+salient"),
+        ("train", "--enc", "root+salient", *NANO, "--out", "blank"),
+        ("extrapolate", *SHORT, "--out", "blank"),
     ]  # fmt: skip
     plain = json.dumps([[*map(str, command), "--json"] for command in commands])
     found = [json.loads(line) for line in python(home, "-c", COMMANDS, plain).splitlines()]
@@ -165,6 +168,16 @@ def test_a_text_of_known_limit_from_outside_is_trained_on(results) -> None:
     best = -0.9 * math.log2(0.9) - 0.1 * math.log2(0.1)
     assert trained["status"] == "complete"
     assert best - 0.05 < trained["bpb"] < best + 0.5
+
+
+def test_an_encoding_with_a_blank_of_its_own_is_verified_composed_trained_and_evaluated(results) -> None:
+    row = next(row for row in results[0] if row["name"] == "salient")
+    assert (row["tier"], row["acts_on"], row["engine"]) == ("pair", ["salience"], "blocks")
+    verified, (trained,), rows = results[12:]
+    assert [verdict["status"] for verdict in verified] == ["passed", "passed"], verified
+    assert trained["status"] == "complete"
+    assert rows
+    assert all(row["status"] == "ok" and "blocks" in row["engine"] for row in rows)
 
 
 @pytest.mark.wide
