@@ -80,7 +80,7 @@ def _refuse_without_source(config: RunConfig) -> None:
             )
 
 
-def train(setup: TrainingSetup, runs: Path, *, force: bool = False, sharded: bool = False) -> list[Run]:
+def train(setup: TrainingSetup, runs: Path, *, force: bool = False) -> list[Run]:
     """Train every run of a setup in the folder `runs`, going on where an earlier call stopped.
 
     `force` first deletes what the runs have so far. A run that diverges or does not fit the memory is returned with
@@ -89,7 +89,7 @@ def train(setup: TrainingSetup, runs: Path, *, force: bool = False, sharded: boo
     if force:
         with together():
             delete(setup.ids if ranks().first else [], runs)
-    return [train_run(config, setup.task, runs, setup.device, sharded=sharded) for config in setup.configs]
+    return [train_run(config, setup.task, runs, setup.device) for config in setup.configs]
 
 
 def delete(ids: Iterable[str], runs: Path) -> None:

@@ -47,7 +47,7 @@ class TrainingStep(Trainer):
         super().__init__(Run(Path("unsaved"), config, {}), model, synthetic_task(config.length))
 
     def __call__(self) -> None:
-        if not self._step():
+        if not self.take_step():
             raise PoscliError(f"the loss of {self.config.encoding} was not finite at step {self.step}")
 
 

@@ -13,7 +13,7 @@ from poscli.cli.options import MOST, Device, Json, Out, carried
 from poscli.config.request import TrainRequest
 from poscli.config.run import ModelConfig
 from poscli.system.console import emit, note, out
-from poscli.system.errors import PARTIAL, UsageError
+from poscli.system.errors import PARTIAL
 
 if TYPE_CHECKING:
     import torch
@@ -37,9 +37,6 @@ def train(
     dry_run: plan.DryRun = False,
     force: plan.Force = False,
     yes: plan.Yes = False,
-    fsdp: Annotated[
-        bool, typer.Option("--fsdp", help="Under torchrun, divide the weights among the ranks (FSDP2).")
-    ] = False,
     device: Device = "auto",
     out_: Out = Path("results"),
     json_: Json = False,
@@ -51,19 +48,14 @@ def train(
     from poscli.workflows import WITHOUT_MODEL
     from poscli.workflows import train as train_runs
 
-    if fsdp and ranks().count == 1:
-        raise UsageError(
-            "--fsdp divides the weights among several ranks, and this is one process; leave it out, or start the "
-            "command with torchrun --nproc-per-node N -m poscli train ... (docs/PARALLEL.md)"
-        )
     with joined(device_of(device)) as own_device:
-        setup = _agreed(enc, seed, request, own_device, sharded=fsdp)
+        setup = _agreed(enc, seed, request, own_device)
         with together():
             if ranks().first:
                 _announce(setup, out_ / "runs", dry_run=dry_run, force=force, yes=yes, json_=json_)
         if dry_run:
             return
-        trained = train_runs(setup, out_ / "runs", force=force, sharded=fsdp)
+        trained = train_runs(setup, out_ / "runs", force=force)
         results = [training_summary(run) for run in trained if ranks().first]
         emit(json_, results, lambda: _show(results))
         note(f"next: poscli extrapolate --max-len {16 * setup.configs[0].length}{carried(out_)}")
@@ -72,13 +64,8 @@ def train(
         raise typer.Exit(PARTIAL)
 
 
-def _agreed(
-    encodings: list[str], seed: int, request: TrainRequest, device: torch.device, *, sharded: bool
-) -> TrainingSetup:
-    """What all ranks will train; UsageError if they disagree. One rank per machine reads the corpus before the others.
-
-    With `sharded`, the ranks divide the weights among them.
-    """
+def _agreed(encodings: list[str], seed: int, request: TrainRequest, device: torch.device) -> TrainingSetup:
+    """What all ranks will train; UsageError if they disagree. One rank per machine reads the corpus before the others."""
     import torch
 
     from poscli import __version__
@@ -94,7 +81,7 @@ def _agreed(
         f"{name} of {config.encoding}": value for config in setup.configs for name, value in config.model_dump().items()
     }
     versions = {"poscli": f"{__version__} {commit()}".rstrip(), "torch": torch.__version__}
-    options = {"--fsdp": sharded, "device": device.type}
+    options = {"device": device.type}
     text = {"the contents of the corpus": setup.task.fingerprint}
     agree(versions | options | {"--enc": [config.encoding for config in setup.configs]} | configurations | text)
     return setup

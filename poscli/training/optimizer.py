@@ -1,14 +1,23 @@
-"""The optimizer: Muon for the matrices of the layers, AdamW for the rest, one schedule for both."""
+"""The optimizer: Muon for the matrices of the layers, AdamW for the rest, one schedule for both.
+
+Muon (Jordan et al., 2024) is torch's update rule and state, with all matrices of one shape orthogonalised in one batch.
+torch.optim.Muon takes one matrix at a time: for the preset `tiny` that is 27 ms of a step of 100 ms on two cores, and
+11 ms in batches. Unlike torch's, the products are in float32 on CPUs that have no instructions for bfloat16.
+"""
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 import torch
 from torch import Tensor, nn
 
 from poscli.config.run import Recipe
 from poscli.model.transformer import Model
-from poscli.training.muon import Muon
-from poscli.training.sharding import is_sharded, sharded_like, whole
+from poscli.system.device import cpu_has_bfloat16
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic Newton-Schulz iteration
+STEPS = 5
 
 
 class Optimizer:
@@ -31,16 +40,7 @@ class Optimizer:
 
     def clip(self) -> Tensor:
         """Scale the gradients down to the largest norm allowed; returns their norm before that."""
-        sharded = [p for p in self.parameters if is_sharded(p)]
-        if not sharded:
-            return nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
-        # The norm of whole gradients, one at a time: the norms of their shards, added up, differ from it by so much
-        # (4e-6 of it) that the losses of a run would part from those of one process.
-        grads = (p.grad for p in self.parameters if p.grad is not None)
-        norm = torch.stack([torch.linalg.vector_norm(whole(grad)) for grad in grads]).norm()
-        for kind in sharded, [p for p in self.parameters if not is_sharded(p)]:  # torch does not take both at once
-            nn.utils.clip_grads_with_norm_(kind, self.recipe.clip, norm)
-        return norm
+        return nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
 
     def step(self, step: int) -> None:
         """Apply the gradients of a step, counted from 0."""
@@ -55,9 +55,9 @@ class Optimizer:
             parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state as whole tensors named `optimizer/parameter/name`, for a checkpoint."""
+        """The state as tensors named `optimizer/parameter/name`, for a checkpoint."""
         return {
-            f"{name}/{index}/{key}": whole(value)
+            f"{name}/{index}/{key}": value
             for name, optimizer in self.optimizers.items()
             for index, state in optimizer.state_dict()["state"].items()
             for key, value in state.items()
@@ -66,13 +66,12 @@ class Optimizer:
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Restore the state that `tensors` returned; tensors of other names are ignored."""
         for name, optimizer in self.optimizers.items():
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
             state: dict[int, dict[str, Tensor]] = {}
             for path, value in tensors.items():
                 owner, _, rest = path.partition("/")
                 if owner == name:
                     index, key = rest.split("/")
-                    state.setdefault(int(index), {})[key] = sharded_like(value, parameters[int(index)])
+                    state.setdefault(int(index), {})[key] = value
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
@@ -88,3 +87,51 @@ def _groups(model: Model, recipe: Recipe) -> tuple[list[nn.Parameter], list[dict
         {"params": encoding, "lr": recipe.encoding_lr},
     ]
     return matrices, [group for group in adamw if group["params"]]
+
+
+class Muon(torch.optim.Muon):
+    """torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"` and Nesterov momentum, faster for many small matrices."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Apply the gradients. Every parameter must have one."""
+        for group in self.param_groups:
+            batches: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            for parameter in group["params"]:
+                wide = parameter.shape[0] <= parameter.shape[1]
+                batches[parameter.shape if wide else parameter.shape[::-1]].append(parameter)
+            for batch in batches.values():
+                averaged = [self._momentum(p, group["momentum"]) for p in batch]
+                updates = torch.stack([x if x.shape[0] <= x.shape[1] else x.mT for x in averaged])
+                for parameter, update in zip(batch, orthogonal(updates), strict=True):
+                    rows, columns = parameter.shape
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    size = 0.2 * max(rows, columns) ** 0.5  # the root mean square of an AdamW update
+                    parameter.add_(update if rows <= columns else update.mT, alpha=-group["lr"] * size)
+
+    def _momentum(self, parameter: Tensor, momentum: float) -> Tensor:
+        """The gradient with Nesterov momentum: interpolated towards its running mean, which is updated first."""
+        assert parameter.grad is not None
+        state = self.state[parameter]
+        buffer = state.setdefault("momentum_buffer", torch.zeros_like(parameter))
+        buffer.lerp_(parameter.grad, 1 - momentum)
+        return parameter.grad.lerp(buffer, momentum)
+
+
+def orthogonal(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Semi-orthogonal matrices near `[n, rows, columns]`, rows <= columns: their singular values are roughly 1.
+
+    The products are in `dtype`. By default that is bfloat16, as in torch, but float32 on a CPU without instructions for
+    bfloat16, where float32 is three times as fast. The iteration corrects its own rounding, so that either will do.
+    """
+    a, b, c = COEFFICIENTS
+    y = x.to(dtype or _fast_dtype(x.device))
+    y = y / y.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(STEPS):
+        gram = y @ y.mT
+        y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+    return y.to(x.dtype)
+
+
+def _fast_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "cpu" and not cpu_has_bfloat16() else torch.bfloat16

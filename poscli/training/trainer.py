@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 
 from poscli.attention import TUNING
 from poscli.model.cache import Memory
@@ -31,13 +30,9 @@ from poscli.system.progress import Meter
 from poscli.system.ranks import SharedError, is_lost, lost, numbers_of_all, ranks, shared, together
 from poscli.system.seeds import generator
 from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
-from poscli.tasks import Batch, Task
-from poscli.training.handover import from_first, gathered_memory, own_memory
-from poscli.training.log import Log
+from poscli.tasks import Task
+from poscli.training.distributed import from_first, gathered_memory, own_memory, parts_of, replicated_loss
 from poscli.training.optimizer import Optimizer
-from poscli.training.parts import Part, parts_of
-from poscli.training.replicas import replicas
-from poscli.training.sharding import whole
 
 CHECKPOINT_SECONDS = 30.0
 SEGMENTS = 8  # consecutive windows that a model with a memory reads before new places in the text are drawn
@@ -45,76 +40,86 @@ LOG_ROWS = 200  # rows of train.csv, spread evenly over the run
 
 
 class Trainer:
-    """A run, its model and its optimizer, at some step of the training."""
+    """A run, its model and its optimizer, at some step of the training: at first, that of the last checkpoint."""
 
-    def __init__(self, run: Run, model: Model, task: Task, *, sharded: bool = False) -> None:
+    def __init__(self, run: Run, model: Model, task: Task) -> None:
         self.run, self.model, self.task, self.config = run, model, task, run.config
-        self.device = model.embedding.device
+        self.ranks, self.device = ranks(), model.device
         if wanted(self.device):
             compile_layers(model, torch.zeros(self.config.batch, self.config.length, model.config.width))
-        self.tokens_per_step = self.config.batch * self.config.length
         self.memory = Memory(self.config.model.memory)
         self.segments = min(SEGMENTS, task.segments(self.config.length)) if self.memory.tokens else 1
+        self.step, self.log = 0, Log(self.config.batch * self.config.length, task.bytes_per_token)
         self.stop = Stop()  # `train` replaces it by one that listens to signals
-        self.ranks, self.asked = ranks(), 0  # `asked`: the signal that all ranks know of
-        self.step, self.log = 0, Log(self.tokens_per_step, task.bytes_per_token)
-        self._resume(sharded)
+        self.signum, self.due = 0, False  # what the ranks agree on: a signal to one of them, a checkpoint to be written
+
+        with together():
+            last = checkpoint.load_last(run.checkpoints) if self.ranks.first else None
+        last = from_first(last)
+        if last is not None:
+            load_weights(model, last.model)
+        self.replicated = replicated_loss(model) if self.ranks.count > 1 else None  # of the weights that were loaded
+        self.optimizer = Optimizer(model, self.config.recipe, self.config.steps)
+        if last is not None:
+            self.memory.load(own_memory(last.optim), self.device)
+            self.optimizer.load(last.optim)
+            self.step = last.state["step"]
+            self.log.load(last.state["log"])
 
     def train(self) -> str:
         """Train to the end; returns `complete`, `diverged` or `oom`. A signal raises Interrupted, with all saved."""
         if self.step:  # the files are made to agree with the checkpoint that training goes on from
             self._write_log()
         self._set_status("training")
+        self.saved, several = time.monotonic(), self.ranks.count > 1
+        file = self.run.progress if self.ranks.first else None
+        meter = Meter(f"train {self.config.encoding}", self.config.steps, self.step, file=file)
         try:
-            return self._train()
+            with stoppable() as self.stop, TUNING.remembered(self.run.tuning), meter as progress:
+                while self.step < self.config.steps:
+                    if not self.take_step():
+                        self._write_log()
+                        self._set_status("diverged", f"the loss or its gradient was not finite at step {self.step}")
+                        return "diverged"
+                    progress.advance(1, self.log.words())
+                    if signum := self.signum if several else self.stop.signum:
+                        self._interrupt(signum)
+                    if self.due if several else time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+                        self.save()
+                        self.saved = time.monotonic()
+                self.save()
+                self._set_status("complete")
+                return "complete"
         except PoscliError:  # a signal or a full disk: the last checkpoint is whole, and the same command goes on
             raise
         except (Exception, SystemExit) as error:  # SystemExit: a plugin has called sys.exit
             if is_lost(error):
                 raise lost() from error
             self._write_log()
-            if is_out_of_memory(error):
-                return self._out_of_memory()
-            self._set_status("failed", f"{type(error).__name__}: {error}")
-            raise
+            if not is_out_of_memory(error):
+                self._set_status("failed", f"{type(error).__name__}: {error}")
+                raise
+            fix = "give a smaller --batch, --length or --preset, or a larger --accumulate"
+            message = f"step {self.step} does not fit the memory of {device_name(self.device)}; {fix}"
+            self._set_status("oom", message)
+            if several:  # the others may wait for this rank in the middle of the step
+                raise SharedError(message, PARTIAL) from error
+            return "oom"
 
-    def _train(self) -> str:
-        self.saved = time.monotonic()
-        file = self.run.progress if self.ranks.first else None
-        meter = Meter(f"train {self.config.encoding}", self.config.steps, self.step, file=file)
-        with stoppable() as self.stop, TUNING.remembered(self.run.tuning), meter as progress:
-            while self.step < self.config.steps:
-                if not self._step():
-                    return self._diverged()
-                progress.advance(1, self._words())
-                if self._ends_here():
-                    self._interrupted()
-                if self._checkpoint_is_due():
-                    self.save()
-                    self.saved = time.monotonic()
-            self.save()
-            self._set_status("complete")
-        return "complete"
-
-    def save(self) -> None:
-        """Write a checkpoint and the training log. All ranks must call it at the same step."""
-        tensors = self.optimizer.tensors() | gathered_memory(self.memory)
-        weights = {name: whole(tensor) for name, tensor in weights_of(self.model).items()}
-        state = {"step": self.step, "log": self.log.state()}
-        with together():
-            if self.ranks.first:
-                checkpoint.save(self.run.checkpoints, self.step, Checkpoint(weights, tensors, state))
-            self._write_log()
-
-    def _step(self) -> bool:
+    def take_step(self) -> bool:
         """Take one step. Returns false, and leaves the model as it is, if the loss or the gradient is not finite."""
-        remembered = dict(self.memory.states)
+        remembered, several = dict(self.memory.states), self.ranks.count > 1
         try:
-            with self.stop.abandonable() if self.ranks.count == 1 else nullcontext():
-                nats, norm = self._agreed(*self._gradient())
+            with nullcontext() if several else self.stop.abandonable():
+                nats, norm = self.gradient()
         except Abandoned:
             self.memory.states = remembered
-            self._interrupted()
+            self._interrupt(self.stop.signum)
+        if several:  # the loss is that of the whole batch; all ranks learn whether to stop or to save after this step
+            due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
+            stated = numbers_of_all([nats, norm, self.stop.signum, due])
+            nats, norm = sum(row[0] for row in stated), stated[0][1]
+            self.signum, self.due = int(max(row[2] for row in stated)), bool(stated[0][3])
         self.log.losses.append(nats)
         if not (math.isfinite(nats) and math.isfinite(norm)):
             self.log.add_row(self.step, norm, self.optimizer.scale(self.step), status="diverged")
@@ -125,16 +130,26 @@ class Trainer:
             self.log.add_row(self.step, norm, self.optimizer.scale(self.step))
         return True
 
-    def _gradient(self) -> tuple[float, float]:
-        """Compute the clipped gradient of a step; returns the loss in nats per token and the norm before clipping."""
-        draw = generator(self.config.seed, "step", str(self.step))
-        self.model.begin_step(self.step / self.config.steps, draw)
+    def gradient(self) -> tuple[float, float]:
+        """Compute the clipped gradient of a step; returns the loss in nats per token and the norm before clipping.
+
+        The loss is the share of this rank in that of the batch, and the gradient that of the whole batch.
+        """
+        config = self.config
+        self.model.begin_step(self.step / config.steps, generator(config.seed, "step", str(self.step)))
         self.optimizer.zero_grad()
-        parts = parts_of(self._batch(), self.ranks.rank, self.ranks.count, self.config.accumulate)
+        if self.step % self.segments == 0:  # new places in the text are drawn
+            self.memory.states.clear()
+        batch = self.task.batch(
+            size=config.batch, length=config.length, seed=config.seed, step=self.step, segments=self.segments
+        )
+        parts = parts_of(batch, self.ranks.rank, self.ranks.count, config.accumulate)
         memories, losses = self.memory.parts(len(parts)), []
+        loss_of = self.replicated or self.model.loss
         for part, memory in zip(parts, memories, strict=True):
-            with self.replicas.part(last=part is parts[-1]):
-                loss = self._loss(part, memory)
+            inputs, targets = part.tensors(self.device)
+            with self.replicated.no_sync() if self.replicated and part is not parts[-1] else nullcontext():
+                loss = loss_of(inputs, targets, memory if memory.tokens else None) * part.share
                 loss.backward()
             losses.append(loss.detach())
         self.memory.join(memories)
@@ -142,41 +157,21 @@ class Trainer:
         nats, norm = torch.stack([torch.stack(losses).sum(), self.optimizer.clip()]).tolist()
         return nats, norm
 
-    def _batch(self) -> Batch:
-        """The whole batch of this step. A memory forgets what it holds where new places in the text are drawn."""
-        if self.step % self.segments == 0:
-            self.memory.states.clear()
-        order = {"seed": self.config.seed, "step": self.step, "segments": self.segments}
-        return self.task.batch(size=self.config.batch, length=self.config.length, **order)
+    def save(self) -> None:
+        """Write a checkpoint and the training log. All ranks must call it at the same step."""
+        tensors = self.optimizer.tensors() | gathered_memory(self.memory)
+        state = {"step": self.step, "log": self.log.state()}
+        with together():
+            if self.ranks.first:
+                saved = Checkpoint(weights_of(self.model), tensors, state)
+                checkpoint.save(self.run.checkpoints, self.step, saved)
+            self._write_log()
 
-    def _loss(self, part: Part, memory: Memory) -> Tensor:
-        """What a part contributes to the mean loss over the batch, in nats per token."""
-        inputs, targets = part.tensors(self.device)
-        return self.replicas.loss(inputs, targets, memory if memory.tokens else None) * part.share
-
-    def _agreed(self, nats: float, norm: float) -> tuple[float, float]:
-        """The loss of the whole batch and the norm; the ranks also agree whether to stop or to save after this step."""
-        if self.ranks.count == 1:
-            return nats, norm
-        due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
-        stated = numbers_of_all([nats, norm, self.stop.signum, due])
-        self.asked, self.due = int(max(row[2] for row in stated)), bool(stated[0][3])
-        return sum(row[0] for row in stated), stated[0][1]
-
-    def _ends_here(self) -> bool:
-        """Whether a signal has asked the training to stop, in time for all ranks to know."""
-        if self.ranks.count == 1:
-            self.asked = self.stop.signum
-        return self.asked != 0
-
-    def _checkpoint_is_due(self) -> bool:
-        return self.due if self.ranks.count > 1 else time.monotonic() - self.saved > CHECKPOINT_SECONDS
-
-    def _words(self) -> str:
-        if not self.log.rows:
-            return ""
-        row = self.log.rows[-1]
-        return f"loss {row['nll']:.3f}  {row['bpb']:.3f} bits/byte  {row['tokens_per_s'] / 1000:.1f}k tokens/s"
+    def _interrupt(self, signum: int) -> NoReturn:
+        self.save()
+        self._set_status("interrupted")
+        words = f"stopped at step {self.step} of {self.config.steps}; the same command goes on from there"
+        raise shared(Interrupted(words, signum))
 
     def _set_status(self, state: str, message: str = "") -> None:
         if self.ranks.first:
@@ -186,38 +181,51 @@ class Trainer:
         if self.ranks.first:
             write_training_log(self.run, self.log.rows)
 
-    def _diverged(self) -> str:
-        self._write_log()
-        self._set_status("diverged", f"the loss or its gradient was not finite at step {self.step}")
-        return "diverged"
 
-    def _out_of_memory(self) -> str:
-        fix = "give a smaller --batch, --length or --preset, or a larger --accumulate"
-        message = f"step {self.step} does not fit the memory of {device_name(self.device)}; {fix}"
-        self._set_status("oom", message)
-        if self.ranks.count > 1:  # the others may wait for this rank in the middle of the step
-            raise SharedError(message, PARTIAL)
-        return "oom"
+class Log:
+    """Collects the losses of steps; every row of train.csv averages the steps since the row before."""
 
-    def _interrupted(self) -> NoReturn:
-        self.asked = self.asked or self.stop.signum
-        self.save()
-        self._set_status("interrupted")
-        words = f"stopped at step {self.step} of {self.config.steps}; the same command goes on from there"
-        raise shared(Interrupted(words, self.asked))
+    def __init__(self, tokens_per_step: int, bytes_per_token: float) -> None:
+        self.tokens_per_step, self.bytes_per_token = tokens_per_step, bytes_per_token
+        self.rows: list[dict[str, Any]] = []
+        self.losses: list[float] = []  # nats per token of each step since the last row
+        self.seconds = 0.0  # of training, up to the last row
+        self.since = time.monotonic()  # the time of the last row
 
-    def _resume(self, sharded: bool) -> None:
-        """Go on from the last checkpoint, which the first rank reads. Ranks share the weights once they are loaded."""
-        with together():
-            found = checkpoint.load_last(self.run.checkpoints) if self.ranks.first else None
-        last = from_first(found)
-        if last is not None:
-            load_weights(self.model, last.model)
-        self.replicas = replicas(self.model, sharded=sharded)
-        self.optimizer = Optimizer(self.model, self.config.recipe, self.config.steps)
-        if last is None:
-            return
-        self.memory.load(own_memory(last.optim), self.device)
-        self.optimizer.load(last.optim)
-        self.step = last.state["step"]
-        self.log.load(last.state["log"])
+    def add_row(self, step: int, grad_norm: float, lr_scale: float, status: str = "ok") -> dict[str, Any]:
+        """Add a row for the steps since the last row, and return it; `step` steps are done in all."""
+        now, tokens = time.monotonic(), len(self.losses) * self.tokens_per_step
+        spent = now - self.since
+        self.seconds += spent
+        nll = sum(self.losses) / max(1, len(self.losses))
+        row = {
+            "step": step,
+            "tokens": step * self.tokens_per_step,
+            "nll": nll,
+            "bpb": nll / math.log(2) / self.bytes_per_token,
+            "grad_norm": grad_norm,
+            "lr_scale": lr_scale,
+            "tokens_per_s": tokens / max(spent, 1e-9),
+            "seconds": self.seconds,
+            "status": status,
+        }
+        self.rows.append(row)
+        self.losses, self.since = [], now
+        return row
+
+    def words(self) -> str:
+        """The last row for people: loss and speed; empty before the first row."""
+        if not self.rows:
+            return ""
+        row = self.rows[-1]
+        return f"loss {row['nll']:.3f}  {row['bpb']:.3f} bits/byte  {row['tokens_per_s'] / 1000:.1f}k tokens/s"
+
+    def state(self) -> dict[str, Any]:
+        """The log as plain values for a checkpoint."""
+        spent = time.monotonic() - self.since
+        return {"rows": self.rows, "seconds": self.seconds, "losses": self.losses, "spent": spent}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned. The time between the two does not count as training."""
+        self.rows, self.seconds, self.losses = state["rows"], state["seconds"], state["losses"]
+        self.since = time.monotonic() - state.get("spent", 0.0)  # checkpoints of earlier versions do not have it

@@ -296,7 +296,7 @@ def test_version():
 
 def test_the_same_command_again_does_nothing_and_says_so(results, monkeypatch):
     before = snapshot(results)
-    monkeypatch.setattr(Trainer, "_step", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr(Trainer, "take_step", lambda self: pytest.fail("trained again"))
     monkeypatch.setattr("poscli.evaluation.measure.score", lambda *rest: pytest.fail("evaluated again"))
     again = cli("train", "--enc", "alibi", *NANO, "--out", results)
     assert again.code == 0
@@ -308,7 +308,7 @@ def test_the_same_command_again_does_nothing_and_says_so(results, monkeypatch):
 
 
 def test_the_spelling_of_a_spec_does_not_matter(results, monkeypatch):
-    monkeypatch.setattr(Trainer, "_step", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr(Trainer, "take_step", lambda self: pytest.fail("trained again"))
     result = cli("train", "--enc", " alibi( trainable = False ) ", *NANO, "--out", results, "--json")
     assert result.json[0]["run_id"] == run_of(results, "alibi").id
 

@@ -101,7 +101,6 @@ def test_a_folder_where_a_picture_is_meant_is_refused(here: Path) -> None:
         ((*PASSKEY, "--corpus", "stdlib"), ("--corpus stdlib", "the task passkey does not read text", "leave it out")),
         ((*PASSKEY, "--tokenizer", "bytes"), ("--tokenizer bytes", "does not read text", "leave it out")),
         (("train", "--enc", "rope-2d", "--task", "grid", "--corpus", "stdlib"), ("--corpus stdlib", "the task grid")),
-        (("train", "--enc", "rope", *NANO, "--fsdp"), ("--fsdp", "this is one process", "torchrun")),
     ],
     ids=lambda value: value[-1],
 )

@@ -89,7 +89,6 @@ train --enc alibi --set warmup=1.5
 train --enc alibi --precision float8
 train --enc alibi --seed -1
 train --enc alibi --device gpu
-train --enc alibi --fsdp
 train --enc alibi --width 60000 --heads 2 --layers 100
 train --enc learned --memory 16
 train --enc none.py

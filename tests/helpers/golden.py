@@ -28,7 +28,7 @@ import torch
 from cli_runner import cli
 from torch import Tensor
 
-from poscli.training.muon import orthogonal
+from poscli.training.optimizer import orthogonal
 
 FOLDER = Path(__file__).parent / "golden_losses"
 LENGTH, BATCH, STEPS = 64, 8, 20
@@ -51,7 +51,7 @@ WORDS = (
 
 def measure(spec: str) -> dict[str, float]:
     """Nats per token by name: the steps of training, then what was evaluated at 4 times the training length."""
-    in_float32 = mock.patch("poscli.training.muon.orthogonal", partial(orthogonal, dtype=torch.float32))
+    in_float32 = mock.patch("poscli.training.optimizer.orthogonal", partial(orthogonal, dtype=torch.float32))
     with tempfile.TemporaryDirectory() as name, in_float32:
         folder = Path(name)
         write_corpus(folder / "corpus")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 # What commands on several ranks import, so that the forked processes need not.
 import torch._dynamo
-import torch.distributed.fsdp
 import torch.nn.parallel
 from torture.processes import LONGEST_SECONDS, Ended, Started
 

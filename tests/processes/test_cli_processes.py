@@ -109,8 +109,8 @@ def test_a_run_stopped_before_its_first_logged_step_can_be_listed(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         return original(self)
 
-    original = Trainer._step
-    monkeypatch.setattr(Trainer, "_step", one_step)
+    original = Trainer.take_step
+    monkeypatch.setattr(Trainer, "take_step", one_step)
     assert cli("train", "--enc", "none", *NANO[:-1], "1M").code == 130
     (row,) = document("ls", "runs")
     assert (row["state"], row["step"], row["bpb"]) == ("interrupted", 1, None)

@@ -16,8 +16,6 @@ import torch
 from cli_runner import cli
 from safetensors.torch import load_file
 from several_ranks import on_rank, on_ranks, start_ranks
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 from torture.processes import DIED, Ended, command, steady_clock
 
 from poscli.config.run import PRESETS
@@ -26,9 +24,7 @@ from poscli.system import ranks as several
 from poscli.system.errors import DataError, UsageError
 from poscli.system.ranks import Ranks, agree, any_rank, gathered, joined, ranks, together
 from poscli.tasks import Batch
-from poscli.training.parts import parts_of
-from poscli.training.replicas import replicas
-from poscli.training.sharding import is_sharded, sharded_like, whole
+from poscli.training.distributed import parts_of, replicated_loss
 from poscli.training.trainer import Trainer
 from poscli.verify.noise import perturbed
 
@@ -82,14 +78,14 @@ def said(ended: Ended) -> list[str]:
 
 def in_step(number: int, signum: int) -> None:
     """Send this process a signal when it begins a step of training."""
-    gradient = Trainer._gradient
+    gradient = Trainer.gradient
 
     def signalled(trainer: Trainer) -> tuple[float, float]:
         if trainer.step == number:
             os.kill(os.getpid(), signum)
         return gradient(trainer)
 
-    Trainer._gradient = signalled  # type: ignore[method-assign]
+    Trainer.gradient = signalled  # type: ignore[method-assign]
 
 
 # ---- the parts of a batch
@@ -116,24 +112,21 @@ def test_the_parts_of_all_ranks_have_the_loss_and_the_gradient_of_the_batch(rank
 
 
 def test_accumulated_gradients_of_two_ranks_are_those_of_the_batch() -> None:
-    """Of the model and of its encoding, which layers share, whether each rank has all of the model or a share."""
+    """Of the model and of its encoding, which layers share."""
     batch = Batch(np.random.default_rng(0).integers(0, 257, (4, 17)))
 
     def furthest(rank: int) -> list[float]:
-        found = []
-        for sharded in (False, True):
-            model = perturbed(build_model(PRESETS["nano"], "t5", vocab=257, length=16, seed=0))
-            tokens = torch.from_numpy(batch.tokens)
-            expected = torch.autograd.grad(model.loss(tokens[:, :-1], tokens[:, 1:]), list(model.parameters()))
-            shared, parts = replicas(model, sharded=sharded), list(parts_of(batch, rank, 2, 2))
-            for part in parts:
-                with shared.part(last=part is parts[-1]):
-                    (shared.loss(*part.tensors(torch.device("cpu")), None) * part.share).backward()
-            for parameter, gradient in zip(model.parameters(), expected, strict=True):
-                own = parameter.grad.full_tensor() if hasattr(parameter.grad, "full_tensor") else parameter.grad
-                assert gradient.any()
-                found.append(float((own - gradient).abs().max() / gradient.abs().max()))
-        return [len(found), max(found)]
+        model = perturbed(build_model(PRESETS["nano"], "t5", vocab=257, length=16, seed=0))
+        tokens = torch.from_numpy(batch.tokens)
+        expected = torch.autograd.grad(model.loss(tokens[:, :-1], tokens[:, 1:]), list(model.parameters()))
+        loss, (first, last) = replicated_loss(model), parts_of(batch, rank, 2, 2)
+        with loss.no_sync():
+            (loss(*first.tensors(torch.device("cpu")), None) * first.share).backward()
+        (loss(*last.tensors(torch.device("cpu")), None) * last.share).backward()
+        assert all(gradient.any() for gradient in expected)
+        pairs = zip(model.parameters(), expected, strict=True)
+        apart = [float((own.grad - gradient).abs().max() / gradient.abs().max()) for own, gradient in pairs]
+        return [len(apart), max(apart)]
 
     for count, largest in on_each(2, furthest):
         assert count > 10
@@ -145,15 +138,14 @@ def test_accumulated_gradients_of_two_ranks_are_those_of_the_batch() -> None:
 
 @pytest.mark.parametrize(
     ("encoding", "options"),
-    [("t5", ()), ("alibi|t5", ("--fsdp",)), ("transformer-xl", ("--memory", 16))],
+    [("t5", ()), ("alibi|t5", ()), ("transformer-xl", ("--memory", 16))],
 )
 def test_two_ranks_have_the_result_of_one(encoding: str, options: tuple[object, ...]) -> None:
     ended = on_ranks(*training(encoding, "two", "--json", *options))
     assert [each.code for each in ended] == [0, 0], ended
     (row,) = json.loads(ended[0].out)
     assert (row["status"], ended[1].out, said(ended[1])) == ("complete", "", [])
-    alone = [option for option in options if option != "--fsdp"]
-    assert command(*training(encoding, "one", "--accumulate", 2, *alone)).code == 0
+    assert command(*training(encoding, "one", "--accumulate", 2, *options)).code == 0
     assert np.abs(losses("two") - losses("one")).max() < LOSS
     assert len(losses("two")) == STEPS
     two, one = weights("two"), weights("one")
@@ -165,9 +157,8 @@ def test_two_ranks_have_the_result_of_one(encoding: str, options: tuple[object, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["none", "alibi", "t5", "fox", "learned"])
-@pytest.mark.parametrize("fsdp", [False, True])
-def test_the_loss_curve_of_two_ranks_is_that_of_one_over_200_steps(encoding: str, fsdp: bool) -> None:
-    ended = on_ranks(*training(encoding, "two", *(["--fsdp"] if fsdp else []), steps=200))
+def test_the_loss_curve_of_two_ranks_is_that_of_one_over_200_steps(encoding: str) -> None:
+    ended = on_ranks(*training(encoding, "two", steps=200))
     assert [each.code for each in ended] == [0, 0], ended
     assert command(*training(encoding, "one", "--accumulate", 2, steps=200)).code == 0
     assert len(losses("two")) == 200
@@ -278,20 +269,6 @@ def test_a_batch_must_divide_among_ranks_and_parts() -> None:
 def test_other_commands_run_in_one_process() -> None:
     line = one_error(on_ranks("ls", "tasks"), 2)
     assert line.endswith("poscli ls runs in one process: leave out torchrun, which is for extrapolate and train")
-
-
-def test_state_of_another_shape_than_its_parameter_stays_whole() -> None:
-    """As the step of AdamW, a single number, when a run goes on whose weights are divided among ranks."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        parameter = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
-        moment = sharded_like(torch.ones(4, 2), parameter)
-        assert is_sharded(moment)
-        assert torch.equal(whole(moment), torch.ones(4, 2))
-        assert sharded_like(step := torch.tensor(3.0), parameter) is step
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 # ---- what ranks say to each other

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from cli_runner import ROOT, SUITE, cli, errors, snapshot
+from training_faults import change_losses
 
 from poscli.config import suite as suites
 from poscli.config.resolve import resolve
@@ -54,14 +55,14 @@ def broken(monkeypatch):
     """Let the training of one encoding fail, by a function of the step."""
 
     def install(encoding, fail):
-        original = Trainer._step
+        original = Trainer.take_step
 
         def step(self):
             if self.config.encoding == encoding:
                 fail(self.step)
             return original(self)
 
-        monkeypatch.setattr(Trainer, "_step", step)
+        monkeypatch.setattr(Trainer, "take_step", step)
 
     return install
 
@@ -118,7 +119,7 @@ def test_a_suite_run_again_trains_and_evaluates_nothing(finished, folder, monkey
     out, first = finished
     shutil.copytree(out, folder / "results")
     before = snapshot(folder / "results" / "runs")
-    monkeypatch.setattr(Trainer, "_step", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr(Trainer, "take_step", lambda self: pytest.fail("trained again"))
     monkeypatch.setattr("poscli.evaluation.measure.score", lambda *rest: pytest.fail("evaluated again"))
     again = cli("run", "tiny.toml", "--json")
     assert again.code == 0, again.err
@@ -129,7 +130,7 @@ def test_a_suite_run_again_trains_and_evaluates_nothing(finished, folder, monkey
 
 def test_poscli_train_finds_the_runs_of_a_suite(finished, folder, monkeypatch):
     out, _ = finished
-    monkeypatch.setattr(Trainer, "_step", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr(Trainer, "take_step", lambda self: pytest.fail("trained again"))
     train = ("train", "--enc", "rope", "--preset", "nano", "--length", 32, "--batch", 4, "--tokens", 2560, "--seed", 1)
     result = cli(*train, "--out", out)
     assert result.code == 0
@@ -179,12 +180,10 @@ def test_if_every_run_fails_there_is_no_report(folder, broken):
 def test_a_diverged_run_is_a_row_and_an_exit_code(folder, monkeypatch):
     (folder / "tiny.toml").write_text(SUITE.replace("[0, 1]", "[0]"))
 
-    def poisoned(self, *part):
-        loss = original(self, *part)
-        return loss * float("nan") if self.config.encoding == "none" and self.step == 2 else loss
+    def poisoned(trainer, loss):
+        return loss() * (float("nan") if trainer.config.encoding == "none" and trainer.step == 2 else 1.0)
 
-    original = Trainer._loss
-    monkeypatch.setattr(Trainer, "_loss", poisoned)
+    change_losses(poisoned, monkeypatch.setattr)
     result = cli("run", "tiny.toml", "--json")
     assert result.code == 3
     assert result.json["failures"] == []
@@ -200,9 +199,9 @@ def test_a_signal_stops_the_suite_and_the_same_command_goes_on(folder, monkeypat
             signal.raise_signal(signal.SIGTERM)
         return original(self)
 
-    original = Trainer._step
+    original = Trainer.take_step
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", stopped)
+        patch.setattr(Trainer, "take_step", stopped)
         result = cli("run", "tiny.toml")
     assert result.code == 143
     assert "error: stopped at step 8 of 20; the same command goes on from there" in result.err

@@ -113,7 +113,7 @@ def test_it_gives_the_same_weights_twice_and_after_an_interruption(
 
     def again(stops_at: int) -> dict[str, torch.Tensor]:
         shutil.rmtree(run.folder)
-        took = trainer.Trainer._step
+        took = trainer.Trainer.take_step
 
         def step(self: trainer.Trainer) -> bool:
             if self.step == stops_at:
@@ -122,7 +122,7 @@ def test_it_gives_the_same_weights_twice_and_after_an_interruption(
             return took(self)
 
         with monkeypatch.context() as patched:
-            patched.setattr(trainer.Trainer, "_step", step)
+            patched.setattr(trainer.Trainer, "take_step", step)
             if stops_at < STEPS:
                 with pytest.raises(KeyboardInterrupt):
                     recalibrate(run, task, torch.device("cpu"))

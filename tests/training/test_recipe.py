@@ -22,8 +22,7 @@ from poscli.encodings import names
 from poscli.model.transformer import Model
 from poscli.runs import checkpoint
 from poscli.tasks import open_task
-from poscli.training.muon import Muon, orthogonal
-from poscli.training.optimizer import Optimizer
+from poscli.training.optimizer import Muon, Optimizer, orthogonal
 from poscli.training.train import train
 
 STEPS = 4
@@ -131,7 +130,7 @@ def by_hand(of: Model, values: dict[str, float], schedule: tuple[float, ...]) ->
 
 def optimized(of: Model, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
     """The parameters after all steps of the optimizer, clipped as the trainer does."""
-    monkeypatch.setattr("poscli.training.muon.orthogonal", partial(orthogonal, dtype=torch.float64))
+    monkeypatch.setattr("poscli.training.optimizer.orthogonal", partial(orthogonal, dtype=torch.float64))
     optimizer = Optimizer(of, recipe, STEPS)
     for n, grads in enumerate(gradients(of)):
         for name, p in of.named_parameters():

@@ -1,4 +1,4 @@
-"""Training as tables of numbers: groups, schedules, Muon, whole short runs and their files, logs, parts, estimates."""
+"""Training as tables of numbers: whole short runs and their files, and estimates."""
 
 from __future__ import annotations
 
@@ -13,24 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from measured import digest, in_line, number, numbers, wave
+from measured import digest, in_line, number, numbers
 from pieces_task import Pieces
-from toys import model
 
-from poscli.config.run import ModelConfig, Recalibration, Recipe, RunConfig
-from poscli.model.cache import Memory
+from poscli.config.run import ModelConfig, Recipe, RunConfig
 from poscli.runs import checkpoint
-from poscli.runs.checkpoint import Checkpoint
 from poscli.runs.run import Run
 from poscli.system.errors import PoscliError, UsageError
-from poscli.system.ranks import Ranks
 from poscli.tasks import Batch
-from poscli.training import estimate, handover, log, recalibrate, trainer
+from poscli.training import estimate, trainer
 from poscli.training import train as training
-from poscli.training.log import Log
-from poscli.training.muon import Muon, orthogonal
 from poscli.training.optimizer import Optimizer
-from poscli.training.parts import parts_of
 from poscli.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -44,10 +37,9 @@ RECIPE = Recipe(
 @pytest.fixture(autouse=True)
 def the_same_on_every_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Muon multiply in float32, and clocks tick two seconds whenever they are read."""
-    monkeypatch.setattr("poscli.training.muon.cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr("poscli.training.optimizer.cpu_has_bfloat16", lambda: False)
     ticks = iter(range(100, 10**6, 2))
-    for module in (log, trainer):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
 
 
 def config(**changes: Any) -> RunConfig:
@@ -57,84 +49,6 @@ def config(**changes: Any) -> RunConfig:
         "accumulate": 3, "tokens": 10 * 48 + 5, "model": TINY, "recipe": RECIPE, "seed": 2,
     }  # fmt: skip
     return RunConfig(**(values | changes))
-
-
-# ---- the optimizer
-
-
-def test_groups_and_their_rates(snapshot: Callable[..., None]) -> None:
-    """Which parameters of a model each optimizer trains, at which peak rate; those that nothing trains are left out."""
-    lines: list[str] = []
-    for spec in ("none", "alibi(trainable=true)", "fire(threshold=2)", "learned", "path+window(5)|cope", "urpe"):
-        own = model(spec)
-        names = {id(p): re.sub(r"layers\.\d\.|attention\.", "", name) for name, p in own.named_parameters()}
-        optimizer = Optimizer(own, RECIPE, steps=10)
-        for name, each in optimizer.optimizers.items():
-            for group, peak in zip(each.param_groups, optimizer.peaks[name], strict=True):
-                rest = {key: group[key] for key in ("momentum", "betas", "eps", "weight_decay") if key in group}
-                owned = " ".join(dict.fromkeys(names[id(p)] for p in group["params"]))
-                line = f"{name} {peak} {rest} {len(group['params'])}: {owned}"
-                lines += [] if any(line in known for known in lines) else [f"{spec}: {line}"]
-    snapshot("\n".join(lines) + "\n")
-
-
-def test_schedules(snapshot: Callable[..., None]) -> None:
-    """The factor on the rates at each step, for shares of warmup and decay that meet, overlap or leave a plateau."""
-    lines = []
-    for steps, warmup, decay in (
-        (1, 0.05, 0.9),
-        (2, 0.5, 0.5),
-        (7, 0.3, 0.5),
-        (10, 0.0, 1.0),
-        (10, 0.6, 0.8),
-        (12, 0.2, 0.25),
-    ):
-        optimizer = Optimizer(model("none"), Recipe(warmup=warmup, decay=decay), steps)
-        lines.append(f"{steps} steps, {warmup}, {decay}: {numbers(optimizer.scale(step) for step in range(steps + 1))}")
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-def test_steps_of_muon(snapshot: Callable[..., None]) -> None:
-    """Matrices of equal, transposed and other shapes, of two groups, after each of four steps."""
-    matrices = [torch.nn.Parameter(wave(*size, start=n).float()) for n, size in enumerate(SIZES)]
-    groups = [{"params": matrices[:4]}, {"params": matrices[4:], "lr": 0.05, "weight_decay": 0.5, "momentum": 0.5}]
-    muon = Muon(groups, lr=0.2, momentum=0.8, weight_decay=0.1)
-    lines = [f"orthogonal {size}: {digest(orthogonal(wave(2, *size)))}" for size in ((3, 3), (2, 7), (1, 4))]
-    for step in range(4):
-        for n, matrix in enumerate(matrices):
-            matrix.grad = wave(*matrix.shape, start=7 * step + n).float() / (step + 1)
-        muon.step()
-        found = (f"{digest(m.detach())} {digest(muon.state[m]['momentum_buffer'])}" for m in matrices)
-        lines += in_line(f"step {step}:", found)
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-SIZES = ((3, 5), (5, 3), (3, 5), (4, 4), (2, 9), (9, 2))
-
-
-def test_steps_of_the_optimizer(snapshot: Callable[..., None]) -> None:
-    """The norm before and after clipping, and the weights of each group after steps; a state that is loaded goes on."""
-    lines = []
-    for recipe in (RECIPE, Recipe(clip=100.0, weight_decay=0.0, warmup=0.0, decay=1.0)):
-        own = model("kerple-log+shaw(clip=3)", layers=1)
-        optimizer = Optimizer(own, recipe, steps=4)
-        for step in range(4):
-            for n, parameter in enumerate(optimizer.parameters):
-                parameter.grad = wave(*parameter.shape, start=step + n).float() / 10
-            before = float(optimizer.clip())
-            after = float(torch.stack([p.grad.norm() for p in optimizer.parameters if p.grad is not None]).norm())
-            optimizer.step(step)
-            grouped = [group["params"] for each in optimizer.optimizers.values() for group in each.param_groups]
-            found = (digest(torch.cat([p.detach().flatten() for p in group])) for group in grouped)
-            lines.append(f"step {step}: {number(before)} {number(after)} {' '.join(found)}")
-            if step == 1:
-                tensors = optimizer.tensors()
-                optimizer = Optimizer(own, recipe, steps=4)
-                optimizer.load(tensors | {"memory/0": torch.zeros(1)})
-        optimizer.zero_grad()
-        lines.append(f"gradients left: {sum(p.grad is not None for p in own.parameters())}")
-        lines += in_line("state:", state_of(optimizer.tensors()))
-    snapshot("\n".join(lines) + "\n", rounded=True)
 
 
 def state_of(tensors: dict[str, torch.Tensor]) -> Iterator[str]:
@@ -212,16 +126,16 @@ def test_a_run_that_is_interrupted(
 ) -> None:
     """After seven of eleven steps, with a row of the log for every two: the files then, and when it has gone on."""
     monkeypatch.setattr(trainer, "LOG_ROWS", 4)
-    run_config, gradient, lines = config(**RUNS["memory"]), Trainer._gradient, []
+    run_config, gradient, lines = config(**RUNS["memory"]), Trainer.gradient, []
 
     def asked_to_stop(own: Trainer) -> tuple[float, float]:
         own.stop.signum = 15 if own.step == 6 else 0
         return gradient(own)
 
-    monkeypatch.setattr(Trainer, "_gradient", asked_to_stop)
+    monkeypatch.setattr(Trainer, "gradient", asked_to_stop)
     with pytest.raises(PoscliError) as caught:
         training.train(run_config, CountedPieces(), tmp_path, CPU)
-    monkeypatch.setattr(Trainer, "_gradient", gradient)
+    monkeypatch.setattr(Trainer, "gradient", gradient)
     run = next(Run(path.parent, run_config, {}) for path in tmp_path.glob("*/status.json"))
     lines += [f"{caught.value}", *written(run), *said(capsys, tmp_path)]
     (run.folder / "env.json").write_text(
@@ -237,7 +151,7 @@ def test_a_run_that_fails(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None], capsys: Any
 ) -> None:
     """In its third step, and what the same command does then."""
-    gradient, lines = Trainer._gradient, list[str]()
+    gradient, lines = Trainer.gradient, list[str]()
     found: dict[str, Any] = {
         "loss": (math.nan, 1.0), "gradient": (2.0, math.inf), "memory": RuntimeError("can't allocate memory: 5 bytes"),
         "error": ValueError("a bad value"), "exit": SystemExit(3),
@@ -250,10 +164,10 @@ def test_a_run_that_fails(
             raise found[kind]
         return found[kind]
 
-    monkeypatch.setattr(Trainer, "_gradient", failing)
+    monkeypatch.setattr(Trainer, "gradient", failing)
     monkeypatch.setattr(trainer, "device_name", lambda device: f"a {device.type}")
     for what in (failing, gradient):
-        monkeypatch.setattr(Trainer, "_gradient", what)
+        monkeypatch.setattr(Trainer, "gradient", what)
         try:
             training.train(config(), CountedPieces(), tmp_path, CPU)
         except (ValueError, SystemExit) as error:
@@ -264,64 +178,7 @@ def test_a_run_that_fails(
     snapshot("\n".join(lines) + "\n", rounded=True)
 
 
-# ---- the log, the parts of a batch, what goes between ranks
-
-
-def test_rows_of_the_log(snapshot: Callable[..., None]) -> None:
-    """Rows after some steps, after none, and after a pause, of which a checkpoint may know."""
-    own, lines = Log(96, 2.5), []
-    for losses in ([1.5, 2.5, 2.0], [], [0.25]):
-        own.losses += losses
-        lines.append(own.add_row(len(own.rows) * 3 + len(losses), 0.5 + len(losses), 0.75, "ok" if losses else "odd"))
-    own.losses += [3.0, 4.0]
-    other = Log(96, 2.5)
-    other.load(state := own.state())
-    lines += [state | {"rows": len(state["rows"])}, other.add_row(9, 1.0, 0.5)]
-    older = Log(96, 2.5)
-    older.load({key: value for key, value in own.state().items() if key != "spent"})
-    lines += [older.add_row(9, 1.0, 0.5), other.state() | {"rows": len(other.rows)}]
-    snapshot("\n".join(shown(line) for line in lines) + "\n", rounded=True)
-
-
-def shown(row: dict[str, Any]) -> str:
-    """A row as text with few digits."""
-    return " ".join(f"{key}={number(value) if isinstance(value, int | float) else value}" for key, value in row.items())
-
-
-def test_parts_of_batches(snapshot: Callable[..., None]) -> None:
-    """The windows of each part, its share of the targets, and its targets, for ranks and parts of several numbers."""
-    tokens = np.arange(48).reshape(12, 4)
-    counted = np.arange(36).reshape(12, 3) % 5 < np.arange(12)[:, None] % 3
-    lines = []
-    for of_targets in (None, counted):
-        for rank, count, accumulate in ((0, 1, 1), (0, 1, 4), (1, 2, 3), (2, 3, 2), (5, 6, 1)):
-            for part in parts_of(Batch(tokens, of_targets), rank, count, accumulate):
-                inputs, targets = part.tensors(CPU)
-                lines.append(f"rank {rank} of {count}: {inputs[:, 0].tolist()} {part.share:.4f} {targets[-1].tolist()}")
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-def test_a_memory_of_ranks(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None]) -> None:
-    """What each rank takes of the memory of a checkpoint, and what is gathered from two ranks."""
-    stored = {
-        "memory/0": torch.arange(24.0).view(6, 2, 2),
-        "memory/1": torch.arange(12.0).view(6, 2, 1),
-        "adamw/0": torch.ones(6),
-    }
-    lines = [f"from one rank: {handover.from_first(last := Checkpoint({}, stored, {'step': 3})) is last}"]
-    memory = Memory(2)
-    memory.load(stored, CPU)
-    for count, rank in ((1, 0), (2, 1), (3, 0)):
-        monkeypatch.setattr(handover, "ranks", lambda count=count, rank=rank: Ranks(rank, count))
-        lines += [
-            f"{rank} of {count}: {name} {x.flatten().tolist()}" for name, x in handover.own_memory(stored).items()
-        ]
-    monkeypatch.setattr(handover, "gathered", lambda x: [x, 100 + x])
-    lines += [f"gathered {name} {list(x.shape)} {digest(x)}" for name, x in handover.gathered_memory(memory).items()]
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-# ---- estimates and recalibrations
+# ---- estimates
 
 
 def test_estimates_of_trainings(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None]) -> None:
@@ -372,16 +229,4 @@ def test_measured_steps(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[...,
         except UsageError as refused:
             lines.append(str(refused))
         monkeypatch.setattr(estimate, "available", lambda device: 2.0**40)
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-def test_configurations_of_recalibrations(tmp_path: Path, snapshot: Callable[..., None]) -> None:
-    """What a short training under another encoding changes, for windows longer and shorter than those of the run."""
-    lines, trained = [], config().model_dump()
-    for tokens, length, rate in ((100, 8, 0.5), (1000, 24, 0.1), (999, 400, 1.0)):
-        recalibration = Recalibration(tokens=tokens, length=length, rate=rate)
-        run = SimpleNamespace(config=config(encoding="none"), recalibration=recalibration)
-        found = recalibrate.config_of(run)  # type: ignore[arg-type]
-        changed = {key: value for key, value in found.model_dump().items() if value != trained[key]}
-        lines.append(f"{recalibration}: {found.steps} steps, {json.dumps(changed)}")
     snapshot("\n".join(lines) + "\n", rounded=True)

@@ -1,26 +1,28 @@
 """Training: resumed runs end with the same bits, divergence stops before the step, the optimizer and its schedule."""
 
-import itertools
 import math
 import signal
 from functools import partial
 
 import pytest
 import torch
+from pieces_task import Pieces
+from training_faults import change_losses
 
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
-from poscli.config.run import RunConfig
-from poscli.model.initialise import build_model, fresh_model
+from poscli.config.run import ModelConfig, RunConfig
+from poscli.model.initialise import fresh_model
 from poscli.runs import checkpoint
-from poscli.runs.run import list_runs
+from poscli.runs.run import Run, create, list_runs
 from poscli.runs.schema import TRAIN_COLUMNS, read_table
-from poscli.system.signals import Interrupted
+from poscli.system.errors import PoscliError
+from poscli.system.signals import Abandoned, Interrupted
 from poscli.tasks import open_task
 from poscli.training import trainer as train
-from poscli.training.muon import Muon, orthogonal
-from poscli.training.optimizer import Optimizer
+from poscli.training.optimizer import Muon, Optimizer, orthogonal
 from poscli.training.train import train as train_run
+from poscli.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -50,8 +52,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(encoding, task, tmp_path, mo
             signal.raise_signal(signal.SIGINT)
         return original(self)
 
-    original = train.Trainer._step
-    monkeypatch.setattr(train.Trainer, "_step", raise_at_step_5)
+    original = train.Trainer.take_step
+    monkeypatch.setattr(train.Trainer, "take_step", raise_at_step_5)
     with pytest.raises(Interrupted) as interrupted:
         train_run(config(encoding), task, tmp_path / "b", CPU)
     assert interrupted.value.exit_code == 130
@@ -88,12 +90,7 @@ def test_whatever_decides_the_result_is_in_the_name(change):
 
 
 def test_divergence_stops_before_the_optimizer_step(task, tmp_path, monkeypatch):
-    def poisoned(self, *part):
-        loss = original(self, *part)
-        return loss * math.inf if self.step == 3 else loss
-
-    original = train.Trainer._loss
-    monkeypatch.setattr(train.Trainer, "_loss", poisoned)
+    change_losses(lambda trainer, loss: loss() * (math.inf if trainer.step == 3 else 1.0), monkeypatch.setattr)
     steps = []
     monkeypatch.setattr(Optimizer, "step", lambda self, step: steps.append(step))
     run = train_run(config(), task, tmp_path, CPU)
@@ -103,6 +100,88 @@ def test_divergence_stops_before_the_optimizer_step(task, tmp_path, monkeypatch)
     assert read_table(run.train_csv, TRAIN_COLUMNS)["status"].iloc[-1] == "diverged"
 
 
+def a_run(folder, memory: int = 0, **changes: object) -> Run:
+    """A new run of four steps."""
+    tiny = ModelConfig(layers=2, width=16, heads=2, mlp=32, memory=memory)
+    values = {"encoding": "alibi", "task": "pieces", "length": 8, "batch": 2, "tokens": 4 * 16, "model": tiny} | changes
+    return create(folder / "run", RunConfig(**values), {"schema": 1})
+
+
+def trainer_of(run: Run, task: Pieces | None = None) -> Trainer:
+    task = task or Pieces()
+    return Trainer(run, fresh_model(run.config, task.vocab, CPU), task)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_abandoned_step_leaves_the_run_as_it_was_before_that_step(
+    signum: int, code: int, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradient = Trainer.gradient
+    before: list[torch.Tensor] = []
+
+    def abandoned(trainer: Trainer) -> tuple[float, float]:
+        if trainer.step < 2:
+            return gradient(trainer)
+        before.append(trainer.memory.states[0])
+        gradient(trainer)  # replaces the memory
+        trainer.stop.signum = signum
+        raise Abandoned
+
+    monkeypatch.setattr(Pieces, "segments", lambda task, length: 100)
+    monkeypatch.setattr(Trainer, "gradient", abandoned)
+    run = a_run(tmp_path, memory=8)
+    trainer = trainer_of(run)
+    with run.locked(), pytest.raises(Interrupted, match=r"^stopped at step 2 of 4; the same") as caught:
+        trainer.train()
+    assert caught.value.exit_code == code
+    assert (run.status()["state"], run.status()["step"]) == ("interrupted", 2)
+    resumed = trainer_of(run)
+    assert resumed.step == 2
+    assert torch.equal(resumed.memory.states[0], before[0])
+
+
+ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (ValueError("bad"), "failed", "ValueError: bad"),
+        (SystemExit(3), "failed", "SystemExit: 3"),
+        (RuntimeError(ALLOCATOR), "oom", "step 1 does not fit the memory of "),
+        (PoscliError("the disk is full"), "interrupted", ""),
+    ],
+)
+def test_an_error_in_a_step_ends_the_run_unless_the_same_command_can_go_on(
+    error: BaseException, status: str, message: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradient = Trainer.gradient
+
+    def failing(trainer: Trainer) -> tuple[float, float]:
+        if trainer.step == 1:
+            raise error
+        return gradient(trainer)
+
+    monkeypatch.setattr(Trainer, "gradient", failing)
+    run = a_run(tmp_path)
+    trainer = trainer_of(run)
+    with run.locked():
+        if status == "oom":
+            assert trainer.train() == "oom"
+        else:
+            with pytest.raises(type(error)) as caught:
+                trainer.train()
+            assert caught.value is error
+    assert run.status()["state"] == status
+    assert run.status()["message"].startswith(message)
+    assert run.status()["step"] == (0 if status == "interrupted" else 1)
+    if status == "oom":
+        assert run.status()["message"].endswith(
+            "; give a smaller --batch, --length or --preset, or a larger --accumulate"
+        )
+    assert run.train_csv.exists() == (status != "interrupted")
+
+
 def test_the_last_two_checkpoints_are_kept(task, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0)
     run = train_run(config(), task, tmp_path, CPU)
@@ -110,7 +189,7 @@ def test_the_last_two_checkpoints_are_kept(task, tmp_path, monkeypatch):
 
 
 def test_muon_in_batches_is_torchs_muon(monkeypatch):
-    monkeypatch.setattr("poscli.training.muon.orthogonal", partial(orthogonal, dtype=torch.bfloat16))
+    monkeypatch.setattr("poscli.training.optimizer.orthogonal", partial(orthogonal, dtype=torch.bfloat16))
     torch.manual_seed(0)
     shapes = [(16, 16), (16, 16), (24, 16), (16, 24), (24, 16)]
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
@@ -130,7 +209,7 @@ def test_muon_in_batches_is_torchs_muon(monkeypatch):
 
 @pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
 def test_muon_multiplies_in_what_the_cpu_multiplies_fast(native, dtype, monkeypatch):
-    monkeypatch.setattr("poscli.training.muon.cpu_has_bfloat16", lambda: native)
+    monkeypatch.setattr("poscli.training.optimizer.cpu_has_bfloat16", lambda: native)
     x = torch.randn(3, 20, 50, generator=torch.Generator().manual_seed(0))
     assert torch.equal(orthogonal(x), orthogonal(x, dtype))
     assert not torch.equal(orthogonal(x, torch.bfloat16), orthogonal(x, torch.float32))
@@ -141,21 +220,3 @@ def test_orthogonal_brings_singular_values_near_one():
     values = torch.linalg.svdvals(orthogonal(x, torch.float32))
     assert values.min() > 0.6
     assert values.max() < 1.3
-
-
-def test_the_schedule_rises_stays_and_falls_to_zero():
-    model = build_model(config().model, "none", vocab=257, length=32, seed=0)
-    optimizer = Optimizer(model, config().recipe, steps=100)
-    scales = [optimizer.scale(step) for step in range(101)]
-    assert scales[0] == pytest.approx(1 / 5)  # 5 % of the steps
-    assert scales[4:11] == [1.0] * 7
-    assert scales[100] == 0  # over the last 90 %
-    assert all(b < a for a, b in itertools.pairwise(scales[10:]))
-
-
-def test_every_parameter_is_trained_by_exactly_one_group():
-    for encoding in ("alibi(trainable=true)", "t5", "shaw", "fire", "cope", "learned", "kerple-log"):
-        model = fresh_model(config(encoding), 257, CPU)
-        optimizer = Optimizer(model, config().recipe, steps=10)
-        owned = [id(p) for o in optimizer.optimizers.values() for g in o.param_groups for p in g["params"]]
-        assert sorted(owned) == sorted(id(p) for p in model.parameters())

@@ -19,9 +19,9 @@ from poscli.runs.run import Run
 from poscli.runs.schema import TRAIN_COLUMNS, read_table
 from poscli.system.seeds import generator
 from poscli.training import trainer
-from poscli.training.log import Log
 from poscli.training.optimizer import Optimizer
 from poscli.training.train import train
+from poscli.training.trainer import Log
 
 CPU = torch.device("cpu")
 STEPS, BATCH, LENGTH = 12, 2, 8
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock(1000.0)
-    monkeypatch.setattr("poscli.training.log.time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr("poscli.training.trainer.time", SimpleNamespace(monotonic=made.monotonic))
     return made
 
 

@@ -7,12 +7,13 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
+from training_faults import Loss, change_losses
 
 from poscli.encodings import get, missing, names
+from poscli.training.trainer import Trainer
 
 from .pipeline import SHAPE, results
 from .processes import command
@@ -68,52 +69,33 @@ def _nothing() -> None:
 
 def _stop(at: int) -> None:
     """Let Ctrl-C arrive in the middle of a step."""
-    from poscli.training.trainer import Trainer
-
-    step = Trainer._step
+    step = Trainer.take_step
 
     def stopping(self: Trainer) -> bool:
         if self.step == at - 1:
             signal.raise_signal(signal.SIGINT)
         return step(self)
 
-    Trainer._step = stopping  # type: ignore[method-assign]
+    Trainer.take_step = stopping  # type: ignore[method-assign]
 
 
 def _loss_is(value: float) -> None:
     """Let the loss be `value` from step 4 on."""
-    from poscli.training.trainer import Trainer
-
-    loss = Trainer._loss
-
-    def broken_loss(self: Trainer, *part: Any) -> torch.Tensor:
-        return loss(self, *part) * (value if self.step >= 4 else 1.0)
-
-    Trainer._loss = broken_loss  # type: ignore[method-assign]
+    change_losses(lambda trainer, loss: loss() * (value if trainer.step >= 4 else 1.0))
 
 
 def _gradient_is_infinite() -> None:
     """Let the gradient overflow at step 4, while the loss is finite."""
-    from poscli.training.trainer import Trainer
 
-    loss = Trainer._loss
+    def overflowing(trainer: Trainer, loss: Loss) -> torch.Tensor:
+        weight = trainer.model.embedding
+        return loss() + ((weight - weight.detach()) * 1e38 * 1e38).sum() * float(trainer.step >= 4)
 
-    def broken_loss(self: Trainer, *part: Any) -> torch.Tensor:
-        weight = self.model.embedding
-        return loss(self, *part) + ((weight - weight.detach()) * 1e38 * 1e38).sum() * float(self.step >= 4)
-
-    Trainer._loss = broken_loss  # type: ignore[method-assign]
+    change_losses(overflowing)
 
 
 def _no_memory_in_training() -> None:
-    from poscli.training.trainer import Trainer
-
-    loss = Trainer._loss
-
-    def broken_loss(self: Trainer, *part: Any) -> torch.Tensor:
-        return torch.empty(2**60) if self.step >= 4 else loss(self, *part)
-
-    Trainer._loss = broken_loss  # type: ignore[method-assign]
+    change_losses(lambda trainer, loss: torch.empty(2**60) if trainer.step >= 4 else loss())
 
 
 def _evaluation(make: Callable[[dict[str, torch.Tensor]], None]) -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from poscli.bench.synthetic import synthetic_tokens
 from poscli.bench.timing import Work
 from poscli.config.run import Recipe, RunConfig
-from poscli.training.muon import Muon
+from poscli.training.optimizer import Muon
 
 
 def forward_backward(model: Callable[[Tensor], Tensor], parameters: list[nn.Parameter], tokens: Tensor) -> Work:

@@ -1,0 +1,135 @@
+"""What the ranks of one training share: the windows of a batch, the sum of the gradients, and the checkpoints.
+
+Only the first rank needs the folder of the runs: it reads and writes checkpoints for all, so that machines need no disk
+in common.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from poscli.model.cache import PREFIX, Memory
+from poscli.model.transformer import Model
+from poscli.runs.checkpoint import Checkpoint
+from poscli.system.ranks import exchanged, gathered, lost_ranks_named, ranks
+from poscli.tasks import Batch
+from poscli.tasks.task import IGNORED
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some windows of a batch, and the share of the batch's targets that they have: the weight of their mean loss."""
+
+    batch: Batch
+    share: float
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Inputs and targets on a device.
+
+        Where no target counts, the mean loss would not be a number. Then all targets are given, and the part weighs 0,
+        so that every rank has a gradient to contribute.
+        """
+        inputs, targets = self.batch.tensors(device)
+        return inputs, targets if self.share else targets.masked_fill(targets == IGNORED, 0)
+
+
+def parts_of(batch: Batch, rank: int, ranks: int, accumulate: int) -> list[Part]:
+    """The parts of a rank, with the same number of windows each: rank 0 has the first ones, rank 1 the next, ..."""
+    windows = len(batch.tokens) // (ranks * accumulate)
+    assert windows * ranks * accumulate == len(batch.tokens)
+    parts = []
+    for number in range(rank * accumulate, (rank + 1) * accumulate):
+        rows = slice(number * windows, (number + 1) * windows)
+        part = Batch(batch.tokens[rows], None if batch.counted is None else batch.counted[rows])
+        parts.append(Part(part, _targets(part) / _targets(batch)))
+    return parts
+
+
+def _targets(batch: Batch) -> int:
+    """The number of targets in a batch that count."""
+    return batch.tokens[:, 1:].size if batch.counted is None else int(batch.counted.sum())
+
+
+class Loss(nn.Module):
+    """A model whose forward pass is the loss of training, as DistributedDataParallel needs it."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, targets: Tensor, memory: Memory | None) -> Tensor:
+        return self.model.loss(inputs, targets, memory)
+
+
+def replicated_loss(model: Model) -> DistributedDataParallel:
+    """`model.loss`, whose backward pass leaves the sum of the gradients of all ranks; `no_sync()` puts that off.
+
+    A sum and not a mean, because every part of the batch has its weight already. The model must hold the weights that
+    training starts from: all ranks take those of the first one.
+    """
+    # Buffers are functions of the step and stay as they are; the name of the option has changed with torch 2.13.
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+    options: dict[str, Any] = {buffers: False, "find_unused_parameters": True}  # an encoding may have unused ones
+    replicated = DistributedDataParallel(Loss(model), **options)
+
+    def summed(_: object, bucket: Any) -> torch.futures.Future[Tensor]:
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        assert work is not None
+        return work.get_future().then(lambda future: future.value()[0])
+
+    replicated.register_comm_hook(None, summed)
+    return replicated
+
+
+def from_first(last: Checkpoint | None) -> Checkpoint | None:
+    """The checkpoint that the first rank has read, on all ranks; None if it has none."""
+    if ranks().count == 1:
+        return last
+    content: dict[str, Any] = {}
+    if last is not None:
+        content = {"shapes": [_shapes(last.model), _shapes(last.optim)], "state": last.state}
+    content = json.loads(exchanged(json.dumps(content).encode())[0])
+    if not content:
+        return None
+    model, optim = (
+        {name: _broadcast(known.get(name), *shape) for name, shape in shapes.items()}
+        for known, shapes in zip((last.model, last.optim) if last else ({}, {}), content["shapes"], strict=True)
+    )
+    return Checkpoint(model, optim, content["state"])
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[list[int], str]]:
+    return {name: (list(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in tensors.items()}
+
+
+def _broadcast(tensor: Tensor | None, shape: list[int], dtype: str) -> Tensor:
+    """A tensor of the first rank, on all of them; the others give None, and know its shape and dtype."""
+    if tensor is None:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+    content = tensor.contiguous().reshape(-1).view(torch.uint8)  # bytes: gloo does not know every dtype
+    with lost_ranks_named():
+        dist.broadcast(content, src=0)
+    return content.view(tensor.dtype).reshape(shape)
+
+
+def gathered_memory(memory: Memory) -> dict[str, Tensor]:
+    """The tensors of a memory with the windows of all ranks, in the order of the batch."""
+    if ranks().count == 1:
+        return memory.tensors()
+    tensors = {name: gathered(x.cpu().numpy()) for name, x in memory.tensors().items()}
+    return {name: torch.cat([torch.from_numpy(part) for part in parts]) for name, parts in tensors.items()}
+
+
+def own_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a memory in a checkpoint, with the windows of this rank only."""
+    me = ranks()
+    return {name: x.chunk(me.count)[me.rank] for name, x in tensors.items() if name.startswith(PREFIX)}
