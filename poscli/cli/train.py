@@ -65,7 +65,7 @@ def train(
 
 
 def _agreed(encodings: list[str], seed: int, request: TrainRequest, device: torch.device) -> TrainingSetup:
-    """What all ranks will train; UsageError if they disagree. One rank per machine reads the corpus before the others."""
+    """What all ranks will train; UsageError if they disagree. One rank per machine reads the corpus first."""
     import torch
 
     from poscli import __version__

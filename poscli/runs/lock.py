@@ -1,28 +1,34 @@
-"""The lock of a run: one process at a time works on a folder, and the others can say which one it is.
+"""The lock of a run: one process at a time works on a folder, and a file beside the lock says which one it is.
 
-The lock is the kernel's, so that it ends with the process that holds it, however that process ends. Not every file
-system has such locks: `unlockable` finds out where they do not hold, and `holder` sees holders on other machines.
+The lock is the kernel's (filelock), so that it ends with the process that holds it, however that process ends. Not
+every file system has such locks: `unlockable` finds out where they do not hold. Some hold on one machine only; then a
+file that names a process of another machine is the only sign of it.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import platform
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from poscli.runs.holder import beating, holder_of, names_holder, refuse_living_holder
 from poscli.system.console import warn_once
-from poscli.system.errors import LockedError, StorageError
-from poscli.system.files import make_folder, remove_temporaries, storing
+from poscli.system.errors import CorruptError, LockedError, StorageError
+from poscli.system.files import make_folder, read_object, remove_temporaries, storing
 
 LOCK = ".lock"
+HOLDER = ".holder.lock"  # names the process that holds the lock; empty once that has ended in order
 GRACE_SECONDS = 0.3  # `is_locked` holds the lock for an instant, which must not turn a worker away
 REFUSALS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)  # of a file system that has no locks
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # tells machines of one name, such as localhost, apart
 _reasons: dict[int, str] = {}  # number of a file system -> why locks do not hold there, or ""
 
 
@@ -32,8 +38,15 @@ def locked(folder: Path) -> Iterator[None]:
     make_folder(folder)
     with unused(folder):
         remove_temporaries(folder)
-        with beating(folder):
+        me, path = _this_process(), folder / HOLDER
+        with storing(folder):
+            path.write_text(json.dumps(me))
+        try:
             yield
+        finally:
+            if _holder(folder) == me and os.getpid() == me["process"]:  # a fork of this process holds nothing
+                with suppress(OSError):
+                    path.write_bytes(b"")  # not removed: the folder stays as it was if nothing changes
 
 
 @contextmanager
@@ -45,9 +58,40 @@ def unused(folder: Path) -> Iterator[None]:
             f"{reason}, so that two processes could work on the same run; run one at a time there, or put results on "
             "another file system with --out"
         )
-    with nullcontext() if reason else _kernel_lock(folder):
-        refuse_living_holder(folder, without_locks=bool(reason))
+    lock, owner = FileLock(folder / LOCK), os.getpid()
+    with storing(folder):
+        try:
+            if not reason:
+                lock.acquire(timeout=GRACE_SECONDS, poll_interval=0.05)
+        except Timeout as error:
+            raise LockedError(f"{folder.name} is being worked on by {holder_of(folder)}; wait for it to end") from error
+    try:
+        _look_for_other_holder(folder, without_locks=bool(reason))
         yield
+    finally:
+        if os.getpid() == owner:  # a fork shares the lock, and would take it from its parent
+            lock.release()
+
+
+def _look_for_other_holder(folder: Path, *, without_locks: bool) -> None:
+    """LockedError if a process works on a folder that is known to live although this process got its lock.
+
+    That can be known of processes on this machine. One of another machine was killed, or its lock does not reach here:
+    it is named in a warning.
+    """
+    holder = _holder(folder)
+    if not holder or holder.get("process") == os.getpid():
+        return
+    if not _is_here(holder):
+        warn_once(
+            f"{folder.name} was left by {_in_words(holder)}; if that still runs, locks do not hold between machines on "
+            "this file system: end one of the two, or choose another folder with --out"
+        )
+    elif without_locks and _lives(holder):
+        raise LockedError(
+            f"locks do not hold on this file system: {_in_words(holder)} works on {folder.name}; wait for it to end, "
+            "or choose another folder with --out"
+        )
 
 
 def unlockable(folder: Path) -> str:
@@ -64,10 +108,11 @@ def unlockable(folder: Path) -> str:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a run's folder; true if that cannot be found out."""
+    """Whether a process works on a run's folder; true if that cannot be found out."""
     try:
         if not (folder / LOCK).exists() or unlockable(folder):
-            return names_holder(folder)
+            holder = _holder(folder)
+            return bool(holder) and (not _is_here(holder) or _lives(holder))
         lock = FileLock(folder / LOCK)
         lock.acquire(timeout=0)
     except (Timeout, OSError, StorageError):
@@ -76,19 +121,55 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-@contextmanager
-def _kernel_lock(folder: Path) -> Iterator[None]:
-    lock, owner = FileLock(folder / LOCK), os.getpid()
-    with storing(folder):
-        try:
-            lock.acquire(timeout=GRACE_SECONDS, poll_interval=0.05)
-        except Timeout as error:
-            raise LockedError(f"{folder.name} is being worked on by {holder_of(folder)}; wait for it to end") from error
+def holder_of(folder: Path) -> str:
+    """The process that a folder names as its holder, in words."""
+    return _in_words(_holder(folder))
+
+
+def _in_words(holder: dict[str, Any]) -> str:
+    """A holder in words; an empty one has just begun, and has not written its name yet."""
+    if not holder:
+        return "another process"
+    return f"process {holder.get('process')} on {holder.get('host')} (`{holder.get('command')}`)"
+
+
+def _holder(folder: Path) -> dict[str, Any]:
+    """The process that a folder names as its holder; an empty dictionary if there is none, or half a name."""
     try:
-        yield
-    finally:
-        if os.getpid() == owner:  # a fork shares the lock, and would take it from its parent
-            lock.release()
+        return read_object(folder / HOLDER, "")
+    except CorruptError:
+        return {}
+
+
+def _this_process() -> dict[str, Any]:
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    command = " ".join(["poscli", *sys.argv[1:]])
+    return {"process": os.getpid(), "host": platform.node(), "boot": _boot(), "command": command, "since": since}
+
+
+def _boot() -> str:
+    """The number that Linux draws when it starts; "" on other systems."""
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _is_here(holder: dict[str, Any]) -> bool:
+    """Whether a holder is a process of this machine, since its last start."""
+    return (holder.get("host"), holder.get("boot")) == (platform.node(), _boot())
+
+
+def _lives(holder: dict[str, Any]) -> bool:
+    """Whether a process of this machine lives; true if that cannot be found out."""
+    try:
+        if sys.platform != "win32":  # where signal 0 would be Ctrl-C
+            os.kill(int(holder["process"]), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError, TypeError, KeyError, OverflowError):
+        return True
+    return True
 
 
 def _fault_of_locks(path: Path) -> str:
@@ -98,11 +179,17 @@ def _fault_of_locks(path: Path) -> str:
     """
     if sys.platform == "win32":  # its file servers keep locks with the file that is open
         return ""
+    import fcntl
+
     handles: list[int] = []
+    taken = 0
     try:
         for _ in range(2):
             handles.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666))
-        return "grants one lock twice" if all(map(_take, handles)) else ""
+            with suppress(BlockingIOError, PermissionError):  # some file systems say a lack of permission
+                fcntl.flock(handles[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                taken += 1
+        return "grants one lock twice" if taken == 2 else ""
     except OSError as error:
         if error.errno not in REFUSALS:
             raise
@@ -110,15 +197,3 @@ def _fault_of_locks(path: Path) -> str:
     finally:
         for handle in handles:
             os.close(handle)
-
-
-def _take(handle: int) -> bool:
-    """Lock an open file, if it is free; OSError if the file system cannot tell."""
-    assert sys.platform != "win32"
-    import fcntl
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # some file systems call a lock that is held a lack of permission
-        return False
-    return True

@@ -69,14 +69,9 @@ def command(*arguments: object, prepare: Callable[[], object] = lambda: None) ->
 
 
 def steady_clock() -> None:
-    """Let each look at the clock in training take 9 seconds, so that checkpoints come at the same steps every time.
-
-    The holder of a lock does not beat, so that every run makes the same operations.
-    """
-    from poscli.runs import holder
+    """Let each look at the clock in training take 9 seconds, so that checkpoints come at the same steps every time."""
     from poscli.training import trainer
 
-    holder.BEAT_SECONDS = 3600.0
     ticks = iter(range(0, 10**9, 9))
     trainer.time = SimpleNamespace(monotonic=lambda: float(next(ticks)))  # type: ignore[assignment]
 
