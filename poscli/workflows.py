@@ -24,9 +24,8 @@ from poscli.evaluation.posthoc import runs_as
 from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
 from poscli.report.explain import explanations
 from poscli.runs.adopt import keep
-from poscli.runs.delete import delete_run
 from poscli.runs.results import Tables
-from poscli.runs.run import Run
+from poscli.runs.run import Run, delete_run
 from poscli.system.console import note
 from poscli.system.errors import UsageError
 from poscli.system.ranks import ranks, together

@@ -36,7 +36,7 @@ def rm(
     if not (yes or _agreed(folders)):
         note("nothing deleted")
         return
-    from poscli.runs.delete import delete_run
+    from poscli.runs.run import delete_run
 
     for folder in folders:
         delete_run(folder)

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from poscli.runs.activity import Activity, activity
+from poscli.runs.summary import Activity, activity
 from poscli.sweep.drive import Watcher
 from poscli.sweep.schedule import TimeLeft
 from poscli.system.console import err, note, warn_once

@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.live import Live
 
 from poscli.cli.screen import Work, screen
-from poscli.runs.activity import activity
 from poscli.runs.results import is_evaluated
 from poscli.runs.run import ENDED, Run, exists, open_run
+from poscli.runs.summary import activity
 from poscli.system.console import out
 from poscli.system.errors import TERMINATED, CorruptError
 from poscli.system.progress import duration

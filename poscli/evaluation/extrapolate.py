@@ -20,7 +20,6 @@ from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
 from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
-from poscli.runs.details import DETAILS
 from poscli.runs.load import load_model, load_recalibrated
 from poscli.runs.results import (
     Tables,
@@ -31,7 +30,7 @@ from poscli.runs.results import (
     write_evaluation,
 )
 from poscli.runs.run import EVALUATED, Run
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
+from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, frame
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
 from poscli.system.ranks import any_rank, ranks, together

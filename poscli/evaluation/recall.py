@@ -145,7 +145,7 @@ def gain_numbers(
 ) -> dict[str, float]:
     """What the text beyond L is worth to some tokens, from their losses `[n]` with the whole window and cropped to L.
 
-    The keys are those of GAIN_COLUMNS in poscli/runs/details.py; n is at least 1.
+    The keys are those of GAIN_COLUMNS in poscli/runs/schema.py; n is at least 1.
     """
     low, high = mean_interval(crop - full, documents)
     means = {"nll": float(full.mean()), "nll_crop": float(crop.mean()), "gain": float((crop - full).mean())}

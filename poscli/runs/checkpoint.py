@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, with a manifest of SHA-256 sums that is checked on every load. No pickle.
+"""Checkpoints: safetensors and JSON, sealed by a manifest that is checked on every load. No pickle.
 
 A flipped bit in a safetensors file loads silently, and a folder may be copied in part: the manifest reveals both. The
 last two checkpoints are kept, so that training can go on from the one before if the last is damaged.
@@ -6,7 +6,6 @@ last two checkpoints are kept, so that training can go on from the one before if
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -18,19 +17,12 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
+from poscli.runs.sealed import Sealed, write_sealed
 from poscli.system.console import note
 from poscli.system.errors import CorruptError
-from poscli.system.files import (
-    make_folder,
-    parse_object,
-    read_bytes,
-    read_object,
-    storing,
-    sync_folder,
-    write_atomic,
-)
+from poscli.system.files import storing, sync_folder
 
-MODEL, OPTIM, STATE, MANIFEST = "model.safetensors", "optim.safetensors", "state.json", "MANIFEST.json"
+MODEL, OPTIM, STATE = "model.safetensors", "optim.safetensors", "state.json"
 KEPT = 2  # checkpoints
 CURE = "repeat the command that trained it, which goes on from before the damage, or restore it from a copy"
 
@@ -50,15 +42,8 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> None:
     with storing(folder):
         for left in folder.glob(".step-*"):  # by a process that was killed here
             shutil.rmtree(left)
-    make_folder(temporary)
-    files = {
-        MODEL: bytes_of(checkpoint.model),
-        OPTIM: bytes_of(checkpoint.optim),
-        STATE: json.dumps(checkpoint.state, indent=2).encode(),
-    }
-    for name, content in files.items():
-        write_atomic(temporary / name, content)
-    write_atomic(temporary / MANIFEST, json.dumps({name: _sum(content) for name, content in files.items()}, indent=2))
+    state = json.dumps(checkpoint.state, indent=2).encode()
+    write_sealed(temporary, {MODEL: bytes_of(checkpoint.model), OPTIM: bytes_of(checkpoint.optim), STATE: state})
     with storing(target):
         _put_aside(target)  # a damaged checkpoint of this step: training has gone on from the one before
         temporary.rename(target)
@@ -75,14 +60,13 @@ def steps(folder: Path) -> list[int]:
 
 def load(folder: Path, step: int) -> Checkpoint:
     """Read a checkpoint; CorruptError if a file is missing or differs from what was written."""
-    path = folder / f"step-{step}"
-    state = parse_object(_read(path, STATE), path / STATE, CURE)
-    return Checkpoint(load_model(folder, step), _tensors(path, OPTIM), state)
+    state = Sealed(folder / f"step-{step}", CURE).read_object(STATE)
+    return Checkpoint(load_model(folder, step), _tensors(folder, step, OPTIM), state)
 
 
 def load_model(folder: Path, step: int) -> dict[str, Tensor]:
     """Read the model of a checkpoint alone, for whatever does not train; CorruptError if its file is damaged."""
-    return _tensors(folder / f"step-{step}", MODEL)
+    return _tensors(folder, step, MODEL)
 
 
 def load_last(folder: Path) -> Checkpoint | None:
@@ -115,23 +99,13 @@ def last_with_model(folder: Path) -> int:
     return 0
 
 
-def _tensors(path: Path, name: str) -> dict[str, Tensor]:
+def _tensors(folder: Path, step: int, name: str) -> dict[str, Tensor]:
+    """The tensors in a file of a checkpoint. What is checked is what is used: the file is read once."""
+    path = folder / f"step-{step}"
     try:
-        return tensors_from(_read(path, name))
+        return tensors_from(Sealed(path, CURE).read(name))
     except SafetensorError as error:
         raise CorruptError(f"{path / name} cannot be read ({error}); {CURE}") from error
-
-
-def _read(path: Path, name: str) -> bytes:
-    """The content of a file of a checkpoint. What is checked is what is used: the file is read once."""
-    content = read_bytes(path / name, CURE)
-    if _sum(content) != read_object(path / MANIFEST, CURE).get(name):
-        raise CorruptError(f"{path / name} is not the file that was saved (its SHA-256 differs); {CURE}")
-    return content
-
-
-def _sum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _put_aside(path: Path) -> None:

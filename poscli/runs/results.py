@@ -1,31 +1,36 @@
-"""The tables of a run: its training log and its evaluation, as sealed CSV files."""
+"""The tables of a run: its training log and its evaluation, as sealed CSV files; and whether they agree."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from poscli.runs.agreement import contradiction
-from poscli.runs.details import DETAILS, OF_EVALUATION, OF_WHY
 from poscli.runs.repair import DamagedEvaluation, damaged_part, part_of
 from poscli.runs.run import AGAIN, EVAL, EVALUATED, EXPLAINED, LOSSES, POSITION, POSTHOC, TRAIN, Run, open_run
 from poscli.runs.schema import (
     ADDED_COLUMNS,
+    CROP,
+    DETAILS,
     EVAL_COLUMNS,
+    FULL,
+    OF_EVALUATION,
+    OF_WHY,
     POSITION_COLUMNS,
     TRAIN_COLUMNS,
     Columns,
     frame,
     join_tables,
     parse_table,
+    perplexity,
     table_text,
 )
 from poscli.runs.sealed import Sealed
@@ -33,7 +38,6 @@ from poscli.system.errors import CorruptError, ForeignError
 
 Rows = list[dict[str, Any]]
 
-SUMS = "sums"  # in eval.json and why.json: the SHA-256 of each table that was written with it
 TOKENIZER = "tokenizer"
 LATER = ADDED_COLUMNS | {TOKENIZER: EVAL_COLUMNS[TOKENIZER]}  # columns that tables of earlier versions lack
 
@@ -88,7 +92,8 @@ def explained_under(run: Run) -> dict[str, Any] | None:
         known = run.files.read_object(EXPLAINED)
     except CorruptError:
         return None
-    return {name: value for name, value in known.items() if name != SUMS}
+    known.pop("sums", None)  # checksums of the tables, which earlier versions wrote here
+    return known
 
 
 def is_evaluated(run: Run) -> bool:
@@ -174,10 +179,10 @@ def tables_of(run: Run, measures: Columns | None = None) -> Tables:
 def check_evaluation(run: Run) -> None:
     """DamagedEvaluation if a file of an evaluation is missing or not what was written. Contents are not compared."""
     try:
-        sums = run.files.read_object(EVALUATED).get(SUMS, {})
+        run.files.read_object(EVALUATED)
         for name in (EVAL, POSITION, *(f"{each}.csv" for each in OF_EVALUATION)):
-            if name in sums or name in (EVAL, POSITION) or run.files.was_written(name):
-                _check(run, name, sums, EVALUATED)
+            if name in (EVAL, POSITION) or run.files.was_written(name):
+                run.files.read(name)
     except CorruptError as error:
         raise _damaged(run, error) from error
 
@@ -195,9 +200,8 @@ def fault_of(run: Run, measures: Columns | None = None) -> str:
 def explanations_of(run: Run) -> dict[str, pd.DataFrame]:
     """The tables of --why by name, without rows where they were not made; DamagedEvaluation if one is damaged."""
     try:
-        sums = run.files.read_object(EXPLAINED).get(SUMS, {}) if run.files.has(EXPLAINED) else {}
-        for name in sums:
-            _check(run, name, sums, EXPLAINED)
+        if run.files.has(EXPLAINED):
+            run.files.read_object(EXPLAINED)
         return {name: _detail(run, name) for name in OF_WHY}
     except CorruptError as error:
         raise _damaged(run, error, why=True) from error
@@ -236,18 +240,11 @@ def _texts(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Columns]) -> 
 
 
 def _write(run: Run, texts: Mapping[str, str], record: str, content: dict[str, Any]) -> None:
-    """Write tables, and then the file that says how they were made; it also holds their sums."""
+    """Write tables, and then the file that says how they were made. Tables of an earlier time are no longer valid."""
     for name, text in texts.items():
         run.files.write(name, text)
-    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-    run.files.write(record, json.dumps(content | {SUMS: sums}, indent=2) + "\n")
-
-
-def _check(run: Run, name: str, sums: Mapping[str, str], record: str) -> None:
-    """CorruptError if a table is missing or damaged, or is not the one that was written together with `record`."""
-    content = run.files.read(name)
-    if name in sums and hashlib.sha256(content).hexdigest() != sums[name]:
-        raise CorruptError(f"{run.folder / name} is not the table that {record} was written for; {AGAIN}")
+    run.files.write(record, json.dumps(content, indent=2) + "\n")
+    run.files.settle(*texts, record)
 
 
 def _damaged(run: Run, error: CorruptError, *, why: bool = False) -> DamagedEvaluation:
@@ -261,3 +258,103 @@ def _detail(run: Run, name: str) -> pd.DataFrame:
     if not (made and run.files.was_written(file)):
         return frame([], DETAILS[name])
     return parse_table(run.files.read(file), run.folder / file, DETAILS[name], cure=AGAIN)
+
+
+EPSILON = float(np.finfo(np.float64).eps)
+ACCURACY = "accuracy"  # the column of tasks that have right answers
+CASE = ["length", "protocol", "variant"]  # what tells the rows of eval.csv apart
+
+
+def contradiction(rows: pd.DataFrame, positions: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> tuple[str, str]:
+    """The first file that contradicts eval.csv, which may be itself, and how; two empty texts if all agree.
+
+    `rows` are those of eval.csv, `positions` those of position.csv, `details` those of units.csv and answers.csv by
+    name. A table of units without rows is not looked at, because versions without that table wrote none.
+    """
+    others = {"position.csv": positions} | {f"{name}.csv": table for name, table in details.items()}
+    strange = [name for name, table in others.items() if not set(table["run_id"]) <= set(rows["run_id"])]
+    found = (
+        *((name, "it is of another run than eval.csv") for name in strange),
+        *(("eval.csv", fault) for fault in _within(rows)),
+        *(("position.csv", fault) for fault in _of_positions(rows, positions)),
+        *(("units.csv", fault) for fault in _of_units(rows, details["units"])),
+        *(("answers.csv", fault) for fault in _of_answers(rows, details["answers"])),
+    )
+    return found[0] if found else ("", "")
+
+
+def _within(rows: pd.DataFrame) -> Iterator[str]:
+    """What a row of eval.csv says twice, and differently."""
+    if rows.duplicated(CASE).any():
+        yield "it has a row twice"
+    scored = rows[rows["status"] == "ok"]
+    crops = scored[scored["variant"] == CROP].set_index(["length", "protocol"])["nll"].to_dict()
+    for row in scored.to_dict("records"):
+        nll, tokens = row["nll"], row["tokens"]
+        expected = {
+            "ratio": row["length"] / row["train_length"],
+            "bpb": nll / math.log(2) * tokens / max(1, row["bytes"]),
+            "ppl": perplexity(nll),
+        }
+        if (crop := crops.get((row["length"], row["protocol"]))) is not None:
+            expected["gain"] = crop - nll
+        for name, value in expected.items():
+            scale = max(abs(nll), 1.0) * max(abs(value), 1.0)
+            if not _equal(row[name], value, tokens, scale):
+                yield f"{_case(row)} has {name} {row[name]:g}, where its other columns make {value:g}"
+
+
+def _of_positions(rows: pd.DataFrame, positions: pd.DataFrame) -> Iterator[str]:
+    """Lengths whose bins of positions do not fill the windows, each with the same number of them."""
+    measured = set(rows.loc[(rows["status"] == "ok") & (rows["variant"] == FULL), "length"])
+    if set(positions["length"]) != measured:
+        yield "it has other lengths than eval.csv"
+    for length, part in positions.groupby("length"):
+        starts, ends = part["from"].to_numpy(), part["to"].to_numpy()
+        per_position = set(part["tokens"] / (ends - starts + 1))
+        filled = starts[0] == 1 and ends[-1] == length and (starts[1:] == ends[:-1] + 1).all()
+        if not filled or len(per_position) > 1 or part["tail_slope"].nunique() > 1:
+            yield f"the bins of length {length} do not fill its windows"
+
+
+def _of_units(rows: pd.DataFrame, units: pd.DataFrame) -> Iterator[str]:
+    """Rows of eval.csv that are not the mean over their units."""
+    if units.empty:
+        return
+    sums = units.assign(total=units["nll"] * units["tokens"]).groupby(CASE)[["tokens", "bytes", "total"]].sum()
+    scored = rows[rows["status"] == "ok"].set_index(CASE)
+    if set(sums.index) != set(scored.index):
+        yield "it has other lengths, protocols or variants than eval.csv"
+        return
+    for case, row in scored.iterrows():
+        own = sums.loc[case]
+        for name in ("tokens", "bytes"):
+            if own[name] != row[name]:
+                yield f"its {name} of {_case(row, case)} add up to {own[name]:.0f}, and eval.csv has {row[name]}"
+        mean = own["total"] / own["tokens"]
+        if not _equal(mean, row["nll"], row["tokens"], abs(row["nll"])):
+            yield f"its mean nll of {_case(row, case)} is {mean:g}, and eval.csv has {row['nll']:g}"
+
+
+def _of_answers(rows: pd.DataFrame, answers: pd.DataFrame) -> Iterator[str]:
+    """Lengths whose answers are not as many, or not as often right, as eval.csv says."""
+    if ACCURACY not in rows:
+        return
+    measured = rows[(rows["status"] == "ok") & (rows["variant"] == FULL) & rows[ACCURACY].notna()]
+    for length, part in answers.groupby("length"):
+        tokens, right = int(part["tokens"].sum()), int(part["right"].sum())
+        told = measured[measured["length"] == length]
+        if not ((told["tokens"] == tokens) & ((told[ACCURACY] * tokens - right).abs() < 0.5)).any():
+            yield f"{right} of its {tokens} answers at length {length} are right, and eval.csv has another share"
+
+
+def _equal(one: float, other: float, terms: int, scale: float) -> bool:
+    """Whether two numbers differ by rounding only: the tables hold all digits, and each term is rounded once."""
+    if math.isnan(other):
+        return math.isnan(one)
+    return one == other or abs(one - other) <= 4 * EPSILON * max(1, terms) * max(scale, EPSILON)
+
+
+def _case(row: Mapping[str, object], case: tuple[object, ...] | None = None) -> str:
+    length, protocol, variant = case or tuple(row[name] for name in CASE)
+    return f"length {length}, {protocol}, {variant}"

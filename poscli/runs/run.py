@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 import time
 import tomllib
 from collections.abc import Mapping
@@ -19,10 +21,10 @@ from pydantic import ValidationError
 
 from poscli.config.run import SCHEMA, Recalibration, RunConfig, slug, write_run_config
 from poscli.config.validate import explain
-from poscli.runs.lock import is_locked, locked
+from poscli.runs.lock import is_locked, locked, unused
 from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.console import note, warn_once
-from poscli.system.errors import CorruptError, ForeignError, PoscliError
+from poscli.system.errors import CorruptError, ForeignError, PoscliError, UsageError
 from poscli.system.notebook import html_table
 
 AGAIN = "repeat the command that made this run, which writes it again and keeps the model"  # the cure of its files
@@ -33,6 +35,7 @@ TRAIN, EVAL, POSITION = "train.csv", "eval.csv", "position.csv"
 EVALUATED, EXPLAINED = "eval.json", "why.json"
 PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
 TUNING = "tuning.json"  # the engines that were found fastest for this run: a resumed run takes the same ones
+TRASH = ".deleted"  # beside the runs; one level deeper than the folders that are listed as runs
 CHECKPOINTS, LOSSES, POSTHOC = "checkpoints", "nll", "as"  # folders: weights, losses of tokens, other encodings
 # What a run has only once it works.
 RESULTS = (STATUS, TRAIN, EVAL, POSITION, EVALUATED, EXPLAINED, TUNING, CHECKPOINTS, LOSSES, POSTHOC)
@@ -298,3 +301,28 @@ def _refuse_other_versions(folder: Path) -> None:
             f"{folder} was made by another version of poscli (results of schema {schema}, this one has {SCHEMA}); "
             "move it elsewhere, or train again"
         )
+
+
+def delete_run(folder: Path) -> None:
+    """Delete a run's folder, damaged or not, with its checkpoints and evaluations.
+
+    The folder is first moved away under another name, so that a deletion that is interrupted leaves no half of a run
+    behind. Links inside the folder are removed, never followed. UsageError if the folder is itself a link or does not
+    exist, LockedError if another process works on the run, PoscliError if the system refuses.
+    """
+    if folder.is_symlink():
+        raise UsageError(f"{folder} is a symbolic link, whose target may be used elsewhere; remove the link by hand")
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}; `poscli ls runs` shows the runs there are")
+    trash = folder.parent / TRASH
+    if trash.is_symlink():
+        raise UsageError(f"{trash} is a symbolic link, where poscli moves what it deletes; remove the link by hand")
+    try:
+        trash.mkdir(exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=trash))
+        with unused(folder):
+            folder.rename(aside / folder.name)
+    except OSError as error:
+        raise PoscliError(f"cannot delete {folder}: {error.strerror or error}; change its permissions") from error
+    finally:  # also of what earlier deletions, which were interrupted, have moved away
+        shutil.rmtree(trash, ignore_errors=True)  # another process may be emptying it as well; refuses a link

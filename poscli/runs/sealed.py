@@ -1,7 +1,7 @@
-"""Files whose SHA-256 sums stand in MANIFEST.json, so that a changed digit or a lost row is noticed.
+"""Files whose SHA-256 sums stand in the MANIFEST.json of their folder: a changed digit or a lost row is noticed.
 
 The manifest is written before the file. It holds the sum of the new content and that of the content which the new one
-replaces: a process that dies between the two writes leaves a file that is whole and known.
+replaces: a process that dies between the two writes leaves a file that is whole and known. `settle` drops the latter.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from poscli.system.errors import CorruptError
-from poscli.system.files import parse_object, read_bytes, read_object, storing, sync_folder, write_atomic
+from poscli.system.files import make_folder, parse_object, read_bytes, read_object, storing, sync_folder, write_atomic
 
 MANIFEST = "MANIFEST.json"
 
@@ -34,9 +35,14 @@ class Sealed:
         replaced = _sum(read_bytes(path, self.cure)) if path.is_file() else ""
         kept = [replaced] if replaced in sums.get(name, []) else []  # a damaged file does not become valid
         sums[name] = list(dict.fromkeys([_sum(content), *kept]))
-        write_atomic(self.folder / MANIFEST, json.dumps(sums, indent=2, sort_keys=True) + "\n")
+        self._write_sums(sums)
         _make_room(path)
         write_atomic(path, content)
+
+    def settle(self, *names: str) -> None:
+        """From now on only the last content of these files is valid: they were written together, and are whole."""
+        sums = self._sums()
+        self._write_sums(sums | {name: sums[name][:1] for name in names})
 
     def read(self, name: str) -> bytes:
         """The content of a file; CorruptError if it is missing or not what was written."""
@@ -78,13 +84,25 @@ class Sealed:
             self.remove(MANIFEST)
 
     def _sums(self) -> dict[str, list[str]]:
+        """The valid sums of each file: a list, or in a folder that `write_sealed` has made a single one."""
         path = self.folder / MANIFEST
         if not os.path.lexists(path):
             return {}
-        sums = read_object(path, self.cure)
-        if not all(isinstance(marks, list) for marks in sums.values()):
-            raise CorruptError(f"{path} does not hold lists of SHA-256 sums; {self.cure}")
-        return sums
+        stored = read_object(path, self.cure)
+        if not all(isinstance(known, list | str) for known in stored.values()):
+            raise CorruptError(f"{path} does not hold SHA-256 sums; {self.cure}")
+        return {name: [known] if isinstance(known, str) else known for name, known in stored.items()}
+
+    def _write_sums(self, sums: dict[str, list[str]]) -> None:
+        write_atomic(self.folder / MANIFEST, json.dumps(sums, indent=2, sort_keys=True) + "\n")
+
+
+def write_sealed(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write all files of a new folder, and their sums; StorageError if that fails."""
+    make_folder(folder)
+    for name, content in files.items():
+        write_atomic(folder / name, content)
+    write_atomic(folder / MANIFEST, json.dumps({name: _sum(content) for name, content in files.items()}, indent=2))
 
 
 def _make_room(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Selecting runs by id, by encoding and by state."""
+"""The runs of a folder: choosing some by id, by encoding and by state."""
 
 from __future__ import annotations
 

@@ -80,14 +80,15 @@ def replicated_loss(model: Model) -> DistributedDataParallel:
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
     options: dict[str, Any] = {buffers: False, "find_unused_parameters": True}  # an encoding may have unused ones
     replicated = DistributedDataParallel(Loss(model), **options)
-
-    def summed(_: object, bucket: Any) -> torch.futures.Future[Tensor]:
-        work = dist.all_reduce(bucket.buffer(), async_op=True)
-        assert work is not None
-        return work.get_future().then(lambda future: future.value()[0])
-
-    replicated.register_comm_hook(None, summed)
+    replicated.register_comm_hook(None, lambda _, bucket: _summed(bucket.buffer()))
     return replicated
+
+
+def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
+    """The sum of a bucket of gradients over the ranks; torch itself would divide it by their number."""
+    work = dist.all_reduce(gradients, async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda future: future.value()[0])
 
 
 def from_first(last: Checkpoint | None) -> Checkpoint | None:

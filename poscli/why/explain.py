@@ -13,11 +13,10 @@ from poscli.evaluation.protocol import EvaluationSettings, in_turns
 from poscli.evaluation.scoring import run_columns
 from poscli.evaluation.sources import record_of
 from poscli.model.transformer import Model
-from poscli.runs.details import DETAILS
 from poscli.runs.load import load_trained
 from poscli.runs.results import explained_under, write_explanation
 from poscli.runs.run import ENDED, Run
-from poscli.runs.schema import frame
+from poscli.runs.schema import DETAILS, frame
 from poscli.system.console import note
 from poscli.system.memory import is_out_of_memory
 from poscli.system.progress import Meter

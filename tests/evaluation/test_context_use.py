@@ -21,14 +21,14 @@ from poscli.equation.reference import reference, scores, weights
 from poscli.model.initialise import build_model
 from poscli.model.precision import Precision
 from poscli.model.transformer import Linear, Model
-from poscli.runs.details import (
+from poscli.runs.run import Run
+from poscli.runs.schema import (
     DILUTION_COLUMNS,
     KEY_TOKEN_COLUMNS,
     RECEPTIVE_COLUMNS,
     SATURATION_COLUMNS,
+    frame,
 )
-from poscli.runs.run import Run
-from poscli.runs.schema import frame
 from poscli.system.errors import UsageError
 from poscli.why import dilution, key_tokens, receptive, saturation
 from poscli.why.few import few

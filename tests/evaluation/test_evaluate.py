@@ -27,9 +27,8 @@ from poscli.evaluation import extrapolate as extrapolation
 from poscli.evaluation import measure
 from poscli.model.initialise import build_model, fresh_model
 from poscli.model.weights import load_weights
-from poscli.runs.details import DETAILS
 from poscli.runs.run import list_runs
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, read_table
+from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, read_table
 
 CPU = torch.device("cpu")
 STRIDE = 16

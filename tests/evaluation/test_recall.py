@@ -12,8 +12,7 @@ from pieces_task import Pieces
 from poscli.data import Split
 from poscli.evaluation import recall
 from poscli.evaluation.recall import octaves, recall_rows, recurrences
-from poscli.runs.details import RECALL_COLUMNS
-from poscli.runs.schema import frame
+from poscli.runs.schema import RECALL_COLUMNS, frame
 from poscli.tasks import Text
 
 LETTERS = " abcdefxyz"

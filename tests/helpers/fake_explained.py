@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from fake_results import LN2
 
-from poscli.runs.details import DETAILS
-from poscli.runs.schema import frame
+from poscli.runs.schema import DETAILS, frame
 
 LONG = 4  # times L: the long window of an attribution
 CHANGES = ("base", "full", "offset", "stretch", "crowd")

@@ -14,8 +14,7 @@ from fake_results import BEHAVIOUR, LN2, Shape, results, units_of
 from poscli.config.run import RunConfig
 from poscli.report import About, Report, build_report
 from poscli.report.trained import Trained
-from poscli.runs.details import DETAILS
-from poscli.runs.schema import frame
+from poscli.runs.schema import DETAILS, frame
 
 SEEDS = (0, 1, 2)
 GAINS = ("gain", "gain_low", "gain_high")

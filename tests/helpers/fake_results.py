@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from poscli.config.run import SCHEMA, RunConfig
-from poscli.runs.details import DETAILS
 from poscli.runs.results import Tables, write_evaluation, write_training_log
 from poscli.runs.run import Run, create
-from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame
+from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame
 
 LN2 = math.log(2)
 RATIOS = (1, 2, 4, 8, 16)

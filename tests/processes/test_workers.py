@@ -25,11 +25,11 @@ from poscli.cli.workers import with_address
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.model.weights import weights_of
-from poscli.runs import activity as activities
-from poscli.runs.activity import Activity, activity
+from poscli.runs import summary as activities
 from poscli.runs.load import load_trained
 from poscli.runs.lock import locked
 from poscli.runs.run import list_runs
+from poscli.runs.summary import Activity, activity
 from poscli.sweep import crew, drive, processes
 from poscli.sweep.crew import Wanted, assembled
 from poscli.sweep.drive import MOST_DEATHS, Watcher, run_jobs

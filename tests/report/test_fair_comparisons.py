@@ -24,8 +24,7 @@ from poscli.report.over_seeds import Units
 from poscli.report.page.data import section_data
 from poscli.report.summary import summarize
 from poscli.report.trained import training_seconds
-from poscli.runs.details import DETAILS
-from poscli.runs.schema import frame
+from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.intervals import holm, permutation_test, ratio_interval, smallest_p
 from poscli.system.errors import UsageError
 

@@ -20,8 +20,7 @@ from poscli.report import Report, build_report
 from poscli.report.accuracy import wrong_answers
 from poscli.report.comparison import compared_with
 from poscli.report.page.data import section_data
-from poscli.runs.details import DETAILS
-from poscli.runs.schema import frame
+from poscli.runs.schema import DETAILS, frame
 
 HALF = 0.51 * STEP  # numbers are rounded on their way to the page
 

@@ -33,8 +33,7 @@ from poscli.report.table import failures
 from poscli.report.trained import Trained, timed_together
 from poscli.report.verdicts import NOT_TRAINED
 from poscli.report.why import used_window
-from poscli.runs.details import DETAILS
-from poscli.runs.schema import frame
+from poscli.runs.schema import DETAILS, frame
 
 
 def columns(analysis: Any) -> dict[str, tuple[str, ...]]:

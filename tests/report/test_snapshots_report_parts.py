@@ -27,8 +27,7 @@ from poscli.report.page.data import section_data
 from poscli.report.page.site import site_pages
 from poscli.report.sections import Section, split
 from poscli.report.summary import records, summarize
-from poscli.runs.details import DETAILS
-from poscli.runs.schema import POSITION_COLUMNS, frame
+from poscli.runs.schema import DETAILS, POSITION_COLUMNS, frame
 
 LOOKS_AT_PICTURES = True
 Say = Callable[..., None]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from poscli.runs.delete import TRASH, delete_run
+from poscli.runs.run import TRASH, delete_run
 from poscli.system.errors import LockedError, UsageError
 
 

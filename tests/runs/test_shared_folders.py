@@ -15,8 +15,8 @@ import pytest
 from cli_runner import ALIBI, cli, run_of
 
 from poscli.runs import lock
-from poscli.runs.delete import delete_run
 from poscli.runs.lock import HOLDER, holder_of, is_locked, locked, unlockable
+from poscli.runs.run import delete_run
 from poscli.system import console
 from poscli.system.errors import LockedError, StorageError
 

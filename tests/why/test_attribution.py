@@ -21,8 +21,7 @@ from poscli.attention.engines import named
 from poscli.encodings import Encoding, names
 from poscli.model.precision import Precision
 from poscli.model.transformer import Model
-from poscli.runs.details import ATTRIBUTION_COLUMNS
-from poscli.runs.schema import frame
+from poscli.runs.schema import ATTRIBUTION_COLUMNS, frame
 from poscli.system.errors import UsageError
 from poscli.why import attribution as why
 from poscli.why import crowd

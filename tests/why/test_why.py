@@ -11,9 +11,8 @@ import pytest
 from cli_runner import LENGTH, NANO, cli
 from test_evaluate import write_books
 
-from poscli.runs.details import DETAILS
 from poscli.runs.run import list_runs
-from poscli.runs.schema import read_table
+from poscli.runs.schema import DETAILS, read_table
 from poscli.system.signals import Interrupted
 
 WHY = ("extrapolate", "--max-len", 8 * LENGTH, "--stride", 16, "--tokens", 512, "--why")

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from types import SimpleNamespace
 from typing import IO
 from unittest import mock
@@ -69,11 +70,11 @@ def command(*arguments: object, prepare: Callable[[], object] = lambda: None) ->
 
 
 def steady_clock() -> None:
-    """Let each look at the clock in training take 9 seconds, so that checkpoints come at the same steps every time."""
+    """Let each of the two looks at the clock in a step take 4.5 seconds, so that checkpoints come at the same steps every time."""
     from poscli.training import trainer
 
-    ticks = iter(range(0, 10**9, 9))
-    trainer.time = SimpleNamespace(monotonic=lambda: float(next(ticks)))  # type: ignore[assignment]
+    ticks = count(0.0, 4.5)
+    trainer.time = SimpleNamespace(monotonic=lambda: next(ticks))  # type: ignore[assignment]
 
 
 def _run(arguments: tuple[object, ...], prepare: Callable[[], object], streams: list[int]) -> None:
