@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -30,6 +31,7 @@ from poscli.runs.load import load_trained
 from poscli.runs.lock import locked
 from poscli.runs.run import list_runs
 from poscli.runs.summary import Activity, activity
+from poscli.sweep import __main__ as worker_process
 from poscli.sweep import crew, drive, processes
 from poscli.sweep.crew import Wanted, assembled
 from poscli.sweep.drive import MOST_DEATHS, Watcher, run_jobs
@@ -567,3 +569,33 @@ def test_a_dry_run_says_how_long_the_workers_take_and_writes_nothing(tmp_path, m
     assert told["seconds"] == pytest.approx(makespan([each["seconds"] for each in told["jobs"]], 2) + 4)
     assert "2 workers" in cli("run", "tiny.toml", "--workers", 2, "--dry-run").out
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(("ends", "code"), [("well", 0), ("with an error", 0), (2, 130), (15, 143)])
+def test_a_worker_process_ends_with_0_unless_a_signal_stopped_it(
+    ends: str | int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = Outcome(error="no luck") if ends == "with an error" else Outcome(folders=(Path("a"),))
+
+    def perform(given: Job, open_task: object) -> Outcome:
+        assert given == job()
+        if isinstance(ends, int):
+            raise Interrupted("stopped", ends)
+        return outcome
+
+    monkeypatch.setattr(worker_process, "perform", perform)
+    printed = io.StringIO()
+    assert worker_process.main(io.StringIO(2 * (job().model_dump_json(by_alias=True) + "\n")), printed) == code
+    assert printed.getvalue() == ("" if code else 2 * (outcome.model_dump_json() + "\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [("{}", "the key 'config' is missing"), ("no JSON", "Invalid JSON")],
+)
+def test_a_worker_process_refuses_what_is_no_job(text: str, cause: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert worker_process.main(io.StringIO(text), io.StringIO()) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert err.startswith(f"error: stdin is not a job ({cause}")
+    assert err.endswith("); it takes what Job.model_dump_json writes\n")

@@ -1,0 +1,136 @@
+"""The folder of a run: what its files say, and what is said of files that poscli cannot have written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from poscli.config.run import SCHEMA, RunConfig
+from poscli.runs.checkpoint import Checkpoint, is_whole, load, load_last, save, steps
+from poscli.runs.results import training_log, write_training_log
+from poscli.runs.run import Run, create, evaluated_as, open_run
+from poscli.runs.summary import run_summary, training_summary
+from poscli.system.errors import CorruptError
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    for step in (5, 20, 100):
+        save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {"m": torch.zeros(2)}, {"step": step}))
+    assert steps(tmp_path) == [20, 100]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-100", "step-20"]
+    assert load(tmp_path, 100).state == {"step": 100}
+    assert load(tmp_path, 100).model["w"].item() == 100
+
+
+def test_a_post_hoc_evaluation_is_found_again_by_the_name_of_its_folder(tmp_path: Path) -> None:
+    """The six hex digits are the beginning of sha256("rope(base=5)"); another number of them is another folder."""
+    run = Run(tmp_path / "trained", RunConfig(encoding="alibi"), {})
+    assert evaluated_as(run, "rope(base=5)").folder == tmp_path / "trained" / "as" / "rope-base-5-f3e690"
+
+
+def a_run(folder: Path, **config: object) -> Run:
+    env = {"schema": SCHEMA, "corpus": {"fingerprint": "0123456789abcdef"}, "parameters": 7, "engine": "sdpa"}
+    return create(folder, RunConfig(encoding="alibi", **config), env)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("env", "config", "reason"),
+    [
+        ({}, "", "'corpus'"),
+        ({"corpus": {}}, "", "'fingerprint'"),
+        ({"corpus": 5}, "", "'int' object"),
+        ({"corpus": {"fingerprint": "0"}}, "seed = 1\nseed = 2\n", "Cannot overwrite a value"),
+        ({"corpus": {"fingerprint": "0"}}, "seed = 1\n", "the key 'encoding' is missing"),
+        (
+            {"corpus": {"fingerprint": "0"}},
+            b"\xff",
+            "'utf-8' codec",
+        ),
+    ],
+)
+def test_a_sealed_folder_that_poscli_cannot_have_written_is_corrupt(
+    env: dict[str, object], config: str | bytes, reason: str, tmp_path: Path
+) -> None:
+    """Its sums are right, so that somebody has made it; the error says what is wrong and what to do."""
+    run = create(tmp_path / "made", RunConfig(encoding="alibi"), env | {"schema": SCHEMA})
+    if config:
+        run.files.write("config.toml", config)
+    with pytest.raises(CorruptError) as caught:
+        open_run(run.folder)
+    assert str(caught.value).startswith(f"{run.folder} is not what poscli wrote ({reason}")
+    assert str(caught.value).endswith(
+        "; repeat the command that made this run, which writes it again and keeps the model"
+    )
+
+
+def test_only_another_version_is_called_one(tmp_path: Path) -> None:
+    """Without its manifest, a folder of this version is damaged, and one of an older version had none."""
+    folder = a_run(tmp_path / "made").folder
+    (folder / "MANIFEST.json").unlink()
+    with pytest.raises(CorruptError, match="SHA-256 differs"):
+        open_run(folder)
+    for schema in (SCHEMA - 1, SCHEMA + 1):
+        (folder / "env.json").write_text(json.dumps({"schema": schema}))
+        with pytest.raises(CorruptError, match=f"made by another version of poscli .results of schema {schema}, this"):
+            open_run(folder)
+
+
+def test_tensors_that_were_never_such_are_a_damaged_checkpoint(tmp_path: Path) -> None:
+    """Their sums are right, so that only the reader of safetensors can notice."""
+    for step in (5, 6):
+        save(tmp_path, step, Checkpoint({"w": torch.ones(1)}, {}, {"step": step}))
+    folder = tmp_path / "step-6"
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    sums = json.loads((folder / "MANIFEST.json").read_text())
+    sums["model.safetensors"] = hashlib.sha256(b"no tensors").hexdigest()
+    (folder / "MANIFEST.json").write_text(json.dumps(sums))
+    with pytest.raises(
+        CorruptError, match=r"step-6/model\.safetensors cannot be read \(.*\); repeat the command that trained it"
+    ):
+        load(tmp_path, 6)
+    assert not is_whole(tmp_path, 6)
+    assert is_whole(tmp_path, 5)
+    last = load_last(tmp_path)
+    assert last is not None
+    assert last.state == {"step": 5}
+    (tmp_path / "step-5" / "state.json").unlink()
+    assert load_last(tmp_path) is None
+
+
+def logged(step: int, **values: object) -> dict[str, object]:
+    common = {"step": step, "tokens": 100 * step, "nll": 1.0, "bpb": float(step), "grad_norm": 1.0, "lr_scale": 1.0}
+    return common | {"tokens_per_s": 50.0, "seconds": 2.0 * step, "status": "ok"} | values
+
+
+def test_a_log_is_missing_only_before_the_first_checkpoint(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "made")
+    assert len(training_log(run)) == 0
+    run.set_status("interrupted", 0)
+    assert len(training_log(run)) == 0
+    run.set_status("interrupted", 1)
+    with pytest.raises(CorruptError, match=r"train\.csv is missing"):
+        training_log(run)
+    write_training_log(run, [logged(1)])
+    assert list(training_log(run)["step"]) == [1]
+    run.set_status("interrupted", 0)
+    assert list(training_log(run)["step"]) == [1]
+
+
+def test_a_summary_has_the_end_of_the_log_and_the_mean_of_its_last_twentieth(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "made", seed=3)
+    found = training_summary(run)
+    assert (found["tokens"], found["seconds"], found["tokens_per_s"], found["bpb"]) == (0, 0.0, 0.0, None)
+    assert (found["status"], found["steps"], found["parameters"], found["engine"]) == ("planned", 0, 7, "sdpa")
+    for rows, bpb in ((1, 1.0), (39, 39.0), (40, 39.5), (60, 59.0)):
+        run.set_status("complete", rows, "done")
+        write_training_log(run, [logged(step) for step in range(1, rows + 1)])
+        found = training_summary(run)
+        assert (found["tokens"], found["seconds"], found["tokens_per_s"]) == (100 * rows, 2.0 * rows, 50.0)
+        assert (found["status"], found["message"], found["steps"], found["seed"]) == ("complete", "done", rows, 3)
+        assert found["bpb"] == run_summary(run)["bpb"] == bpb
+    write_training_log(run, [logged(1), logged(2, bpb=float("nan"))])
+    assert training_summary(run)["bpb"] is None
