@@ -131,11 +131,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """
     from cli_runner import forget  # not at the top: `make mutants` changes poscli after this file was imported
 
-    from poscli.system import plugin_sources
+    from poscli.system import plugins
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
+    monkeypatch.setattr(plugins, "_loaded", {})
     yield tmp_path
     forget(tmp_path)
 

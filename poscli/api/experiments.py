@@ -20,7 +20,7 @@ from poscli.runs.select import with_known_plugins
 from poscli.system import plugins
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError
-from poscli.system.plugin_sources import blamed
+from poscli.system.plugins import blamed
 from poscli.tasks import open_task
 from poscli.verify import Verdict
 from poscli.verify import verify as check_all

@@ -15,7 +15,7 @@ from poscli.attention import Place, attend, choose
 from poscli.equation import Encoding, Shape
 from poscli.system import plugins
 from poscli.system.errors import UsageError
-from poscli.system.plugin_sources import blamed
+from poscli.system.plugins import blamed
 
 
 @checked

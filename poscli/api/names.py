@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poscli.equation import Encoding
 from poscli.system.errors import UsageError
-from poscli.system.plugin_sources import is_outside
+from poscli.system.plugins import is_outside
 
 
 def spec_of(encoding: str | type[Encoding]) -> str:

@@ -31,10 +31,9 @@ from poscli.attention.place import Place
 from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
 from poscli.equation import Encoding, Positions
 from poscli.native import identity
-from poscli.system.cache_folder import cache_folder, make_in_cache
 from poscli.system.console import warn_once
 from poscli.system.errors import StorageError
-from poscli.system.files import write_atomic
+from poscli.system.files import cache_folder, make_in_cache, write_atomic
 from poscli.system.provenance import cpu
 from poscli.system.ranks import ranks
 

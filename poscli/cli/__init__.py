@@ -38,9 +38,8 @@ from poscli.system import plugins
 from poscli.system.console import err, only_data, silence
 from poscli.system.early import MESSAGE, Interruption, asked, told
 from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, UsageError, one_line
-from poscli.system.plugin_sources import blamed, suspects
-from poscli.system.ranks import ranks, shared
-from poscli.system.speaker import silence_libraries, spoken_by
+from poscli.system.plugins import blamed, suspects
+from poscli.system.ranks import ranks, shared, silence_libraries, spoken_by
 from poscli.system.streams import OutputError, ReaderLeft
 
 ON_SEVERAL_RANKS = {"train", "extrapolate"}  # commands that torchrun may start

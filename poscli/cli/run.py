@@ -46,7 +46,7 @@ def run(
     from poscli.sweep.crew import Wanted, assembled, check
     from poscli.sweep.planned import needed
     from poscli.sweep.suite import jobs_of
-    from poscli.system.cores import threads
+    from poscli.system.device import threads
     from poscli.workflows import delete
 
     content, folder = load(suite), _folder(to, out_, suite)

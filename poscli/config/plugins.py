@@ -10,7 +10,7 @@ from poscli.equation import Encoding, Shape
 from poscli.specs import build, parse, plugins_among
 from poscli.system import plugins
 from poscli.system.errors import CorruptError, PluginError, UsageError
-from poscli.system.plugin_sources import blamed, is_outside, name_of, source_hash
+from poscli.system.plugins import blamed, is_outside, name_of, source_hash
 from poscli.tasks import TASKS
 
 

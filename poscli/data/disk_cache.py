@@ -32,10 +32,9 @@ from poscli.data.corpus import Corpus, Split
 from poscli.data.source import Source
 from poscli.data.splitting import RULE
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
-from poscli.system.cache_folder import cache_folder, make_in_cache
 from poscli.system.console import note
 from poscli.system.errors import DataError
-from poscli.system.files import sha256, sync_folder
+from poscli.system.files import cache_folder, make_in_cache, sha256, sync_folder
 
 INDEX = "index.json"
 ARRAYS = tuple(f"{split}.{array}.npy" for split in ("train", "valid") for array in ("tokens", "starts"))

@@ -9,7 +9,7 @@ from poscli.evaluation.baseline import BASELINES
 from poscli.evaluation.protocol import PROTOCOLS, EvaluationSettings
 from poscli.runs.run import Run
 from poscli.specs import parse
-from poscli.system.plugin_sources import is_outside, source_hash
+from poscli.system.plugins import is_outside, source_hash
 
 
 def record_of(run: Run, settings: EvaluationSettings) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from poscli.inspect import absolute, biases, figures, order, probe, rotary, shif
 from poscli.inspect.numbers import Missing, Record
 from poscli.inspect.properties import Properties
 from poscli.inspect.subject import Subject
-from poscli.system.plugin_sources import blamed
+from poscli.system.plugins import blamed
 from poscli.system.satellites import plugged_in
 
 SCORED = (*(blank for blank in TERMS if blank != "distance_bias"), "similarity", "scores")

@@ -27,9 +27,9 @@ from pathlib import Path
 import torch
 
 from poscli.native.proof import disagreement
-from poscli.system.cache_folder import cache_folder, make_in_cache
 from poscli.system.console import note, warn_once
 from poscli.system.device import cpu_flags
+from poscli.system.files import cache_folder, make_in_cache
 from poscli.system.provenance import cpu
 
 OFF = "POSCLI_NATIVE"  # the variable that, set to 0, switches compiled kernels off

@@ -12,7 +12,7 @@ from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.specs.grammar import Leaf, Spec, parse
 from poscli.system.errors import PluginError, PoscliError, UsageError
 from poscli.system.memory import unaffordable
-from poscli.system.plugin_sources import blamed, is_outside
+from poscli.system.plugins import blamed, is_outside
 from poscli.system.text import counted
 
 LARGE_OPTION = 10**6  # a whole number above it may be the size of a table that fits no memory

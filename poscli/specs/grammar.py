@@ -23,7 +23,7 @@ from pathlib import Path
 from poscli.encodings import full_name, get
 from poscli.equation import Encoding, Shape
 from poscli.specs.options import Value, canonical, text_of
-from poscli.system import plugin_sources, plugins
+from poscli.system import plugins
 from poscli.system.errors import UsageError
 
 LONGEST = 4000  # characters of a spec; a checkpoint may have other positions on each of a hundred layers
@@ -50,7 +50,7 @@ class Leaf:
         except ValueError as error:
             raise UsageError(f"{self}: {error}") from error
         except (OverflowError, RuntimeError, MemoryError) as error:
-            if plugin_sources.blame(error):
+            if plugins.blame(error):
                 raise
             cause = plugins.cause_of(error)
             raise UsageError(f"{self} cannot be built ({cause}); give smaller numbers") from error

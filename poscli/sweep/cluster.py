@@ -24,7 +24,7 @@ from poscli.sweep.job import Job, Outcome
 from poscli.sweep.on_node import MARK, execute, look_around, refuse_apart
 from poscli.sweep.workers import WorkerDied, Workers
 from poscli.system.console import warn_once
-from poscli.system.cores import usable_cores
+from poscli.system.device import usable_cores
 from poscli.system.errors import DataError, LockedError, UsageError
 from poscli.system.files import make_folder, remove_display, write_atomic
 from poscli.system.memory import in_words

@@ -15,8 +15,7 @@ from poscli.sweep.processes import Processes
 from poscli.sweep.schedule import PROCESS_BYTES, refuse_crowded
 from poscli.sweep.workers import Here, Workers
 from poscli.system.console import warn_once
-from poscli.system.cores import usable_cores
-from poscli.system.device import device_of
+from poscli.system.device import device_of, usable_cores
 from poscli.system.errors import UsageError
 from poscli.system.files import make_folder
 from poscli.system.memory import available

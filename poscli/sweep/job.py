@@ -18,7 +18,7 @@ from poscli.evaluation.posthoc import posthoc_runs
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.errors import DataError, LockedError, PoscliError
-from poscli.system.plugin_sources import blamed, suspects
+from poscli.system.plugins import blamed, suspects
 from poscli.system.signals import Interrupted
 from poscli.tasks import open_task
 from poscli.workflows import OpenTask, TrainingSetup, evaluate, train

@@ -19,8 +19,8 @@ from poscli.evaluation.protocol import EvaluationSettings
 from poscli.runs.run import ENDED, Run, exists, open_run
 from poscli.sweep.job import Job
 from poscli.sweep.pace import Clock, Pace, Rough
-from poscli.system import cores
 from poscli.system.device import device_of
+from poscli.system.device import threads as computing_with
 from poscli.system.errors import CorruptError, ForeignError
 from poscli.system.ranks import ranks
 from poscli.tasks import Task, open_task
@@ -55,7 +55,7 @@ def sweeps(jobs: Sequence[Job], *, anew: bool, threads: int | None) -> list[Plan
 
     A step and windows of each configuration are measured with so many threads; None leaves their number to torch.
     """
-    with cores.threads(threads):
+    with computing_with(threads):
         rough = _sweeps(jobs, Rough(), anew=anew)
         return _sweeps(jobs, Pace(sum(job.seconds for job in rough)), anew=anew)
 

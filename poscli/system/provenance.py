@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import poscli
-from poscli.system import plugin_sources
+from poscli.system import plugins
 from poscli.system.device import cpu_has_bfloat16, device_name
 from poscli.system.text import printable_line
 
@@ -81,6 +81,6 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "cpu_bfloat16": cpu_has_bfloat16(),
-        "plugins": plugin_sources.loaded(),
+        "plugins": plugins.loaded(),
         "command": " ".join(["poscli", *sys.argv[1:]]),
     }

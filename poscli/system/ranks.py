@@ -1,7 +1,8 @@
 """Several processes that compute one result: the ranks that `torchrun` starts, which talk through torch.distributed.
 
 Without torchrun there is one rank, nothing is started, and every function here returns at once. torch and numpy are
-imported only if there are several ranks.
+imported only if there are several ranks. Where all ranks are on one machine, nothing here listens on another address
+than the loopback one.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ import io
 import json
 import os
 import platform
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from poscli.system import rendezvous
+from poscli.system import early
 from poscli.system.errors import PoscliError, UsageError
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of the environment, which torchrun sets
 MEETING = ("MASTER_ADDR", "MASTER_PORT")  # where the ranks find each other, set by torchrun, too
@@ -28,6 +33,15 @@ LARGEST_PORT = 2**16 - 1
 LOST_SIGNS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
 TORCHRUN = "start ranks with torchrun, or unset WORLD_SIZE"
 SAME_START = "start every rank with the same command, the same files and the same versions"
+JOIN = timedelta(minutes=5)  # within which all ranks must have started
+PATIENCE = timedelta(minutes=30)  # for another rank in one exchange: the first one may be reading a large corpus
+TOLD = "poscli/told"  # a key of the store: how many ranks want to print an error
+LOOPBACK = "127.0.0.1"
+REPORT_SECONDS = 3.0  # within which the first rank reports an error that it shares with others
+FINDING = timedelta(seconds=5)  # for the store of ranks that have failed before they joined
+
+_store: Any = None  # the store, once this rank has found it
+_groups = 0  # how often the ranks have connected in this process
 
 
 @dataclass(frozen=True)
@@ -85,10 +99,13 @@ def joined(device: torch.device) -> Iterator[torch.device]:
         return
     own = _own_device(device)
     with lost_ranks_named():
-        if not rendezvous.start(own.type, ranks().rank, ranks().count):
+        if not _start(own.type, ranks().rank, ranks().count):
             raise lost()
         yield own
-        _end()
+        import torch.distributed as dist
+
+        exchanged(b"")  # until every rank is here: one that left earlier would look lost to the others
+        dist.destroy_process_group()
 
 
 def agree(stated: dict[str, Any]) -> None:
@@ -232,14 +249,6 @@ def _own_device(device: torch.device) -> torch.device:
     return own
 
 
-def _end() -> None:
-    """Close the connections, once every rank is here: one that left earlier would look lost to the others."""
-    import torch.distributed as dist
-
-    exchanged(b"")
-    dist.destroy_process_group()
-
-
 def _raise_first(own: Exception | None) -> None:
     """Raise the error of the first rank that has one, on every rank."""
     mine: dict[str, Any] = {"host": platform.node(), "failed": own is not None}
@@ -264,3 +273,95 @@ def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
     for name, value in table.items():
         flat |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
     return flat
+
+
+def _find_store(timeout: timedelta = JOIN) -> Any:
+    """The key-value store of the ranks, by which they find each other."""
+    global _store
+    if _store is None:
+        from torch.distributed.rendezvous import rendezvous
+
+        if not _is_local() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            _store = next(rendezvous("env://", timeout=timeout))[0]
+        else:  # torch would let the first rank, which keeps the store, listen on every address
+            _store = _local_store(timeout)
+    return _store
+
+
+def _start(device_type: str, rank: int, count: int) -> bool:
+    """Start torch.distributed: gloo for tensors on CPUs, NCCL for those on GPUs. False if a rank is missing."""
+    import torch.distributed as dist
+
+    global _groups
+    if _is_local():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    _groups += 1
+    if not _all_here(f"poscli/here/{_groups}", count):
+        return False
+    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+    own = dist.PrefixStore(f"poscli/{_groups}", _find_store())  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=PATIENCE)
+    return True
+
+
+def _is_local() -> bool:
+    """Whether all ranks are on this machine, so that no other one may connect."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+
+
+def _local_store(timeout: timedelta) -> Any:
+    """A store on the loopback address, which the first rank keeps."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    port, count = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
+    if os.environ["RANK"] != "0":
+        return TCPStore(LOOPBACK, port, count, timeout=timeout, wait_for_workers=False)
+    listening = socket.create_server((LOOPBACK, port)).detach()
+    return TCPStore(LOOPBACK, port, count, True, timeout, wait_for_workers=False, master_listen_fd=listening)
+
+
+def _all_here(key: str, count: int) -> bool:
+    """Wait until every rank has started. False if one has not in time, or has ended with an error of its own."""
+    end = time.monotonic() + JOIN.total_seconds()
+    _find_store().add(key, 1)
+    while _find_store().add(key, 0) < count:
+        if time.monotonic() > end or _find_store().check([TOLD]):
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def spoken_by(error: BaseException) -> str | None:
+    """What to put before the message of an error that ends the command; None if this rank is to say nothing.
+
+    Of all ranks one prints: the first one if it has an error, else the rank that has one, which states its number.
+    """
+    try:
+        me = ranks()
+    except UsageError:  # the environment names no rank, so that nobody else can print the error
+        return ""
+    if me.count == 1:
+        return ""
+    if getattr(error, "shared", False):
+        return "" if me.first else None
+    speaks_at_once = me.first or isinstance(error, LostRankError)  # any rank may say that one is lost, and who it is
+    if not speaks_at_once:
+        early.told()  # torchrun ends this rank once the first one has ended, which needs no line of its own
+    try:
+        store = _find_store(FINDING)
+        if not speaks_at_once:  # the first rank has time to print an error that it has as well
+            end = time.monotonic() + REPORT_SECONDS
+            while time.monotonic() < end and not store.check([TOLD]):
+                time.sleep(0.05)
+        speaks = store.add(TOLD, 1) == 1
+    except (RuntimeError, OSError, KeyError, ValueError):  # the store has ended with the rank that kept it
+        speaks = speaks_at_once
+    if not speaks:
+        return None
+    return "" if speaks_at_once else f"rank {me.rank} on {platform.node()}: "
+
+
+def silence_libraries() -> None:
+    """Keep warnings of torch's C++ code from stderr, which every rank would print; before torch is imported."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from poscli.system import plugin_sources, plugins
+from poscli.system import plugins
 from poscli.system.errors import UsageError, near
 from poscli.system.plugins import LoadError
 from poscli.system.satellites import plugged_in
@@ -166,13 +166,13 @@ class Registry(Generic[T]):
     def _load_entry_point(self, point: EntryPoint) -> None:
         """Register the plugin of an entry point, or note why it is broken and forget what its import registered."""
         before = dict(self._plugins), dict(self._needs)
-        plugin_sources.will_run(point.name)
+        plugins.will_run(point.name)
         try:
             if not re.fullmatch(r"\w[\w.-]*", point.name):
                 raise LoadError("its name may hold only letters, digits, '.', '-' and '_'")
             with plugins.contained():
                 plugin = point.load()
-                _named(plugin, point.name, anew=plugin_sources.is_outside(plugin))
+                _named(plugin, point.name, anew=plugins.is_outside(plugin))
                 wrong = "" if self.accepts(plugin) else f"it is no {self.kind}: {self.expected}"
                 if wrong := wrong or self.fault(plugin):
                     raise LoadError(wrong)
@@ -187,7 +187,7 @@ class Registry(Generic[T]):
         """What `load` makes of a value; UsageError if plugins are switched off, or this one cannot be loaded."""
         if not plugins.enabled():
             raise UsageError(f"{value!r} is a plugin, and --no-plugins (or {plugins.SWITCH}) is set; leave that out")
-        plugin_sources.will_run(value)
+        plugins.will_run(value)
         try:
             return load(value)
         except LoadError as error:
@@ -207,7 +207,7 @@ class Registry(Generic[T]):
         dist = point.dist if point is not None else None
         package = (dist.name, dist.version) if dist is not None else ("", "")
         module = plugins.import_module_of(value).__name__
-        plugin_sources.remember(plugin_sources.Plugin(self.kind, name, value, plugin, module, *package))
+        plugins.remember(plugins.Plugin(self.kind, name, value, plugin, module, *package))
 
 
 def _same(one: Any, other: Any) -> bool:

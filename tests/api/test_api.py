@@ -19,7 +19,7 @@ from markdown_blocks import blocks
 from poscli import api
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import ModelConfig
-from poscli.system import plugin_sources
+from poscli.system import plugins
 
 SIZES = {"width": 32, "heads": 4, "length": 16}
 OWN = """
@@ -45,7 +45,7 @@ def run_document(folder: Path, budget: str) -> dict[str, Any]:
     notebook = type(sys)("own_notebook")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(plugin_sources, "_loaded", {})
+        patch.setattr(plugins, "_loaded", {})
         patch.setitem(sys.modules, "own_notebook", notebook)
         for code in blocks(ROOT / "docs" / "API.md", "python"):
             exec(compile(code.replace(FULL, budget), "API.md", "exec"), vars(notebook))

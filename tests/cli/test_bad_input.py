@@ -6,7 +6,7 @@ import sys
 import pytest
 from cli_runner import ALIBI, LENGTH, NANO, assert_refused, cli, errors, shell, snapshot
 
-from poscli.system import plugin_sources
+from poscli.system import plugins
 
 TRAIN = ("train", *NANO)
 
@@ -247,7 +247,7 @@ def test_a_defect_of_poscli_is_one_line_too(monkeypatch):
         raise ZeroDivisionError("division by zero\nsecond line")
 
     monkeypatch.setattr("poscli.runs.select.select", broken)
-    monkeypatch.setattr(plugin_sources, "_run", {})  # of plugins of earlier tests
+    monkeypatch.setattr(plugins, "_run", {})  # of plugins of earlier tests
     result = cli("generate", "--json")
     assert result.code == 1
     assert result.err == "error: ZeroDivisionError: division by zero (a bug of poscli; --debug shows where)\n"

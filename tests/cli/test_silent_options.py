@@ -14,7 +14,7 @@ import pytest
 from cli_runner import NANO, SUITE, assert_refused, cli, environment, errors
 
 from poscli.cli import command_tree
-from poscli.system import plugin_sources
+from poscli.system import plugins
 
 PASSKEY = ("train", "--enc", "rope", "--task", "passkey", "--preset", "nano", "--tokens", "4k")
 CLASS = """
@@ -38,7 +38,7 @@ subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)
 @pytest.fixture(autouse=True)
 def files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is no folder, and a suite."""
-    monkeypatch.setattr(plugin_sources, "_run", {})
+    monkeypatch.setattr(plugins, "_run", {})
     (here / "file").write_text("not a folder")
     (here / "tiny.toml").write_text(SUITE)
 
@@ -169,8 +169,8 @@ def test_a_worker_whose_plugin_leaves_has_not_done_its_run(here: Path) -> None:
 
 def test_of_many_plugins_an_error_names_the_latest_three() -> None:
     for name in ("one.py", "two.py", "three.py", "four.py", "two.py"):
-        plugin_sources.will_run(name)
-    assert re.search(r"has been loaded: two\.py and four\.py and three\.py and \d+ more$", plugin_sources.suspects())
+        plugins.will_run(name)
+    assert re.search(r"has been loaded: two\.py and four\.py and three\.py and \d+ more$", plugins.suspects())
 
 
 @pytest.mark.parametrize(

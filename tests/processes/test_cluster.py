@@ -26,7 +26,7 @@ from poscli.sweep import on_node
 from poscli.sweep.cluster import Cluster, Node, PerRun
 from poscli.sweep.job import Job
 from poscli.sweep.on_node import MARK, execute, look_around, refuse_apart, versions
-from poscli.system.cores import usable_cores
+from poscli.system.device import usable_cores
 from poscli.system.errors import UsageError
 
 GIB = 2.0**30

@@ -40,7 +40,7 @@ from poscli.sweep.processes import Processes
 from poscli.sweep.schedule import TimeLeft, makespan, refuse_crowded
 from poscli.sweep.workers import Here, WorkerDied, Workers
 from poscli.system.console import collected_warnings
-from poscli.system.cores import quota_of_container, threads, usable_cores
+from poscli.system.device import quota_of_container, threads, usable_cores
 from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
 from poscli.system.signals import Interrupted

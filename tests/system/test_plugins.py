@@ -18,7 +18,7 @@ from poscli.config.run import PRESETS, RunConfig
 from poscli.encodings import get
 from poscli.encodings.registry import ENCODINGS
 from poscli.specs import check, parse
-from poscli.system import plugin_sources, plugins
+from poscli.system import plugins
 from poscli.system.errors import UsageError
 from poscli.tasks import TASKS
 
@@ -91,10 +91,10 @@ def discover_again(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the registry of encodings find the packages in a folder, too, until the test ends."""
     ENCODINGS.names()
     monkeypatch.syspath_prepend(folder)
-    own = {name: cls for name, cls in ENCODINGS._plugins.items() if not plugin_sources.is_outside(cls)}
+    own = {name: cls for name, cls in ENCODINGS._plugins.items() if not plugins.is_outside(cls)}
     for attribute, value in {"_plugins": own, "_broken": {}, "_discovered": False}.items():
         monkeypatch.setattr(ENCODINGS, attribute, value)
-    monkeypatch.setattr(plugin_sources, "_loaded", {})
+    monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(plugins, "IMPORT_SECONDS", 0.2)
 
 
@@ -155,7 +155,7 @@ def test_verify_fails_for_a_broken_plugin(shop: Path, name: str) -> None:
 
 
 def test_what_was_loaded_is_known(shop: Path) -> None:
-    found = {plugin["name"]: plugin for plugin in plugin_sources.loaded()}
+    found = {plugin["name"]: plugin for plugin in plugins.loaded()}
     assert set(found) >= {"fine", "printing", "registering"}
     assert not set(found) & set(BROKEN)
     fine = found["fine"]
@@ -216,7 +216,7 @@ def test_an_error_of_poscli_is_not_blamed_on_a_package_that_offers_its_classes(
     assert get("alias") is get("rope")
     with pytest.raises(AttributeError) as caught:
         get("rope")(None)
-    assert plugin_sources.blame(caught.value) == ""
+    assert plugins.blame(caught.value) == ""
     assert hashes("alias") == {}
 
 
@@ -361,7 +361,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "toy.py").write_text(TRAINED)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(plugin_sources, "_loaded", {})
+        monkeypatch.setattr(plugins, "_loaded", {})
         result = cli(*TRAIN, "--json")
     assert result.code == 0, result.err
     return folder

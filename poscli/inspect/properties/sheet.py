@@ -19,7 +19,7 @@ from poscli.inspect.properties.safe_length import safe_lengths
 from poscli.inspect.properties.shift import shift_invariance
 from poscli.inspect.properties.tested_model import TestedModel
 from poscli.model.transformer import Model
-from poscli.system.plugin_sources import blamed
+from poscli.system.plugins import blamed
 
 MEASURED = (
     shift_invariance,
