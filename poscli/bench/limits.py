@@ -14,7 +14,7 @@ from poscli.bench.conditions import Conditions, Row, Sizes
 from poscli.bench.synthetic import VOCAB
 from poscli.bench.timing import Pace, Work, in_turns
 from poscli.config.run import RunConfig
-from poscli.model.precision import precision_of
+from poscli.model.transformer import precision_of
 
 Shape4 = tuple[int, int, int, int]  # batch, heads, tokens, head width
 

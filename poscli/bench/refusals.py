@@ -14,7 +14,7 @@ from poscli.bench.synthetic import VOCAB
 from poscli.config.needs import Needs, estimate
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
-from poscli.model.precision import precision_of
+from poscli.model.transformer import precision_of
 from poscli.specs import build, parse
 from poscli.system.errors import PoscliError, UsageError
 from poscli.system.memory import is_out_of_memory, unaffordable

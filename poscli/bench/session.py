@@ -27,8 +27,7 @@ from poscli.bench.settings import AUTO, YARDSTICK, BenchSettings
 from poscli.bench.timing import Work
 from poscli.bench.workloads import TrainingStep, untrained_model, work_of
 from poscli.config.run import RunConfig
-from poscli.model.precision import precision_of
-from poscli.model.transformer import Model
+from poscli.model.transformer import Model, precision_of
 from poscli.system.console import note
 from poscli.system.errors import UsageError
 from poscli.system.progress import Meter

@@ -8,12 +8,16 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from poscli.system.errors import UsageError
+
 MOST = 2**63 - 1  # of anything that a table holds as int64: tokens, seeds
 LONGEST_WINDOW = 2**20  # tokens of a training window or of a memory
 LARGEST_BATCH = 2**20  # windows
 LONGEST_TEXT = 100  # characters of a number; Python refuses to print integers of more than 4300 digits
 LARGEST_MULTIPLE = MOST // LONGEST_WINDOW  # of the training length, so that the product is at most MOST
-FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}  # of amounts of text
+# Lengths of contexts are powers of two: 32k is the name of 32,768.
+CONTEXT_FACTORS = {"": 1, "k": 1024, "m": 1024**2}
 
 
 def read_count(value: object) -> object:
@@ -74,6 +78,27 @@ def longest_window(longest: int | str, length: int) -> int:
     (4096, 4096, 768)
     """
     return longest if isinstance(longest, int) else round(Decimal(longest.removesuffix("x")) * length)
+
+
+def read_target(text: str, train_length: int) -> int:
+    """The number of tokens that a text stands for, more than `train_length`; else UsageError.
+
+    >>> read_target("32k", 2048), read_target("10000", 2048), read_target("4x", 2048), read_target("1.5x", 2048)
+    (32768, 10000, 8192, 3072)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmx]?)", text.strip(), re.IGNORECASE)
+    if match is None or len(text) > LONGEST_TEXT:
+        raise UsageError(f"--target {text[:LONGEST_TEXT]!r} is no length; write 32k, 8192 or 4x")
+    unit = match[2].lower()
+    tokens = Decimal(match[1]) * (train_length if unit == "x" else CONTEXT_FACTORS[unit])
+    if tokens != int(tokens):
+        raise UsageError(f"--target {text} is {tokens:g} tokens, which is no whole number; give another length")
+    if not train_length < tokens <= LONGEST_WINDOW:
+        raise UsageError(
+            f"--target {text} is {tokens:.0f} tokens, and must be above the {train_length} that the model was trained "
+            f"on and at most {LONGEST_WINDOW}; a model reads shorter inputs as it is"
+        )
+    return int(tokens)
 
 
 Longest = Annotated[int | str, BeforeValidator(read_longest)]

@@ -1,4 +1,4 @@
-"""A fresh model: its shape from a run's configuration, its weights from the run's seed.
+"""A model's weights: drawn from the run's seed for a fresh model, and as named tensors for a checkpoint.
 
 Every weight outside the encoding is drawn from the seed and the weight's name, so that it is the same for every
 encoding.
@@ -7,12 +7,12 @@ encoding.
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from poscli.config.run import ModelConfig, RunConfig
-from poscli.model.precision import Precision, precision_of
-from poscli.model.transformer import Model
+from poscli.model.transformer import Model, Precision, precision_of
 from poscli.specs import build, parse
+from poscli.system.errors import CorruptError
 from poscli.system.seeds import derive, generator
 
 
@@ -51,3 +51,20 @@ def draw_weights(model: Model, seed: int) -> Model:
         with torch.no_grad():
             weight.copy_(scale * torch.randn(weight.shape, generator=generator(seed, "weights", name)))
     return model
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model by name; a tensor that several layers share appears once."""
+    distinct: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        distinct.setdefault(id(tensor), name)
+    return {name: state[name].detach().contiguous() for name in distinct.values()}
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Give a model the weights that `weights_of` returned; CorruptError if their names or shapes differ."""
+    own = weights_of(model)
+    if {n: w.shape for n, w in own.items()} != {n: w.shape for n, w in weights.items()}:
+        raise CorruptError("the checkpoint is of another model than its configuration says; train it again")
+    model.load_state_dict(weights, strict=False)

@@ -1,6 +1,7 @@
 """The language model around an encoding: decoder-only, pre-norm, RMSNorm, no biases, SwiGLU.
 
-The constructor leaves the weights uninitialised; initialise.py draws them.
+The constructor leaves the weights uninitialised; initialise.py draws them. Norms and the gate of the MLP are computed
+by the compiled kernels where these can run, which differ from torch's in rounding only.
 
 Shapes: B batch, T tokens, H heads, D head width, W model width, V vocabulary, S all tokens so far.
 """
@@ -8,7 +9,9 @@ Shapes: B batch, T tokens, H heads, D head width, W model width, V vocabulary, S
 from __future__ import annotations
 
 import copy
+import ctypes
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -21,8 +24,56 @@ from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
 from poscli.model.cache import Cache, LayerCache, Memory
 from poscli.model.loss import vocabulary_loss
-from poscli.model.parts import RMSNorm, gated
-from poscli.model.precision import Precision
+from poscli.native import library
+from poscli.native.layers import rms_norm, swiglu
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Dtypes of the matrix products and of attention."""
+
+    linear: torch.dtype = torch.float32
+    attention: torch.dtype = torch.float32
+
+
+def precision_of(name: str, device: torch.device) -> Precision:
+    """The dtypes for a precision, such as `bfloat16`, on a device.
+
+    On CUDA, everything but norms and loss has the precision. On CPU, only the matrix products have it: the bfloat16
+    backward pass of torch's fused attention takes 5 times as long there as that in float32.
+    """
+    if name == "float32":
+        return Precision()
+    dtype = getattr(torch, name)
+    return Precision(linear=dtype, attention=dtype if device.type == "cuda" else torch.float32)
+
+
+EPSILON = 1e-6
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x^2) + 1e-6) * weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=EPSILON)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = _kernels(x, self.weight)
+        return super().forward(x) if kernels is None else rms_norm(kernels, x, self.weight, EPSILON)
+
+
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up."""
+    kernels = _kernels(gate, up)
+    return F.silu(gate) * up if kernels is None else swiglu(kernels, gate, up)
+
+
+def _kernels(*tensors: Tensor) -> ctypes.CDLL | None:
+    """The library, if it can compute with these tensors."""
+    plain = all(
+        x.device.type == "cpu" and x.dtype == torch.float32 and type(x) in (Tensor, nn.Parameter) for x in tensors
+    )
+    return library() if plain and not torch.compiler.is_compiling() else None
 
 
 class Linear(nn.Module):

@@ -6,10 +6,9 @@ import torch
 
 from poscli.config.plugins import check_plugins
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer, tokenizer
-from poscli.model.initialise import fresh_model
+from poscli.model.initialise import fresh_model, load_weights
 from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
-from poscli.model.weights import load_weights
 from poscli.runs import checkpoint
 from poscli.runs.run import Run
 from poscli.system.errors import UsageError

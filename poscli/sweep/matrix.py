@@ -11,9 +11,9 @@ from poscli.checkpoints.architecture import Architecture, architecture
 from poscli.checkpoints.paste import Snippet, cropped, fixed, snippets
 from poscli.checkpoints.run import Wish, checkpoint_config, config_of
 from poscli.checkpoints.source import find
+from poscli.config.count import read_target
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
-from poscli.config.target import read_target
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs
 from poscli.report.advice import Advice, Candidate

@@ -17,8 +17,8 @@ import torch
 from poscli.attention import TUNING
 from poscli.model.cache import Memory
 from poscli.model.compiled import compile_layers, wanted
+from poscli.model.initialise import load_weights, weights_of
 from poscli.model.transformer import Model
-from poscli.model.weights import load_weights, weights_of
 from poscli.runs import checkpoint
 from poscli.runs.checkpoint import Checkpoint
 from poscli.runs.results import write_training_log

@@ -12,7 +12,7 @@ from poscli.equation import Unsupported
 from poscli.equation.grids import columns_of
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model.cache import Cache
-from poscli.model.weights import load_weights, weights_of
+from poscli.model.initialise import load_weights, weights_of
 from poscli.verify.noise import FLOAT32, draw, tolerances
 from poscli.verify.probe import REFERENCE, attend_at, longest_finite
 from poscli.verify.shifted import FAR, SHIFTS, shifted, shown

@@ -15,7 +15,7 @@ from poscli.attention import ENGINES, Place, attend, engines_for
 from poscli.encodings import Encoding, get
 from poscli.encodings.t5 import bucket
 from poscli.equation import Positions
-from poscli.model.weights import weights_of
+from poscli.model.initialise import weights_of
 
 TOKENS = 23
 FAR = 16 * 512  # sixteen times a usual training length

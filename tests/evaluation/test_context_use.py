@@ -19,8 +19,7 @@ from poscli.encodings import Encoding, names
 from poscli.equation import Operands, Unsupported
 from poscli.equation.reference import reference, scores, weights
 from poscli.model.initialise import build_model
-from poscli.model.precision import Precision
-from poscli.model.transformer import Linear, Model
+from poscli.model.transformer import Linear, Model, Precision
 from poscli.runs.run import Run
 from poscli.runs.schema import (
     DILUTION_COLUMNS,

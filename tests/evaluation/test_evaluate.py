@@ -25,8 +25,7 @@ from poscli.data import load_corpus
 from poscli.data.tokenizers.bytes import END, VOCAB
 from poscli.evaluation import extrapolate as extrapolation
 from poscli.evaluation import measure
-from poscli.model.initialise import build_model, fresh_model
-from poscli.model.weights import load_weights
+from poscli.model.initialise import build_model, fresh_model, load_weights
 from poscli.runs.run import list_runs
 from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, read_table
 

@@ -19,8 +19,7 @@ from poscli.config.run import ModelConfig
 from poscli.encodings import Encoding, Shape, names
 from poscli.equation.operands import Operands
 from poscli.model.initialise import build_model
-from poscli.model.precision import Precision
-from poscli.model.transformer import Model
+from poscli.model.transformer import Model, Precision
 from poscli.specs import build, parse
 from poscli.verify.noise import draw, perturbed, rounding  # noqa: F401 - the tests take them from here
 

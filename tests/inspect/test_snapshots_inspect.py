@@ -24,8 +24,7 @@ from poscli.config.run import SCHEMA, ModelConfig, RunConfig
 from poscli.inspect import contact_sheet, gallery, shift
 from poscli.inspect.properties import cost, measure_properties
 from poscli.inspect.properties.tested_model import TestedModel
-from poscli.model.initialise import fresh_model
-from poscli.model.weights import weights_of
+from poscli.model.initialise import fresh_model, weights_of
 from poscli.runs import checkpoint
 from poscli.runs.checkpoint import Checkpoint
 from poscli.runs.run import Run, create

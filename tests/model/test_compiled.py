@@ -7,7 +7,7 @@ import torch
 from toys import LENGTH, WIDTH, model, perturbed, tokens
 
 from poscli.model.compiled import compile_layers
-from poscli.model.weights import weights_of
+from poscli.model.initialise import weights_of
 
 
 @pytest.mark.parametrize("spec", ["rope|cope", "learned"])

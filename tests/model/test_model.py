@@ -23,16 +23,13 @@ from toys import (
 )
 
 from poscli.attention import Place, choose
-from poscli.config.run import PRESETS, ModelConfig
+from poscli.config.run import ModelConfig
 from poscli.encodings import names
 from poscli.equation.grids import columns_of
 from poscli.evaluation.posthoc import joined
 from poscli.model.cache import Cache
-from poscli.model.initialise import build_model
-from poscli.model.precision import Precision, precision_of
-from poscli.model.transformer import Model
-from poscli.model.weights import load_weights, weights_of
-from poscli.specs import build, parse
+from poscli.model.initialise import build_model, load_weights, weights_of
+from poscli.model.transformer import Precision
 from poscli.system.errors import CorruptError
 
 
@@ -144,15 +141,6 @@ def test_a_window_bounds_what_is_seen() -> None:
         assert seen == (changed >= last - 2 * (width - 1))
 
 
-@pytest.mark.parametrize(("preset", "millions"), [("tiny", 0.85), ("base", 124)])
-def test_presets_have_the_size_they_claim(preset: str, millions: float) -> None:
-    config = PRESETS[preset]
-    with torch.device("meta"):  # no memory
-        encodings = build(parse("none"), config.shape(512), seed=0)
-        empty = Model(config, encodings, vocab=257, length=512, precision=Precision())
-    assert empty.size == pytest.approx(millions * 1e6, rel=0.03)
-
-
 def test_the_size_counts_each_number_once() -> None:
     plain = model("none").size
     assert model("t5").size == plain + 3 * 32  # one table for both layers
@@ -182,13 +170,6 @@ def test_every_engine_gives_the_same_logits_in_bfloat16(spec: str) -> None:
     dense.use_engine("reference")
     text = tokens(2, LENGTH)
     assert_rounded(dense(text), chosen(text), rounding(perturbed(model(spec)), text, 2**-8))
-
-
-def test_precisions() -> None:
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert precision_of("float32", cuda) == Precision(torch.float32, torch.float32)
-    assert precision_of("bfloat16", cpu) == Precision(torch.bfloat16, torch.float32)
-    assert precision_of("bfloat16", cuda) == Precision(torch.bfloat16, torch.bfloat16)
 
 
 @pytest.mark.parametrize("spec", wide(EVERYWHERE))

@@ -11,10 +11,9 @@ from toys import HEAD_WIDTH, HEADS, VOCAB, model, perturbed, rounding, tokens
 
 from poscli.config.run import ModelConfig
 from poscli.model import flops
+from poscli.model.initialise import load_weights, weights_of
 from poscli.model.loss import vocabulary_loss
-from poscli.model.precision import Precision, precision_of
-from poscli.model.transformer import Linear, Model
-from poscli.model.weights import load_weights, weights_of
+from poscli.model.transformer import Linear, Model, Precision, precision_of
 from poscli.tasks import IGNORED
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from toys import COMPOSITES, HEADS, TOYS, draw, make, model, perturbed, shape, tokens
+from toys import COMPOSITES, HEADS, TOYS, make, model, perturbed, shape, tokens
 
-from poscli.config.run import PRESETS, ModelConfig, RunConfig
+from poscli.config.run import ModelConfig
 from poscli.encodings import Encoding, names
 from poscli.equation import BLANKS, Operands, Positions, Shape
 from poscli.equation.composed import axes_of, entangled, scale_of
@@ -19,16 +19,10 @@ from poscli.equation.grids import columns_of, grid_shape, raster
 from poscli.equation.operands import even_step, snapped
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model import transformer
-from poscli.model.cache import Cache, LayerCache, Memory
-from poscli.model.compiled import wanted
-from poscli.model.flops import evaluation_flops, rough_seconds, training_flops
+from poscli.model.cache import Cache, Memory
 from poscli.model.generate import generate
-from poscli.model.initialise import build_model, fresh_model
-from poscli.model.loss import vocabulary_loss
-from poscli.model.precision import Precision, precision_of
-from poscli.model.transformer import Model
-from poscli.model.weights import load_weights, weights_of
-from poscli.system.errors import CorruptError, UsageError
+from poscli.model.initialise import build_model
+from poscli.system.errors import UsageError
 
 Snapshot = Callable[..., None]
 CPU = torch.device("cpu")
@@ -287,100 +281,6 @@ def test_positions_of_tokens(snapshot: Snapshot) -> None:
 # Models
 
 
-def test_weights_of_fresh_models(snapshot: Snapshot) -> None:
-    """Name, shape, spread and first number of each weight; those that start alike under another encoding as such."""
-    rows: list[list[object]] = []
-    for spec, seed, vocab in (("none", 0, 11), ("rope|t5", 0, 11), ("tupe", 3, 7), ("fox+deberta|path", 0, 11)):
-        config = RunConfig(model=ModelConfig(layers=2, width=24, heads=3, mlp=20), encoding=spec, seed=seed, length=16)
-        fresh = fresh_model(config, vocab, CPU)
-        names = weights_of(fresh)
-        shared = sorted(set(fresh.state_dict()) - set(names))
-        rows.append([spec, f"{fresh.size} weights", len(fresh.encoding_parameters()), f"shared {shared}"])
-        rows += [
-            [name, list(x.shape), f"{x.mean():.3f}", f"{x.std(unbiased=False):.3f}", f"{x.flatten()[0]:.4f}"]
-            for name, x in names.items()
-            if spec != "rope|t5" or "encoding" in name
-        ]
-    rows.append(["presets", *(f"{name} {build_abstract(config)}" for name, config in PRESETS.items())])
-    snapshot(table(rows), rounded=True)
-
-
-def build_abstract(config: ModelConfig) -> int:
-    """The parameters of a model without a position encoding, counted without memory for them."""
-    with torch.device("meta"):
-        encodings = [make("none", config.shape(16)) for _ in range(config.layers)]
-        return Model(config, encodings, vocab=257, length=16, precision=Precision()).size
-
-
-def test_weights_of_another_model_are_refused(snapshot: Snapshot) -> None:
-    small, rows = model("tupe"), []
-    weights = weights_of(small)
-    changed = {
-        "the same": weights,
-        "one missing": {n: x for n, x in weights.items() if n != "norm.weight"},
-        "one more": weights | {"another": torch.zeros(1)},
-        "another shape": weights | {"norm.weight": torch.zeros(23)},
-    }
-    for what, given in changed.items():
-        try:
-            load_weights(small, {n: x + 1 for n, x in given.items()})
-        except CorruptError as error:
-            rows.append([what, error])
-        else:
-            rows.append([what, numbers(small.norm.weight[:2]), numbers(small.layers[1].attention.encoding.p[0, :3])])
-    snapshot(table(rows), rounded=True)
-
-
-@torch.no_grad()
-def test_logits_and_the_state_after_each_part_of_a_text(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text is read in parts, of which some are forgotten; beside the logits stands what a layer holds."""
-    monkeypatch.setenv("POSCLI_NATIVE", "0")
-    parts: list[str] = []
-    specs = {"rope": "tiles", "learned+fox": "sdpa", "shaw(clip=2)": "blocks", "path": "blocks", "t5": "sdpa"}
-    for spec, engine in (specs | {"alibi+interpolated(2)": "sdpa"}).items():
-        trained, cache = perturbed(model(spec)), Cache()
-        trained.use_engine(engine)
-        text = tokens(2, 14, seed=3)
-        parts.append(f"## {spec}: {trained.engine} {trained.engine_reason}")
-        for n, count in enumerate((5, 1, 2, 1, 5)):
-            first, text = text[:, :count], text[:, count:]
-            logits = trained(first, cache=cache)
-            layer = cache.layers[-1]
-            assert layer.k_BHSD is not None
-            rooms = ", ".join(f"{name} {room.filled}/{room.whole.shape[2]}" for name, room in layer.room.items())
-            held = {name: list(x.shape) for name, x in vars(layer).items() if isinstance(x, Tensor)}
-            known = {name: x.shape[1] for name, x in layer.by_distance.items()}
-            parts.append(f"{cache.tokens} read, {cache.held} held: {held} {known}; room {rooms}")
-            parts.append("  " + numbers(logits[1, -1, :5]))
-            if n == 2:
-                cache.keep_last(3)
-    snapshot("\n".join(parts), rounded=True)
-
-
-@torch.no_grad()
-def test_rooms_of_a_cache(snapshot: Snapshot) -> None:
-    """Keys are appended in chunks: what the room holds, whether it is a new one, and what is left after forgetting."""
-    layer, rows = LayerCache(), []
-    for n, count in enumerate((5, 1, 16, 1, 20, 4, 1)):
-        before = layer.room.get("k_BHSD")
-        k = torch.full((1, 1, count, 1), float(n))
-        whole, _, _ = layer.extend(k, -k, None)
-        room = layer.room.get("k_BHSD")
-        size = None if room is None else (room.filled, room.whole.shape[2])
-        rows.append([count, size, "another" if room is not before else "the same", numbers(whole), layer.v_BHSD.shape])
-        if n == 4:
-            layer.keep_last(3)
-            rows.append(["kept", numbers(layer.k_BHSD), numbers(layer.v_BHSD), layer.turned_BHSD])
-    with torch.enable_grad():
-        rows.append(["with a gradient", numbers(layer.extend(k, k, None)[0]), layer.room["k_BHSD"].filled])
-    cache = Cache([layer], tokens=30, held=12)
-    held = []
-    for most in (100, 12, 5, 9):
-        cache.keep_last(most)
-        held.append((cache.tokens, cache.held, layer.k_BHSD.shape[2]))
-    snapshot(table(rows) + table([held]))
-
-
 @torch.no_grad()
 def test_logits_of_a_model_with_a_memory(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 6 tokens, each seeing 4 of those before; then the memory itself, in parts of a batch."""
@@ -414,19 +314,6 @@ def test_logits_of_a_model_with_a_memory(snapshot: Snapshot, monkeypatch: pytest
     snapshot("\n".join(parts), rounded=True)
 
 
-def test_losses_and_gradients_in_parts(snapshot: Snapshot) -> None:
-    x, weight = draw(9, 6, seed=1).requires_grad_(), draw(5, 6, seed=2).requires_grad_()
-    targets, rows = torch.tensor([0, 4, -100, 2, 2, -100, 1, 3, 0]), []
-    for limit, dtype in itertools.product((5, 12, 45, 44, 10**6), (torch.float32, torch.bfloat16)):
-        loss = 3 * vocabulary_loss(x, weight, targets, dtype, limit)
-        grads = torch.autograd.grad(loss, (x, weight))
-        digits = 4 if dtype == torch.float32 else 1
-        rows.append(
-            [limit, str(dtype), numbers(loss, digits), *(numbers(g[2:5].flatten()[::5], digits) for g in grads)]
-        )
-    snapshot(table(rows), rounded=True)
-
-
 @torch.no_grad()
 def test_what_models_generate(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSCLI_NATIVE", "0")
@@ -437,39 +324,6 @@ def test_what_models_generate(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatc
             found = generate(trained, [2, 7], end, tokens=12, temperature=temperature, seed=seed, columns=columns)
             rows.append([spec, temperature, seed, end, *found])
     snapshot(table(rows))
-
-
-def test_operations_of_models(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[list[object]] = [
-        [
-            name,
-            vocab,
-            length,
-            f"{evaluation_flops(config, vocab, length):.9g}",
-            f"{training_flops(config, vocab, length):.9g}",
-        ]
-        for (name, config), (vocab, length) in itertools.product(PRESETS.items(), ((257, 512), (50_257, 1000)))
-    ]
-    for threads, device in itertools.product((1, 4), ("cpu", "cuda")):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        rows.append([threads, device, f"{rough_seconds(3e12, 12, torch.device(device)):.6g}"])
-    rows += [
-        [name, device, precision_of(name, torch.device(device))]
-        for name in ("float32", "bfloat16")
-        for device in ("cpu", "cuda")
-    ]
-    rows += [
-        [flag, device, compile_wanted(monkeypatch, flag, device)]
-        for flag in ("", "0", "1")
-        for device in ("cpu", "cuda")
-    ]
-    snapshot(table(rows))
-
-
-def compile_wanted(monkeypatch: pytest.MonkeyPatch, flag: str, device: str) -> bool:
-    """Whether layers are compiled on a device, as a variable says."""
-    monkeypatch.setenv("POSCLI_COMPILE", flag)
-    return wanted(torch.device(device))
 
 
 def test_models_under_other_encodings_and_engines(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:

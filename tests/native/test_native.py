@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from toys import make
 
 from poscli.attention import Place, choose
-from poscli.model.parts import RMSNorm, gated
+from poscli.model.transformer import RMSNorm, gated
 from poscli.native import Block, Relative, Term, Visible, attention, library, proof
 from poscli.native import library as library_of
 from poscli.native.layers import rms_norm, swiglu

@@ -25,7 +25,7 @@ from poscli.cli.screen import Screen, screen
 from poscli.cli.workers import with_address
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
-from poscli.model.weights import weights_of
+from poscli.model.initialise import weights_of
 from poscli.runs import summary as activities
 from poscli.runs.load import load_trained
 from poscli.runs.lock import locked

@@ -32,7 +32,7 @@ from poscli.config.resolve import resolve
 from poscli.evaluation import estimate as evaluation
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Measurement
-from poscli.model.weights import weights_of
+from poscli.model.initialise import weights_of
 from poscli.runs.load import load_trained
 from poscli.runs.run import open_run
 from poscli.runs.schema import FULL

@@ -19,8 +19,7 @@ from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, Squares, draw, m
 from poscli.attention import Engine, attend
 from poscli.attention.engines import named
 from poscli.encodings import Encoding, names
-from poscli.model.precision import Precision
-from poscli.model.transformer import Model
+from poscli.model.transformer import Model, Precision
 from poscli.runs.schema import ATTRIBUTION_COLUMNS, frame
 from poscli.system.errors import UsageError
 from poscli.why import attribution as why

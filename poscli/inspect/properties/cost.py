@@ -17,8 +17,7 @@ from poscli.drawing.text import number
 from poscli.equation import Encoding, Unsupported
 from poscli.inspect.properties.row import Property, in_training_lengths
 from poscli.inspect.properties.tested_model import CPU, TestedModel
-from poscli.model.precision import Precision
-from poscli.model.transformer import Attention
+from poscli.model.transformer import Attention, Precision
 from poscli.specs import build
 from poscli.verify.noise import draw, draw_tokens
 
