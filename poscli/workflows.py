@@ -21,9 +21,9 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.extrapolate import extrapolate, is_evaluated, settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import runs_as
+from poscli.model.load import keep
 from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
 from poscli.report.explain import explanations
-from poscli.runs.adopt import keep
 from poscli.runs.results import Tables
 from poscli.runs.run import Run, delete_run
 from poscli.system.console import note

@@ -13,8 +13,8 @@ from poscli.api.names import spec_of
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import ModelConfig
 from poscli.equation import Encoding
+from poscli.model.load import load_trained
 from poscli.model.transformer import Model
-from poscli.runs.load import load_trained
 from poscli.runs.run import Run
 from poscli.runs.select import with_known_plugins
 from poscli.system import plugins
@@ -77,8 +77,12 @@ def checkpoint(
     It lies in the folder `out`, without the weights, which are read where they are. `corpus` is the text to evaluate it
     on, `length` the tokens that it was trained on where config.json says it wrongly, and `precision` the number format.
     """
-    from poscli.checkpoints.run import Wish, checkpoint_config  # these import transformers where they need it
-    from poscli.runs.adopt import adopted, keep
+    from poscli.checkpoints.models import (  # these import transformers where they need it
+        Wish,
+        adopted,
+        checkpoint_config,
+    )
+    from poscli.model.load import keep
 
     where = device_of(device)
     config, rows = checkpoint_config(Wish(str(model), corpus, length, precision), where)

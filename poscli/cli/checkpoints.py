@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from poscli.checkpoints.run import Wish
+    from poscli.checkpoints.models import Wish
     from poscli.config.request import ExtrapolateRequest
     from poscli.evaluation.measure import EvaluationSetup
 
@@ -50,7 +50,7 @@ def wishes(
 
     `others` are trained runs that are asked for, which do not go with checkpoints: UsageError for both.
     """
-    from poscli.checkpoints.run import Wish
+    from poscli.checkpoints.models import Wish
 
     if models and others:
         raise UsageError(f"{others[0]} selects a trained run, and --model {models[0]} names a checkpoint; give one")
@@ -65,10 +65,9 @@ def work(
     wishes: list[Wish], request: ExtrapolateRequest, smoke: bool, device: torch.device, runs: Path
 ) -> list[EvaluationSetup]:
     """The evaluations of every checkpoint, and of its weights under the encodings of --as. Nothing is written."""
-    from poscli.checkpoints.run import checkpoint_config
+    from poscli.checkpoints.models import adopted, checkpoint_config
     from poscli.evaluation.posthoc import posthoc_specs
     from poscli.evaluation.recalibration import refuse_recalibration
-    from poscli.runs.adopt import adopted
     from poscli.workflows import setups_of
 
     setups: list[EvaluationSetup] = []

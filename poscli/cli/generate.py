@@ -128,7 +128,7 @@ def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
 def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) -> None:
     """Print a prompt and its continuation."""
     from poscli.model.generate import generate as stream
-    from poscli.runs.load import load_tokenizer, load_trained
+    from poscli.model.load import load_tokenizer, load_trained
 
     model, coder = load_trained(run, draw.device), load_tokenizer(run)
     if model.vocab != coder.vocab:

@@ -19,8 +19,8 @@ from poscli.evaluation.scoring import answer_table, eval_rows, failed_rows, posi
 from poscli.evaluation.search import search_constants
 from poscli.evaluation.sources import record_of
 from poscli.model.language_model import LanguageModel
+from poscli.model.load import load_model, load_recalibrated
 from poscli.model.transformer import Model
-from poscli.runs.load import load_model, load_recalibrated
 from poscli.runs.results import (
     Tables,
     discard_evaluation,

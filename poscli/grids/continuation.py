@@ -25,8 +25,8 @@ from poscli.evaluation.extrapolate import refuse_other_text
 from poscli.evaluation.losses import NLL
 from poscli.grids.tasks import Grid
 from poscli.model.generate import generate
+from poscli.model.load import load_trained
 from poscli.model.transformer import Model
-from poscli.runs.load import load_trained
 from poscli.runs.run import Run
 from poscli.system.console import data, emit, note
 from poscli.system.errors import DataError, UsageError

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from poscli.model.load import load_trained
 from poscli.model.transformer import Model
-from poscli.runs.load import load_trained
 from poscli.runs.run import Run
 from poscli.runs.select import select
 from poscli.system.console import note

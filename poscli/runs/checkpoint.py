@@ -61,10 +61,10 @@ def steps(folder: Path) -> list[int]:
 def load(folder: Path, step: int) -> Checkpoint:
     """Read a checkpoint; CorruptError if a file is missing or differs from what was written."""
     state = Sealed(folder / f"step-{step}", CURE).read_object(STATE)
-    return Checkpoint(load_model(folder, step), _tensors(folder, step, OPTIM), state)
+    return Checkpoint(load_model_tensors(folder, step), _tensors(folder, step, OPTIM), state)
 
 
-def load_model(folder: Path, step: int) -> dict[str, Tensor]:
+def load_model_tensors(folder: Path, step: int) -> dict[str, Tensor]:
     """Read the model of a checkpoint alone, for whatever does not train; CorruptError if its file is damaged."""
     return _tensors(folder, step, MODEL)
 
@@ -92,7 +92,7 @@ def last_with_model(folder: Path) -> int:
     """The step of the last checkpoint whose model is whole; 0 if there is none."""
     for step in reversed(steps(folder)):
         try:
-            load_model(folder, step)
+            load_model_tensors(folder, step)
         except CorruptError:
             continue
         return step

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.architecture import Architecture, architecture
+from poscli.checkpoints.models import Wish, adopted, checkpoint_config, config_of
 from poscli.checkpoints.paste import Snippet, cropped, fixed, snippets
-from poscli.checkpoints.run import Wish, checkpoint_config, config_of
 from poscli.checkpoints.source import find
 from poscli.config.count import read_target
 from poscli.config.request import ExtrapolateRequest
@@ -17,7 +17,6 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs
 from poscli.report.advice import Advice, Candidate
-from poscli.runs.adopt import adopted
 from poscli.runs.results import Tables, evaluations
 from poscli.runs.schema import FULL
 from poscli.system.device import device_of

@@ -11,8 +11,8 @@ import torch
 from poscli.config.run import RunConfig
 from poscli.evaluation.extrapolate import refuse_other_text
 from poscli.evaluation.posthoc import with_encoding
+from poscli.model.load import load_for_training
 from poscli.model.transformer import Model
-from poscli.runs.load import load_for_training
 from poscli.runs.run import Run
 from poscli.system.console import note, warn_once
 from poscli.system.seeds import derive

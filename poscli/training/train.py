@@ -10,8 +10,8 @@ import torch
 from poscli.config.run import SCHEMA, RunConfig
 from poscli.model import compiled
 from poscli.model.initialise import fresh_model
+from poscli.model.load import load_tokenizer
 from poscli.runs import checkpoint
-from poscli.runs.load import load_tokenizer
 from poscli.runs.lock import locked
 from poscli.runs.results import training_log
 from poscli.runs.run import AGAIN, ENDED, Run, create, exists, open_run

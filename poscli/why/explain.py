@@ -12,8 +12,8 @@ from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.protocol import EvaluationSettings, in_turns
 from poscli.evaluation.scoring import run_columns
 from poscli.evaluation.sources import record_of
+from poscli.model.load import load_trained
 from poscli.model.transformer import Model
-from poscli.runs.load import load_trained
 from poscli.runs.results import explained_under, write_explanation
 from poscli.runs.run import ENDED, Run
 from poscli.runs.schema import DETAILS, frame

@@ -18,7 +18,7 @@ from cli_runner import assert_refused, cli, document, snapshot
 from several_ranks import on_ranks
 
 from poscli import api
-from poscli.checkpoints.run import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.runs.run import list_runs
 from poscli.system import memory
 from poscli.system.errors import CorruptError, DataError
@@ -164,7 +164,7 @@ def test_what_does_not_fit_the_memory_is_refused_before_it_is_loaded(
 def test_positions_that_are_not_those_of_the_model_are_noticed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, _ = checkpoint_config(Wish(str(place / "llama"), corpus(place)), CPU)
     assert load_checkpoint(config, CPU).engine
-    monkeypatch.setattr("poscli.checkpoints.run.config_of", lambda source: _without_theta(source.folder))
+    monkeypatch.setattr("poscli.checkpoints.models.config_of", lambda source: _without_theta(source.folder))
     with pytest.raises(DataError, match="the logits differ from those of transformers"):
         load_checkpoint(config, CPU)
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.held import held
 from poscli.checkpoints.load import load
-from poscli.checkpoints.run import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
 from poscli.system.errors import CorruptError, DataError, UsageError
@@ -234,7 +234,7 @@ def test_the_number_format_is_that_of_most_numbers(
     llama: Path, corpus: str, stored: torch.dtype, device: str, asked: str, expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("poscli.checkpoints.run.unaffordable", lambda size, _: sizes.append(size))
+    monkeypatch.setattr("poscli.checkpoints.models.unaffordable", lambda size, _: sizes.append(size))
     sizes: list[float] = []
     change_weights(llama, largest_in(stored))
     config, _ = checkpoint_config(Wish(str(llama), corpus, precision=asked), torch.device(device))

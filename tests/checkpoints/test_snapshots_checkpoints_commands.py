@@ -21,8 +21,8 @@ from published_configs import write
 from poscli.checkpoints.card import read_subject
 from poscli.checkpoints.card.passage import passage
 from poscli.checkpoints.card.probe import probe_model
+from poscli.checkpoints.models import Wish, checkpoint_config
 from poscli.checkpoints.pretrained import quiet, stock_model
-from poscli.checkpoints.run import Wish, checkpoint_config
 from poscli.checkpoints.source import Source, find
 from poscli.data.hubmodels import HubModel
 from poscli.runs.results import Tables

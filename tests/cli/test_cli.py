@@ -28,8 +28,8 @@ from poscli import encodings
 from poscli.data import CORPORA
 from poscli.data.tokenizers.bytes import END
 from poscli.model.generate import _pick, generate
+from poscli.model.load import load_trained
 from poscli.model.transformer import Model
-from poscli.runs.load import load_trained
 from poscli.runs.run import list_runs
 from poscli.runs.schema import EVAL_COLUMNS
 from poscli.system import progress
@@ -360,7 +360,7 @@ def greedy(model: Model, prompt: bytes, count: int) -> str:
 @pytest.mark.parametrize("encoding", ["alibi", "sinusoidal"])
 def test_generate_at_temperature_0_is_the_greedy_decode(results, encoding, monkeypatch):
     model = perturbed(load_trained(run_of(results, encoding), torch.device("cpu")))  # else it is all spaces
-    monkeypatch.setattr("poscli.runs.load.load_trained", lambda run, device: model)
+    monkeypatch.setattr("poscli.model.load.load_trained", lambda run, device: model)
     expected = greedy(model, b"def f(", 2 * LENGTH)
     assert len(set(expected)) > 8
     arguments = ("generate", "--enc", encoding, "--out", results, "--prompt", "def f(", "--tokens", 2 * LENGTH)

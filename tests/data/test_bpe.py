@@ -25,7 +25,7 @@ from poscli.data.tokenizers import TOKENIZERS, TrainedTokenizer, bpe, tokenizer
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model import transformer
-from poscli.runs.load import load_tokenizer, load_trained
+from poscli.model.load import load_tokenizer, load_trained
 from poscli.system.errors import CorruptError, UsageError
 from poscli.tasks import open_task
 

@@ -26,8 +26,8 @@ from poscli.cli.workers import with_address
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.model.initialise import weights_of
+from poscli.model.load import load_trained
 from poscli.runs import summary as activities
-from poscli.runs.load import load_trained
 from poscli.runs.lock import locked
 from poscli.runs.run import list_runs
 from poscli.runs.summary import Activity, activity

@@ -33,7 +33,7 @@ from poscli.evaluation import estimate as evaluation
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Measurement
 from poscli.model.initialise import weights_of
-from poscli.runs.load import load_trained
+from poscli.model.load import load_trained
 from poscli.runs.run import open_run
 from poscli.runs.schema import FULL
 from poscli.system import memory, progress

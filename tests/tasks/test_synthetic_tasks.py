@@ -22,9 +22,9 @@ from poscli.evaluation.answers import answer_rows, depth_bins, gap_bins
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.initialise import fresh_model
+from poscli.model.load import load_model
 from poscli.report.accuracy import by_length, by_place
 from poscli.report.summary import effective_ratio
-from poscli.runs.load import load_model
 from poscli.statistics.intervals import two_level_interval
 from poscli.system.errors import UsageError
 from poscli.tasks import TASKS, open_task

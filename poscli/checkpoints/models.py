@@ -1,8 +1,10 @@
-"""A checkpoint as the configuration of a run, and the model that belongs to such a configuration."""
+"""A checkpoint as a run: its configuration, its folder like that of a training, and the model that belongs to it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,13 +17,16 @@ from poscli.checkpoints.model import CheckpointModel
 from poscli.checkpoints.source import CONFIG, Source, find
 from poscli.checkpoints.weights import FETCH
 from poscli.config.count import LONGEST_WINDOW
-from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig, mlp_width
+from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import validated
+from poscli.runs.run import Run, exists, open_run
 from poscli.specs import parse
-from poscli.system.errors import CorruptError, UsageError, near
+from poscli.system.errors import CorruptError, DataError, UsageError, near
 from poscli.system.files import read_object
 from poscli.system.memory import unaffordable
+from poscli.system.provenance import describe
 from poscli.system.text import printable
+from poscli.tasks import Task, open_task
 
 SHORTEST_WINDOW = 8  # tokens, as for poscli's own models
 
@@ -72,6 +77,26 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
         ),
     }
     return validated(RunConfig, values, "--model"), model.vocab
+
+
+def adopted(config: RunConfig, rows: int, runs: Path, device: torch.device) -> tuple[Run, Task]:
+    """The run of a checkpoint, and the task with its text. Nothing is written but the cache of the text.
+
+    `rows` is the number of tokens that the model knows; DataError if its tokenizer has more.
+    """
+    task = open_task(config.task, config.corpus, config.tokenizer)
+    config = config.model_copy(update={"corpus": task.corpus})
+    assert config.checkpoint is not None
+    if task.vocab > rows:
+        raise DataError(
+            f"the tokenizer of {config.checkpoint.source} has {task.vocab} tokens, and the model knows {rows}: they do "
+            "not belong together; copy the model's own tokenizer into its folder"
+        )
+    folder = runs / config.run_id(task.fingerprint)
+    if exists(folder):
+        return open_run(folder), task
+    made_of = {"parameters": config.checkpoint.parameters, "engine": "", "transformers": version("transformers")}
+    return Run(folder, config, {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}), task
 
 
 def load_checkpoint(config: RunConfig, device: torch.device) -> CheckpointModel:
