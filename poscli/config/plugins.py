@@ -6,7 +6,7 @@ from typing import Any
 
 from poscli.config.run import RunConfig
 from poscli.data.tokenizers import tokenizer_class
-from poscli.equation import Encoding, Shape
+from poscli.equation import Shape
 from poscli.specs import build, parse, plugins_among
 from poscli.system import plugins
 from poscli.system.errors import CorruptError, PluginError, UsageError
@@ -20,7 +20,9 @@ def source_hashes(encoding: str, task: str, tokenizer: str, shape: Shape) -> dic
     The keys are their names. A hash covers the file of a class or, in a package, all .py files of the package, and the
     same of its parents: 16 hex digits. UsageError or PluginError for what cannot be loaded.
     """
-    classes: dict[str, type] = {name_of(type(part)): type(part) for part in plugins_among(_layers(encoding, shape))}
+    with blamed():
+        layers = build(parse(encoding), shape, seed=0)
+    classes: dict[str, type] = {name_of(type(part)): type(part) for part in plugins_among(layers)}
     classes[task] = TASKS.get(task)
     classes[tokenizer] = tokenizer_class(tokenizer)
     return {name: source_hash(cls) for name, cls in sorted(classes.items()) if is_outside(cls)}
@@ -50,11 +52,6 @@ def check_plugins(config: RunConfig, env: dict[str, Any]) -> None:
                 f"the source of {name} is not what this run was trained with (hash {then}, now {now.get(name)}): "
                 f"restore it in {_folder(name, env)}, or train again"
             )
-
-
-def _layers(encoding: str, shape: Shape) -> list[Encoding]:
-    with blamed():
-        return build(parse(encoding), shape, seed=0)
 
 
 def _folder(name: str, env: dict[str, Any]) -> str:

@@ -33,7 +33,10 @@ def resolve(
     model = model_config(request.preset, request.model)
     task, tokenizer = TASKS.full_name(request.task), TOKENIZERS.full_name(request.tokenizer)
     length = TASKS.get(task).length if request.length is None else request.length
-    _refuse_memory_of_grids(task, model)
+    if model.memory and TASKS.get(task).axes > 1:
+        raise UsageError(
+            f"--memory {model.memory}: the task {task} reads whole grids, and none continues another; leave it out"
+        )
     _refuse_unread(task, request)
     values = {
         "encoding": str(specs.parse(encoding)),
@@ -55,23 +58,18 @@ def resolve(
             f"--tokens {config.tokens} is less than one step of {step} tokens ({counted(config.batch, 'window')} "
             f"of {config.length}); give at least {step}, or a smaller --batch or --length"
         )
-    _refuse_uneven(config)
-    refuse_unaffordable(config, device)  # first: the check builds the encodings
-    with refusing_sizes(specs.parse(encoding)):
-        axes = axes or TASKS.get(task).axes
-        specs.check(encoding, model.shape(length), memory=model.memory > 0, axes=axes)
-    sources = source_hashes(config.encoding, task, tokenizer, model.shape(length))
-    return config.model_copy(update={"plugins": sources})
-
-
-def _refuse_uneven(config: RunConfig) -> None:
-    """UsageError unless the windows of a step can be divided among the ranks, and theirs into parts."""
     parts = ranks().count * config.accumulate
     if config.batch % parts:
         how = f"{counted(ranks().count, 'rank')} times --accumulate {config.accumulate}"
         raise UsageError(
             f"--batch {config.batch} cannot be divided into {parts} equal parts ({how}); give a multiple of {parts}"
         )
+    refuse_unaffordable(config, device)  # first: the check builds the encodings
+    with refusing_sizes(specs.parse(encoding)):
+        axes = axes or TASKS.get(task).axes
+        specs.check(encoding, model.shape(length), memory=model.memory > 0, axes=axes)
+    sources = source_hashes(config.encoding, task, tokenizer, model.shape(length))
+    return config.model_copy(update={"plugins": sources})
 
 
 def _refuse_unread(task: str, request: TrainRequest) -> None:
@@ -85,13 +83,6 @@ def _refuse_unread(task: str, request: TrainRequest) -> None:
         value = getattr(request, name)
         if name in request.model_fields_set and value == TrainRequest.model_fields[name].default:
             raise UsageError(f"--{name} {value}: the task {task} does not read text; leave it out")
-
-
-def _refuse_memory_of_grids(task: str, model: ModelConfig) -> None:
-    if model.memory and TASKS.get(task).axes > 1:
-        raise UsageError(
-            f"--memory {model.memory}: the task {task} reads whole grids, and none continues another; leave it out"
-        )
 
 
 def model_config(preset: str, fields: Mapping[str, int]) -> ModelConfig:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 
 from poscli.system.errors import UsageError, near
 
-UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # categories of Unicode
+UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # categories: control characters, bytes that are not UTF-8, ends of lines
 # The rule behind each kind of error of pydantic; `{...}` are the bounds of the field.
 RULES = {
     "int_type": "must be a whole number",
@@ -61,7 +61,8 @@ class Request(Frozen):
         for text in _texts(value):
             if not text.strip() and text != default:
                 raise ValueError("an empty text is not allowed; write something, or leave the key out")
-            if wrong := next((sign for sign in text if _unprintable(sign) and not (ends and sign in "\n\t")), ""):
+            unprintable = (sign for sign in text if unicodedata.category(sign) in UNPRINTABLE)
+            if wrong := next((sign for sign in unprintable if not (ends and sign in "\n\t")), ""):
                 raise ValueError(f"the character {wrong!r} is not allowed here; leave it out")
         if isinstance(value, list | tuple):
             for place, item in enumerate(value):
@@ -80,11 +81,6 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _texts(item)
-
-
-def _unprintable(sign: str) -> bool:
-    """Whether a character is a control character, ends a line, or stands for a byte that is not UTF-8."""
-    return unicodedata.category(sign) in UNPRINTABLE
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)

@@ -150,8 +150,8 @@ class Memory:
 
     def load(self, tensors: dict[str, Tensor], device: torch.device) -> None:
         """Restore the states from a checkpoint's tensors; tensors of other names are ignored."""
-        own = {name.removeprefix(PREFIX): x for name, x in tensors.items() if name.startswith(PREFIX)}
-        self.states = {int(layer): x.to(device) for layer, x in own.items()}
+        states = {name.removeprefix(PREFIX): x for name, x in tensors.items() if name.startswith(PREFIX)}
+        self.states = {int(layer): x.to(device) for layer, x in states.items()}
 
     def parts(self, count: int) -> list[Memory]:
         """The memories of `count` parts of the batch, of equally many windows; itself if there is one part."""

@@ -64,7 +64,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Give a model the weights that `weights_of` returned; CorruptError if their names or shapes differ."""
-    own = weights_of(model)
-    if {n: w.shape for n, w in own.items()} != {n: w.shape for n, w in weights.items()}:
+    expected = {name: weight.shape for name, weight in weights_of(model).items()}
+    if {name: weight.shape for name, weight in weights.items()} != expected:
         raise CorruptError("the checkpoint is of another model than its configuration says; train it again")
     model.load_state_dict(weights, strict=False)

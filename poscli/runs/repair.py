@@ -98,8 +98,11 @@ def command_line(*words: object) -> str:
 
 def _settings(run: Run) -> Mapping[str, Any]:
     """The settings of an evaluation: from eval.json, else from the analyses or the losses; empty if all are damaged."""
-    found = _object(run, EVALUATED).get("settings") or _object(run, EXPLAINED)
-    return found or next(filter(None, (_settings_of_losses(run, path.name) for path in _losses(run))), {})
+    if settings := _object(run, EVALUATED).get("settings") or _object(run, EXPLAINED):
+        return settings
+    newest_first = sorted((run.folder / LOSSES).glob("*.parquet"), key=lambda file: file.lstat().st_mtime, reverse=True)
+    # Some files may be left from an evaluation under other settings.
+    return next(filter(None, (_settings_of_losses(run, file.name) for file in newest_first)), {})
 
 
 def _object(run: Run, name: str) -> dict[str, Any]:
@@ -108,11 +111,6 @@ def _object(run: Run, name: str) -> dict[str, Any]:
         return run.files.read_object(name)
     except CorruptError:
         return {}
-
-
-def _losses(run: Run) -> list[Path]:
-    """The files of losses, the newest first: some may be left from an evaluation under other settings."""
-    return sorted((run.folder / LOSSES).glob("*.parquet"), key=lambda path: path.lstat().st_mtime, reverse=True)
 
 
 def _settings_of_losses(run: Run, name: str) -> Mapping[str, Any]:

@@ -144,16 +144,19 @@ def part_folders(run: Run) -> list[Path]:
 
 def evaluated_parts(run: Run) -> list[Run]:
     """The post-hoc evaluations of a trained run that can be opened."""
-    found = []
+    parts = []
     for folder in part_folders(run):
         with suppress(CorruptError):
-            found.append(open_evaluated(folder))
-    return found
+            parts.append(open_evaluated(folder))
+    return parts
 
 
 def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
     """The rows of eval.csv; `measures` are columns that tasks add, kept where the file has them."""
-    return _rows(run, run.files.read(EVAL), measures)
+    expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in LATER}
+    table = parse_table(run.files.read(EVAL), run.eval_csv, expected, LATER | (measures or {}), AGAIN)
+    known = dict.fromkeys(ADDED_COLUMNS, "") | {TOKENIZER: run.tokenizer}
+    return table.assign(**{n: pd.Series(text, table.index, "str") for n, text in known.items() if n not in table})
 
 
 def tables_of(run: Run, measures: Columns | None = None) -> Tables:
@@ -213,25 +216,18 @@ def all_tables(run: Run, measures: Columns | None = None) -> Tables:
     return tables._replace(details={**tables.details, **explanations_of(run)})
 
 
-def joined(found: Sequence[Tables]) -> Tables:
+def joined(evaluated: Sequence[Tables]) -> Tables:
     """The tables of several evaluations as one of each kind."""
     return Tables(
-        join_tables([tables.rows for tables in found], EVAL_COLUMNS),
-        join_tables([tables.positions for tables in found], POSITION_COLUMNS),
-        {name: join_tables([tables.details[name] for tables in found], DETAILS[name]) for name in DETAILS},
+        join_tables([tables.rows for tables in evaluated], EVAL_COLUMNS),
+        join_tables([tables.positions for tables in evaluated], POSITION_COLUMNS),
+        {name: join_tables([tables.details[name] for tables in evaluated], DETAILS[name]) for name in DETAILS},
     )
 
 
 def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:
     """The tables of several evaluated runs, joined. DamagedEvaluation if a file is damaged."""
     return joined([all_tables(run, measures) for run in runs])
-
-
-def _rows(run: Run, content: bytes, measures: Columns | None) -> pd.DataFrame:
-    expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in LATER}
-    table = parse_table(content, run.eval_csv, expected, LATER | (measures or {}), AGAIN)
-    known = dict.fromkeys(ADDED_COLUMNS, "") | {TOKENIZER: run.tokenizer}
-    return table.assign(**{n: pd.Series(text, table.index, "str") for n, text in known.items() if n not in table})
 
 
 def _texts(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Columns]) -> dict[str, str]:
@@ -273,14 +269,14 @@ def contradiction(rows: pd.DataFrame, positions: pd.DataFrame, details: Mapping[
     """
     others = {"position.csv": positions} | {f"{name}.csv": table for name, table in details.items()}
     strange = [name for name, table in others.items() if not set(table["run_id"]) <= set(rows["run_id"])]
-    found = (
+    faults = (
         *((name, "it is of another run than eval.csv") for name in strange),
         *(("eval.csv", fault) for fault in _within(rows)),
         *(("position.csv", fault) for fault in _of_positions(rows, positions)),
         *(("units.csv", fault) for fault in _of_units(rows, details["units"])),
         *(("answers.csv", fault) for fault in _of_answers(rows, details["answers"])),
     )
-    return found[0] if found else ("", "")
+    return faults[0] if faults else ("", "")
 
 
 def _within(rows: pd.DataFrame) -> Iterator[str]:
@@ -327,11 +323,11 @@ def _of_units(rows: pd.DataFrame, units: pd.DataFrame) -> Iterator[str]:
         yield "it has other lengths, protocols or variants than eval.csv"
         return
     for case, row in scored.iterrows():
-        own = sums.loc[case]
+        total = sums.loc[case]
         for name in ("tokens", "bytes"):
-            if own[name] != row[name]:
-                yield f"its {name} of {_case(row, case)} add up to {own[name]:.0f}, and eval.csv has {row[name]}"
-        mean = own["total"] / own["tokens"]
+            if total[name] != row[name]:
+                yield f"its {name} of {_case(row, case)} add up to {total[name]:.0f}, and eval.csv has {row[name]}"
+        mean = total["total"] / total["tokens"]
         if not _equal(mean, row["nll"], row["tokens"], abs(row["nll"])):
             yield f"its mean nll of {_case(row, case)} is {mean:g}, and eval.csv has {row['nll']:g}"
 
@@ -343,8 +339,8 @@ def _of_answers(rows: pd.DataFrame, answers: pd.DataFrame) -> Iterator[str]:
     measured = rows[(rows["status"] == "ok") & (rows["variant"] == FULL) & rows[ACCURACY].notna()]
     for length, part in answers.groupby("length"):
         tokens, right = int(part["tokens"].sum()), int(part["right"].sum())
-        told = measured[measured["length"] == length]
-        if not ((told["tokens"] == tokens) & ((told[ACCURACY] * tokens - right).abs() < 0.5)).any():
+        rows_of_length = measured[measured["length"] == length]
+        if not ((rows_of_length["tokens"] == tokens) & ((rows_of_length[ACCURACY] * tokens - right).abs() < 0.5)).any():
             yield f"{right} of its {tokens} answers at length {length} are right, and eval.csv has another share"
 
 

@@ -269,25 +269,25 @@ def open_run(folder: Path) -> Run:
 
 def list_runs(runs: Path) -> list[Run]:
     """Every run in a folder, oldest first. A note names each that is damaged; CorruptError if no other is left."""
-    found, damaged = opened_runs(runs)
-    if damaged and not found:
+    opened, damaged = opened_runs(runs)
+    if damaged and not opened:
         raise next(iter(damaged.values()))
     for error in damaged.values():
         note(f"left out: {error}")
-    return found
+    return opened
 
 
 def opened_runs(runs: Path) -> tuple[list[Run], dict[str, CorruptError]]:
     """Every run in a folder that can be opened, oldest first; and by the names of the other folders, why not."""
-    found: list[tuple[float, Run]] = []
+    opened: list[tuple[float, Run]] = []
     damaged: dict[str, CorruptError] = {}
     for folder in sorted(path for path in runs.glob("*") if path.is_dir()):
         try:
             if exists(folder):
-                found.append(((folder / CONFIG).lstat().st_mtime, open_run(folder)))
+                opened.append(((folder / CONFIG).lstat().st_mtime, open_run(folder)))
         except CorruptError as error:
             damaged[folder.name] = error
-    return [run for _, run in sorted(found, key=lambda pair: pair[0])], damaged
+    return [run for _, run in sorted(opened, key=lambda pair: pair[0])], damaged
 
 
 def _refuse_other_versions(folder: Path) -> None:

@@ -161,7 +161,8 @@ def parse_table(
     try:
         table = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=missing_if, dtype=_dtypes(wanted))
     except (ValueError, OverflowError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise CorruptError(f"{path} is not a table of poscli ({_first_line(error)}); {cure}") from error
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorruptError(f"{path} is not a table of poscli ({cause}); {cure}") from error
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise CorruptError(f"{path} lacks the column {missing[0]!r}; {cure}")
@@ -178,10 +179,6 @@ def _dtypes(columns: Columns) -> dict[str, Any]:
 
 
 _dtype = cache(pd.api.types.pandas_dtype)  # to look a name up takes as long as to read a column
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 UNIT_COLUMNS: Columns = (

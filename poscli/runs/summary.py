@@ -46,8 +46,8 @@ def activity(folder: Path) -> Activity | None:
     Work that has just begun shows nothing yet. Files that a killed process left behind do not count.
     """
     files = [folder / PROGRESS, *folder.glob(f"{POSTHOC}/*/{PROGRESS}")]
-    found = [_read(file) for file in files if file.exists() and is_locked(file.parent)]
-    return next((each for each in found if each is not None), None)
+    activities = [_read(file) for file in files if file.exists() and is_locked(file.parent)]
+    return next((each for each in activities if each is not None), None)
 
 
 def _read(file: Path) -> Activity | None:
@@ -98,20 +98,14 @@ def _bpb_at_end(log: pd.DataFrame) -> float | None:
     return float(mean) if math.isfinite(mean) else None
 
 
-def _doing(run: Run) -> str:
-    """What a process does with a run at this moment; "" if nothing is being done."""
-    now = activity(run.folder)
-    return f"{now.label} {now.share:.0%}, {duration(now.seconds_left)} left" if now else ""
-
-
 def run_summaries(runs: Path) -> list[dict[str, Any]]:
     """The state of every run in a folder, for `poscli ls runs`: those that are damaged come last, and say why.
 
     CorruptError if there is none that can be read.
     """
-    found, damaged = opened_runs(runs)
-    rows = [run_summary(run) for run in found]
-    if damaged and not found:
+    opened, damaged = opened_runs(runs)
+    rows = [run_summary(run) for run in opened]
+    if damaged and not opened:
         raise next(iter(damaged.values()))
     nothing = dict.fromkeys(rows[0]) if rows else {}
     return rows + [
@@ -137,7 +131,7 @@ def _damage(run: Run) -> str:
 
 def run_summary(run: Run) -> dict[str, Any]:
     """The state of a run that can be read. `damaged` is what is wrong with its log or its evaluations, or empty."""
-    status, config, damaged = run.status(), run.config, _damage(run)
+    status, config, damaged, now = run.status(), run.config, _damage(run), activity(run.folder)
     try:
         bpb = _bpb_at_end(training_log(run))
     except CorruptError:
@@ -154,7 +148,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "steps": status["steps"],
         "bpb": bpb,
         "evaluated": is_evaluated(run),
-        "doing": _doing(run),
+        "doing": f"{now.label} {now.share:.0%}, {duration(now.seconds_left)} left" if now else "",
         "machine": str(run.env.get("machine", "")),
         "folder": str(run.folder),
         "damaged": damaged,

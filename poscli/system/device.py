@@ -46,12 +46,12 @@ def device_name(device: torch.device) -> str:
 SMALLEST_BFLOAT16_WIDTH = 256
 
 
-def precision_name(asked: str, device: torch.device, width: int) -> str:
-    """The precision to train in: `asked`, or for `auto` bfloat16 where it is much faster, else float32."""
-    if asked != "auto":
-        if asked not in ("float32", "bfloat16", "float16"):
-            raise UsageError(f"--precision {asked!r}: choose auto, float32, bfloat16 or float16")
-        return asked
+def precision_name(precision: str, device: torch.device, width: int) -> str:
+    """The precision to train in: `precision`, or for `auto` bfloat16 where it is much faster, else float32."""
+    if precision != "auto":
+        if precision not in ("float32", "bfloat16", "float16"):
+            raise UsageError(f"--precision {precision!r}: choose auto, float32, bfloat16 or float16")
+        return precision
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
     return "bfloat16" if width >= SMALLEST_BFLOAT16_WIDTH and cpu_has_bfloat16() else "float32"

@@ -28,10 +28,21 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     with storing(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=TEMPORARY)
         try:
-            _write_and_close(handle, content.encode() if isinstance(content, str) else content)
+            try:
+                rest = memoryview(content.encode() if isinstance(content, str) else content)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+                os.fsync(handle)
+                if os.name != "nt":  # mkstemp makes files private
+                    mask = os.umask(0)
+                    os.umask(mask)
+                    os.fchmod(handle, 0o666 & ~mask)
+            finally:
+                os.close(handle)
             Path(name).replace(path)
         except BaseException:
-            _remove_quietly(Path(name))
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
             raise
         sync_folder(path.parent)
 
@@ -132,33 +143,6 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _write_and_close(handle: int, content: bytes) -> None:
-    """Write everything to a file descriptor, sync it, give the file the usual mode, and close it."""
-    try:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(handle, rest) :]
-        os.fsync(handle)
-        if os.name != "nt":
-            os.fchmod(handle, 0o666 & ~_umask())  # mkstemp makes files private
-    finally:
-        os.close(handle)
-
-
-def _remove_quietly(path: Path) -> None:
-    """Remove a file if that works; used where another error is being reported."""
-    try:
-        path.unlink()
-    except OSError:
-        return
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def cache_folder() -> Path:

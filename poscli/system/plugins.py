@@ -200,11 +200,11 @@ def _file_of(value: str) -> tuple[Path | None, str]:
     if not path.endswith(".py"):
         return None, attribute
     try:
-        found = Path(path).expanduser().resolve()
-        found.is_file()  # raises what every later use would raise
+        file = Path(path).expanduser().resolve()
+        file.is_file()  # raises what every later use would raise
     except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL in a name or a long one, no home folder
         return None, attribute
-    return found, attribute
+    return file, attribute
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -367,8 +367,7 @@ def _shown(error: BaseException) -> str:
 def _plugin_at(path: Path, qualified: str) -> Plugin | None:
     """The plugin of a file whose class has the method `qualified`: a file may hold several."""
     cls = qualified.partition(".")[0]
-    found = (p for p in _loaded.values() if p.value.rpartition(":")[2] == cls and path in p.files)
-    return next(found, None)
+    return next((p for p in _loaded.values() if p.value.rpartition(":")[2] == cls and path in p.files), None)
 
 
 def _modules_of(thing: Any) -> list[str]:

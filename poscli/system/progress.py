@@ -61,11 +61,9 @@ class Meter:
             err.print(f"{self.label}  {share:4.0%}  {words}  {duration(self._left())} left", soft_wrap=True)
         if self.file and time.monotonic() - self.last_write >= SECONDS_BETWEEN_WRITES:
             self.last_write = time.monotonic()
-            write_display(self.file, json.dumps(self._state(words)))
-
-    def _state(self, words: str) -> dict[str, object]:
-        work = {"label": self.label, "done": self.done, "total": self.total, "words": words}
-        return work | {"seconds_left": self._left(), "process": os.getpid(), "host": platform.node()}
+            work = {"label": self.label, "done": self.done, "total": self.total, "words": words}
+            worker = {"seconds_left": self._left(), "process": os.getpid(), "host": platform.node()}
+            write_display(self.file, json.dumps(work | worker))
 
     def _left(self) -> float:
         """The seconds that the rest takes at the pace so far."""

@@ -97,11 +97,11 @@ def joined(device: torch.device) -> Iterator[torch.device]:
     if ranks().count == 1:
         yield device
         return
-    own = _own_device(device)
+    device = _device_of_rank(device)
     with lost_ranks_named():
-        if not _start(own.type, ranks().rank, ranks().count):
+        if not _start(device.type, ranks().rank, ranks().count):
             raise lost()
-        yield own
+        yield device
         import torch.distributed as dist
 
         exchanged(b"")  # until every rank is here: one that left earlier would look lost to the others
@@ -115,14 +115,14 @@ def agree(stated: dict[str, Any]) -> None:
     """
     if ranks().count == 1:
         return
-    mine = {"host": platform.node(), "stated": _flat(json.loads(json.dumps(stated, default=str)))}
-    first, *others = (json.loads(text) for text in exchanged(json.dumps(mine).encode()))
+    statement = {"host": platform.node(), "stated": _flat(json.loads(json.dumps(stated, default=str)))}
+    first, *others = (json.loads(text) for text in exchanged(json.dumps(statement).encode()))
     for rank, other in enumerate(others, 1):
         for name in dict.fromkeys([*first["stated"], *other["stated"]]):
             a, b = (each["stated"].get(name, "nothing") for each in (first, other))
             if a != b:
-                told = f"rank 0 on {first['host']} has {a!r}, rank {rank} on {other['host']} has {b!r}"
-                raise shared(UsageError(f"the ranks disagree about {name}: {told}; {SAME_START}"))
+                both = f"rank 0 on {first['host']} has {a!r}, rank {rank} on {other['host']} has {b!r}"
+                raise shared(UsageError(f"the ranks disagree about {name}: {both}; {SAME_START}"))
 
 
 @contextmanager
@@ -132,15 +132,15 @@ def together() -> Iterator[None]:
     The block itself must not wait for other ranks. What interrupts a rank at once, as a second Ctrl-C, is not shared:
     the others see a lost rank.
     """
-    own: Exception | None = None
+    failure: Exception | None = None
     try:
         yield
     except Exception as error:
         if ranks().count == 1:
             raise
-        own = error
+        failure = error
     if ranks().count > 1:
-        _raise_first(own)
+        _raise_first(failure)
 
 
 def any_rank(flag: bool) -> bool:
@@ -188,11 +188,11 @@ def numbers_of_all(numbers: list[float]) -> list[list[float]]:
     import torch
     import torch.distributed as dist
 
-    mine = torch.tensor(numbers, dtype=torch.float64)
-    theirs = [torch.empty_like(mine) for _ in range(ranks().count)]
+    row = torch.tensor(numbers, dtype=torch.float64)
+    rows = [torch.empty_like(row) for _ in range(ranks().count)]
     with lost_ranks_named():
-        dist.all_gather(theirs, mine)
-    return [row.tolist() for row in theirs]
+        dist.all_gather(rows, row)
+    return [row.tolist() for row in rows]
 
 
 def is_lost(error: BaseException) -> bool:
@@ -232,7 +232,7 @@ def _said(variables: dict[str, str]) -> str:
     return " ".join(f"{name}={text}" for name, text in variables.items())
 
 
-def _own_device(device: torch.device) -> torch.device:
+def _device_of_rank(device: torch.device) -> torch.device:
     """The device of this rank, one of several."""
     if device.type != "cuda":
         return device
@@ -244,23 +244,23 @@ def _own_device(device: torch.device) -> torch.device:
             f"--device {device} for {me.count} ranks, this one with the local number {me.local}, on {platform.node()} "
             f"with {here} GPUs: each rank needs its own; give --device cuda and at most {here} ranks per machine"
         )
-    own = torch.device("cuda", me.local)
-    torch.cuda.set_device(own)
-    return own
+    device = torch.device("cuda", me.local)
+    torch.cuda.set_device(device)
+    return device
 
 
-def _raise_first(own: Exception | None) -> None:
+def _raise_first(failure: Exception | None) -> None:
     """Raise the error of the first rank that has one, on every rank."""
-    mine: dict[str, Any] = {"host": platform.node(), "failed": own is not None}
-    if own is not None:
-        said = str(own) if isinstance(own, PoscliError) else f"{type(own).__name__}: {own}"
-        mine |= {"said": said, "code": getattr(own, "exit_code", 1)}
-    for rank, theirs in enumerate(map(json.loads, exchanged(json.dumps(mine).encode()))):
-        if theirs["failed"]:
-            if own is not None and rank == ranks().rank == 0:
-                raise shared(own)
-            before = f"rank {rank} on {theirs['host']}: " if rank else ""
-            raise shared(SharedError(before + theirs["said"], theirs["code"])) from own
+    report: dict[str, Any] = {"host": platform.node(), "failed": failure is not None}
+    if failure is not None:
+        said = str(failure) if isinstance(failure, PoscliError) else f"{type(failure).__name__}: {failure}"
+        report |= {"said": said, "code": getattr(failure, "exit_code", 1)}
+    for rank, other in enumerate(map(json.loads, exchanged(json.dumps(report).encode()))):
+        if other["failed"]:
+            if failure is not None and rank == ranks().rank == 0:
+                raise shared(failure)
+            before = f"rank {rank} on {other['host']}: " if rank else ""
+            raise shared(SharedError(before + other["said"], other["code"])) from failure
 
 
 def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -300,8 +300,8 @@ def _start(device_type: str, rank: int, count: int) -> bool:
     if not _all_here(f"poscli/here/{_groups}", count):
         return False
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-    own = dist.PrefixStore(f"poscli/{_groups}", _find_store())  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=PATIENCE)
+    store = dist.PrefixStore(f"poscli/{_groups}", _find_store())  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
     return True
 
 

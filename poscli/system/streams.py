@@ -93,10 +93,10 @@ def _refuse(error: OSError) -> None:
 def _keep_to_python() -> None:
     """Give sys.stdout a descriptor of its own, and let descriptor 1 be stderr."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    own = os.dup(STDOUT)
+    descriptor = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
-    sys.stdout = open(own, "w", encoding=encoding)  # noqa: SIM115, PTH123 - for as long as the process
-    early.stdout_is(own)
+    sys.stdout = open(descriptor, "w", encoding=encoding)  # noqa: SIM115, PTH123 - for as long as the process
+    early.stdout_is(descriptor)
 
 
 def _open_missing() -> None:

@@ -17,7 +17,11 @@ def printable(text: object, keep: str = "") -> str:
     whole = str(text)
     if whole.isprintable():
         return whole
-    return "".join(sign if sign in keep or _has_shape(sign) else _escaped(sign) for sign in whole)
+    shown = []
+    for sign in whole:
+        has_shape = sign.isprintable() or unicodedata.category(sign) == "Zs"  # Python calls only one space printable
+        shown.append(sign if sign in keep or has_shape else sign.encode("unicode_escape", "surrogatepass").decode())
+    return "".join(shown)
 
 
 def printable_line(text: object) -> str:
@@ -36,11 +40,3 @@ def counted(number: int, noun: str) -> str:
     ('1 layer', '2 layers')
     """
     return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _has_shape(sign: str) -> bool:
-    return sign.isprintable() or unicodedata.category(sign) == "Zs"  # Python calls only the usual space printable
-
-
-def _escaped(sign: str) -> str:
-    return sign.encode("unicode_escape", "surrogatepass").decode()

@@ -64,8 +64,8 @@ def rough_step(config: RunConfig, task: Task, device: torch.device) -> float:
 
 def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
     """Seconds of a training step of a throw-away copy of a run's model; UsageError if it does not fit the memory."""
-    own = config.batch // ranks().count
-    windows = max(1, min(own // config.accumulate, PROBE_TOKENS // config.length))
+    batch = config.batch // ranks().count  # windows of this rank
+    windows = max(1, min(batch // config.accumulate, PROBE_TOKENS // config.length))
     try:
         seconds = _steps(config, task, device, windows)
     except _TooSlow:
@@ -76,7 +76,7 @@ def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
         if not is_out_of_memory(error):
             raise
         raise _unaffordable(config, f"needs more than {in_words(available(device))}") from error
-    return seconds * own / windows
+    return seconds * batch / windows
 
 
 def _steps(config: RunConfig, task: Task, device: torch.device, windows: int) -> float:

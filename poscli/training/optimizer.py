@@ -125,13 +125,10 @@ def orthogonal(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     bfloat16, where float32 is three times as fast. The iteration corrects its own rounding, so that either will do.
     """
     a, b, c = COEFFICIENTS
-    y = x.to(dtype or _fast_dtype(x.device))
+    slow = x.device.type == "cpu" and not cpu_has_bfloat16()
+    y = x.to(dtype or (torch.float32 if slow else torch.bfloat16))
     y = y / y.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(STEPS):
         gram = y @ y.mT
         y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
     return y.to(x.dtype)
-
-
-def _fast_dtype(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "cpu" and not cpu_has_bfloat16() else torch.bfloat16
