@@ -68,8 +68,8 @@ def advise(
     It is measured under every encoding that needs no training, with the factor for the target written out, at the
     target and at its trained length. Where nothing is better than to read the last tokens of an input, it says so.
     """
+    from poscli.estimate import evaluations
     from poscli.sweep.matrix import Question, opened
-    from poscli.sweep.planned import evaluations
 
     programs = _programs(runtime or [])
     question = Question(model, target, corpus, _count(tokens), tuple(as_ or ()), device)

@@ -144,7 +144,7 @@ def _announce(
     json_: bool,
 ) -> None:
     """Show what there is to do, or ask before work that takes long; of several ranks, only the first one does."""
-    from poscli.sweep.planned import evaluations
+    from poscli.estimate import evaluations
     from poscli.system.ranks import ranks, together
 
     with together():

@@ -149,7 +149,7 @@ def speed(run: Run, count: int, unit: str, seconds: float) -> str:
 
 def refuse_unaffordable(run: Run, length: int, draw: Draw, fix: str) -> None:
     """UsageError if reading so many tokens at once certainly does not fit the memory."""
-    from poscli.evaluation.estimate import unaffordable_window
+    from poscli.estimate import unaffordable_window
 
     if why := unaffordable_window(run.config, length, draw.device):
         raise UsageError(f"reading {length:,} tokens with {run.config.encoding} {why}; {fix}")

@@ -17,8 +17,8 @@ from poscli.system.errors import PoscliError, UsageError
 from poscli.system.progress import duration
 
 if TYPE_CHECKING:
+    from poscli.estimate import PlannedJob
     from poscli.evaluation.protocol import EvaluationSettings
-    from poscli.sweep.planned import PlannedJob
 
 ASKED_FROM = 3600.0  # seconds
 REFUSED_FROM = 60 * 24 * 3600.0  # seconds: no one waits for two months by accident

@@ -17,9 +17,9 @@ from poscli.system.progress import duration
 
 if TYPE_CHECKING:
     from poscli.config.suite import Suite
+    from poscli.estimate import PlannedJob
     from poscli.sweep.drive import SweepResults
     from poscli.sweep.job import Job
-    from poscli.sweep.planned import PlannedJob
     from poscli.sweep.workers import Workers as Crew
 
 

@@ -89,7 +89,7 @@ def _agreed(encodings: list[str], seed: int, request: TrainRequest, device: torc
 
 def _announce(setup: TrainingSetup, runs: Path, *, dry_run: bool, force: bool, yes: bool, json_: bool) -> None:
     """Show what is going to be done, or ask whether to do it."""
-    from poscli.sweep.planned import trainings
+    from poscli.estimate import trainings
 
     jobs = trainings(setup.configs, setup.task, runs, setup.device, anew=force)
     if dry_run:

@@ -8,13 +8,7 @@ a higher utilisation.
 
 from __future__ import annotations
 
-import torch
-
 from poscli.config.run import ModelConfig
-
-# What this program reaches on small models: operations per second of one CPU core and of a GPU, and seconds that
-# starting the kernels of one layer takes. Measured: 50e9 to 130e9 on a core with AMX, less on others.
-CORE_SPEED, GPU_SPEED, LAYER_SECONDS = 40e9, 5e12, 1e-3
 
 
 def evaluation_flops(config: ModelConfig, vocab: int, length: int) -> float:
@@ -27,9 +21,3 @@ def evaluation_flops(config: ModelConfig, vocab: int, length: int) -> float:
 def training_flops(config: ModelConfig, vocab: int, length: int) -> float:
     """Operations per token of a training step over windows of `length` tokens. The backward pass counts twice."""
     return 3 * evaluation_flops(config, vocab, length)
-
-
-def rough_seconds(flops: float, layers: int, device: torch.device) -> float:
-    """The time of `flops` operations in `layers` layers on this machine, right within a factor of ten."""
-    speed = GPU_SPEED if device.type == "cuda" else CORE_SPEED * torch.get_num_threads()
-    return flops / speed + layers * LAYER_SECONDS

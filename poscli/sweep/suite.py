@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poscli.config.suite import Suite
-from poscli.evaluation.estimate import refuse_unaffordable
+from poscli.estimate import refuse_unaffordable_windows
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_specs
@@ -31,7 +31,9 @@ def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     """The jobs of a suite without parts."""
     setup = prepare(suite.train, suite.encodings, suite.seeds, device_of(device))
     settings = settings_of(setup.configs[0], suite.extrapolate)
-    refuse_unaffordable(setup.configs[0], settings, setup.device)  # first: a task may make a text for every length
+    refuse_unaffordable_windows(
+        setup.configs[0], settings, setup.device
+    )  # first: a task may make a text for every length
     Plan(setup.task, settings)  # refuses lengths for which no document is long enough
     for config in setup.configs:
         refuse_recalibration(config, suite.extrapolate)

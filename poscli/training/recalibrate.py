@@ -17,7 +17,6 @@ from poscli.runs.run import Run
 from poscli.system.console import note, warn_once
 from poscli.system.seeds import derive
 from poscli.tasks import Task
-from poscli.training.estimate import estimate_training
 from poscli.training.train import has_ended
 from poscli.training.trainer import Trainer
 
@@ -51,16 +50,6 @@ def config_of(run: Run) -> RunConfig:
     assert run.recalibration
     seed = derive(run.config.seed, "recalibration")
     return run.recalibration.config(run.config, run.config.encoding, seed)
-
-
-def seconds_left(run: Run, task: Task, device: torch.device) -> float:
-    """How long the rest of a run's recalibration takes, 0 if it has none."""
-    if not run.recalibration:
-        return 0.0
-    config, status = config_of(run), run.status()
-    begun = run.training.status()["state"] == "complete"
-    done = config.steps if status["state"] == "complete" else status["step"]
-    return estimate_training(config, task, device, done if begun else 0).seconds
 
 
 @torch.no_grad()

@@ -20,17 +20,12 @@ from poscli.config.run import PRESETS, ModelConfig, RunConfig
 from poscli.config.size import encoding_share, evaluation_bytes, parameters, training_bytes
 from poscli.encodings import Encoding, Shape, names
 from poscli.encodings.registry import missing
-from poscli.evaluation import estimate as evaluation
-from poscli.evaluation.plan import Measurement
-from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.initialise import build_model, fresh_model
-from poscli.runs.schema import FULL
 from poscli.specs import parse
 from poscli.specs.size import abstract, encoding_parameters
 from poscli.system import memory
 from poscli.system.errors import UsageError
 from poscli.system.memory import Peak
-from poscli.tasks import open_task
 from poscli.training.optimizer import Optimizer
 
 CPU = torch.device("cpu")
@@ -168,29 +163,6 @@ def peak_of_evaluation(encoding: str, length: int) -> float:
     with Peak(CPU) as peak:
         model(torch.zeros(1, length, dtype=torch.long)).float().logsumexp(-1)
     return peak.mb
-
-
-def test_windows_that_cannot_fit_are_refused() -> None:
-    config = RunConfig(encoding="none", model=PRESETS["nano"])
-
-    def check(**asked) -> None:
-        settings = EvaluationSettings(train_length=512, tokens=512, stride=128, **asked)
-        evaluation.refuse_unaffordable(config, settings, CPU)
-
-    check(max_len=8192)
-    for asked, option in [
-        ({"max_len": 2**33}, "--max-len"),
-        ({"max_len": 2**33, "ratios": (1.0, 2.0**24)}, "--lengths"),
-    ]:
-        with pytest.raises(UsageError, match=rf"on 8589934592 tokens needs about .* free; lower {option}$"):
-            check(**asked)
-
-
-def test_losses_that_cannot_fit_are_refused() -> None:
-    task = open_task("copy", "stdlib", "bytes")
-    evaluation.refuse_unaffordable_losses(task, {Measurement(1024, 0, FULL): 100})
-    with pytest.raises(UsageError, match=r"^keeping the losses of 1,000,000,000 windows needs about 7.5 TiB"):
-        evaluation.refuse_unaffordable_losses(task, {Measurement(1024, 0, FULL): 10**9})
 
 
 def take_step(config: RunConfig) -> None:

@@ -28,12 +28,12 @@ from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig
 from poscli.encodings import Encoding, Shape
 from poscli.equation import Unsupported
-from poscli.evaluation import estimate, extrapolate, measure
+from poscli.evaluation import extrapolate, measure
 from poscli.evaluation.answers import answer_rows, bin_numbers, depth_bins, gap_bins
 from poscli.evaluation.baseline import BASELINES, baseline
 from poscli.evaluation.losses import Losses, Measured, position_curve, span_keys, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, cost
-from poscli.evaluation.plan import Measurement, Plan
+from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import (
     compatible_specs,
     joined,
@@ -65,7 +65,6 @@ from poscli.statistics.intervals import (
     unseen_share,
 )
 from poscli.statistics.power import detectable_difference, smallest_detectable
-from poscli.system import memory
 from poscli.system.console import collected_warnings
 from poscli.system.errors import PoscliError
 from poscli.tasks import Task, Text
@@ -693,35 +692,6 @@ def test_models_under_other_encodings(snapshot: Snapshot, capsys: pytest.Capture
         said = heard(capsys, search_constants, model, Pieces(), length)
         searched.append(f"{length}: {said} {told(getattr(model.encodings[0], 'factors', None))}")
     snapshot(sections({"losses": table(rows), "searched": "\n".join(searched)}), rounded=True)
-
-
-# ---- how the work is divided, and how long it takes
-
-
-def test_estimates(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = RunConfig(encoding="rope", length=8, model=ModelConfig(layers=2, width=24, heads=3, mlp=32))
-    named = CheckpointConfig(name="a", source="b", digest="c", parameters=10**9)
-    large = config.model_copy(update={"model": ModelConfig(layers=24, width=768, heads=12, mlp=2048)})
-    configs = {"small": config, "large": large, "checkpoint": config.model_copy(update={"checkpoint": named})}
-    task, chosen = Pieces(DOCUMENTS), settings()
-    counts = estimate.windows_of(task, chosen)
-    lines = [told({each.file: count for each, count in counts.items()})]
-    for name, one in configs.items():
-        seconds = [estimate.rough_evaluation(one, task, counts, torch.device(kind)) for kind in ("cpu", "cuda")]
-        lines.append(f"{name}: {' '.join(f'{1e6 * each:.4g}' for each in seconds)} microseconds")
-    lines.append(f"{estimate.evaluation_at((1e-3, 1e-5), counts):.6f}")
-    told_of = [estimate.evaluation_seconds(configs[name], task, counts, CPU) for name in ("small", "checkpoint")]
-    lines.append(" ".join(f"{1e6 * each:.4g}" for each in told_of))
-    for name, size in {"much": 2.0**40, "some": 2.0**33, "little": 2.0**29}.items():
-        monkeypatch.setattr(memory, "available", lambda device, size=size: size)
-        for more in ({}, {"ratios": (1, 2**17)}):
-            wanted = settings(max_len=2**20, **more)
-            lines.append(f"{name}: {outcome(estimate.refuse_unaffordable, large, wanted, CPU)}")
-        lines.append(f"{name}: {estimate.unaffordable_window(large, 2**18, CPU, batch=2)!r}")
-        for own, count in ((task, 2**27), (Copy(), 2**25)):
-            losses = outcome(estimate.refuse_unaffordable_losses, own, {Measurement(32, 0, "full"): count})
-            lines.append(f"{name}: {losses}")
-    snapshot("\n".join(lines) + "\n", rounded=True)
 
 
 # ---- images

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,12 +28,16 @@ from cli_runner import (
 )
 from toys import first
 
+from poscli import estimate
 from poscli.cli import plan
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
-from poscli.evaluation import estimate as evaluation
+from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig
+from poscli.estimate import Pace, Work
 from poscli.evaluation.extrapolate import settings_of
 from poscli.evaluation.plan import Measurement
+from poscli.evaluation.protocol import EvaluationSettings
+from poscli.model.flops import evaluation_flops, training_flops
 from poscli.model.initialise import weights_of
 from poscli.model.load import load_trained
 from poscli.runs.run import open_run
@@ -39,7 +45,6 @@ from poscli.runs.schema import FULL
 from poscli.system import memory, progress
 from poscli.system.errors import PoscliError, UsageError
 from poscli.tasks import open_task
-from poscli.training import estimate as training
 
 CPU = torch.device("cpu")
 DAY = 24 * 3600.0
@@ -76,26 +81,91 @@ def task():
     return open_task("language", "stdlib", "bytes")
 
 
-def config(encoding="none", **changes):
-    return resolve(TrainRequest(**{"preset": "nano", "length": LENGTH, "batch": 4, **changes}), encoding, 0, CPU)
+def config(encoding="none", seed=0, **changes):
+    return resolve(TrainRequest(**{"preset": "nano", "length": LENGTH, "batch": 4, **changes}), encoding, seed, CPU)
 
 
 # time
 
 
-def test_short_trainings_are_not_measured_and_long_ones_are(task, monkeypatch):
-    monkeypatch.setattr(training, "measured_step", lambda *_: 123.0)
-    assert training.estimate_training(config(tokens=4096), task, CPU).seconds < 10
-    long = config(tokens=10**9)
-    assert training.estimate_training(long, task, CPU).seconds == 123.0 * long.steps
-    assert training.estimate_training(long, task, CPU, done=long.steps - 10).seconds < 10
-    assert training.estimate_training(long, task, CPU, done=long.steps).seconds == 0
+def configs(encoding="none", **changes):
+    return [config(encoding, **changes)]
 
 
-def test_an_encoding_larger_than_the_model_is_measured(task, monkeypatch):
-    monkeypatch.setattr(training, "measured_step", lambda *_: 123.0)
-    large = config("gaussian(terms=100000)", tokens=4096)
-    assert training.estimate_training(large, task, CPU).seconds == 123.0 * large.steps
+@pytest.fixture
+def measured(monkeypatch):
+    """Measuring a step takes 10 seconds and finds 0.5, and a pass 1e-3 per token and 1e-6 per token of the window."""
+    asked, clock = [], [0.0]
+
+    def step(config, task, device):
+        asked.append(f"step of {config.encoding}")
+        clock[0] += 10
+        return 0.5
+
+    def windows(config, task, device):
+        asked.append(f"pass of {config.encoding}")
+        return 1e-3, 1e-6
+
+    monkeypatch.setattr(estimate, "measured_step", step)
+    monkeypatch.setattr(estimate, "measured_pass", windows)
+    monkeypatch.setattr(estimate, "counted_step", lambda config, task, device: 0.1)
+    monkeypatch.setattr(estimate, "counted_evaluation", lambda config, task, windows, device: 2.0 * bool(windows))
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    return asked
+
+
+def test_short_trainings_are_counted_and_long_ones_measured(task, measured, tmp_path):
+    def seconds(**changes):
+        made = estimate.trainings(configs(**changes), task, tmp_path, CPU, anew=False)
+        return made[0].seconds, made[0].steps
+
+    few, steps = seconds(tokens=128 * 100)
+    assert (few, measured) == (pytest.approx(estimate.BEGIN_SECONDS + 0.1 * steps), [])
+    many, steps = seconds(tokens=128 * 10_000)
+    assert (many, measured) == (pytest.approx(estimate.BEGIN_SECONDS + 0.5 * steps), ["step of none"])
+
+
+def test_an_encoding_larger_than_the_model_is_measured(task, measured, tmp_path):
+    estimate.trainings(configs("gaussian(terms=100000)", tokens=4096), task, tmp_path, CPU, anew=False)
+    assert len(measured) == 1
+
+
+def test_seeds_share_a_measurement_and_what_is_not_measured_is_scaled(task, measured):
+    """After 15 seconds two steps are measured, each five times as long as counted, and so is the third."""
+    pace = Pace(15.0)
+    made = [config(encoding, seed=seed) for encoding in ("alibi", "rope", "t5") for seed in (0, 1)]
+    seconds = [pace.seconds(Work(each, task, CPU, steps=10)) for each in made]
+    assert seconds == pytest.approx([estimate.BEGIN_SECONDS + 5] * 6)
+    assert measured == ["step of alibi", "step of rope"]
+    assert pace.seconds(Work(made[0], task, CPU)) == 0
+
+
+def test_the_time_of_an_evaluation_follows_from_its_windows(task, measured):
+    """Under a baseline with a model of its own, the length of a window costs nothing."""
+    windows = {Measurement(32, 0, FULL): 3, Measurement(64, 0, FULL): 1, Measurement(64, 0, "window"): 2}
+    passes = 3 * 32 * (1e-3 + 32e-6) + 64 * (1e-3 + 64e-6) + 2 * 64 * 1e-3
+    pace = Pace(15.0)
+    alone = pace.seconds(Work(config(), task, CPU, windows=windows))
+    assert alone == pytest.approx(estimate.STATISTICS_SECONDS + passes)
+    assert pace.seconds(Work(config(), task, CPU, windows=windows, share=1.5)) == pytest.approx(1.5 * alone)
+    named = CheckpointConfig(name="a", source="b", digest="c", parameters=10**9)
+    checkpoint = config().model_copy(update={"checkpoint": named})
+    counted = pace.seconds(Work(checkpoint, task, CPU, windows=windows))
+    assert (counted, measured) == (pytest.approx(estimate.STATISTICS_SECONDS + 2), ["pass of none"])
+
+
+def test_operations_are_counted_for_all_tokens_of_a_step_and_of_every_window(task, monkeypatch):
+    """A core makes 40e9 operations per second, a GPU 5e12; a layer starts in 1 ms, three times in training."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for batch in (1, 6):
+        made = config(batch=batch)
+        flops = batch * LENGTH * training_flops(made.model, task.vocab, LENGTH)
+        started = 3e-3 * made.model.layers
+        assert estimate.counted_step(made, task, CPU) == pytest.approx(flops / 80e9 + started)
+        assert estimate.counted_step(made, task, torch.device("cuda")) == pytest.approx(flops / 5e12 + started)
+    passes = 3 * 8192 * evaluation_flops(made.model, task.vocab, 8192) / 80e9 + 3e-3 * made.model.layers
+    windows = {Measurement(8192, 0, FULL): 3}
+    assert estimate.counted_evaluation(made, task, windows, CPU) == pytest.approx(passes)
 
 
 @pytest.mark.parametrize("encoding", first(2, ["randomized+rope", "alibi", "none", "fire"]))
@@ -105,10 +175,10 @@ def test_measuring_a_step_changes_no_bit_of_a_run(encoding, monkeypatch):
     torch.manual_seed(0)
     before = torch.get_rng_state()
     assert cli(*command, "--out", "plain").code == 0
-    monkeypatch.setattr(training, "MEASURED_FROM", 0.0)
+    monkeypatch.setattr(estimate, "MEASURED_FROM", 0.0)
     measured = []
-    original = training.measured_step
-    monkeypatch.setattr(training, "measured_step", lambda *a: measured.append(original(*a)) or measured[-1])
+    original = estimate.measured_step
+    monkeypatch.setattr(estimate, "measured_step", lambda *a: measured.append(original(*a)) or measured[-1])
     assert cli(*command, "--out", "measured").code == 0
     assert len(measured) == 1
     assert measured[0] > 0
@@ -121,72 +191,80 @@ def test_measuring_a_step_changes_no_bit_of_a_run(encoding, monkeypatch):
 @pytest.mark.parametrize(("steps", "measured"), [((0.5, 0.25), 0.25), ((5.0, 0.25), 5.0)])
 def test_the_second_step_is_measured_unless_the_first_is_long(steps, measured, task, monkeypatch):
     clock, left = [100.0], list(steps)
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    original = training.Optimizer.step
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    original = estimate.Optimizer.step
 
     def step(optimizer, number):
         clock[0] += left.pop(0)
         original(optimizer, number)
 
-    monkeypatch.setattr(training.Optimizer, "step", step)
-    assert training.measured_step(config(), task, CPU) == measured
+    monkeypatch.setattr(estimate.Optimizer, "step", step)
+    assert estimate.measured_step(config(), task, CPU) == measured
 
 
 def test_the_time_of_a_step_grows_with_its_windows(task, monkeypatch):
-    monkeypatch.setattr(training, "_steps", lambda config, task, device, windows: 2.0 * windows)
-    monkeypatch.setattr(training, "PROBE_TOKENS", 2 * LENGTH)
-    assert training.measured_step(config(batch=8), task, CPU) == 16.0
-
-
-def test_the_operations_of_a_step_are_those_of_all_its_tokens(task, monkeypatch):
-    asked = []
-    monkeypatch.setattr(training, "rough_seconds", lambda flops, kernels, device: asked.append(flops) or 0.0)
-    for batch in (1, 6):
-        training.estimate_training(config(batch=batch), task, CPU)
-    made = config()
-    assert asked == [
-        tokens * training.training_flops(made.model, task.vocab, LENGTH) for tokens in (LENGTH, 6 * LENGTH)
-    ]
+    """At most PROBE_TOKENS are read by a measured step; here two windows of eight, in a clock that ticks each look."""
+    monkeypatch.setattr(estimate, "PROBE_TOKENS", 2 * LENGTH)
+    sizes = []
+    original = task.batch
+    monkeypatch.setattr(task, "batch", lambda **asked: sizes.append(asked["size"]) or original(**asked))
+    clock = itertools.count(step=5.0)
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(estimate, "PROBE_SECONDS", math.inf)
+    eight = estimate.measured_step(config(batch=8), task, CPU)
+    two = estimate.measured_step(config(batch=2), task, CPU)
+    assert (sizes, eight) == ([2, 2], pytest.approx(4 * two, rel=0.1))
 
 
 def test_a_step_that_keeps_more_than_the_free_memory_is_stopped(task, monkeypatch):
-    monkeypatch.setattr(training, "available", lambda _: 2.0**20)
+    monkeypatch.setattr(estimate, "available", lambda _: 2.0**20)
     with pytest.raises(UsageError, match=r"^training none needs more than .* are free; lower --batch"):
-        training.measured_step(config(batch=64), task, CPU)
+        estimate.measured_step(config(batch=64), task, CPU)
 
 
-def test_a_step_that_takes_too_long_is_stopped_and_counts_as_that_long(task, monkeypatch):
-    monkeypatch.setattr(training, "PROBE_SECONDS", 0.0)
-    assert training.measured_step(config(), task, CPU) == 0.0
-    monkeypatch.setattr(training, "_steps", raising(training._TooSlow()))
-    monkeypatch.setattr(training, "PROBE_SECONDS", 30.0)
-    assert training.measured_step(config(), task, CPU) == 90.0
+def test_a_step_that_takes_too_long_is_stopped_and_counts_as_three_forward_passes(task, monkeypatch):
+    monkeypatch.setattr(estimate, "PROBE_SECONDS", -1.0)
+    assert estimate.measured_step(config(), task, CPU) == -3.0
 
 
 def test_a_lack_of_memory_during_the_measurement_is_a_refusal_and_a_bug_is_not(task, monkeypatch):
-    monkeypatch.setattr(training, "_steps", raising(RuntimeError("DefaultCPUAllocator: can't allocate memory")))
+    monkeypatch.setattr(estimate, "fresh_model", raising(RuntimeError("DefaultCPUAllocator: can't allocate memory")))
     with pytest.raises(UsageError, match="needs more than"):
-        training.measured_step(config(), task, CPU)
-    monkeypatch.setattr(training, "_steps", raising(RuntimeError("shape mismatch")))
+        estimate.measured_step(config(), task, CPU)
+    monkeypatch.setattr(estimate, "fresh_model", raising(RuntimeError("shape mismatch")))
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        training.measured_step(config(), task, CPU)
-
-
-def test_the_time_of_an_evaluation_follows_from_two_lengths(task, monkeypatch):
-    """A token takes 1 s, and 2 s more for each token of the window; under a baseline with a model of its own, 1 s."""
-    monkeypatch.setattr(evaluation, "_rough", lambda *_: 100.0)
-    monkeypatch.setattr(evaluation, "_pass", lambda model, length, device: 1.0 + 2.0 * length)
-    windows = {Measurement(32, 0, FULL): 3, Measurement(64, 0, FULL): 1, Measurement(64, 0, "window"): 2}
-    expected = 3 * 32 * (1 + 64) + 64 * (1 + 128) + 2 * 64 * 1
-    assert evaluation.evaluation_seconds(config(), task, windows, CPU) == pytest.approx(expected)
+        estimate.measured_step(config(), task, CPU)
 
 
 @pytest.mark.parametrize("encoding", ["none", "learned"])  # learned has no positions beyond L to time
-def test_an_evaluation_can_be_timed(encoding, task, monkeypatch):
-    monkeypatch.setattr(evaluation, "MEASURED_FROM", 0.0)
+def test_windows_can_be_timed(encoding, task):
     settings = settings_of(config(encoding), ExtrapolateRequest(max_len=128, tokens=256, stride=16))
-    windows = evaluation.windows_of(task, settings)
-    assert 0 < evaluation.evaluation_seconds(config(encoding), task, windows, CPU) < 600
+    windows = estimate.windows_of(task, settings)
+    assert 0 < Pace(1.0).seconds(Work(config(encoding), task, CPU, windows=windows)) < 600
+
+
+# memory
+
+
+@pytest.mark.parametrize(
+    ("free", "window", "losses"),
+    [
+        (2.0**40, "", ""),
+        (2.0**33, "needs about 24.9 GiB, 8.0 GiB are free", "needs about 16.0 GiB, 8.0 GiB are free; lower --tokens"),
+    ],
+)
+def test_what_certainly_does_not_fit_is_refused(free, window, losses, task, monkeypatch):
+    large = ModelConfig(layers=24, width=768, heads=12, mlp=2048)
+    made = RunConfig(encoding="rope", length=8, model=large)
+    monkeypatch.setattr(memory, "available", lambda _: free)
+    assert estimate.unaffordable_window(made, 2**18, CPU, batch=2) == window
+    for option, more in (("--max-len", {}), ("--lengths", {"ratios": (1, 2**17)})):
+        settings = EvaluationSettings(train_length=8, max_len=2**20, tokens=64, stride=4, **more)
+        refused = nullcontext() if not window else pytest.raises(UsageError, match=f"48.9 GiB.*lower {option}$")
+        with refused:
+            estimate.refuse_unaffordable_windows(made, settings, CPU)
+    with nullcontext() if not losses else pytest.raises(UsageError, match=losses):
+        estimate.refuse_unaffordable_losses(task, {Measurement(32, 0, "full"): 2**27})
 
 
 # the question
@@ -227,7 +305,7 @@ def test_on_a_terminal_long_work_starts_if_the_answer_is_yes(answer, monkeypatch
 
 
 def test_a_training_of_centuries_is_refused(monkeypatch):
-    monkeypatch.setattr(training, "measured_step", lambda *_: 10.0)
+    monkeypatch.setattr(estimate, "measured_step", lambda *_: 10.0)
     words = ("this takes about", "years", "lower --tokens or --preset", "--yes")
     assert_refused((*ALIBI, "--tokens", 10**17), 2, words)
 
