@@ -189,7 +189,7 @@ def test_a_plugin_that_breaks_something_else_is_named(
     def broken(*_: object, **__: object) -> None:
         raise TypeError("'int' object is not callable")
 
-    monkeypatch.setattr("poscli.sweep.planned.trainings", broken)
+    monkeypatch.setattr("poscli.estimate.trainings", broken)
     assert cli("train", "--enc", "toy.py", *NANO).code == (1 if loads else 2)
     result = cli("train", "--enc", "toy.py" if loads else "rope", *NANO)
     assert result.code == 1
