@@ -18,6 +18,7 @@ from poscli.attention import grids
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import descending, skew, skew_keys
 from poscli.equation import Encoding, Operands
+from poscli.equation.blanks import of_tier
 from poscli.equation.operands import snapped
 from poscli.equation.reference import TERMS
 
@@ -81,7 +82,7 @@ def _queries_of_a_block(encoding: Encoding, x: Operands, sizes: BlockSizes, dens
         per_pair = x.q_BHTD.shape[0] * x.q_BHTD.shape[1]
     if _by_pairs(encoding) or (x.step is None and blanks & TERMS.keys()):
         per_pair = max(per_pair, sizes.entries_per_pair)
-    if encoding.filled("pair") and "features" in blanks:  # float64 for each text and head
+    if of_tier(encoding.blanks, "pair") and "features" in blanks:  # float64 for each text and head
         per_pair = max(per_pair, 2 * x.q_BHTD.shape[0] * x.q_BHTD.shape[1])
     if x.sinks or ("temperature" in blanks and biases(encoding)):
         per_pair = max(per_pair, x.q_BHTD.shape[1])
@@ -146,9 +147,9 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
         k = (x.raw_k_BHSD * encoding.scale).to(bias.dtype)
         bias = bias + _met_by_keys(k, vectors["relative_queries"], rows)
     if "potential" in encoding.blanks:
-        bias = bias + (
-            _term(encoding, "potential", x).flip(-2) if encoding.filled("row") else _potential_of_keys(encoding, x)
-        )
+        sees_rows = of_tier(encoding.blanks, "row")
+        term = _term(encoding, "potential", x).flip(-2) if sees_rows else _potential_of_keys(encoding, x)
+        bias = bias + term
     for blank in _by_pairs(encoding):
         term = _term(encoding, blank, x).flip(-2)
         term = term if term.ndim == 4 else term[None]

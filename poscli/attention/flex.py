@@ -16,6 +16,7 @@ from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.triton import score_terms
 from poscli.equation import Encoding, Operands
+from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import TERMS, tempered
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -29,7 +30,7 @@ def refuses(encoding: Encoding, place: Place) -> str:
         return "has no backward pass on CPU"
     if place.device == "cuda" and place.width < 16:
         return f"takes heads of 16 numbers or more on CUDA, not {place.width}"
-    if acts := [blank for blank in encoding.not_computed_by("flex") if blank != "sinks"]:
+    if acts := [blank for blank in not_computed_by("flex", encoding.blanks) if blank != "sinks"]:
         return f"a score function sees one pair and its score ({', '.join(acts)})"
     added = encoding.blanks & TERMS.keys()
     if encoding.axes == 2 and added:

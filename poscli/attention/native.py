@@ -21,6 +21,7 @@ from poscli.attention.skew import descending
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.attention.tiled import merged
 from poscli.equation import Encoding, Operands
+from poscli.equation.blanks import of_tier
 from poscli.equation.reference import tempered
 from poscli.native import (
     QUERIES,
@@ -62,7 +63,7 @@ def refuses(encoding: Encoding, place: Place) -> str:
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     """Attention output `[B, H, T, E]` of an encoding that is not refused."""
     form = _form(encoding, x, sizes)
-    if form is None and encoding.filled("row"):
+    if form is None and of_tier(encoding.blanks, "row"):
         return blocks.run(encoding, x, sizes)
     if isinstance(form, Parts):
         return _joined(encoding, x, form)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from poscli.equation import Encoding
+from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import TERMS
 
 # The refusal of engines that hide every key beyond the reach.
@@ -32,7 +33,7 @@ def blanks_refused(encoding: Encoding, engine: str) -> str:
 
     Sinks are left out: they matter only beside a reach, and are refused by SINKS_REFUSED then.
     """
-    blanks = [blank for blank in encoding.not_computed_by(engine) if blank != "sinks"]
+    blanks = [blank for blank in not_computed_by(engine, encoding.blanks) if blank != "sinks"]
     if rows := [blank for blank in blanks if blank not in TERMS]:
         return f"needs whole rows of scores ({', '.join(rows)})"
     return f"the {blanks[0]} of a pair is no function of its distance" if blanks else ""

@@ -13,7 +13,7 @@ from poscli.bench.settings import AUTO
 from poscli.bench.synthetic import VOCAB, synthetic_task, synthetic_tokens
 from poscli.bench.timing import Work
 from poscli.config.run import RunConfig
-from poscli.equation.grids import columns_of
+from poscli.equation.operands import columns_of
 from poscli.model.cache import Cache
 from poscli.model.initialise import fresh_model
 from poscli.model.transformer import Model

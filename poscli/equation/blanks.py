@@ -28,7 +28,7 @@ distance of rows is never negative; that of columns is, where the key's cell is 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce, wraps
 from typing import Any, TypeVar
@@ -39,13 +39,11 @@ from torch import Tensor, nn
 from poscli.equation.operands import Operands
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
-# How the parts of a composition fill a blank together: from their methods (or values, of a property) and the arguments.
-Join = Callable[..., Any]
 
 # What blanks depend on, from one token to a whole row of scores.
 TIERS = ("token", "distance", "relative", "pair", "row")
 COMPUTE_ALL = ("blocks", "reference")  # engines that compute every blank
-OTHERS = ("triton", "native", "tiles", "sdpa", "flex")  # engines that compute what their authors wrote them for
+OTHERS = ("triton", "native", "tiles", "sdpa", "flex")  # engines that compute what they were written for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +51,16 @@ class Blank:
     """The declaration of a blank."""
 
     name: str
-    tier: str  # one of TIERS
     takes: tuple[str, ...]  # the names of its arguments
+    tier: str  # one of TIERS
     # What it returns, in the letters above; `*` is any width, R the width of `relative_query`, and ... is an axis of
     # two numbers on a grid and none on a line. "": it is a number.
     shape: str
-    joined: Join
+    # How the parts of a composition fill it together, from their methods (for a property: values) and the arguments.
+    joined: Callable[..., Any]
     only: str = ""  # what it defines, if only one part of a composition may do so
-    engines: frozenset[str] = frozenset()  # those that compute it, beside COMPUTE_ALL
+    engines: tuple[str, ...] = ()  # those that compute it, beside COMPUTE_ALL; the token tier needs none
     turns: bool = False  # True: it turns queries or keys by their positions
-
-    def computed_by(self, engine: str) -> bool:
-        """Whether an engine computes it. Blanks of the token tier are filled before or after any engine runs."""
-        return self.tier == "token" or engine in self.engines or engine in COMPUTE_ALL
 
     def takes_any(self, *names: str) -> bool:
         """Whether it has one of these arguments."""
@@ -83,34 +78,29 @@ class Blank:
         of_tier = {"distance": "distances", "relative": "vectors", "row": "rows"}
         return of_tier.get(self.tier, "") if self.shape else ""
 
-    @property
-    def sees_positions(self) -> bool:
-        """Whether an argument tells it where tokens are; `x` tells everything."""
-        return self.takes_any("index", "pos", "d", "d_TS", "i", "x")
-
 
 BLANKS: dict[str, Blank] = {}  # every blank, by name, in the order of the tiers
 
-
-# Every call of attention asks these, so the answers are kept for each set of blanks.
+# Every call of attention asks the following, so the answers are kept for each set of blanks.
 
 
 @cache
 def of_tier(blanks: frozenset[str], tier: str) -> tuple[str, ...]:
-    """Those of some blanks that belong to a tier, by name."""
+    """Those of some blanks that belong to a tier, sorted."""
     return tuple(sorted(name for name in blanks if BLANKS[name].tier == tier))
 
 
 @cache
-def not_computed_by(blanks: frozenset[str], engine: str) -> tuple[str, ...]:
-    """Those of some blanks that an engine does not compute, by name."""
-    return tuple(sorted(name for name in blanks if not BLANKS[name].computed_by(engine)))
+def not_computed_by(engine: str, blanks: frozenset[str]) -> tuple[str, ...]:
+    """Those of some blanks that an engine does not compute, sorted. The token tier is filled outside of engines."""
+    computed = {name for name in blanks if BLANKS[name].tier == "token" or engine in BLANKS[name].engines}
+    return () if engine in COMPUTE_ALL else tuple(sorted(blanks - computed))
 
 
 @cache
 def see_positions(blanks: frozenset[str]) -> bool:
-    """Whether any of some blanks is told where tokens are."""
-    return any(BLANKS[name].sees_positions for name in blanks)
+    """Whether any of some blanks is told where tokens are; the argument `x` tells everything."""
+    return any(BLANKS[name].takes_any("index", "pos", "d", "d_TS", "i", "x") for name in blanks)
 
 
 def in_turn(methods: Sequence[Callable[..., Tensor]], x: Tensor, *rest: Any) -> Tensor:
@@ -129,7 +119,7 @@ def multiplied(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Ten
 
 
 def concatenated(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
-    """The results are put side by side in the last dimension, after those for all heads at once are repeated."""
+    """The results are put side by side in the last dimension; one that serves all heads is repeated for each."""
     results = [method(*arguments) for method in methods]
     sizes = [max(of_axis) for of_axis in zip(*(x.shape[:-1] for x in results), strict=True)]
     return torch.cat([x.expand(*sizes, -1) for x in results], dim=-1)
@@ -141,32 +131,39 @@ def alone(methods: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
     return method(*arguments)
 
 
-def blank(
-    tier: str, shape: str, joined: Join = alone, *, only: str = "", engines: Iterable[str] = (), turns: bool = False
-) -> Callable[[MethodT], MethodT]:
-    """Declare a method of `Blanks` as a blank; see `Blank`. The method says what holds where no encoding fills it."""
+def blank(tier: str, shape: str, joined: Callable[..., Any] = alone, **declared: Any) -> Callable[[MethodT], MethodT]:
+    """Declare a method of `Blanks` as a blank; the arguments are the fields of `Blank`.
+
+    The method itself says what holds where no encoding fills the blank.
+    """
 
     def declare(method: MethodT) -> MethodT:
-        name, takes = method.__name__, tuple(inspect.signature(method).parameters)[1:]
-        declaration = Blank(
-            name=name, tier=tier, takes=takes, shape=shape, joined=joined, only=only,
-            engines=frozenset(engines), turns=turns,
-        )  # fmt: skip
-        BLANKS[name] = declaration
-        return _composing(declaration, method)
+        name, (_, *takes) = method.__name__, inspect.signature(method).parameters
+        BLANKS[name] = Blank(name=name, takes=tuple(takes), tier=tier, shape=shape, joined=joined, **declared)
+        return _composing(BLANKS[name], method)
 
     return declare
-
-
-def form_of(name: str) -> Callable[[MethodT], MethodT]:
-    """Declare a method of `Blanks` that goes with a blank: parts that fill the blank join it in the same way."""
-    return lambda method: _composing(BLANKS[name], method)
 
 
 def extend(method: MethodT) -> MethodT:
     """Give all encodings a blank that is declared outside `Blanks`: `@extend` above `@blank(...)` above a function."""
     setattr(Blanks, method.__name__, method)
     return method
+
+
+def form_of(name: str) -> Callable[[MethodT], MethodT]:
+    """Declare a method that goes with a blank: the parts of a composition that fill the blank join it likewise."""
+    return lambda method: _composing(BLANKS[name], method)
+
+
+def _fast(name: str) -> Any:
+    """The fast form of a blank: the plain form, unless a class has a faster one."""
+
+    def method(self: Blanks, *arguments: Any) -> Any:
+        return getattr(self, name)(*arguments)
+
+    method.__name__ = f"fast_{name}"
+    return form_of(name)(method)
 
 
 def _composing(blank: Blank, empty: MethodT) -> MethodT:
@@ -188,19 +185,6 @@ class Blanks(nn.Module):
     """Every blank, left empty: maps are the identity, and terms raise NotImplementedError."""
 
     blanks: frozenset[str]  # the names of those that an encoding fills
-
-    @classmethod
-    def replaces(cls, blank: str) -> bool:
-        """Whether the class has a method of its own for a blank."""
-        return getattr(cls, blank) is not getattr(Blanks, blank)
-
-    def filling(self, blank: str) -> Sequence[Blanks]:
-        """The parts of a composition that fill a blank, in order; none if this is no composition."""
-        return ()
-
-    def form_of_part(self, part: Any, blank: Blank, form: str) -> Any:
-        """A form of a blank as one part has it; a composition narrows what it is given to what concerns the part."""
-        return getattr(part, form)
 
     # Token tier: one token and its position.
     @blank("token", "[S, ...]", only="the positions")
@@ -323,30 +307,11 @@ class Blanks(nn.Module):
         return p_BHTS
 
     # Fast forms, which the engines call. The reference calls the plain forms above; the two must agree.
-    @form_of("bias")
-    def fast_bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
-        """`bias`, computed faster."""
-        return self.bias(i, j, f_i, f_j)
-
-    @form_of("similarity")
-    def fast_similarity(self, x: Operands) -> Tensor:
-        """`similarity`, computed faster."""
-        return self.similarity(x)
-
-    @form_of("scores")
-    def fast_scores(self, s_BHTS: Tensor, x: Operands) -> Tensor:
-        """`scores`, computed faster."""
-        return self.scores(s_BHTS, x)
-
-    @form_of("weights")
-    def fast_weights(self, s_BHTS: Tensor) -> Tensor:
-        """`weights`, computed faster."""
-        return self.weights(s_BHTS)
-
-    @form_of("reweight")
-    def fast_reweight(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
-        """`reweight`, computed faster."""
-        return self.reweight(p_BHTS, d_TS)
+    fast_bias = _fast("bias")
+    fast_similarity = _fast("similarity")
+    fast_scores = _fast("scores")
+    fast_weights = _fast("weights")
+    fast_reweight = _fast("reweight")
 
     def kernel_form(self, x: Operands) -> Any:
         """All of these blanks that a class fills, as one of the forms of poscli/native/forms.py; None: there is none.
@@ -355,6 +320,19 @@ class Blanks(nn.Module):
         `kernel_gradient`; the tensors of the form must then have gradients to all that they are computed from.
         """
         return None
+
+    @classmethod
+    def replaces(cls, blank: str) -> bool:
+        """Whether the class has a method of its own for a blank."""
+        return getattr(cls, blank) is not getattr(Blanks, blank)
+
+    def filling(self, blank: str) -> Sequence[Blanks]:
+        """The parts of a composition that fill a blank, in order; none if this is not a composition."""
+        return ()
+
+    def form_of_part(self, part: Any, blank: Blank, form: str) -> Any:
+        """A form of a blank as one part has it; a composition narrows what it is given to what concerns the part."""
+        return getattr(part, form)
 
     def __init_subclass__(cls, **options: object) -> None:
         """Reset the fast forms in a subclass that overrides only the plain form: the inherited ones would be wrong."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from poscli.equation.blanks import BLANKS, FAST, Blank
+from poscli.equation.blanks import BLANKS, FAST, Blank, of_tier, see_positions
 from poscli.equation.encoding import Encoding
 from poscli.equation.operands import Operands
 
@@ -40,26 +41,20 @@ class Composed(Encoding):
         return [part for part in self.parts if blank in part.blanks]
 
     def form_of_part(self, part: Any, blank: Blank, form: str) -> Any:
-        method = getattr(part, form)
+        method, takes = getattr(part, form), blank.takes
         if not blank.takes_any("x", *OF_FEATURES):
             return method
-
-        def narrowed(*arguments: Any) -> Any:
-            return method(
-                *(self._seen_by(part, name, value) for name, value in zip(blank.takes, arguments, strict=True))
-            )
-
-        return narrowed
+        return lambda *arguments: method(*map(partial(self._seen_by, part), takes, arguments))
 
     def features_of(self, f: Tensor | None) -> dict[Encoding, Tensor | None]:
         """The features of each part, None for a part without features; `f` `[B, H, S, F]` is their concatenation."""
         if f is None:
             return dict.fromkeys(self.parts)
         split = f.split([part.feature_width for part in self.parts], dim=-1)
-        return {part: own if part.feature_width else None for part, own in zip(self.parts, split, strict=True)}
+        return {part: f_part if part.feature_width else None for part, f_part in zip(self.parts, split, strict=True)}
 
     def _seen_by(self, part: Encoding, name: str, value: Any) -> Any:
-        """An argument of a blank as one part sees it: of the features, only its own."""
+        """An argument of a blank, by its name, as one part sees it: of the features, only its own."""
         if name in OF_FEATURES:
             return self.features_of(value)[part]
         return replace(value, features_BHSF=self.features_of(value.features_BHSF)[part]) if name == "x" else value
@@ -74,8 +69,9 @@ class Composed(Encoding):
 
     @property
     def formula(self) -> str:
-        own = type(self) is not Composed  # a subclass has a formula, and its parts are its own affair
-        return super().formula if own else "; ".join(f"{part.name}: {part.formula}" for part in self.parts)
+        if type(self) is not Composed:  # a subclass has a formula, and its parts are its own affair
+            return super().formula
+        return "; ".join(f"{part.name}: {part.formula}" for part in self.parts)
 
     def switched_off(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         return list(dict.fromkeys(why for part in self.parts for why in part.switched_off(device, dtype)))
@@ -102,7 +98,7 @@ class Composed(Encoding):
         return owner.kernel_form(self._seen_by(owner, "x", x))
 
     def _with_fast_forms(self) -> list[Encoding]:
-        return [part for part in self.parts if part.blanks & FAST or part.filled("row")]
+        return [part for part in self.parts if part.blanks & FAST or of_tier(part.blanks, "row")]
 
 
 def scale_of(parts: Sequence[Encoding]) -> float:
@@ -124,7 +120,7 @@ def scale_of(parts: Sequence[Encoding]) -> float:
 
 def axes_of(parts: Sequence[Encoding]) -> int:
     """The axes of the positions that all parts share; ValueError if some count along a line and some on a grid."""
-    seeing = [part for part in parts if part.sees_positions]
+    seeing = [part for part in parts if see_positions(part.blanks)]
     for part in seeing[1:]:
         if part.axes != seeing[0].axes:
             line, grid = sorted((seeing[0], part), key=lambda each: each.axes)

@@ -1,4 +1,4 @@
-"""The base class of all encodings, and the properties that follow from the blanks a class fills."""
+"""The base class of all encodings: what follows from the blanks that a class fills, and how it shows itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from poscli.equation.blanks import BLANKS, TIERS, Blanks, not_computed_by, of_tier, see_positions
-from poscli.equation.grids import columns_of, raster
-from poscli.equation.operands import Positions
-from poscli.equation.shown import Shown
+from poscli.equation.blanks import BLANKS, TIERS, Blanks
+from poscli.equation.operands import Positions, columns_of, raster
+from poscli.system.notebook import html_table
 
 
 class Unsupported(Exception):
@@ -44,7 +43,12 @@ class Option:
     kind: Any
 
 
-class Encoding(Shown, Blanks):
+def formula(cls: type) -> str:
+    """The formula of an encoding: the first paragraph of the docstring of its class, on one line."""
+    return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
+
+
+class Encoding(Blanks):
     """An encoding without any position information. Subclasses override the blanks that their paper touches.
 
     The blanks that a class fills are computed from the methods it overrides. The keyword-only parameters of the
@@ -52,6 +56,7 @@ class Encoding(Shown, Blanks):
     out of range. The attributes below declare properties that cannot be computed from the methods.
     """
 
+    spec: str = ""  # with the options that differ from their defaults; set when it is built from a spec
     name: ClassVar[str]
     paper: ClassVar[str]
     family: ClassVar[str]
@@ -86,19 +91,6 @@ class Encoding(Shown, Blanks):
     def tier(self) -> str:
         """The highest tier that this encoding touches."""
         return max((BLANKS[blank].tier for blank in self.blanks), key=TIERS.index, default="token")
-
-    @property
-    def sees_positions(self) -> bool:
-        """Whether a blank that it fills is told where tokens are."""
-        return see_positions(self.blanks)
-
-    def filled(self, tier: str) -> tuple[str, ...]:
-        """The blanks of a tier that it fills, by name."""
-        return of_tier(self.blanks, tier)
-
-    def not_computed_by(self, engine: str) -> tuple[str, ...]:
-        """The blanks that it fills and that an engine does not compute, by name."""
-        return not_computed_by(self.blanks, engine)
 
     @property
     def keys_are_steady(self) -> bool:
@@ -170,7 +162,7 @@ class Encoding(Shown, Blanks):
 
         For a constructor with `**options`, the parameters of the parent's constructor follow.
         """
-        found: dict[str, Option] = {}
+        options: dict[str, Option] = {}
         for owner in cls.__mro__:
             if "__init__" not in vars(owner):
                 continue
@@ -178,7 +170,37 @@ class Encoding(Shown, Blanks):
             parameters, kinds = inspect.signature(constructor).parameters.values(), typing.get_type_hints(constructor)
             for p in parameters:
                 if p.kind is inspect.Parameter.KEYWORD_ONLY:
-                    found.setdefault(p.name, Option(p.default, kinds.get(p.name, str)))
+                    options.setdefault(p.name, Option(p.default, kinds.get(p.name, str)))
             if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
                 break
-        return found
+        return options
+
+    @property
+    def formula(self) -> str:
+        """The formula, from the docstring of the class."""
+        return formula(type(self))
+
+    def __repr__(self) -> str:
+        blanks, learned = self._filled_and_learned()
+        return f"{self.spec or self.name}: {self.formula} (fills {blanks}; {learned})"
+
+    def _repr_html_(self) -> str:
+        (blanks, learned), shape = self._filled_and_learned(), self.shape
+        options = ", ".join(f"{name}={option.default}" for name, option in self.options().items())
+        rows = {
+            "formula": self.formula,
+            "fills": blanks,
+            "options, with defaults": options or "none",
+            "learns": learned,
+            "built for": f"width {shape.width}, {shape.heads} heads, training length {shape.length}",
+            "paper": getattr(self, "paper", ""),
+        }
+        return html_table(self.spec or self.name, [row for row in rows.items() if row[1]])
+
+    def _filled_and_learned(self) -> tuple[str, str]:
+        """The blanks that it fills, and the parameters that it learns, in words."""
+        learned = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        count = sum(p.numel() for p in learned.values())
+        names = ", ".join(f"{name} {list(p.shape)}" for name, p in learned.items())
+        blanks = ", ".join(sorted(self.blanks)) or "no blank"
+        return blanks, f"{count:,} parameters: {names}" if learned else "no parameters"

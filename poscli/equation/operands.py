@@ -1,4 +1,4 @@
-"""The inputs of one attention call: tensors in which the token blanks are filled already, positions, and visibility.
+"""The inputs of one attention call: positions, on a line or a grid, and tensors whose token blanks are filled already.
 
 Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width of queries and
 keys, E head width of values, F features, n distances.
@@ -6,6 +6,7 @@ keys, E head width of values, F features, n distances.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,6 +39,26 @@ class Positions:
     def spaced(pos: Tensor) -> Positions:
         """The positions with their spacing, measured by `even_step`."""
         return Positions(pos=pos, step=even_step(pos))
+
+
+def grid_shape(cells: int) -> tuple[int, int]:
+    """Rows and columns of a grid of `cells` cells: as square as its divisors allow, and never higher than wide.
+
+    >>> grid_shape(256), grid_shape(512), grid_shape(7)
+    ((16, 16), (16, 32), (1, 7))
+    """
+    rows = next(rows for rows in range(math.isqrt(cells), 0, -1) if cells % rows == 0)
+    return rows, cells // rows
+
+
+def columns_of(cells: int) -> int:
+    """The columns of a grid of `cells` cells; see `grid_shape`."""
+    return grid_shape(cells)[1]
+
+
+def raster(index: Tensor, columns: int) -> Tensor:
+    """The row and column `[..., 2]` of tokens by their order `[...]` in the sequence."""
+    return torch.stack([index // columns, index % columns], dim=-1)
 
 
 def snapped(d: Tensor) -> Tensor:
@@ -102,8 +123,8 @@ class Operands:
     @property
     def pos_T(self) -> Tensor:
         """Positions of the queries."""
-        found = self.pos_of_queries_T
-        return self.pos_S[self.keys - self.queries :] if found is None else found
+        pos_T = self.pos_of_queries_T
+        return self.pos_S[self.keys - self.queries :] if pos_T is None else pos_T
 
     @property
     def features_of_queries(self) -> Tensor | None:

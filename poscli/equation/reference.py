@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from poscli.equation.blanks import see_positions
 from poscli.equation.encoding import Encoding
 from poscli.equation.operands import Operands, Positions
 from poscli.system.errors import UsageError
@@ -40,7 +41,7 @@ def operands(
 ) -> Operands:
     """The inputs of an engine: every token blank except `output` is filled."""
     keys, queries = k_BHSD.shape[2], q_BHTD.shape[2]
-    if encoding.sees_positions and positions.pos.ndim != encoding.axes:
+    if see_positions(encoding.blanks) and positions.pos.ndim != encoding.axes:
         takes = "rows and columns of a grid, [S, 2]" if encoding.axes == 2 else "positions along a line, [S]"
         raise UsageError(
             f"{encoding.name} takes {takes}, and was given {list(positions.pos.shape)}; encoding.locate(...) makes them"

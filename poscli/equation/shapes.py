@@ -11,8 +11,7 @@ from torch import Tensor
 
 from poscli.equation.blanks import BLANKS
 from poscli.equation.encoding import Encoding, Shape
-from poscli.equation.grids import columns_of, raster
-from poscli.equation.operands import Operands, Positions
+from poscli.equation.operands import Operands, Positions, columns_of, raster
 from poscli.equation.reference import operands
 
 TOKENS, BATCH = 16, 2  # of the input on which an encoding is tried

@@ -20,7 +20,7 @@ from poscli.cli.generate import Draw, refuse_unaffordable, speed
 from poscli.drawing.page import DOTS_PER_INCH, clip, drawable
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Unsupported
-from poscli.equation.grids import grid_shape
+from poscli.equation.operands import grid_shape
 from poscli.evaluation.extrapolate import refuse_other_text
 from poscli.evaluation.losses import NLL
 from poscli.grids.tasks import Grid

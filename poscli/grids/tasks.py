@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.equation.grids import grid_shape
+from poscli.equation.operands import grid_shape
 from poscli.grids.corpora import GRAMMAR, load_images
 from poscli.grids.images import ImageCorpus, ImageSplit, training_grids
 from poscli.system.errors import DataError, UsageError

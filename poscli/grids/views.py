@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from poscli.drawing.curves import RISING, SIGNED, color_bar
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Encoding, Operands, Unsupported
-from poscli.equation.grids import grid_shape, raster
+from poscli.equation.operands import grid_shape, raster
 from poscli.inspect.absolute import table_of
 from poscli.inspect.constant import CPU, constant_operands, weight_rows
 from poscli.inspect.numbers import Array, Record

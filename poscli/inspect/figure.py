@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.text import counted, listed
-from poscli.equation.shown import formula
+from poscli.equation.encoding import formula
 from poscli.inspect.numbers import Missing
 from poscli.inspect.subject import FRESH, RANDOM, Subject
 from poscli.inspect.views import SPEEDS, Inspected, View, all_views, table_rows

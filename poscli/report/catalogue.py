@@ -9,7 +9,7 @@ from poscli.config.run import PRESETS
 from poscli.encodings import get, names
 from poscli.encodings.registry import missing
 from poscli.equation import Encoding
-from poscli.equation.shown import formula
+from poscli.equation.encoding import formula
 from poscli.specs import build, parse
 
 TRAIN_LENGTH = 512  # tokens, of the model whose engine and parameters are shown

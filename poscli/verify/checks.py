@@ -9,7 +9,7 @@ import torch
 
 from poscli.attention import Place, engines_for
 from poscli.equation import Unsupported
-from poscli.equation.grids import columns_of
+from poscli.equation.operands import columns_of
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model.cache import Cache
 from poscli.model.initialise import load_weights, weights_of

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from poscli.equation import Encoding
-from poscli.equation.grids import columns_of, raster
+from poscli.equation.operands import columns_of, raster
 from poscli.verify.probe import attend_at, embedded
 from poscli.verify.subject import LENGTH, Subject
 

@@ -13,6 +13,7 @@ from poscli.attention.biases import biases
 from poscli.attention.place import SINKS_REFUSED
 from poscli.encodings import Encoding, names
 from poscli.equation import Positions, Unsupported
+from poscli.equation.blanks import of_tier
 from poscli.equation.reference import operands
 from poscli.specs import build, parse
 from poscli.system.errors import UsageError
@@ -21,7 +22,7 @@ from poscli.system.errors import UsageError
 def test_the_fastest_possible_engine_is_chosen() -> None:
     for name in names():
         encoding = make(name)
-        rows = encoding.filled("row")
+        rows = of_tier(encoding.blanks, "row")
         choice = choose(encoding)
         first = choose(make("none")).name  # "sdpa" where there is no C++ compiler
         assert first in ("native", "sdpa")
@@ -133,7 +134,7 @@ def test_no_engine_makes_a_matrix_of_all_pairs(spec: str) -> None:
     at = shape(8192 if ENDS & set(spec.split("+")) else 512, heads=1, width=8)
     encoding = make(spec, at)
     engine = choose(encoding).engine
-    per_pair = {blank for tier in ("row", "relative", "pair") for blank in encoding.filled(tier)}
+    per_pair = {blank for tier in ("row", "relative", "pair") for blank in of_tier(encoding.blanks, tier)}
     per_pair |= {"temperature"} & encoding.blanks if biases(encoding) else set()
     per_pair |= {"sinks"} & encoding.blanks  # the visible distances differ from query to query
     uneven = "distance_bias" in encoding.blanks and encoding.locate(9, torch.device("cpu")).step is None

@@ -20,7 +20,7 @@ from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines
 from poscli.attention.arriving import ArrivingKeys
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
-from poscli.equation.grids import columns_of
+from poscli.equation.operands import columns_of
 from poscli.equation.reference import operands, scores, tempered, weights
 from poscli.model.cache import Cache
 from poscli.model.transformer import Model

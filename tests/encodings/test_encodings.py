@@ -14,8 +14,9 @@ from toys import EVERYWHERE, LENGTH, draw, make, model, perturbed, shape, tokens
 
 from poscli.encodings import Encoding, get, names
 from poscli.equation import BLANKS, TIERS
+from poscli.equation.blanks import of_tier
 from poscli.equation.composed import Composed
-from poscli.equation.grids import raster
+from poscli.equation.operands import raster
 
 FAR = 16 * LENGTH
 
@@ -68,7 +69,7 @@ def test_an_option_may_leave_a_blank_empty() -> None:
 @pytest.mark.parametrize("spec", EVERYWHERE)
 def test_the_tier_is_the_highest_of_the_blanks(spec: str) -> None:
     encoding = make(spec)
-    touched = [tier for tier in TIERS if encoding.filled(tier)]
+    touched = [tier for tier in TIERS if of_tier(encoding.blanks, tier)]
     assert encoding.tier == (touched or ["token"])[-1]
 
 

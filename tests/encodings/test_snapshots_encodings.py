@@ -19,7 +19,7 @@ from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, perturbed, shape
 from poscli.encodings import Encoding, Shape, Unsupported, get, missing, names
 from poscli.encodings.longrope import LongRoPE
 from poscli.equation.blanks import BLANKS
-from poscli.equation.grids import raster
+from poscli.equation.operands import raster
 from poscli.equation.reference import operands, reference, scores, weights
 from poscli.specs import build, check, parse
 from poscli.specs.size import encoding_parameters

@@ -13,7 +13,7 @@ from grid_images import stripes
 from PIL import Image
 from toys import model, perturbed, rounding
 
-from poscli.equation.grids import grid_shape
+from poscli.equation.operands import grid_shape
 from poscli.grids import continuation
 from poscli.grids.continuation import Wish, continue_image
 from poscli.grids.tasks import Grid

@@ -13,7 +13,7 @@ from poscli.attention.place import ON_GRID_REFUSED
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.equation import Encoding, Positions
-from poscli.equation.grids import grid_shape, raster
+from poscli.equation.operands import grid_shape, raster
 from poscli.equation.reference import operands
 from poscli.model.cache import Cache
 from poscli.model.transformer import Model

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from grid_images import START, Numbered, numbered
 
-from poscli.equation.grids import columns_of, grid_shape
+from poscli.equation.operands import columns_of, grid_shape
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings

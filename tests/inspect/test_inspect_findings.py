@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from poscli.config.run import ModelConfig
-from poscli.equation.grids import grid_shape
+from poscli.equation.operands import grid_shape
 from poscli.grids import views as grid
 from poscli.inspect import absolute, biases, order, probe, rotary, shift, terms
 from poscli.inspect.constant import constant_operands

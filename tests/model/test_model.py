@@ -25,7 +25,7 @@ from toys import (
 from poscli.attention import Place, choose
 from poscli.config.run import ModelConfig
 from poscli.encodings import names
-from poscli.equation.grids import columns_of
+from poscli.equation.operands import columns_of
 from poscli.evaluation.posthoc import joined
 from poscli.model.cache import Cache
 from poscli.model.initialise import build_model, load_weights, weights_of

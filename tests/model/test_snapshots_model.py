@@ -15,8 +15,7 @@ from poscli.config.run import ModelConfig
 from poscli.encodings import Encoding, names
 from poscli.equation import BLANKS, Operands, Positions, Shape
 from poscli.equation.composed import axes_of, entangled, scale_of
-from poscli.equation.grids import columns_of, grid_shape, raster
-from poscli.equation.operands import even_step, snapped
+from poscli.equation.operands import columns_of, even_step, grid_shape, raster, snapped
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model import transformer
 from poscli.model.cache import Cache, Memory

@@ -13,7 +13,7 @@ from oracles import FLOAT32, Content, Oracle, attention
 from poscli.attention import ENGINES, Place, attend, engines_for
 from poscli.encodings import Encoding
 from poscli.equation import Positions, Unsupported
-from poscli.equation.grids import columns_of, raster
+from poscli.equation.operands import columns_of, raster
 
 BATCH = 2
 STRIDES = (1, 21)  # steps between positions, which reach the training length, and 16 times that

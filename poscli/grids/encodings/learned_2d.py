@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from poscli.encodings.hierarchical import between
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape, Unsupported
-from poscli.equation.grids import grid_shape
+from poscli.equation.operands import grid_shape
 
 
 @register("learned-2d", paper="arXiv:2010.11929", family="grid")

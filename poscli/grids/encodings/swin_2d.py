@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
-from poscli.equation.grids import grid_shape
+from poscli.equation.operands import grid_shape
 
 
 @register("swin-2d", paper="arXiv:2103.14030", family="grid")

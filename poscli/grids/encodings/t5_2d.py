@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from poscli.encodings.registry import register
 from poscli.encodings.t5 import bucket
 from poscli.equation import Encoding, Shape
-from poscli.equation.grids import grid_shape
+from poscli.equation.operands import grid_shape
 
 
 @register("t5-2d", paper="arXiv:1910.10683; arXiv:2012.14740", family="grid")

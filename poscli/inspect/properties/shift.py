@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from poscli.equation import Encoding, Unsupported
-from poscli.equation.grids import grid_shape
+from poscli.equation.operands import grid_shape
 from poscli.inspect.properties.row import Property, in_training_lengths, percent, relative_change
 from poscli.inspect.properties.tested_model import TestedModel
 from poscli.verify.noise import FLOAT32, draw_inputs

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from poscli.drawing.style import DASHES, PALETTE, Style
 from poscli.encodings import get, missing, names
-from poscli.equation.shown import formula
+from poscli.equation.encoding import formula
 from poscli.report.catalogue import FAMILIES
 from poscli.report.named_once import AS
 
