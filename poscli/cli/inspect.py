@@ -50,7 +50,10 @@ def inspect(
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Show what an encoding does: tables, angles, biases, attention by distance, and its measured properties."""
+    """Show what an encoding does: tables, angles, biases, attention by distance, and its measured properties.
+
+    What shifts change and how long an input may be is measured by `poscli verify`, time and memory by `poscli bench`.
+    """
     import torch
 
     from poscli.inspect.session import folder_of, groups_of, inspect_groups, write_sheets

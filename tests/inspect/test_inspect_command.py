@@ -104,7 +104,7 @@ def test_the_document_has_numbers_findings_and_files():
 def test_the_property_sheet_stands_below_the_pictures():
     found = document("inspect", "none", "--preset", "nano", "--length", 16, "--max-len", 16)
     names = [row["name"] for row in found["inspected"][0]["properties"]["properties"]]
-    assert "shift-invariant" in names
+    assert "order seen by one layer" in names
     words = cli("inspect", "none", "--preset", "nano", "--length", 16, "--max-len", 16).out
     assert all(name in words for name in names)
 

@@ -19,17 +19,14 @@ from looks import NOISE, figures, pictures_as_text, short
 from PIL import Image
 from test_inspect_command import FILE
 
-from poscli.bench.timing import Pace, Timing
 from poscli.config.run import SCHEMA, ModelConfig, RunConfig
 from poscli.inspect import contact_sheet, gallery, shift
-from poscli.inspect.properties import cost, measure_properties
-from poscli.inspect.properties.tested_model import TestedModel
+from poscli.inspect.properties import measure_properties
 from poscli.model.initialise import fresh_model, weights_of
 from poscli.runs import checkpoint
 from poscli.runs.checkpoint import Checkpoint
 from poscli.runs.run import Run, create
 from poscli.tasks import open_task
-from poscli.verify import probe
 from poscli.verify.noise import perturbed
 
 LOOKS_AT_PICTURES = True
@@ -197,61 +194,21 @@ MEASURED = {
     "alibi+t5(buckets=6)|none": (4, 16, False), "toys:Carried": (2, 16, False),
 }  # fmt: skip
 TINY = re.compile(r"\b\d(?:\.\d+)?e-(?:0[4-9]|[1-9]\d)\b")  # what float32 rounds, and how that is allowed for
-ENGINES = re.compile(
-    r"(?<=on the engine )[\w+]+|(?<=ms on )\w+|engine(?:, engine_without)?: \w+;(?: engine_without: \w+;)?"
-)
 
 
-@pytest.fixture
-def clockless(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Times and memory that follow from the length of the input, searches without an end, and what was timed."""
-    timed = []
-
-    def in_turns(works: list[Callable[[], torch.Tensor]], pace: Pace, _: torch.device) -> list[Timing]:
-        outputs = [work() for work in works]
-        timed.append(" ".join(f"{tuple(out.shape)} {figures(float(out.abs().mean()))}" for out in outputs))
-        tokens = outputs[0].shape[1]
-        own, plain = 1e-5 * tokens, 8e-6 * tokens
-        return [
-            Timing((own, 1.1 * own, 1.4 * own), tokens**2 / 3000, "case"),
-            Timing((plain, 1.2 * plain, 1.3 * plain), tokens / 40, "case"),
-        ]
-
-    monkeypatch.setattr(cost, "in_turns", in_turns)
-    monkeypatch.setattr(probe, "SECONDS_OF_SEARCH", 100.0)
-    return timed
-
-
-def test_property_sheets(clockless: list[str], snapshot: Callable[..., None]) -> None:
+def test_property_sheets(snapshot: Callable[..., None]) -> None:
     lines = []
     for spec, (layers, length, numbers) in MEASURED.items():
         sheet = measure_properties(spec, CONFIG.model_copy(update={"layers": layers}), length, seed=1)
         lines.append(f"##### {sheet.spec}, {layers} layers, L = {sheet.length}, trained: {sheet.trained}\n")
-        for row in sheet.rows if numbers else sheet.rows[:-2]:
+        for row in sheet.rows:
             digits = {"drift": 2, "order seen by the causal model": 3}.get(row.name, 4)
             found = f"{row.name}: {row.value}\n  {row.detail}\n" + outline(row.numbers, digits=digits) * numbers
             lines.append(TINY.sub("tiny", found) if row.name.startswith(("order", "perm")) else NOISE.sub("0", found))
-    snapshot(ENGINES.sub("ENGINE", "".join([*lines, *(f"timed: {each}\n" for each in clockless)])), rounded=True)
-
-
-def test_costs_of_which_little_is_known(snapshot: Callable[..., None]) -> None:
-    """Rows of time and memory: one length only, a length that takes too long, small and unknown memory, growth."""
-    tested = TestedModel.of("alibi", CONFIG, 16, 0, None)
-    where = {"engine": "sdpa+flex", "engine_without": "sdpa", "threads": 2}
-    lines = []
-    for peaks, of in (((3.9,), "case"), ((9.0,), "process"), ((5, 29.9, 300), "case"), ((4, 31, 312), "case"),
-                      ((2, 3.99, 40), "case"), ((4.1, 16, 64.4), "case")):  # fmt: skip
-        found = {
-            16 * 4**n: (Timing((4.0**n * 2e-3, 4.0**n * 3e-3), peak, of), Timing((4.0**n * 1e-3,) * 2, peak - 0.4, of))
-            for n, peak in enumerate(peaks)
-        }
-        rows = cost.time_row(tested, found, "16 L would take about 3 s a run" * (len(peaks) < 3), where)
-        for row in (rows,) * (len(peaks) < 3 or peaks[0] == 5) + (cost.memory_row(tested, found),):
-            lines.append(f"{row.name}: {row.value}\n  {row.detail}\n{outline(row.numbers)}")
     snapshot("".join(lines), rounded=True)
 
 
-def test_properties_beside_the_pictures(clockless: list[str], snapshot: Callable[..., None]) -> None:
+def test_properties_beside_the_pictures(snapshot: Callable[..., None]) -> None:
     """Of encodings side by side the words and the texts of the sheet, of a trained run the words and the document."""
     small = ("--preset", "nano", "--length", 16, "--max-len", 16, "--to", "here", "--seed", 4)
     words = in_words(cli("inspect", "none", "learned", "window(5)|none", *small))
@@ -262,7 +219,7 @@ def test_properties_beside_the_pictures(clockless: list[str], snapshot: Callable
     document = outline(alone["properties"])
     sheet = Path("there/sheet.png").read_text().partition("\naxes")[0]
     text = "".join([words, *texts, document, HASH.sub("-#", sheet)])
-    snapshot(ENGINES.sub("ENGINE", TINY.sub("tiny", text)), rounded=True)
+    snapshot(TINY.sub("tiny", text), rounded=True)
 
 
 # ---- the gallery
