@@ -86,11 +86,11 @@ def _measure_and_tell(matrix: Matrix, programs: list[str], json_: bool) -> None:
     """Make the evaluations, and print the advice with what to paste."""
     from poscli.report.advice import advise as judged
     from poscli.report.advice_text import answer, show_advice
-    from poscli.report.over_seeds import Units
+    from poscli.statistics.comparison import LossTable
     from poscli.sweep.matrix import measured, to_paste
 
     tables = measured(matrix)
-    advice = judged(tables.rows, Units(tables.details["units"]), matrix.name, matrix.target)
+    advice = judged(tables.rows, LossTable(tables.details["units"]), matrix.name, matrix.target)
     pasted, other, others = to_paste(matrix, advice, programs)
     document = {"answer": answer(advice), **advice.record(), "paste": [each.record() for each in pasted]}
     if other is not None:

@@ -12,13 +12,13 @@ import pandas as pd
 
 from poscli.drawing.text import named
 from poscli.report.analysis import Analysis
-from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
 from poscli.report.verdicts import SOLVED_TEXT
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics.comparison import LossTable
 from poscli.statistics.intervals import Case, many_differences, unseen_share
 from poscli.tasks.episodes import DEPTH
 
@@ -42,7 +42,7 @@ def by_place(answers: pd.DataFrame) -> pd.DataFrame:
     return points[points["tokens"] >= FEWEST_TOKENS].reset_index(drop=True)
 
 
-def wrong_answers(answers: pd.DataFrame, protocol: str) -> Units:
+def wrong_answers(answers: pd.DataFrame, protocol: str) -> LossTable:
     """The answers as a table of losses, so that whatever compares losses in bits per byte can compare answers.
 
     A wrong token of an answer counts as a loss of one bit, a right one as none, and each as one byte: the mean loss in
@@ -51,14 +51,14 @@ def wrong_answers(answers: pd.DataFrame, protocol: str) -> Units:
     keys = ["run_id", "length", "unit"]
     totals = answers.groupby(keys, as_index=False)[["right", "tokens"]].sum()
     losses = {"nll": LN2 * (1 - totals["right"] / totals["tokens"]), "bytes": totals["tokens"]}
-    return Units(totals.assign(protocol=protocol, variant=FULL, **losses), of_answers=True)
+    return LossTable(totals.assign(protocol=protocol, variant=FULL, **losses), of_answers=True)
 
 
-def units_of(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], protocol: str) -> Units:
+def units_of(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], protocol: str) -> LossTable:
     """What comparisons on the text of these rows are of: answers, if the task has right ones, otherwise losses."""
     answers = details["answers"]
     answers = answers[answers["fingerprint"].isin(rows["fingerprint"])]
-    return Units(details["units"]) if answers.empty else wrong_answers(answers, protocol)
+    return LossTable(details["units"]) if answers.empty else wrong_answers(answers, protocol)
 
 
 def answered(answers: pd.DataFrame, summary: pd.DataFrame) -> Analysis:

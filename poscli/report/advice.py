@@ -11,35 +11,34 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from poscli.evaluation.plan import PAIRED
-from poscli.report.comparison import NOT_COMPARED, SIGNIFICANT, WITHIN_NOISE, WORSE, refuse_several_per_seed
+from poscli.report.comparison import refuse_several_per_seed
 from poscli.report.guessing import untrained
 from poscli.report.origin import bits_per
-from poscli.report.over_seeds import Units
-from poscli.report.pooling import LN2, headline, the_train_length
+from poscli.report.pooling import headline, sound, the_train_length
 from poscli.report.verdicts import MAY_USE_CONTEXT, NOT_TESTED, USES_CONTEXT, is_failure, verdict
 from poscli.runs.schema import FULL
-from poscli.statistics.intervals import holm, permutation_test, two_level_interval
+from poscli.statistics.comparison import (
+    BETTER,
+    NOT_COMPARED,
+    SIGNIFICANT,
+    WITHIN_NOISE,
+    WORSE,
+    Comparison,
+    Key,
+    Losses,
+    LossTable,
+    judged,
+)  # fmt: skip
+from poscli.statistics.intervals import holm
 from poscli.system.errors import UsageError
 
-Key = tuple[str, str]  # encoding and variant of a candidate, in the results
 AS = " as "  # between a model's own name and the spec that it is evaluated under
 BEST = "best"  # the word of the candidate with the largest gain
-
-
-class Difference(NamedTuple):
-    """A paired difference of losses in bits per byte with its 95 % interval, and the p-value of a difference of 0."""
-
-    value: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    p: float = math.nan
-    documents: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +48,8 @@ class Candidate:
     encoding: str  # in the results
     variant: str  # likewise; a baseline, or the model itself
     spec: str  # "" for the model's own encoding
-    gain: Difference
-    cost: Difference
+    gain: Comparison
+    cost: Comparison
     verdict: str  # on the gain, or the status of a failure
     reason: str = ""  # of a failure
     counts: bool = False  # whether the gain is above 0 after a correction for the number of candidates
@@ -62,10 +61,17 @@ class Candidate:
         own = "as it is" if self.variant == FULL else f"as it is + {self.variant}"
         return self.spec or own
 
+    def record(self) -> dict[str, Any]:
+        """The candidate for a JSON document: gain and cost are [difference, low, high, p, documents]."""
+        numbers = {
+            name: [*each.numbers, each.p, each.documents] for name, each in (("gain", self.gain), ("cost", self.cost))
+        }
+        return asdict(self) | numbers
+
     @property
     def price(self) -> float:
         """The cost, or 0 where its interval includes 0."""
-        return self.cost.value if not self.cost.low <= 0 else 0.0
+        return self.cost.difference if not self.cost.low <= 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +89,13 @@ class Advice:
     untrained: str = ""  # why the model counts as not trained on text of this kind
 
     def record(self) -> dict[str, Any]:
-        """The advice for a JSON document; NaN becomes None."""
-        return _plain(asdict(self))
+        """The advice for a JSON document; NaN becomes None, and a comparison a list of its numbers."""
+        chosen = None if self.chosen is None else self.chosen.record()
+        candidates = [each.record() for each in self.candidates]
+        return _plain(asdict(self) | {"candidates": candidates, "chosen": chosen})
 
 
-def advise(rows: pd.DataFrame, units: Units, model: str, target: int) -> Advice:
+def advise(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> Advice:
     """Advice for the model of this name from its evaluations; `rows` are those of eval.csv of this model alone.
 
     UsageError if they lack the target, or compare nothing with the cropped context.
@@ -99,20 +107,45 @@ def advise(rows: pd.DataFrame, units: Units, model: str, target: int) -> Advice:
         raise UsageError(f"{model} was not evaluated at {target} tokens; it was at {known}")
     if rows["fingerprint"].nunique() > 1:
         raise UsageError(f"{model} was evaluated on several corpora: losses on different text cannot be compared")
-    measured = _Measured(rows, units, model, protocol, (train_length, target))
-    found = sorted((measured.candidate(*key) for key in measured.entrants()), key=_order)
-    found = _counted(found)
-    found = _compared(found, measured)
+    for _, runs in rows.groupby("encoding"):
+        refuse_several_per_seed(runs)
+    losses = Losses(rows, sound(rows), table, protocol, pair_singles=False)
+    keys: list[Key] = [(str(name), FULL) for name in dict.fromkeys(rows["encoding"])]
+    baselines = dict.fromkeys(rows.loc[rows["encoding"] == model, "variant"])
+    keys += [(model, str(variant)) for variant in baselines if variant not in (FULL, PAIRED)]
+    gains = losses.compare(((model, PAIRED), key, target) for key in keys)
+    costs = losses.compare((key, (model, FULL), train_length) for key in keys)
+    candidates = sorted(
+        (_candidate(rows, model, target, *each) for each in zip(keys, gains, costs, strict=True)), key=_order
+    )
+    candidates = _compared(_counted(candidates), losses, target)
     return Advice(
         model=model,
         target=target,
         train_length=train_length,
-        candidates=tuple(found),
-        chosen=chosen(found),
-        documents=max((each.gain.documents for each in found), default=0),
+        candidates=tuple(candidates),
+        chosen=chosen(candidates),
+        documents=max((each.gain.documents for each in candidates), default=0),
         seeds=rows["seed"].nunique(),
         bits=bits_per(rows),
         untrained=untrained(rows).get(model, ""),
+    )
+
+
+def _candidate(rows: pd.DataFrame, model: str, target: int, key: Key, gain: Comparison, cost: Comparison) -> Candidate:
+    """A candidate with the verdict on its gain, or with the failure of one of its runs at the target."""
+    encoding, variant = key
+    at = rows[(rows["encoding"] == encoding) & (rows["variant"] == variant) & (rows["length"] == target)]
+    failed = at[at["status"] != "ok"]
+    word = verdict(*gain.numbers, seeds=gain.seeds) if gain.documents else NOT_TESTED
+    return Candidate(
+        encoding=encoding,
+        variant=variant,
+        spec="" if encoding == model else encoding.removeprefix(model + AS),
+        gain=gain,
+        cost=cost,
+        verdict=word if failed.empty else str(failed["status"].iloc[0]),
+        reason="" if failed.empty else str(failed["reason"].iloc[0]),
     )
 
 
@@ -122,7 +155,7 @@ def chosen(candidates: Sequence[Candidate]) -> Candidate | None:
     The model as it is is the simplest, then a baseline, then what has fewer parts. None if no gain counts.
     """
     peers = [each for each in candidates if each.counts and each.word in (BEST, WITHIN_NOISE)]
-    return min(peers, key=lambda each: (each.price, _parts(each), -each.gain.value), default=None)
+    return min(peers, key=lambda each: (each.price, _parts(each), -each.gain.difference), default=None)
 
 
 def _counted(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -133,22 +166,16 @@ def _counted(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [replace(each, counts=count) for each, count in zip(candidates, counts, strict=True)]
 
 
-def _compared(candidates: Sequence[Candidate], measured: _Measured) -> list[Candidate]:
+def _compared(candidates: Sequence[Candidate], losses: Losses, target: int) -> list[Candidate]:
     """The candidates, the gain of each compared with the best one that counts."""
     best = next((each for each in candidates if each.counts), None)
     if best is None:
         return list(candidates)
     others = [each for each in candidates if each is not best]
-    apart = [measured.difference(_key(each), _key(best), measured.target) for each in others]
-    words = [_word(p) for p in holm([each.p for each in apart])]
-    judged = {id(each): replace(each, word=word) for each, word in zip(others, words, strict=True)}
-    return [judged.get(id(each)) or replace(each, word=BEST) for each in candidates]
-
-
-def _word(p_holm: float) -> str:
-    if math.isnan(p_holm):
-        return NOT_COMPARED
-    return WITHIN_NOISE if p_holm > SIGNIFICANT else WORSE
+    found = judged(losses.compare((_key(each), _key(best), target) for each in others))
+    worse = {NOT_COMPARED: NOT_COMPARED, BETTER: WORSE, WORSE: WORSE}
+    words = {id(each): worse.get(comparison.word, WITHIN_NOISE) for each, comparison in zip(others, found, strict=True)}
+    return [replace(each, word=words.get(id(each), BEST)) for each in candidates]
 
 
 def _key(candidate: Candidate) -> Key:
@@ -157,8 +184,8 @@ def _key(candidate: Candidate) -> Key:
 
 def _order(candidate: Candidate) -> tuple[bool, float, str, str]:
     """Failures and candidates without a gain last."""
-    unknown = is_failure(candidate.verdict) or math.isnan(candidate.gain.value)
-    return unknown, 0.0 if unknown else -candidate.gain.value, *_key(candidate)
+    unknown = is_failure(candidate.verdict) or math.isnan(candidate.gain.difference)
+    return unknown, 0.0 if unknown else -candidate.gain.difference, *_key(candidate)
 
 
 def _parts(candidate: Candidate) -> int:
@@ -174,56 +201,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-class _Measured:
-    """The losses of one model at two lengths, under one protocol."""
-
-    def __init__(self, rows: pd.DataFrame, units: Units, model: str, protocol: str, lengths: tuple[int, int]) -> None:
-        self.rows, self.units, self.model, self.protocol = rows, units, model, protocol
-        self.train_length, self.target = lengths
-
-    def entrants(self) -> list[Key]:
-        """Every candidate: the model under each spec, and the baselines of its own."""
-        own = self.rows[self.rows["encoding"] == self.model]
-        baselines = [name for name in dict.fromkeys(own["variant"]) if name not in (FULL, PAIRED)]
-        return [(name, FULL) for name in dict.fromkeys(self.rows["encoding"])] + [(self.model, b) for b in baselines]
-
-    def candidate(self, encoding: str, variant: str) -> Candidate:
-        gain = self.difference((self.model, PAIRED), (encoding, variant), self.target)
-        cost = self.difference((encoding, variant), (self.model, FULL), self.train_length)
-        status, reason = self._failure(encoding, variant)
-        seeds = len(self._pairs(self.model, encoding)[0])
-        judged = verdict(*gain[:3], seeds=seeds) if gain.documents else NOT_TESTED
-        spec = "" if encoding == self.model else encoding.removeprefix(self.model + AS)
-        return Candidate(
-            encoding=encoding, variant=variant, spec=spec, gain=gain, cost=cost, verdict=status or judged, reason=reason
-        )
-
-    def difference(self, first: Key, second: Key, length: int) -> Difference:
-        """The loss of the first minus that of the second over runs of equal seeds; NaN if one of them has none."""
-        runs = self._pairs(first[0], second[0])
-        variants = first[1], second[1]
-        one, two = (self.units.losses(own, self.protocol, length, v) for own, v in zip(runs, variants, strict=True))
-        if one is None or two is None or not np.array_equal(one.units, two.units):
-            return Difference()
-        totals = (one.nats - two.nats) / LN2
-        found = two_level_interval(totals, one.bytes)
-        return Difference(found.estimate, found.low, found.high, permutation_test(totals, one.bytes), found.documents)
-
-    def _pairs(self, one: str, other: str) -> tuple[list[str], list[str]]:
-        """The runs of two encodings that have a partner of the same seed, in the same order."""
-        ours, theirs = self._runs(one), self._runs(other)
-        seeds = sorted(ours.keys() & theirs.keys())
-        return [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
-
-    def _runs(self, name: str) -> dict[int, str]:
-        """The runs of an encoding by seed; UsageError for several of one seed, of which none is the one to take."""
-        own = self.rows[self.rows["encoding"] == name].drop_duplicates("run_id")
-        refuse_several_per_seed(own)
-        return dict(zip(own["seed"], own["run_id"], strict=True))
-
-    def _failure(self, name: str, variant: str) -> tuple[str, str]:
-        at = self.rows[(self.rows["encoding"] == name) & (self.rows["variant"] == variant)]
-        failed = at[(at["length"] == self.target) & (at["status"] != "ok")]
-        return (str(failed["status"].iloc[0]), str(failed["reason"].iloc[0])) if len(failed) else ("", "")

@@ -8,13 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.drawing.text import listed
-from poscli.report.advice import BEST, Advice, Candidate, Difference
-from poscli.report.comparison import WITHIN_NOISE
+from poscli.report.advice import BEST, Advice, Candidate
 from poscli.report.table import gain_text
 from poscli.report.terminal import COLORS, FAILED_COLOR
 from poscli.report.verdicts import HARM_BPB, HOLDS, MAY_USE_CONTEXT, USES_CONTEXT, meanings
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics.comparison import WITHIN_NOISE, Comparison
 from poscli.system.text import printable_line
 
 
@@ -75,8 +75,8 @@ def candidates_table(advice: Advice) -> Table:
     return table
 
 
-def _numbers(found: Difference) -> str:
-    return gain_text(found.value, found.low, found.high)
+def _numbers(each: Comparison) -> str:
+    return gain_text(*each.numbers)
 
 
 def _encoding(advice: Advice, chosen: Candidate) -> list[str]:
@@ -106,7 +106,7 @@ def _window(advice: Advice) -> list[str]:
     ]
     holding = [each for each in advice.candidates if each.verdict == HOLDS]
     if holding:
-        cheapest = min(holding, key=lambda each: (each.price, -each.gain.value))
+        cheapest = min(holding, key=lambda each: (each.price, -each.gain.difference))
         lines.append(
             f"If inputs must be read whole, {cheapest.name} costs least of what is not worse than that by {HARM_BPB} "
             f"{advice.bits} or more: its gain is {_numbers(cheapest.gain)} and its cost {_numbers(cheapest.cost)} "

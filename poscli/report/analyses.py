@@ -26,9 +26,9 @@ def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[A
         answers = details["answers"]
         wrong = wrong_answers(answers, headline(rows).perplexity)
         found += [answered(answers, summary), placed(answers, summary)]
-        found.append(compared(rows, wrong, baseline) if baseline else None)
+        found.append(compared(rows, summary, wrong, baseline) if baseline else None)
     elif group.units is not None:
-        found += [compared(rows, group.units, baseline) if baseline else None, spread(rows, group.units)]
+        found += [compared(rows, summary, group.units, baseline) if baseline else None, spread(rows, group.units)]
     found.append(known_limit(rows, summary))
     if "recall" in details:
         found.append(recalled(details["recall"], summary))

@@ -14,11 +14,10 @@ import pandas as pd
 
 from poscli.drawing.text import listed, named, signed
 from poscli.report.accuracy import by_length, wrong_answers
-from poscli.report.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE
+from poscli.report.comparison import compared_with, losses_of
 from poscli.report.findings import solved_up_to
 from poscli.report.origin import bits_per, items_of
 from poscli.report.page.measured import points
-from poscli.report.page.pairs import Losses, compared_with_one
 from poscli.report.pooling import ACCURACY, gain_protocol, headline, pool, the_train_length
 from poscli.report.sections import Group
 from poscli.report.summary import is_answered, ratio_name
@@ -31,6 +30,7 @@ from poscli.report.verdicts import (
     can_win,
     is_failure,
 )
+from poscli.statistics.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE, Losses
 
 QUESTION = "How sure is that?"
 NAMED = 3  # encodings that a sentence names before it counts the rest
@@ -109,7 +109,7 @@ def _of_losses(group: Group, summary: pd.DataFrame, protocol: str, trained: Mapp
     fair = {name for name, word in zip(names, summary["verdict"], strict=True) if can_win(word)}
     known = {name: end[3:6] for name, end in ends.items() if end is not None and end[3] is not None}
     rivals = [name for name in names if name in fair and name in known and ends[name][0] == "ok"]
-    losses = Losses(group.rows, group.units, protocol) if group.units is not None else None
+    losses = losses_of(group.rows, group.units, protocol) if group.units is not None else None
     found = _Ends(known, sorted(rivals, key=lambda name: known[name][0]), losses)
     read = f"Reading {_window(group)}"
     if not rivals:
@@ -130,7 +130,7 @@ def _of_answers(group: Group, summary: pd.DataFrame, trained: Mapping[str, Train
     chance, losses = 0.0, None
     if not answered.empty:
         table = pd.concat([by_length(answered), table[~table["encoding"].isin(answered["encoding"])]])
-        chance, losses = float(answered["chance"].iloc[0]), Losses(rows, wrong_answers(answered, protocol), protocol)
+        chance, losses = float(answered["chance"].iloc[0]), losses_of(rows, wrong_answers(answered, protocol), protocol)
     end = table[(table["length"] == rows["length"].max()) & table["accuracy"].notna()]
     known = {
         str(name): [None if math.isnan(value) else float(value) for value in numbers]
@@ -207,12 +207,13 @@ def _standing(group: Group, ends: _Ends, names: list[str], first: str) -> _Stand
     if ends.losses is None or len(names) == 1:
         return None
     lengths = sorted(int(length) for length in set(group.rows["length"]))
-    found = compared_with_one(ends.losses, names, lengths, first)
+    found = compared_with(ends.losses, names, lengths, first)
+    last = {name: each for (name, length), each in found.items() if length == lengths[-1]}
     by_word: dict[str, list[str]] = {}
-    for name, (word, _) in found.items():
-        by_word.setdefault(word, []).append(name)
-    seeds = [count for word, count in found.values() if word == WORSE]
-    seeds = seeds or [count for word, count in found.values() if word != NOT_COMPARED]
+    for name, each in last.items():
+        by_word.setdefault(each.word, []).append(name)
+    seeds = [each.seeds for each in last.values() if each.word == WORSE]
+    seeds = seeds or [each.seeds for each in last.values() if each.word != NOT_COMPARED]
     return _Standing(by_word, min(seeds, default=0))
 
 

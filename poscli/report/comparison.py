@@ -1,49 +1,96 @@
-"""Differences between encodings with intervals over seeds and documents, in words: better, worse, within noise."""
+"""Encodings of a report, and two selections of runs for `poscli compare`, compared with each other."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from poscli import specs
 from poscli.drawing.text import listed
+from poscli.evaluation.plan import PAIRED
 from poscli.report.accuracy import units_of
-from poscli.report.over_seeds import Units
 from poscli.report.per_byte import spec_of
-from poscli.report.pooling import LN2, headline, sound
+from poscli.report.pooling import headline, sound
 from poscli.runs.schema import FULL
-from poscli.statistics.intervals import holm, permutation_test, smallest_p, two_level_interval
+from poscli.statistics.comparison import Comparison, Losses, LossTable, corrected, judged
 from poscli.system.errors import UsageError, near
 
-Array = NDArray[np.float64]
-SIGNIFICANT = 0.05
-BETTER, WORSE, WITHIN_NOISE, NOT_COMPARED = "better", "worse", "within noise", "not compared"
-TOO_FEW = "too few documents"
 COMPARED = [
     "encoding", "baseline", "length", "ratio", "seeds", "documents", "difference", "low", "high", "p", "p_holm", "word",
 ]  # fmt: skip
 
 
-def compared_with(rows: pd.DataFrame, units: Units, baseline: str) -> pd.DataFrame:
-    """Every other encoding compared with one, at every length, under the protocol that reports quote.
+def losses_of(rows: pd.DataFrame, table: LossTable, protocol: str) -> Losses:
+    """The losses of the encodings in rows of eval.csv under a protocol."""
+    return Losses(rows, sound(rows), table, protocol)
 
-    Columns as in COMPARED. `difference` is the loss of the encoding minus that of the baseline in bits per byte, or its
-    accuracy minus that of the baseline for units of answers, with the ends of its 95 % interval; p-values are of paired
-    permutation tests, and `p_holm` corrects them for the number of comparisons.
+
+def gains_of(rows: pd.DataFrame, table: LossTable, protocol: str) -> Losses:
+    """The context gains of the encodings in rows of eval.csv under a protocol."""
+    return Losses(rows, sound(rows) & rows["gain"].notna(), table, protocol, gain_over=PAIRED)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All encodings of a section compared with each other at every length.
+
+    A difference and its interval change only their sign when the two encodings are swapped, so each pair is kept once:
+    (1, 0), (2, 0), (2, 1), (3, 0) and so on, at every length. The words of `against` depend on the base, because Holm's
+    correction counts the comparisons with one base.
     """
-    protocol = headline(rows).perplexity
-    own = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL)]
-    lines = [
-        {"encoding": name, "baseline": baseline, "length": length, "ratio": part["ratio"].iloc[0]}
-        | difference(part[part["encoding"] == name], part[part["encoding"] == baseline], units)
-        for length, part in own.groupby("length")
-        for name in sorted(set(rows["encoding"]) - {baseline})
+
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]
+    comparisons: tuple[Comparison, ...]
+    more_is_better: bool = False
+
+    @classmethod
+    def of(cls, losses: Losses, names: Sequence[str], lengths: Sequence[int]) -> Pairs:
+        """Compare all of these encodings."""
+        keys = [(name, FULL) for name in names]
+        pairs = ((keys[i], keys[j], length) for i in range(len(keys)) for j in range(i) for length in lengths)
+        return cls(tuple(names), tuple(lengths), tuple(losses.compare(pairs)), losses.more_is_better)
+
+    def family(self, base: str) -> list[Comparison]:
+        """Every encoding, `base` itself included, compared with one at every length; not judged yet."""
+        return [each for n in range(len(self.names)) for each in self._of(n, self.names.index(base))]
+
+    def _of(self, one: int, base: int) -> Iterator[Comparison]:
+        if one == base:
+            yield from [Comparison()] * len(self.lengths)
+            return
+        high, low = max(one, base), min(one, base)
+        first = (high * (high - 1) // 2 + low) * len(self.lengths)
+        for each in self.comparisons[first : first + len(self.lengths)]:
+            yield each if one > base else each.reversed()
+
+    def words(self, base: str) -> list[str]:
+        """The word for every encoding, `base` itself included, at every length, compared with one."""
+        return corrected(self.family(base), more_is_better=self.more_is_better)[1]
+
+    def against(self, base: str) -> dict[tuple[str, int], Comparison]:
+        """Every other encoding compared with one, by its name and the length."""
+        every = judged(self.family(base), more_is_better=self.more_is_better)
+        keys = [(name, length) for name in self.names for length in self.lengths]
+        return {key: each for key, each in zip(keys, every, strict=True) if key[0] != base}
+
+
+def compared_with(
+    losses: Losses, names: Sequence[str], lengths: Sequence[int], base: str
+) -> dict[tuple[str, int], Comparison]:
+    """Every other encoding compared with one, as in `Pairs.against`, without comparing the others."""
+    at = names.index(base)
+    keys = [(name, length) for name in names if name != base for length in lengths]
+    later = [names.index(name) > at for name, _ in keys]  # the later name is the first of a pair
+    pairs = [
+        ((name, FULL), (base, FULL), length) if is_later else ((base, FULL), (name, FULL), length)
+        for (name, length), is_later in zip(keys, later, strict=True)
     ]
-    return judged(pd.DataFrame(lines), of_answers=units.of_answers)
+    found = losses.compare(pairs)
+    family = [each if is_later else each.reversed() for each, is_later in zip(found, later, strict=True)]
+    return dict(zip(keys, judged(family, more_is_better=losses.more_is_better), strict=True))
 
 
 def on_corpus(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
@@ -88,8 +135,8 @@ def compare_named(
     rows = on_corpus(rows, corpus) if corpus else rows
     ours, theirs = comparable(pick(rows, first), pick(rows, second))
     protocol = protocol or headline(ours).perplexity
-    units = units_of(ours, details, protocol)
-    return compare_runs(ours, theirs, units, protocol), units.of_answers
+    table = units_of(ours, details, protocol)
+    return compare_runs(ours, theirs, table, protocol), table.of_answers
 
 
 def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
@@ -107,7 +154,7 @@ def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     raise UsageError(f"no evaluated run is called {wanted!r}, nor its encoding: {near(wanted, [*runs, *encodings])}")
 
 
-def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protocol: str) -> pd.DataFrame:
+def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, table: LossTable, protocol: str) -> pd.DataFrame:
     """One selection of runs compared with another at every length that both have; columns as in COMPARED.
 
     UsageError if they were evaluated on different text, or not under the protocol, or share no length or no seed.
@@ -116,20 +163,23 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units, protoco
     known = sorted(set(ours["protocol"]) & set(theirs["protocol"]))
     if protocol not in known:
         raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
-    own, other = (table[(table["protocol"] == protocol) & (table["variant"] == FULL)] for table in (ours, theirs))
-    for table in (own, other):
-        refuse_several_per_seed(table)
+    own, other = (each[(each["protocol"] == protocol) & (each["variant"] == FULL)] for each in (ours, theirs))
+    for selected in (own, other):
+        refuse_several_per_seed(selected)
     lengths = sorted(set(own["length"]) & set(other["length"]))
     if not lengths:
         raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
-    lines = []
-    for length in lengths:
-        one, two = own[own["length"] == length], other[other["length"] == length]
-        head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
-        lines.append(head | difference(one, two, units))
-    if not any(line["seeds"] for line in lines):
+    both = pd.concat([own.assign(encoding="first"), other.assign(encoding="second")])
+    losses = losses_of(both, table, protocol)
+    found = losses.compare((("first", FULL), ("second", FULL), length) for length in lengths)
+    if not any(each.seeds for each in found):
         raise UsageError("these runs have no seed with a loss and no text in common; train both with the same --seed")
-    return judged(pd.DataFrame(lines), of_answers=units.of_answers)
+    lines = []
+    for length, each in zip(lengths, judged(found, more_is_better=losses.more_is_better), strict=True):
+        one, two = (part[part["length"] == length] for part in (own, other))
+        head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
+        lines.append(head | vars(each))
+    return pd.DataFrame(lines)[COMPARED]
 
 
 def refuse_several_per_seed(rows: pd.DataFrame) -> None:
@@ -185,66 +235,3 @@ def _texts(rows: pd.DataFrame) -> list[str]:
     several = names.nunique() > 1
     found = sorted(set(zip(rows["corpus"], names, rows["fingerprint"], strict=True)))
     return [f"{corpus}{f' in {name}' if several else ''} ({mark[:8]})" for corpus, name, mark in found]
-
-
-def difference(ours: pd.DataFrame, theirs: pd.DataFrame, units: Units) -> dict[str, Any]:
-    """The loss of one encoding minus that of another in bits per byte: interval and p-value, over paired runs.
-
-    `ours` and `theirs` are rows of eval.csv of one protocol and length. Runs of equal seeds are pairs; a single run of
-    each is a pair, whatever the seeds. Without pairs or common text, all numbers are NaN.
-    """
-    ours, theirs = _paired(ours[sound(ours)], theirs[sound(theirs)])
-    nothing = {"seeds": 0, "documents": 0, "difference": np.nan, "low": np.nan, "high": np.nan, "p": np.nan}
-    if ours.empty or set(ours["fingerprint"]) != set(theirs["fingerprint"]):  # then units are of different text
-        return nothing
-    at = (str(ours["protocol"].iloc[0]), int(ours["length"].iloc[0]))
-    mine, other = (units.losses(list(table["run_id"]), *at) for table in (ours, theirs))
-    common = np.intersect1d(mine.units, other.units) if mine and other else np.array([])
-    if mine is None or other is None or not len(common):
-        return nothing
-    mine, other = mine.on(common), other.on(common)
-    totals, counts = mine.minus(other) / LN2, mine.bytes
-    interval, least = two_level_interval(totals, counts), np.array(units.least_reach(totals))
-    low, high = units.bounded(np.array(interval.estimate), np.array(interval.low), np.array(interval.high), least)
-    return {
-        "seeds": len(totals),
-        "documents": len(common),
-        "difference": interval.estimate,
-        "low": float(low),
-        "high": float(high),
-        "p": permutation_test(totals, counts),
-    }
-
-
-def judged(table: pd.DataFrame, *, of_answers: bool = False) -> pd.DataFrame:
-    """The table with `p_holm`, corrected for the number of its comparisons, and the `word` for each difference.
-
-    Differences of the shares of wrong answers become those of accuracies.
-    """
-    table = table.assign(p_holm=holm(table["p"].to_numpy()))
-    least = [smallest_p(seeds, documents) for seeds, documents in table[["seeds", "documents"]].itertuples(index=False)]
-    difference, p, p_holm = (table[name].to_numpy(float) for name in ("difference", "p", "p_holm"))
-    table = table.assign(word=words(difference, p, p_holm, np.array(least)))
-    if of_answers:
-        table = table.assign(difference=-table["difference"], low=-table["high"], high=-table["low"])
-    return table[COMPARED]
-
-
-def words(difference: Array, p: Array, p_holm: Array, least: Array) -> NDArray[np.str_]:
-    """What differences of losses are called, from their p-values before and after the correction.
-
-    `least` are the smallest p-values that they could have had. If none could be significant, or if even the smallest is
-    not after the correction, nothing was tested: that is `TOO_FEW`, and not `WITHIN_NOISE`.
-    """
-    untested = (least > SIGNIFICANT) | (p <= least * (1 + 1e-9))
-    cases = [np.isnan(p_holm), p_holm <= SIGNIFICANT, untested]
-    return np.select(cases, [NOT_COMPARED, np.where(difference < 0, BETTER, WORSE), TOO_FEW], WITHIN_NOISE)
-
-
-def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The runs of both that have a partner, in the same order."""
-    if len(ours) == len(theirs) == 1:
-        return ours, theirs
-    seeds = sorted(set(ours["seed"]) & set(theirs["seed"]))
-    one, other = (table.drop_duplicates("seed").set_index("seed", drop=False).loc[seeds] for table in (ours, theirs))
-    return one, other

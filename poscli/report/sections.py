@@ -17,9 +17,10 @@ import pandas as pd
 from poscli.drawing.text import amount, listed, number
 from poscli.report.analysis import Analysis
 from poscli.report.origin import corpora
-from poscli.report.over_seeds import Units, with_intervals
+from poscli.report.over_seeds import with_intervals
 from poscli.report.per_byte import is_per_byte, per_byte, positions_per_byte, spec_of
 from poscli.report.pooling import headline
+from poscli.statistics.comparison import LossTable
 from poscli.system.notebook import html_table
 from poscli.system.text import printable_line
 
@@ -36,7 +37,7 @@ class Group:
     rows: pd.DataFrame
     positions: pd.DataFrame
     details: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    units: Units | None = None  # the table of units among the details, if it is there
+    units: LossTable | None = None  # the table of units among the details, if it is there
     notes: tuple[str, ...] = ()
 
 
@@ -133,7 +134,7 @@ def _group(
 ) -> Group:
     labels, notes = name_runs(part, trained)
     tables = {name: _of_runs(table, labels) for name, table in details.items()}
-    units = Units(tables["units"]) if "units" in tables else None
+    units = LossTable(tables["units"]) if "units" in tables else None
     rows = part.assign(encoding=part["run_id"].map(labels))
     return Group(
         title=f"{corpora(part)}, trained at L = {part['train_length'].iloc[0]}",

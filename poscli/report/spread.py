@@ -7,18 +7,18 @@ import pandas as pd
 from poscli.drawing.text import low_to_high, named
 from poscli.report.analysis import Analysis
 from poscli.report.origin import bits_per
-from poscli.report.over_seeds import Units
 from poscli.report.pooling import LN2, headline, sound
 from poscli.report.summary import ratio_name
 from poscli.report.table import Column
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics.comparison import LossTable
 from poscli.statistics.intervals import Interval, two_level_interval
 
 Found = dict[tuple[str, float], Interval]  # by encoding and ratio
 
 
-def spread(rows: pd.DataFrame, units: Units) -> Analysis | None:
+def spread(rows: pd.DataFrame, units: LossTable) -> Analysis | None:
     """The loss of every encoding at 1x and at the longest length with its interval and both spreads.
 
     None if no encoding has enough seeds.
@@ -31,7 +31,7 @@ def spread(rows: pd.DataFrame, units: Units) -> Analysis | None:
             runs = list(part["run_id"].unique())
             if len(runs) < FEWEST_SEEDS:
                 continue
-            losses = units.losses(runs, protocol, int(part["length"].iloc[0]))
+            losses = units.losses(runs, protocol, int(part["length"].iloc[0]), FULL)
             if losses is not None:
                 found[str(name), ratio] = two_level_interval(losses.nats / LN2, losses.bytes)
     return _analysis(found, bits_per(rows)) if found else None

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from poscli.drawing.text import amount, number
 from poscli.report import verdicts
-from poscli.report.comparison import BETTER, WORSE
 from poscli.report.findings import verdicts_told
 from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, bits_per, machines
@@ -23,6 +22,7 @@ from poscli.report.sections import Report, Section, split
 from poscli.report.summary import ratio_name, summarize
 from poscli.report.table import Column, failures, folded, gain_text, legend, short_bits, summary_columns
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
+from poscli.statistics.comparison import BETTER, WORSE
 from poscli.system.text import printable_line
 
 COLORS = {

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from browser_session import Browser
 from cli_runner import ROOT
-from fake_pages import SEEDS, fake_report, fake_runs, fake_tables, pairs_of, tables_with_holes, task_tables
+from fake_pages import SEEDS, against, fake_report, fake_runs, fake_tables, pairs_of, tables_with_holes, task_tables
 from fake_results import many, results
 from scipy import stats
 from torture.reports import undrawn
@@ -24,7 +24,6 @@ from torture.reports import undrawn
 from poscli.encodings import names
 from poscli.report import About, Report, build_report
 from poscli.report.accuracy import by_length, wrong_answers
-from poscli.report.comparison import compared_with
 from poscli.report.page.data import section_data
 from poscli.report.pooling import pool
 from poscli.report.told import seconds
@@ -122,7 +121,7 @@ def test_it_re_bases_losses_to_what_the_report_computes(
     opened: Browser, report: Report, rows: pd.DataFrame, base: str
 ) -> None:
     opened.choose("base", base)
-    table = compared_with(rows, report.sections[0].group.units, base).set_index(["encoding", "ratio"])
+    table = against(rows, report.sections[0].group.units, base).set_index(["encoding", "ratio"])
     shown = {row["Encoding"]: row for row in opened.table("loss")}
     compared = 0
     for (name, ratio), expected in table.iterrows():
@@ -385,7 +384,7 @@ def test_accuracies_are_re_based_to_what_the_report_computes(task: tuple[Browser
     for base in ("alibi", "learned", "none", "rope"):
         browser.choose("base", base)
         shown = {row["Encoding"]: row for row in browser.table("accuracy")}
-        table = compared_with(group.rows, wrong_answers(group.details["answers"], "answer"), base)
+        table = against(group.rows, wrong_answers(group.details["answers"], "answer"), base)
         for row in table.dropna(subset=["difference"]).to_dict("records"):
             cell = shown[row["encoding"]][f"{row['ratio']:g}x"]
             close(cell, [row["difference"], row["low"], row["high"]])

@@ -13,8 +13,11 @@ from fake_results import BEHAVIOUR, LN2, Shape, results, units_of
 
 from poscli.config.run import RunConfig
 from poscli.report import About, Report, build_report
+from poscli.report.comparison import compared_with, losses_of
+from poscli.report.pooling import headline
 from poscli.report.trained import Trained
 from poscli.runs.schema import DETAILS, frame
+from poscli.statistics.comparison import LossTable
 
 SEEDS = (0, 1, 2)
 GAINS = ("gain", "gain_low", "gain_high")
@@ -102,6 +105,17 @@ def tables_with_holes() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFr
         status=why["status"].mask(void, "void"), reason=why["reason"].mask(void, "distances do not matter")
     )
     return rows, positions, details | {"units": units_of(rows), "why/attribution": why}
+
+
+def against(rows: pd.DataFrame, table: LossTable, base: str) -> pd.DataFrame:
+    """Every other encoding in rows of eval.csv compared with one at every length, under the protocol reports quote."""
+    names, lengths = sorted(set(rows["encoding"])), sorted(set(rows["length"]))
+    found = compared_with(losses_of(rows, table, headline(rows).perplexity), names, lengths, base)
+    train_length = rows["train_length"].iloc[0]
+    return pd.DataFrame(
+        {"encoding": name, "baseline": base, "length": length, "ratio": length / train_length} | vars(each)
+        for (name, length), each in found.items()
+    )
 
 
 def failed_once(rows: pd.DataFrame, encoding: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from fake_pages import fake_runs, fake_tables
+from fake_pages import against, fake_runs, fake_tables
 from fake_results import BEHAVIOUR
 from matplotlib.text import Text
 from rich.console import Console
@@ -17,11 +17,10 @@ from poscli.drawing.page import Page
 from poscli.report import Report, build_report, terminal
 from poscli.report.advice import Advice
 from poscli.report.advice_text import answer, notes
-from poscli.report.comparison import compared_with
 from poscli.report.origin import bits_per
-from poscli.report.over_seeds import Units
 from poscli.report.page.site import site_pages
 from poscli.report.per_byte import per_byte
+from poscli.statistics.comparison import LossTable
 
 BYTE, CELL = r"(?i)per byte|bits/byte|\bbpb\b", r"(?i)per cell|bits/cell|\bbpc\b"
 KINDS = [("images?levels=16", CELL, BYTE), ("stdlib", BYTE, CELL)]
@@ -93,7 +92,7 @@ def test_a_report_of_several_tokenizers_is_in_bits_per_the_same_unit(
 @pytest.mark.parametrize(("corpus", "says", "never"), KINDS)
 def test_comparisons_and_advice_name_the_unit(corpus: str, says: str, never: str) -> None:
     rows, _, details = tables(corpus)
-    table = compared_with(rows, Units(details["units"]), "rope")
+    table = against(rows, LossTable(details["units"]), "rope")
     screen = console()
     screen.print(terminal.comparison_table(table, bits=bits_per(rows)))
     advice = Advice(

@@ -10,7 +10,7 @@ from fake_results import results, units_of
 
 from poscli.report.advice import advise
 from poscli.report.advice_text import answer, candidates_table, notes, show_advice
-from poscli.report.over_seeds import Units
+from poscli.statistics.comparison import LossTable
 from poscli.system.console import PlainConsole
 from poscli.system.errors import UsageError
 
@@ -32,7 +32,7 @@ def measured(**behaviours):
 
 def advice_for(**behaviours):
     rows, units = measured(**behaviours)
-    return advise(rows, Units(units), "m", T)
+    return advise(rows, LossTable(units), "m", T)
 
 
 def test_the_best_is_chosen_and_what_it_costs_is_said():
@@ -41,9 +41,9 @@ def test_the_best_is_chosen_and_what_it_costs_is_said():
     assert found.chosen.spec == "yarn"
     ln2 = math.log(2)
     # fake results gain 6 % less at seed 0; yarn loses again what it costs at every length
-    assert found.chosen.gain.value == pytest.approx((0.2 * 0.94 - 0.02) / ln2, abs=2e-3)
-    assert found.chosen.cost.value == pytest.approx(0.02 / ln2, rel=1e-3)
-    assert found.chosen.gain.low < found.chosen.gain.value < found.chosen.gain.high
+    assert found.chosen.gain.difference == pytest.approx((0.2 * 0.94 - 0.02) / ln2, abs=2e-3)
+    assert found.chosen.cost.difference == pytest.approx(0.02 / ln2, rel=1e-3)
+    assert found.chosen.gain.low < found.chosen.gain.difference < found.chosen.gain.high
     (first,) = answer(found)
     assert first.startswith("Run m under yarn: at 1024 tokens it gains +0.")
     assert "costs +0.029" in first
@@ -69,7 +69,7 @@ def test_of_several_within_noise_the_one_that_costs_least_is_named():
     yarn = units[(units["encoding"] == "m as yarn") & (units["length"] == T) & (units["variant"] == "full")]
     wobble = [(-1) ** n * 0.01 - 0.0005 for n in range(16)] * (len(yarn) // 16)
     units.loc[at, "nll"] = yarn["nll"].to_numpy() + wobble
-    found = advise(rows, Units(units), "m", T)
+    found = advise(rows, LossTable(units), "m", T)
     assert found.candidates[0].spec == "llama3"
     assert found.candidates[0].word == "best"
     assert found.chosen.spec == "yarn"
@@ -96,7 +96,7 @@ def test_a_baseline_is_simpler_than_another_encoding():
     window = fixed & (units["encoding"] == "m") & (units["variant"] == "window")
     yarn = fixed & (units["encoding"] == "m as yarn") & (units["variant"] == "full")
     units.loc[window, "nll"] = units.loc[yarn, "nll"].to_numpy()
-    found = advise(rows, Units(units), "m", T)
+    found = advise(rows, LossTable(units), "m", T)
     assert (found.chosen.spec, found.chosen.variant) == ("", "window")
 
 
@@ -107,7 +107,7 @@ def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
     lucky = fixed.index[(fixed["encoding"] == "m as other7") & (fixed["variant"] == "full")]
     better = [0.4, 3.0, 0.2, -1.2, 2.0, 0.1, 1.3, -0.8, 1.2, 1.5, 0.0, 1.0, -0.9, 0.8, 0.2, 1.0]  # p = 0.04, of 30
     units.loc[lucky, "nll"] = crop - 0.01 * np.array(better)
-    found = advise(rows, Units(units), "m", T)
+    found = advise(rows, LossTable(units), "m", T)
     best = found.candidates[0]
     assert best.spec == "other7"
     assert best.gain.low > 0
@@ -118,7 +118,7 @@ def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
 
 def test_failures_come_last_with_their_reason():
     rows, units = measured(own=gains(-0.5), yarn=gains(0.1), learned=(1.4, None))
-    found = advise(rows, Units(units), "m", T)
+    found = advise(rows, LossTable(units), "m", T)
     assert found.candidates[-1].spec == "learned"
     assert found.candidates[-1].verdict == "unsupported"
     assert "no row for position" in found.candidates[-1].reason
@@ -128,7 +128,7 @@ def test_failures_come_last_with_their_reason():
 def test_a_model_that_only_guesses_gets_no_advice():
     rows, units = measured(own=gains(-0.5), yarn=gains(0.1))
     rows["guess_gain_low"] = -0.1
-    (first,) = answer(advise(rows, Units(units), "m", T))
+    (first,) = answer(advise(rows, LossTable(units), "m", T))
     assert first.startswith("No advice: on this text m is no better than a guess (its loss")
 
 
@@ -153,10 +153,10 @@ def test_the_record_is_json_without_nan():
 def test_lengths_and_texts_that_were_not_measured_are_refused():
     rows, units = measured(own=gains(0.1))
     with pytest.raises(UsageError, match="was not evaluated at 4096 tokens; it was at 256, 512, 1024"):
-        advise(rows, Units(units), "m", 4096)
+        advise(rows, LossTable(units), "m", 4096)
     other = rows.assign(fingerprint="other")
     with pytest.raises(UsageError, match="several corpora"):
-        advise(pd.concat([rows, other]), Units(units), "m", T)
+        advise(pd.concat([rows, other]), LossTable(units), "m", T)
 
 
 def shifted(seed):
@@ -179,14 +179,14 @@ def test_runs_are_compared_with_those_of_the_same_seed(own, other, common):
     """Seeds differ by up to 1.2 nats, so that a gain of 0.2 is only seen between equal seeds."""
     tables = [seeded("m", -0.5, own), seeded("m as yarn", 0.2, other)]
     rows, units = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
-    yarn = next(each for each in advise(rows, Units(units), "m", T).candidates if each.spec == "yarn")
+    yarn = next(each for each in advise(rows, LossTable(units), "m", T).candidates if each.spec == "yarn")
     if not common:
-        assert math.isnan(yarn.gain.value)
+        assert math.isnan(yarn.gain.difference)
         assert yarn.verdict == "not tested"
         return
     expected = np.mean([0.2 * (1 + 0.06 * (seed - 1)) for seed in set(own) & set(other)])  # fakes differ by seed
-    assert yarn.gain.value == pytest.approx(expected / math.log(2), abs=5e-3)
-    assert yarn.cost.value == pytest.approx(0, abs=1e-9)
+    assert yarn.gain.difference == pytest.approx(expected / math.log(2), abs=5e-3)
+    assert yarn.cost.difference == pytest.approx(0, abs=1e-9)
     assert yarn.verdict == ("uses context" if common >= 3 else "may use context")
 
 
@@ -194,4 +194,4 @@ def test_several_runs_of_one_seed_are_refused():
     rows, units = seeded("m", -0.5, (0,))
     again = rows.assign(run_id="m-longer")
     with pytest.raises(UsageError, match="m has 2 runs of seed 0, which differ in more than the seed"):
-        advise(pd.concat([rows, again]), Units(units), "m", T)
+        advise(pd.concat([rows, again]), LossTable(units), "m", T)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from fake_pages import against
 from fake_results import BEHAVIOUR, LN2, results, units_of
 from pieces_task import Pieces
 
@@ -15,10 +16,10 @@ from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.report import build_report
 from poscli.report.audit import audit
-from poscli.report.comparison import BETTER, WITHIN_NOISE, WORSE, compare_runs, compared_with, on_corpus, pick
+from poscli.report.comparison import compare_runs, on_corpus, pick
 from poscli.report.key_tokens import on_key_tokens
 from poscli.report.known_limit import known_limit
-from poscli.report.over_seeds import Units, with_intervals
+from poscli.report.over_seeds import with_intervals
 from poscli.report.pooling import pool
 from poscli.report.recalled import recalled
 from poscli.report.sections import split
@@ -26,6 +27,7 @@ from poscli.report.summary import summarize
 from poscli.report.verdicts import BREAKS, HOLDS, MAY_USE_CONTEXT, UNCLEAR, USES_CONTEXT, verdict
 from poscli.report.why import broken_by
 from poscli.runs.schema import POSITION_COLUMNS, frame
+from poscli.statistics.comparison import BETTER, WITHIN_NOISE, WORSE, LossTable
 from poscli.statistics.power import detectable_difference
 from poscli.system.errors import UsageError
 
@@ -78,7 +80,7 @@ def test_intervals_over_seeds_hold_the_mean_and_grow_with_the_spread() -> None:
     widths = []
     for noise in (0.002, 0.02):
         rows, units = three_seeds(noise)
-        points = pool(with_intervals(rows, Units(units)), "sliding").dropna(subset=["nll"])
+        points = pool(with_intervals(rows, LossTable(units)), "sliding").dropna(subset=["nll"])
         assert (points["ppl_low"] < points["ppl"]).all()
         assert (points["ppl"] < points["ppl_high"]).all()
         widths.append(np.log(points["ppl_high"] / points["ppl_low"]).mean())
@@ -89,7 +91,7 @@ def test_intervals_over_seeds_hold_the_mean_and_grow_with_the_spread() -> None:
 
 def test_fewer_than_three_seeds_have_no_interval_over_seeds() -> None:
     rows, _ = results(seeds=(0, 1))
-    made = with_intervals(rows, Units(units_of(rows)))
+    made = with_intervals(rows, LossTable(units_of(rows)))
     assert made["seeds_nll_low"].isna().all()
     assert made["seeds_gain_high"].isna().all()
 
@@ -117,7 +119,7 @@ def test_comparisons_say_better_worse_or_within_noise() -> None:
     draw = np.random.default_rng(0)
     jitter = {run: draw.normal(0, 0.004) for run in rows["run_id"].unique()}
     rows["nll"] += rows["run_id"].map(jitter)
-    table = compared_with(rows, Units(units_of(rows)), "base").set_index(["encoding", "length"])
+    table = against(rows, LossTable(units_of(rows)), "base").set_index(["encoding", "length"])
     at = table.xs(4096, level="length")
     assert at["word"].to_dict() == {"good": BETTER, "bad": WORSE, "twin": WITHIN_NOISE}
     assert at.loc["good", "difference"] == pytest.approx(-0.1 / LN2, abs=0.02)
@@ -129,7 +131,7 @@ def test_comparisons_say_better_worse_or_within_noise() -> None:
 
 def test_single_runs_are_compared_over_documents() -> None:
     rows, _ = results({"a": (1.40, lambda _: 0.0), "b": (1.45, lambda _: 0.0)})
-    table = compare_runs(pick(rows, "a-"), pick(rows, "b-"), Units(units_of(rows)), "sliding")
+    table = compare_runs(pick(rows, "a-"), pick(rows, "b-"), LossTable(units_of(rows)), "sliding")
     assert list(table["length"]) == [256, 512, 1024, 2048, 4096]
     assert table["difference"].to_numpy() == pytest.approx(-0.05 / LN2)
     assert (table["word"] == BETTER).all()
@@ -150,7 +152,7 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
     rows, _ = results({"a": (1.40, lambda _: 0.0), "b": (1.45, lambda _: 0.0)})
     other, _ = results({"a": (1.40, lambda _: 0.0)}, corpus="text:books", fingerprint="77aa77aa77aa")
     both = pd.concat([rows, other], ignore_index=True)
-    units = Units(units_of(both))
+    units = LossTable(units_of(both))
     with pytest.raises(UsageError, match=r"evaluated on stdlib \(3f2a9c41\), and on text:books \(77aa77aa\)"):
         compare_runs(pick(both, "b"), other, units, "sliding")
     assert len(compare_runs(pick(both, "a"), pick(both, "b"), units, "sliding")) == 5  # on the text that both have
@@ -162,7 +164,7 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
     for wanted in ("text:books", "text"):
         chosen = on_corpus(second, wanted)
         assert set(chosen["corpus"]) == {"text:books"}
-        assert len(compare_runs(pick(chosen, "a"), pick(chosen, "b"), Units(units_of(second)), "sliding")) == 5
+        assert len(compare_runs(pick(chosen, "a"), pick(chosen, "b"), LossTable(units_of(second)), "sliding")) == 5
     with pytest.raises(UsageError, match="--corpus txt: no run was evaluated on it: there are: stdlib, text:books"):
         on_corpus(second, "txt")
     more = second.replace({"stdlib": "text:news"})
@@ -179,8 +181,10 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
     apart = later[(later["encoding"] == "c") & (later["seed"] == 0) | (later["encoding"] == "d") & (later["seed"] == 1)]
     one, two = pick(later, "c"), pick(later, "d")
     with pytest.raises(UsageError, match="no seed with a loss and no text in common; train both with the same --seed"):
-        compare_runs(one.assign(seed=one["seed"] + 5), two, Units(units_of(later)), "sliding")
-    assert len(compare_runs(pick(apart, "c"), pick(apart, "d"), Units(units_of(apart)), "sliding")) == 5  # single runs
+        compare_runs(one.assign(seed=one["seed"] + 5), two, LossTable(units_of(later)), "sliding")
+    assert (
+        len(compare_runs(pick(apart, "c"), pick(apart, "d"), LossTable(units_of(apart)), "sliding")) == 5
+    )  # single runs
     longer, _ = results({"c": (1.4, lambda _: 0.0)}, lengths=[300])
     with pytest.raises(UsageError, match="share no length"):
         compare_runs(pick(rows, "a"), longer, units, "sliding")
@@ -191,8 +195,8 @@ def test_losses_on_other_amounts_of_text_are_compared_as_if_it_were_as_much() ->
     made = {"protocol": "sliding", "length": 512, "variant": "full", "unit": "a"}
     rows = [made | {"run_id": "one", "nll": 0.1, "tokens": 100, "bytes": 100}]
     rows += [made | {"run_id": "other", "nll": 0.5, "tokens": 12, "bytes": 50}]
-    units = Units(pd.DataFrame(rows))
-    one, other = (units.losses([run], "sliding", 512) for run in ("one", "other"))
+    units = LossTable(pd.DataFrame(rows))
+    one, other = (units.losses([run], "sliding", 512, "full") for run in ("one", "other"))
     assert one is not None
     assert other is not None
     assert one.minus(other).tolist() == [[pytest.approx(-2.0)]]

@@ -11,21 +11,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_runner import cli
-from fake_pages import task_tables
+from fake_pages import against, task_tables
 from fake_results import BEHAVIOUR, LN2, results, units_of
 from torture.reports import undrawn
 
 from poscli.report import Report, build_report
 from poscli.report.accuracy import by_length, placed
 from poscli.report.caveats import caveats
-from poscli.report.comparison import TOO_FEW, WITHIN_NOISE, compare_named, compared_with, words
+from poscli.report.comparison import compare_named
 from poscli.report.findings import verdicts_told
-from poscli.report.over_seeds import Units
 from poscli.report.page.data import section_data
 from poscli.report.summary import summarize
 from poscli.report.trained import training_seconds
 from poscli.runs.schema import DETAILS, frame
-from poscli.statistics.intervals import holm, permutation_test, ratio_interval, smallest_p
+from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, Comparison, LossTable, judged
+from poscli.statistics.intervals import permutation_test, ratio_interval, smallest_p
 from poscli.system.errors import UsageError
 
 NOTHING = frame([], DETAILS["answers"])
@@ -50,9 +50,9 @@ def sentence(made: Report) -> str:
 def test_encodings_that_were_scored_on_other_amounts_of_text_are_compared_by_their_rates(tmp_path: Path) -> None:
     rows, _ = results(ALIKE, seeds=(0, 1, 2))
     units = units_of(rows)
-    fair = compared_with(rows, Units(units), "rope")
+    fair = against(rows, LossTable(units), "rope")
     more = {"rows": twice(rows, rows["encoding"] == "rope"), "units": twice(units, units["encoding"] == "rope")}
-    other = compared_with(more["rows"], Units(more["units"]), "rope")
+    other = against(more["rows"], LossTable(more["units"]), "rope")
     numbers = ["difference", "low", "high", "p"]
     np.testing.assert_allclose(other[numbers], fair[numbers], atol=1e-12)
     summary = report(tmp_path, rows, units).summary
@@ -64,8 +64,8 @@ def test_a_seed_that_scored_other_amounts_of_text_has_its_own_rate() -> None:
     rows, _ = results({"alibi": BEHAVIOUR["alibi"]}, seeds=(0, 1, 2))
     units = units_of(rows)
     runs = sorted(set(rows["run_id"]))
-    plain = Units(units).losses(runs, "sliding", 4096)
-    other = Units(twice(units, units["run_id"] == runs[1])).losses(runs, "sliding", 4096)
+    plain = LossTable(units).losses(runs, "sliding", 4096, "full")
+    other = LossTable(twice(units, units["run_id"] == runs[1])).losses(runs, "sliding", 4096, "full")
     assert plain is not None
     assert other is not None
     np.testing.assert_allclose(other.nats, plain.nats)
@@ -91,11 +91,28 @@ def test_the_smallest_p_value_is_that_of_documents_that_agree(documents: int) ->
 
 
 def test_what_no_agreement_could_decide_is_not_within_noise() -> None:
-    p = np.array([0.0625, 0.25, 0.002, 0.002, 0.2, np.nan])
-    least = np.array([0.0625, 0.0625, 0.002, 0.0005, 0.0005, 0.0005])
-    found = words(np.full(6, -1.0), p, np.minimum(1, 40 * p), least)
-    assert list(found) == [TOO_FEW, TOO_FEW, TOO_FEW, WITHIN_NOISE, WITHIN_NOISE, "not compared"]
-    assert list(words(np.array([-1.0, 1.0]), p[2:4], holm(p[2:4]), least[2:4])) == ["better", "worse"]
+    """Of 40 comparisons, five or ten documents that all agree are too few; of two, ten are enough."""
+    shown = [(0.0625, 5), (0.25, 5), (2**-9, 10), (2**-9, 12), (0.2, 12)]
+    family = [Comparison(-1.0, -2.0, -0.5, p, seeds=1, documents=documents) for p, documents in shown]
+    others = [Comparison(1.0, 0.0, 2.0, 0.9, seeds=1, documents=12)] * 35
+    words = [each.word for each in judged([*family, Comparison(), *others])]
+    assert words[:6] == [TOO_FEW, TOO_FEW, TOO_FEW, WITHIN_NOISE, WITHIN_NOISE, "not compared"]
+    two = [family[2], family[2].reversed()]
+    assert [each.word for each in judged(two)] == ["better", "worse"]
+    assert [each.word for each in judged(two, more_is_better=True)] == ["worse", "better"]
+
+
+def test_failures_do_not_pair_runs_of_different_seeds() -> None:
+    """Each encoding has another seed left at 4096 tokens. Single runs are a pair whatever their seeds."""
+    rows, _ = results(ALIKE, seeds=(0, 1))
+    at_end = rows["length"] == 4096
+    failed = at_end & (rows["seed"] == (rows["encoding"] == "rope"))
+    rows = rows.assign(status=rows["status"].mask(failed, "oom"))
+    found = against(rows, LossTable(units_of(rows)), "rope")
+    assert list(found["seeds"]) == [2, 2, 2, 2, 0]
+    assert found["word"].iloc[-1] == "not compared"
+    single = rows[~failed & (rows["seed"] == (rows["encoding"] == "alibi"))]
+    assert list(against(single, LossTable(units_of(single)), "rope")["seeds"]) == [1] * 5
 
 
 def test_with_five_documents_and_one_seed_the_answer_does_not_say_noise(tmp_path: Path) -> None:
@@ -228,7 +245,7 @@ def test_bands_of_losses_per_byte_are_over_documents_and_not_over_tokens(tmp_pat
     made = report(tmp_path, both, units, mix=True)
     own = made.sections[0].group.rows
     at = own[(own["encoding"] == "rope [bpe:512]") & (own["length"] == 4096) & (own["protocol"] == "sliding")].iloc[0]
-    losses = Units(units).losses([at["run_id"]], "sliding", 4096)
+    losses = LossTable(units).losses([at["run_id"]], "sliding", 4096, "full")
     assert losses is not None
     expected = ratio_interval(losses.nats[0], losses.bytes)
     assert (at["seeds_nll_low"], at["seeds_nll_high"]) == pytest.approx(expected)

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import fake_runs, task_tables
+from fake_pages import against, fake_runs, task_tables
 from fake_results import LN2, evaluated_run, results, units_of
 from rich.console import Console
 from torture.reports import undrawn
 
 from poscli.report import Report, build_report, terminal, trained_runs
 from poscli.report.answer import Answer
-from poscli.report.comparison import compared_with
 from poscli.report.told import reads
 from poscli.runs.schema import POSITION_COLUMNS, frame
 
@@ -213,7 +212,7 @@ def test_the_words_are_those_of_the_comparison_with_the_best(tmp_path: Path) -> 
     (answer,) = agreed(report, tmp_path)
     group = report.sections[0].group
     assert group.units is not None
-    table = compared_with(group.rows, group.units, answer.best[0])
+    table = against(group.rows, group.units, answer.best[0])
     words = table[table["length"] == 1024].set_index("encoding")["word"]
     assert set(answer.best[1:]) == set(words.index[words != "worse"])
     count = (words == "worse").sum()

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_runner import ALIBI, SHORT, assert_refused, cli
-from fake_pages import SEEDS, fake_report, fake_runs, fake_tables, task_tables
+from fake_pages import SEEDS, against, fake_report, fake_runs, fake_tables, task_tables
 from fake_results import BEHAVIOUR, LN2, many, results
 from scipy import stats
 from torture.reports import HOSTILE, undrawn
@@ -23,11 +23,10 @@ from poscli import api
 from poscli.config.run import PRESETS, RunConfig
 from poscli.report import Report, build_report, trained_runs, write_site
 from poscli.report.accuracy import by_length, wrong_answers
-from poscli.report.comparison import compared_with
 from poscli.report.latex import latex
 from poscli.report.page.data import section_data
 from poscli.report.page.described import looks
-from poscli.report.page.pairs import UNITS
+from poscli.report.page.measured import UNITS
 from poscli.report.page.render import READABLE, contrast, readable, rgb
 from poscli.report.pooling import headline, pool
 from poscli.report.trained import Trained, configurations, reproduce
@@ -91,7 +90,7 @@ def test_every_pair_is_that_of_the_comparison_in_the_report(report: Report, sect
     group, names = report.sections[0].group, [each["name"] for each in section["encodings"]]
     main, seen = section["main"], set()
     for base in range(len(names)):
-        table = compared_with(group.rows, group.units, names[base]).set_index(["encoding", "length"])
+        table = against(group.rows, group.units, names[base]).set_index(["encoding", "length"])
         for (name, length), row in table.iterrows():
             k, n = section["lengths"].index(length), names.index(name)
             found = of_pair(section, main, "loss", n, base, k)
@@ -286,7 +285,7 @@ def test_differences_of_accuracy_are_those_of_the_report(task: Report) -> None:
     names, units = [each["name"] for each in found["encodings"]], wrong_answers(group.details["answers"], "answer")
     shown = found | {"pairs": [{"accuracy": found["answered"]["pairs"]}]}
     for base in range(len(names)):
-        for row in compared_with(group.rows, units, names[base]).to_dict("records"):
+        for row in against(group.rows, units, names[base]).to_dict("records"):
             k, n = found["lengths"].index(row["length"]), names.index(row["encoding"])
             pair = of_pair(shown, 0, "accuracy", n, base, k)
             assert pair == pytest.approx([row["difference"], row["low"], row["high"]], abs=HALF, nan_ok=True)

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import STEP, fake_runs, pairs_of, tables_with_holes, task_tables
+from fake_pages import STEP, against, fake_runs, pairs_of, tables_with_holes, task_tables
 from scipy import stats
 from torture.reports import undrawn
 
 from poscli.report import Report, build_report
 from poscli.report.accuracy import wrong_answers
-from poscli.report.comparison import compared_with
 from poscli.report.page.data import section_data
 from poscli.runs.schema import DETAILS, frame
 
@@ -90,7 +89,7 @@ def test_intervals_and_words_are_those_of_the_report_under_every_protocol(holes:
         found = pairs_of(section, section["pairs"][number]["loss"])
         own = group.rows[group.rows["protocol"] == protocol["name"]]
         for base in (each["name"] for each in section["encodings"]):
-            for row in compared_with(own, group.units, base).to_dict("records"):
+            for row in against(own, group.units, base).to_dict("records"):
                 numbers, word = found[row["encoding"], base, row["length"]]
                 expected = [row["difference"], row["low"], row["high"]]
                 assert numbers == pytest.approx(expected, abs=HALF, nan_ok=True), (row, base)
@@ -126,7 +125,7 @@ def test_accuracies_of_all_pairs_are_those_of_the_report(task: tuple[Report, dic
     shares = group.details["answers"].groupby(["encoding", "seed", "length"])[["right", "tokens"]].sum()
     shares = (shares["right"] / shares["tokens"]).rename("bits").reset_index()
     for base in (each["name"] for each in section["encodings"]):
-        for row in compared_with(group.rows, units, base).to_dict("records"):
+        for row in against(group.rows, units, base).to_dict("records"):
             numbers, word = found[row["encoding"], base, row["length"]]
             assert numbers == pytest.approx([row["difference"], row["low"], row["high"]], abs=HALF, nan_ok=True)
             own = by_hand(shares[shares["length"] == row["length"]], row["encoding"], base)

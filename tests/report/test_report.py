@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import failed_once, fake_tables
+from fake_pages import against, failed_once, fake_tables
 from fake_results import BEHAVIOUR, LN2, evaluated_run, many, results, units_of
 from matplotlib.text import Annotation
 from PIL import Image
@@ -37,12 +37,11 @@ from poscli.report import (
     trained_tokens,
 )
 from poscli.report.caveats import caveats
-from poscli.report.comparison import compared_with
 from poscli.report.figures import Drawing, context_gain_by_length, loss_by_position, perplexity_by_length
 from poscli.report.folder import write_folder
 from poscli.report.guessing import untrained
 from poscli.report.markdown import Markdown, escape
-from poscli.report.over_seeds import Units, with_intervals
+from poscli.report.over_seeds import with_intervals
 from poscli.report.pooling import NothingToPlot, headline, pool
 from poscli.report.sections import split
 from poscli.report.table import summary_columns
@@ -60,6 +59,7 @@ from poscli.report.verdicts import (
     verdict,
 )
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
+from poscli.statistics.comparison import LossTable
 from poscli.system.errors import PoscliError, UsageError
 
 LOOKS_AT_PICTURES = True
@@ -119,7 +119,7 @@ def test_numbers_of_one_seed_are_those_of_its_rows(rows: pd.DataFrame) -> None:
 
 def test_seeds_are_pooled_in_nats_and_widen_the_interval() -> None:
     rows = results(seeds=(0, 1, 2))[0]
-    summary = by_name(summarize(with_intervals(rows, Units(units_of(rows)))))
+    summary = by_name(summarize(with_intervals(rows, LossTable(units_of(rows)))))
     line, one = summary.loc["rope"], by_name(summarize(results(seeds=(1,))[0])).loc["rope"]
     gains = [-0.16 * 8 * factor for factor in (0.94, 1.0, 1.06)]
     assert line["seeds"] == 3
@@ -821,7 +821,7 @@ def test_runs_of_other_tokenizers_are_not_paired(tmp_path: Path) -> None:
     rows, _ = of_two_tokenizers()
     group = split(rows, frame([], POSITION_COLUMNS), {"units": units_of(rows)}, mix=True)[0]
     assert group.units is not None
-    found = compared_with(group.rows, group.units, "alibi [bytes]").set_index("encoding")["word"]
+    found = against(group.rows, group.units, "alibi [bytes]").set_index("encoding")["word"]
     assert set(found["rope [bpe:300]"]) == {"not compared"}
     assert "not compared" not in set(found["rope [bytes]"])
 

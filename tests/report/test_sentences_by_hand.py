@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import fake_runs
+from fake_pages import against, fake_runs
 from fake_results import LN2, results
 from scipy import stats
 
@@ -19,12 +19,11 @@ from poscli.report.accuracy import answered, placed
 from poscli.report.audit import audit
 from poscli.report.budget import budget_note
 from poscli.report.compared import compared
-from poscli.report.comparison import compared_with
 from poscli.report.findings import solved_up_to
 from poscli.report.guessing import untrained
 from poscli.report.key_tokens import on_key_tokens
 from poscli.report.known_limit import known_limit
-from poscli.report.over_seeds import Units, with_intervals
+from poscli.report.over_seeds import with_intervals
 from poscli.report.pooling import pool
 from poscli.report.recalled import recalled
 from poscli.report.spread import spread
@@ -34,6 +33,7 @@ from poscli.report.trained import Trained, timed_together
 from poscli.report.verdicts import NOT_TRAINED
 from poscli.report.why import used_window
 from poscli.runs.schema import DETAILS, frame
+from poscli.statistics.comparison import LossTable
 
 
 def columns(analysis: Any) -> dict[str, tuple[str, ...]]:
@@ -75,7 +75,7 @@ def of_parts(losses: dict[str, float], seeds: dict[str, Sequence[float]], per_by
 def test_the_spread_over_seeds_and_over_documents(per_byte: int) -> None:
     twice = tuple(2 * part for part in SEED)
     rows, units = of_parts({"a": 2.0, "b": 2.0}, {"a": SEED, "b": twice}, per_byte)
-    found = spread(rows, Units(units))
+    found = spread(rows, LossTable(units))
     of_seeds, of_documents = np.std(SEED, ddof=1), np.std(DOCUMENT, ddof=1)
     cells = columns(found)
     assert cells["over seeds 4x"] == (f"{of_seeds:.3f}", f"{2 * of_seeds:.3f}")
@@ -91,7 +91,7 @@ def test_the_spread_over_seeds_and_over_documents(per_byte: int) -> None:
 def test_an_interval_over_seeds_is_students_where_documents_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "DOCUMENT", (0.0, 0.0, 0.0, 0.0))
     rows, units = of_parts({"a": 2.0}, {"a": SEED}, per_byte=4)
-    made = with_intervals(rows, Units(units))
+    made = with_intervals(rows, LossTable(units))
     point = pool(made, "sliding").set_index("length").loc[1024]
     reach = stats.t.ppf(0.975, 2) * np.std(SEED, ddof=1) / math.sqrt(3)
     assert np.log2([point["ppl_low"], point["ppl_high"]]) / 4 == pytest.approx([2.01 - reach, 2.01 + reach])
@@ -99,7 +99,7 @@ def test_an_interval_over_seeds_is_students_where_documents_are_alike(monkeypatc
     assert gain[["gain_low", "gain_high"]].to_list() == pytest.approx([0.5, 0.5])  # every seed gains as much
     sliding = made["protocol"].eq("sliding") & made["variant"].eq("full")
     assert made["seeds_nll_low"].notna().equals(sliding)
-    two = with_intervals(rows[rows["seed"] < 2], Units(units))
+    two = with_intervals(rows[rows["seed"] < 2], LossTable(units))
     assert two["seeds_nll_low"].isna().all()
 
 
@@ -107,17 +107,18 @@ def test_a_comparison_says_who_is_better_and_by_how_much() -> None:
     losses = {"base": 2.0, "good": 1.9, "best": 1.7, "bad": 2.05, "worst": 2.5, "twin": 2.0}
     wobble = dict.fromkeys(losses, (0.0, 0.001, -0.001)) | {"base": (0.0, 0.0, 0.0), "twin": (0.02, -0.02, 0.01)}
     rows, units = of_parts(losses, wobble)
-    found = compared(rows, Units(units), "base")
+    found = compared(rows, summarize(rows), LossTable(units), "base")
     assert found is not None
     assert found.answer == (
         "At 4x, best and good are better than base (best by 0.300 bits per byte); twin is within noise of base; "
         "bad and worst are worse than base (worst by 0.500 bits per byte)."
     )
     assert "although the intervals of the two overlap" in " ".join(found.legend)
-    one = compared(rows[rows["encoding"].isin(["base", "good"])], Units(units), "base")
+    few = rows[rows["encoding"].isin(["base", "good"])]
+    one = compared(few, summarize(few), LossTable(units), "base")
     assert one is not None
     assert one.answer == "At 4x, good is better than base by 0.100 bits per byte."
-    other = compared(rows[rows["encoding"].isin(["base", "good"])], Units(units), "good")
+    other = compared(few, summarize(few), LossTable(units), "good")
     assert other is not None
     assert other.answer == "At 4x, base is worse than good by 0.100 bits per byte."
 
@@ -127,7 +128,7 @@ def test_runs_are_compared_seed_by_seed() -> None:
     seeds = {"a": (0.0, 1.0, 2.0), "b": (0.0, 1.0, 2.0)}
     rows, units = of_parts({"a": 2.0, "b": 1.9}, seeds)
     kept = rows[~((rows["encoding"] == "a") & (rows["seed"] == 2)) & ~((rows["encoding"] == "b") & (rows["seed"] == 0))]
-    row = compared_with(kept, Units(units), "a").set_index("length").loc[1024]
+    row = against(kept, LossTable(units), "a").set_index("length").loc[1024]
     assert (row["seeds"], row["documents"]) == (1, 4)
     assert row["difference"] == pytest.approx(-0.1)
 

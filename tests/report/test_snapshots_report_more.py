@@ -28,9 +28,9 @@ from poscli.report.analyses import analyses
 from poscli.report.analysis import Analysis
 from poscli.report.answer import answers
 from poscli.report.caveats import caveats
-from poscli.report.over_seeds import Units
 from poscli.report.sections import Group, split
 from poscli.report.summary import summarize
+from poscli.statistics.comparison import Comparison, LossTable
 
 Tables = tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]
 Say = Callable[..., None]
@@ -153,13 +153,17 @@ def test_what_a_section_says(kind: str, snapshot: Say) -> None:
     snapshot(sections(said), f"section-{kind}", rounded=True)
 
 
+def values(each: Comparison) -> list[float]:
+    return [*each.numbers, each.p, each.documents]
+
+
 def cheaper_of_two_alike() -> Advice:
     """Advice between yarn and rope+logn, within noise of each other, of which the one with more parts costs less."""
     rows, units = measured(own=gains(-0.5), yarn=gains(0.2, 0.03), **{"rope+logn": gains(0.2)})
     ends = units[(units["length"] == 1024) & (units["variant"] == "full")]
     yarn, other = (ends[ends["encoding"] == f"m as {name}"] for name in ("yarn", "rope+logn"))
     units.loc[yarn.index, "nll"] = other["nll"].to_numpy() + 0.01 * (-1.0) ** np.arange(len(yarn)) - 5e-4
-    return advise(rows, Units(units), "m", 1024)
+    return advise(rows, LossTable(units), "m", 1024)
 
 
 def test_the_advice_about_a_model(snapshot: Say) -> None:
@@ -173,16 +177,26 @@ def test_the_advice_about_a_model(snapshot: Say) -> None:
         "nothing gains": advice_for(own=gains(-0.5), yarn=gains(-0.002, 0.001), rope=gains(-0.003), none=gains(-0.9)),
         "the simplest": advice_for(own=gains(-0.5), **{"rope+logn": gains(0.1), "yarn": gains(0.1)}),
         "the cheaper of two alike": cheaper_of_two_alike(),
-        "three seeds": advise(three, Units(theirs), "m", 1024),
-        "at twice the length": advise(rows, Units(units), "m", 512),
-        "of images": advise(rows.assign(corpus="images"), Units(units), "m", 1024),
-        "it only guesses": advise(rows.assign(guess_gain_low=-0.1), Units(units), "m", 1024),
+        "three seeds": advise(three, LossTable(theirs), "m", 1024),
+        "at twice the length": advise(rows, LossTable(units), "m", 512),
+        "of images": advise(rows.assign(corpus="images"), LossTable(units), "m", 1024),
+        "it only guesses": advise(rows.assign(guess_gain_low=-0.1), LossTable(units), "m", 1024),
     }
     texts = {"a page": printed(lambda console: show_advice(found["three seeds"], console), 110)}
     texts["all answers"] = "\n".join(f"{name}: {' / '.join(answer(each))}" for name, each in found.items())
     texts["all notes"] = "\n".join(dict.fromkeys(line for each in found.values() for line in notes(each)))
     texts["all candidates"] = bare_table(
-        [name, each.name, each.variant, each.verdict, each.counts, each.word, *each.gain, *each.cost, each.price]
+        [
+            name,
+            each.name,
+            each.variant,
+            each.verdict,
+            each.counts,
+            each.word,
+            *values(each.gain),
+            *values(each.cost),
+            each.price,
+        ]
         for name, advice in found.items()
         for each in advice.candidates
     )
@@ -190,10 +204,10 @@ def test_the_advice_about_a_model(snapshot: Say) -> None:
     again = pd.concat([rows, rows.assign(run_id=rows["run_id"] + "b")])
     texts["refused"] = "\n".join(
         [
-            outcome(lambda: advise(rows, Units(units), "m", 4096)),
-            outcome(lambda: advise(pd.concat([rows, rows.assign(fingerprint="other")]), Units(units), "m", 1024)),
-            outcome(lambda: advise(again, Units(units), "m", 1024)),
-            outcome(lambda: advise(rows[:0], Units(units), "m", 1024)),
+            outcome(lambda: advise(rows, LossTable(units), "m", 4096)),
+            outcome(lambda: advise(pd.concat([rows, rows.assign(fingerprint="other")]), LossTable(units), "m", 1024)),
+            outcome(lambda: advise(again, LossTable(units), "m", 1024)),
+            outcome(lambda: advise(rows[:0], LossTable(units), "m", 1024)),
         ]
     )
     snapshot(sections(texts), rounded=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from poscli.report.accuracy import by_length, by_place, is_depth, question, wrong_answers
-from poscli.report.page.measured import PerSeed, short, shorts
-from poscli.report.page.pairs import Losses, all_pairs, packed, reversed_pairs
+from poscli.report.comparison import Pairs, losses_of
+from poscli.report.page.measured import PerSeed, packed, short, shorts
 from poscli.report.pooling import ACCURACY, headline, pool
 from poscli.report.sections import Group
 from poscli.report.verdicts import SOLVED_SHARE
@@ -33,8 +33,7 @@ def accuracies(group: Group, per_seed: PerSeed, lengths: Sequence[int]) -> dict[
         points = pooled
     else:
         points = pd.concat([by_length(answers), pooled[~pooled["encoding"].isin(answers["encoding"])]])
-        losses = Losses(group.rows, wrong_answers(answers, protocol), protocol)
-        pairs = reversed_pairs(all_pairs(losses, names, lengths))
+        pairs = Pairs.of(losses_of(group.rows, wrong_answers(answers, protocol), protocol), names, lengths)
         place = _by_place(answers, per_seed)
         found |= {"chance": short(answers["chance"].iloc[0]), "pairs": packed(pairs), "place": place}
     return found | {"points": _by_name(points, names, lengths)}

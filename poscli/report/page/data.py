@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
+from poscli.report.comparison import Pairs, gains_of, losses_of
 from poscli.report.figures import SKIPPED_POSITIONS
 from poscli.report.origin import bits_per, facts, unit_of
 from poscli.report.page.accuracies import accuracies
@@ -21,12 +22,12 @@ from poscli.report.page.measured import (
     attribution,
     by_distance,
     by_position,
+    packed,
     points,
     short,
     shorts,
     task_values,
 )
-from poscli.report.page.pairs import Losses, all_pairs, packed
 from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import gain_protocol, headline, sound, the_train_length
 from poscli.report.sections import Group, Section
@@ -146,10 +147,9 @@ def _compared(
     """All pairs of encodings under a protocol, by their losses, and by their gains if these are shown."""
     if group.units is None:
         return {"loss": None, "gain": None}
-    found = {"loss": packed(all_pairs(Losses(group.rows, group.units, protocol), names, lengths)), "gain": None}
+    found = {"loss": packed(Pairs.of(losses_of(group.rows, group.units, protocol), names, lengths)), "gain": None}
     if gain:
-        gains = Losses(group.rows, group.units, protocol, gain=True)
-        found["gain"] = packed(all_pairs(gains, names, lengths, more_is_better=True))
+        found["gain"] = packed(Pairs.of(gains_of(group.rows, group.units, protocol), names, lengths))
     return found
 
 

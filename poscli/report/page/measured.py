@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from poscli.report.page.pairs import Losses, intervals
+from poscli.report.comparison import Pairs, losses_of
 from poscli.report.per_byte import is_per_byte
 from poscli.report.pooling import LN2, pool, sound, task_measures
 from poscli.report.recalled import FEWEST_TOKENS, hits
 from poscli.report.sections import Group
 from poscli.runs.schema import FULL
+from poscli.statistics.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE
+from poscli.statistics.intervals import many_differences
 from poscli.why.attribution import CAUSES
 from poscli.why.attribution import FULL as WHOLE
 
@@ -52,7 +54,11 @@ def points(group: Group, protocol: str, names: Sequence[str], lengths: Sequence[
     if is_per_byte(group.rows):  # what `pool` calls a perplexity is then the loss in bits per byte already
         table, per_byte = table.assign(ppl_low=2 ** table["ppl_low"], ppl_high=2 ** table["ppl_high"]), {}
     known = {(row["encoding"], row["length"]): row for row in table.to_dict("records")}
-    exact = intervals(Losses(group.rows, group.units, protocol), names, lengths) if group.units is not None else None
+    exact = None
+    if group.units is not None:
+        losses = losses_of(group.rows, group.units, protocol)
+        cases = [losses.of((name, FULL), length) for name in names for length in lengths]
+        exact = many_differences(cases, test=False)[:, :3].reshape(len(names), len(lengths), 3)
     found: list[list[Any]] = []
     for i, name in enumerate(names):
         line: list[Any] = []
@@ -152,3 +158,13 @@ def attribution(group: Group, per_seed: PerSeed) -> list[dict[str, Any]]:
         ]
         found.append({"title": title, "values": per_seed.of(known, "bits"), "why": why})
     return found
+
+
+UNITS = 100_000  # differences reach the page as whole multiples of 1e-5, which are half as long in JSON
+LETTERS = {BETTER: "b", WORSE: "w", WITHIN_NOISE: "n", TOO_FEW: "t", NOT_COMPARED: "-"}
+
+
+def packed(pairs: Pairs) -> dict[str, Any]:
+    """Every pair at every length as [difference, low, high] in 1 / UNITS, and for every base a letter for each word."""
+    numbers = [None if math.isnan(v) else round(v * UNITS) for each in pairs.comparisons for v in each.numbers]
+    return {"numbers": numbers, "words": ["".join(map(LETTERS.__getitem__, pairs.words(base))) for base in pairs.names]}
