@@ -1,7 +1,7 @@
 """Where checkpoints come from: a folder, or the Hugging Face hub.
 
     DIR                        a folder written by save_pretrained: config.json, safetensors, a tokenizer
-    hf:ORG/NAME[@REVISION]     a repository of the hub; hubmodels.py has the grammar
+    hf:ORG/NAME[@REVISION]     a repository of the hub; data/hub.py has the grammar
 
 Of a repository only the configuration, the tokenizer and the weights as safetensors are downloaded. Nothing of a
 checkpoint is run: pickled weights and code of a repository are refused.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.weights import FETCH, INDEX, WHOLE, digest_of, weight_files
-from poscli.data.hubmodels import GRAMMAR, HubModel, open_repository
+from poscli.data.hub import GRAMMAR, HubModel, open_repository
 from poscli.data.tokenizerfiles import TOKENIZER_FILES, holds_tokenizer
 from poscli.system.errors import DataError, UsageError, near
 from poscli.system.files import read_object

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poscli.data.hubmodels import GRAMMAR, HubModel, open_repository
+from poscli.data.hub import GRAMMAR, HubModel, open_repository
 from poscli.system.errors import DataError, UsageError
 from poscli.system.files import parse_object
 from poscli.system.text import printable, printable_line

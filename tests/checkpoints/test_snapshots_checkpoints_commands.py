@@ -24,7 +24,7 @@ from poscli.checkpoints.card.probe import probe_model
 from poscli.checkpoints.models import Wish, checkpoint_config
 from poscli.checkpoints.pretrained import quiet, stock_model
 from poscli.checkpoints.source import Source, find
-from poscli.data.hubmodels import HubModel
+from poscli.data.hub import HubModel
 from poscli.runs.results import Tables
 from poscli.sweep import matrix
 from poscli.system import memory

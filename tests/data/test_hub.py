@@ -16,7 +16,7 @@ import pytest
 from hub_stub import REVISION, Hub, card, parquet, prose, run_child
 
 from poscli.data import load_corpus
-from poscli.data.hubspec import HubSpec
+from poscli.data.corpora.hub import HubSpec
 from poscli.system.errors import DataError, UsageError
 
 CHILD = """

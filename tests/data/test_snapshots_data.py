@@ -38,10 +38,10 @@ from test_data import FILES, write
 from poscli.data import Corpus, Split, batch, check_trainable, kind_of, load_corpus, longtexts, loss_unit, optimum_of
 from poscli.data import compressed as compressed_files
 from poscli.data.corpora import CORPORA, bayes, check_characters, describe_corpora, source_of, stdlib
+from poscli.data.corpora.hub import HubSpec, articles
 from poscli.data.disk_cache import load_or_build
 from poscli.data.filesets import find_files, read_file
-from poscli.data.hubmodels import HubModel, open_repository
-from poscli.data.hubspec import HubSpec
+from poscli.data.hub import HubModel, open_repository
 from poscli.data.known_limit import SOURCES, pairs
 from poscli.data.known_limit.draw import Draw
 from poscli.data.known_limit.spec import parse
@@ -51,7 +51,6 @@ from poscli.data.tokenbytes import byte_alphabet
 from poscli.data.tokenizerfiles import holds_tokenizer, token_text
 from poscli.data.tokenizers import TOKENIZERS, Tokenizer, TrainedTokenizer, tokenizer
 from poscli.data.tokenizers.bytes import Bytes
-from poscli.data.wikitext import articles
 from poscli.grids.corpora import ImageSpec, available, blocks, load_images
 from poscli.grids.images import (
     ImageSplit,
@@ -990,7 +989,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setitem(sys.modules, "datasets", module)
     monkeypatch.setitem(sys.modules, "datasets.exceptions", module.exceptions)
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr("poscli.data.hubclient.limit_waiting", lambda: found.append("limited"))
+    for module_name in ("poscli.data.hub", "poscli.data.corpora.hub"):
+        monkeypatch.setattr(f"{module_name}.set_up_client", lambda: None)
     return found
 
 

@@ -1,7 +1,20 @@
-"""`hf:...`: data sets of the Hugging Face hub, downloaded or streamed with `datasets`. hubspec.py has the grammar.
+"""`hf:...`: data sets of the Hugging Face hub, downloaded or streamed with `datasets`.
 
-The first request returns the revision from which everything is then read. A hub that does not answer is an error within
-half a minute (hubclient.py). Offline mode (HF_HUB_OFFLINE=1) reads what `datasets` has downloaded before.
+
+    hf:REPO[:CONFIG][@TRAIN[,VALID]][#COLUMN][?bytes=50M]
+
+    hf:wikitext                        Salesforce/wikitext, wikitext-103-raw-v1, with its own validation split
+    hf:wikitext:wikitext-2-raw-v1      another configuration of it
+    hf:pg19?bytes=50M                  the first 50 MB of emozilla/pg19, streamed: the rest is not downloaded
+    hf:org/set@train                   held-out documents are taken from the split `train`
+    hf:org/set@train,test#content      held-out documents are the split `test`; the text is in the column `content`
+
+Without @, the split `train` is for training and the split `validation`, if there is one, is held out. COLUMN is `text`
+by default. `bytes` takes a number with K, M or G (powers of 1000): nine tenths are read from TRAIN and one tenth from
+VALID, each up to the end of the document that reaches its share.
+
+The first request returns the revision from which everything is then read. Offline mode (HF_HUB_OFFLINE=1) reads what
+`datasets` has downloaded before.
 """
 
 from __future__ import annotations
@@ -9,22 +22,72 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from poscli.data.corpora import CORPORA, Kind
-from poscli.data.fields import field_bytes
-from poscli.data.hubfaults import ADVICE, LOGIN, chain, client_failures, reason, status
-from poscli.data.hubspec import ALIASES, GRAMMAR, HubSpec
+from poscli.data.fields import DEFAULT_FIELD, field_bytes
+from poscli.data.hub import ADVICE, LOGIN, chain, client_failures, reason, set_up_client, status
 from poscli.data.source import Document, Part, Reading, Source
-from poscli.data.wikitext import REPO as WIKITEXT
-from poscli.data.wikitext import articles
 from poscli.system.console import err
-from poscli.system.errors import DataError, near
+from poscli.system.errors import DataError, UsageError, near
 
+GRAMMAR = "hf:REPO[:CONFIG][@TRAIN[,VALID]][#COLUMN][?bytes=50M]"
+ALIASES = {"wikitext": "Salesforce/wikitext", "pg19": "emozilla/pg19"}
+CONFIGS = {"Salesforce/wikitext": "wikitext-103-raw-v1"}  # the default
+
+_SPEC = re.compile(
+    r"(?P<repo>[^:@#?]+)(:(?P<config>[^@#?]+))?(@(?P<splits>[^,#?]+(,[^,#?]+)?))?(#(?P<column>[^?]+))?"
+    r"(\?bytes=(?P<number>\d+)(?P<unit>[KMG]?))?"
+)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+WIKITEXT = "Salesforce/wikitext"
+_TITLE = re.compile(rb" = (?!= ).* = \n")  # ' = Title = '; headings of sections have more signs: ' = = Section = = '
 STREAM_ATTEMPTS = 1  # the hub's client repeats requests itself; the default of 20 on top of that takes ten minutes
 FROM_CACHE = "datasets.packaged_modules.cache.cache"  # what `datasets` falls back on when the hub fails
+
+
+@dataclass(frozen=True)
+class HubSpec:
+    """One data set of the hub.
+
+    >>> spec = HubSpec.parse("wikitext@train?bytes=2M")
+    >>> str(spec), spec.budget
+    ('hf:Salesforce/wikitext:wikitext-103-raw-v1@train?bytes=2000000', 2000000)
+    """
+
+    repo: str
+    config: str | None = None  # None: the only one there is
+    splits: tuple[str, ...] = ()  # (train,) or (train, valid); () for the usual ones
+    column: str = DEFAULT_FIELD
+    budget: int | None = None  # bytes to stream; None: download all of it
+
+    @classmethod
+    def parse(cls, text: str) -> HubSpec:
+        """What follows `hf:`; UsageError if the grammar does not allow it."""
+        match = _SPEC.fullmatch(text)
+        if match is None or match["number"] == "0":
+            raise UsageError(f"'hf:{text}' is not of the form {GRAMMAR}")
+        repo = ALIASES.get(match["repo"], match["repo"])
+        return cls(
+            repo,
+            match["config"] or CONFIGS.get(repo),
+            tuple(match["splits"].split(",")) if match["splits"] else (),
+            match["column"] or DEFAULT_FIELD,
+            int(match["number"]) * _UNITS[match["unit"]] if match["number"] else None,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"hf:{self.repo}"
+            + (f":{self.config}" if self.config else "")
+            + (f"@{','.join(self.splits)}" if self.splits else "")
+            + (f"#{self.column}" if self.column != DEFAULT_FIELD else "")
+            + (f"?bytes={self.budget}" if self.budget else "")
+        )
 
 
 def source(argument: str) -> Source:
@@ -50,17 +113,14 @@ def _read(spec: HubSpec) -> Reading:
         )
     import datasets
 
-    from poscli.data import hubclient  # imports the hub's client
-
     datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = STREAM_ATTEMPTS
     datasets.config.STREAMING_OPEN_RETRY_INTERVAL = datasets.config.STREAMING_READ_RETRY_INTERVAL = 0
     if not err.is_terminal:
         datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()  # what fails is reported once, by poscli
-    hubclient.logging.set_verbosity_error()
+    datasets.logging.set_verbosity_error()
+    set_up_client()
     if datasets.config.HF_HUB_OFFLINE:
         return Reading(_documents(spec, _splits(spec, spec.config, None)), {})
-    hubclient.limit_waiting()
     revision = _revision(spec.repo)
     splits = _splits(spec, _config(spec, revision), revision)
     return Reading(_documents(spec, splits), {"revision": revision})
@@ -172,6 +232,27 @@ def _contents(spec: HubSpec, split: Any, where: str, budget: int | None) -> Iter
     finally:
         if half_read:
             gc.collect()  # a half-read parquet file would abort the interpreter at exit (apache/arrow#45214)
+
+
+def articles(rows: Iterable[bytes]) -> Iterator[bytes]:
+    r"""Join lines to articles. An article begins at a top-level heading that follows a blank line.
+
+    >>> rows = [b"", b" = A = \n", b"", b" text \n", b"", b" = = B = = \n", b"", b" = C = \n", b""]
+    >>> list(articles(rows))
+    [b' = A = \n\n text \n\n = = B = = \n\n', b' = C = \n\n']
+    """
+    lines: list[bytes] = []
+    blank = True
+    for row in rows:
+        line = row.rstrip(b"\n") + b"\n"  # the hub stores blank lines as empty strings
+        if blank and lines and _TITLE.fullmatch(line):
+            yield b"".join(lines)
+            lines = []
+        if lines or line.strip():  # skip blank lines before the first title
+            lines.append(line)
+        blank = not line.strip()
+    if lines:
+        yield b"".join(lines)
 
 
 @contextmanager

@@ -1,14 +1,16 @@
-"""Repositories of models on the Hugging Face hub: which commit a name stands for, and fetching files of it.
+"""The Hugging Face hub: the settings of its client, what its errors mean, and files of a repository of a model.
 
     ORG/NAME               the current commit of the repository
     ORG/NAME@REVISION      a branch, a tag, a commit, or a pull request such as refs/pr/1
 
 The revision is resolved to a commit first, and everything is read from that commit. Files arrive in the cache of the
-hub's client (HF_HOME). Offline mode (HF_HUB_OFFLINE=1) reads what is there.
+hub's client (HF_HOME). Offline mode (HF_HUB_OFFLINE=1) reads what is there. corpora/hub.py has data sets of the hub.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,15 +18,79 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poscli.data.hubfaults import ADVICE, LOGIN, client_failures, reason, status
 from poscli.system.console import err
 from poscli.system.errors import DataError, UsageError, near
 
 GRAMMAR = "hf:ORG/NAME[@REVISION]"
 NETWORK = "check the network and the free disk space, or set HF_HUB_OFFLINE=1 to use what was downloaded before"
 OFFLINE = "HF_HUB_OFFLINE is set: unset it to download what is missing"
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may read it"
+ADVICE = {  # HTTP status -> what to do about it
+    401: LOGIN,
+    403: LOGIN,
+    429: "wait a few minutes, then run it again; with a login (`hf auth login`, or HF_TOKEN) the hub allows more",
+    **dict.fromkeys(range(500, 600), "the hub has a fault: run it again later"),
+}
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^@\s]+))?", re.ASCII)
+
+
+def set_up_client() -> None:
+    """Set the hub's client up: it prints nothing, and waits for an answer as long as HF_HUB_DOWNLOAD_TIMEOUT says.
+
+    That is 10 seconds unless the environment says otherwise; on its own, the client waits for some answers without
+    limit. It repeats most requests that fail, for about half a minute.
+    """
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    utils: Any = huggingface_hub.utils
+    utils.logging.set_verbosity_error()  # what fails is reported once, by poscli
+    if not err.is_terminal:
+        utils.disable_progress_bars()
+    if constants.HF_HUB_OFFLINE:
+        return
+    longest = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    if not hasattr(huggingface_hub, "configure_http_backend"):  # from version 1 on
+        utils.get_session().timeout = longest
+        return
+    import requests
+
+    class Session(requests.Session):
+        def request(self, *args: Any, **options: Any) -> requests.Response:
+            return super().request(*args, **{**options, "timeout": min(options.get("timeout") or longest, longest)})
+
+    huggingface_hub.configure_http_backend(Session)
+
+
+def client_failures() -> tuple[type[Exception], ...]:
+    """The errors of the hub's client: OSErrors of requests or, in newer versions, httpx' errors."""
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, EOFError)
+    for name in ("httpx", "httpx2"):
+        if importlib.util.find_spec(name):
+            failures += (importlib.import_module(name).HTTPError,)
+    return failures
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """An error and its causes, outermost first."""
+    found = [error]
+    while (inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        error = inner
+        found.append(error)
+    return found
+
+
+def status(error: BaseException) -> int:
+    """The HTTP status behind an error; 0 if there is none."""
+    responses = [getattr(error, "response", None) for error in chain(error)]
+    return next((response.status_code for response in responses if response is not None), 0)
+
+
+def reason(error: BaseException) -> str:
+    """The first line of the first error in a chain of causes, such as 'Connection refused'."""
+    error = chain(error)[-1]
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -84,19 +150,12 @@ class Repository:
 
 def open_repository(name: HubModel) -> Repository:
     """The repository at the commit that its revision stands for; DataError if there is none or the hub fails."""
-    import huggingface_hub
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError
 
-    from poscli.data import hubclient  # imports the hub's client
-
-    hubclient.logging.set_verbosity_error()  # what fails is reported once, by poscli
-    if not err.is_terminal:
-        utils: Any = huggingface_hub.utils
-        utils.disable_progress_bars()
+    set_up_client()
     if constants.HF_HUB_OFFLINE:
         return _downloaded(name)
-    hubclient.limit_waiting()
     with _explained(name, f"cannot reach the hub for {name}"):
         try:
             info = HfApi().model_info(name.repo, revision=name.revision or None)
