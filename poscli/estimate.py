@@ -32,15 +32,15 @@ from poscli.model.cache import Memory
 from poscli.model.flops import evaluation_flops, training_flops
 from poscli.model.initialise import fresh_model
 from poscli.model.transformer import Model
-from poscli.runs.run import ENDED, Run, exists, open_run
+from poscli.runs.run import ENDED, Run, open_run, run_exists
 from poscli.runs.schema import FULL
 from poscli.system.errors import CorruptError, ForeignError, UsageError
-from poscli.system.memory import USABLE, available, in_words, is_out_of_memory, unaffordable
+from poscli.system.memory import USABLE, free_memory, in_words, is_out_of_memory, unaffordable
 from poscli.system.ranks import ranks
 from poscli.system.seeds import generator
 from poscli.tasks import Task
 from poscli.training.optimizer import Optimizer
-from poscli.training.recalibrate import config_of
+from poscli.training.recalibrate import recalibration_config
 from poscli.why.explain import is_left_to_explain
 
 MEASURED_FROM = 60.0  # seconds of a command by the count of operations; encodings take up to 10 times as long
@@ -146,7 +146,7 @@ def recalibration_left(run: Run, task: Task, device: torch.device) -> list[Work]
     """The rest of the recalibration of a run, if it has one."""
     if not run.recalibration:
         return []
-    config, status = config_of(run), run.status()
+    config, status = recalibration_config(run), run.status()
     begun = run.training.status()["state"] == "complete"
     done = config.steps if status["state"] == "complete" else status["step"]
     return [Work(config, task, device, steps=max(0, config.steps - done) if begun else config.steps)]
@@ -184,7 +184,7 @@ def planned_evaluation(
 def existing_run(folder: Path) -> Run | None:
     """The run in a folder; None if none has begun, or what describes it has to be written again."""
     try:
-        return open_run(folder) if exists(folder) else None
+        return open_run(folder) if run_exists(folder) else None
     except ForeignError:
         raise
     except CorruptError:
@@ -343,7 +343,7 @@ def measured_step(config: RunConfig, task: Task, device: torch.device) -> float:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        why = str(error) if isinstance(error, _TooLarge) else f"needs more than {in_words(available(device))}"
+        why = str(error) if isinstance(error, _TooLarge) else f"needs more than {in_words(free_memory(device))}"
         fix = "lower --batch, --length or the encoding's options"
         raise UsageError(f"training {config.encoding} {why}; {fix}") from error
     return seconds * per_rank / windows
@@ -388,8 +388,8 @@ class _Guard:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.limit, self.end = USABLE * available(device), time.monotonic() + PROBE_SECONDS
-        self.free, self.bytes, self.seen = available(device), 0, set[int]()
+        self.limit, self.end = USABLE * free_memory(device), time.monotonic() + PROBE_SECONDS
+        self.free, self.bytes, self.seen = free_memory(device), 0, set[int]()
 
     def keep(self, kept: Tensor) -> Tensor:
         """Count a tensor that autograd keeps; a storage that several tensors share counts once."""

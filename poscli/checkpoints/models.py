@@ -19,7 +19,7 @@ from poscli.checkpoints.weights import FETCH
 from poscli.config.count import LONGEST_WINDOW
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import validated
-from poscli.runs.run import Run, exists, open_run
+from poscli.runs.run import Run, open_run, run_exists
 from poscli.specs import parse
 from poscli.system.errors import CorruptError, DataError, UsageError, near
 from poscli.system.files import read_object
@@ -93,7 +93,7 @@ def adopted(config: RunConfig, rows: int, runs: Path, device: torch.device) -> t
             "not belong together; copy the model's own tokenizer into its folder"
         )
     folder = runs / config.run_id(task.fingerprint)
-    if exists(folder):
+    if run_exists(folder):
         return open_run(folder), task
     made_of = {"parameters": config.checkpoint.parameters, "engine": "", "transformers": version("transformers")}
     return Run(folder, config, {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}), task

@@ -111,9 +111,9 @@ def suites(
     folder: Annotated[Path, typer.Option(help="Folder of the suites.")] = Path("suites"), json_: Json = False
 ) -> None:
     """List the suites of a folder, for `poscli run`."""
-    from poscli.config.suite import available
+    from poscli.config.suite import suite_titles
 
-    rows: list[dict[str, Any]] = [{"suite": str(path), "title": title} for path, title in available(folder).items()]
+    rows: list[dict[str, Any]] = [{"suite": str(path), "title": title} for path, title in suite_titles(folder).items()]
     emit(json_, rows, lambda: _table(rows, ["suite", "title"], f"no suites in {folder}; name a folder with --folder"))
 
 

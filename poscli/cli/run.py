@@ -42,14 +42,14 @@ def run(
     json_: Json = False,
 ) -> None:
     """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
-    from poscli.config.suite import load
+    from poscli.config.suite import load_suite
     from poscli.sweep.crew import Wanted, assembled, check
     from poscli.sweep.planned import needed
     from poscli.sweep.suite import jobs_of
     from poscli.system.device import threads
     from poscli.workflows import delete
 
-    content, folder = load(suite), _folder(to, out_, suite)
+    content, folder = load_suite(suite), _folder(to, out_, suite)
     check(wanted := Wanted(workers, cpus, gpus, memory, ray or "", device))
     asked = jobs_of(content, device, out_ / "runs")
     jobs = _planned(asked, wanted.threads, anew=force)
@@ -98,13 +98,13 @@ def _run(asked: list[Job], seconds: list[float], crew: Crew) -> SweepResults:
 
 def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: bool) -> None:
     """Write the report of a suite; exit code 3 if a run failed or has no model."""
-    from poscli.runs.results import evaluations, open_evaluated
+    from poscli.runs.results import evaluation_tables, open_evaluated
     from poscli.tasks import task_columns
     from poscli.workflows import WITHOUT_MODEL, report
 
     if not results.folders:
         raise PoscliError(f"every run of the suite failed; the first: {results.failures[0]['error']}")
-    tables = evaluations([open_evaluated(folder) for folder in results.folders], task_columns())
+    tables = evaluation_tables([open_evaluated(folder) for folder in results.folders], task_columns())
     failures = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in results.failures]
     made = report(tables, runs, to, title=suite.title, description=suite.description, failures=failures)
     show_report(made, tables, json_, failures=results.failures)

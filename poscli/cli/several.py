@@ -21,7 +21,7 @@ def joined(request: ExtrapolateRequest, device: str) -> Iterator[torch.device]:
     from poscli.system import ranks
     from poscli.system.device import device_of
 
-    with ranks.joined(device_of(device)) as own:
+    with ranks.connected(device_of(device)) as own:
         with ranks.together():
             _refuse_options(request)
         yield own

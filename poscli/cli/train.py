@@ -44,11 +44,11 @@ def train(
     """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
     from poscli.runs.summary import training_summary
     from poscli.system.device import device_of
-    from poscli.system.ranks import any_rank, joined, ranks, together
+    from poscli.system.ranks import any_rank, connected, ranks, together
     from poscli.workflows import WITHOUT_MODEL
     from poscli.workflows import train as train_runs
 
-    with joined(device_of(device)) as own_device:
+    with connected(device_of(device)) as own_device:
         setup = _agreed(enc, seed, request, own_device)
         with together():
             if ranks().first:

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.live import Live
 
 from poscli.cli.screen import Work, screen
-from poscli.runs.results import is_evaluated
-from poscli.runs.run import ENDED, Run, exists, open_run
+from poscli.runs.results import has_evaluation
+from poscli.runs.run import ENDED, Run, open_run, run_exists
 from poscli.runs.summary import activity
 from poscli.system.console import out
 from poscli.system.errors import TERMINATED, CorruptError
@@ -58,7 +58,7 @@ class _Folder:
                 work.append((f"{run.label}, seed {run.config.seed}", now))
                 states["at work"] += 1
             else:
-                evaluated = state in ENDED and is_evaluated(run)
+                evaluated = state in ENDED and has_evaluation(run)
                 states["evaluated" if evaluated else "trained" if state == "complete" else state] += 1
         parts = [f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: item[0] != "at work")]
         total = states.total()
@@ -69,9 +69,9 @@ class _Folder:
         found = []
         for folder in sorted(self.runs.glob("*")):
             try:
-                if folder not in self.known and exists(folder):
+                if folder not in self.known and run_exists(folder):
                     self.known[folder] = open_run(folder)
-                if folder in self.known and exists(folder):
+                if folder in self.known and run_exists(folder):
                     self.known[folder].status()
                     found.append(self.known[folder])
             except CorruptError:

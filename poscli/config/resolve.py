@@ -10,7 +10,7 @@ from poscli import specs
 from poscli.config.plugins import source_hashes
 from poscli.config.request import TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
-from poscli.config.size import refuse_unaffordable
+from poscli.config.size import refuse_unaffordable_training
 from poscli.config.validate import validated
 from poscli.data.tokenizers import TOKENIZERS
 from poscli.specs.size import refusing_sizes
@@ -64,7 +64,7 @@ def resolve(
         raise UsageError(
             f"--batch {config.batch} cannot be divided into {parts} equal parts ({how}); give a multiple of {parts}"
         )
-    refuse_unaffordable(config, device)  # first: the check builds the encodings
+    refuse_unaffordable_training(config, device)  # first: the check builds the encodings
     with refusing_sizes(specs.parse(encoding)):
         axes = axes or TASKS.get(task).axes
         specs.check(encoding, model.shape(length), memory=model.memory > 0, axes=axes)

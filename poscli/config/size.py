@@ -30,7 +30,7 @@ CERTAIN = 8  # an estimate of so many times the free memory cannot be wrong
 MOST_SEGMENTS = 8  # more segments than a memory reaches back in training
 
 
-def parameters(model: ModelConfig, encoding: str, length: int, vocab: int = VOCAB) -> int:
+def parameter_count(model: ModelConfig, encoding: str, length: int, vocab: int = VOCAB) -> int:
     """The number of parameters of a model with the encodings of a spec. Time and memory do not depend on the result.
 
     UsageError if the encoding has tensors too large to exist.
@@ -42,12 +42,12 @@ def run_parameters(config: RunConfig, vocab: int) -> int:
     """The number of parameters of a run's model, or of its checkpoint."""
     if config.checkpoint is not None:
         return config.checkpoint.parameters
-    return parameters(config.model, config.encoding, config.length, vocab)
+    return parameter_count(config.model, config.encoding, config.length, vocab)
 
 
 def encoding_share(config: RunConfig, vocab: int) -> float:
     """The share of a model's parameters that belongs to its encodings."""
-    return 1 - _dense(config.model, vocab) / parameters(config.model, config.encoding, config.length, vocab)
+    return 1 - _dense(config.model, vocab) / parameter_count(config.model, config.encoding, config.length, vocab)
 
 
 def training_bytes(config: RunConfig, device: torch.device, vocab: int = VOCAB) -> float:
@@ -61,7 +61,7 @@ def training_bytes(config: RunConfig, device: torch.device, vocab: int = VOCAB) 
     activations = estimate(
         config.model, vocab, needs, batch=windows, length=config.length, training=True, memory=memory
     )
-    weights = NUMBER * parameters(config.model, config.encoding, config.length, vocab)
+    weights = NUMBER * parameter_count(config.model, config.encoding, config.length, vocab)
     return TRAINED * weights + max(activations, TEMPORARY * weights)
 
 
@@ -75,7 +75,7 @@ def evaluation_bytes(config: RunConfig, device: torch.device, *, batch: int, len
     return weights + estimate(config.model, vocab, needs, batch=batch, length=length, training=False)
 
 
-def refuse_unaffordable(config: RunConfig, device: torch.device) -> None:
+def refuse_unaffordable_training(config: RunConfig, device: torch.device) -> None:
     """UsageError for a run that certainly does not fit the memory; it names what to lower.
 
     A run that may or may not fit is not refused: training/estimate.py tries a step.

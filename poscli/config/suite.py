@@ -11,14 +11,14 @@ from pydantic import Field, ValidationError, field_validator
 
 from poscli.config.count import MOST
 from poscli.config.request import ExtrapolateRequest, TrainRequest
-from poscli.config.validate import Request, explain
+from poscli.config.validate import Request, refusal_of
 from poscli.system.errors import UsageError, near
 
 RequestT = TypeVar("RequestT", bound=Request)
 Seed = Annotated[int, Field(ge=0, le=MOST)]
 
 
-class Part(Request):
+class SuitePart(Request):
     """What one part of a suite does otherwise: keys of its own [train] and [extrapolate] replace those of the suite."""
 
     train: TrainRequest = Field(TrainRequest(), description="How the runs of this part are trained, where it differs.")
@@ -44,7 +44,7 @@ class Suite(Request):
     train: TrainRequest = Field(TrainRequest(), description="How every run is trained.")
     extrapolate: ExtrapolateRequest = Field(ExtrapolateRequest(), description="How every run is evaluated.")
 
-    part: list[Part] = Field(
+    part: list[SuitePart] = Field(
         [],
         description="Parts, written [[part]], such as one for each corpus; each has all encodings and seeds.",
     )
@@ -70,7 +70,7 @@ def _with(request: RequestT, other: RequestT) -> RequestT:
     return request.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
 
 
-def load(path: Path) -> Suite:
+def load_suite(path: Path) -> Suite:
     """Read a suite. UsageError if there is no such file, it is not TOML, or a key is wrong."""
     if not path.is_file():
         folder = Path("suites") if path.parent == Path() else path.parent
@@ -81,7 +81,7 @@ def load(path: Path) -> Suite:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
-        raise UsageError(f"{path}: {explain(Suite, error)}") from error
+        raise UsageError(f"{path}: {refusal_of(Suite, error)}") from error
 
 
 TAKEN = ("runs", "bench")  # folders of the results that are no reports of suites
@@ -101,12 +101,12 @@ def report_folder(out: Path, suite: Path) -> Path:
     return out / name
 
 
-def available(folder: Path) -> dict[Path, str]:
+def suite_titles(folder: Path) -> dict[Path, str]:
     """The titles of the suites in a folder; that of a file that cannot be read is the error."""
     titles = {}
     for path in sorted(folder.glob("*.toml")):
         try:
-            titles[path] = load(path).title
+            titles[path] = load_suite(path).title
         except UsageError as error:
             titles[path] = f"unreadable: {error}"
     return titles

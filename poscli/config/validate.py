@@ -91,10 +91,10 @@ def validated(cls: type[ConfigT], values: dict[str, Any], where: str) -> ConfigT
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        raise UsageError(f"{where}: {explain(cls, error)}") from error
+        raise UsageError(f"{where}: {refusal_of(cls, error)}") from error
 
 
-def explain(cls: type[BaseModel], error: ValidationError) -> str:
+def refusal_of(cls: type[BaseModel], error: ValidationError) -> str:
     """One line about the first key that a model refused: its name, its value and the rule, or the nearest known key."""
     first = error.errors()[0]
     *path, key = [str(part) for part in first["loc"]] or ["?"]

@@ -17,7 +17,7 @@ from poscli.model.language_model import LanguageModel
 from poscli.model.transformer import Model
 from poscli.runs import checkpoint
 from poscli.runs.lock import locked
-from poscli.runs.run import Run, create, exists, open_run
+from poscli.runs.run import Run, create, open_run, run_exists
 from poscli.system.errors import UsageError
 from poscli.system.satellites import plugged_in
 
@@ -74,10 +74,10 @@ def keep(run: Run, device: torch.device) -> Run:
 
     The model is loaded first: one that cannot be evaluated raises what `load_model` raises, and leaves no folder.
     """
-    if not exists(run.folder):
+    if not run_exists(run.folder):
         load_model(run, device)
     with locked(run.folder):
-        if exists(run.folder):
+        if run_exists(run.folder):
             return open_run(run.folder)
         kept = create(run.folder, run.config, run.env)
         kept.set_status("complete", run.config.steps)

@@ -9,7 +9,7 @@ from poscli.runs.results import (
     Tables,
     all_tables,
     evaluated_parts,
-    joined,
+    join_evaluations,
     open_evaluated,
     part_folders,
     training_log,
@@ -54,7 +54,7 @@ def collect(runs: Path, measures: Columns | None = None) -> Tables:
     left_out = {name: str(error) for name, error in damaged.items()}
     for name, reason in left_out.items():
         note(f"{name} is left out: {reason}")
-    return joined(found)._replace(left_out=left_out)
+    return join_evaluations(found)._replace(left_out=left_out)
 
 
 def refuse_damaged(tables: Tables, *names: str) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from poscli.config.run import PRESETS, ModelConfig, Recalibration, Recipe, RunConfig
 from poscli.runs.repair import command_line, evaluation_options
-from poscli.runs.results import evaluated_parts, evaluated_under, is_evaluated, training_log
+from poscli.runs.results import evaluated_parts, evaluated_under, has_evaluation, training_log
 from poscli.runs.run import ENDED, Run, opened_runs
 from poscli.system.errors import CorruptError
 from poscli.system.text import counted
@@ -53,7 +53,7 @@ def trained_runs(runs: Path) -> dict[str, Trained]:
             curve = tuple(zip(map(int, log["tokens"]), map(float, log["nll"]), strict=True))
             made |= {"tokens": int(log["tokens"].max()), "seconds": training_seconds(log), "curve": curve}
             made |= {"span": _span(home, float(log["seconds"].iloc[-1]))}
-        for run in [*([home] if is_evaluated(home) else []), *evaluated_parts(home)]:
+        for run in [*([home] if has_evaluation(home) else []), *evaluated_parts(home)]:
             found[run.id] = Trained(run.config, evaluated_under(run) or {}, run.trained, run.recalibration, **made)
     return found
 

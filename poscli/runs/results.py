@@ -96,20 +96,20 @@ def explained_under(run: Run) -> dict[str, Any] | None:
     return known
 
 
-def is_evaluated(run: Run) -> bool:
+def has_evaluation(run: Run) -> bool:
     """Whether the tables of an evaluation are there, damaged or not."""
     return run.files.has(EVALUATED)
 
 
 def was_evaluated(run: Run) -> bool:
     """Whether an evaluation was ever finished, also if its eval.json is missing now."""
-    return is_evaluated(run) or run.files.was_written(EVALUATED)
+    return has_evaluation(run) or run.files.was_written(EVALUATED)
 
 
 def evaluated_under(run: Run) -> dict[str, Any] | None:
     """The settings of the evaluation whose tables are there; None if there is none, or its eval.json is damaged."""
     try:
-        return run.files.read_object(EVALUATED).get("settings") if is_evaluated(run) else None
+        return run.files.read_object(EVALUATED).get("settings") if has_evaluation(run) else None
     except CorruptError:
         return None
 
@@ -216,7 +216,7 @@ def all_tables(run: Run, measures: Columns | None = None) -> Tables:
     return tables._replace(details={**tables.details, **explanations_of(run)})
 
 
-def joined(evaluated: Sequence[Tables]) -> Tables:
+def join_evaluations(evaluated: Sequence[Tables]) -> Tables:
     """The tables of several evaluations as one of each kind."""
     return Tables(
         join_tables([tables.rows for tables in evaluated], EVAL_COLUMNS),
@@ -225,9 +225,9 @@ def joined(evaluated: Sequence[Tables]) -> Tables:
     )
 
 
-def evaluations(runs: Sequence[Run], measures: Columns | None = None) -> Tables:
+def evaluation_tables(runs: Sequence[Run], measures: Columns | None = None) -> Tables:
     """The tables of several evaluated runs, joined. DamagedEvaluation if a file is damaged."""
-    return joined([all_tables(run, measures) for run in runs])
+    return join_evaluations([all_tables(run, measures) for run in runs])
 
 
 def _texts(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Columns]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from poscli.config.run import SCHEMA, Recalibration, RunConfig, slug, write_run_config
-from poscli.config.validate import explain
+from poscli.config.validate import refusal_of
 from poscli.runs.lock import is_locked, locked, unused
 from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.console import note, warn_once
@@ -237,7 +237,7 @@ def create(
     return run
 
 
-def exists(folder: Path) -> bool:
+def run_exists(folder: Path) -> bool:
     """Whether a folder holds a run. CorruptError if it holds results, but no configuration to which they belong."""
     if os.path.lexists(folder / CONFIG):
         return True
@@ -257,7 +257,7 @@ def open_run(folder: Path) -> Run:
         config = RunConfig.model_validate(tomllib.loads(files.read(CONFIG).decode()))
         expected = config.run_id(env["corpus"]["fingerprint"])
     except (ValueError, KeyError, TypeError) as error:  # pydantic's and tomllib's errors are ValueErrors
-        cause = explain(RunConfig, error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
+        cause = refusal_of(RunConfig, error) if isinstance(error, ValidationError) else str(error).splitlines()[0]
         raise CorruptError(f"{folder} is not what poscli wrote ({cause}); {files.cure}") from error
     if expected != folder.name:
         raise ForeignError(
@@ -283,7 +283,7 @@ def opened_runs(runs: Path) -> tuple[list[Run], dict[str, CorruptError]]:
     damaged: dict[str, CorruptError] = {}
     for folder in sorted(path for path in runs.glob("*") if path.is_dir()):
         try:
-            if exists(folder):
+            if run_exists(folder):
                 opened.append(((folder / CONFIG).lstat().st_mtime, open_run(folder)))
         except CorruptError as error:
             damaged[folder.name] = error

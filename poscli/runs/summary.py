@@ -16,7 +16,7 @@ import pandas as pd
 from poscli.runs.lock import is_locked
 from poscli.runs.results import (
     check_evaluation,
-    is_evaluated,
+    has_evaluation,
     open_evaluated,
     part_folders,
     training_log,
@@ -147,7 +147,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "step": status["step"],
         "steps": status["steps"],
         "bpb": bpb,
-        "evaluated": is_evaluated(run),
+        "evaluated": has_evaluation(run),
         "doing": f"{now.label} {now.share:.0%}, {duration(now.seconds_left)} left" if now else "",
         "machine": str(run.env.get("machine", "")),
         "folder": str(run.folder),

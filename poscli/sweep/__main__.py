@@ -20,7 +20,7 @@ from typing import TextIO
 
 from pydantic import ValidationError
 
-from poscli.config.validate import explain
+from poscli.config.validate import refusal_of
 from poscli.sweep.job import Job, perform
 from poscli.system.errors import USAGE
 from poscli.system.signals import Interrupted
@@ -38,7 +38,7 @@ def main(jobs: TextIO, outcomes: TextIO) -> int:
         try:
             job = Job.model_validate_json(line)
         except ValidationError as error:
-            cause = explain(Job, error)
+            cause = refusal_of(Job, error)
             sys.stderr.write(f"error: stdin is not a job ({cause}); it takes what Job.model_dump_json writes\n")
             return USAGE
         working.set()

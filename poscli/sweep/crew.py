@@ -18,7 +18,7 @@ from poscli.system.console import warn_once
 from poscli.system.device import device_of, usable_cores
 from poscli.system.errors import UsageError
 from poscli.system.files import make_folder
-from poscli.system.memory import available
+from poscli.system.memory import free_memory
 
 START_SECONDS = 4.0  # until a worker process can begin: importing torch took 3 to 5 on CPUs
 LEAST_GPU = 1e-4  # the smallest part of a GPU that Ray sets aside
@@ -123,7 +123,7 @@ def _on_this_machine(wanted: Wanted, needed: Needed) -> Workers:
         own, cure = needed, "lower batch or max_len in the suite"
         if wanted.memory is not None:
             own, cure = [(label, wanted.memory * 2**30) for label, _ in needed], f"lower --memory {wanted.memory:g}"
-        refuse_crowded(own, wanted.count, available(torch.device("cpu")), cure)
+        refuse_crowded(own, wanted.count, free_memory(torch.device("cpu")), cure)
         return Processes(wanted.count, threads)
     there = torch.cuda.device_count()
     return Processes(wanted.count, threads, range(there) if wanted.device in ("auto", "cuda") else ())

@@ -17,7 +17,7 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs
 from poscli.report.advice import Advice, Candidate
-from poscli.runs.results import Tables, evaluations
+from poscli.runs.results import Tables, evaluation_tables
 from poscli.runs.schema import FULL
 from poscli.system.device import device_of
 from poscli.tasks import task_columns
@@ -78,7 +78,7 @@ def opened(question: Question, runs: Path) -> Matrix:
 def measured(matrix: Matrix) -> Tables:
     """The tables of all evaluations; those that are there already are not made again."""
     evaluate(matrix.work)
-    return evaluations([each.run for each in matrix.work], task_columns())
+    return evaluation_tables([each.run for each in matrix.work], task_columns())
 
 
 def to_paste(

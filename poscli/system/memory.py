@@ -33,7 +33,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
 
 
-def available(device: torch.device) -> float:
+def free_memory(device: torch.device) -> float:
     """Free memory of a device in bytes; on CPU a container's limit counts where it is lower than the system's."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
@@ -42,7 +42,7 @@ def available(device: torch.device) -> float:
 
 def unaffordable(size: float, device: torch.device) -> str:
     """Why work that needs `size` bytes should not be started on a device; empty if it fits."""
-    free = available(device)
+    free = free_memory(device)
     if size <= USABLE * free:
         return ""
     return f"needs about {in_words(size)}, {in_words(free)} are free"

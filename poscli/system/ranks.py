@@ -86,7 +86,7 @@ def ranks() -> Ranks:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[torch.device]:
+def connected(device: torch.device) -> Iterator[torch.device]:
     """Connect the ranks in the block; yields the device of this rank, which is the given one if there is one rank.
 
     Several ranks compute on CPUs, or each on the GPU of its local number; UsageError if there is none of that number.

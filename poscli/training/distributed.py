@@ -25,7 +25,7 @@ from poscli.tasks.task import IGNORED
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class BatchPart:
     """Some windows of a batch, and the share of the batch's targets that they have: the weight of their mean loss."""
 
     batch: Batch
@@ -41,7 +41,7 @@ class Part:
         return inputs, targets if self.share else targets.masked_fill(targets == IGNORED, 0)
 
 
-def parts_of(batch: Batch, rank: int, ranks: int, accumulate: int) -> list[Part]:
+def parts_of(batch: Batch, rank: int, ranks: int, accumulate: int) -> list[BatchPart]:
     """The parts of a rank, with the same number of windows each: rank 0 has the first ones, rank 1 the next, ..."""
     windows = len(batch.tokens) // (ranks * accumulate)
     assert windows * ranks * accumulate == len(batch.tokens)
@@ -49,7 +49,7 @@ def parts_of(batch: Batch, rank: int, ranks: int, accumulate: int) -> list[Part]
     for number in range(rank * accumulate, (rank + 1) * accumulate):
         rows = slice(number * windows, (number + 1) * windows)
         part = Batch(batch.tokens[rows], None if batch.counted is None else batch.counted[rows])
-        parts.append(Part(part, _targets(part) / _targets(batch)))
+        parts.append(BatchPart(part, _targets(part) / _targets(batch)))
     return parts
 
 

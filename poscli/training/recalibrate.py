@@ -30,7 +30,7 @@ def recalibrate(run: Run, task: Task, device: torch.device) -> None:
     diverges or does not fit the memory has that status, and no error is raised.
     """
     refuse_other_text(run, task)
-    short = Run(run.folder, config_of(run), run.env)
+    short = Run(run.folder, recalibration_config(run), run.env)
     task.check(short.config.length)
     if run.training.status()["state"] != "complete":
         return
@@ -45,7 +45,7 @@ def recalibrate(run: Run, task: Task, device: torch.device) -> None:
             note(f"{run.id} ended as {state}: {run.status()['message']}")
 
 
-def config_of(run: Run) -> RunConfig:
+def recalibration_config(run: Run) -> RunConfig:
     """The configuration of a post-hoc evaluation's recalibration, which reads other windows than the training did."""
     assert run.recalibration
     seed = derive(run.config.seed, "recalibration")
@@ -55,7 +55,7 @@ def config_of(run: Run) -> RunConfig:
 @torch.no_grad()
 def _warn_of_no_change(run: Run, trained: Model, model: Model, task: Task) -> None:
     """Say so if the encoding changes nothing yet at the length of the windows, so that the training only goes on."""
-    config = config_of(run)
+    config = recalibration_config(run)
     batch = task.batch(size=1, length=config.length, seed=config.seed, step=0)
     inputs, _ = batch.tensors(trained.embedding.device)
     if float((model(inputs) - trained(inputs)).abs().max()) < SAME:

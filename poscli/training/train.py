@@ -14,7 +14,7 @@ from poscli.model.load import load_tokenizer
 from poscli.runs import checkpoint
 from poscli.runs.lock import locked
 from poscli.runs.results import training_log
-from poscli.runs.run import AGAIN, ENDED, Run, create, exists, open_run
+from poscli.runs.run import AGAIN, ENDED, Run, create, open_run, run_exists
 from poscli.system.console import note, warn_once
 from poscli.system.errors import CorruptError, ForeignError
 from poscli.system.provenance import describe
@@ -97,7 +97,7 @@ def _existing(run: Run) -> Run:
     and the training goes on from its checkpoints. ForeignError if the files are whole and say something else.
     """
     try:
-        return open_run(run.folder) if exists(run.folder) else run
+        return open_run(run.folder) if run_exists(run.folder) else run
     except ForeignError:
         raise
     except CorruptError as error:

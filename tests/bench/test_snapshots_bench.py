@@ -58,7 +58,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (conditions, limits):
         monkeypatch.setattr(module, "in_turns", timed)
     monkeypatch.setattr(Conditions, "where", WHERE)
-    monkeypatch.setattr("poscli.system.memory.available", lambda device: 2.0**40)
+    monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 2.0**40)
     monkeypatch.setattr(Page, "png", lambda page: drawn(page.figure).encode())
 
 

@@ -156,7 +156,7 @@ def test_bad_input_gets_one_line(place: Path, arguments: tuple[str, ...], code: 
 def test_what_does_not_fit_the_memory_is_refused_before_it_is_loaded(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available", lambda _: 1e5)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1e5)
     arguments = ("extrapolate", "--model", place / "llama", "--corpus", corpus(place), "--out", place / "refused")
     assert_refused(arguments, 2, "parameters in float32 needs about")
 

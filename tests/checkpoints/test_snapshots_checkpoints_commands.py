@@ -232,7 +232,7 @@ def test_runs_of_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sn
         files = {"config.json": json.dumps(keys).encode(), "model.safetensors": content, "tokenizer.json": b"{}"}
         folder = filled(tmp_path / name.replace(" ", "-"), files)
         lines += [f"## {name}", masked(configured(Wish(str(folder), **wish)), folder)]
-    monkeypatch.setattr(memory, "available", lambda _: 3000.0)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 3000.0)
     lines += ["## too large", masked(configured(Wish(str(tmp_path / "as-it-is"))), tmp_path)]
     snapshot("\n".join(lines))
 

@@ -369,7 +369,7 @@ def test_generate_at_temperature_0_is_the_greedy_decode(results, encoding, monke
 
 
 def test_a_prompt_that_does_not_fit_the_memory_is_refused(results, monkeypatch):
-    monkeypatch.setattr("poscli.system.memory.available", lambda device: 1000.0)
+    monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 1000.0)
     result = cli("generate", "--enc", "alibi", "--out", results, "--prompt", 99 * "x")
     assert (result.code, result.out) == (2, "")
     (line,) = result.err.splitlines()

@@ -20,13 +20,13 @@ from poscli import api
 from poscli.bench.settings import BenchSettings
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import ModelConfig, Recalibration, Recipe, RunConfig
-from poscli.config.suite import Part, Suite, load
+from poscli.config.suite import Suite, SuitePart, load_suite
 from poscli.config.validate import validated
 from poscli.inspect.settings import InspectSettings
 from poscli.runs.run import Run
 from poscli.system.errors import UsageError
 
-REQUESTS = [Suite, Part, TrainRequest, ExtrapolateRequest, BenchSettings, InspectSettings]
+REQUESTS = [Suite, SuitePart, TrainRequest, ExtrapolateRequest, BenchSettings, InspectSettings]
 MODELS = [*REQUESTS, ModelConfig, Recipe, RunConfig, Recalibration]
 FULL: dict[type[BaseModel], dict[str, Any]] = {  # the keys that must be there
     Suite: {"title": "t", "encodings": ["rope"]},
@@ -172,7 +172,7 @@ def test_a_suite_file_is_refused_with_its_key(path: str, suite: dict[str, Any], 
     file.write_text(tomli_w.dumps(suite))
     assert tomllib.loads(file.read_text()) == suite
     with pytest.raises(UsageError) as refused:
-        load(file)
+        load_suite(file)
     assert f"{file}: {path} = " in str(refused.value)
     assert not PYDANTIC.search(str(refused.value))
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig
-from poscli.config.size import parameters
+from poscli.config.size import parameter_count
 
 MOST = 9_223_372_036_854_775_807  # the largest int64
 
@@ -80,4 +80,4 @@ def test_presets_are_the_documented_shapes() -> None:
         "base": (12, 768, 12, 3456, 0),
     }  # fmt: skip
     assert ModelConfig() == PRESETS["tiny"]
-    assert round(parameters(PRESETS["base"], "none", 512) / 1e6) == 124
+    assert round(parameter_count(PRESETS["base"], "none", 512) / 1e6) == 124

@@ -17,7 +17,7 @@ from poscli.config import size
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
-from poscli.config.size import encoding_share, evaluation_bytes, parameters, training_bytes
+from poscli.config.size import encoding_share, evaluation_bytes, parameter_count, training_bytes
 from poscli.encodings import Encoding, Shape, names
 from poscli.encodings.registry import missing
 from poscli.model.initialise import build_model, fresh_model
@@ -55,7 +55,7 @@ def test_parameters_are_counted_exactly_without_building_the_model(spec: str) ->
     if missing(spec):
         pytest.skip(missing(spec))
     built = build_model(SMALL, spec, vocab=257, length=LENGTH, seed=0)
-    assert parameters(SMALL, spec, LENGTH) == built.size
+    assert parameter_count(SMALL, spec, LENGTH) == built.size
 
 
 @pytest.mark.parametrize("name", names())
@@ -95,7 +95,7 @@ def test_an_allocation_that_the_system_refuses_is_the_spec_s_fault() -> None:
     ],
 )
 def test_a_run_that_cannot_fit_is_refused_with_the_option_to_lower(options, blamed, monkeypatch) -> None:
-    monkeypatch.setattr(memory, "available", lambda _: 16 * 2.0**30)  # the message says it, and it changes
+    monkeypatch.setattr(memory, "free_memory", lambda _: 16 * 2.0**30)  # the message says it, and it changes
     assert_refused(
         ("train", "--enc", "none", *NANO, *options), 2, ("needs about", "16.0 GiB are free", f"; lower {blamed}")
     )
@@ -103,11 +103,11 @@ def test_a_run_that_cannot_fit_is_refused_with_the_option_to_lower(options, blam
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_fits_16_gib_with_every_encoding(preset: str, monkeypatch) -> None:
-    monkeypatch.setattr(memory, "available", lambda _: 16 * 2.0**30)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 16 * 2.0**30)
     for name in names():
         if not missing(name):
             config = RunConfig(encoding=name, model=PRESETS[preset], length=512, batch=4)
-            size.refuse_unaffordable(config, CPU)
+            size.refuse_unaffordable_training(config, CPU)
             assert encoding_share(config, 257) < 0.5
 
 

@@ -217,7 +217,7 @@ def test_the_time_of_a_step_grows_with_its_windows(task, monkeypatch):
 
 
 def test_a_step_that_keeps_more_than_the_free_memory_is_stopped(task, monkeypatch):
-    monkeypatch.setattr(estimate, "available", lambda _: 2.0**20)
+    monkeypatch.setattr(estimate, "free_memory", lambda _: 2.0**20)
     with pytest.raises(UsageError, match=r"^training none needs more than .* are free; lower --batch"):
         estimate.measured_step(config(batch=64), task, CPU)
 
@@ -256,7 +256,7 @@ def test_windows_can_be_timed(encoding, task):
 def test_what_certainly_does_not_fit_is_refused(free, window, losses, task, monkeypatch):
     large = ModelConfig(layers=24, width=768, heads=12, mlp=2048)
     made = RunConfig(encoding="rope", length=8, model=large)
-    monkeypatch.setattr(memory, "available", lambda _: free)
+    monkeypatch.setattr(memory, "free_memory", lambda _: free)
     assert estimate.unaffordable_window(made, 2**18, CPU, batch=2) == window
     for option, more in (("--max-len", {}), ("--lengths", {"ratios": (1, 2**17)})):
         settings = EvaluationSettings(train_length=8, max_len=2**20, tokens=64, stride=4, **more)
@@ -329,7 +329,7 @@ def test_the_time_left_reads_well(monkeypatch, capsys):
 def test_a_length_that_cannot_fit_is_refused_before_its_text_is_made(longest, monkeypatch):
     """The task makes a text for every length, which would fill the memory before any model does."""
     assert cli("train", "--enc", "none", "--task", "copy", *NANO).code == 0
-    monkeypatch.setattr(memory, "available", lambda _: 16 * 2.0**30)  # the message says it, and it changes
+    monkeypatch.setattr(memory, "free_memory", lambda _: 16 * 2.0**30)  # the message says it, and it changes
     assert_refused(("extrapolate", "--max-len", longest), 2, ("needs about", "are free; lower --max-len"))
 
 

@@ -17,7 +17,7 @@ from poscli.equation.operands import grid_shape
 from poscli.grids import continuation
 from poscli.grids.continuation import Wish, continue_image
 from poscli.grids.tasks import Grid
-from poscli.runs.results import evaluations, open_evaluated
+from poscli.runs.results import evaluation_tables, open_evaluated
 from poscli.system.errors import DataError, UsageError
 
 LENGTH = 64  # a grid of 8 x 8
@@ -41,7 +41,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_evaluation_of_images(results: Path) -> None:
     run = run_of(results, "alibi")
-    tables = evaluations([open_evaluated(run.folder)], {})
+    tables = evaluation_tables([open_evaluated(run.folder)], {})
     rows = tables.rows.set_index(["protocol", "variant", "length"]).sort_index()
     assert set(rows.index.get_level_values("length")) == {64, 128, 256}
     assert (rows["status"] == "ok").all()
@@ -235,7 +235,7 @@ def test_evaluations_that_are_refused(
 
 
 def test_a_prompt_that_does_not_fit_the_memory(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poscli.system.memory.available", lambda device: 1000.0)
+    monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 1000.0)
     result = cli("generate", "--enc", "alibi", "--out", results)
     assert result.code == 2
     (line,) = result.err.splitlines()

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from poscli.config.count import Longest, TokenCount
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe
-from poscli.config.suite import Part, Suite
+from poscli.config.suite import Suite, SuitePart
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "SUITES.md"
 HEAD = """# Suites
@@ -56,7 +56,7 @@ TABLES: dict[str, tuple[type[BaseModel], str]] = {
     "train.model": (ModelConfig, "Fields of the model's shape, each instead of the preset's"),
     "train.recipe": (Recipe, "Fields of the recipe"),
     "extrapolate": (ExtrapolateRequest, "How runs are evaluated; these are the options of `poscli extrapolate`"),
-    "part": (Part, "Parts of a suite, such as one for each corpus"),
+    "part": (SuitePart, "Parts of a suite, such as one for each corpus"),
 }
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 BOUNDS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}", "min_length": "{} or more"}
@@ -73,7 +73,7 @@ def _section(path: str, model: type[BaseModel], about: str) -> Iterator[str]:
     yield "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
     for name, field in model.model_fields.items():
         key = field.alias or name
-        if model is Part:
+        if model is SuitePart:
             yield f"| `[part.{key}]` | table | `[{key}]` | {field.description} |\n"
         elif f"{path}.{key}".lstrip(".") not in TABLES:
             default = "the preset's" if model is ModelConfig else _default(field)

@@ -22,7 +22,7 @@ from poscli.config.run import PRESETS
 from poscli.model.initialise import build_model
 from poscli.system import ranks as several
 from poscli.system.errors import DataError, UsageError
-from poscli.system.ranks import Ranks, agree, any_rank, gathered, joined, ranks, together
+from poscli.system.ranks import Ranks, agree, any_rank, connected, gathered, ranks, together
 from poscli.tasks import Batch
 from poscli.training.distributed import parts_of, replicated_loss
 from poscli.training.trainer import Trainer
@@ -62,7 +62,7 @@ def on_each(count: int, function: Callable[[int], object]) -> list[object]:
     """What a function returns on each rank, as JSON."""
 
     def prepare(rank: int) -> None:
-        with joined(torch.device("cpu")):
+        with connected(torch.device("cpu")):
             print(json.dumps(function(rank)))
         raise SystemExit(0)
 
@@ -310,7 +310,7 @@ def test_without_torchrun_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert ranks() == Ranks(0, 1, 0)
     assert ranks().first
-    with joined(torch.device("cpu")) as device:
+    with connected(torch.device("cpu")) as device:
         assert device.type == "cpu"
     assert (any_rank(True), any_rank(False)) == (True, False)
     with pytest.raises(DataError, match="as it is"), together():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from poscli.config.suite import load, report_folder
+from poscli.config.suite import load_suite, report_folder
 from poscli.system.errors import UsageError
 
 START = 'title = "t"\nencodings = ["none"]\n'
@@ -28,7 +28,7 @@ START = 'title = "t"\nencodings = ["none"]\n'
 def test_an_error_names_the_key_as_it_is_written(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(UsageError) as caught:
-        load(tmp_path / "mine.toml")
+        load_suite(tmp_path / "mine.toml")
     assert words in str(caught.value)
 
 

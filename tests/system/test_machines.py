@@ -18,7 +18,7 @@ from rich.console import Console
 from poscli.evaluation.losses import NLL, Losses, Measured
 from poscli.report import build_report, terminal
 from poscli.report.origin import machine_facts, machines
-from poscli.runs.results import evaluation, evaluations
+from poscli.runs.results import evaluation, evaluation_tables
 from poscli.runs.run import EVAL, EVALUATED, Run
 from poscli.runs.schema import ADDED_COLUMNS, EVAL_COLUMNS
 from poscli.system.provenance import cpu, machine, measured_on
@@ -90,7 +90,7 @@ def test_rows_of_earlier_versions_are_read_with_empty_texts(measured: Run) -> No
         assert set(read["tokenizer"]) == {"bytes"}  # from the run's configuration
         assert {name: kind.kind for name, kind in read.dtypes.items()} == {n: k.kind for n, k in new.dtypes.items()}
         pd.testing.assert_frame_equal(read[OLD_COLUMNS], new[OLD_COLUMNS])
-        both = pd.concat([evaluations([measured]).rows, new.assign(run_id="new-1")])
+        both = pd.concat([evaluation_tables([measured]).rows, new.assign(run_id="new-1")])
         assert machines(both) == ["second", "not recorded"]
         assert cli("report", "--out", measured.folder.parent.parent).code == 0
     finally:

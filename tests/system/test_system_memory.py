@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from poscli.system.memory import Peak, available, free_of_container, unaffordable
+from poscli.system.memory import Peak, free_memory, free_of_container, unaffordable
 
 CPU = torch.device("cpu")
 
@@ -48,5 +48,5 @@ def test_a_container_s_limit_counts(tmp_path: Path) -> None:
 
 
 def test_work_is_affordable_below_what_is_free_and_refused_above() -> None:
-    assert unaffordable(1e-3 * available(CPU), CPU) == ""
-    assert "GiB are free" in unaffordable(2 * available(CPU), CPU)
+    assert unaffordable(1e-3 * free_memory(CPU), CPU) == ""
+    assert "GiB are free" in unaffordable(2 * free_memory(CPU), CPU)

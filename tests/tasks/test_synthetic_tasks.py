@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 from toys import first
 
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
-from poscli.config.suite import load
+from poscli.config.suite import load_suite
 from poscli.evaluation.answers import answer_rows, depth_bins, gap_bins
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
@@ -390,7 +390,7 @@ def test_tasks_are_listed_with_what_is_measured_and_chance() -> None:
 
 
 def test_the_suite_of_tasks_asks_what_it_says() -> None:
-    suite = load(Path(__file__).parents[2] / "suites" / "tasks.toml")
+    suite = load_suite(Path(__file__).parents[2] / "suites" / "tasks.toml")
     assert suite.encodings == ["rope", "alibi", "t5", "none", "fox", "cope"]
     assert suite.seeds == [0, 1, 2]
     assert [part.train.task for part in suite.parts()] == ["passkey", "recall"]

@@ -18,7 +18,7 @@ from poscli.runs.results import evaluated_parts, training_log
 from poscli.runs.run import Run
 from poscli.tasks import open_task
 from poscli.training import trainer
-from poscli.training.recalibrate import config_of, recalibrate
+from poscli.training.recalibrate import recalibrate, recalibration_config
 
 LENGTH = 32  # of NANO
 STEPS = 100
@@ -67,7 +67,7 @@ def test_it_is_recorded_and_trains_with_lower_learning_rates(out: Path) -> None:
     run = part(out, "rope as none (recalibrated 12800)")
     record = json.loads((run.folder / "eval.json").read_text())
     assert record["recalibration"] == {"tokens": TOKENS, "length": LENGTH, "rate": 0.3, "plugins": {}}
-    config = config_of(run)
+    config = recalibration_config(run)
     assert (config.steps, config.encoding) == (STEPS, "none")
     assert config.recipe.matrix_lr == pytest.approx(0.3 * run.config.recipe.matrix_lr)
     assert config.recipe.decay == run.config.recipe.decay
@@ -79,7 +79,7 @@ def test_it_is_recorded_and_trains_with_lower_learning_rates(out: Path) -> None:
 def test_its_windows_are_not_those_of_the_first_steps_of_the_training(out: Path) -> None:
     run = part(out, "rope as none (recalibrated 12800)")
     task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
-    seeds = (run.config.seed, config_of(run).seed)
+    seeds = (run.config.seed, recalibration_config(run).seed)
     one, other = (
         task.batch(size=4, length=LENGTH, seed=seed, step=0).tensors(torch.device("cpu"))[0] for seed in seeds
     )
@@ -143,7 +143,7 @@ def test_longer_windows_let_an_encoding_that_follows_the_length_differ(out: Path
     longer = cli(*request, "--recalibrate-length", 2 * LENGTH)
     assert longer.code == 0
     assert "only trained further" not in longer.err
-    config = config_of(part(out, "rope as rope-linear (recalibrated 256 at length 64)"))
+    config = recalibration_config(part(out, "rope as rope-linear (recalibrated 256 at length 64)"))
     assert (config.batch, config.length, config.steps) == (2, 64, 2)
 
 

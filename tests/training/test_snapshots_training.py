@@ -1,4 +1,4 @@
-"""Training as tables of numbers: whole short runs and their files, and estimates."""
+"""Whole short trainings as tables of numbers: all that a run writes and says."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from measured import digest, in_line, number, numbers
+from measured import digest, in_line, numbers
 from pieces_task import Pieces
 
 from poscli.config.run import ModelConfig, Recipe, RunConfig
 from poscli.runs import checkpoint
 from poscli.runs.run import Run
-from poscli.system.errors import PoscliError, UsageError
+from poscli.system.errors import PoscliError
 from poscli.tasks import Batch
-from poscli.training import estimate, trainer
 from poscli.training import train as training
-from poscli.training.optimizer import Optimizer
+from poscli.training import trainer
 from poscli.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -175,58 +174,4 @@ def test_a_run_that_fails(
         run = next(Run(path.parent, config(), {}) for path in tmp_path.glob("*/status.json"))
         files = [line for line in written(run) if not line.startswith((" ", "kerple", "env"))]
         lines += [*files[:5], "...", *files[-2:], *said(capsys, tmp_path)]
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-# ---- estimates
-
-
-def test_estimates_of_trainings(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None]) -> None:
-    """Seconds and bytes by the count of operations and by measurement, for runs that have begun, are long, or large."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(estimate, "measured_step", lambda config, task, device: 0.001 * config.batch)
-    monkeypatch.setattr(estimate, "training_bytes", lambda config, device, vocab: 2.0**17 * vocab)
-    large = {"encoding": "gaussian(terms=4000)"}
-    lines = []
-    for free in (2.0**40, 2.0**20):
-        monkeypatch.setattr("poscli.system.memory.available", lambda device, free=free: free)
-        for changes in ({}, {"tokens": 10**7}, {"tokens": 10**9, "batch": 12}, large, {"length": 32}):
-            own = config(**changes)
-            found = [estimate.estimate_training(own, Pieces(), CPU, done) for done in (0, 7, 10**8)]
-            assert {each.bytes for each in found} == {2.0**20}
-            seconds, step = numbers(each.seconds for each in found), estimate.rough_step(own, Pieces(), CPU)
-            unusual = estimate.is_unusual(own, Pieces(), CPU)
-            lines.append(f"{changes} {own.steps} steps: {seconds} s, roughly {step:.3e} each, unusual {unusual}")
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-def test_measured_steps(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None]) -> None:
-    """The seconds of a step by a clock that only steps move, for batches of several sizes, and refusals."""
-    left, taken, clock, step, lines = list[float](), list[int](), [0.0], Optimizer.step, list[str]()
-
-    def timed(own: Optimizer, number: int) -> None:
-        clock[0] += left.pop(0)
-        taken.append(number)
-        step(own, number)
-
-    monkeypatch.setattr(estimate, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(Optimizer, "step", timed)
-    for seconds, changes in (
-        ((0.5, 0.25), {}), ((5.0, 1.0), {}), ((1.0, 0.4), {"batch": 30, "accumulate": 5}),
-        ((0.9, 0.1, 0.3, 0.2), {"length": 16}), ((0.03, 0.01, 0.02) * 4, {"batch": 4, "accumulate": 1}),
-    ):  # fmt: skip
-        for most in (16384, 20):
-            monkeypatch.setattr(estimate, "PROBE_TOKENS", most)
-            left[:], taken[:] = seconds, []
-            found = estimate.measured_step(config(**changes), Pieces(), CPU)
-            lines.append(f"{seconds} {changes} of {most} tokens: {number(found)} after {len(taken)} steps")
-    for limits in ({"available": lambda device: 2.0**12}, {"PROBE_SECONDS": 0.0}, {"PROBE_SECONDS": -1.0}):
-        left[:] = [0.5] * 12
-        for name, value in limits.items():
-            monkeypatch.setattr(estimate, name, value)
-        try:
-            lines.append(number(estimate.measured_step(config(), Pieces(), CPU)))
-        except UsageError as refused:
-            lines.append(str(refused))
-        monkeypatch.setattr(estimate, "available", lambda device: 2.0**40)
     snapshot("\n".join(lines) + "\n", rounded=True)

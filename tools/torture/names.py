@@ -100,7 +100,7 @@ def _suite(text: str, folder: Path) -> None:
     table = {"title": text, "encodings": [text], "seeds": [0], "train": {"corpus": text, "task": text}}
     table["extrapolate"] = {"baselines": [text], "protocols": [text]}
     (folder / "suite.toml").write_bytes(tomli_w.dumps(table).encode("utf-8", "surrogatepass"))
-    read = suite.load(folder / "suite.toml")
+    read = suite.load_suite(folder / "suite.toml")
     assert (read.title, read.encodings) == (text, [text])
     for seed, encoding in itertools.product(read.seeds, read.encodings):
         resolve(read.train, encoding, seed, device_of("cpu"))
@@ -109,7 +109,7 @@ def _suite(text: str, folder: Path) -> None:
 def _toml(text: str, folder: Path) -> None:
     """A file that is the text."""
     (folder / "suite.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
-    suite.load(folder / "suite.toml")
+    suite.load_suite(folder / "suite.toml")
 
 
 CHECKS = {
