@@ -1,4 +1,4 @@
-"""What the config.json of a checkpoint says about its positions, in poscli's terms.
+"""What the config.json of a checkpoint says about its positions, in poscli's terms: the sizes, and each layer's spec.
 
 Nothing here imports torch or transformers. The file itself is read, and not what the installed version of transformers
 makes of it: versions drop keys that others have written. `poscli card` compares the two.
@@ -6,12 +6,191 @@ makes of it: versions drop keys that others have written. `poscli card` compares
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from poscli.checkpoints.fields import HEADS, LAYERS, LENGTH, WIDTH, Config, whole
-from poscli.checkpoints.kinds import KINDS, Kind, Layer
+from poscli.checkpoints.fields import HEADS, LAYERS, LENGTH, WIDTH, Config, items, number, section, whole
+from poscli.checkpoints.scaling import DEFAULT, Rope, rope_of, spec_of_rope
 from poscli.system.errors import DataError, UsageError, near
+
+
+@dataclass(frozen=True)
+class LayerPositions:
+    """The positions of one layer: a spec of poscli, and numbers that are too many for a spec, by name."""
+
+    spec: str
+    numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionKind(ABC):
+    """How model types state their positions in config.json."""
+
+    name: str = "rotary"  # for people
+    # What transformers takes where config.json has no such key.
+    length: int | None = None  # tokens of the longest input
+    heads_of_keys: int | None = None  # None: as many as heads of queries
+    head_width: int | None = None  # None: the model's width over its heads
+
+    @abstractmethod
+    def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
+        """The positions of each of `count` layers; DataError for values that cannot be, UsageError for unknown ones.
+
+        `length` is L, the trained length.
+        """
+
+    def kv_heads(self, config: Config, heads: int) -> int:
+        """The number of heads of keys and values, each of which serves several heads of queries."""
+        return whole({"num_key_value_heads": self.heads_of_keys, **config}, ("num_key_value_heads",), heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(PositionKind):
+    """One spec for all layers."""
+
+    spec: Callable[[Config], str]
+
+    def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
+        return [LayerPositions(self.spec(config))] * count
+
+
+def alibi_of_mpt(config: Config) -> str:
+    """ALiBi with slopes down to 2^-alibi_bias_max.
+
+    transformers adds ALiBi to every MPT model, also where `attn_config.alibi` says that it has none, and always with
+    slopes down to 2^-8.
+    """
+    return f"alibi(most={number(section(config, 'attn_config'), 'alibi_bias_max', 8)})"
+
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the two values in `layer_types`
+Types = Callable[[Config, int], list[str]]  # from a config.json and the number of layers to the type of each layer
+
+
+def everywhere(config: Config, count: int) -> list[str]:
+    """Every layer has the window, if there is one; `layer_types` is not read."""
+    return [LOCAL if config.get("sliding_window") else GLOBAL] * count
+
+
+def from_max_window_layers(config: Config, count: int) -> list[str]:
+    """Qwen: the window is switched off by default; it begins at a certain layer, or where `layer_types` says."""
+    if not (config.get("use_sliding_window", False) and config.get("sliding_window", 4096)):
+        return [GLOBAL] * count
+    first = config.get("max_window_layers", 28)
+    return items(config, "layer_types") or [LOCAL if n >= first else GLOBAL for n in range(count)]
+
+
+def every_sixth_global(config: Config, count: int) -> list[str]:
+    """Gemma 3: five local layers, then a global one, or `layer_types`; another rhythm is `sliding_window_pattern`."""
+    pattern = whole(config, ("sliding_window_pattern",), 6)  # `_sliding_window_pattern` is written, and not read
+    return items(config, "layer_types") or [LOCAL if (n + 1) % pattern else GLOBAL for n in range(count)]
+
+
+def where_not_rotated(config: Config, count: int) -> list[str]:
+    """SmolLM3: the window is switched off by default; the layers without rotations have it, or those of a list."""
+    if not (config.get("use_sliding_window", False) and config.get("sliding_window")):
+        return [GLOBAL] * count
+    return items(config, "layer_types") or [GLOBAL if flag else LOCAL for flag in rotated_layers(config, count)]
+
+
+def without_window(config: Config, count: int) -> list[str]:
+    """No layer has a window, whatever config.json says."""
+    return [GLOBAL] * count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary(PositionKind):
+    """Rope on all layers, but for those that a model type leaves out."""
+
+    rope: Rope = DEFAULT  # what transformers takes where config.json is silent
+    local_theta: float | None = None  # theta of the layers with a window, where it is another one
+    types: Types = everywhere
+    window: int | None = None  # where config.json has no `sliding_window`
+    skips: bool = False  # whether some layers may have no rotation: `no_rope_layers`
+    refused: tuple[str, ...] = ()  # keys that change the scores in a way that poscli's attention does not
+
+    def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
+        if key := next((key for key in self.refused if config.get(key)), ""):
+            raise UsageError(f"config.json says {key} = {config[key]!r}, which poscli's attention does not compute")
+        config = config if self.window is None else {"sliding_window": self.window, **config}
+        types = self.types(config, count)
+        rotated = rotated_layers(config, count) if self.skips else [True] * count
+        if len(types) != count:
+            raise DataError(f"config.json lists {len(types)} layer_types for {count} layers; list one for each layer")
+        return [self._layer(config, types[n], rotated[n], head_width, length) for n in range(count)]
+
+    def _layer(self, config: Config, type_: str, rotated: bool, head_width: int, length: int) -> LayerPositions:
+        if type_ not in (GLOBAL, LOCAL):
+            raise UsageError(f"config.json has a layer of type {type_!r}; poscli knows {GLOBAL} and {LOCAL}")
+        parts: list[str] = []
+        numbers: Mapping[str, Sequence[float]] = {}
+        if rotated:
+            parameters = rope_of(config, self.rope, type_, self.local_theta if type_ == LOCAL else None)
+            spec, numbers = spec_of_rope(parameters, head_width, length)
+            parts.append(spec)
+        if type_ == LOCAL:
+            parts.append(f"window({whole(config, ('sliding_window',))})")
+        return LayerPositions("+".join(parts) or "none", numbers)
+
+
+def rotated_layers(config: Config, count: int) -> list[bool]:
+    """SmolLM3: 1 for a layer with rotations, 0 for one without; every fourth has none unless config.json says more."""
+    flags = items(config, "no_rope_layers")
+    if flags is not None:
+        if len(flags) < count:
+            raise DataError(
+                f"config.json lists {len(flags)} no_rope_layers for {count} layers; list one for each layer"
+            )
+        return [bool(flag) for flag in flags[:count]]
+    interval = whole(config, ("no_rope_layer_interval",), 4)
+    return [(n + 1) % interval != 0 for n in range(count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Falcon(Rotary):
+    """ALiBi divided by sqrt(D), because it is added before the scale of the scores, or else rope."""
+
+    def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
+        if config.get("alibi"):
+            return [LayerPositions("alibi(before_scale=true)")] * count
+        return super().layers(config, count, head_width, length)
+
+    def kv_heads(self, config: Config, heads: int) -> int:
+        if config.get("new_decoder_architecture"):
+            return whole(config, ("num_kv_heads",), heads)
+        return 1 if config.get("multi_query", True) else heads
+
+
+# By model_type.
+KINDS: dict[str, PositionKind] = {
+    "llama": Rotary(length=2048, types=without_window),
+    "mistral": Rotary(length=131072, heads_of_keys=8, window=4096),
+    "qwen2": Rotary(length=32768, heads_of_keys=32, types=from_max_window_layers, window=4096),
+    "qwen3": Rotary(
+        length=32768, heads_of_keys=32, head_width=128, types=from_max_window_layers, window=4096,
+    ),
+    "gemma": Rotary(length=8192, heads_of_keys=16, head_width=256, types=without_window),
+    "gemma3_text": Rotary(
+        length=131072, heads_of_keys=4, head_width=256, rope=Rope(theta=1e6), local_theta=1e4,
+        types=every_sixth_global, window=4096,
+        refused=("attn_logit_softcapping", "use_bidirectional_attention"),
+    ),
+    "olmo": Rotary(length=2048, types=without_window),
+    "olmo2": Rotary(length=2048, types=without_window),
+    "phi": Rotary(length=2048, rope=Rope(fraction=0.5), types=without_window),
+    "phi3": Rotary(length=4096),
+    "gpt_neox": Rotary(length=2048, rope=Rope(fraction=0.25), types=without_window),
+    "smollm3": Rotary(length=32768, heads_of_keys=4, rope=Rope(theta=2e6), types=where_not_rotated, skips=True),
+    "starcoder2": Rotary(length=4096, heads_of_keys=2),
+    "granite": Rotary(length=2048, types=without_window),
+    "bloom": Uniform(name="alibi", length=2048, spec=lambda config: "alibi"),
+    "mpt": Uniform(name="alibi", length=2048, spec=alibi_of_mpt),
+    "falcon": Falcon(name="alibi or rotary", length=2048, types=without_window),
+    "gpt2": Uniform(name="learned", length=1024, spec=lambda config: "learned"),
+    "opt": Uniform(name="learned", length=2048, spec=lambda config: "learned"),
+}  # fmt: skip
+
 
 MOST_SIZE, MOST_LAYERS = 2**20, 10_000  # far above every published model; a larger number is a mistake
 
@@ -21,8 +200,8 @@ class Architecture:
     """The sizes of a checkpoint's model, and the positions of each of its layers."""
 
     model_type: str
-    kind: Kind
-    layers: tuple[Layer, ...]
+    kind: PositionKind
+    layers: tuple[LayerPositions, ...]
     width: int  # of the residual stream
     heads: int
     kv_heads: int
@@ -46,8 +225,8 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
     head_width = whole(config, ("head_dim",), kind.head_width or width // heads, MOST_SIZE)
     if not head_width:
         raise DataError(f"config.json says {width} channels and {heads} heads, which leaves no channel for a head")
-    given = length or whole(config, LENGTH, kind.length)
-    layers = kind.layers(config, whole(config, LAYERS, most=MOST_LAYERS), head_width, given)
+    length = length or whole(config, LENGTH, kind.length)
+    layers = kind.layers(config, whole(config, LAYERS, most=MOST_LAYERS), head_width, length)
     return Architecture(
         model_type=config["model_type"],
         kind=kind,
@@ -57,11 +236,11 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
         kv_heads=kind.kv_heads(config, heads),
         head_width=head_width,
         vocab=whole(config, ("vocab_size",)),
-        length=given,
+        length=length,
     )
 
 
-def kind_of(config: Config) -> Kind:
+def kind_of(config: Config) -> PositionKind:
     """The kind of positions of a model type; UsageError, with what is supported, if it is not known."""
     name = config.get("model_type")
     if not isinstance(name, str) or not name:

@@ -14,10 +14,13 @@ from published_configs import spaced, write
 
 transformers = pytest.importorskip("transformers")
 
-from poscli.checkpoints.architecture import architecture  # noqa: E402
+from poscli.checkpoints.architecture import (  # noqa: E402
+    KINDS,
+    Rotary,
+    architecture,
+    without_window,
+)
 from poscli.checkpoints.card import read_subject  # noqa: E402
-from poscli.checkpoints.kinds import KINDS  # noqa: E402
-from poscli.checkpoints.kinds.rotary import ROTARY, without_window  # noqa: E402
 from poscli.specs import parse  # noqa: E402
 from poscli.system.errors import DataError, UsageError  # noqa: E402
 
@@ -74,6 +77,7 @@ ONE: dict[str, tuple[dict[str, Any], ...]] = {
         {"rope_theta": 700.0},
     ),
 }  # fmt: skip
+ROTARY = {name: kind for name, kind in KINDS.items() if type(kind) is Rotary}
 WINDOWLESS = {name for name, kind in ROTARY.items() if kind.types is without_window}
 CASES = [(name, keys) for name in ROTARY for keys in (*EVERY[: 2 if name in WINDOWLESS else 3], *ONE.get(name, ()))]
 

@@ -17,8 +17,7 @@ import transformers
 from checkpoints import FAMILIES, LENGTH, MODEL_TYPES, ROWS, make
 from toys import first
 
-from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.kinds import Layer
+from poscli.checkpoints.architecture import LayerPositions, architecture
 from poscli.checkpoints.load import load
 from poscli.checkpoints.paste import RUNTIMES, cropped, fixed, merged, snippets
 from poscli.equation import Shape
@@ -315,7 +314,7 @@ def test_models_with_alibi_need_at_most_a_longer_promise():
     for family, key in (("mpt", "max_seq_len"), ("bloom", ""), ("falcon-alibi", "")):
         config = config_of(family)
         known = architecture(config)
-        plain = replace(known, layers=(Layer("alibi"),) * len(known.layers))
+        plain = replace(known, layers=(LayerPositions("alibi"),) * len(known.layers))
         found, *_ = snippets("M", plain, config, "alibi", TARGET)
         assert found.keys == ({key: TARGET} if key else {})
         assert not found.reason

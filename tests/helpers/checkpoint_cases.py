@@ -10,7 +10,7 @@ from typing import Any
 
 from published_configs import spaced
 
-from poscli.checkpoints.kinds import KINDS
+from poscli.checkpoints.architecture import KINDS
 
 Config = dict[str, Any]
 FULL, SLIDING, ORIGINAL = "full_attention", "sliding_attention", "original_max_position_embeddings"

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from poscli.checkpoints.architecture import Architecture
+from poscli.checkpoints.architecture import LOCAL, Architecture
 from poscli.checkpoints.card.files import rope_dictionaries
 from poscli.checkpoints.card.layers import FAR, ROUNDING, OwnLayer, Turns
 from poscli.checkpoints.card.stock import Stock
 from poscli.checkpoints.fields import Config
-from poscli.checkpoints.kinds.rotary import LOCAL
-from poscli.checkpoints.kinds.scaling import SCALINGS
+from poscli.checkpoints.scaling import SCALINGS
 
 ORIGINAL = "original_max_position_embeddings"
 NEED_FACTOR = ("linear", "yarn", "llama3", "dynamic")  # scalings with a factor of their own

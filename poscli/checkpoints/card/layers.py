@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from poscli.checkpoints.architecture import Architecture
-from poscli.checkpoints.kinds import Layer
+from poscli.checkpoints.architecture import Architecture, LayerPositions
 from poscli.checkpoints.load import own_encodings
 from poscli.equation import Encoding, Shape
 from poscli.equation.composed import Composed
@@ -54,7 +53,7 @@ class Measured:
 class OwnLayer:
     """A layer's positions as config.json states them, by the encoding of poscli that has them."""
 
-    layer: Layer
+    layer: LayerPositions
     encoding: Encoding
 
     @cached_property

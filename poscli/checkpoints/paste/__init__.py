@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from poscli.checkpoints.architecture import Architecture
 from poscli.checkpoints.fields import Config
-from poscli.checkpoints.kinds.learned import Learned
 from poscli.checkpoints.paste import llama_cpp, transformers, vllm
 from poscli.checkpoints.paste.asked import Asked, asked
 from poscli.checkpoints.paste.fixed import fixed
@@ -70,7 +69,7 @@ def snippets(
 
 
 def _refuse_tables(architecture: Architecture, target: int) -> None:
-    if isinstance(architecture.kind, Learned):
+    if architecture.kind.name == "learned":
         raise Inexpressible(
             f"Its {architecture.length} learned positions are weights: inputs of {target} tokens need a table of "
             f"{target} rows, such as an interpolated one, and not a key."

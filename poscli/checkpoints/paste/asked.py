@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from poscli.checkpoints.architecture import Architecture
+from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, Rotary
 from poscli.checkpoints.fields import Config
-from poscli.checkpoints.kinds.rotary import GLOBAL, LOCAL, Rotary
 from poscli.checkpoints.paste.fixed import FACTOR, fixed
 from poscli.checkpoints.paste.snippet import Inexpressible
 from poscli.drawing.text import named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from poscli.checkpoints.kinds.rotary import LOCAL
+from poscli.checkpoints.architecture import LOCAL
 from poscli.checkpoints.paste.asked import Asked
 from poscli.checkpoints.paste.parameters import parameters
 from poscli.checkpoints.paste.snippet import Inexpressible, Keys

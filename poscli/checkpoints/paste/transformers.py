@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from poscli.checkpoints.kinds.rotary import LOCAL
+from poscli.checkpoints.architecture import LOCAL
 from poscli.checkpoints.paste.asked import ALL, Asked
 from poscli.checkpoints.paste.parameters import original_of, parameters
 from poscli.checkpoints.paste.snippet import Inexpressible, Keys

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from poscli.checkpoints.fields import Config, number, section, whole
-from poscli.checkpoints.kinds.kind import Layer
 from poscli.system.errors import DataError, UsageError, near
 
 Options = dict[str, Any]  # of a spec
@@ -24,7 +23,6 @@ class Rope:
 
     theta: float = 10000.0
     fraction: float = 1.0
-    layout: str = "half"
 
 
 DEFAULT = Rope()
@@ -35,51 +33,49 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
 
     `local_theta` is given for a layer that has a theta of its own and no scaling.
     """
-    given = section(config, "rope_parameters")
-    nested = given.get(layer_type)
+    parameters = section(config, "rope_parameters")
+    nested = parameters.get(layer_type)
     if isinstance(nested, dict):
-        found = dict(nested)
+        rope = dict(nested)
     elif local_theta is not None:
-        found = {"rope_theta": number(config, "rope_local_base_freq", local_theta)}
+        rope = {"rope_theta": number(config, "rope_local_base_freq", local_theta)}
     else:
-        flat = {key: value for key, value in given.items() if not isinstance(value, dict)}
-        found = section(config, "rope_scaling") or flat  # both versions prefer rope_scaling
-    found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
-    if found.get("rope_theta") is None:
-        found["rope_theta"] = number(config, "rope_theta", number(config, "rotary_emb_base", default.theta))
-    if found.get("partial_rotary_factor") is None:
+        flat = {key: value for key, value in parameters.items() if not isinstance(value, dict)}
+        rope = section(config, "rope_scaling") or flat  # both versions prefer rope_scaling
+    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
+    if rope.get("rope_theta") is None:
+        rope["rope_theta"] = number(config, "rope_theta", number(config, "rotary_emb_base", default.theta))
+    if rope.get("partial_rotary_factor") is None:
         fraction = number(config, "rotary_pct", default.fraction)
-        found["partial_rotary_factor"] = number(config, "partial_rotary_factor", fraction)
+        rope["partial_rotary_factor"] = number(config, "partial_rotary_factor", fraction)
     if config.get("original_max_position_embeddings") is not None:  # Phi-3 has it beside the scaling
-        found["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    return found
+        rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return rope
 
 
-def scaled(rope: dict[str, Any], layout: str, head_width: int, length: int) -> Layer:
-    """The spec of a layer with these parameters; UsageError for a scaling that poscli does not know."""
+def spec_of_rope(rope: dict[str, Any], head_width: int, length: int) -> tuple[str, dict[str, list[float]]]:
+    """The spec of a layer with these parameters, and LongRoPE's two lists of a factor for each pair, by name.
+
+    UsageError for a scaling that poscli does not know, DataError for one whose numbers are missing or wrong.
+    """
     kind = rope["rope_type"]
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise UsageError(f"config.json has the rope scaling {kind!r}: {near(str(kind), SCALINGS)}")
     name, options_of = SCALINGS[kind]
     options = {"base": number(rope, "rope_theta", 10000.0), **options_of(rope, length)}
-    if layout != "half":
-        options["layout"] = layout
     fraction = number(rope, "partial_rotary_factor", 1.0)
     if fraction != 1:
         options["fraction"] = fraction
-    spec = f"{name}({', '.join(f'{key}={_text(value)}' for key, value in options.items())})"
-    return Layer(spec, _factors(rope, int(head_width * fraction)) if name == SCALINGS["longrope"][0] else {})
+    written = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
+    spec = f"{name}({', '.join(f'{key}={value}' for key, value in written.items())})"
+    return spec, _factors(rope, int(head_width * fraction)) if name == SCALINGS["longrope"][0] else {}
 
 
 def _default(rope: dict[str, Any], length: int) -> Options:
     return {}
 
 
-def _linear(rope: dict[str, Any], length: int) -> Options:
-    return {"factor": _factor(rope)}
-
-
-def _dynamic(rope: dict[str, Any], length: int) -> Options:
+def _by_factor(rope: dict[str, Any], length: int) -> Options:
     return {"factor": _factor(rope)}
 
 
@@ -122,8 +118,8 @@ def _longrope(rope: dict[str, Any], length: int) -> Options:
 # By the `rope_type` of transformers: the encoding of poscli, and its options.
 SCALINGS: dict[str, tuple[str, Callable[[dict[str, Any], int], Options]]] = {
     "default": ("rope", _default),
-    "linear": ("rope-linear", _linear),
-    "dynamic": ("rope-dynamic", _dynamic),
+    "linear": ("rope-linear", _by_factor),
+    "dynamic": ("rope-dynamic", _by_factor),
     "yarn": ("yarn", _yarn),
     "llama3": ("llama3", _llama3),
     "longrope": ("longrope", _longrope),
@@ -143,14 +139,10 @@ def _original(rope: dict[str, Any], length: int) -> int:
 
 def _factors(rope: dict[str, Any], width: int) -> dict[str, list[float]]:
     """LongRoPE's two lists of a factor for each pair."""
-    found: dict[str, list[float]] = {}
+    lists: dict[str, list[float]] = {}
     for name in ("short_factor", "long_factor"):
         factors = rope.get(name)
         if not isinstance(factors, list) or len(factors) != width // 2:
             raise DataError(f"config.json has the rope scaling longrope, whose {name} must list {width // 2} numbers")
-        found[name] = [number({name: factor}, name, 1.0) for factor in factors]
-    return found
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        lists[name] = [number({name: factor}, name, 1.0) for factor in factors]
+    return lists
