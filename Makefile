@@ -63,9 +63,9 @@ test: $(DEV)
 wide: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m wide
 
-# Triton's interpreter computes with numpy, on any CPU alike, and takes a minute. How large tensors are is no number.
+# How large tensors are is no number.
 other-cpu: $(DEV)
-	$(BIN)/pytest -n auto --dist worksteal -m 'wide and numerical' --ignore=tests/attention/test_kernels.py -k 'not makes_a_matrix'
+	$(BIN)/pytest -n auto --dist worksteal -m 'wide and numerical' -k 'not makes_a_matrix'
 
 numerical: $(DEV)
 	$(BIN)/pytest -n auto --dist worksteal -m 'numerical and not slow and not gpu'

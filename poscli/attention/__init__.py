@@ -3,9 +3,8 @@
 One engine is chosen for an encoding, the first in `ENGINES` that can run it. Results record the engine, and the reason
 why each faster one was passed over. Files, in this order: call.py (one call), engines.py (the table and the choice),
 place.py and sizes.py (what engines are told); skew.py and biases.py (biases as views); fused.py (torch's kernels); the
-engines sdpa.py, blocks.py, tiled.py with tile_inputs.py, triton.py with kernels/, and flex.py; arriving.py (tiles of
-keys that come from other processes); selfcheck.py (what trials of the Triton kernels found on this device), with
-trials.py, rotation_trial.py and rounding.py.
+engines sdpa.py, blocks.py, tiled.py with tile_inputs.py, flex.py, and triton.py with triton_kernels.py and selfcheck.py
+(whether those kernels are right on this device); arriving.py (tiles of keys that come from other processes).
 """
 
 from poscli.attention.call import attend

@@ -54,18 +54,11 @@ class Choice:
 
 _announced: WeakKeyDictionary[Encoding, set[str]] = WeakKeyDictionary()  # what was said of each after a failed trial
 
-# Fastest first.
+# In order of preference: the first that can run an encoding in a place is chosen. On CUDA that is torch's own kernel,
+# but for a learned number per distance, whose gradient torch's kernels lack.
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Engine(
-            "triton",
-            triton.run,
-            triton.refuses,
-            "Triton kernels that read a number per distance",
-            ("cuda",),
-            fault=triton.fault,
-        ),
         Engine("native", native.run, native.refuses, "our own kernels, compiled for this CPU", ("cpu",)),
         Engine(
             "tiles",
@@ -75,6 +68,14 @@ ENGINES: dict[str, Engine] = {
             ("cpu",),
             gradient=False,
             in_parts=True,
+        ),
+        Engine(
+            "triton",
+            triton.run,
+            triton.refuses,
+            "Triton kernels with the gradient of a number per distance",
+            ("cuda",),
+            fault=triton.fault,
         ),
         Engine("sdpa", sdpa.run, sdpa.refuses, "torch's fused attention, the bias a strided view"),
         Engine("flex", flex.run, flex.refuses, "torch's FlexAttention, a yardstick", ("cuda",), automatic=False),
@@ -95,35 +96,28 @@ def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place 
         if reason := refusal(engine, encoding, place):
             instead = choose(encoding, place=place).name
             raise UsageError(f"the engine {engine.name} cannot run {encoding.name}: {reason}; {instead} can")
-        return Choice(engine, "; ".join(["asked for", *_switched_off(encoding, place)]), asked=True)
+        return Choice(engine, "asked for", asked=True)
     return _fastest(encoding, place)
 
 
 def _fastest(encoding: Encoding, place: Place) -> Choice:
     """The first engine that can run an encoding and was not found wrong; what was found wrong is announced."""
-    off = _switched_off(encoding, place)
     passed: list[str] = []
-    failed = bool(off)
+    failed = False
     for engine in ENGINES.values():
         if not engine.automatic or misplaced(engine, place):
             continue
         reason = engine.refuses(encoding, place)
         fault = "" if reason else engine.fault(encoding, place)
         if not (reason or fault):
-            choice = Choice(engine, "; ".join([*passed, *off]))
+            choice = Choice(engine, "; ".join(passed))
             if failed:
                 _announce(encoding, choice)
             return choice
         failed = failed or bool(fault)
-        # On a GPU torch's kernel is the fastest where nothing is added to the scores.
-        if fault or encoding.tier != "token" or place.device == "cpu":
+        if fault or engine.name != "triton":  # which is not meant for most encodings
             passed.append(f"not {engine.name}: {reason or fault}")
     raise AssertionError("the reference runs everything")
-
-
-def _switched_off(encoding: Encoding, place: Place) -> list[str]:
-    """The kernels for its own blanks that an encoding does without, because a trial on the device found them wrong."""
-    return [] if place.here is None else encoding.switched_off(place.here, place.dtype)
 
 
 def _announce(encoding: Encoding, choice: Choice) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from poscli.attention.biases import even_distances
 from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
 from poscli.attention.sizes import BlockSizes
-from poscli.attention.triton import score_terms
 from poscli.equation import Encoding, Operands
 from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import TERMS, tempered
@@ -53,14 +53,17 @@ def run(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
 
 def _score(encoding: Encoding, x: Operands) -> Score | None:
     """The function that adds a pair's distance bias and c_i - c_j to its score; None if there is nothing to add."""
-    terms, before = score_terms(encoding, x), x.keys - x.queries
-    if not terms:
-        return None
-    table, potential = terms.get("table"), terms.get("potential")
-    table = None if table is None else table.float().expand(x.q_BHTD.shape[1], -1)
-    if potential is not None:  # in two parts: one float32 would lose the small difference of two long sums
-        high = potential.float()
+    table = potential = None
+    if "distance_bias" in encoding.blanks:
+        table = encoding.distance_bias(even_distances(x)).float().expand(x.q_BHTD.shape[1], -1)
+    if "potential" in encoding.blanks:
+        assert x.features_BHSF is not None
+        potential = encoding.potential(x.features_BHSF)
+        high = potential.float()  # in two parts: one float32 would lose the small difference of two long sums
         low = (potential - high).float()
+    if table is None and potential is None:
+        return None
+    before = x.keys - x.queries
 
     def score(s: Tensor, b: Tensor, h: Tensor, t: Tensor, j: Tensor) -> Tensor:
         i = t + before

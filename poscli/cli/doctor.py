@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import torch
 
     from poscli.attention import Engine
-    from poscli.attention.selfcheck import Trial
+    from poscli.attention.selfcheck import Variant
 
 OPTIONAL = {
     "datasets": "corpora of the kind hf:",
-    "triton": "the engine triton and the fused rotation of queries and keys, on CUDA",
+    "triton": "the engine triton, on CUDA",
     "ray": "suites on a cluster, poscli run --ray",
     "transformers": "tests that compare with other implementations",
 }
@@ -94,7 +94,7 @@ def _kernels() -> Iterator[dict[str, str]]:
     """What trials of the Triton kernels find on this machine's GPU, in the precision that `auto` chooses there."""
     import torch
 
-    from poscli.attention import selfcheck, trials
+    from poscli.attention import selfcheck
     from poscli.attention.triton import DTYPES
     from poscli.system.device import precision_name
 
@@ -105,29 +105,29 @@ def _kernels() -> Iterator[dict[str, str]]:
     device = torch.device("cuda")
     used = getattr(torch, precision_name("auto", device, 0))
     note("trying the Triton kernels, which are compiled at the first time; that takes a minute")
-    yield from tried(trials.examples(used), device)
+    yield from tried(selfcheck.examples(used), device)
     others = " and ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES if dtype != used)
-    yield _check("triton kernels", "untried", f"{others}, and other widths and sets of terms: when a run needs them")
+    yield _check("triton kernels", "untried", f"{others}, and other widths: when a run needs them")
 
 
-def tried(trials: Sequence[Trial], device: torch.device) -> Iterator[dict[str, str]]:
+def tried(variants: Sequence[Variant], device: torch.device) -> Iterator[dict[str, str]]:
     """A check for each variant: proven, off with the reason, or untried for lack of memory. A breakdown ends them."""
     from poscli.attention import selfcheck
     from poscli.system.memory import is_out_of_memory
 
-    for number, trial in enumerate(trials, 1):
+    for number, variant in enumerate(variants, 1):
         name = f"triton kernel {number}"
         try:
-            found = selfcheck.fault(trial, device)
+            found = selfcheck.fault(variant, device)
         except selfcheck.BrokenDevice as error:
             yield _check(name, "broken", str(error))
             return
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            yield _check(name, "untried", f"{trial}: the device has no memory left")
+            yield _check(name, "untried", f"{variant}: the device has no memory left")
         else:
-            yield _check(name, "off" if found else "ok", found or f"{trial}: proven, it equals the reference")
+            yield _check(name, "off" if found else "ok", found or f"{variant}: proven, it equals the formula")
 
 
 def _compiled_kernels() -> dict[str, str]:

@@ -43,7 +43,7 @@ class RemappedRoPE(RoPE):
 
     def side_by_side(self, x: Tensor, positions: Sequence[Tensor]) -> Tensor:
         """`x [.., T, D]` rotated to the positions of each of n versions: `[.., T, n D]`."""
-        return torch.cat([self.fast_rotate(x, self.angles(pos)) for pos in positions], dim=-1)
+        return torch.cat([self.rotate(x, self.angles(pos)) for pos in positions], dim=-1)
 
     def split(self, x: Operands) -> list[tuple[Tensor, Tensor]]:
         """The queries and keys of each version."""

@@ -5,8 +5,6 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor
 
-from poscli.attention import selfcheck
-from poscli.attention.rotation_trial import Rotation
 from poscli.encodings.registry import register
 from poscli.equation import Encoding, Shape
 
@@ -56,10 +54,10 @@ class RoPE(Encoding):
         return 1.0
 
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
-        return self.fast_rotate(q_BHTD, self.angles(pos), self.amplitude(pos))
+        return self.rotate(q_BHTD, self.angles(pos), self.amplitude(pos))
 
     def key(self, k_BHSD: Tensor, pos: Tensor) -> Tensor:
-        return self.fast_rotate(k_BHSD, self.angles(pos), self.amplitude(pos))
+        return self.rotate(k_BHSD, self.angles(pos), self.amplitude(pos))
 
     def angles(self, pos: Tensor) -> Tensor:
         """The angles i theta_m, `[T, pairs]`, in float64: at position 16384 a float32 angle would be off by 0.0005."""
@@ -75,22 +73,3 @@ class RoPE(Encoding):
             a, b = x[..., 0 : self.width : 2], x[..., 1 : self.width : 2]
             rotated = [torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)]
         return torch.cat([*rotated, x[..., self.width :]], dim=-1)
-
-    def fast_rotate(self, x: Tensor, angle: Tensor, amplitude: Tensor | float = 1.0) -> Tensor:
-        """`rotate`, on CUDA by one Triton kernel, unless angles need a gradient, which the kernel lacks."""
-        fits = x.ndim == 4 and angle.ndim == 2 and not angle.requires_grad
-        if not fits or self._kernel_fault(x.device, x.dtype, x.shape[-1], angle.shape[-1]) != "":
-            return self.rotate(x, angle, amplitude)
-        from poscli.attention.kernels.rotary import rotate
-
-        return rotate(x, (amplitude * angle.cos()).float(), (amplitude * angle.sin()).float(), self.layout)
-
-    def switched_off(self, device: torch.device, dtype: torch.dtype) -> list[str]:
-        fault = self._kernel_fault(device, dtype, self.shape.head_width, self.width // 2)
-        return [f"torch rotates: {fault}"] if fault else []
-
-    def _kernel_fault(self, device: torch.device, dtype: torch.dtype, width: int, pairs: int) -> str | None:
-        """What a trial of the rotation kernel found wrong; '' if nothing, None where the kernel does not run."""
-        if device.type != "cuda" or dtype == torch.float64 or selfcheck.unavailable():
-            return None
-        return selfcheck.fault(Rotation(dtype=dtype, width=width, pairs=pairs, layout=self.layout), device)

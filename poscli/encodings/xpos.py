@@ -33,10 +33,10 @@ class XPos(RoPE):
         return 1 + int(2 * self.scale_base * largest / math.log(1.4 / 0.4))
 
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
-        return self.fast_rotate(q_BHTD, self.angles(pos), self.decay(pos, q_BHTD.dtype))
+        return self.rotate(q_BHTD, self.angles(pos), self.decay(pos, q_BHTD.dtype))
 
     def key(self, k_BHSD: Tensor, pos: Tensor) -> Tensor:
-        return self.fast_rotate(k_BHSD, self.angles(pos), 1 / self.decay(pos, k_BHSD.dtype))
+        return self.rotate(k_BHSD, self.angles(pos), 1 / self.decay(pos, k_BHSD.dtype))
 
     def decay(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
         """zeta_m^(i/c) for positions `[T]`, `[T, pairs]`; Unsupported if the dtype cannot hold it."""

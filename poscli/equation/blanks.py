@@ -43,7 +43,6 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 # What blanks depend on, from one token to a whole row of scores.
 TIERS = ("token", "distance", "relative", "pair", "row")
 COMPUTE_ALL = ("blocks", "reference")  # engines that compute every blank
-OTHERS = ("triton", "native", "tiles", "sdpa", "flex")  # engines that compute what they were written for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,13 +235,13 @@ class Blanks(nn.Module):
         raise NotImplementedError
 
     # Distance tier: one number per head and distance.
-    @blank("distance", "[1, n] or [H, n]", summed, engines=OTHERS)
+    @blank("distance", "[1, n] or [H, n]", summed, engines=("triton", "native", "tiles", "sdpa", "flex"))
     def distance_bias(self, d: Tensor) -> Tensor:
         """A term of the scores, `[H or 1, n]`, for distances `[n]`."""
         raise NotImplementedError
 
     @property
-    @blank("distance", "", min, engines=OTHERS)
+    @blank("distance", "", min, engines=("native", "tiles", "sdpa", "flex"))
     def reach(self) -> int | None:
         """The number of most recent tokens that a query sees, itself among them; None: all tokens."""
         return None
@@ -254,7 +253,7 @@ class Blanks(nn.Module):
         return 0
 
     # Relative tier: one vector per distance.
-    @blank("relative", "[1, n, R] or [H, n, R]", concatenated, engines=("triton", "native", "tiles", "sdpa"))
+    @blank("relative", "[1, n, R] or [H, n, R]", concatenated, engines=("native", "tiles", "sdpa"))
     def relative_keys(self, d: Tensor) -> Tensor:
         """Vectors a `[H or 1, n, D]` for distances `[n]`; the score is increased by relative_query(q_i) . a[i-j]."""
         raise NotImplementedError
@@ -264,7 +263,7 @@ class Blanks(nn.Module):
         """The query that meets `relative_keys`, from the output of the projection."""
         return q_BHTD
 
-    @blank("relative", "[1, n, D] or [H, n, D]", summed, engines=("triton", "native", "tiles", "sdpa"))
+    @blank("relative", "[1, n, D] or [H, n, D]", summed, engines=("native", "tiles", "sdpa"))
     def relative_queries(self, d: Tensor) -> Tensor:
         """Vectors b `[H or 1, n, D]` for distances `[n]`; the score is increased by k_j . b[i-j], k as projected."""
         raise NotImplementedError
@@ -275,7 +274,7 @@ class Blanks(nn.Module):
         raise NotImplementedError
 
     # Pair tier: two tokens.
-    @blank("pair", "[B, H, S]", summed, engines=OTHERS)
+    @blank("pair", "[B, H, S]", summed, engines=("native", "tiles", "sdpa", "flex"))
     def potential(self, f_BHSF: Tensor) -> Tensor:
         """A number c `[B, H, S]` in float64 for each token, from the features; c_i - c_j is added to the score."""
         raise NotImplementedError

@@ -73,9 +73,6 @@ class Composed(Encoding):
             return super().formula
         return "; ".join(f"{part.name}: {part.formula}" for part in self.parts)
 
-    def switched_off(self, device: torch.device, dtype: torch.dtype) -> list[str]:
-        return list(dict.fromkeys(why for part in self.parts for why in part.switched_off(device, dtype)))
-
     def longest(self, dtype: torch.dtype) -> int | None:
         return min((n for part in self.parts if (n := part.longest(dtype)) is not None), default=None)
 

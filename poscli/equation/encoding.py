@@ -133,10 +133,6 @@ class Encoding(Blanks):
         """
         raise NotImplementedError
 
-    def switched_off(self, device: torch.device, dtype: torch.dtype) -> list[str]:
-        """The kernels of its own that it does without on a device, each with the reason; results record them."""
-        return []
-
     def longest(self, dtype: torch.dtype) -> int | None:
         """The longest input, in tokens, for which the formula stays finite in a dtype; None if there is no limit."""
 

@@ -8,20 +8,18 @@ import itertools
 import json
 import math
 import random
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
-from importlib.util import find_spec
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from test_native import kernels, needs_kernels
-from test_snapshots_model import flags, numbers, table
+from test_snapshots_model import flags, table
 from torch import Tensor
 from torch.nn.functional import leaky_relu, softplus
-from toys import COMPOSITES, HEADS, TOYS, WIDTH, draw, make, shape
+from toys import COMPOSITES, HEADS, TOYS, WIDTH, draw, make
 
 from poscli.attention import (
     ENGINES,
@@ -38,11 +36,8 @@ from poscli.attention import (
     tuning,
 )
 from poscli.attention.arriving import ArrivingKeys
-from poscli.attention.rounding import difference, moved
-from poscli.attention.rounding import draw as drawn
 from poscli.attention.sizes import DEFAULT_SIZES
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs, hidden_bias
-from poscli.attention.trials import Variant, examples, variants
 from poscli.encodings import Encoding, names
 from poscli.equation.reference import operands
 from poscli.model.cache import LayerCache
@@ -67,7 +62,7 @@ from poscli.native import (
     proof_forms,
 )
 from poscli.native.layers import swiglu
-from poscli.system.errors import PoscliError, UsageError
+from poscli.system.errors import UsageError
 
 Snapshot = Callable[..., None]
 CPU = torch.device("cpu")
@@ -308,166 +303,6 @@ def test_sizes_and_the_first_keys_that_are_visited(snapshot: Snapshot) -> None:
         cut = [(slice(0, 9), 1), (slice(60, 70), 1), (slice(60, 70), 8), (slice(60, 70), 11), (slice(80, 90), 1)]
         rows.append([spec, *(bounds.first_keys(*given) for given in cut)])
     rows.append([f"{dtype} {hidden_bias(dtype):.4g}" for dtype in (torch.float32, torch.float16, torch.bfloat16)])
-    snapshot(table(rows))
-
-
-# Trials of the Triton kernels
-
-
-@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
-def test_variants_of_the_triton_kernels(snapshot: Snapshot) -> None:
-    """What is tried for encodings in three places, and the sizes of the inputs on which it is."""
-    runnable = Place("cuda", torch.float16, 64)
-    places = [runnable, replace(runnable, dtype=torch.float32, gradient=False), replace(runnable, width=20)]
-    rows: list[list[object]] = []
-    for spec, place in itertools.product(
-        (
-            "alibi",
-            "alibi(trainable=true)+window(9)",
-            "fox",
-            "deberta+t5",
-            "rope+window(9)",
-            "toys:Wide+fox",
-            "shaw(values=false)",
-        ),
-        places,
-    ):
-        encoding = make(spec, shape(heads=2, width=2 * place.width))
-        rows.append([spec, place.width, *variants(encoding, place)])
-    for variant in examples(torch.bfloat16, 32):
-        rows.append([variant])
-        if isinstance(variant, Variant):
-            given = variant.inputs()
-            rows.append([variant.tokens(), *(f"{name} {list(x.shape)} {x.dtype}" for name, x in given.items())])
-    for width, dtype, a in itertools.product((16, 80, 130, 300), (torch.float32, torch.float16), (0, 64)):
-        each = Variant(use="training", dtype=dtype, width=width, values=16, a=a)
-        rows.append([width, dtype, a, each.tokens(), replace(each, use="evaluation").tokens()])
-    snapshot(table(rows))
-
-
-@torch.no_grad()
-def test_scores_of_the_probe_of_a_trial(snapshot: Snapshot) -> None:
-    """The reference in float64 on the input of a trial, whose terms the kernels must compute; first numbers of each."""
-    rows: list[list[object]] = []
-    every = {"table": True, "a": 3, "b": 5, "potential": True, "learned": ("table", "a", "b")}
-    for use, more in itertools.product(("training", "evaluation"), ({}, every, every | {"reach": True})):
-        variant = Variant(use=use, dtype=torch.float32, width=8, values=6, **more)  # type: ignore[arg-type]
-        variant_of = SmallVariant(**{f.name: getattr(variant, f.name) for f in fields(variant)})
-        with torch.enable_grad():
-            found = variant_of.results(
-                lambda e, x, _: ENGINES["reference"].run(e, x, DEFAULT_SIZES),
-                {name: x.double() for name, x in variant_of.inputs().items()},
-            )
-        rows.append([variant, *(f"{name} {list(x.shape)} {numbers(x.flatten()[-2:])}" for name, x in found.items())])
-    snapshot(table(rows), rounded=True)
-
-
-class SmallVariant(Variant):
-    """A variant on few tokens."""
-
-    def tokens(self) -> tuple[int, int]:
-        return 5, 9
-
-
-def test_what_rounding_explains(snapshot: Snapshot) -> None:
-    right = {
-        "output": torch.tensor([1.0, -3.0]),
-        "gradient of a": torch.tensor([0.5]),
-        "gradient of k": torch.tensor([8.0]),
-    }
-    near = [{name: x + 2e-6 for name, x in right.items()}, {name: x - 1e-5 for name, x in right.items()}]
-    rows: list[list[object]] = []
-    for (name, off), others, dtype, keys in itertools.product(
-        (
-            ("output", 3.9e-5), ("output", 4.1e-5), ("output", float("nan")), ("gradient of a", 1e-3),
-            ("gradient of k", 1e-3),
-        ),
-        ((), near), (torch.float32, torch.float16), (9, 200),
-    ):  # fmt: skip
-        found = {key: x.clone() for key, x in right.items()}
-        found[name][0] += off
-        rows.append([name, off, len(others), dtype, keys, difference(found, right, others, dtype, keys) or "rounding"])
-    both = {
-        "output": right["output"] + 0.1,
-        "gradient of a": right["gradient of a"] + 0.2,
-        "gradient of k": right["gradient of k"],
-    }
-    rows.append([difference(both, right, [], torch.float32, 9)])
-    x = torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0])
-    rows += [[numbers(moved(x, 0.5, seed)), numbers(drawn(3, seed=seed))] for seed in (1, 2)]
-    snapshot(table(rows), rounded=True)
-
-
-class Ending:
-    """A trial that ends as it is told."""
-
-    def __init__(self, end: str | BaseException) -> None:
-        self.end = end
-
-    def __str__(self) -> str:
-        return "kernels of a test"
-
-    def fault(self, _: torch.device) -> str:
-        if isinstance(self.end, BaseException):
-            raise self.end
-        assert not torch.is_inference_mode_enabled()
-        return self.end
-
-
-def test_what_becomes_of_a_trial(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selfcheck, "device_name", lambda device: f"the {device.type}")
-    ends: list[str | BaseException] = [
-        "", "the output is off by 2, where rounding explains 1", RuntimeError("a launch\n  failed"),
-        OSError(2, "no cc"), ImportError("libcuda"), TypeError("x" * 400), ValueError("y" * 188), ValueError("y" * 189),
-        subprocess.CalledProcessError(3, ["cc"]), torch.OutOfMemoryError("CUDA out of memory"), AssertionError(),
-        RuntimeError("Triton Error [CUDA]: out of memory"), MemoryError("no memory"), KeyError("a mistake"),
-        AttributeError("no such kernel"),
-    ]  # fmt: skip
-    rows = []
-    with torch.inference_mode():
-        for end in ends:
-            trial = Ending(end)
-            said = []
-            for _ in range(2):
-                try:
-                    said.append(selfcheck.fault(trial, CPU) or "proven")
-                except Exception as error:  # noqa: BLE001 - which error it is, is what is compared
-                    said.append(f"raises {type(error).__name__}: {error}"[:300])
-                trial.end = "another end"
-            rows.append(said)
-    monkeypatch.setattr(torch, "ones", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("illegal address")))
-    with pytest.raises(PoscliError) as broken:
-        selfcheck.fault(Ending(RuntimeError("a launch failed")), CPU)
-    rows.append([f"{type(broken.value).__name__}: {broken.value}"])
-    snapshot(table(rows))
-
-
-def test_what_is_said_of_kernels_that_are_switched_off(
-    snapshot: Snapshot, every_engine: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An engine that a trial found wrong is passed over and named, once for each encoding; and so are own kernels."""
-    rows: list[list[object]] = []
-    here = Place("cuda", width=64, here=CPU)
-    monkeypatch.setitem(ENGINES, "triton", replace(ENGINES["triton"], fault=lambda e, _: f"{e.name} is off by 2"))
-    for spec in ("alibi", "t5", "rope", "alibi", "shaw"):
-        choice = choose(make(spec), place=here)
-        rows.append([spec, choice.name, choice.reason])
-        rows.append([*(engine.name for engine in engines_for(make(spec), here))])
-    encoding = make("rope")
-    monkeypatch.setattr(type(encoding), "switched_off", lambda *_: ["no rotation: it is off by 1"])
-    for wanted, dtype in (
-        (None, torch.float32),
-        ("sdpa", torch.float32),
-        (None, torch.bfloat16),
-        (None, torch.float32),
-    ):
-        choice = choose(encoding, wanted, Place(here=CPU, dtype=dtype, gradient=False))
-        rows.append([choice.name, choice.reason, choose(encoding, wanted, Place()).reason])
-    try:
-        choose(make("alibi"), "triton", here)
-    except UsageError as error:
-        rows.append([error])
-    rows += [[note] for note in " ".join(capsys.readouterr().err.split()).split("note: ")]
     snapshot(table(rows))
 
 

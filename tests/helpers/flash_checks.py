@@ -1,0 +1,101 @@
+"""Comparisons of the Triton kernels on any device: with the dense formula, and with the reference under an encoding."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+from toys import draw, make, shape
+
+from poscli.attention import ENGINES, Engine, attend, triton
+from poscli.encodings import Encoding
+from poscli.native.proof_forms import difference
+
+TRITON = Engine("triton", triton.run, triton.refuses, "")
+LEARNED = ["t5", "kerple-log", "alibi(trainable=true)", "pope+t5", "tupe", "rope+clipped"]
+# Batch, heads, queries, keys, widths of queries and of values.
+SIZES = [
+    (2, 2, 41, 70, 16, 16),
+    (1, 1, 2, 2, 16, 16),
+    (1, 3, 1, 5, 24, 24),
+    (1, 2, 33, 64, 24, 16),
+    (1, 2, 64, 64, 16, 16),  # a whole number of tiles
+]
+NARROW = [
+    ((1, 1, 40, 40, 256, 128), torch.float16),  # PoPE and TUPE widen queries and keys
+    ((2, 1, 130, 150, 24, 24), torch.bfloat16),
+    ((3, 1, 257, 257, 16, 16), torch.bfloat16),
+]
+
+
+def check_flash(size: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+    """Output and gradients against the formula in float64, for a table of each head and for one that all share."""
+    from poscli.attention.triton_kernels import flash
+
+    batch, heads, queries, keys, width, values = size
+    q, k = draw(batch, heads, queries, width, seed=0), draw(batch, heads, keys, width, seed=1)
+    inputs = [q.to(dtype), k.to(dtype), draw(batch, keys, heads, values, seed=2).transpose(1, 2).to(dtype)]
+    upstream = draw(batch, heads, queries, values, seed=4)
+    apart = torch.arange(keys)[-queries:, None] - torch.arange(keys)
+
+    def formula(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+        s = 0.3 * (q @ k.mT) + table[:, apart.clamp(min=0)]
+        return s.masked_fill(apart < 0, -math.inf).softmax(-1).to(v.dtype) @ v
+
+    def kernels(*given: Tensor) -> Tensor:
+        return flash(*(x.to(device) for x in given), 0.3).cpu()
+
+    def results(run, given: list[Tensor]) -> list[Tensor]:
+        x = [y.detach().clone().requires_grad_() for y in given]
+        out = run(*x)
+        return [out.detach().double(), *(y.double() for y in torch.autograd.grad(out, x, upstream.to(out.dtype)))]
+
+    for tables, more in ((heads, 0), (1, 16)):  # the second with distances beyond those that are met
+        given = [*inputs, draw(tables, keys + more, seed=3)]
+        found, rounded = results(kernels, given), results(formula, given)
+        exact = results(formula, [x.double() for x in given])
+        for name, *each in zip(("output", "dq", "dk", "dv", "dtable"), found, exact, rounded, strict=True):
+            assert difference(*each, least=64 * torch.finfo(dtype).eps) == "", (name, tables)
+
+
+def encoded(
+    engine: Engine, encoding: Encoding, size: tuple[int, int, int], dtype: torch.dtype, device: str
+) -> dict[str, Tensor]:
+    """Output of an engine for random input, and all gradients, with an encoding in float64 if `dtype` is."""
+    batch, queries, keys = size
+    at = encoding.shape
+    encoding = copy.deepcopy(encoding).to(torch.float64 if dtype == torch.float64 else torch.float32).to(device)
+    leaves = {
+        name: draw(batch, at.heads, tokens, at.head_width, seed=n).to(device, dtype).requires_grad_()
+        for n, (name, tokens) in enumerate({"q": queries, "k": keys, "v": keys}.items())
+    }
+    x_BSW = draw(batch, keys, at.width, seed=3).to(device, next(encoding.parameters(), leaves["q"]).dtype)
+    features = encoding.features(x_BSW) if "features" in encoding.blanks else None
+    out = attend(engine, encoding, *leaves.values(), encoding.locate(keys, torch.device(device)), features)
+    leaves |= dict(encoding.named_parameters())
+    upstream = draw(*out.shape, seed=20).to(device, dtype)
+    grads = torch.autograd.grad(out, list(leaves.values()), upstream, allow_unused=True)
+    return {
+        name: x.detach().double().cpu()
+        for name, x in zip(["output", *leaves], (out, *grads), strict=True)
+        if x is not None
+    }
+
+
+def check_encoding(spec: str, size: tuple[int, int, int], width: int, dtype: torch.dtype, device: str) -> None:
+    """The engine `triton` against the reference in float64, gradients included, for an encoding with two heads."""
+    assert_as_exact(TRITON, make(spec, shape(size[2], heads=2, width=2 * width)), size, dtype, device)
+
+
+def assert_as_exact(
+    engine: Engine, encoding: Encoding, size: tuple[int, int, int], dtype: torch.dtype, device: str
+) -> None:
+    """An engine against the reference in float64: no further off than 16 times the reference in this dtype."""
+    exact = encoded(ENGINES["reference"], encoding, size, torch.float64, "cpu")
+    rounded = encoded(ENGINES["reference"], encoding, size, dtype, "cpu")
+    found = encoded(engine, encoding, size, dtype, device)
+    assert found.keys() == exact.keys()
+    for name, x in exact.items():
+        assert difference(found[name], x, rounded[name], least=64 * torch.finfo(dtype).eps) == "", name
