@@ -13,7 +13,7 @@ from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig, mlp_width
 from poscli.config.size import refuse_unaffordable_training
 from poscli.config.validate import validated
 from poscli.data.tokenizers import TOKENIZERS
-from poscli.specs.size import refusing_sizes
+from poscli.specs.build import refusing_sizes
 from poscli.system.device import precision_name
 from poscli.system.errors import UsageError, near
 from poscli.system.ranks import ranks

@@ -14,7 +14,7 @@ from poscli.attention import Place, choose
 from poscli.config.needs import Needs, estimate, largest_needs
 from poscli.config.run import ModelConfig, RunConfig
 from poscli.specs import Spec
-from poscli.specs.size import abstract, encoding_parameters
+from poscli.specs.build import abstract, encoding_parameters
 from poscli.system.errors import UsageError
 from poscli.system.memory import unaffordable
 from poscli.system.ranks import ranks

@@ -1,8 +1,12 @@
-"""Build the encoding of each layer from a spec."""
+"""From a spec to the encoding of each layer: what is refused before training, and how many numbers they hold."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -11,7 +15,7 @@ from poscli.equation.composed import Composed
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.specs.grammar import Leaf, Spec, parse
 from poscli.system.errors import PluginError, PoscliError, UsageError
-from poscli.system.memory import unaffordable
+from poscli.system.memory import is_out_of_memory, unaffordable
 from poscli.system.plugins import blamed, is_outside
 from poscli.system.text import counted
 
@@ -30,6 +34,33 @@ def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
     return layers
 
 
+def _layer(leaves: tuple[Leaf, ...], shape: Shape, firsts: dict[Leaf, Encoding]) -> Encoding:
+    """The encoding of one layer; `firsts` holds the first instance of each leaf in earlier layers."""
+    parts = []
+    for leaf in leaves:
+        first = firsts.get(leaf)
+        part = first if first is not None and first.shared else leaf.make(shape)
+        part.tie(firsts.setdefault(leaf, part))
+        parts.append(part)
+    spec = "+".join(map(str, leaves))
+    try:
+        layer = parts[0] if len(parts) == 1 else Composed(parts)
+    except ValueError as error:
+        raise UsageError(f"{spec}: {error}") from error
+    layer.spec = spec
+    return layer
+
+
+def _refuse_alternating_input(layers: list[Encoding]) -> None:
+    """Refuse to alternate encodings of the embedding, which all layers share."""
+    for part in (part for layer in layers for part in layer.modules()):
+        if isinstance(part, Encoding) and not isinstance(part, Composed) and "embed" in part.blanks:
+            raise UsageError(
+                f"{part.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
+                f"join it with + instead of |"
+            )
+
+
 def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:
     """Parse a spec and build it, to report errors before training; `memory`: segments see those before them.
 
@@ -43,7 +74,12 @@ def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:
     _refuse_huge(spec, shape)
     with blamed():
         layers = build(spec, shape, seed=0)
-        _refuse_grids(layers, axes)
+        for encoding in layers:
+            if encoding.axes > axes:
+                raise UsageError(
+                    f"{encoding.name} encodes rows and columns, and the tokens of this task stand on a line; "
+                    f"add --task grid, or choose an encoding of one axis"
+                )
         _refuse_short(spec, layers, shape)
         _refuse_wrong_shapes(layers, shape)
     if memory:
@@ -64,16 +100,6 @@ def _refuse_huge(spec: Spec, shape: Shape) -> None:
         size = sum(x.numel() * x.element_size() for x in tensors.values())
     if why := unaffordable(size, torch.device("cpu")):
         raise UsageError(f"{spec} {why}; give smaller numbers")
-
-
-def _refuse_grids(layers: list[Encoding], axes: int) -> None:
-    """Refuse encodings of rows and columns for tokens that have neither."""
-    for encoding in layers:
-        if encoding.axes > axes:
-            raise UsageError(
-                f"{encoding.name} encodes rows and columns, and the tokens of this task stand on a line; add --task "
-                f"grid, or choose an encoding of one axis"
-            )
 
 
 @torch.no_grad()
@@ -121,28 +147,51 @@ def _refuse_memory(layers: list[Encoding]) -> None:
         raise UsageError(f"{encoding.name} cannot be trained with a memory: {why}; use a relative one, or --memory 0")
 
 
-def _layer(leaves: tuple[Leaf, ...], shape: Shape, firsts: dict[Leaf, Encoding]) -> Encoding:
-    """The encoding of one layer; `firsts` holds the first instance of each leaf in earlier layers."""
-    parts = []
-    for leaf in leaves:
-        first = firsts.get(leaf)
-        part = first if first is not None and first.shared else leaf.make(shape)
-        part.tie(firsts.setdefault(leaf, part))
-        parts.append(part)
-    spec = "+".join(map(str, leaves))
+@contextmanager
+def refusing_sizes(spec: Spec) -> Iterator[None]:
+    """In the block, a tensor whose size overflows int64 or any memory is a UsageError about the spec."""
     try:
-        layer = parts[0] if len(parts) == 1 else Composed(parts)
-    except ValueError as error:
-        raise UsageError(f"{spec}: {error}") from error
-    layer.spec = spec
-    return layer
+        yield
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        if not _is_too_large(error):
+            raise
+        raise UsageError(f"{spec} has tensors larger than any memory; lower its options") from error
 
 
-def _refuse_alternating_input(layers: list[Encoding]) -> None:
-    """Refuse to alternate encodings of the embedding, which all layers share."""
-    for part in (part for layer in layers for part in layer.modules()):
-        if isinstance(part, Encoding) and not isinstance(part, Composed) and "embed" in part.blanks:
-            raise UsageError(
-                f"{part.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
-                f"join it with + instead of |"
-            )
+def abstract(spec: Spec, shape: Shape) -> list[Encoding]:
+    """The encoding of each layer with the shapes of its tensors but no numbers in them (torch's device `meta`).
+
+    An encoding whose constructor needs numbers is built with them. UsageError if a tensor is too large to exist.
+    """
+    with refusing_sizes(spec):
+        try:
+            with torch.device("meta"):
+                return build(spec, shape, seed=0)
+        except (RuntimeError, TypeError) as error:
+            if _is_too_large(error):
+                raise
+            return build(spec, shape, seed=0)
+
+
+@cache
+def encoding_parameters(spec: Spec, shape: Shape) -> int:
+    """The number of parameters of the encodings of all layers, those that layers share counted once.
+
+    The first two repetitions of the spec's alternating layers are counted. Every further one adds what the second one
+    adds, so that the time does not grow with the number of layers.
+    """
+    period = len(spec.layers)
+    repetitions, rest = divmod(shape.layers, period)
+    if repetitions < 3:
+        return _count(abstract(spec, shape))
+    once, twice = (_count(abstract(spec, replace(shape, layers=n * period + rest))) for n in (1, 2))
+    return once + (repetitions - 1) * (twice - once)
+
+
+def _is_too_large(error: Exception) -> bool:
+    """Whether an error is about a size that overflows int64, or about lack of memory: torch has no class for it."""
+    return isinstance(error, OverflowError) or "overflow" in str(error).lower() or is_out_of_memory(error)
+
+
+def _count(layers: list[Encoding]) -> int:
+    return sum(p.numel() for p in {id(p): p for encoding in layers for p in encoding.parameters()}.values())

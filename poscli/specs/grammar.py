@@ -15,21 +15,34 @@
 
 from __future__ import annotations
 
+import math
 import re
+import types
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from poscli.encodings import full_name, get
 from poscli.equation import Encoding, Shape
-from poscli.specs.options import Value, canonical, text_of
 from poscli.system import plugins
-from poscli.system.errors import UsageError
+from poscli.system.errors import UsageError, near
 
+Value = int | float | bool | str | None
+
+MOST = 2**63  # tensors hold whole numbers below it
 LONGEST = 4000  # characters of a spec; a checkpoint may have other positions on each of a hundred layers
 _TOKEN = re.compile(
     r"\s*(?:([~\w./][~\w./-]*\.py(?::\w+|(?![\w.:/-])))|([A-Za-z_][\w.:-]*)|([-+]?\.?\d[\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))"
 )
+# How an option of each type is read from text, and what it must be.
+READERS: dict[Any, tuple[Any, str]] = {
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    bool: (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+    str: (full_name, "a word"),
+}
 
 
 @dataclass(frozen=True)
@@ -138,16 +151,16 @@ class _Parser:
     def _leaf(self) -> Leaf:
         name = full_name(self._word("the name of an encoding"))
         cls = get(name)
-        given: dict[str, str] = {}
+        texts: dict[str, str] = {}
         if self._take("("):
             while not self._take(")"):
-                key, value = self._argument(cls, len(given))
-                if key in given:
+                key, value = self._argument(cls, len(texts))
+                if key in texts:
                     raise self._error(f"the option {key} is given twice")
-                given[key] = value
+                texts[key] = value
                 if not self._take(",") and self._peek() != ")":
                     raise self._error("expected , or )")
-        return Leaf(name, canonical(cls, name, given, self.defaults))
+        return Leaf(name, _canonical(cls, name, texts, self.defaults))
 
     def _argument(self, cls: type[Encoding], place: int) -> tuple[str, str]:
         word = self._word("an option")
@@ -172,9 +185,9 @@ class _Parser:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
     def _take(self, sign: str) -> bool:
-        found = self._peek() == sign
-        self.at += found
-        return found
+        is_next = self._peek() == sign
+        self.at += is_next
+        return is_next
 
     def _word(self, expected: str) -> str:
         word = self._peek()
@@ -185,3 +198,40 @@ class _Parser:
 
     def _error(self, what: str) -> UsageError:
         return UsageError(f"the encoding {self.text!r}: {what}; a spec looks like rope(base=500000)+window(128)")
+
+
+def _canonical(cls: type[Encoding], name: str, texts: dict[str, str], defaults: bool) -> tuple[tuple[str, Value], ...]:
+    """Options as values of their types, in the order of the class; with `defaults` also those equal to a default."""
+    options = cls.options()
+    for key in texts:
+        if key not in options:
+            hint = near(key, options) if options else "it takes none"
+            raise UsageError(f"{name} has no option {key!r}: {hint}")
+    values = {key: _value(name, key, texts[key], options[key].kind) for key in options if key in texts}
+    return tuple((key, value) for key, value in values.items() if defaults or value != options[key].default)
+
+
+def _value(name: str, key: str, text: str, kind: Any) -> Value:
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    if type(None) in kinds and text.lower() == "none":
+        return None
+    if typing.get_origin(kind) is typing.Literal:
+        if text not in (choices := typing.get_args(kind)):
+            raise UsageError(f"{name}: {key} is one of {', '.join(choices)}; got {text!r}")
+        return text
+    wanted = next(each for each in kinds if each is not type(None))
+    read, phrase = READERS[wanted]
+    try:
+        value: Value = read(text)
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"{name}: {key} must be {phrase}, got {text!r}") from error
+    if isinstance(value, int) and abs(value) >= MOST:
+        raise UsageError(f"{name}: {key} must be below 2^63, got {text!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{name}: {key} must be finite, got {text!r}")
+    return value
+
+
+def text_of(value: Value) -> str:
+    """The text of a value in a spec."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

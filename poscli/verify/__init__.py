@@ -1,6 +1,6 @@
 """Check any encoding for the properties that every encoding must have, as `poscli verify` does.
 
-checks.py has the checks, subject.py the encoding under test, and noise.py the differences to allow. All checks run on
+checks.py has the checks, probe.py the encoding under test, and noise.py the differences to allow. All checks run on
 the CPU on random input, with weights moved away from their initial values.
 """
 
@@ -18,7 +18,7 @@ from poscli.specs import check, parse
 from poscli.system.errors import PluginError, UsageError
 from poscli.system.notebook import html_table
 from poscli.verify.checks import CHECKS, Failed, Skipped
-from poscli.verify.subject import SHAPE, Subject
+from poscli.verify.probe import SHAPE, SpecUnderTest
 
 __all__ = ["CHECKS", "Finding", "Verdict", "verify"]
 
@@ -48,8 +48,8 @@ class Verdict:
     @property
     def status(self) -> str:
         """The worst status of the findings; `unavailable` if the encoding needs a package that is not installed."""
-        found = {finding.status for finding in self.findings}
-        return next((s for s in (UNAVAILABLE, FAILED) if s in found), PASSED)
+        statuses = {finding.status for finding in self.findings}
+        return next((s for s in (UNAVAILABLE, FAILED) if s in statuses), PASSED)
 
     def __repr__(self) -> str:
         counts = {status: sum(f.status == status for f in self.findings) for status in (PASSED, SKIPPED)}
@@ -81,14 +81,14 @@ def verify(text: str, seed: int = 0) -> Verdict:
         spec = str(check(text, SHAPE))
     except PluginError:  # the checks below say more about it
         spec = str(parse(text))
-    findings = list(_findings(Subject(spec, seed)))
+    findings = list(_findings(SpecUnderTest(spec, seed)))
     return Verdict(spec, findings, time.perf_counter() - start)
 
 
-def _findings(subject: Subject) -> Iterator[Finding]:
+def _findings(tested: SpecUnderTest) -> Iterator[Finding]:
     for check_ in CHECKS:
         try:
-            yield Finding(check_.name, PASSED, check_.run(subject))
+            yield Finding(check_.name, PASSED, check_.run(tested))
         except Skipped as reason:
             yield Finding(check_.name, SKIPPED, str(reason))
         except Failed as reason:

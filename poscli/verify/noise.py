@@ -54,15 +54,17 @@ def rounding(model: nn.Module, text: Tensor, unit: float = FLOAT32) -> float:
     The model has its own weights again afterwards.
     """
     logits, moved = model(text), []
-    own = [parameter.clone() for parameter in model.parameters()]  # to change and restore them is faster than a copy
+    weights = [
+        parameter.clone() for parameter in model.parameters()
+    ]  # to change and restore them is faster than a copy
     try:
         for n in range(3):
-            for m, (parameter, value) in enumerate(zip(model.parameters(), own, strict=True)):
+            for m, (parameter, value) in enumerate(zip(model.parameters(), weights, strict=True)):
                 signs = draw(*value.shape, seed=1000 * n + m).sign().to(value.device)
                 parameter.copy_(value * (1 + unit * signs))
             moved.append(float((model(text) - logits).abs().max()))
     finally:
-        for parameter, value in zip(model.parameters(), own, strict=True):
+        for parameter, value in zip(model.parameters(), weights, strict=True):
             parameter.copy_(value)
     return 4 * max(moved)
 
@@ -75,6 +77,6 @@ def tolerances(exact: dict[str, Tensor], moved: list[dict[str, Tensor]], width: 
     has D products of order 1 (the gradient of a score), or, for a parameter, one per key, each times a factor of up to
     the number of keys (a slope meets the distance); eight units of that are always allowed.
     """
-    own = {name: max(float((other[name] - x).abs().max()) for other in moved) for name, x in exact.items()}
+    changes = {name: max(float((other[name] - x).abs().max()) for other in moved) for name, x in exact.items()}
     terms = {name: 1 if name in ("output", "dq", "dk", "dv") else keys for name in exact}
-    return {name: 8 * max(error, FLOAT32 * width * terms[name]) for name, error in own.items()}
+    return {name: 8 * max(error, FLOAT32 * width * terms[name]) for name, error in changes.items()}

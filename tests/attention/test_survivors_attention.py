@@ -11,7 +11,7 @@ from poscli.attention.sizes import BlockSizes
 from poscli.attention.tile_inputs import TileInputs
 from poscli.equation.operands import Operands
 from poscli.equation.reference import operands
-from poscli.verify.subject import Subject
+from poscli.verify.probe import SpecUnderTest
 
 
 def operands_of(spec: str, queries: int, keys: int) -> Operands:
@@ -34,7 +34,7 @@ def test_the_potential_of_a_key_is_relative_to_the_first_query_of_its_block() ->
 
 
 def test_gradients_of_values_are_compared_beside_a_parameter_named_v() -> None:
-    subject = Subject("transformer-xl", 0)
+    subject = SpecUnderTest("transformer-xl", 0)
     (encoding,) = subject.encodings
     found = subject.attention(encoding, ENGINES["reference"], torch.float64, 3, 5)
     assert found["dv"].shape == (2, 4, 5, 8)

@@ -22,7 +22,7 @@ from poscli.encodings import Encoding, Shape, names
 from poscli.encodings.registry import missing
 from poscli.model.initialise import build_model, fresh_model
 from poscli.specs import parse
-from poscli.specs.size import abstract, encoding_parameters
+from poscli.specs.build import abstract, encoding_parameters
 from poscli.system import memory
 from poscli.system.errors import UsageError
 from poscli.system.memory import Peak

@@ -22,7 +22,7 @@ from poscli.equation.blanks import BLANKS
 from poscli.equation.operands import raster
 from poscli.equation.reference import operands, reference, scores, weights
 from poscli.specs import build, check, parse
-from poscli.specs.size import encoding_parameters
+from poscli.specs.build import encoding_parameters
 from poscli.system.errors import UsageError
 
 FAR = 16 * LENGTH

@@ -12,17 +12,17 @@ from poscli.equation.blanks import BLANKS
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.verify import verify
 from poscli.verify.checks import Failed, batches, causality, decoding, engines, far, learning, saving, shifts
-from poscli.verify.subject import Subject
+from poscli.verify.probe import SpecUnderTest
 
 
 @pytest.mark.parametrize(("most", "changed"), [(18, 8), (31, 8), (32, 16)])
 def test_causality_is_checked_on_a_longer_text_where_the_encoding_takes_one(most: int, changed: int) -> None:
-    assert causality(Subject(f"randomized({most})+rope", 0)).startswith(f"changing {changed} tokens changes")
+    assert causality(SpecUnderTest(f"randomized({most})+rope", 0)).startswith(f"changing {changed} tokens changes")
 
 
 def test_an_encoding_that_refuses_long_texts_is_not_at_fault() -> None:
-    assert far(Subject("randomized(18)+rope", 0)).startswith("refused: 256 tokens need as many positions")
-    assert far(Subject("rope", 0)) == "logits and gradients finite at 256 tokens"
+    assert far(SpecUnderTest("randomized(18)+rope", 0)).startswith("refused: 256 tokens need as many positions")
+    assert far(SpecUnderTest("rope", 0)) == "logits and gradients finite at 256 tokens"
 
 
 @pytest.mark.parametrize(("broken", "status"), [(True, "failed"), (False, "unavailable")])
@@ -178,12 +178,14 @@ A_LITTLE_WRONG = {
 @pytest.mark.parametrize(("cls", "check"), A_LITTLE_WRONG.items(), ids=lambda x: x.__name__)
 def test_an_encoding_that_is_a_little_wrong_fails_its_check(cls, check) -> None:
     with pytest.raises(Failed):
-        check(Subject(f"none|{__name__}:{cls.__name__}", 0))  # in the last layer, after which no token sees others
+        check(
+            SpecUnderTest(f"none|{__name__}:{cls.__name__}", 0)
+        )  # in the last layer, after which no token sees others
 
 
 @pytest.mark.parametrize("check", dict.fromkeys(A_LITTLE_WRONG.values()), ids=lambda x: x.__name__)
 def test_an_encoding_of_the_same_kind_that_is_right_passes(check) -> None:
-    assert check(Subject(f"{__name__}:Sloped", 0))
+    assert check(SpecUnderTest(f"{__name__}:Sloped", 0))
 
 
 @pytest.mark.parametrize(
@@ -197,6 +199,6 @@ def test_an_encoding_of_the_same_kind_that_is_right_passes(check) -> None:
     ],
 )
 def test_a_join_is_relative_unless_its_parts_are_entangled(spec: str, relative: bool) -> None:
-    (encoding,) = Subject(spec, 0).encodings
+    (encoding,) = SpecUnderTest(spec, 0).encodings
     assert encoding.relative == relative
-    assert shifts(Subject(spec, 0)).startswith("same attention" if relative else "not relative, as declared")
+    assert shifts(SpecUnderTest(spec, 0)).startswith("same attention" if relative else "not relative, as declared")

@@ -20,7 +20,7 @@ from poscli.encodings import Encoding, Shape, get
 from poscli.equation import Unsupported
 from poscli.verify import CHECKS, verify
 from poscli.verify.checks import Failed
-from poscli.verify.subject import Subject
+from poscli.verify.probe import SpecUnderTest
 
 ALIBI = get("alibi")
 
@@ -374,7 +374,7 @@ def test_a_fault_of_any_layer_fails_its_check_for_the_reason_it_has(
 ) -> None:
     for spec in everywhere(cls):
         with pytest.raises(Failed, match=reason):
-            RUN[check](Subject(spec, 0))
+            RUN[check](SpecUnderTest(spec, 0))
 
 
 class Cliff(Encoding):
@@ -409,7 +409,7 @@ class Refusing(Encoding):
 @pytest.mark.parametrize("cls", [CliffOfQueries, CliffOfEmbeddings, CliffOfTemperatures, Refusing])
 def test_the_longest_finite_text_is_found_to_the_token(cls: type[Encoding]) -> None:
     for spec in everywhere(cls):
-        assert RUN["range"](Subject(spec, 0)) == "float16 300, bfloat16 300, float32 300 tokens"
+        assert RUN["range"](SpecUnderTest(spec, 0)) == "float16 300, bfloat16 300, float32 300 tokens"
 
 
 def test_a_crash_is_a_finding_with_its_line() -> None:
@@ -438,9 +438,9 @@ def test_a_parameter_that_the_softmax_cancels_is_named() -> None:
 
 
 def test_to_measure_rounding_leaves_the_weights_as_they_are() -> None:
-    made, text = Subject("rope", 0).fresh(), Subject("rope", 0).text(16)
+    made, text = SpecUnderTest("rope", 0).fresh(), SpecUnderTest("rope", 0).text(16)
     before = {name: value.clone() for name, value in made.state_dict().items()}
-    assert Subject("rope", 0).tolerance(text, made) > 0
+    assert SpecUnderTest("rope", 0).tolerance(text, made) > 0
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
 
 
