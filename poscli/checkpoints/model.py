@@ -1,58 +1,38 @@
 """A checkpoint as a model: transformers' own layers, with poscli's encodings in the place of their positions.
 
 Whatever a model type does with positions is switched off where it does it, and poscli's attention runs in the place of
-its attention. So the weights, norms and layers are those of transformers, and every encoding that a model can take acts
-on the outputs of its projections.
+its attention (stock.py). So the weights, norms and layers are those of transformers, and every encoding that a model
+can take acts on the outputs of its projections. Loading a checkpoint compares the logits of both.
 
-Shapes: B windows, T tokens, H heads, G heads of keys and values, D head width, W model width, V vocabulary.
+Shapes: B windows, T tokens, W model width, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from poscli.attention import Choice, Place, attend, choose
+from poscli.attention import Choice
 from poscli.checkpoints.architecture import Architecture
+from poscli.checkpoints.stock import (
+    Seats,
+    attention_dtype,
+    head,
+    install,
+    stock_logits,
+    stock_model,
+    table_of,
+    trunk_of,
+)
 from poscli.config.size import SLICE_NUMBERS
-from poscli.equation import Encoding, Positions, Shape
-
-
-@dataclass
-class Seats:
-    """Where attention of the stock model finds the encoding of its layer, and the positions of the current input."""
-
-    head_width: int
-    encodings: Sequence[Encoding] = ()
-    positions: dict[int, Positions] = field(default_factory=dict)
-
-    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, scaling: float) -> Tensor:
-        """Attention output `[B, H, T, D]` from the outputs of the projections; `scaling` is the factor on q . k."""
-        encoding, dtype = self.encodings[layer], q_BHTD.dtype
-        inner = attention_dtype(q_BHTD)
-        shared = q_BHTD.shape[1] // k_BGTD.shape[1]
-        k_BHTD, v_BHTD = (x.to(inner).repeat_interleave(shared, dim=1) for x in (k_BGTD, v_BGTD))
-        q_BHTD = q_BHTD.to(inner)
-        if (ratio := scaling / encoding.scale) != 1:
-            q_BHTD = q_BHTD * ratio
-        engine = self.choice(encoding, q_BHTD).engine
-        return attend(engine, encoding, q_BHTD, k_BHTD, v_BHTD, self.positions[id(encoding)]).to(dtype)
-
-    def choice(self, encoding: Encoding, like: Tensor) -> Choice:
-        """The engine that runs an encoding where a tensor is."""
-        device, dtype = like.device, attention_dtype(like)
-        place = Place(device.type, dtype, self.head_width, gradient=False, here=device)
-        return choose(encoding, None, place)
-
-
-def attention_dtype(like: Tensor) -> torch.dtype:
-    """The number format of attention: float32 on CPU, where kernels in half precision are slow, else the model's."""
-    return torch.float32 if like.device.type == "cpu" else like.dtype
+from poscli.equation import Encoding, Shape
+from poscli.equation.composed import Composed
+from poscli.specs import build, parse
+from poscli.system.errors import DataError
 
 
 class CheckpointModel:
@@ -111,33 +91,57 @@ class CheckpointModel:
         return trunk_of(self.stock)(input_ids=tokens_BT, use_cache=False).last_hidden_state
 
 
-def trunk_of(stock: Any) -> Any:
-    """The stock model without its head. (Gemma 3 in version 4 of transformers calls itself its base model.)"""
-    trunk = stock.base_model
-    return stock.model if trunk is stock else trunk
+CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
+# The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
+# the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
+ROUNDING, LEAST = 16, 1e-3
 
 
-def head(stock: Any, tokens_BT: Tensor, states_BTW: Any) -> Tensor:
-    """The logits of the stock model for states that its layers have computed.
+def load(folder: Path, architecture: Architecture, device: torch.device, dtype: torch.dtype | None) -> CheckpointModel:
+    """The checkpoint in a folder, under its own positions; `dtype` None keeps the number format of its weights.
 
-    This is the model's own code after its layers, whatever it is (a factor, a cap, a norm): only the layers are
-    replaced, by a function that returns the states.
+    DataError if transformers cannot read it, or if its logits are others once poscli computes the positions.
     """
-    from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
+    stock = stock_model(folder, dtype, device)
+    count = min(CHECKED_TOKENS, architecture.length)
+    tokens_BT = torch.arange(count, device=device)[None] * 37 % architecture.vocab
+    expected = stock_logits(stock, tokens_BT, folder)
+    model = adopted(stock, architecture)
+    with torch.inference_mode():
+        difference = relative_difference(model(tokens_BT).double(), expected)
+    allowed = max(LEAST, ROUNDING * torch.finfo(next(stock.parameters()).dtype).eps)
+    if not difference <= allowed:
+        raise DataError(
+            f"{folder}: with the positions that config.json states, {architecture.spec}, the logits differ from those "
+            f"of transformers by {difference:.2g} of their spread, where rounding explains {allowed:.2g}; "
+            "`poscli card` says what transformers reads otherwise"
+        )
+    return model
 
-    with replaced(trunk_of(stock), "forward", lambda *_, **__: Output(last_hidden_state=states_BTW)):
-        return stock(input_ids=tokens_BT, use_cache=False).logits
+
+def adopted(stock: Any, architecture: Architecture) -> CheckpointModel:
+    """A stock model of transformers under its own positions, computed by poscli from now on."""
+    seats = Seats(architecture.head_width)
+    install(stock, seats)
+    model = CheckpointModel(stock, seats, architecture, ())
+    return model.under(own_encodings(model.shape, architecture, table_of(stock), model.device))
 
 
-@contextmanager
-def replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
-    """Replace a method of one module in a block."""
-    before = vars(module).get(name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            delattr(module, name)
-        else:
-            setattr(module, name, before)
+def own_encodings(
+    shape: Shape, architecture: Architecture, table: Tensor | None, device: torch.device
+) -> list[Encoding]:
+    """The encodings of a checkpoint, with the numbers that config.json and the weights give them."""
+    built = build(parse(architecture.spec), shape, seed=0)
+    for encoding, layer in zip(built, architecture.layers, strict=True):
+        parts: list[Any] = list(encoding.parts) if type(encoding) is Composed else [encoding]
+        for part in parts:
+            if layer.numbers and hasattr(part, "use_factors"):
+                part.use_factors(*(torch.tensor(layer.numbers[name]) for name in ("short_factor", "long_factor")))
+            if table is not None and hasattr(part, "table"):
+                part.table = torch.nn.Parameter(table[: shape.length], requires_grad=False)
+    return [encoding.to(device).eval().requires_grad_(False) for encoding in built]
+
+
+def relative_difference(found: Tensor, expected: Tensor) -> float:
+    """The root mean square of the difference over the standard deviation of what is expected."""
+    return float((found - expected).square().mean().sqrt() / (expected.std() + 1e-30))

@@ -12,10 +12,8 @@ import torch
 from poscli.checkpoints.architecture import Architecture, architecture
 from poscli.checkpoints.fields import Config, whole
 from poscli.checkpoints.held import once
-from poscli.checkpoints.load import load
-from poscli.checkpoints.model import CheckpointModel
-from poscli.checkpoints.source import CONFIG, Source, find
-from poscli.checkpoints.weights import FETCH
+from poscli.checkpoints.model import CheckpointModel, load
+from poscli.checkpoints.source import CONFIG, FETCH, Source, find
 from poscli.config.count import LONGEST_WINDOW
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import validated

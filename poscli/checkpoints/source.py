@@ -5,24 +5,33 @@
 
 Of a repository only the configuration, the tokenizer and the weights as safetensors are downloaded. Nothing of a
 checkpoint is run: pickled weights and code of a repository are refused.
+
+The weight files are not read, but for a digest of their content. A safetensors file begins with the length of its
+header (8 bytes), then the header: the name, type, shape and place of every tensor, as JSON. The tensors follow, and end
+where the file does.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from poscli.checkpoints.weights import FETCH, INDEX, WHOLE, digest_of, weight_files
 from poscli.data.hub import GRAMMAR, HubModel, open_repository
 from poscli.data.tokenizerfiles import TOKENIZER_FILES, holds_tokenizer
-from poscli.system.errors import DataError, UsageError, near
+from poscli.system.errors import CorruptError, DataError, UsageError, near
 from poscli.system.files import read_object
 from poscli.system.text import printable
 
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # one file, or the list of several
+FETCH = "delete it and fetch it again"  # the hub's client keeps a file that arrived damaged
+LARGEST_HEADER_BYTES = 100_000_000  # the format's own limit
+SAMPLE_BYTES = 1024  # read of every tensor for the digest
 CONFIG, GENERATION = "config.json", "generation_config.json"
 ADAPTER = "adapter_config.json"  # what peft writes in the place of config.json
 HASHED = {CONFIG, INDEX, *TOKENIZER_FILES}
@@ -68,7 +77,11 @@ def _of_folder(spec: str, config_only: bool) -> Source:
     try:
         folder = Path(spec).expanduser().resolve()
         if not folder.is_dir():
-            raise DataError(_no_folder(spec))
+            hint = f"; for a model of the hub write hf:{spec}" if re.fullmatch(r"[\w.-]+/[\w.-]+(@\S+)?", spec) else ""
+            what = f"there is no folder {printable(spec)}; give {FORMS}{hint}"
+            if Path(spec).is_file():
+                what = f"{printable(spec)} is a file, and a checkpoint is a folder; give {FORMS}"
+            raise DataError(what)
         files = {path.name for path in folder.iterdir() if path.is_file()}
     except (OSError, RuntimeError, ValueError) as error:  # no permission, links that form a loop, a NUL
         raise DataError(f"the checkpoint {printable(spec)} cannot be read: {error}; give {FORMS}") from error
@@ -76,7 +89,7 @@ def _of_folder(spec: str, config_only: bool) -> Source:
     if not config_only:
         _refuse_unknown(str(folder), read_object(folder / CONFIG, FETCH))
     weights = () if config_only else weight_files(folder, files)
-    return Source(str(folder), folder, "", digest_of(folder, _hashed(files, config_only), weights), weights)
+    return Source(str(folder), folder, "", digest_of(folder, files, weights), weights)
 
 
 def _of_hub(name: HubModel, config_only: bool) -> Source:
@@ -90,21 +103,7 @@ def _of_hub(name: HubModel, config_only: bool) -> Source:
         _refuse_unknown(spec, read_object(folder / CONFIG, FETCH))
         weights = weight_files(folder, files)
         folder = repository.fetch(weights)
-    digest = digest_of(folder, _hashed(files, config_only), weights)
-    return Source(spec, folder, repository.name.revision, digest, weights)
-
-
-def _hashed(files: Collection[str], config_only: bool) -> set[str]:
-    """The files whose whole content is hashed."""
-    return {file for file in HASHED & set(files) if file.endswith(".json") or not config_only}
-
-
-def _no_folder(spec: str) -> str:
-    """The message for a spec that is neither a folder nor of the hub."""
-    if Path(spec).is_file():
-        return f"{printable(spec)} is a file, and a checkpoint is a folder; give {FORMS}"
-    hint = f"; for a model of the hub write hf:{spec}" if re.fullmatch(r"[\w.-]+/[\w.-]+(@\S+)?", spec) else ""
-    return f"there is no folder {printable(spec)}; give {FORMS}{hint}"
+    return Source(spec, folder, repository.name.revision, digest_of(folder, files, weights), weights)
 
 
 def _refuse_incomplete(spec: str, files: Collection[str], config_only: bool) -> None:
@@ -159,3 +158,83 @@ def _refuse_unknown(spec: str, config: dict[str, Any]) -> None:
         f"{version} does not know model_type {kind!r} of {spec}: {near(kind, known)}; "
         "a newer one may: pip install -U transformers"
     )
+
+
+def weight_files(folder: Path, files: Collection[str]) -> tuple[str, ...]:
+    """The names of the weight files that transformers would read; CorruptError if the list of them is damaged.
+
+    `files` are the names of all files of the checkpoint. Other weights in it, such as a second copy in another format,
+    are not read.
+    """
+    if WHOLE in files:
+        return (WHOLE,)
+    names = read_object(folder / INDEX, FETCH).get("weight_map")
+    if not isinstance(names, dict) or not names or not all(_is_file_name(name) for name in names.values()):
+        raise CorruptError(f"{printable(folder / INDEX)} lists no weight files of its own folder; {FETCH}")
+    weights = tuple(sorted(set(names.values())))
+    missing = [name for name in weights if name not in files]
+    if missing:
+        raise DataError(
+            f"{printable(folder)} lacks {len(missing)} of its {len(weights)} weight files, such as {missing[0]}; "
+            "fetch what is missing"
+        )
+    return weights
+
+
+def _is_file_name(name: object) -> bool:
+    """Whether this is the name of a file in the folder itself, which no list of weights may leave."""
+    return isinstance(name, str) and name != "" and Path(name).name == name
+
+
+def add_to(digest: Any, path: Path) -> None:
+    """Hash the size and the header of a weight file, and 1 KiB from the middle of each of its tensors.
+
+    So the digests of two checkpoints of one architecture differ, and 15 GB are told apart by reading some hundred
+    kilobytes. CorruptError if the file is truncated or is no safetensors file.
+    """
+    try:
+        with path.open("rb") as file:
+            start, header, tensors = _header(file, path)
+            digest.update(json.dumps([path.name, path.stat().st_size]).encode())
+            digest.update(header)
+            for begin, end in sorted(tensors):
+                file.seek(start + max(begin, (begin + end - SAMPLE_BYTES) // 2))
+                digest.update(file.read(min(SAMPLE_BYTES, end - begin)))
+    except OSError as error:
+        raise DataError(f"{printable(path)} cannot be read ({error.strerror or error}); check it") from error
+
+
+def _header(file: BinaryIO, path: Path) -> tuple[int, bytes, list[tuple[int, int]]]:
+    """Where the tensors begin, the header, and the first and last byte of each tensor, counted from that place."""
+    length = int.from_bytes(file.read(8), "little")
+    size = path.stat().st_size
+    if size < 8 or length > min(size - 8, LARGEST_HEADER_BYTES):
+        raise CorruptError(f"{printable(path)} is truncated or no safetensors file; {FETCH}")
+    header = file.read(length)
+    try:
+        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        tensors = [(int(begin), int(end)) for begin, end in (entry["data_offsets"] for entry in entries.values())]
+        if not all(0 <= begin <= end for begin, end in tensors):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptError(f"{printable(path)} has a damaged header; {FETCH}") from error
+    expected = 8 + length + max((end for _, end in tensors), default=0)
+    if size != expected:
+        raise CorruptError(f"{printable(path)} has {size} bytes, and its header describes {expected}; {FETCH}")
+    return 8 + length, header, tensors
+
+
+def digest_of(folder: Path, files: Collection[str], weights: Collection[str]) -> str:
+    """A SHA-256, 64 hex digits, of a checkpoint with these files.
+
+    It is of the whole content of config.json and of the tokenizer's files, and of weights what `add_to` reads. Without
+    weights it is of files of JSON only.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(HASHED & set(files)):
+        if weights or name.endswith(".json"):
+            content = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            digest.update(json.dumps([name, content]).encode())
+    for name in weights:
+        add_to(digest, folder / name)
+    return digest.hexdigest()

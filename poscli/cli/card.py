@@ -15,8 +15,9 @@ from poscli.system.errors import FAILED, UsageError
 from poscli.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from poscli.checkpoints.card import Card, Subject
-    from poscli.checkpoints.card.probe import Probe
+    from poscli.checkpoints.card import Card
+    from poscli.checkpoints.faults import Subject
+    from poscli.checkpoints.probe import Probe
     from poscli.checkpoints.source import Source
 
 PROSE = 110  # characters of a line of sentences
@@ -53,7 +54,7 @@ def card(
 
 def _probed(source: Source, subject: Subject, device_name: str) -> Probe:
     """The probe; UsageError if the weights do not fit into the memory."""
-    from poscli.checkpoints.card.probe import probe
+    from poscli.checkpoints.probe import probe
     from poscli.system.device import device_of
     from poscli.system.memory import unaffordable
 

@@ -17,8 +17,8 @@ from published_configs import PUBLISHED, spaced, write
 transformers = pytest.importorskip("transformers")
 
 from poscli.checkpoints.card import Card, read_card  # noqa: E402
-from poscli.checkpoints.card.faults import FAULTS  # noqa: E402
-from poscli.checkpoints.card.stock import stock_reading  # noqa: E402
+from poscli.checkpoints.faults import FAULTS  # noqa: E402
+from poscli.checkpoints.readings import stock_reading  # noqa: E402
 
 FOUR = int(transformers.__version__.split(".")[0]) < 5
 SIZES = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}

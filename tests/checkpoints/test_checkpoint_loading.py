@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.held import held
-from poscli.checkpoints.load import load
+from poscli.checkpoints.model import load
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported

@@ -16,8 +16,7 @@ from checkpoints import FAMILIES, LENGTH, ROWS, make
 from torch import Tensor
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.load import adopted
-from poscli.checkpoints.model import CheckpointModel
+from poscli.checkpoints.model import CheckpointModel, adopted
 from poscli.encodings import get
 from poscli.equation import Unsupported
 from poscli.evaluation.posthoc import joined, posthoc_spec, with_encoding

@@ -18,7 +18,7 @@ from checkpoints import FAMILIES, LENGTH, MODEL_TYPES, ROWS, make
 from toys import first
 
 from poscli.checkpoints.architecture import LayerPositions, architecture
-from poscli.checkpoints.load import load
+from poscli.checkpoints.model import load
 from poscli.checkpoints.paste import RUNTIMES, cropped, fixed, merged, snippets
 from poscli.equation import Shape
 from poscli.evaluation.posthoc import with_encoding

@@ -10,11 +10,10 @@ from dataclasses import replace
 from checkpoint_cases import FAULTY, LIMITS, MISPLACED, PASTED, READ, REFUSED, Config
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.card import Card, Subject, card_of
-from poscli.checkpoints.card.faults import FAULTS
-from poscli.checkpoints.card.layers import Measured, Turns, own_layers
-from poscli.checkpoints.card.stock import Stock
+from poscli.checkpoints.card import Card, card_of
+from poscli.checkpoints.faults import FAULTS, Subject
 from poscli.checkpoints.paste import RUNTIMES, Snippet, cropped, fixed, snippets
+from poscli.checkpoints.readings import Measured, Stock, Turns, own_layers
 from poscli.system.errors import PoscliError
 
 Snapshot = Callable[..., None]

@@ -19,11 +19,10 @@ from fake_results import Shape, results, units_of
 from published_configs import write
 
 from poscli.checkpoints.card import read_subject
-from poscli.checkpoints.card.passage import passage
-from poscli.checkpoints.card.probe import probe_model
 from poscli.checkpoints.models import Wish, checkpoint_config
-from poscli.checkpoints.pretrained import quiet, stock_model
+from poscli.checkpoints.probe import passage, probe_model
 from poscli.checkpoints.source import Source, find
+from poscli.checkpoints.stock import quiet, stock_model
 from poscli.data.hub import HubModel
 from poscli.runs.results import Tables
 from poscli.sweep import matrix

@@ -13,10 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from poscli.checkpoints.architecture import LOCAL, Architecture
-from poscli.checkpoints.card.files import rope_dictionaries
-from poscli.checkpoints.card.layers import FAR, ROUNDING, OwnLayer, Turns
-from poscli.checkpoints.card.stock import Stock
 from poscli.checkpoints.fields import Config
+from poscli.checkpoints.readings import FAR, ROUNDING, OwnLayer, Stock, Turns
 from poscli.checkpoints.scaling import SCALINGS
 
 ORIGINAL = "original_max_position_embeddings"
@@ -236,6 +234,23 @@ def number_in(values: Mapping[str, Any], key: str) -> float | None:
     """The value of a key if it is a number."""
     value = values.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def rope_dictionaries(config: Config) -> dict[str, dict[str, Any]]:
+    """Every object with parameters of rope in config.json, by the name under which it stands.
+
+    transformers 4 has `rope_scaling`, version 5 `rope_parameters`, which may hold one object for each type of layer.
+    """
+    dictionaries: dict[str, dict[str, Any]] = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        parameters = config.get(name)
+        if not isinstance(parameters, dict):
+            continue
+        nested = {key: value for key, value in parameters.items() if isinstance(value, dict)}
+        dictionaries |= {f"{name}.{key}": value for key, value in nested.items()}
+        if flat := {key: value for key, value in parameters.items() if key not in nested}:
+            dictionaries[name] = flat
+    return dictionaries
 
 
 def _unknown_keys(model: Subject) -> Places:

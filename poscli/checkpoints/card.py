@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.card.faults import Fault, Subject, faults_of, ranges
-from poscli.checkpoints.card.files import tokenizer_limit
-from poscli.checkpoints.card.layers import OwnLayer, own_layers
-from poscli.checkpoints.card.stock import stock_reading
+from poscli.checkpoints.faults import Fault, Subject, faults_of, ranges
 from poscli.checkpoints.fields import LENGTH
-from poscli.checkpoints.source import CONFIG
-from poscli.checkpoints.weights import FETCH
+from poscli.checkpoints.readings import OwnLayer, own_layers, stock_reading
+from poscli.checkpoints.source import CONFIG, FETCH
 from poscli.specs import parse
 from poscli.system.files import read_object
+
+TOKENIZER = "tokenizer_config.json"
+UNLIMITED = 10**15  # transformers writes 1e30 for a tokenizer without a limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,16 @@ def read_subject(folder: Path) -> Subject:
         stock=stock_reading(folder, found.length),
         tokenizer_limit=tokenizer_limit(folder),
     )
+
+
+def tokenizer_limit(folder: Path) -> int | None:
+    """`model_max_length` of tokenizer_config.json: the tokens that the tokenizer lets through; None for no limit."""
+    if not (folder / TOKENIZER).is_file():
+        return None
+    limit = read_object(folder / TOKENIZER, FETCH).get("model_max_length")
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 1 <= limit < UNLIMITED:
+        return None
+    return int(limit)
 
 
 def card_of(subject: Subject) -> Card:

@@ -1,0 +1,232 @@
+"""What the positions of a layer are in numbers: how fast each pair of channels turns, by which factor, in which window.
+
+The same numbers are taken from encodings of poscli and from the installed transformers, so that both compare. Of the
+latter no weights are needed: it reads config.json and builds the model without memory for them. Only the modules that
+compute rotations are then built with their numbers, fresh for each length of text, because some keep what they computed
+for the last one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poscli.checkpoints.architecture import Architecture, LayerPositions
+from poscli.checkpoints.model import own_encodings
+from poscli.checkpoints.stock import quiet
+from poscli.equation import Encoding, Shape
+from poscli.equation.composed import Composed
+from poscli.system.errors import UsageError
+
+FAR = 4  # times the trained length: the text in which scalings that depend on the length are compared
+ROUNDING = 1e-5  # relative: transformers computes in float32, whose error is below 2e-6 for any theta
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What a layer does to queries and keys in a text of some length."""
+
+    speeds: tuple[float, ...]  # radians per token of each pair of channels; none without rotations
+    amplitude: float = 1.0  # the factor on cos and sin
+
+    def differs(self, other: Turns) -> bool:
+        """Whether the two turn at other speeds or by another factor, beyond the rounding of float32."""
+        if len(self.speeds) != len(other.speeds) or abs(self.amplitude - other.amplitude) > ROUNDING * self.amplitude:
+            return True
+        return self.largest_error(other) > ROUNDING
+
+    def largest_error(self, other: Turns) -> float:
+        """The largest difference between the two speeds of a pair, relative to this one's."""
+        pairs = zip(self.speeds, other.speeds, strict=True)
+        return max((abs(theirs / mine - 1) if mine else float(theirs != 0) for mine, theirs in pairs), default=0.0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The positions of one layer in numbers."""
+
+    short: Turns  # in a text of one token
+    long: Turns  # in a text of FAR times the trained length
+    window: int | None  # the last tokens that a query sees; None for all
+
+
+@dataclass(frozen=True)
+class OwnLayer:
+    """A layer's positions as config.json states them, by the encoding of poscli that has them."""
+
+    layer: LayerPositions
+    encoding: Encoding
+
+    @cached_property
+    def rotation(self) -> Any:
+        """The part of the encoding that turns queries and keys, None if there is none."""
+        parts = list(self.encoding.parts) if type(self.encoding) is Composed else [self.encoding]
+        return next((part for part in parts if hasattr(part, "theta") and hasattr(part, "amplitude")), None)
+
+    @cached_property
+    def measured(self) -> Measured:
+        far = FAR * self.encoding.shape.length
+        return Measured(self.turns(1), self.turns(far), self.window)
+
+    @property
+    def window(self) -> int | None:
+        return self.encoding.reach if "reach" in self.encoding.blanks else None
+
+    def turns(self, tokens: int) -> Turns:
+        """The speeds of the pairs in a text of so many tokens."""
+        if self.rotation is None:
+            return Turns(())
+        last = torch.tensor([tokens - 1])
+        amplitude = torch.as_tensor(self.rotation.amplitude(last), dtype=torch.float64)
+        return Turns(tuple(self.rotation.theta(last).tolist()), float(amplitude.flatten()[0]))
+
+    @property
+    def theta(self) -> float | None:
+        """The base of the rotations."""
+        return None if self.rotation is None else float(self.rotation.base)
+
+    @property
+    def factor(self) -> float:
+        """By how much the text may be longer than before the scaling; 1 without one."""
+        return float(getattr(self.rotation, "factor", None) or 1.0)
+
+    @property
+    def original(self) -> int:
+        """The trained length before the scaling."""
+        return int(getattr(self.rotation, "original", None) or self.encoding.shape.length)
+
+    @property
+    def never_turning(self) -> int:
+        """The pairs that do not turn once within the trained length: angles beyond it are new to the model."""
+        length = self.encoding.shape.length
+        return sum(speed * length < 2 * math.pi for speed in self.turns(length).speeds)
+
+    @property
+    def slowest_wavelength(self) -> float | None:
+        """The tokens in which the slowest pair turns once."""
+        speeds = self.turns(self.encoding.shape.length).speeds
+        return 2 * math.pi / min(speeds) if speeds and min(speeds) > 0 else None
+
+
+def own_layers(architecture: Architecture) -> list[OwnLayer]:
+    """Each layer of the checkpoint; layers with equal positions are one object."""
+    made: dict[str, OwnLayer] = {}
+    shape = Shape(
+        width=architecture.heads * architecture.head_width,
+        heads=architecture.heads,
+        layers=1,
+        length=architecture.length,
+        vocab=architecture.vocab,
+    )
+    for layer in architecture.layers:
+        key = repr(layer)
+        if key not in made:
+            (encoding,) = own_encodings(shape, replace(architecture, layers=(layer,)), None, torch.device("cpu"))
+            made[key] = OwnLayer(layer, encoding)
+    return [made[repr(layer)] for layer in architecture.layers]
+
+
+@dataclass(frozen=True)
+class Stock:
+    """The reading of the installed transformers."""
+
+    version: str
+    layers: tuple[Measured, ...] = ()
+    refusal: str = ""  # why it cannot make a model of the file, in which case there are no layers
+
+    @property
+    def name(self) -> str:
+        return f"transformers {self.version}"
+
+    @property
+    def major(self) -> int:
+        return int(self.version.split(".")[0])
+
+
+def stock_reading(folder: Path, length: int) -> Stock:
+    """How transformers reads the config.json of a folder; `length` is the trained length.
+
+    UsageError if transformers is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise UsageError(
+            "poscli card compares with transformers, which is missing: pip install transformers"
+        ) from error
+    try:
+        with quiet():
+            return Stock(transformers.__version__, tuple(_read_layers(folder, length)))
+    except Exception as error:  # noqa: BLE001 - whatever a library raises on a configuration is the finding
+        said = " ".join(str(error).split()) or "no message"
+        return Stock(transformers.__version__, refusal=f"{type(error).__name__}: {said}")
+
+
+def _read_layers(folder: Path, length: int) -> Iterator[Measured]:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    known: dict[tuple[str, str], tuple[Turns, Turns]] = {}
+    for attention in attentions(model):
+        name, layer_type = rotation_of(model, attention)
+        if (name, layer_type) not in known:
+            module = model.get_submodule(name) if name else None
+            known[name, layer_type] = (_turns(module, layer_type, 1), _turns(module, layer_type, FAR * length))
+        yield Measured(*known[name, layer_type], window_of(attention))
+
+
+def attentions(model: Any) -> list[Any]:
+    """The attention modules of a stock model, one for each layer, in order."""
+    found = [module for module in model.modules() if type(module).__name__.endswith("Attention")]
+    return [module for module in found if hasattr(module, "layer_idx")] or found
+
+
+def rotation_of(model: Any, attention: Any) -> tuple[str, str]:
+    """The name of the module that turns a layer's queries and keys, "" for none, and the layer's type if it asks."""
+    rotations = {name: module for name, module in model.named_modules() if _rotates(module)}
+    if not rotations or getattr(model.config, "alibi", False) or not getattr(attention, "use_rope", True):
+        return "", ""
+    local = bool(getattr(attention, "is_sliding", False))
+    by_locality = {name.endswith("_local"): name for name in rotations}  # Gemma 3 in version 4 has two modules
+    name = by_locality.get(local) or next(iter(rotations))
+    asks = "layer_type" in inspect.signature(inspect.unwrap(type(rotations[name]).forward)).parameters
+    return name, attention.layer_type if asks else ""
+
+
+def frequencies(module: Any, layer_type: str) -> Turns:
+    """The numbers that a module of rotations holds at the moment."""
+    prefix = f"{layer_type}_" if layer_type else ""
+    speeds, amplitude = getattr(module, f"{prefix}inv_freq"), getattr(module, f"{prefix}attention_scaling")
+    return Turns(tuple(speeds.double().tolist()), float(amplitude))
+
+
+def window_of(attention: Any) -> int | None:
+    """The window of a layer, which some classes hold themselves and others look up in the configuration."""
+    if hasattr(attention, "sliding_window"):
+        window = attention.sliding_window
+    else:
+        reads = "sliding_window" in inspect.getsource(type(attention))
+        window = getattr(attention.config, "sliding_window", None) if reads else None
+    return None if window is None else int(window)
+
+
+def _rotates(module: Any) -> bool:
+    return type(module).__name__.endswith("RotaryEmbedding")
+
+
+def _turns(module: Any, layer_type: str, tokens: int) -> Turns:
+    """What a fresh module of this class does in a text of so many tokens."""
+    if module is None:
+        return Turns(())
+    fresh = type(module)(config=module.config)
+    fresh(torch.zeros(1), torch.tensor([[tokens - 1]]), *([layer_type] if layer_type else []))
+    return frequencies(fresh, layer_type)
