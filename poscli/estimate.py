@@ -24,7 +24,7 @@ from torch import Tensor
 from poscli.config.run import RunConfig
 from poscli.config.size import encoding_share, evaluation_bytes, run_parameters, training_bytes
 from poscli.equation import Unsupported
-from poscli.evaluation.extrapolate import is_evaluated
+from poscli.evaluation.evaluate import is_evaluated
 from poscli.evaluation.measure import PASS_TOKENS, EvaluationSetup
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings

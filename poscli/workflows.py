@@ -18,7 +18,7 @@ from poscli.checkpoints.held import held
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
-from poscli.evaluation.extrapolate import extrapolate, is_evaluated, settings_of
+from poscli.evaluation.evaluate import evaluate_run, is_evaluated, settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import runs_as
 from poscli.model.load import keep
@@ -150,10 +150,9 @@ def evaluate(
 
 
 def _evaluate(setup: EvaluationSetup, *, force: bool) -> pd.DataFrame:
-    run, task, settings, device = setup.run, setup.task, setup.settings, setup.device
-    if run.recalibration and not is_evaluated(run, settings):
-        recalibrate(run, task, device)
-    return extrapolate(run, task, settings, device, force=force)
+    if setup.run.recalibration and not is_evaluated(setup.run, setup.settings):
+        recalibrate(setup.run, setup.task, setup.device)
+    return evaluate_run(setup, force=force)
 
 
 def report(

@@ -66,8 +66,7 @@ def work(
 ) -> list[EvaluationSetup]:
     """The evaluations of every checkpoint, and of its weights under the encodings of --as. Nothing is written."""
     from poscli.checkpoints.models import adopted, checkpoint_config
-    from poscli.evaluation.posthoc import posthoc_specs
-    from poscli.evaluation.recalibration import refuse_recalibration
+    from poscli.evaluation.posthoc import posthoc_specs, refuse_recalibration
     from poscli.workflows import setups_of
 
     setups: list[EvaluationSetup] = []

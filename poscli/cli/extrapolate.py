@@ -160,7 +160,7 @@ def _announce(
 
 def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json_: bool, *, complete: bool) -> None:
     """Print the tables and the next command; exit code 3 if a run has no number at all, or was left out as damaged."""
-    from poscli.evaluation.extrapolate import eval_records
+    from poscli.evaluation.evaluate import eval_records
     from poscli.report import terminal
     from poscli.system.ranks import ranks
 

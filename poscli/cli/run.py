@@ -77,7 +77,7 @@ def _folder(to: Path | None, out_: Path, suite: Path) -> Path:
 
 def _planned(asked: list[Job], threads: int | None, *, anew: bool) -> list[PlannedJob]:
     """What is left of each job, measured with so many threads."""
-    from poscli.evaluation.extrapolate import settings_of
+    from poscli.evaluation.evaluate import settings_of
     from poscli.sweep.planned import sweeps
 
     jobs = sweeps(asked, anew=anew, threads=threads)
@@ -124,7 +124,7 @@ def _announce(jobs: list[PlannedJob], crew: Crew, start: float, *, yes: bool) ->
 
 def _announce_power(suite: Suite, asked: list[Job]) -> None:
     """Say what the seeds and tokens of each part of a suite can tell apart, before it starts."""
-    from poscli.evaluation.extrapolate import settings_of
+    from poscli.evaluation.evaluate import settings_of
     from poscli.evaluation.plan import Plan
     from poscli.statistics.power import detectable_difference
     from poscli.tasks import open_task

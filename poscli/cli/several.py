@@ -57,7 +57,7 @@ def _stated(work: list[EvaluationSetup]) -> dict[str, object]:
     import torch
 
     import poscli
-    from poscli.evaluation.sources import record_of
+    from poscli.evaluation.plan import record_of
     from poscli.system.device import device_name
     from poscli.system.provenance import commit
 

@@ -18,11 +18,9 @@ from torch import Tensor
 
 from poscli.config.run import SCHEMA
 from poscli.equation import Unsupported
-from poscli.evaluation.losses import NLL, Losses, Measured
-from poscli.evaluation.plan import Measurement, Plan
+from poscli.evaluation.losses import NLL, Losses, Measured, Scores
+from poscli.evaluation.plan import Measurement, Plan, record_of
 from poscli.evaluation.protocol import EvaluationSettings
-from poscli.evaluation.scores import Scores
-from poscli.evaluation.sources import record_of
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import LOSSES, Run
 from poscli.runs.schema import FULL

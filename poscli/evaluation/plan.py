@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from poscli.config.run import slug
-from poscli.evaluation.baseline import baseline
+from poscli.encodings import get
+from poscli.evaluation.baseline import BASELINES, baseline
 from poscli.evaluation.losses import span_keys
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, pieces
+from poscli.runs.run import Run
 from poscli.runs.schema import CROP, FULL
+from poscli.specs import parse
 from poscli.system.errors import DataError, UsageError
+from poscli.system.plugins import is_outside, source_hash
 from poscli.tasks import HeldOut, Spans, Task
 
 PAIRED = CROP  # the baseline whose loss minus the model's is the context gain
@@ -150,3 +155,21 @@ def _distinct(spans: Spans) -> Spans:
     """The windows sorted by document and end, each once. (np.unique takes many times as long on rows.)"""
     first = np.unique(span_keys(spans), return_index=True)[1]
     return spans[first]
+
+
+def record_of(run: Run, settings: EvaluationSettings) -> dict[str, Any]:
+    """What eval.json says about an evaluation; two evaluations with equal records give equal results.
+
+    Plugins that decide the trained model are part of the run's own configuration; here are those of the encoding that
+    the model is evaluated as, of the protocols and of the baselines.
+    """
+    parts: dict[str, type] = {name: PROTOCOLS.get(name) for name in settings.protocols}
+    specs = [run.config.encoding] if run.trained else []
+    for name in settings.baselines:
+        if name in BASELINES.names():
+            parts[name] = BASELINES.get(name)
+        else:
+            specs.append(name)
+    parts |= {leaf.name: get(leaf.name) for spec in specs for layer in parse(spec).layers for leaf in layer}
+    sources = {name: source_hash(part) for name, part in sorted(parts.items()) if is_outside(part)}
+    return settings.record() | ({"plugins": sources} if sources else {})

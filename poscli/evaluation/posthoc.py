@@ -8,6 +8,8 @@ learned nothing. An encoding with `wraps` can join any other, and stays unless t
 
 Where layers alternate, a target of one layer replaces what it can, and the other layers keep what they have. If some
 layers have a window and others have none, only the latter are changed: no distance in a window is new to the model.
+
+A request may ask for a recalibration: a short training under the other encoding, before the evaluation.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from collections.abc import Iterator
 from itertools import compress
 from typing import TypeVar
 
+from poscli.config.plugins import source_hashes
 from poscli.config.request import ExtrapolateRequest
-from poscli.config.run import RunConfig
+from poscli.config.run import Recalibration, RunConfig
 from poscli.encodings import get, missing, names
 from poscli.equation import Encoding, Shape
 from poscli.equation.composed import Composed
-from poscli.evaluation.recalibration import recalibration, refuse_recalibration
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, evaluated_as
 from poscli.specs import build, check
@@ -52,6 +54,38 @@ def posthoc_runs(run: Run, request: ExtrapolateRequest, strict: bool) -> list[Ru
     refuse_recalibration(run.config, request)
     others = posthoc_specs(run.config, request.as_, strict)
     return [evaluated_as(run, other, recalibration(run.config, other, request)) for other in others]
+
+
+def recalibration(config: RunConfig, encoding: str, request: ExtrapolateRequest) -> Recalibration | None:
+    """How the model of a run is recalibrated before it is evaluated under another encoding; None if it is not."""
+    if request.recalibrate is None:
+        return None
+    sources = source_hashes(encoding, config.task, config.tokenizer, config.model.shape(config.length))
+    return Recalibration(
+        tokens=request.recalibrate, length=request.recalibrate_length or config.length, plugins=sources
+    )
+
+
+def refuse_recalibration(config: RunConfig, request: ExtrapolateRequest) -> None:
+    """UsageError if a request recalibrates nothing, too little, or a model that cannot be recalibrated."""
+    if request.recalibrate is None:
+        if request.recalibrate_length is not None:
+            raise UsageError(
+                f"--recalibrate-length {request.recalibrate_length} is the window of --recalibrate; give that too"
+            )
+        return
+    given = f"--recalibrate {request.recalibrate}"
+    if config.checkpoint is not None:
+        raise UsageError(
+            f"{given} trains poscli's own models, and {config.checkpoint.name} is a checkpoint; leave it out"
+        )
+    if not request.as_:
+        raise UsageError(f"{given} trains a model under the encodings of --as; give --as too, such as --as none")
+    if config.model.memory:
+        raise UsageError(f"{given}: {config.encoding} has a memory, with which nothing is recalibrated; leave it out")
+    length = request.recalibrate_length or config.length
+    if request.recalibrate < (step := max(1, config.batch * config.length // length) * length):
+        raise UsageError(f"{given} is less than one step of {step} tokens; give at least {step}")
 
 
 def posthoc_specs(config: RunConfig, targets: list[str], strict: bool) -> list[str]:

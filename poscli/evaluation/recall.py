@@ -39,7 +39,7 @@ class Recurrences:
         return {HIT: occurred & self.same, MISS: occurred & ~self.same, NEW: ~occurred}[kind]
 
 
-def recall_rows(
+def recall_by_distance(
     text: Text,
     spans: Spans,
     scored: int,

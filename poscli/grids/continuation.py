@@ -21,7 +21,7 @@ from poscli.drawing.page import DOTS_PER_INCH, clip, drawable
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Unsupported
 from poscli.equation.operands import grid_shape
-from poscli.evaluation.extrapolate import refuse_other_text
+from poscli.evaluation.evaluate import refuse_other_text
 from poscli.evaluation.losses import NLL
 from poscli.grids.tasks import Grid
 from poscli.model.generate import generate

@@ -12,7 +12,7 @@ from pathlib import Path
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.validate import Frozen
-from poscli.evaluation.extrapolate import settings_of
+from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import posthoc_runs
 from poscli.system.console import collected_warnings

@@ -15,7 +15,7 @@ from poscli.estimate import (
     recalibration_left,
     timed,
 )
-from poscli.evaluation.extrapolate import settings_of
+from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.posthoc import posthoc_runs
 from poscli.runs.run import Run
 from poscli.sweep.job import Job

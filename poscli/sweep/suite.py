@@ -6,10 +6,9 @@ from pathlib import Path
 
 from poscli.config.suite import Suite
 from poscli.estimate import refuse_unaffordable_windows
-from poscli.evaluation.extrapolate import settings_of
+from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
-from poscli.evaluation.posthoc import posthoc_specs
-from poscli.evaluation.recalibration import refuse_recalibration
+from poscli.evaluation.posthoc import posthoc_specs, refuse_recalibration
 from poscli.sweep.job import Job
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from poscli.config.run import RunConfig
-from poscli.evaluation.extrapolate import refuse_other_text
+from poscli.evaluation.evaluate import refuse_other_text
 from poscli.evaluation.posthoc import with_encoding
 from poscli.model.load import load_for_training
 from poscli.model.transformer import Model

@@ -9,9 +9,9 @@ import numpy as np
 
 from poscli.equation import Unsupported
 from poscli.evaluation.measure import EvaluationSetup
+from poscli.evaluation.plan import record_of
 from poscli.evaluation.protocol import EvaluationSettings, in_turns
-from poscli.evaluation.scoring import run_columns
-from poscli.evaluation.sources import record_of
+from poscli.evaluation.tables import run_columns
 from poscli.model.load import load_trained
 from poscli.model.transformer import Model
 from poscli.runs.results import explained_under, write_explanation

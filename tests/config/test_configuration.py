@@ -18,7 +18,7 @@ from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Re
 from poscli.config.validate import validated
 from poscli.data import Split, batch
 from poscli.data.tokenizers import TOKENIZERS
-from poscli.evaluation.extrapolate import settings_of
+from poscli.evaluation.evaluate import settings_of
 from poscli.system import device
 from poscli.system.errors import UsageError
 from poscli.system.seeds import derive, generator

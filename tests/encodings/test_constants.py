@@ -16,8 +16,8 @@ from toys import model, perturbed
 
 from poscli.config.run import ModelConfig
 from poscli.equation import Encoding
+from poscli.evaluation.evaluate import search_constants
 from poscli.evaluation.posthoc import joined, posthoc_spec, with_encoding
-from poscli.evaluation.search import search_constants
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
 from poscli.tasks.copy import Copy

@@ -12,7 +12,8 @@ from toys import ENDS, first
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.encodings import get, missing, names
-from poscli.evaluation import extrapolate as extrapolation
+from poscli.evaluation.evaluate import evaluate_run
+from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.tasks import open_task
 from poscli.training.train import train as train_run
@@ -47,7 +48,7 @@ def test_every_encoding_trains_and_extrapolates(name: str, corpora, tmp_path) ->
     assert first == pytest.approx(math.log(corpus.vocab), abs=0.01)  # a fresh model knows nothing
     assert last < 0.75 * first
     settings = EvaluationSettings(train_length=LENGTH, max_len=4 * LENGTH, tokens=256, stride=corpus.strides(LENGTH)[0])
-    rows = extrapolation.extrapolate(run, corpus, settings, CPU)
+    rows = evaluate_run(EvaluationSetup(run, corpus, settings, CPU))
     at = rows[(rows["protocol"] == "sliding") & (rows["variant"] == "full")].set_index("length")
     assert list(at.index) == [LENGTH, 2 * LENGTH, 4 * LENGTH]
     assert at["status"][LENGTH] == "ok"

@@ -34,7 +34,7 @@ from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig
 from poscli.estimate import Pace, Work
-from poscli.evaluation.extrapolate import settings_of
+from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Measurement
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.flops import evaluation_flops, training_flops

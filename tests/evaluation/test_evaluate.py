@@ -23,8 +23,8 @@ import poscli
 from poscli.attention import Place, choose
 from poscli.data import load_corpus
 from poscli.data.tokenizers.bytes import END, VOCAB
-from poscli.evaluation import extrapolate as extrapolation
 from poscli.evaluation import measure
+from poscli.evaluation.evaluate import settings_of
 from poscli.model.initialise import build_model, fresh_model, load_weights
 from poscli.runs.run import list_runs
 from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, read_table
@@ -570,6 +570,6 @@ def test_the_settings_of_a_run_follow_its_length():
 
     for length, stride in ((64, 32), (512, 128)):
         config = resolve(TrainRequest(preset="nano", length=length), "none", 0, CPU)
-        settings = extrapolation.settings_of(config, ExtrapolateRequest())
+        settings = settings_of(config, ExtrapolateRequest())
         assert (settings.train_length, settings.max_len, settings.stride) == (length, 16 * length, stride)
         assert settings.tokens == 4096

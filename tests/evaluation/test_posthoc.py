@@ -249,7 +249,7 @@ def test_constants_are_searched_for_on_training_text(runs) -> None:
 
 
 def test_factors_are_searched_for_only_beyond_the_training_length(runs) -> None:
-    from poscli.evaluation.search import search_constants
+    from poscli.evaluation.evaluate import search_constants
     from poscli.model.load import load_trained
     from poscli.runs.run import list_runs
     from poscli.tasks import open_task

@@ -11,7 +11,7 @@ from pieces_task import Pieces
 
 from poscli.data import Split
 from poscli.evaluation import recall
-from poscli.evaluation.recall import octaves, recall_rows, recurrences
+from poscli.evaluation.recall import octaves, recall_by_distance, recurrences
 from poscli.runs.schema import RECALL_COLUMNS, frame
 from poscli.tasks import Text
 
@@ -118,7 +118,9 @@ def rows_of(text: Text, spans: list[tuple[int, int]], scored: int, **options) ->
     """Rows by kind and first distance; target t costs t nats with the whole window and 3 t with the short one."""
     ends = np.array(spans)
     nats = (ends[:, 1:] + np.arange(1 - scored, 1)).astype(float)
-    rows = recall_rows(text, ends, scored, nats, 3 * nats, **{"ngram": 2, "train_length": 8, "longest": 32} | options)
+    rows = recall_by_distance(
+        text, ends, scored, nats, 3 * nats, **{"ngram": 2, "train_length": 8, "longest": 32} | options
+    )
     frame(rows, RECALL_COLUMNS)
     return {(row["kind"], row["from"]): row for row in rows}
 

@@ -16,7 +16,8 @@ from pieces_task import Pieces
 from test_windows_by_hand import DOCUMENTS, settings
 
 from poscli.config.run import RunConfig
-from poscli.evaluation import scores, scoring
+from poscli.evaluation import losses as losses_module
+from poscli.evaluation import tables
 from poscli.evaluation.losses import Losses, Measured, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.plan import Measurement
@@ -45,7 +46,7 @@ def scored_rows(tmp_path, task: Pieces | None = None, failed: Measurement | None
         measured[one] = Measured(Losses(spans, values), seconds=2.0, peak_mb=3.0, engine="sdpa")
         if one == failed:
             measured[one] = Measured(None, "oom", "does not fit")
-    return list(scoring.eval_rows(setup, measured)) + list(scoring.position_rows(setup, measured))
+    return list(tables.eval_rows(setup, measured)) + list(tables.position_rows(setup, measured))
 
 
 def row_of(rows: list[dict], length: int, protocol: str, variant: str) -> dict:
@@ -143,7 +144,7 @@ def test_what_the_intervals_resample(tmp_path, monkeypatch: pytest.MonkeyPatch) 
         asked.append((totals.tolist(), counts.tolist()))
         return 0.0, 1.0
 
-    monkeypatch.setattr(scores, "ratio_interval", spied)
+    monkeypatch.setattr(losses_module, "ratio_interval", spied)
     scored_rows(tmp_path)
     sliding = ([0.08 * 15, 0.08 * 19, 4 + 0.08 * 15], [2, 2, 2])  # windows (0, 8), (0, 10), (2, 8)
     gain = ([0.02 * 15, 0.02 * 19, 0.02 * 15], [2, 2, 2])

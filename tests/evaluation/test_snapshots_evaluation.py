@@ -28,25 +28,25 @@ from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import CheckpointConfig, ModelConfig, RunConfig
 from poscli.encodings import Encoding, Shape
 from poscli.equation import Unsupported
-from poscli.evaluation import extrapolate, measure
-from poscli.evaluation.answers import answer_rows, bin_numbers, depth_bins, gap_bins
+from poscli.evaluation import measure
 from poscli.evaluation.baseline import BASELINES, baseline
+from poscli.evaluation.evaluate import evaluate_run, search_constants, settings_of
 from poscli.evaluation.losses import Losses, Measured, position_curve, span_keys, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, cost
-from poscli.evaluation.plan import Plan
+from poscli.evaluation.plan import Plan, record_of
 from poscli.evaluation.posthoc import (
     compatible_specs,
     joined,
     posthoc_spec,
     posthoc_specs,
+    recalibration,
+    refuse_recalibration,
     runs_as,
     with_encoding,
 )
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, in_turns, largest_divisor, pieces
-from poscli.evaluation.recalibration import recalibration, refuse_recalibration
-from poscli.evaluation.recall import gain_numbers, octaves, recall_rows, recurrences
-from poscli.evaluation.search import search_constants
-from poscli.evaluation.sources import record_of
+from poscli.evaluation.recall import gain_numbers, octaves, recall_by_distance, recurrences
+from poscli.evaluation.tables import answers_by_place, bin_numbers, depth_bins, gap_bins
 from poscli.grids import continuation
 from poscli.grids.continuation import Wish, continue_image
 from poscli.model.initialise import build_model
@@ -229,8 +229,7 @@ def test_settings_and_refusals(snapshot: Snapshot) -> None:
         ),
     ]
     made = [
-        told(extrapolate.settings_of(config, ExtrapolateRequest(**options), smoke).record())
-        for config, options, smoke in requests
+        told(settings_of(config, ExtrapolateRequest(**options), smoke).record()) for config, options, smoke in requests
     ]
     wrong: list[dict[str, Any]] = [{"max_len": 7}, {"ratios": (2, 3)}, {"stride": 0}, {"stride": 9}, {"tokens": 3}]
     wrong += [{"max_len": 64}, {"protocols": ("answer",)}, {"protocols": ("sliced",)}]
@@ -359,10 +358,10 @@ def test_evaluations(
     if posthoc:
         run = evaluated_as(run, posthoc)
     model = Fading("rope", vocab=task.vocab, length=chosen.train_length, **limits)
-    monkeypatch.setattr(extrapolate, "load_model", lambda run, device: model)
+    monkeypatch.setattr("poscli.evaluation.evaluate.load_model", lambda run, device: model)
     monkeypatch.setattr(measure, "PASS_TOKENS", 100)
     monkeypatch.setattr("os.fsync", lambda file: None)  # nothing here needs to survive a power cut
-    extrapolate.extrapolate(run, task, chosen, CPU)
+    evaluate_run(EvaluationSetup(run, task, chosen, CPU))
     tables = tables_of(run, task.columns)
     parts = {"eval.csv": shown(tables.rows)}
     if name in ("language", "few", "copy"):
@@ -380,11 +379,11 @@ def test_evaluations(
     parts["passes"] = told([len(model.read), sorted(set(model.read))])
     before = len(model.read)
     parts["again"] = heard(
-        capsys, lambda: len(extrapolate.extrapolate(run, task, chosen, CPU)) and len(model.read) - before
+        capsys, lambda: len(evaluate_run(EvaluationSetup(run, task, chosen, CPU))) and len(model.read) - before
     )
     (run.folder / "eval.json").unlink()
     parts["from losses"] = heard(
-        capsys, lambda: len(extrapolate.extrapolate(run, task, chosen, CPU)) and len(model.read) - before
+        capsys, lambda: len(evaluate_run(EvaluationSetup(run, task, chosen, CPU))) and len(model.read) - before
     )
     text = sections(parts).replace(str(tmp_path), "HERE")
     snapshot(text, f"evaluation-{name}", rounded=True)
@@ -414,10 +413,10 @@ def test_evaluations_without_numbers(
     if how.get("nan"):
         monkeypatch.setattr(task, "score", lambda logits, targets: {"nll": (targets * math.nan).float()})
     task.fingerprint = how.get("fingerprint", task.fingerprint)
-    monkeypatch.setattr(extrapolate, "load_model", lambda run, device: model)
+    monkeypatch.setattr("poscli.evaluation.evaluate.load_model", lambda run, device: model)
     monkeypatch.setattr(type(model.encodings[0]), "longest", lambda encoding, dtype: 12)
     force = bool(how.get("force"))
-    said = heard(capsys, lambda: shown(extrapolate.extrapolate(run, task, chosen, CPU, force=force)))
+    said = heard(capsys, lambda: shown(evaluate_run(EvaluationSetup(run, task, chosen, CPU), force=force)))
     snapshot(said.replace(str(tmp_path), "HERE") + "\n", f"ended-{name.replace(', ', '-').replace(' ', '-')}")
 
 
@@ -544,13 +543,15 @@ def test_recall_and_answers(snapshot: Snapshot) -> None:
     many = letters(*["abcdefab" * 3] * 6, "gfedcba" * 4)
     spans = np.array([[n, 20 + n % 2] for n in range(7)])
     full = np.arange(28).reshape(7, 4) / 10
-    recalled = recall_rows(many, spans, 4, full, full**2 / 2, ngram=2, train_length=8, longest=16)
+    recalled = recall_by_distance(many, spans, 4, full, full**2 / 2, ngram=2, train_length=8, longest=16)
     back = np.array([[0, 3, 0, 9], [1, 2, 0, 0], [0, 0, 0, 15]])
     right = np.array([[1.0, 1, 0, 0], [0, 1, 1, 1], [0, 0, 0, 1]])
     units = ["0", "1", "7"]
     bins = {"gap": gap_bins(8, 16), "depth": depth_bins()}
     answers = [
-        row for by, each in bins.items() for row in answer_rows(back, right, units=units, length=16, by=by, bins=each)
+        row
+        for by, each in bins.items()
+        for row in answers_by_place(back, right, units=units, length=16, by=by, bins=each)
     ]
     parts = {
         "recurrences": table(rows),

@@ -19,12 +19,11 @@ from poscli.equation.operands import even_step
 from poscli.evaluation import measure
 from poscli.evaluation.baseline import BASELINES
 from poscli.evaluation.baselines.crop import Crop
-from poscli.evaluation.extrapolate import eval_records
+from poscli.evaluation.evaluate import eval_records
 from poscli.evaluation.losses import Losses
 from poscli.evaluation.measure import cost
-from poscli.evaluation.plan import Measurement, Plan
+from poscli.evaluation.plan import Measurement, Plan, record_of
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
-from poscli.evaluation.sources import record_of
 from poscli.runs.run import Run
 from poscli.runs.schema import perplexity
 from poscli.system.errors import UsageError

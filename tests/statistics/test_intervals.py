@@ -17,9 +17,8 @@ from scipy.stats import permutation_test as scipy_permutation_test
 from toys import first
 
 from poscli.data import Split
-from poscli.evaluation import scores as scores_module
-from poscli.evaluation.losses import NLL, Losses
-from poscli.evaluation.scores import Scores
+from poscli.evaluation import losses as losses_module
+from poscli.evaluation.losses import NLL, Losses, Scores
 from poscli.report.pooling import LN2, SEED_COLUMNS, pool
 from poscli.statistics import FEWEST_DOCUMENTS, crossed
 from poscli.statistics.intervals import holm, permutation_test, ratio_interval, two_level_interval
@@ -141,7 +140,7 @@ def test_documents_are_resampled_whole() -> None:
 def test_the_gain_over_a_guess_is_paired(vocab: int, guess: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is resampled are the differences of each document; the guess is the better of chance and the unigrams."""
     seen: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(scores_module, "ratio_interval", lambda *pair: seen.append(pair) or (-1.5, 1.5))
+    monkeypatch.setattr(losses_module, "ratio_interval", lambda *pair: seen.append(pair) or (-1.5, 1.5))
     made, losses = scores([0, 1, 1, 2, 3, 4], [1.0, 2.0, 4.0, 1.5, 1.25, 3.0])
     made.task.vocab = vocab
     assert made.numbers(losses)["guess_gain_low"] == -1.5

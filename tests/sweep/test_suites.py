@@ -13,7 +13,7 @@ from training_faults import change_losses
 from poscli.config import suite as suites
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
-from poscli.evaluation import extrapolate as extrapolation
+from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.runs.run import list_runs
 from poscli.statistics import FEWEST_DOCUMENTS
@@ -80,7 +80,7 @@ def test_every_suite_can_run(path):
     configs = [resolve(suite.train, encoding, seed, CPU) for seed in suite.seeds for encoding in suite.encodings]
     assert len(set(configs)) == len(configs) == len(suite.encodings) * len(suite.seeds)
     if suite.train.corpus == "stdlib":
-        settings = extrapolation.settings_of(configs[0], suite.extrapolate)
+        settings = settings_of(configs[0], suite.extrapolate)
         Plan(open_task("language", "stdlib", "bytes"), settings)
         assert settings.lengths[-1] == settings.max_len  # nothing is asked for in vain
 
@@ -248,7 +248,7 @@ def test_a_corpus_by_a_relative_path_is_the_same_for_suites_and_commands(folder,
 def test_the_demo_holds_out_enough_documents_at_its_longest_length():
     """Its intervals come from resampling documents, so there must be some."""
     suite = suites.load(ROOT / "suites" / "quick.toml")
-    settings = extrapolation.settings_of(resolve(suite.train, "none", 0, CPU), suite.extrapolate)
+    settings = settings_of(resolve(suite.train, "none", 0, CPU), suite.extrapolate)
     spans = Plan(open_task("language", "stdlib", "bytes"), settings).spans("fixed", settings.max_len)
     assert len(set(spans[:, 0])) >= FEWEST_DOCUMENTS
 

@@ -18,9 +18,9 @@ from toys import first
 
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
 from poscli.config.suite import load_suite
-from poscli.evaluation.answers import answer_rows, depth_bins, gap_bins
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
+from poscli.evaluation.tables import answers_by_place, depth_bins, gap_bins
 from poscli.model.initialise import fresh_model
 from poscli.model.load import load_model
 from poscli.report.accuracy import by_length, by_place
@@ -265,10 +265,10 @@ def test_bins_of_depths_and_gaps() -> None:
     back = np.array([[0, 9, 1], [4, 0, 9]])  # of targets 8, 9 and 10 in windows of 10 tokens
     right = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
     made = {"units": ["0", "7"], "length": 10}
-    rows = list(answer_rows(back, right, by=DEPTH, bins=depth_bins(), **made))
+    rows = list(answers_by_place(back, right, by=DEPTH, bins=depth_bins(), **made))
     found = [(row["unit"], row["from"], row["to"], row["tokens"], row["right"]) for row in rows]
     assert sorted(found) == [("0", 0, 19, 1, 1), ("0", 80, 99, 1, 0), ("7", 0, 19, 1, 1), ("7", 40, 59, 1, 1)]
-    rows = list(answer_rows(back, right, by="gap", bins=gap_bins(4, 16), **made))
+    rows = list(answers_by_place(back, right, by="gap", bins=gap_bins(4, 16), **made))
     found = [(row["unit"], row["from"], row["to"], row["tokens"], row["right"]) for row in rows]
     assert sorted(found) == [("0", 1, 1, 1, 0), ("0", 8, 15, 1, 1), ("7", 4, 7, 1, 1), ("7", 8, 15, 1, 1)]
 

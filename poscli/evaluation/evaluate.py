@@ -1,0 +1,208 @@
+"""Evaluate one run: measure its model at growing lengths, and write the tables of its losses.
+
+`evaluate_run` is the way in. It loads the model, measures the windows of the plan (measure.py), and turns their losses
+into rows (tables.py). A run that is recalibrated must have been trained so before.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from poscli.config.count import longest_window
+from poscli.config.request import ExtrapolateRequest
+from poscli.config.run import RunConfig
+from poscli.equation import Encoding
+from poscli.evaluation.losses import NLL, Measured
+from poscli.evaluation.measure import Evaluation, EvaluationSetup, score
+from poscli.evaluation.plan import record_of
+from poscli.evaluation.posthoc import with_encoding
+from poscli.evaluation.protocol import EvaluationSettings
+from poscli.evaluation.tables import answer_rows, eval_rows, position_rows, recall_rows, unit_rows
+from poscli.model.language_model import LanguageModel
+from poscli.model.load import load_model, load_recalibrated
+from poscli.model.transformer import Model
+from poscli.runs.results import (
+    Tables,
+    discard_evaluation,
+    evaluated_under,
+    evaluation,
+    fault_of,
+    write_evaluation,
+)
+from poscli.runs.run import EVALUATED, Run
+from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, frame
+from poscli.system.console import note, warn_once
+from poscli.system.errors import DataError, UsageError
+from poscli.system.progress import Meter
+from poscli.system.ranks import any_rank, ranks, together
+from poscli.system.seeds import generator
+from poscli.tasks import TASKS, Task
+
+FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
+OF_CHECKPOINTS = "sink(4)+window"  # measured as well: without its first tokens in view, a large model breaks
+LONGEST_RATIO = 16  # times the training length, unless another length is asked for
+SMOKE_WINDOWS = 4  # sliding windows per length in a smoke evaluation
+SEARCH_WINDOWS = 4  # of training text; each candidate of a search is judged by its loss on them
+
+
+def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame:
+    """Evaluate a run and write its tables, unless they were written under the same settings before; returns its rows.
+
+    Tables that are damaged or contradict each other are written again, after a note that says so. With `force` all is
+    measured again, whatever is there. The rows of a run whose training failed say why. Of several ranks, the first one
+    holds the run's lock and writes, and the others read what it wrote. UsageError if the training is not complete,
+    DataError if the text is another one than that of the training.
+    """
+    run, task, settings = setup.run, setup.task, setup.settings
+    refuse_other_text(run, task)
+    with ExitStack() as held:
+        with together():
+            if ranks().first:
+                held.enter_context(run.locked())
+                _discard_damaged(run, task, force=force)
+            known = ranks().first and is_evaluated(run, settings)
+        if any_rank(known):
+            note(f"{run.id} is evaluated already: nothing to do")
+            return evaluation(run, task.columns)
+        with together():
+            status = run.status()
+            model = None if status["state"] in FAILED_STATES else model_to_measure(setup)
+        if model is None:
+            without = Measured(None, status["state"], status["message"])
+            measured = dict.fromkeys(setup.plan.measurements(), without)
+        else:
+            measured = Evaluation(setup, model).measure()
+        with together():
+            if ranks().first:
+                details = {
+                    "units": frame(list(unit_rows(setup, measured)), DETAILS["units"]),
+                    "recall": frame(list(recall_rows(setup, measured)), DETAILS["recall"]),
+                    "answers": frame(list(answer_rows(setup, measured)), DETAILS["answers"]),
+                }
+                rows = frame(list(eval_rows(setup, measured)), EVAL_COLUMNS | task.columns)
+                positions = frame(list(position_rows(setup, measured)), POSITION_COLUMNS)
+                tables = Tables(rows, positions, {} if model is None else details)
+                write_evaluation(run, tables, record_of(run, settings))
+                return rows
+        return evaluation(run, task.columns)
+
+
+def is_evaluated(run: Run, settings: EvaluationSettings) -> bool:
+    """Whether a run's tables were made under these settings, and are sound."""
+    return evaluated_under(run) == record_of(run, settings) and not fault_of(run)
+
+
+def _discard_damaged(run: Run, task: Task, *, force: bool) -> None:
+    """Remove what says that a run is evaluated if that is damaged, which a note tells, or if all is to be made again.
+
+    UsageError, and nothing is removed, if there is no end of a training to evaluate.
+    """
+    if force:
+        _refuse_unfinished(run)
+        discard_evaluation(run)
+    elif fault := fault_of(run, task.columns):
+        note(f"{fault}: evaluating {run.id} again")
+        run.files.remove(EVALUATED)
+
+
+def _refuse_unfinished(run: Run) -> None:
+    if (state := run.status()["state"]) not in ("complete", *FAILED_STATES):
+        raise UsageError(f"{run.id} is {state}, not complete; repeat the command that began it to finish it")
+
+
+def model_to_measure(setup: EvaluationSetup) -> LanguageModel:
+    """The trained model of a run under the encoding that it is evaluated as; UsageError if it is not complete.
+
+    Lengths at which the encoding overflows its dtype are announced before the work begins.
+    """
+    run = setup.run
+    _refuse_unfinished(run)
+    model = load_model(run, setup.device)
+    if run.trained:
+        model = with_encoding(model, run.config.encoding, run.trained)
+        for encoding in model.encodings:
+            encoding.eval().requires_grad_(False)
+    if run.recalibration:
+        assert isinstance(model, Model), "checkpoints are not trained"
+        load_recalibrated(run, model)
+    for encoding in dict.fromkeys(model.encodings):
+        dtype = model.attention_dtype
+        if (longest := encoding.longest(dtype)) is not None and longest < setup.settings.max_len:
+            kind = str(dtype).removeprefix("torch.")
+            warn_once(
+                f"{encoding.name} overflows {kind} beyond {longest:,} tokens: longer inputs will be `unsupported`"
+            )
+    search_constants(model, setup.task, setup.settings.lengths[-1])
+    return model
+
+
+def refuse_other_text(run: Run, task: Task) -> None:
+    """DataError if a task's text is not the one that a run was trained on."""
+    if task.fingerprint != run.fingerprint:
+        raise DataError(
+            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
+            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
+        )
+
+
+def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = False) -> EvaluationSettings:
+    """Settings for a run: by default up to 16 times its training length, with the stride of its task."""
+    length = config.length
+    stride = TASKS.get(config.task).strides(length)[0] if request.stride is None else request.stride
+    longest = round(max(request.lengths, default=LONGEST_RATIO) * length)
+    return EvaluationSettings(
+        train_length=length,
+        max_len=longest if request.max_len is None else longest_window(request.max_len, length),
+        tokens=SMOKE_WINDOWS * stride if smoke else request.tokens,
+        stride=stride,
+        ratios=request.lengths,
+        ngram=request.ngram,
+        baselines=tuple(dict.fromkeys([*request.baselines, *([OF_CHECKPOINTS] if config.checkpoint else [])])),
+        protocols=tuple(request.protocols),
+    )
+
+
+def search_constants(model: LanguageModel, task: Task, length: int) -> None:
+    """Fit the constants of every encoding of a model that searches for some, such as LongRoPE's factors.
+
+    They are judged by the loss on windows of `length` tokens of training text.
+    """
+    parts = dict.fromkeys(module for encoding in model.encodings for module in encoding.modules())
+    searching = [part for part in parts if isinstance(part, Encoding) and part.evaluations]
+    if not searching or length <= model.shape.length:
+        return
+    task.check(length)
+    inputs, targets = task.batch(size=SEARCH_WINDOWS, length=length, seed=0, step=0).tensors(model.device)
+    for encoding in searching:
+        with Meter(f"search for {encoding.name}", encoding.evaluations) as progress:
+
+            def loss() -> float:
+                mean = _mean_loss(model, task, inputs, targets)
+                progress.advance(1, f"{mean:.3f} nats")
+                return mean
+
+            least = encoding.search(loss, encoding.evaluations, generator(0, "search"), length / model.shape.length)
+        windows = f"{SEARCH_WINDOWS} training windows of {length} tokens"
+        note(f"{encoding.name} was fitted to {windows}: {least:.3f} nats per token")
+
+
+@torch.inference_mode()
+def _mean_loss(model: LanguageModel, task: Task, inputs_BT: Tensor, targets_BT: Tensor) -> float:
+    """Mean nats per target that counts; the windows go through the model one at a time, because they are long."""
+    total = 0.0
+    for tokens, targets in zip(inputs_BT, targets_BT, strict=True):
+        nll = score(model, task, tokens[None], targets[None])[NLL][0]
+        total += float(nll[targets >= 0].double().sum())
+    return total / int((targets_BT >= 0).sum())
+
+
+def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
+    """The rows of several eval tables for JSON; NaN and infinity become null."""
+    rows = pd.concat(tables, ignore_index=True).replace([math.inf, -math.inf], math.nan).astype(object)
+    return [{str(k): v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]
