@@ -74,7 +74,7 @@ def exploding(step):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "suites").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_suite_can_run(path):
-    suite = suites.load(path)
+    suite = suites.load_suite(path)
     assert suite.title
     assert suite.description
     configs = [resolve(suite.train, encoding, seed, CPU) for seed in suite.seeds for encoding in suite.encodings]
@@ -86,7 +86,7 @@ def test_every_suite_can_run(path):
 
 
 def test_suites_are_found_where_they_are():
-    assert {path.stem for path in suites.available(ROOT / "suites")} >= {"quick", "smoke"}
+    assert {path.stem for path in suites.suite_titles(ROOT / "suites")} >= {"quick", "smoke"}
 
 
 def test_a_suite_trains_evaluates_and_reports_every_job(finished):
@@ -247,7 +247,7 @@ def test_a_corpus_by_a_relative_path_is_the_same_for_suites_and_commands(folder,
 
 def test_the_demo_holds_out_enough_documents_at_its_longest_length():
     """Its intervals come from resampling documents, so there must be some."""
-    suite = suites.load(ROOT / "suites" / "quick.toml")
+    suite = suites.load_suite(ROOT / "suites" / "quick.toml")
     settings = settings_of(resolve(suite.train, "none", 0, CPU), suite.extrapolate)
     spans = Plan(open_task("language", "stdlib", "bytes"), settings).spans("fixed", settings.max_len)
     assert len(set(spans[:, 0])) >= FEWEST_DOCUMENTS
