@@ -1,6 +1,18 @@
 """Position encodings: one paper, one file. registry.py finds them; see poscli/equation/blanks.py."""
 
-from poscli.encodings.registry import full_name, get, missing, names, register
+from poscli.encodings.registry import above, at_least, full_name, get, missing, names, register
 from poscli.equation import Encoding, Operands, Shape, Unsupported
 
-__all__ = ["Encoding", "Operands", "Shape", "Unsupported", "full_name", "get", "missing", "names", "register"]
+__all__ = [
+    "Encoding",
+    "Operands",
+    "Shape",
+    "Unsupported",
+    "above",
+    "at_least",
+    "full_name",
+    "get",
+    "missing",
+    "names",
+    "register",
+]

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, above, register
 
 
 def slopes(heads: int, most: float = 8.0) -> list[float]:
@@ -48,9 +47,7 @@ class ALiBi(Encoding):
         before_scale: bool = False,
     ) -> None:
         super().__init__(shape)
-        for option, value in (("most", most), ("scale", scale)):
-            if value <= 0:
-                raise ValueError(f"{option} must be above 0, got {value:g}")
+        above(0, most=most, scale=scale)
         self.factor = scale * (self.scale if before_scale else 1.0)
         slope = torch.tensor(slopes(shape.heads, most))
         if trainable:

@@ -11,16 +11,16 @@ from poscli.system.errors import UsageError
 class Based(Composed):
     """The encoding that `base` names, with its default options, composed with parts that act on it."""
 
-    def __init__(self, shape: Shape, base: str, *own: Encoding) -> None:
+    def __init__(self, shape: Shape, base: str, *added: Encoding) -> None:
         try:
-            prior = get(base)(shape)
+            base_encoding = get(base)(shape)
         except UsageError as error:
             raise ValueError(f"base: {error}") from error
-        super().__init__([prior, *own])
+        super().__init__([base_encoding, *added])
         self.name = type(self).name  # type: ignore[misc]
 
     def tie(self, first: Encoding) -> None:
         assert isinstance(first, Based)
-        for n, (own, theirs) in enumerate(zip(self.parts, first.parts, strict=True)):
-            own.tie(theirs)
-            self.parts[n] = theirs if own.shared else own
+        for n, (part, first_part) in enumerate(zip(self.parts, first.parts, strict=True)):
+            part.tie(first_part)
+            self.parts[n] = first_part if part.shared else part

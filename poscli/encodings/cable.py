@@ -3,9 +3,8 @@
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from poscli.encodings import Shape, register
 from poscli.encodings.fox import FoX
-from poscli.encodings.registry import register
-from poscli.equation import Shape
 
 
 @register("cable", paper="arXiv:2503.08067", family="content")

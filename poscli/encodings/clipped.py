@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("clipped", paper="arXiv:2103.14030", family="bias")
@@ -17,8 +16,7 @@ class Clipped(Encoding):
 
     def __init__(self, shape: Shape, *, clip: int = 16) -> None:
         super().__init__(shape)
-        if clip < 1:
-            raise ValueError(f"clip must be at least 1, got {clip}")
+        at_least(1, clip=clip)
         self.clip = clip
         self.table = nn.Parameter(torch.zeros(shape.heads, clip + 1))
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, register
 
 
 @register("complex", paper="arXiv:1912.12333", family="absolute")

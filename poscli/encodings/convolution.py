@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("convolution", paper="no paper, a bias designed by hand", family="bias")
@@ -19,8 +18,7 @@ class Convolution(Encoding):
 
     def __init__(self, shape: Shape, *, width: int = 16) -> None:
         super().__init__(shape)
-        if width < 1:
-            raise ValueError(f"width must be at least 1, got {width}")
+        at_least(1, width=width)
         self.width = width
         self.kernel = nn.Parameter(torch.zeros(shape.heads, width))
 

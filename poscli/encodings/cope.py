@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
-from poscli.equation.operands import Operands
+from poscli.encodings import Encoding, Operands, Shape, at_least, register
 from poscli.native import Gates
 
 
@@ -23,8 +21,7 @@ class CoPE(Encoding):
 
     def __init__(self, shape: Shape, *, max_pos: int = 64) -> None:
         super().__init__(shape)
-        if max_pos < 2:
-            raise ValueError(f"max_pos must be at least 2, got {max_pos}")
+        at_least(2, max_pos=max_pos)
         self.e = nn.Parameter(torch.zeros(max_pos, shape.head_width))
 
     def scores(self, s_BHTS: Tensor, x: Operands) -> Tensor:

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("cpb", paper="arXiv:2111.09883", family="bias")
@@ -19,8 +18,7 @@ class CPB(Encoding):
 
     def __init__(self, shape: Shape, *, log: bool = True, hidden: int = 32) -> None:
         super().__init__(shape)
-        if hidden < 1:
-            raise ValueError(f"hidden must be at least 1, got {hidden}")
+        at_least(1, hidden=hidden)
         self.log = log
         self.first, self.last = nn.Linear(1, hidden), nn.Linear(hidden, shape.heads, bias=False)
 

@@ -11,11 +11,9 @@ from torch.nn.functional import leaky_relu
 
 from poscli.attention.biases import even_distances
 from poscli.attention.skew import descending, skew
+from poscli.encodings import Encoding, Operands, Shape, at_least, register
 from poscli.encodings.based import Based
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
 from poscli.equation.blanks import FAST
-from poscli.equation.operands import Operands
 from poscli.equation.reference import TERMS, tempered
 from poscli.native import Mixing
 
@@ -36,8 +34,7 @@ class DAPE(Based):
     facts = ("where f is 0, dape is its base",)
 
     def __init__(self, shape: Shape, *, base: str = "kerple-log", hidden: int = 32) -> None:
-        if hidden < 1:
-            raise ValueError(f"hidden must be at least 1, got {hidden}")
+        at_least(1, hidden=hidden)
         super().__init__(shape, base)
         if not self.base.blanks & set(BIAS) or "scores" in self.base.blanks:
             raise ValueError(f"base must be an encoding that adds a bias to the scores, got {base}")

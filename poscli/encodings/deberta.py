@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("deberta", paper="arXiv:2006.03654", family="relative")
@@ -23,8 +22,7 @@ class DeBERTa(Encoding):
     def __init__(self, shape: Shape, *, span: int | None = None, buckets: int | None = None) -> None:
         super().__init__(shape)
         self.span, self.buckets = shape.length if span is None else span, buckets
-        if self.span < 2:
-            raise ValueError(f"span must be at least 2, got {self.span}")
+        at_least(2, span=self.span)
         if buckets is not None and (buckets < 4 or self.span <= buckets // 2 + 1):
             raise ValueError(f"needs buckets >= 4 and span > buckets / 2 + 1, got buckets={buckets}, span={self.span}")
         self.k = self.span if buckets is None else buckets

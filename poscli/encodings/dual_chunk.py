@@ -8,11 +8,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Operands, Shape, register
 from poscli.encodings.remapped import RemappedRoPE
 from poscli.encodings.rope import Rotary
-from poscli.equation import Shape
-from poscli.equation.operands import Operands, snapped
+from poscli.equation.operands import snapped
 from poscli.native import Part, Parts
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from poscli.encodings import register
 from poscli.encodings.gaussian import Gaussian
-from poscli.encodings.registry import register
 
 
 @register("exponential", paper="no paper, a bias designed by hand", family="bias")

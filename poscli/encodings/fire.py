@@ -6,9 +6,7 @@ from torch.nn.functional import softplus
 
 from poscli.attention.biases import even_distances
 from poscli.attention.skew import descending
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
-from poscli.equation.operands import Operands
+from poscli.encodings import Encoding, Operands, Shape, above, at_least, register
 from poscli.native.forms import MOST_BENDS, Pieces
 
 
@@ -18,18 +16,16 @@ class FIRE(Encoding):
 
     The argument of f is at most 1 at any length, because the distance is divided by the query's own position. For
     queries before the threshold T it is divided by T instead. c > 0 and T are learned; T starts at L/4. The option
-    `threshold` is ours: T stays at so many L. With 16, no query up to 16 L is beyond it, and the bias is a function of
-    the distance alone.
+    `threshold` is ours: T stays at `threshold` times L. With 16, no query up to 16 L is beyond it, and the bias is a
+    function of the distance alone.
     """
 
     relative = False
 
     def __init__(self, shape: Shape, *, hidden: int = 32, threshold: float | None = None) -> None:
         super().__init__(shape)
-        if hidden < 1:
-            raise ValueError(f"hidden must be at least 1, got {hidden}")
-        if threshold is not None and threshold <= 0:
-            raise ValueError(f"threshold must be above 0, got {threshold:g}")
+        at_least(1, hidden=hidden)
+        above(0, threshold=threshold)
         self.f = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, shape.heads))
         self.c = nn.Parameter(torch.tensor(-2.25))  # softplus: 0.1, as the authors start it
         self.threshold = nn.Parameter(torch.tensor(1.0 if threshold is None else 4.0 * threshold))  # in L/4

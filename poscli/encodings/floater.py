@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, above, at_least, register
 
 
 class Dynamics(nn.Module):
@@ -38,12 +37,9 @@ class Floater(Encoding):
 
     def __init__(self, shape: Shape, *, hidden: int | None = None, step: int = 8, dt: float = 0.01) -> None:
         super().__init__(shape)
-        if hidden is not None and hidden < 0:
-            raise ValueError(f"hidden must be at least 0, got {hidden}")
-        if step < 1:
-            raise ValueError(f"step must be at least 1, got {step}")
-        if dt <= 0:
-            raise ValueError(f"dt must be above 0, got {dt:g}")
+        at_least(0, hidden=hidden)
+        at_least(1, step=step)
+        above(0, dt=dt)
         self.step, self.dt = step, dt
         self.p_0 = nn.Parameter(torch.randn(shape.width))
         self.h = Dynamics(shape.width, shape.width if hidden is None else hidden)

@@ -5,9 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, at_least, register
 from poscli.encodings.rope import Layout, RoPE
-from poscli.equation import Shape
 
 
 @register("fope", paper="arXiv:2412.17739", family="rotary")
@@ -35,8 +34,7 @@ class FoPE(RoPE):
         layout: Layout = "half",
     ) -> None:
         super().__init__(shape, base=base, layout=layout)
-        if sigma < 0:
-            raise ValueError(f"sigma must be at least 0, got {sigma:g}")
+        at_least(0, sigma=sigma)
         count = len(self.trained(torch.device("cpu")))
         draw = torch.randn(2, shape.heads, count, count, generator=torch.Generator().manual_seed(0))
         self.relative = sigma == 0 and not learned

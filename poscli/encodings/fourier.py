@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("fourier", paper="no paper, a bias designed by hand", family="bias")
@@ -20,8 +19,7 @@ class Fourier(Encoding):
 
     def __init__(self, shape: Shape, *, terms: int = 8) -> None:
         super().__init__(shape)
-        if terms < 1:
-            raise ValueError(f"terms must be at least 1, got {terms}")
+        at_least(1, terms=terms)
         n = torch.arange(1, terms + 1)
         fall = 16 * torch.arange(1, shape.heads + 1) / shape.heads
         self.a = nn.Parameter((n % 2 * 4 / (math.pi * n) ** 2)[:, None] * fall)

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, logsigmoid
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, register
 
 
 @register("fox", paper="arXiv:2503.02130", family="content")

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("gaussian", paper="no paper, a bias designed by hand", family="bias")
@@ -19,8 +18,7 @@ class Gaussian(Encoding):
 
     def __init__(self, shape: Shape, *, terms: int = 1) -> None:
         super().__init__(shape)
-        if terms < 1:
-            raise ValueError(f"terms must be at least 1, got {terms}")
+        at_least(1, terms=terms)
         count = terms * shape.heads
         spread = ((torch.arange(count) + 0.5) / count).view(shape.heads, terms).T
         self.a = nn.Parameter(torch.full((terms, shape.heads), math.log(shape.length) / terms))

@@ -4,11 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, logsigmoid, rms_norm, softplus
 
+from poscli.encodings import Encoding, Operands, Shape, register
 from poscli.encodings.alibi import slopes
-from poscli.encodings.registry import register
 from poscli.encodings.rope import RoPE
-from poscli.equation import Encoding, Shape
-from poscli.equation.operands import Operands
 from poscli.native import Costs
 
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape, Unsupported
+from poscli.encodings import Encoding, Shape, Unsupported, register
 
 
 def decompose(p: Tensor, k: Tensor, alpha: float) -> Tensor:

@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("interpolated", paper="arXiv:2306.15595", family="wrapper")
@@ -19,8 +18,7 @@ class Interpolated(Encoding):
 
     def __init__(self, shape: Shape, *, factor: float | None = None) -> None:
         super().__init__(shape)
-        if factor is not None and factor < 1:
-            raise ValueError(f"factor must be at least 1, got {factor:g}")
+        at_least(1, factor=factor)
         self.factor = factor
         self.rescales = factor is None
 

@@ -5,9 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from poscli.encodings import Encoding, Shape, Unsupported, register
 from poscli.encodings.hierarchical import between, decompose
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape, Unsupported
 
 ROWS_PER_SEED = 256
 

@@ -5,10 +5,9 @@ from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, register
 from poscli.encodings.rope import RoPE
 from poscli.encodings.rope_linear import RoPELinear, Scaled
-from poscli.equation import Shape
 
 
 @register("llama3", paper="arXiv:2407.21783", family="rotary")

@@ -4,8 +4,7 @@ import math
 
 from torch import Tensor
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("logn", paper="Su Jianlin, 2021 (kexue.fm/archives/8823)", family="wrapper")
@@ -23,8 +22,7 @@ class LogN(Encoding):
     def __init__(self, shape: Shape, *, length: int | None = None) -> None:
         super().__init__(shape)
         self.length = max(2, shape.length) if length is None else length
-        if self.length < 2:
-            raise ValueError(f"length must be at least 2, got {self.length}")
+        at_least(2, length=self.length)
 
     def temperature(self, n: Tensor) -> Tensor:
         return (n.double().log() / math.log(self.length)).clamp(min=1)[None]

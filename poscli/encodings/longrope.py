@@ -7,12 +7,11 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Encoding, Shape, above, register
 from poscli.encodings.rope import RoPE
 from poscli.encodings.rope_linear import RoPELinear, Scaled
 from poscli.encodings.rope_ntk import RoPENTK
 from poscli.encodings.yarn import YaRN
-from poscli.equation import Encoding, Shape
 
 SEEDS: dict[str, type[RoPELinear]] = {"yarn": YaRN, "ntk": RoPENTK, "pi": RoPELinear}
 
@@ -49,8 +48,7 @@ class LongRoPE(RoPELinear):
         super().__init__(shape, factor=factor, **rotary)
         if keep_first < 0 or search < 0:
             raise ValueError(f"keep_first and search cannot be negative, got {keep_first} and {search}")
-        if attention is not None and attention <= 0:
-            raise ValueError(f"attention must be above 0, got {attention:g}")
+        above(0, attention=attention)
         self.start, self.keep_first, self.evaluations, self.attention = start, keep_first, search, attention
         self.relative = keep_first == 0
         self.seeds = {n: cls(shape, factor=factor, **rotary) for n, cls in SEEDS.items()}

@@ -1,7 +1,6 @@
 """No position encoding (NoPE)."""
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding
+from poscli.encodings import Encoding, register
 
 
 @register("none", paper="arXiv:2203.16634, arXiv:2305.19466", family="none")

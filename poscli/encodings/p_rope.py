@@ -4,9 +4,8 @@ from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, at_least, register
 from poscli.encodings.rope import RoPE, Rotary
-from poscli.equation import Shape
 
 
 @register("p-rope", paper="arXiv:2410.06205", family="rotary")
@@ -26,8 +25,7 @@ class PRoPE(RoPE):
         super().__init__(shape, **rotary)
         if not 0 <= p <= 1:
             raise ValueError(f"p must be between 0 and 1, got {p:g}")
-        if factor < 1:
-            raise ValueError(f"factor must be at least 1, got {factor:g}")
+        at_least(1, factor=factor)
         self.p, self.factor = p, factor
 
     def theta(self, pos: Tensor) -> Tensor:

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, pad
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
-from poscli.equation.operands import Operands
+from poscli.encodings import Encoding, Operands, Shape, at_least, register
 from poscli.native import Part, Parts
 
 
@@ -28,8 +26,7 @@ class PaTH(Encoding):
     def __init__(self, shape: Shape, *, rank: int = 32) -> None:
         super().__init__(shape)
         self.feature_width = shape.head_width + 1
-        if rank < 1:
-            raise ValueError(f"rank must be at least 1, got {rank}")
+        at_least(1, rank=rank)
         self.down = nn.Parameter(torch.randn(rank, shape.width) * shape.width**-0.5)
         self.up = nn.Parameter(torch.randn(shape.heads * shape.head_width, rank) * rank**-0.5)
         self.u = nn.Parameter(torch.zeros(shape.heads, shape.width))

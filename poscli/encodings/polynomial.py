@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("polynomial", paper="no paper, a bias designed by hand", family="bias")
@@ -19,8 +18,7 @@ class Polynomial(Encoding):
 
     def __init__(self, shape: Shape, *, degree: int = 3) -> None:
         super().__init__(shape)
-        if degree < 1:
-            raise ValueError(f"degree must be at least 1, got {degree}")
+        at_least(1, degree=degree)
         a = torch.zeros(degree, shape.heads)
         a[0] = -16 * torch.arange(1, shape.heads + 1) / shape.heads
         self.a = nn.Parameter(a)

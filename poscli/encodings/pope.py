@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, above, register
 
 
 @register("pope", paper="arXiv:2509.10534", family="rotary")
@@ -25,8 +24,7 @@ class PoPE(Encoding):
 
     def __init__(self, shape: Shape, *, base: float = 10000.0, start: Literal["zero", "uniform"] = "zero") -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base must be above 1, got {base:g}")
+        above(1, base=base)
         self.base = base
         size = (shape.heads, 1, shape.head_width)
         self.delta = nn.Parameter(torch.zeros(size) if start == "zero" else -2 * math.pi * torch.rand(size))

@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from poscli.encodings import Operands, Shape, register
 from poscli.encodings.clipped import Clipped
-from poscli.encodings.registry import register
-from poscli.equation import Shape
-from poscli.equation.operands import Operands
 from poscli.native import Pieces
 
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape, Unsupported
+from poscli.encodings import Encoding, Shape, Unsupported, register
 
 
 @register("randomized", paper="arXiv:2305.16843", family="wrapper")

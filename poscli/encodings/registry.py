@@ -55,3 +55,21 @@ def get(name: str) -> type[Encoding]:
     if "family" not in vars(cls):  # a class from outside, which was not registered
         cls.paper, cls.family = getattr(cls, "paper", ""), getattr(cls, "family", "external")
     return cls
+
+
+def at_least(least: float, **options: float | None) -> None:
+    """ValueError for an option below `least`; None is an option that was not given."""
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be at least {least}, got {_written(value)}")
+
+
+def above(limit: float, **options: float | None) -> None:
+    """ValueError for an option that is not above `limit`; None is an option that was not given."""
+    for name, value in options.items():
+        if value is not None and value <= limit:
+            raise ValueError(f"{name} must be above {limit}, got {_written(value)}")
+
+
+def _written(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"

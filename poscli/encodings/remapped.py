@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from poscli.encodings import Operands
 from poscli.encodings.rope import RoPE
-from poscli.equation.operands import Operands, snapped
+from poscli.equation.operands import snapped
 from poscli.native import Part, Parts
 
 

@@ -7,10 +7,9 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, at_least, register
 from poscli.encodings.remapped import NearAndFar
 from poscli.encodings.rope import Rotary
-from poscli.equation import Shape
 
 
 @register("rerope", paper="Su Jianlin, 2023, kexue.fm/archives/9708", family="rotary")
@@ -26,8 +25,7 @@ class ReRoPE(NearAndFar):
     def __init__(self, shape: Shape, *, window: int | None = None, **rotary: Unpack[Rotary]) -> None:
         super().__init__(shape, **rotary)
         self.window = shape.length if window is None else window
-        if self.window < 1:
-            raise ValueError(f"window must be at least 1, got {self.window}")
+        at_least(1, window=self.window)
 
     def far_queries(self, pos: Tensor) -> Tensor:
         return torch.full_like(pos, self.window)

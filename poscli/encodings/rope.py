@@ -5,8 +5,7 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, above, register
 
 Layout = Literal["half", "interleaved"]
 
@@ -32,8 +31,7 @@ class RoPE(Encoding):
 
     def __init__(self, shape: Shape, *, base: float = 10000.0, layout: Layout = "half", fraction: float = 1.0) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base must be above 1, got {base:g}")
+        above(1, base=base)
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, got {fraction:g}")
         self.width = int(shape.head_width * fraction)

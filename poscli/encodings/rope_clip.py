@@ -6,9 +6,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, register
 from poscli.encodings.rope import RoPE, Rotary
-from poscli.equation import Shape
 
 
 @register("rope-clip", paper="arXiv:2602.05258", family="rotary")

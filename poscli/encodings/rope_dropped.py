@@ -5,9 +5,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, register
 from poscli.encodings.rope import RoPE, Rotary
-from poscli.equation import Shape
 
 
 @register("rope-dropped", paper="arXiv:2512.12167", family="rotary")

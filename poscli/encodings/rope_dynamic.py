@@ -4,10 +4,9 @@ from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, at_least, register
 from poscli.encodings.rope_linear import Scaled
 from poscli.encodings.rope_ntk import RoPENTK
-from poscli.equation import Shape
 
 
 @register("rope-dynamic", paper="emozilla, Dynamically Scaled RoPE, 2023", family="rotary")
@@ -22,8 +21,7 @@ class RoPEDynamic(RoPENTK):
 
     def __init__(self, shape: Shape, *, factor: float = 2.0, **rotary: Unpack[Scaled]) -> None:
         super().__init__(shape, **rotary)
-        if factor < 1:
-            raise ValueError(f"factor must be at least 1, got {factor:g}")
+        at_least(1, factor=factor)
         self.f = factor
 
     def s(self, pos: Tensor) -> Tensor:

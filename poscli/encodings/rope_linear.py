@@ -4,9 +4,8 @@ from typing import Unpack
 
 from torch import Tensor, float64
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, at_least, register
 from poscli.encodings.rope import RoPE, Rotary
-from poscli.equation import Shape
 
 
 class Scaled(Rotary, total=False):
@@ -32,8 +31,7 @@ class RoPELinear(RoPE):
         self, shape: Shape, *, factor: float | None = None, original: int | None = None, **rotary: Unpack[Rotary]
     ) -> None:
         super().__init__(shape, **rotary)
-        if factor is not None and factor < 1:
-            raise ValueError(f"factor must be at least 1, got {factor:g}")
+        at_least(1, factor=factor)
         if original is not None and original < 2:
             raise ValueError(f"original must be at least 2 tokens, got {original}")
         self.factor, self.rescales = factor, factor is None

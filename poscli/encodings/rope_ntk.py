@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import register
 from poscli.encodings.rope_linear import RoPELinear
 
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, above, register
 
 
 @register("sandwich", paper="arXiv:2212.10356", family="bias")
@@ -22,8 +21,7 @@ class Sandwich(Encoding):
         super().__init__(shape)
         if width < 2 or width % 2:
             raise ValueError(f"width must be even and at least 2, got {width}")
-        if base <= 1:
-            raise ValueError(f"base must be above 1, got {base:g}")
+        above(1, base=base)
         self.width, self.base = width, base
 
     def distance_bias(self, d: Tensor) -> Tensor:

@@ -5,10 +5,9 @@ from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, at_least, register
 from poscli.encodings.remapped import NearAndFar
 from poscli.encodings.rope import Rotary
-from poscli.equation import Shape
 
 
 @register("self-extend", paper="arXiv:2401.01325", family="rotary")
@@ -28,10 +27,7 @@ class SelfExtend(NearAndFar):
     ) -> None:
         super().__init__(shape, **rotary)
         self.window = window = shape.length // 2 if window is None else window
-        if window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
-        if group is not None and group < 1:
-            raise ValueError(f"group must be at least 1, got {group}")
+        at_least(1, window=window, group=group)
         if group is None and window >= shape.length:
             raise ValueError(f"window must be below the training length {shape.length}, got {window}; or give a group")
         self.group, self.rescales = group, group is None

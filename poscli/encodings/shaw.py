@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("shaw", paper="arXiv:1803.02155", family="relative")
@@ -17,8 +16,7 @@ class Shaw(Encoding):
 
     def __init__(self, shape: Shape, *, clip: int = 16, values: bool = True) -> None:
         super().__init__(shape)
-        if clip < 1:
-            raise ValueError(f"clip must be at least 1, got {clip}")
+        at_least(1, clip=clip)
         self.clip = clip
         self.a_k = nn.Parameter(torch.zeros(clip + 1, shape.head_width))
         if values:

@@ -1,7 +1,6 @@
 """Attention sinks: the first tokens stay visible under a window (Xiao et al., 2023)."""
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("sink", paper="arXiv:2309.17453", family="wrapper")
@@ -19,8 +18,7 @@ class Sink(Encoding):
 
     def __init__(self, shape: Shape, *, count: int = 4) -> None:
         super().__init__(shape)
-        if count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
+        at_least(1, count=count)
         self.count = count
 
     @property

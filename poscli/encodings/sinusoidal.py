@@ -5,8 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, above, register
 
 
 @register("sinusoidal", paper="arXiv:1706.03762", family="absolute")
@@ -29,8 +28,7 @@ class Sinusoidal(Encoding):
         self, shape: Shape, *, base: float = 10000.0, combine: Literal["add", "multiply", "concat"] = "add"
     ) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base must be above 1, got {base:g}")
+        above(1, base=base)
         if shape.width % 2:
             raise ValueError(f"sinusoids come in pairs, so the width must be even; got {shape.width}")
         self.base, self.combine = base, combine

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
-from poscli.equation.operands import Operands
+from poscli.encodings import Encoding, Operands, Shape, register
 from poscli.native import Stick
 
 

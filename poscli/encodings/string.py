@@ -6,10 +6,9 @@ from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, at_least, register
 from poscli.encodings.remapped import NearAndFar
 from poscli.encodings.rope import Rotary
-from poscli.equation import Shape
 
 
 @register("string", paper="arXiv:2410.18745", family="rotary")
@@ -30,8 +29,7 @@ class STRING(NearAndFar):
     ) -> None:
         super().__init__(shape, **rotary)
         self.window = max(1, shape.length // 3) if shift is None else shift
-        if self.window < 1:
-            raise ValueError(f"shift must be at least 1, got {shift}")
+        at_least(1, shift=shift)
         self.local = min(128, self.window // 4) if local is None else local
         if not 0 <= self.local <= self.window:
             raise ValueError(f"local must be between 0 and the shift {self.window}, got {local}")

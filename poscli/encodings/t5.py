@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, register
 
 
 def bucket(d: Tensor, buckets: int, far: int) -> Tensor:

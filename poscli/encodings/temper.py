@@ -6,8 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("temper", paper="arXiv:2512.12167", family="wrapper")
@@ -30,8 +29,7 @@ class Temper(Encoding):
         if c < 0:
             raise ValueError(f"c cannot be negative, got {c:g}")
         self.c, self.length = c, shape.length if length is None else length
-        if self.length < 1:
-            raise ValueError(f"length must be at least 1, got {self.length}")
+        at_least(1, length=self.length)
         if search < 0 or search == 1:
             raise ValueError(f"search must be 0, for no search, or at least 2 values, got {search}")
         self.evaluations = search

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("transformer-xl", paper="arXiv:1901.02860", family="relative")
@@ -18,8 +17,7 @@ class TransformerXL(Encoding):
 
     def __init__(self, shape: Shape, *, clamp: int | None = None) -> None:
         super().__init__(shape)
-        if clamp is not None and clamp < 1:
-            raise ValueError(f"clamp must be at least 1, got {clamp}")
+        at_least(1, clamp=clamp)
         if shape.width % 2:
             raise ValueError(f"sinusoids come in pairs, so the width must be even; got {shape.width}")
         self.clamp = clamp

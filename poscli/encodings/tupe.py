@@ -5,10 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
+from poscli.encodings import Encoding, Shape, Unsupported, register
 from poscli.encodings.sinusoidal import Sinusoidal
 from poscli.encodings.t5 import T5
-from poscli.equation import Encoding, Shape, Unsupported
 
 
 @register("tupe", paper="arXiv:2006.15595", family="relative")

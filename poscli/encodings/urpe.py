@@ -5,10 +5,8 @@ from torch import Tensor, nn
 
 from poscli.attention.biases import even_distances
 from poscli.attention.skew import descending
+from poscli.encodings import Encoding, Operands, Shape, register
 from poscli.encodings.based import Based
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
-from poscli.equation.operands import Operands
 from poscli.native import Factors
 
 

@@ -1,7 +1,6 @@
 """A sliding attention window (Beltagy et al., 2020): the baseline that every claim of extrapolation must beat."""
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 
 
 @register("window", paper="arXiv:2004.05150", family="bias")
@@ -18,8 +17,7 @@ class Window(Encoding):
     def __init__(self, shape: Shape, *, width: int | None = None) -> None:
         super().__init__(shape)
         self.width = shape.length if width is None else width
-        if self.width < 1:
-            raise ValueError(f"width must be at least 1, got {self.width}")
+        at_least(1, width=self.width)
 
     @property
     def reach(self) -> int:

@@ -1,8 +1,7 @@
 """XLNet's relative position encoding (Yang et al., 2019)."""
 
-from poscli.encodings.registry import register
+from poscli.encodings import Encoding, register
 from poscli.encodings.transformer_xl import TransformerXL
-from poscli.equation import Encoding
 
 
 @register("xlnet", paper="arXiv:1906.08237", family="relative")

@@ -6,9 +6,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, Unsupported, above, register
 from poscli.encodings.rope import RoPE, Rotary
-from poscli.equation import Shape, Unsupported
 
 
 @register("xpos", paper="arXiv:2212.10554", family="rotary")
@@ -22,8 +21,7 @@ class XPos(RoPE):
 
     def __init__(self, shape: Shape, *, scale_base: float = 512.0, **rotary: Unpack[Rotary]) -> None:
         super().__init__(shape, **rotary)
-        if scale_base <= 0:
-            raise ValueError(f"scale_base must be above 0, got {scale_base:g}")
+        above(0, scale_base=scale_base)
         self.scale_base = scale_base
 
     def longest(self, dtype: torch.dtype) -> int | None:

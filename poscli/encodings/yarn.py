@@ -5,10 +5,9 @@ from typing import Literal, Unpack
 
 from torch import Tensor, float64
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, above, register
 from poscli.encodings.rope import RoPE
 from poscli.encodings.rope_linear import RoPELinear, Scaled
-from poscli.equation import Shape
 
 
 @register("yarn", paper="arXiv:2309.00071", family="rotary")
@@ -40,8 +39,7 @@ class YaRN(RoPELinear):
         super().__init__(shape, factor=factor, **rotary)
         if not 0 < beta_slow < beta_fast:
             raise ValueError(f"needs 0 < beta_slow < beta_fast, got {beta_slow:g} and {beta_fast:g}")
-        if attention is not None and attention <= 0:
-            raise ValueError(f"attention must be above 0, got {attention:g}")
+        above(0, attention=attention)
         self.beta_fast, self.beta_slow, self.ramp = beta_fast, beta_slow, ramp
         self.truncate, self.attention = truncate, attention
 

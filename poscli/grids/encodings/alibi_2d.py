@@ -4,9 +4,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from poscli.encodings import Shape, register
 from poscli.encodings.alibi import ALiBi
-from poscli.encodings.registry import register
-from poscli.equation import Shape
 
 
 @register("alibi-2d", paper="arXiv:2108.12409; arXiv:2311.00566", family="grid")

@@ -5,9 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
+from poscli.encodings import Shape, register
 from poscli.encodings.rope import Layout, RoPE
-from poscli.equation import Shape
 
 
 @register("rope-2d", paper="arXiv:2403.13298", family="grid")

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, above, register
 
 
 @register("sinusoidal-2d", paper="arXiv:2005.12872", family="grid")
@@ -21,8 +20,7 @@ class Sinusoidal2D(Encoding):
 
     def __init__(self, shape: Shape, *, base: float = 10000.0) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base must be above 1, got {base:g}")
+        above(1, base=base)
         if shape.width % 4:
             raise ValueError(f"each half of the width needs pairs of channels, so 4 must divide it; got {shape.width}")
         self.base = base

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
-from poscli.equation import Encoding, Shape
+from poscli.encodings import Encoding, Shape, at_least, register
 from poscli.equation.operands import grid_shape
 
 
@@ -21,8 +20,7 @@ class Swin2D(Encoding):
 
     def __init__(self, shape: Shape, *, window: int | None = None) -> None:
         super().__init__(shape)
-        if window is not None and window < 2:
-            raise ValueError(f"window must be at least 2, got {window}")
+        at_least(2, window=window)
         self.window = window or max(2, grid_shape(shape.length)[1])
         self.table = nn.Parameter(torch.zeros(shape.heads, self.window, 2 * self.window - 1))
 

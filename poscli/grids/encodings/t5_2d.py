@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings.registry import register
+from poscli.encodings import Encoding, Shape, register
 from poscli.encodings.t5 import bucket
-from poscli.equation import Encoding, Shape
 from poscli.equation.operands import grid_shape
 
 
