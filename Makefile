@@ -95,8 +95,9 @@ mutants: $(MUTANTS)
 	PYTHONPATH=tests:tests/helpers:tools $(BIN)/python -m mutants --seed $(SEED) --count $(COUNT) $(MUTANTS_FLAGS)
 
 bench: $(DEV)
-	$(BIN)/poscli bench --against x-transformers --resume --out results/published/bench
-	$(BIN)/poscli bench --against nanogpt-like --resume --out results/published/bench
+	$(BIN)/poscli bench --resume --out results/published/bench
+	$(BIN)/python benchmarks/against.py x-transformers --resume --out results/published/bench
+	$(BIN)/python benchmarks/against.py nanogpt-like --resume --out results/published/bench
 
 publish: $(BROWSER)
 	$(BIN)/poscli run suites/quick.toml --to results/published/quick

@@ -1,19 +1,28 @@
-"""From settings to cases: which models are timed, on which workloads, at which lengths."""
+"""From settings to cases: which models are timed, on which workloads, at which lengths, and which get no number."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from poscli.attention import ENGINES
+from poscli.attention import Place, choose
 from poscli.bench.settings import AUTO, BenchSettings
+from poscli.bench.timing import Row
+from poscli.config.needs import Needs, estimate, largest_needs
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
+from poscli.data.tokenizers.bytes import VOCAB
 from poscli.encodings import names
 from poscli.encodings.registry import missing
-from poscli.system.errors import PluginError, UsageError, near
+from poscli.equation import Unsupported
+from poscli.model.transformer import Model, precision_of
+from poscli.specs import build, parse
+from poscli.system.errors import PluginError, PoscliError, UsageError
+from poscli.system.memory import is_out_of_memory, unaffordable
+from poscli.system.signals import Interrupted
 
 SCHEDULE_STEPS = 1_000_000  # length of the learning-rate schedule: longer than any bench trains
 
@@ -58,13 +67,6 @@ def eval_batch(length: int, pass_tokens: int) -> int:
     return max(1, pass_tokens // length)
 
 
-def check_engines(settings: BenchSettings) -> None:
-    """UsageError for an unknown engine."""
-    for engine in settings.engines:
-        if engine not in (AUTO, *ENGINES):
-            raise UsageError(f"there is no engine {engine!r}: {near(engine, [AUTO, *ENGINES])}")
-
-
 def run_config(settings: BenchSettings, encoding: str, device: torch.device) -> RunConfig:
     """The configuration of the run whose model is timed; UsageError for a spec that cannot be trained."""
     request = TrainRequest(
@@ -86,13 +88,87 @@ def run_configs(settings: BenchSettings, device: torch.device) -> dict[str, RunC
     if settings.encodings:
         configs = [run_config(settings, encoding, device) for encoding in settings.encodings]
         return {config.encoding: config for config in configs}
-    return {name: _config_or_reason(settings, name, device) for name in names()}
+    configs_or_reasons: dict[str, RunConfig | str] = {}
+    for name in names():
+        try:
+            configs_or_reasons[name] = missing(name) or run_config(settings, name, device)
+        except (UsageError, PluginError) as error:  # such as an encoding with fewer positions than a window has tokens
+            configs_or_reasons[name] = str(error)
+    return configs_or_reasons
 
 
-def _config_or_reason(settings: BenchSettings, name: str, device: torch.device) -> RunConfig | str:
-    if reason := missing(name):
-        return reason
+def needs_of_model(model: Model, training: bool) -> Needs:
+    """The largest needs of any layer, on the engines that the model runs on."""
+    with torch.set_grad_enabled(training):
+        engines = [choice.name for choice in model.choices]
+    return largest_needs(zip(engines, model.encodings, strict=True), model.config.width // model.config.heads)
+
+
+class Refused(Exception):
+    """A case is not run; the error carries the status and the message of its row."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class TimeEstimate:
+    """An upper bound on the time of a case, from the last evaluation: attention grows with the squared length at most.
+
+    `check` raises Refused where the bound exceeds `limit` seconds.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.last_seconds, self.last_case = limit, 0.0, BenchCase("", 1, 1)
+
+    def note(self, case: BenchCase, seconds: float) -> None:
+        """Remember the time of a case, if it is an evaluation."""
+        if case.what == "eval":
+            self.last_seconds, self.last_case = seconds, case
+
+    def check(self, case: BenchCase) -> None:
+        """Refuse a case that would take too long; training is always tried."""
+        expected = self.last_seconds * case.scores / self.last_case.scores
+        if case.what != "train" and expected > self.limit:
+            bound = f"a run may take {expected:.0f} s ({self.last_seconds:.1f} s at {self.last_case.length})"
+            raise Refused("skipped", f"{bound}: longer than --limit {self.limit:g}")
+
+
+def refuse_unaffordable(config: RunConfig, needs: Needs, case: BenchCase, device: torch.device, who: str = "") -> None:
+    """Raise Refused for a case that does not fit the memory; the message begins with `who`."""
+    size = estimate(config.model, VOCAB, needs, batch=case.batch, length=case.length, training=case.training)
+    if why := unaffordable(size, device):
+        raise Refused("oom", who + why)
+
+
+def engine_refusal(config: RunConfig | str, engine: str, device: torch.device, training: bool) -> str:
+    """Why a model cannot run on an engine; empty if it can. A string as `config` is the reason why no model exists."""
+    if isinstance(config, str) or engine == AUTO:
+        return config if isinstance(config, str) else ""
+    model = config.model
+    dtype, width = precision_of(config.precision, device).attention, model.width // model.heads
+    place = Place(device.type, dtype, width, training, here=device)
+    for encoding in build(parse(config.encoding), model.shape(config.length), seed=0):
+        try:
+            choose(encoding, engine, place)
+        except UsageError as reason:
+            return str(reason)
+    return ""
+
+
+def outcome(measure: Callable[[], Row]) -> Row:
+    """The columns that `measure` returns, or the status and the message of its failure. Signals pass through."""
     try:
-        return run_config(settings, name, device)
-    except (UsageError, PluginError) as error:  # for example an encoding with fewer positions than a window has tokens
-        return str(error)
+        return measure()
+    except Refused as reason:
+        return {"status": reason.status, "message": str(reason)}
+    except Unsupported as reason:
+        return {"status": "unsupported", "message": str(reason)}
+    except Interrupted:
+        raise
+    except Exception as error:  # noqa: BLE001 - other cases go on, and the row states the cause
+        cause = " ".join(str(error).split())
+        if is_out_of_memory(error):
+            return {"status": "oom", "message": cause}
+        kind = "" if isinstance(error, PoscliError) else f"{type(error).__name__}: "
+        return {"status": "failed", "message": kind + cause}

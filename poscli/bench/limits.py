@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.bench.cases import eval_batch
-from poscli.bench.conditions import Conditions, Row, Sizes
-from poscli.bench.synthetic import VOCAB
-from poscli.bench.timing import Pace, Work, in_turns
+from poscli.bench.timing import Conditions, Pace, Row, Sizes, Work, in_turns
 from poscli.config.run import RunConfig
+from poscli.data.tokenizers.bytes import VOCAB
 from poscli.model.transformer import precision_of
 
 Shape4 = tuple[int, int, int, int]  # batch, heads, tokens, head width

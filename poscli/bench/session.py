@@ -1,37 +1,91 @@
-"""A bench from start to end. Every row is on disk as soon as it is measured.
+"""A bench from start to end: every row is on disk as soon as it is measured.
 
 A case that cannot run becomes a row with the reason, and the other cases go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
-from poscli.bench.cases import BenchCase, cases_of, check_engines, run_config, run_configs
-from poscli.bench.columns import COLUMNS
-from poscli.bench.comparison import Comparison
-from poscli.bench.conditions import SIZES, Conditions, Row, Sizes
+from poscli.attention import ENGINES
+from poscli.bench.cases import (
+    BenchCase,
+    TimeEstimate,
+    cases_of,
+    engine_refusal,
+    needs_of_model,
+    outcome,
+    refuse_unaffordable,
+    run_config,
+    run_configs,
+)
 from poscli.bench.limits import MachineLimit, fastest_product, machine_limits
-from poscli.bench.needs import needs_of_model
-from poscli.bench.peers import Peer, find_peer
-from poscli.bench.refusals import TimeEstimate, engine_refusal, outcome, refuse_unaffordable
-from poscli.bench.result_file import ResultFile
-from poscli.bench.rows import bench_values, case_values, limit_values, model_values, once_message, utilisation
 from poscli.bench.settings import AUTO, YARDSTICK, BenchSettings
-from poscli.bench.timing import Work
+from poscli.bench.tables import COLUMNS, KEYS, ResultFile
+from poscli.bench.timing import SIZES, Conditions, Row, Sizes, Timing, Work, ratio
 from poscli.bench.workloads import TrainingStep, untrained_model, work_of
 from poscli.config.run import RunConfig
+from poscli.data.tokenizers.bytes import VOCAB
+from poscli.equation import TIERS
+from poscli.model.flops import evaluation_flops, training_flops
 from poscli.model.transformer import Model, precision_of
-from poscli.system.console import note
-from poscli.system.errors import UsageError
+from poscli.system.errors import UsageError, near
 from poscli.system.progress import Meter
 from poscli.system.signals import Interrupted, Stop, stoppable
+
+
+def case_values(config: RunConfig, case: BenchCase) -> Row:
+    """The columns that identify a case of a model."""
+    return {
+        "what": case.what,
+        "encoding": config.encoding,
+        "length": case.length,
+        "batch": case.batch,
+        "tokens": case.tokens,
+        "train_length": config.length,
+        "dtype": config.precision,
+        **config.model.model_dump(include={"layers", "width", "heads", "mlp"}),
+    }
+
+
+def model_values(model: Model, case: BenchCase) -> Row:
+    """The columns that say how the model computes attention in a case."""
+    with torch.set_grad_enabled(case.training):
+        return {
+            "tier": max((encoding.tier for encoding in model.encodings), key=TIERS.index),
+            "engine": model.engine,
+            "engine_reason": model.engine_reason,
+            "parameters": model.size,
+        }
+
+
+def measured_values(case: BenchCase, timing: Timing) -> Row:
+    """The columns of a case that follow from its timing alone."""
+    memory = {"peak_mb": timing.peak_mb, "memory_of": timing.memory_of}
+    return _times(timing) | memory | {"tokens_per_s": case.tokens / timing.median}
+
+
+def once_message(timings: Sequence[Timing], seconds: float) -> str:
+    """The message of a row whose first run took longer than `seconds` and was not repeated; else empty."""
+    once = len(timings[0].seconds) == 1 and timings[0].median > seconds
+    return f"one run, not repeated: it took longer than --seconds {seconds:g}" if once else ""
+
+
+def _times(timing: Timing) -> Row:
+    return {
+        "status": "ok",
+        "repeats": len(timing.seconds),
+        "seconds": timing.median,
+        "seconds_min": min(timing.seconds),
+        "seconds_max": max(timing.seconds),
+    }
 
 
 @dataclass(frozen=True)
@@ -65,7 +119,7 @@ class Yardstick:
 
 
 class Bench:
-    """A bench in a folder: its settings, its models and its three result files."""
+    """A bench in a folder: its settings, its models and its result files."""
 
     def __init__(
         self,
@@ -73,20 +127,31 @@ class Bench:
         device: torch.device,
         folder: Path,
         *,
-        against: str = "",
         resume: bool = False,
         sizes: Sizes | None = None,
     ) -> None:
-        check_engines(settings)
-        self.peer: Peer | None = find_peer(against) if against else None
+        for engine in settings.engines:
+            if engine not in (AUTO, *ENGINES):
+                raise UsageError(f"there is no engine {engine!r}: {near(engine, [AUTO, *ENGINES])}")
         self.settings, self.configs = settings, run_configs(settings, device)
         self.conditions = Conditions(settings, device, sizes or SIZES[device.type], self._check)
         self.yardstick = Yardstick(run_config(settings, YARDSTICK, device), self.conditions)
         self.cases = cases_of(settings, self.yardstick.config.batch, self.conditions.sizes.pass_tokens)
         self._refuse_useless()
-        self.files = [ResultFile(folder / name, resume=resume) for name in COLUMNS]
-        self.costs, self.limits, self.comparisons = self.files
+        self.files = [
+            ResultFile(folder / name, columns, KEYS[name], resume=resume) for name, columns in COLUMNS.items()
+        ]
         self.stop = Stop()
+
+    @property
+    def costs(self) -> ResultFile:
+        """The file with the rows of encodings, bench.csv."""
+        return self.files[0]
+
+    @property
+    def limits(self) -> ResultFile:
+        """The file with the limits of the machine, machine.csv."""
+        return self.files[1]
 
     def own(self, table: pd.DataFrame) -> pd.DataFrame:
         """The rows of a table with this machine and the model shape of this bench; --resume may keep others, too."""
@@ -100,8 +165,7 @@ class Bench:
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted on a signal, with every row so far on disk."""
-        self._note_left_out()
-        total = len(self.configs) * len(self.settings.engines) * len(self.cases) + len(self._compared) + 1
+        total = len(self.configs) * len(self.settings.engines) * len(self.cases) + 1
         with stoppable() as self.stop, Meter("bench", total) as progress:
             if "machine" in self.settings.what:
                 self._measure_machine()
@@ -109,49 +173,34 @@ class Bench:
             for name, config in self.configs.items():
                 for engine in self.settings.engines:
                     self._measure_encoding(name, config, engine, progress)
-                if self.peer and name in self._compared:
-                    model = self.peer.build(self._compared[name], self.conditions.device)
-                    Comparison(self.conditions, self._compared[name], model).run(self.cases, self.comparisons)
-                    progress.advance(1, f"{name} against {self.peer.title}")
 
     def _check(self) -> None:
         """Raise Interrupted if a signal asked the bench to stop."""
         if self.stop:
-            done = f"stopped after {len(self.costs.rows)} rows, all in {self.costs.path}"
+            done = f"stopped after {len(self.files[0].rows)} rows, all in {self.files[0].path}"
             raise Interrupted(f"{done}; --resume goes on from there", self.stop.signum)
 
-    @cached_property
-    def _compared(self) -> dict[str, RunConfig]:
-        """The encodings that the peer has too."""
-        known = {name: config for name, config in self.configs.items() if isinstance(config, RunConfig)}
-        return {name: config for name, config in known.items() if self.peer and name in self.peer.encodings()}
-
-    def _note_left_out(self) -> None:
-        """Say which encodings the peer does not have."""
-        if self.peer and (left_out := [name for name in self.configs if name not in self.peer.encodings()]):
-            note(f"{self.peer.title} has no version of {', '.join(left_out)}: left out of the comparison")
-
     def _refuse_useless(self) -> None:
-        """UsageError for an engine that can run no encoding, and for a peer that has none of the encodings."""
+        """UsageError for an engine that can run no encoding."""
         configs = [config for config in self.configs.values() if isinstance(config, RunConfig)]
         kinds, device = {what == "train" for what in self.settings.what}, self.conditions.device
         for engine in self.settings.engines:
             reasons = [engine_refusal(config, engine, device, training) for config in configs for training in kinds]
             if reasons and all(reasons):
                 raise UsageError(f"--engine {engine}: {reasons[0]}")
-        if self.peer and not self._compared:
-            has = ", ".join(self.peer.encodings())
-            raise UsageError(f"{self.peer.title} has none of {', '.join(self.configs)}; it has {has}")
 
     def _measure_machine(self) -> None:
+        """Add the rows of the machine's limits that are not in the file yet."""
+
+        def measured(limit: MachineLimit) -> Row:
+            (timing,) = timings = self.conditions.time([limit.work])
+            message = once_message(timings, self.settings.seconds)
+            return _times(timing) | {"rate": limit.amount / timing.median / 1e9, "message": message}
+
         for limit in machine_limits(self.yardstick.config, self.conditions):
             row = limit.columns | self.conditions.where
             if not self.limits.has(row):
-                self.limits.add(row | outcome(lambda: self._measure_limit(limit)))  # noqa: B023 - called at once
-
-    def _measure_limit(self, limit: MachineLimit) -> Row:
-        timings = self.conditions.time([limit.work])
-        return limit_values(limit, timings[0]) | {"message": once_message(timings, self.settings.seconds)}
+                self.limits.add(row | outcome(partial(measured, limit)))
 
     def _measure_encoding(self, name: str, config: RunConfig | str, engine: str, progress: Meter) -> None:
         """Add the rows of one encoding on one engine that are not in the file yet."""
@@ -170,19 +219,34 @@ class Bench:
                 self.costs.add(row | {"status": "unsupported", "message": reasons[case.training]})
             else:
                 row |= model_values(model, case)
-                self.costs.add(row | outcome(lambda: self._measure(model, config, case, estimate)))  # noqa: B023
+                self.costs.add(row | outcome(partial(self._measured, model, config, case, estimate)))
             progress.advance(1, f"{name} {case.what} {case.length}")
 
-    def _measure(self, model: Model, config: RunConfig, case: BenchCase, estimate: TimeEstimate) -> Row:
+    def _measured(self, model: Model, config: RunConfig, case: BenchCase, estimate: TimeEstimate) -> Row:
+        """The measured columns of a case, which is timed in turns with the same case of the yardstick."""
         estimate.check(case)
         refuse_unaffordable(config, needs_of_model(model, case.training), case, self.conditions.device)
         works = [work_of(model, config, case, self.conditions.device), *self.yardstick.works(case)]
         timings = self.conditions.time(works)
-        estimate.note(case, timings[0].median)
-        values = bench_values(config, case, *timings[:2])
-        if case.what == "train":
-            values |= utilisation(values, timings[2], self.yardstick.product)
-        return values | {"message": once_message(timings, self.settings.seconds)}
+        timing, none = timings[:2]
+        estimate.note(case, timing.median)
+        compared = ratio(timing, none)
+        values = measured_values(case, timing) | {
+            "none_seconds": none.median,
+            "ratio": compared.median,
+            "ratio_low": compared.low,
+            "ratio_high": compared.high,
+            "none_peak_mb": none.peak_mb,
+            "message": once_message(timings, self.settings.seconds),
+        }
+        if case.what == "decode":
+            return values
+        flops = training_flops if case.what == "train" else evaluation_flops
+        values["flops"] = flops(config.model, VOCAB, case.length)
+        if case.what == "train":  # model FLOP/s over those of a matrix product, timed in turns with the step
+            rate = self.yardstick.product.amount / timings[2].median
+            values |= {"product_gflops": rate / 1e9, "mfu": values["tokens_per_s"] * values["flops"] / rate}
+        return values
 
 
 def _with(table: pd.DataFrame, values: Row) -> pd.DataFrame:

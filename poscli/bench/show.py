@@ -1,8 +1,9 @@
-"""The tables that a bench prints: costs of the encodings, comparisons with peers, limits of the machine."""
+"""What a bench has found: tables in the terminal, and pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 from rich import box
@@ -10,45 +11,46 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from poscli.drawing.text import amount, counted, listed, number
+from poscli.bench.settings import AUTO, YARDSTICK
+from poscli.drawing.axes import LENGTH_AXIS, length_axis, log_ticks, name_axes
+from poscli.drawing.axes import draw as draw_line
+from poscli.drawing.bars import Bar, BarPage
+from poscli.drawing.page import End, Page, failure_rows
+from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
+from poscli.drawing.text import amount, counted, listed, low_to_high, number
+from poscli.evaluation.measure import PASS_TOKENS
 
 LEGEND = (
     "x none: time over that of `none`, measured in turns; the line of `none` itself shows the noise of this machine. "
     "MFU: FLOP/s of the model over those of a matrix product, measured in turns. MiB: peak memory of that pass alone."
 )
+MOST_LINES = 8  # the most costly encodings get a line each; the others share a band
+CHEAP = 1.25  # cost as a multiple of `none`: cheaper encodings are drawn in the band, and in blue as bars
+BAND, LOWER_HALF = "#e3edf4", "#bcd4e5"
 STYLES = {"oom": "magenta", "unsupported": "dim", "skipped": "dim", "failed": "red"}
 
 Value = Callable[[pd.Series], str]
 
 
-def show(costs: pd.DataFrame, limits: pd.DataFrame, against: pd.DataFrame, console: Console) -> None:
+def show(costs: pd.DataFrame, limits: pd.DataFrame, console: Console) -> None:
     """Print the tables of a bench, as `ResultFile.table` returns them, and below each the failures by cause."""
     if len(costs):
         console.print(_overview(costs))
         console.print(Text(LEGEND, style="dim"))
-        _failures(costs, console)
-    for _, rows in against.groupby("peer", sort=False) if len(against) else ():
-        console.print(_comparison(rows))
-        _failures(rows, console)
+        print_failures(costs, console)
     if len(limits):
         console.print(_limits(limits))
-        _failures(limits.assign(encoding=limits["limit"], what="", length=limits["shape"]), console)
+        print_failures(limits.assign(encoding=limits["limit"], what="", length=limits["shape"]), console)
 
 
-def _ranked(costs: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of each encoding and engine; the cheapest in training come first, then the cheapest in evaluation."""
-    return sorted((part for _, part in costs.groupby(["encoding", "asked"], sort=True)), key=_rank)
-
-
-def _rank(part: pd.DataFrame) -> tuple[float, float]:
+def _rank(part: pd.DataFrame) -> tuple[float, ...]:
     """Ratios to `none` in training and in the longest evaluation, infinite where there is none."""
     last = [part.loc[part["what"] == what].sort_values("length")["ratio"].dropna() for what in ("train", "eval")]
-    train, evaluation = (float(values.iloc[-1]) if len(values) else float("inf") for values in last)
-    return train, evaluation
+    return tuple(float(values.iloc[-1]) if len(values) else float("inf") for values in last)
 
 
 def _overview(costs: pd.DataFrame) -> Table:
-    """A line per encoding and engine, a column per workload and length."""
+    """A line per encoding and engine, the cheapest ones in training first, and a column per workload and length."""
     lengths, pasts = (sorted(set(costs.loc[costs["what"] == what, "length"])) for what in ("eval", "decode"))
     columns: list[tuple[str, str, int | None, Value]] = []
     if (costs["what"] == "train").any():
@@ -60,34 +62,18 @@ def _overview(costs: pd.DataFrame) -> Table:
     columns += [(f"{length}\nx none", "eval", length, lambda row: number(row["ratio"])) for length in lengths]
     columns += [(f"{length}\nMiB", "eval", length, lambda row: amount(row["peak_mb"])) for length in lengths[-1:]]
     columns += [(f"decode\n{past}, ms", "decode", past, lambda row: number(1000 * row["seconds"])) for past in pasts]
-    table = _table(("encoding", "engine"), [title for title, *_ in columns])
-    for part in _ranked(costs):
+    table = table_of(("encoding", "engine"), [title for title, *_ in columns])
+    for part in sorted((part for _, part in costs.groupby(["encoding", "asked"], sort=True)), key=_rank):
         engines = dict.fromkeys(engine for engine in part["engine"] if engine)
         cells = [_cell(_find(part, what, length), value) for _, what, length, value in columns]
         table.add_row(Text(part["encoding"].iloc[0]), Text(" ".join(engines) or "-"), *cells)
     return table
 
 
-def _comparison(against: pd.DataFrame) -> Table:
-    """A line per encoding, workload and length, for the rows of one peer."""
-    peer = against["peer"].iloc[0]
-    titles = ["length", "poscli\ntokens/s", f"{peer.split()[0]}\ntokens/s", "times\nfaster", "least..most"]
-    table = _table(("encoding", "work", "theirs"), [*titles, "poscli\nMiB", "theirs\nMiB", "parameters", "theirs"])
-    table.title = f"beside {peer}"
-    for _, row in against.iterrows():
-        spread = f"{number(row['speedup_low'])}..{number(row['speedup_high'])}"
-        numbers = [number(row["speedup"]), {0: "-", 1: "one run"}.get(row["repeats"], spread)]
-        speeds, memory = ([row[name], row[f"peer_{name}"]] for name in ("tokens_per_s", "peak_mb"))
-        texts = [*(_or_dash(value) for value in speeds), *numbers, *(_or_dash(value) for value in memory)]
-        sizes = [amount(row["parameters"]), amount(row["peer_parameters"])]
-        table.add_row(row["encoding"], row["what"], row["peer_attention"], str(row["length"]), *texts, *sizes)
-    return table
-
-
 def _limits(limits: pd.DataFrame) -> Table:
     """A line per limit of the machine."""
     first = limits.iloc[0]
-    table = _table(("limit", "dtype", "of what"), ["shape", "rate", "least ms", "ms", "most ms"])
+    table = table_of(("limit", "dtype", "of what"), ["shape", "rate", "least ms", "ms", "most ms"])
     table.title = f"limits of {first['machine']} ({first['device']}), {counted(first['threads'], 'threads')}"
     for _, row in limits.iterrows():
         times = [number(1000 * row[name]) for name in ("seconds_min", "seconds", "seconds_max")]
@@ -96,7 +82,7 @@ def _limits(limits: pd.DataFrame) -> Table:
     return table
 
 
-def _failures(rows: pd.DataFrame, console: Console) -> None:
+def print_failures(rows: pd.DataFrame, console: Console) -> None:
     """Print one line for each cause of a failure, with the encodings, workloads and lengths that it affects."""
     bad = rows[rows["status"] != "ok"]
     for (status, message), part in bad.groupby(["status", "message"], sort=False):
@@ -122,11 +108,7 @@ def _cell(row: pd.Series | None, value: Value) -> Text:
     return Text(value(row))
 
 
-def _or_dash(value: float) -> str:
-    return "-" if pd.isna(value) else amount(value)
-
-
-def _table(words: tuple[str, ...], numbers: list[str]) -> Table:
+def table_of(words: tuple[str, ...], numbers: list[str]) -> Table:
     """An empty table with columns of words, aligned left, and of numbers, aligned right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
     for title in words:
@@ -134,3 +116,142 @@ def _table(words: tuple[str, ...], numbers: list[str]) -> Table:
     for title in numbers:
         table.add_column(title, justify="right", no_wrap=True)
     return table
+
+
+def draw_pictures(costs: pd.DataFrame, folder: Path) -> list[Path]:
+    """Draw every picture for which the table of costs has numbers; returns the files."""
+    asked = costs["asked"].where(costs["asked"] != AUTO, "")
+    rows = costs.assign(label=costs["encoding"].where(asked == "", costs["encoding"] + " on " + asked))
+    trained, evaluated = rows[(rows["what"] == "train") & (rows["status"] == "ok")], rows[rows["what"] == "eval"]
+    files = []
+    if len(trained):
+        files.append(folder / "training.png")
+        draw_training_cost(trained, files[-1])
+    if evaluated.loc[evaluated["status"] == "ok", "length"].nunique() > 1:
+        files += [folder / "time.png", folder / "memory.png"]
+        draw_time_by_length(evaluated, files[-2])
+        draw_memory_by_length(evaluated, files[-1])
+    return files
+
+
+def draw_training_cost(rows: pd.DataFrame, path: Path) -> None:
+    """Bars: time of a training step as a multiple of that of `none`."""
+    rows = rows.sort_values("ratio")
+    bars = []
+    for _, row in rows.iterrows():
+        color = FAINT if row["encoding"] == YARDSTICK else PALETTE[0 if row["ratio"] <= CHEAP else 1]
+        text = f"{row['ratio']:.2f}x   {amount(row['tokens_per_s'])} tokens/s"
+        bars.append(Bar(row["label"], row["ratio"], row["ratio_low"], row["ratio_high"], text, color))
+    page = BarPage(bars)
+    page.name_axis(f"time of a training step, as a multiple of that of {YARDSTICK}, which has no position encoding")
+    finding = _finding(rows.assign(cost=rows["ratio"]), 1.1, "take", "as long", lambda row: f"{number(row['ratio'])}x")
+    none, noise = rows[rows["label"] == YARDSTICK], ""
+    if len(none):
+        low, high = none["ratio_low"].iloc[0], none["ratio_high"].iloc[0]
+        noise = f"{YARDSTICK} against itself: {low:.2f} to {high:.2f}, the noise of this machine."
+    windows = f"{rows['batch'].max()} windows of {rows['length'].max()} tokens"
+    footnote = (
+        f"{how_measured(rows)} A whole step on {windows}, in turns with {YARDSTICK}. Bars: medians; thin lines: from "
+        f"the least turn to the most. {noise}"
+    )
+    page.write("What does a position encoding cost in training?", finding, "", footnote)
+    page.save(path)
+
+
+def draw_time_by_length(rows: pd.DataFrame, path: Path) -> None:
+    """Lines: time of a forward pass as a multiple of that of `none`, by length."""
+    rows = rows.assign(value=rows["ratio"], cost=rows["ratio"])
+    finding = _finding(_last(rows), 1.15, "take", "as long", lambda row: f"{number(row['ratio'])}x")
+    title = "What does a position encoding cost on long inputs?"
+    _draw_by_length(rows, path, title, finding, f"times as long as {YARDSTICK}", lambda value: f"{number(value)}x")
+
+
+def draw_memory_by_length(rows: pd.DataFrame, path: Path) -> None:
+    """Lines: peak memory of a forward pass in MiB, by length."""
+    rows = rows.assign(value=rows["peak_mb"], cost=rows["peak_mb"] / rows["none_peak_mb"])
+    finding = _finding(_last(rows), 1.2, "take", "as much", lambda row: f"{amount(row['peak_mb'])} MiB")
+    axis_name = "peak memory of a forward pass, MiB"
+    title = "How much memory do long inputs take?"
+    _draw_by_length(rows, path, title, finding, axis_name, lambda value: f"{amount(value)} MiB")
+
+
+def _draw_by_length(
+    rows: pd.DataFrame, path: Path, title: str, finding: str, axis_name: str, text_of: Callable[[float], str]
+) -> None:
+    """A page with a line for `none` and for each costly encoding, and a band for the others.
+
+    Rows have a `label`, a `value` to draw, and a `cost`, the multiple of `none` by which they are ranked. `text_of`
+    formats a value, and `axis_name` names the vertical axis.
+    """
+    good = rows[rows["status"] == "ok"].sort_values("length")
+    costly = good.groupby("label").tail(1).sort_values("cost", ascending=False)
+    costly = costly[costly["label"] != YARDSTICK]
+    if len(costly) > MOST_LINES:
+        costly = costly[costly["cost"] > CHEAP].head(MOST_LINES)
+    lines = {name: part for name in (*costly["label"], YARDSTICK) if len(part := good[good["label"] == name])}
+    others = good[~good["label"].isin(lines)]
+    styles = styles_for([name for name in lines if name != YARDSTICK]) | {YARDSTICK: Style(INK, "-", "")}
+    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for name, part in rows[rows["status"] != "ok"].groupby(["label", "status"]):
+        alike.setdefault((str(name[1]), tuple(sorted(part["length"]))), []).append(str(name[0]))
+    failures = failure_rows(alike, styles)
+    page = Page(len(lines) + 1, len(failures))
+    lengths = sorted(set(rows["length"]))
+    ends = []
+    for label, line in lines.items():
+        draw_line(page.axes, line["length"], line["value"], styles[label])
+        last = line.iloc[-1]
+        text = f"{label} {text_of(last['value'])}" if last["length"] == lengths[-1] else label
+        ends.append(End(last["length"], last["value"], text, styles[label]))
+    length_axis(page.axes, lengths, int(rows["train_length"].iloc[0]))
+    if len(others):
+        ends.append(_draw_band(page, others, text_of))
+    log_ticks(page.axes)
+    name_axes(page.axes, LENGTH_AXIS, f"{axis_name}, log scale")
+    page.label_ends(ends, failures)
+    together = f" Windows are read together, {PASS_TOKENS} tokens in all, or one by one where they are longer."
+    band = " Band: all others, from the least to the most; its darker part: the lower half." if len(others) else ""
+    page.write(title, finding, f"at {lengths[-1]} tokens", how_measured(rows) + together + band)
+    page.save(path)
+
+
+def _draw_band(page: Page, others: pd.DataFrame, text_of: Callable[[float], str]) -> End:
+    """Draw a band from the smallest to the largest value, darker up to the median; returns its label."""
+    reach = others.groupby("length")["value"].agg(["min", "median", "max"])
+    page.axes.fill_between(reach.index, reach["min"], reach["max"], color=BAND, linewidth=0, zorder=1)
+    page.axes.fill_between(reach.index, reach["min"], reach["median"], color=LOWER_HALF, linewidth=0, zorder=1)
+    low, middle, _ = reach.iloc[-1]
+    text = f"{others['label'].nunique()} others, half below {text_of(middle)}"
+    return End(float(reach.index[-1]), (low * middle) ** 0.5, text, Style(PALETTE[0], "-", ""))
+
+
+def _last(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a number at the longest length that has any."""
+    good = rows[rows["status"] == "ok"]
+    return good[good["length"] == good["length"].max()]
+
+
+def _finding(rows: pd.DataFrame, cheap: float, verb: str, much: str, text_of: Callable[[pd.Series], str]) -> str:
+    """One sentence: how many encodings cost at most `cheap` times `none`, and which one costs most.
+
+    The rows are of one length and have a `cost`. `much` is "as long" or "as much"; `text_of` formats the largest cost.
+    """
+    others = rows[rows["label"] != YARDSTICK].sort_values("cost")
+    if others.empty:
+        return f"{YARDSTICK} by itself."
+    few, worst = int((others["cost"] <= cheap).sum()), others.iloc[-1]
+    finding = (
+        f"At {worst['length']} tokens {few} of {len(others)} encodings {verb} at most {cheap:g} times {much} as none"
+    )
+    return f"{finding}; the most: {worst['label']}, {text_of(worst)}." if worst["cost"] > cheap else f"{finding}."
+
+
+def how_measured(rows: pd.DataFrame) -> str:
+    """How the numbers were measured, for a footnote: machine, model, turns."""
+    good = rows[rows["status"] == "ok"]
+    row = good.iloc[-1]
+    on = row["device"] if row["device"] != "cpu" else f"{row['machine']}, {counted(row['threads'], 'threads')}"
+    turns = low_to_high(good["repeats"])
+    turns += " turn" if turns == "1" else " turns"
+    model = f"{row['layers']} layers of width {row['width']}, {row['heads']} heads, {row['dtype']}"
+    return f"{on}; torch {row['torch']}; {model}; {turns}."

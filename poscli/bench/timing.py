@@ -7,16 +7,25 @@ medians; the smallest and the largest ratio of a single turn, between which it a
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 
+import poscli
+from poscli.bench.settings import BenchSettings
+from poscli.evaluation.measure import PASS_TOKENS
+from poscli.system.device import device_name
 from poscli.system.memory import Peak
+from poscli.system.provenance import commit, cpu
 
 Work = Callable[[], object]
+Row = dict[str, Any]
 
 SAMPLE_SECONDS = 0.05  # shorter runs are repeated within a turn: clocks and the scheduler are too coarse below this
 WARM_SECONDS = 1.0  # a longer first run needs no second one to measure memory: loading kernels hardly counts in it
@@ -46,7 +55,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Ratio:
+class TimeRatio:
     """How many times longer one function takes than another: ratio of the medians, and extremes over single turns."""
 
     median: float
@@ -77,19 +86,20 @@ def in_turns(works: Sequence[Work], pace: Pace, device: torch.device, check: Wor
     return [Timing(tuple(taken), peak.mb, peak.of) for taken, peak in zip(samples, peaks, strict=True)]
 
 
-def ratio(numerator: Timing, denominator: Timing) -> Ratio:
+def ratio(numerator: Timing, denominator: Timing) -> TimeRatio:
     """Ratio of the medians, and its spread over the turns of both."""
     each = [a / b for a, b in zip(numerator.seconds, denominator.seconds, strict=True)]
-    return Ratio(numerator.median / denominator.median, min(each), max(each))
+    return TimeRatio(numerator.median / denominator.median, min(each), max(each))
 
 
 def seconds_of(work: Work, device: torch.device, count: int = 1) -> float:
     """Seconds of one call, the mean of `count` calls, until the device has finished."""
-    _synchronize(device)
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(count):
         work()
-    _synchronize(device)
+    synchronize(device)
     return (time.perf_counter() - start) / count
 
 
@@ -100,6 +110,42 @@ def _watched(work: Work, device: torch.device, check: Work) -> tuple[float, Peak
     return seconds, peak
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+@dataclass(frozen=True)
+class Sizes:
+    """Amounts of work that no option sets: users get those of their device, tests give small ones."""
+
+    products: tuple[int, ...]  # sides of the square matrices that are multiplied
+    copied_bytes: int  # far more than caches hold
+    pass_tokens: int = PASS_TOKENS
+    sample_seconds: float = SAMPLE_SECONDS
+
+
+SIZES = {"cpu": Sizes((512, 1024, 1536), 2**28), "cuda": Sizes((2048, 4096, 8192), 2**31)}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Settings, device and sizes of a bench; `check` is called between runs and raises to stop."""
+
+    settings: BenchSettings
+    device: torch.device
+    sizes: Sizes
+    check: Work
+
+    def time(self, works: Sequence[Work]) -> list[Timing]:
+        """Time functions in turns, at the pace that the settings ask for."""
+        pace = Pace(self.settings.repeats, self.settings.seconds, self.sizes.sample_seconds)
+        return in_turns(works, pace, self.device, self.check)
+
+    @cached_property
+    def where(self) -> Row:
+        """The columns of every row that say on what machine and with what software it was measured."""
+        return {
+            "device": device_name(self.device),
+            "machine": cpu(),
+            "cores": os.cpu_count() or 0,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "poscli": poscli.__version__,
+            "commit": commit(),
+        }

@@ -5,21 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
 from poscli.bench.cases import BenchCase
 from poscli.bench.settings import AUTO
-from poscli.bench.synthetic import VOCAB, synthetic_task, synthetic_tokens
 from poscli.bench.timing import Work
 from poscli.config.run import RunConfig
+from poscli.data import Corpus, Split
+from poscli.data.tokenizers.bytes import VOCAB, Bytes
 from poscli.equation.operands import columns_of
 from poscli.model.cache import Cache
 from poscli.model.initialise import fresh_model
 from poscli.model.transformer import Model
 from poscli.runs.run import Run
 from poscli.system.errors import PoscliError
+from poscli.system.seeds import generator
+from poscli.tasks import Task
+from poscli.tasks.language import Language
 from poscli.training.trainer import Trainer
+
+__all__ = ["VOCAB", "synthetic_task", "synthetic_tokens"]
+
+
+def synthetic_tokens(batch: int, length: int) -> torch.Tensor:
+    """Random token ids `[batch, length]`; the same ones at every call."""
+    return torch.randint(VOCAB, (batch, length), generator=generator(0, "bench"))
+
+
+def synthetic_task(length: int) -> Task:
+    """A language task on one document of random bytes, long enough for windows of `length` tokens."""
+    tokens = synthetic_tokens(1, 64 * (length + 1))[0].numpy().astype(np.uint16)
+    split = Split(tokens, np.array([0, len(tokens)]), len(tokens) - 1)
+    return Language(Corpus("synthetic", "", Bytes(), split, split))
 
 
 def untrained_model(config: RunConfig, engine: str, device: torch.device) -> Model:

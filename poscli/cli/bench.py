@@ -25,13 +25,6 @@ FLAGS = {"encodings": ("--enc", "-e"), "engines": ("--engine",), "train_length":
 @from_model(FLAGS)
 def bench(
     settings: BenchSettings,
-    against: Annotated[
-        str,
-        typer.Option(
-            help="Time models of these sizes elsewhere too: x-transformers, a library, or nanogpt-like, plain PyTorch.",
-            show_default=False,
-        ),
-    ] = "",
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch on the CPU; by default torch chooses.", min=1)
     ] = None,
@@ -56,7 +49,7 @@ def bench(
     if threads:
         torch.set_num_threads(_affordable(threads))
     where = device_of(device)
-    session = Bench(settings, where, out_, against=against, resume=resume)
+    session = Bench(settings, where, out_, resume=resume)
     session.run()
     _report(session, where, out_, json_)
 
@@ -71,17 +64,16 @@ def _affordable(threads: int) -> int:
 
 def _report(session: Bench, device: torch.device, folder: Path, json_: bool) -> None:
     """Draw the pictures, print the tables, and name the files."""
-    from poscli.bench import pictures
-    from poscli.bench.show import show
+    from poscli.bench.show import draw_pictures, show
     from poscli.report import records
     from poscli.system.provenance import describe
 
-    costs, limits, comparisons = tables = [file.table() for file in session.files]
+    costs, limits = tables = [file.table() for file in session.files]
     files = [file.path for file in session.files if file.rows]
-    files += pictures.draw(session.own(costs), session.own(comparisons), folder)
-    named = zip(("rows", "limits", "against"), map(records, tables), strict=True)
-    payload = {"environment": describe(device), **dict(named), "files": [str(path) for path in files]}
-    emit(json_, payload, lambda: show(session.here(costs), session.here(limits), session.here(comparisons), out()))
+    files += draw_pictures(session.own(costs), folder)
+    payload = {"environment": describe(device), "rows": records(costs), "limits": records(limits)}
+    payload["files"] = [str(path) for path in files]
+    emit(json_, payload, lambda: show(session.here(costs), session.here(limits), out()))
     for path in files:
         note(f"wrote {path}")
     if any((table["status"] == "failed").any() for table in tables):

@@ -20,11 +20,9 @@ from small_bench import CPU, SMALL, read, settings
 from torch import Tensor
 from toys import Slope
 
-from poscli.bench import pictures
-from poscli.bench.columns import AGAINST_COLUMNS
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
-from poscli.bench.show import show
+from poscli.bench.show import draw_pictures, show
 from poscli.encodings import names
 from poscli.equation.shapes import TOKENS
 from poscli.native import why_not
@@ -88,7 +86,6 @@ def test_every_case_is_a_row(made: Bench) -> None:
     assert {tuple(row) for row in rows[["encoding", "asked", "what", "length"]].itertuples(index=False)} == wanted
     assert len(rows) == len(wanted)
     pd.testing.assert_frame_equal(rows, made.costs.table())
-    assert not (folder_of(made) / "against.csv").exists()
 
 
 def test_numbers_of_a_row_agree_with_each_other(made: Bench) -> None:
@@ -139,7 +136,7 @@ def test_limits_are_rates(made: Bench) -> None:
 
 
 def test_pictures_are_drawn_of_what_was_measured(made: Bench, tmp_path: Path) -> None:
-    files = pictures.draw(made.own(made.costs.table()), made.own(made.comparisons.table()), tmp_path)
+    files = draw_pictures(made.own(made.costs.table()), tmp_path)
     assert [path.name for path in files] == ["training.png", "time.png", "memory.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
 
@@ -148,8 +145,7 @@ def test_printed_tables_state_each_failure_once(made: Bench) -> None:
     rows = made.costs.table()
     rows.loc[rows["encoding"] == "cope", ["status", "message"]] = ["oom", "needs a lot"]
     text = io.StringIO()
-    no_comparisons = pd.DataFrame(columns=list(AGAINST_COLUMNS))
-    show(rows, made.limits.table(), no_comparisons, Console(file=text, width=200))
+    show(rows, made.limits.table(), Console(file=text, width=200))
     assert text.getvalue().count("needs a lot") == 1
     assert "GFLOP/s" in text.getvalue()
 
@@ -158,7 +154,7 @@ def test_the_json_document_holds_every_row_and_file(tmp_path: Path) -> None:
     result = cli("bench", *OPTIONS, "--enc", "alibi", "--what", "eval", "--json", "--out", tmp_path)
     assert result.code == 0, result.err
     assert [(row["what"], row["length"]) for row in result.json["rows"]] == [("eval", 32), ("eval", 64)]
-    assert result.json["limits"] == result.json["against"] == []
+    assert result.json["limits"] == []
     assert [Path(name).name for name in result.json["files"]] == ["bench.csv", "time.png", "memory.png"]
     assert all(Path(name).exists() for name in result.json["files"])
 
@@ -207,11 +203,6 @@ def test_an_encoding_that_an_engine_cannot_run_gets_unsupported_rows(tmp_path: P
         (("--enc", "alibi", "--what", "tran"), "'machine', 'train', 'eval' or 'decode'"),
         (("--enc", "alibi", "--lengths", "64,oops"), "--lengths 'oops': no number of tokens"),
         (("--enc", "alibi", "--lengths", "64", "--max-len", "32"), "all above --max-len 32"),
-        (("--enc", "alibi", "--against", "x-transformer"), "did you mean x-transformers?"),
-        (("--enc", "alibi", "--against", "nanogpt"), "did you mean nanogpt-like?"),
-        (("--enc", "alibi", "--against", "zzz"), "there are: nanogpt-like, x-transformers"),
-        (("--enc", "dape", "--against", "nanogpt-like"), "has none of dape; it has none, learned, rope, alibi, t5"),
-        (("--enc", "dape", "--against", "x-transformers"), "has none of dape; it has none, rope"),
         (("--enc", "alibi", "--seconds", "-1"), "seconds = -1.0"),
     ],
 )
@@ -263,6 +254,14 @@ def test_settings_describe_every_option_without_torch() -> None:
     assert all(field.description for field in BenchSettings.model_fields.values())
     code = "import sys, poscli.bench.settings; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_rows_of_other_machines_and_other_shapes_are_not_shown(made: Bench) -> None:
+    """After --resume the file may hold them; they would be drawn as if one of them had been measured."""
+    rows = made.costs.table()
+    others = [rows.assign(**{name: value}) for name, value in (("machine", "B"), ("threads", 99), ("width", 9))]
+    table = pd.concat([*others, rows], ignore_index=True)
+    assert list(made.own(table).index) == list(range(len(table) - len(rows), len(table)))
 
 
 @pytest.mark.slow

@@ -10,9 +10,8 @@ from cli_runner import in_own_process
 from small_bench import CPU
 
 from poscli.bench import timing
-from poscli.bench.needs import needs_of_model
-from poscli.bench.synthetic import VOCAB
-from poscli.bench.workloads import forward, untrained_model
+from poscli.bench.cases import needs_of_model
+from poscli.bench.workloads import VOCAB, forward, untrained_model
 from poscli.config.needs import Needs, estimate, needs
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve

@@ -10,16 +10,12 @@ import pytest
 import torch
 from small_bench import CPU, SMALL, settings
 
-from poscli.bench.cases import BenchCase, run_config
-from poscli.bench.conditions import Conditions
-from poscli.bench.peers.step import PeerStep
-from poscli.bench.refusals import Refused, refuse_unaffordable
-from poscli.bench.result_file import ResultFile
+from poscli.bench.cases import BenchCase, Refused, refuse_unaffordable, run_config
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
-from poscli.bench.synthetic import VOCAB, synthetic_tokens
-from poscli.bench.timing import Pace, Timing, in_turns
-from poscli.bench.workloads import Decode, untrained_model, work_of
+from poscli.bench.tables import COLUMNS, KEYS, ResultFile
+from poscli.bench.timing import Conditions, Pace, Timing, in_turns
+from poscli.bench.workloads import VOCAB, Decode, synthetic_tokens, untrained_model, work_of
 from poscli.config.needs import Needs
 from poscli.system.errors import PoscliError
 
@@ -81,7 +77,6 @@ MODEL = {"train_length": 32, "layers": 2, "width": 64, "heads": 4, "mlp": 192, "
 CASE = {"what": "eval", "encoding": "alibi", "length": 64, "batch": 8}
 MEASURED_FOR: dict[str, dict[str, Any]] = {
     "bench.csv": CASE | {"asked": "auto"} | MODEL | WHERE,
-    "against.csv": CASE | {"peer": "others 1.0"} | MODEL | WHERE,
     "machine.csv": {"limit": "matrix product", "dtype": "float32", "shape": "8 x 8 x 8", "why": "square"} | WHERE,
 }
 
@@ -89,8 +84,9 @@ MEASURED_FOR: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", MEASURED_FOR)
 def test_a_case_is_measured_again_where_anything_that_it_depends_on_differs(name: str, tmp_path: Path) -> None:
     case = MEASURED_FOR[name]
-    ResultFile(tmp_path / name, resume=False).add(case | {"status": "ok", "seconds": 1.0, "message": "by hand"})
-    file = ResultFile(tmp_path / name, resume=True)
+    first = ResultFile(tmp_path / name, COLUMNS[name], KEYS[name], resume=False)
+    first.add(case | {"status": "ok", "seconds": 1.0, "message": "by hand"})
+    file = ResultFile(tmp_path / name, COLUMNS[name], KEYS[name], resume=True)
     assert file.has(case)
     assert file.has(case | {"status": "failed", "seconds": 2.0, "message": "", "repeats": 7})
     for column, value in case.items():
@@ -162,41 +158,9 @@ def test_a_training_step_without_a_finite_loss_is_not_timed() -> None:
         work_of(model, config, BenchCase("train", config.length, config.batch), CPU)()
 
 
-class Tiny(torch.nn.Module):
-    """An embedding and a head, with a matrix of layers between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.head = torch.nn.Embedding(VOCAB, 8), torch.nn.Linear(8, VOCAB, bias=False)
-        self.net = torch.nn.ModuleDict({"layers": torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False))})
-        self.shapes: list[tuple[int, ...]] = []
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        self.shapes.append(tuple(tokens.shape))
-        return self.head(self.net["layers"](self.embedding(tokens)))
-
-
-def test_a_peer_s_step_is_adamw_at_the_rate_of_the_head_outside_the_layers() -> None:
-    """The first step of Adam moves every weight that has a gradient by the learning rate."""
-    model, config = Tiny(), run_config(settings(), "none", CPU)
-    config = config.model_copy(
-        update={"recipe": config.recipe.model_copy(update={"head_lr": 0.003, "matrix_lr": 0.05})}
-    )
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    PeerStep(model, config, CPU)()
-    moved = {name: (p.detach() - before[name]).abs() for name, p in model.named_parameters()}
-    assert model.shapes == [(2, 32)]
-    for name in ("embedding.weight", "head.weight"):
-        assert float(moved[name].max()) == pytest.approx(config.recipe.head_lr, rel=1e-3)
-    inside = moved["net.layers.0.weight"]
-    assert float(inside.max()) != pytest.approx(config.recipe.head_lr, rel=1e-3)
-    assert float(inside.max()) <= config.recipe.matrix_lr * 1.5
-    assert float(inside.max()) > 0
-
-
 def test_memory_is_foreseen_for_training_where_a_case_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[float] = []
-    monkeypatch.setattr("poscli.bench.refusals.unaffordable", lambda size, _: sizes.append(size) or "needs too much")
+    monkeypatch.setattr("poscli.bench.cases.unaffordable", lambda size, _: sizes.append(size) or "needs too much")
     config = run_config(settings(), "none", CPU)
     shape, needs = config.model, Needs(at_once=3.0, kept=2.0)
     for what in ("train", "eval", "forward+backward", "decode"):

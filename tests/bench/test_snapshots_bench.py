@@ -13,21 +13,23 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from against import Against
+from against import draw_pictures as draw_comparisons
+from against import show as show_comparisons
 from drawn import drawn
 from measured import number
+from peers import find_peer
 from pydantic import ValidationError
 from rich.console import Console
 from small_bench import CPU, SMALL, settings
 
-from poscli.bench import conditions, limits, pictures, timing
-from poscli.bench.cases import BenchCase, cases_of, run_configs
-from poscli.bench.columns import COLUMNS, KEYS
-from poscli.bench.conditions import SIZES, Conditions
-from poscli.bench.refusals import TimeEstimate, engine_refusal, outcome
+from poscli.bench import limits, timing
+from poscli.bench.cases import BenchCase, TimeEstimate, cases_of, engine_refusal, outcome, run_configs
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
-from poscli.bench.show import show
-from poscli.bench.timing import Pace, Timing, in_turns, ratio
+from poscli.bench.show import draw_pictures, show
+from poscli.bench.tables import COLUMNS, KEYS
+from poscli.bench.timing import SIZES, Conditions, Pace, Timing, in_turns, ratio
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.drawing.page import Page
@@ -55,7 +57,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
             found.append(Timing(tuple(turns), 2.5 * (1 + (n + place) % 5), "process" if n % 4 == 0 else "case"))
         return found
 
-    for module in (conditions, limits):
+    for module in (timing, limits):
         monkeypatch.setattr(module, "in_turns", timed)
     monkeypatch.setattr(Conditions, "where", WHERE)
     monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 2.0**40)
@@ -76,10 +78,10 @@ def shown(value: Any) -> str:
     return "" if pd.isna(value) else number(value) if isinstance(value, float) else str(value)
 
 
-def printed(costs: pd.DataFrame, machine: pd.DataFrame, against: pd.DataFrame) -> list[str]:
-    """What is printed of the tables of a bench."""
+def printed(show: Callable[..., None], *tables: pd.DataFrame) -> list[str]:
+    """What is printed of tables."""
     console = Console(width=180, file=io.StringIO(), no_color=True)
-    show(costs, machine, against, console)
+    show(*tables, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return [re.sub("─+", "─", line).rstrip() for line in text.splitlines()]
 
@@ -93,22 +95,25 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ASKED)
+@pytest.mark.parametrize("kind", [*ASKED, "against"])
 def test_a_bench(kind: str, tmp_path: Path, snapshot: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    """The three tables of a bench, what is printed of them and said meanwhile, and what is left to a second one."""
-    peer = "nanogpt-like" if kind == "everything" else ""
-    bench = Bench(settings(**ASKED[kind]), CPU, tmp_path, against=peer, sizes=SMALL)
-    bench.run()
-    tables = [file.table() for file in bench.files]
+    """The tables of a bench, what is printed of them and said meanwhile, and what is left to a second one."""
+
+    def bench(encodings: tuple[str, ...], resume: bool) -> Bench:
+        asked = settings(**(ASKED.get(kind, ASKED["everything"]) | {"encodings": encodings}))
+        if kind == "against":
+            return Against(asked, CPU, tmp_path, find_peer("nanogpt-like"), sizes=SMALL, resume=resume)
+        return Bench(asked, CPU, tmp_path, sizes=SMALL, resume=resume)
+
+    first = bench(ASKED.get(kind, ASKED["everything"])["encodings"], resume=False)
+    first.run()
+    tables = [file.table() for file in first.files]
     lines = []
-    for file, table in zip(bench.files, tables, strict=True):
+    for file, table in zip(first.files, tables, strict=True):
         lines += [f"##### {file.path.name}", *compact(table.drop(columns=OF_THE_MACHINE, errors="ignore"))]
-    lines += [
-        "##### printed",
-        *printed(*(table.assign(engine="E") if "engine" in table else table for table in tables)),
-    ]
-    more = settings(**(ASKED[kind] | {"encodings": ("none", "rope")}))
-    resumed = Bench(more, CPU, tmp_path, against=peer, sizes=SMALL, resume=True)
+    shown_ = [table.assign(engine="E") if "engine" in table else table for table in tables]
+    lines += ["##### printed", *printed(show_comparisons if kind == "against" else show, *shown_)]
+    resumed = bench(("none", "rope"), resume=True)
     resumed.run()
     for before, file in zip(tables, resumed.files, strict=True):
         new = file.table().iloc[len(before) :]
@@ -161,11 +166,17 @@ def test_pictures_of_a_bench(kind: str, tmp_path: Path, snapshot: Callable[..., 
     """The pictures of few encodings, of more than have a line each, and of `none` alone, on a CPU or a GPU."""
     costs = costs_of(PICTURED[kind], (128, 32, 64))
     costs = costs[costs["what"] == "eval"].assign(device="GPU 7") if kind == "many" else costs
-    against = compared(costs) if kind == "few" else pd.DataFrame(columns=[*costs.columns, "peer", "speedup"])
     drawn_of = costs[costs["what"] == "train"] if kind == "few" else costs
-    lines = [line for path in pictures.draw(drawn_of, against, tmp_path) for line in drawn_lines(path)]
-    lines += ["##### printed", *printed(costs, costs.iloc[:0], against)] if kind == "few" else []
+    lines = [line for path in draw_pictures(drawn_of, tmp_path) for line in drawn_lines(path)]
+    lines += ["##### printed", *printed(show, costs, costs.iloc[:0])] if kind == "few" else []
     snapshot("\n".join(lines) + "\n", rounded=True)
+
+
+def test_pictures_of_comparisons(tmp_path: Path, snapshot: Callable[..., None]) -> None:
+    """A picture and a table for each of two peers."""
+    against = compared(costs_of(PICTURED["few"], (128, 32, 64)))
+    lines = [line for path in draw_comparisons(against, tmp_path) for line in drawn_lines(path)]
+    snapshot("\n".join([*lines, "##### printed", *printed(show_comparisons, against)]) + "\n", rounded=True)
 
 
 def compared(costs: pd.DataFrame) -> pd.DataFrame:

@@ -165,7 +165,6 @@ bench --enc nonsense
 bench --what speed
 bench --repeats 0
 bench --engine warp
-bench --against torch
 card missing
 card notes
 advise missing

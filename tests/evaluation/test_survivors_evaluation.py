@@ -12,7 +12,7 @@ import torch
 from pieces_task import PIECES, Pieces
 from toys import make, model, perturbed
 
-from poscli.bench.synthetic import synthetic_task
+from poscli.bench.workloads import synthetic_task
 from poscli.config.run import RunConfig
 from poscli.equation.composed import entangled
 from poscli.equation.operands import even_step

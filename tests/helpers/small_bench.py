@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from poscli.bench.columns import COLUMNS
-from poscli.bench.conditions import Sizes
 from poscli.bench.settings import BenchSettings
+from poscli.bench.tables import COLUMNS
+from poscli.bench.timing import Sizes
 from poscli.runs.schema import read_table
 
 CPU = torch.device("cpu")

@@ -79,7 +79,7 @@ def command_line(draw: random.Random) -> list[str]:
 # Options that end a command before its work, by an encoding or a corpus that does not exist.
 BOUNDED = {
     ("train",): [["--enc", "no-such-encoding"], ["--enc", "rope", "--corpus", "text:nowhere"]],
-    ("bench",): [["--enc", "no-such-encoding"], ["--enc", "none", "--against", "no-such-library"]],
+    ("bench",): [["--enc", "no-such-encoding"], ["--enc", "none", "--engine", "no-such-engine"]],
     ("verify",): [["no-such-encoding"]],
     ("inspect",): [["no-such-encoding"]],
     ("new",): [["--to", "folder"]],  # the last one counts: nothing is written elsewhere

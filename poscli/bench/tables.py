@@ -1,15 +1,23 @@
-"""The columns of a bench's result files. Every row says by itself what was measured, where, and with what spread.
+"""The result files of a bench: their columns, and a CSV that is written after every row, so that nothing is lost.
 
-`bench.csv` has one row per encoding, engine, workload and length; `machine.csv` has one per limit of the machine;
-`against.csv` has one per workload that was compared with a peer. A case without a number is a row too: its
-status says why.
+Every row says by itself what was measured, where, and with what spread. `bench.csv` has one row per encoding, engine,
+workload and length; `machine.csv` has one per limit of the machine. A case without a number is a row too: its status
+says why.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from poscli.bench.timing import Row
+from poscli.runs.schema import frame, read_table, write_table
+
 Columns = dict[str, tuple[str, str]]  # name -> (pandas dtype, meaning)
 
-_WHERE: Columns = {
+WHERE: Columns = {
     "device": ("str", "cpu, or cuda: and the name of the GPU"),
     "machine": ("str", "name of the processor"),
     "cores": ("int64", "number of processors that the system reports"),
@@ -18,7 +26,7 @@ _WHERE: Columns = {
     "poscli": ("str", "version of poscli"),
     "commit": ("str", "commit of the source tree, + if it was changed; empty for an installed package"),
 }
-_SHAPE: Columns = {
+SHAPE: Columns = {
     "train_length": ("int64", "tokens in a training window, L; the encoding is built for it"),
     "layers": ("int64", "layers of the model"),
     "width": ("int64", "width of the model"),
@@ -26,17 +34,17 @@ _SHAPE: Columns = {
     "mlp": ("int64", "width of the hidden layer of the MLP"),
     "dtype": ("str", "precision of the run: float32, bfloat16 (weights and norms stay float32) or float16"),
 }
-_OUTCOME: Columns = {
+OUTCOME: Columns = {
     "status": ("str", "ok, or why there is no number: oom, unsupported, skipped, failed"),
     "message": ("str", "one line on the status, or on how an ok number was measured"),
     "repeats": ("int64", "turns behind the medians; 1 if the first run was too long to repeat"),
 }
-_TIMES: Columns = {
+TIMES: Columns = {
     "seconds": ("float64", "time of one run in poscli: median over the turns"),
     "seconds_min": ("float64", "shortest turn"),
     "seconds_max": ("float64", "longest turn"),
 }
-_MEMORY_OF: Columns = {
+MEMORY_OF: Columns = {
     "memory_of": ("str", "case: of this run; process: of the process so far, where the system reports nothing better"),
 }
 
@@ -50,8 +58,8 @@ BENCH_COLUMNS: Columns = {
     "length": ("int64", "tokens in a window; for decode: tokens in the cache at the start"),
     "batch": ("int64", "windows at once"),
     "tokens": ("int64", "tokens that one run processes"),
-    **_OUTCOME,
-    **_TIMES,
+    **OUTCOME,
+    **TIMES,
     "tokens_per_s": ("float64", "tokens / seconds"),
     "none_seconds": ("float64", "median for the encoding `none` on its fastest engine, in the same turns"),
     "ratio": ("float64", "seconds / none_seconds"),
@@ -59,7 +67,7 @@ BENCH_COLUMNS: Columns = {
     "ratio_high": ("float64", "largest ratio of a turn"),
     "peak_mb": ("float64", "peak memory of one run above what was in use before it, MiB"),
     "none_peak_mb": ("float64", "peak_mb of `none`"),
-    **_MEMORY_OF,
+    **MEMORY_OF,
     "flops": (
         "float64",
         "operations per token by the model's definition (poscli/model/flops.py), without those of the encoding",
@@ -67,8 +75,8 @@ BENCH_COLUMNS: Columns = {
     "product_gflops": ("float64", "median rate of a matrix product in the same turns, GFLOP/s; train only"),
     "mfu": ("float64", "model FLOP utilisation: tokens_per_s x flops over the rate of that product; train only"),
     "parameters": ("int64", "parameters of the model, encoding included"),
-    **_SHAPE,
-    **_WHERE,
+    **SHAPE,
+    **WHERE,
 }
 
 LIMIT_COLUMNS: Columns = {
@@ -76,47 +84,50 @@ LIMIT_COLUMNS: Columns = {
     "dtype": ("str", "dtype of the operands"),
     "shape": ("str", "rows x inner x columns; bytes; [B, H, S, D]"),
     "why": ("str", "where in the model this shape occurs"),
-    **_OUTCOME,
-    **_TIMES,
+    **OUTCOME,
+    **TIMES,
     "rate": ("float64", "work / seconds; attention counts its causal products only, 2 forward and 4 backward"),
     "unit": ("str", "GFLOP/s or GB/s"),
-    **_WHERE,
+    **WHERE,
 }
 
-AGAINST_COLUMNS: Columns = {
-    "what": ("str", "train (a whole step with poscli's optimizer in both), forward+backward, or eval"),
-    "encoding": ("str", "canonical spec"),
-    "engine": ("str", "attention engine of poscli that ran"),
-    "peer": ("str", "what poscli is compared with: a library and its version, or nanogpt-like"),
-    "peer_attention": ("str", "fused, or eager where the peer has no fused path for this encoding and workload"),
-    "peer_differs": ("str", "how its model and its version of the encoding differ; empty if they do not"),
-    "length": ("int64", "tokens in a window"),
-    "batch": ("int64", "windows at once"),
-    "tokens": ("int64", "tokens that one run processes, equal for both"),
-    **_OUTCOME,
-    **_TIMES,
-    "peer_seconds": ("float64", "time of one run in the peer: median over the same turns"),
-    "peer_seconds_min": ("float64", "shortest turn"),
-    "peer_seconds_max": ("float64", "longest turn"),
-    "tokens_per_s": ("float64", "tokens / seconds"),
-    "peer_tokens_per_s": ("float64", "tokens / peer_seconds"),
-    "speedup": ("float64", "peer_seconds / seconds"),
-    "speedup_low": ("float64", "smallest speedup of a turn"),
-    "speedup_high": ("float64", "largest speedup of a turn"),
-    "peak_mb": ("float64", "peak memory of one run in poscli above what was in use before it, MiB"),
-    "peer_peak_mb": ("float64", "peak memory of one run in the peer"),
-    **_MEMORY_OF,
-    "parameters": ("int64", "parameters of poscli's model, encoding included"),
-    "peer_parameters": ("int64", "parameters of the peer's model"),
-    **_SHAPE,
-    **_WHERE,
-}
-
-COLUMNS = {"bench.csv": BENCH_COLUMNS, "machine.csv": LIMIT_COLUMNS, "against.csv": AGAINST_COLUMNS}
+COLUMNS = {"bench.csv": BENCH_COLUMNS, "machine.csv": LIMIT_COLUMNS}
 
 # The columns that identify a measurement: `--resume` measures nothing again that has a row with equal values in them.
-KEYS = {
-    "bench.csv": ("what", "encoding", "asked", "length", "batch", *_SHAPE, *_WHERE),
-    "machine.csv": ("limit", "dtype", "shape", "why", *_WHERE),
-    "against.csv": ("what", "encoding", "peer", "length", "batch", *_SHAPE, *_WHERE),
+KEYS: dict[str, tuple[str, ...]] = {
+    "bench.csv": ("what", "encoding", "asked", "length", "batch", *SHAPE, *WHERE),
+    "machine.csv": ("limit", "dtype", "shape", "why", *WHERE),
 }
+
+
+class ResultFile:
+    """The rows of one CSV with these columns, identified by the values of `key`; with `resume` those on disk are kept.
+
+    CorruptError if the file on disk is damaged.
+    """
+
+    def __init__(self, path: Path, columns: Columns, key: Sequence[str], *, resume: bool) -> None:
+        self.path, self.columns, self.key = path, columns, key
+        self.rows: list[Row] = []
+        if resume and path.exists():
+            known = read_table(path, self.columns)
+            self.rows = [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
+
+    def add(self, row: Row) -> None:
+        """Append a row and write the file."""
+        self.rows.append(row)
+        write_table(self.path, self.table())
+
+    def has(self, row: Row) -> bool:
+        """Whether the file has a row with equal key columns; other columns of `row` are ignored."""
+        return any(all(known[name] == row[name] for name in self.key) for known in self.rows)
+
+    def known_columns(self, row: Row) -> Row:
+        """The part of a row whose columns this file has."""
+        return {name: value for name, value in row.items() if name in self.columns}
+
+    def table(self) -> pd.DataFrame:
+        """All rows; a failed row has 0 in counts and empty texts where nothing was measured."""
+        counts = dict.fromkeys((name for name, (kind, _) in self.columns.items() if kind == "int64"), 0)
+        texts = dict.fromkeys((name for name, (kind, _) in self.columns.items() if kind == "str"), "")
+        return frame([counts | texts | row for row in self.rows], self.columns)

@@ -1,4 +1,4 @@
-"""`poscli bench --against nanogpt-like`: the GPT in plain PyTorch computes what its formulas say, at poscli's sizes.
+"""benchmarks/against.py: models of peers have poscli's sizes, compute what they say, and are timed on equal tokens.
 
 T tokens, H heads, D head width, W model width.
 """
@@ -7,46 +7,112 @@ from __future__ import annotations
 
 import bisect
 import cmath
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
-from cli_runner import cli
-from rich.console import Console
-from small_bench import CPU, SMALL, read, settings
-from torch import Tensor
+from against import COLUMNS, FILE, Against, Comparison
+from cli_runner import ROOT, environment
+from peers import PEERS, PeerStep, find_peer
+from plain_gpt import GPT, BucketedBias, LinearBias
+from small_bench import CPU, SMALL, settings
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from poscli.bench import pictures
-from poscli.bench.peers import PeerModel, find_peer
-from poscli.bench.peers.plain_positions import BucketedBias, LinearBias
-from poscli.bench.peers.plain_pytorch import GPT
-from poscli.bench.peers.step import PeerStep
-from poscli.bench.session import Bench
-from poscli.bench.show import show
-from poscli.bench.synthetic import synthetic_tokens
-from poscli.bench.workloads import untrained_model
+from poscli.bench.settings import AUTO
+from poscli.bench.workloads import VOCAB, synthetic_tokens, untrained_model
 from poscli.config.needs import Needs
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
 from poscli.equation import Positions, Unsupported
+from poscli.model.transformer import Model
+from poscli.runs.schema import read_table
+from poscli.system.errors import UsageError
 from poscli.training.optimizer import Optimizer
 
 L, LONGER = 32, 40  # tokens of a training window, and of an input beyond it
-PEER = find_peer("nanogpt-like")
+LIBRARY, PEER = PEERS["x-transformers"], PEERS["nanogpt-like"]
 ENCODINGS = PEER.encodings()
 STARTS = [16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]  # least distance of T5's buckets from 16 on
 BEYOND = [name for name in ENCODINGS if name != "learned"]  # those that have positions from L on
 
 
-def config(encoding: str, **given: Any) -> RunConfig:
+def config(encoding: str = "none", **given: Any) -> RunConfig:
     return resolve(TrainRequest(preset="nano", length=L, batch=2, **given), encoding, 0, CPU)
+
+
+@pytest.fixture
+def library() -> None:
+    pytest.importorskip("x_transformers")
+
+
+# ---- the library
+
+
+def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "x_transformers", None)  # Python's way to say that a module cannot be imported
+    with pytest.raises(UsageError) as error:
+        find_peer("x-transformers")
+    assert str(error.value) == "x-transformers is not installed; pip install x-transformers"
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("encoding", LIBRARY.encodings())
+def test_parameters_are_equal_but_for_the_encoding_and_the_library_s_biases(encoding: str) -> None:
+    """The library's gated MLP keeps the biases of its first matrix; everything else is there exactly once."""
+    model, peer = untrained_model(config(encoding), AUTO, CPU), LIBRARY.build(config(encoding), CPU)
+    shape = config(encoding).model
+    biases = 2 * shape.mlp * shape.layers
+    plain = untrained_model(config("none"), AUTO, CPU).size
+    assert LIBRARY.build(config("none"), CPU).size == plain + biases
+    assert abs((peer.size - biases) - model.size) <= max(shape.layers * (3 * shape.width + 100), 1)
+    assert peer.model(synthetic_tokens(2, 32)).shape == (2, 32, VOCAB)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("encoding", "theirs"), [("none", "none"), ("alibi", "alibi"), ("rope(layout=interleaved)", "rope")]
+)
+def test_equal_weights_give_equal_logits(encoding: str, theirs: str) -> None:
+    model, peer = untrained_model(config(encoding), AUTO, CPU), LIBRARY.build(config(theirs), CPU).model
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2 and not parameter.any():  # a matrix that starts at zero
+                parameter.copy_(torch.randn(parameter.shape, generator=draw) * parameter.shape[1] ** -0.5)
+        copy_weights(model, peer.model)
+    tokens = synthetic_tokens(2, 32)
+    with torch.no_grad():
+        ours, others = model(tokens), peer(tokens)
+    assert ours.std() > 0.1
+    torch.testing.assert_close(ours, others, rtol=0, atol=2e-5 * float(ours.abs().max()))
+
+
+def copy_weights(model: Model, peer: nn.Module) -> None:
+    """Copy poscli's weights into x-transformers' places; its norms count from one, and its gate comes second."""
+    peer.token_emb.emb.weight.copy_(model.embedding)
+    peer.to_logits.weight.copy_(model.head.weight)
+    blocks = iter(peer.attn_layers.layers)
+    for layer in model.layers:
+        attention, mlp = next(blocks)[1], next(blocks)[1]
+        for name in "qkv":
+            getattr(attention, f"to_{name}").weight.copy_(getattr(layer.attention, name).weight)
+        attention.to_out.weight.copy_(layer.attention.o.weight)
+        mlp.ff[0].proj.weight.copy_(torch.cat([layer.up.weight, layer.gate.weight]))
+        mlp.ff[0].proj.bias.zero_()
+        mlp.ff[2].weight.copy_(layer.down.weight)
+
+
+# ---- plain PyTorch
 
 
 def gpt(encoding: str) -> GPT:
@@ -208,7 +274,7 @@ def test_a_table_has_no_positions_beyond_its_end() -> None:
         gpt("learned")(synthetic_tokens(1, L + 1))
 
 
-# ---- at poscli's sizes
+# ---- plain PyTorch at poscli's sizes
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -285,61 +351,94 @@ def test_bfloat16_is_torch_s_autocast(encoding: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in lower.parameters())
 
 
-# ---- in a bench
+class Tiny(torch.nn.Module):
+    """An embedding and a head, with a matrix of layers between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(VOCAB, 8), torch.nn.Linear(8, VOCAB, bias=False)
+        self.net = torch.nn.ModuleDict({"layers": torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False))})
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.shapes.append(tuple(tokens.shape))
+        return self.head(self.net["layers"](self.embedding(tokens)))
 
 
-def test_a_quick_bench_of_two_encodings_on_the_command_line(tmp_path: Path) -> None:
+def test_a_peer_s_step_is_adamw_at_the_rate_of_the_head_outside_the_layers() -> None:
+    """The first step of Adam moves every weight that has a gradient by the learning rate."""
+    model, run = Tiny(), config()
+    run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"head_lr": 0.003, "matrix_lr": 0.05})})
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    PeerStep(model, run, CPU)()
+    moved = {name: (p.detach() - before[name]).abs() for name, p in model.named_parameters()}
+    assert model.shapes == [(2, 32)]
+    for name in ("embedding.weight", "head.weight"):
+        assert float(moved[name].max()) == pytest.approx(run.recipe.head_lr, rel=1e-3)
+    inside = moved["net.layers.0.weight"]
+    assert float(inside.max()) != pytest.approx(run.recipe.head_lr, rel=1e-3)
+    assert float(inside.max()) <= run.recipe.matrix_lr * 1.5
+    assert float(inside.max()) > 0
+
+
+# ---- as a program
+
+
+def test_the_program_times_both_on_equal_tokens(tmp_path: Path) -> None:
     shape = ("--preset", "nano", "--train-length", 32, "--lengths", "32,64", "--threads", 1, "--device", "cpu")
-    given = ("--quick", "-e", "learned", "-e", "rope", "--what", "eval", "--seconds", 0.1)
-    result = cli("bench", *given, *shape, "--against", "nanogpt-like", "--out", tmp_path)
-    assert result.code == 0, result.err
-    rows = read(tmp_path, "against.csv").set_index(["encoding", "what", "length"])
-    assert len(rows) == 2 * 2
-    refused = rows.loc[("learned", "eval", 64)]
-    assert refused["status"] == "unsupported"
-    assert "learned has 32 positions" in refused["message"]
+    asked = ("--quick", "-e", "learned", "-e", "rope", "-e", "dape", "--what", "eval", "--seconds", 0.1)
+    result = program("nanogpt-like", *asked, *shape, "--out", tmp_path, "--json")
+    assert result.returncode == 0, result.stderr
+    assert "nanogpt-like has no version of dape: left out" in result.stderr
+    table = read_table(tmp_path / FILE, COLUMNS)
+    assert len(json.loads(result.stdout)["against"]) == len(table) == 2 * 2
+    rows = table.set_index(["encoding", "what", "length"])
+    assert rows.loc[("learned", "eval", 64), "status"] == "unsupported"
     others = rows.drop([("learned", "eval", 64)])
     assert (others["status"] == "ok").all()
-    assert (others["peer_seconds"] > 0).all()
-    assert set(rows["peer"]) == {"nanogpt-like"}
-    assert rows["peer_differs"].str.startswith("LayerNorm, and GELU").all()
+    assert others["speedup"].to_numpy() == pytest.approx((others["peer_seconds"] / others["seconds"]).to_numpy())
+    speed = others["tokens"] / others["peer_seconds"]
+    assert others["peer_tokens_per_s"].to_numpy() == pytest.approx(speed.to_numpy())
     assert (rows["peer_parameters"] == rows["parameters"]).all()
     assert (tmp_path / "against-nanogpt-like.png").exists()
 
 
-def test_every_workload_but_decoding_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = settings(encodings=("t5", "cope"), what=("train", "eval", "decode"), lengths=(32,), repeats=1)
-    Bench(given, CPU, tmp_path, against="nanogpt-like", sizes=SMALL).run()
-    assert "nanogpt-like has no version of cope: left out" in capsys.readouterr().err
-    rows = read(tmp_path, "against.csv")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nanogpt", "-e", "alibi"), "did you mean nanogpt-like?"),
+        (("zzz", "-e", "alibi"), "'zzz' is nothing to compare with: there are: nanogpt-like, x-transformers"),
+        (("nanogpt-like", "-e", "dape"), "has none of dape; it has none, learned, rope, alibi, t5"),
+    ],
+)
+def test_bad_input_gets_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = program(*arguments, "--preset", "nano", "--out", tmp_path / "out")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert said in result.stderr
+
+
+def program(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "benchmarks" / "against.py", *arguments]
+    environ = environment(PYTHONPATH=str(ROOT))
+    return subprocess.run(list(map(str, command)), env=environ, capture_output=True, text=True, timeout=120)
+
+
+def test_a_model_that_does_not_fit_leaves_poscli_s_own_number(tmp_path: Path) -> None:
+    bench = Against(settings(what=("eval",), encodings=("t5",), lengths=(64,)), CPU, tmp_path, PEER, sizes=SMALL)
+    peer = replace(PEER.build(config("t5"), CPU), needs=Needs(at_once=1e9))
+    Comparison(bench.conditions, config("t5"), peer).run(bench.cases, bench.comparisons)
+    row = read_table(tmp_path / FILE, COLUMNS).iloc[0]
+    assert row["status"] == "oom"
+    assert row["message"].startswith("nanogpt-like: needs about")
+    assert row["seconds"] > 0
+    assert math.isnan(row["peer_seconds"])
+
+
+def test_every_workload_but_decoding_is_timed(tmp_path: Path) -> None:
+    given = settings(encodings=("t5",), what=("train", "eval", "decode"), lengths=(32,), repeats=1)
+    bench = Against(given, CPU, tmp_path, PEER, sizes=SMALL)
+    bench.run()
+    rows = bench.comparisons.table()
     assert list(rows["what"]) == ["forward+backward", "train", "eval"]
     assert list(rows["peer_attention"]) == ["eager", "eager", "fused"]
-    assert set(rows["encoding"]) == {"t5"}
     assert set(rows["status"]) == {"ok"}
-
-
-def test_two_peers_in_one_folder_are_shown_one_by_one(tmp_path: Path) -> None:
-    """After --resume with another peer, the file has rows of both."""
-    given = settings(encodings=("alibi",), what=("eval",), lengths=(32,), repeats=1)
-    bench = Bench(given, CPU, tmp_path, against="nanogpt-like", sizes=SMALL)
-    bench.run()
-    first = bench.comparisons.table()
-    table = pd.concat([first, first.assign(peer="others 1.0"), first.assign(peer="others 1.1", encoding="rope")])
-    drawn = pictures.draw(pd.DataFrame(columns=bench.costs.table().columns), table, tmp_path)
-    assert [path.name for path in drawn] == ["against-nanogpt-like.png", "against-others.png"]
-    console = Console(width=200, no_color=True)
-    with console.capture() as capture:
-        show(pd.DataFrame(), pd.DataFrame(), table, console)
-    titles = [line.strip() for line in capture.get().splitlines() if line.startswith("beside")]
-    assert titles == ["beside nanogpt-like", "beside others 1.0", "beside others 1.1"]
-
-
-def test_a_model_says_what_it_is() -> None:
-    peer = PEER.build(config("rope"), CPU)
-    assert isinstance(peer, PeerModel)
-    assert peer.columns(training=True) == {
-        "peer": "nanogpt-like",
-        "peer_attention": "fused",
-        "peer_differs": "LayerNorm, and GELU with 1.5 times as many hidden units as SwiGLU has; angles in float32",
-        "peer_parameters": peer.size,
-    }
