@@ -9,10 +9,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from poscli.checkpoints.fields import HEADS, LAYERS, LENGTH, WIDTH, Config, items, number, section, whole
 from poscli.checkpoints.scaling import DEFAULT, Rope, rope_of, spec_of_rope
 from poscli.system.errors import DataError, UsageError, near
+
+if TYPE_CHECKING:
+    from poscli.equation import Shape
+
+
+MOST_SIZE, MOST_LAYERS = 2**20, 10_000  # far above every published model; a larger number is a mistake
+GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the two values in `layer_types`
+Types = Callable[[Config, int], list[str]]  # from a config.json and the number of layers to the type of each layer
 
 
 @dataclass(frozen=True)
@@ -62,10 +71,6 @@ def alibi_of_mpt(config: Config) -> str:
     slopes down to 2^-8.
     """
     return f"alibi(most={number(section(config, 'attn_config'), 'alibi_bias_max', 8)})"
-
-
-GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the two values in `layer_types`
-Types = Callable[[Config, int], list[str]]  # from a config.json and the number of layers to the type of each layer
 
 
 def everywhere(config: Config, count: int) -> list[str]:
@@ -192,9 +197,6 @@ KINDS: dict[str, PositionKind] = {
 }  # fmt: skip
 
 
-MOST_SIZE, MOST_LAYERS = 2**20, 10_000  # far above every published model; a larger number is a mistake
-
-
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """The sizes of a checkpoint's model, and the positions of each of its layers."""
@@ -212,7 +214,22 @@ class Architecture:
     @property
     def spec(self) -> str:
         """The positions as a spec of poscli: the encodings of the layers, in the shortest period that they have."""
-        return "|".join(shortest_period([layer.spec for layer in self.layers]))
+        specs = [layer.spec for layer in self.layers]
+        periods = (specs[:n] for n in range(1, len(specs)))
+        return "|".join(next((p for p in periods if all(s == p[n % len(p)] for n, s in enumerate(specs))), specs))
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of poscli's encodings on all layers; its width is that of all heads together."""
+        from poscli.equation import Shape  # imports torch
+
+        return Shape(
+            width=self.heads * self.head_width,
+            heads=self.heads,
+            layers=len(self.layers),
+            length=self.length,
+            vocab=self.vocab,
+        )
 
 
 def architecture(config: Config, length: int | None = None) -> Architecture:
@@ -220,7 +237,15 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
 
     UsageError for a model type whose positions poscli does not know, DataError for numbers that make no model.
     """
-    kind = kind_of(config)
+    name = config.get("model_type")
+    if not isinstance(name, str) or not name:
+        raise UsageError("config.json has no model_type: it belongs to no model of transformers")
+    if name not in KINDS:
+        raise UsageError(
+            f"poscli does not know the positions of models of type {name!r}: {near(name, KINDS)}; it knows "
+            f"{', '.join(sorted(KINDS))}"
+        )
+    kind = KINDS[name]
     width, heads = whole(config, WIDTH, most=MOST_SIZE), whole(config, HEADS, most=MOST_SIZE)
     head_width = whole(config, ("head_dim",), kind.head_width or width // heads, MOST_SIZE)
     if not head_width:
@@ -228,7 +253,7 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
     length = length or whole(config, LENGTH, kind.length)
     layers = kind.layers(config, whole(config, LAYERS, most=MOST_LAYERS), head_width, length)
     return Architecture(
-        model_type=config["model_type"],
+        model_type=name,
         kind=kind,
         layers=tuple(layers),
         width=width,
@@ -238,24 +263,3 @@ def architecture(config: Config, length: int | None = None) -> Architecture:
         vocab=whole(config, ("vocab_size",)),
         length=length,
     )
-
-
-def kind_of(config: Config) -> PositionKind:
-    """The kind of positions of a model type; UsageError, with what is supported, if it is not known."""
-    name = config.get("model_type")
-    if not isinstance(name, str) or not name:
-        raise UsageError("config.json has no model_type: it belongs to no model of transformers")
-    if name not in KINDS:
-        raise UsageError(
-            f"poscli does not know the positions of models of type {name!r}: {near(name, KINDS)}; it knows "
-            f"{', '.join(sorted(KINDS))}"
-        )
-    return KINDS[name]
-
-
-def shortest_period(specs: Sequence[str]) -> list[str]:
-    """The shortest list that, repeated, begins with all of these: layer n has entry n modulo its length."""
-    for period in range(1, len(specs) + 1):
-        if all(spec == specs[n % period] for n, spec in enumerate(specs)):
-            return list(specs[:period])
-    return list(specs)

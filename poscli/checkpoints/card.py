@@ -52,9 +52,7 @@ class Card:
     groups: tuple[Group, ...]
     length: int
     length_from: str  # the key of config.json, or whose default it is
-    promised: (
-        int  # the longest text for which the positions are made: a scaling reaches further than the trained length
-    )
+    promised: int  # the longest text for which the positions are made: a scaling reaches beyond the trained length
     tokenizer_limit: int | None
     transformers: str  # the version that was compared
     faults: tuple[Fault, ...]  # and notes
@@ -85,12 +83,12 @@ def read_card(folder: Path) -> Card:
 def read_subject(folder: Path) -> Subject:
     """What the three readers make of the checkpoint in a folder; raises as `read_card` does."""
     config = read_object(folder / CONFIG, FETCH)
-    found = architecture(config)
+    read = architecture(config)
     return Subject(
         config=config,
-        architecture=found,
-        layers=tuple(own_layers(found)),
-        stock=stock_reading(folder, found.length),
+        architecture=read,
+        layers=tuple(own_layers(read)),
+        stock=stock_reading(folder, read.length),
         tokenizer_limit=tokenizer_limit(folder),
     )
 
@@ -107,30 +105,25 @@ def tokenizer_limit(folder: Path) -> int | None:
 
 def card_of(subject: Subject) -> Card:
     """The card of a checkpoint that has been read."""
-    found = subject.architecture
+    read = subject.architecture
+    by_layer: dict[int, list[int]] = {}  # layers of equal positions are one object
+    for n, layer in enumerate(subject.layers):
+        by_layer.setdefault(id(layer), []).append(n)
     return Card(
-        model_type=found.model_type,
-        kind=found.kind.name,
-        spec=str(parse(found.spec)),
-        heads=found.heads,
-        kv_heads=found.kv_heads,
-        head_width=found.head_width,
-        groups=tuple(_groups(subject)),
-        length=found.length,
-        length_from=next((name for name in LENGTH if subject.config.get(name)), f"the default of {found.model_type}"),
-        promised=max(found.length, *(round(layer.factor * layer.original) for layer in subject.layers)),
+        model_type=read.model_type,
+        kind=read.kind.name,
+        spec=str(parse(read.spec)),
+        heads=read.heads,
+        kv_heads=read.kv_heads,
+        head_width=read.head_width,
+        groups=tuple(_group(tuple(numbers), subject.layers[numbers[0]]) for numbers in by_layer.values()),
+        length=read.length,
+        length_from=next((name for name in LENGTH if subject.config.get(name)), f"the default of {read.model_type}"),
+        promised=max(read.length, *(round(layer.factor * layer.original) for layer in subject.layers)),
         tokenizer_limit=subject.tokenizer_limit,
         transformers=subject.stock.version,
         faults=tuple(faults_of(subject)),
     )
-
-
-def _groups(subject: Subject) -> list[Group]:
-    """The layers by their positions, in the order of their first layer."""
-    by_layer: dict[int, list[int]] = {}
-    for n, layer in enumerate(subject.layers):
-        by_layer.setdefault(id(layer), []).append(n)
-    return [_group(tuple(numbers), subject.layers[numbers[0]]) for numbers in by_layer.values()]
 
 
 def _group(numbers: tuple[int, ...], layer: OwnLayer) -> Group:

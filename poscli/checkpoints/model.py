@@ -34,6 +34,11 @@ from poscli.equation.composed import Composed
 from poscli.specs import build, parse
 from poscli.system.errors import DataError
 
+CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
+# The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
+# the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
+ROUNDING, LEAST = 16, 1e-3
+
 
 class CheckpointModel:
     """A loaded checkpoint under one encoding per layer. Several of them may share a stock model."""
@@ -44,8 +49,7 @@ class CheckpointModel:
 
     @property
     def shape(self) -> Shape:
-        a = self.architecture
-        return Shape(width=a.heads * a.head_width, heads=a.heads, layers=len(a.layers), length=a.length, vocab=a.vocab)
+        return self.architecture.shape
 
     @property
     def device(self) -> torch.device:
@@ -91,12 +95,6 @@ class CheckpointModel:
         return trunk_of(self.stock)(input_ids=tokens_BT, use_cache=False).last_hidden_state
 
 
-CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
-# The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of
-# the number format, or 0.001. Layers amplify rounding; a wrong base of rope changes logits by a tenth and more.
-ROUNDING, LEAST = 16, 1e-3
-
-
 def load(folder: Path, architecture: Architecture, device: torch.device, dtype: torch.dtype | None) -> CheckpointModel:
     """The checkpoint in a folder, under its own positions; `dtype` None keeps the number format of its weights.
 
@@ -124,24 +122,25 @@ def adopted(stock: Any, architecture: Architecture) -> CheckpointModel:
     seats = Seats(architecture.head_width)
     install(stock, seats)
     model = CheckpointModel(stock, seats, architecture, ())
-    return model.under(own_encodings(model.shape, architecture, table_of(stock), model.device))
+    return model.under(own_encodings(architecture, table_of(stock), model.device))
 
 
-def own_encodings(
-    shape: Shape, architecture: Architecture, table: Tensor | None, device: torch.device
-) -> list[Encoding]:
-    """The encodings of a checkpoint, with the numbers that config.json and the weights give them."""
-    built = build(parse(architecture.spec), shape, seed=0)
+def own_encodings(architecture: Architecture, table: Tensor | None, device: torch.device) -> list[Encoding]:
+    """The encodings of a checkpoint's layers, with the numbers that config.json and the weights give them.
+
+    `table` holds the rows of learned positions, `[L, W]`; None for a model without them.
+    """
+    built = build(parse(architecture.spec), architecture.shape, seed=0)
     for encoding, layer in zip(built, architecture.layers, strict=True):
         parts: list[Any] = list(encoding.parts) if type(encoding) is Composed else [encoding]
         for part in parts:
             if layer.numbers and hasattr(part, "use_factors"):
                 part.use_factors(*(torch.tensor(layer.numbers[name]) for name in ("short_factor", "long_factor")))
             if table is not None and hasattr(part, "table"):
-                part.table = torch.nn.Parameter(table[: shape.length], requires_grad=False)
+                part.table = torch.nn.Parameter(table[: architecture.length], requires_grad=False)
     return [encoding.to(device).eval().requires_grad_(False) for encoding in built]
 
 
-def relative_difference(found: Tensor, expected: Tensor) -> float:
+def relative_difference(logits: Tensor, expected: Tensor) -> float:
     """The root mean square of the difference over the standard deviation of what is expected."""
-    return float((found - expected).square().mean().sqrt() / (expected.std() + 1e-30))
+    return float((logits - expected).square().mean().sqrt() / (expected.std() + 1e-30))

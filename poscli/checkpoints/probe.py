@@ -66,9 +66,8 @@ def passage(folder: Path, architecture: Architecture) -> tuple[Tensor, str]:
 
 
 TIMES = (0, 1, 2, FAR)  # the starts of the passage, in trained lengths
-ANGLE_UNITS = (
-    4  # the fastest pair's error of angle at a position changes logits by less than this share of their spread
-)
+# The fastest pair's error of angle at a position changes logits by less than this share of their spread.
+ANGLE_UNITS = 4
 FLOAT32_ANGLE = 2.0**-24  # relative error of an angle in float32, which is what transformers computes in
 
 
@@ -180,7 +179,7 @@ def _off(own: Turns, held: Turns, length: int) -> str:
         return f"{len(held.speeds)} pairs turn in place of {len(own.speeds)}"
     said = []
     if own.largest_error(held) > ROUNDING:
-        worst = max(abs(theirs - mine) * length for mine, theirs in zip(own.speeds, held.speeds, strict=True))
+        worst = max(abs(theirs - ours) * length for ours, theirs in zip(own.speeds, held.speeds, strict=True))
         off = f"so that angles are off by {worst:.3g} radians at {length}"
         said.append(f"they differ by up to {own.largest_error(held):.2%}, {off}")
     if own.amplitude != held.amplitude:
@@ -265,8 +264,8 @@ def _shifted(encodings: tuple[Encoding, ...], start: int) -> Iterator[None]:
 
 
 def _located(locate: Any, start: int, tokens: int, device: torch.device, columns: int | None = None) -> Positions:
-    found = locate(tokens, device, columns)
-    return Positions(pos=found.pos + start, step=found.step)
+    positions = locate(tokens, device, columns)
+    return Positions(pos=positions.pos + start, step=positions.step)
 
 
 def _loss(logits_TV: Tensor, ids_BT: Tensor) -> float:

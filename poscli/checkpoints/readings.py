@@ -21,7 +21,7 @@ import torch
 from poscli.checkpoints.architecture import Architecture, LayerPositions
 from poscli.checkpoints.model import own_encodings
 from poscli.checkpoints.stock import quiet
-from poscli.equation import Encoding, Shape
+from poscli.equation import Encoding
 from poscli.equation.composed import Composed
 from poscli.system.errors import UsageError
 
@@ -45,11 +45,11 @@ class Turns:
     def largest_error(self, other: Turns) -> float:
         """The largest difference between the two speeds of a pair, relative to this one's."""
         pairs = zip(self.speeds, other.speeds, strict=True)
-        return max((abs(theirs / mine - 1) if mine else float(theirs != 0) for mine, theirs in pairs), default=0.0)
+        return max((abs(others / own - 1) if own else float(others != 0) for own, others in pairs), default=0.0)
 
 
 @dataclass(frozen=True)
-class Measured:
+class LayerNumbers:
     """The positions of one layer in numbers."""
 
     short: Turns  # in a text of one token
@@ -71,16 +71,15 @@ class OwnLayer:
         return next((part for part in parts if hasattr(part, "theta") and hasattr(part, "amplitude")), None)
 
     @cached_property
-    def measured(self) -> Measured:
-        far = FAR * self.encoding.shape.length
-        return Measured(self.turns(1), self.turns(far), self.window)
+    def measured(self) -> LayerNumbers:
+        return LayerNumbers(self.turns(1), self.turns(FAR * self.encoding.shape.length), self.window)
 
     @property
     def window(self) -> int | None:
         return self.encoding.reach if "reach" in self.encoding.blanks else None
 
     def turns(self, tokens: int) -> Turns:
-        """The speeds of the pairs in a text of so many tokens."""
+        """The speeds of the pairs in a text of this many tokens."""
         if self.rotation is None:
             return Turns(())
         last = torch.tensor([tokens - 1])
@@ -118,17 +117,10 @@ class OwnLayer:
 def own_layers(architecture: Architecture) -> list[OwnLayer]:
     """Each layer of the checkpoint; layers with equal positions are one object."""
     made: dict[str, OwnLayer] = {}
-    shape = Shape(
-        width=architecture.heads * architecture.head_width,
-        heads=architecture.heads,
-        layers=1,
-        length=architecture.length,
-        vocab=architecture.vocab,
-    )
     for layer in architecture.layers:
         key = repr(layer)
         if key not in made:
-            (encoding,) = own_encodings(shape, replace(architecture, layers=(layer,)), None, torch.device("cpu"))
+            (encoding,) = own_encodings(replace(architecture, layers=(layer,)), None, torch.device("cpu"))
             made[key] = OwnLayer(layer, encoding)
     return [made[repr(layer)] for layer in architecture.layers]
 
@@ -138,7 +130,7 @@ class Stock:
     """The reading of the installed transformers."""
 
     version: str
-    layers: tuple[Measured, ...] = ()
+    layers: tuple[LayerNumbers, ...] = ()
     refusal: str = ""  # why it cannot make a model of the file, in which case there are no layers
 
     @property
@@ -169,7 +161,7 @@ def stock_reading(folder: Path, length: int) -> Stock:
         return Stock(transformers.__version__, refusal=f"{type(error).__name__}: {said}")
 
 
-def _read_layers(folder: Path, length: int) -> Iterator[Measured]:
+def _read_layers(folder: Path, length: int) -> Iterator[LayerNumbers]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -181,18 +173,18 @@ def _read_layers(folder: Path, length: int) -> Iterator[Measured]:
         if (name, layer_type) not in known:
             module = model.get_submodule(name) if name else None
             known[name, layer_type] = (_turns(module, layer_type, 1), _turns(module, layer_type, FAR * length))
-        yield Measured(*known[name, layer_type], window_of(attention))
+        yield LayerNumbers(*known[name, layer_type], window_of(attention))
 
 
 def attentions(model: Any) -> list[Any]:
     """The attention modules of a stock model, one for each layer, in order."""
-    found = [module for module in model.modules() if type(module).__name__.endswith("Attention")]
-    return [module for module in found if hasattr(module, "layer_idx")] or found
+    modules = [module for module in model.modules() if type(module).__name__.endswith("Attention")]
+    return [module for module in modules if hasattr(module, "layer_idx")] or modules
 
 
 def rotation_of(model: Any, attention: Any) -> tuple[str, str]:
     """The name of the module that turns a layer's queries and keys, "" for none, and the layer's type if it asks."""
-    rotations = {name: module for name, module in model.named_modules() if _rotates(module)}
+    rotations = {name: each for name, each in model.named_modules() if type(each).__name__.endswith("RotaryEmbedding")}
     if not rotations or getattr(model.config, "alibi", False) or not getattr(attention, "use_rope", True):
         return "", ""
     local = bool(getattr(attention, "is_sliding", False))
@@ -219,12 +211,8 @@ def window_of(attention: Any) -> int | None:
     return None if window is None else int(window)
 
 
-def _rotates(module: Any) -> bool:
-    return type(module).__name__.endswith("RotaryEmbedding")
-
-
 def _turns(module: Any, layer_type: str, tokens: int) -> Turns:
-    """What a fresh module of this class does in a text of so many tokens."""
+    """What a fresh module of this class does in a text of this many tokens."""
     if module is None:
         return Turns(())
     fresh = type(module)(config=module.config)

@@ -9,8 +9,9 @@ from typing import Any
 
 from poscli.checkpoints.architecture import Architecture, architecture
 from poscli.checkpoints.models import Wish, adopted, checkpoint_config, config_of
-from poscli.checkpoints.paste import Snippet, cropped, fixed, snippets
+from poscli.checkpoints.paste import Snippet, cropped, snippets
 from poscli.checkpoints.source import find
+from poscli.checkpoints.wanted import fixed
 from poscli.config.count import read_target
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig

@@ -19,7 +19,8 @@ from toys import first
 
 from poscli.checkpoints.architecture import LayerPositions, architecture
 from poscli.checkpoints.model import load
-from poscli.checkpoints.paste import RUNTIMES, cropped, fixed, merged, snippets
+from poscli.checkpoints.paste import RUNTIMES, cropped, merged, snippets
+from poscli.checkpoints.wanted import fixed
 from poscli.equation import Shape
 from poscli.evaluation.posthoc import with_encoding
 from poscli.specs import build, parse

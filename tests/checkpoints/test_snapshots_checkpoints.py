@@ -12,8 +12,9 @@ from checkpoint_cases import FAULTY, LIMITS, MISPLACED, PASTED, READ, REFUSED, C
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.card import Card, card_of
 from poscli.checkpoints.faults import FAULTS, Subject
-from poscli.checkpoints.paste import RUNTIMES, Snippet, cropped, fixed, snippets
-from poscli.checkpoints.readings import Measured, Stock, Turns, own_layers
+from poscli.checkpoints.paste import RUNTIMES, Snippet, cropped, snippets
+from poscli.checkpoints.readings import LayerNumbers, Stock, Turns, own_layers
+from poscli.checkpoints.wanted import fixed
 from poscli.system.errors import PoscliError
 
 Snapshot = Callable[..., None]
@@ -99,29 +100,29 @@ def slower(stock: Stock) -> Stock:
     return with_layers(stock, lambda layer: replace(layer, short=turned(layer.short), long=turned(layer.long)))
 
 
-def with_layers(stock: Stock, change: Callable[[Measured], Measured], *numbers: int) -> Stock:
+def with_layers(stock: Stock, change: Callable[[LayerNumbers], LayerNumbers], *numbers: int) -> Stock:
     """A reading in which some layers are others; without numbers, all of them."""
     chosen = numbers or range(len(stock.layers))
     return replace(stock, layers=tuple(change(each) if n in chosen else each for n, each in enumerate(stock.layers)))
 
 
-def louder(layer: Measured) -> Measured:
+def louder(layer: LayerNumbers) -> LayerNumbers:
     return replace(layer, short=replace(layer.short, amplitude=1.25))
 
 
-def fewer(layer: Measured) -> Measured:
+def fewer(layer: LayerNumbers) -> LayerNumbers:
     return replace(layer, short=replace(layer.short, speeds=layer.short.speeds[:3]))
 
 
-def forgetful(layer: Measured) -> Measured:
+def forgetful(layer: LayerNumbers) -> LayerNumbers:
     return replace(layer, long=layer.short)
 
 
-def narrower(layer: Measured) -> Measured:
+def narrower(layer: LayerNumbers) -> LayerNumbers:
     return replace(layer, window=7)
 
 
-def boundless(layer: Measured) -> Measured:
+def boundless(layer: LayerNumbers) -> LayerNumbers:
     return replace(layer, window=None)
 
 
@@ -183,7 +184,7 @@ def said(subject: Subject) -> Iterator[str]:
     yield from faults(card)
 
 
-def turns(measured: Measured) -> str:
+def turns(measured: LayerNumbers) -> str:
     """The speeds of the pairs and the factor on cos and sin, twice where they depend on the length of the text."""
     texts = dict.fromkeys((measured.short, measured.long))
     return ", then ".join(f"turning {row(text.speeds)} times {few(text.amplitude)}" for text in texts)

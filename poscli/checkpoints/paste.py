@@ -1,0 +1,348 @@
+"""What to paste into transformers, vLLM and llama.cpp to run a checkpoint under another encoding.
+
+transformers takes keys of config.json, whose versions 4 and 5 have other names for rope. vLLM reads configurations
+through transformers 5, so that the keys are those of version 5; its documentation calls them `--hf-overrides` with
+`rope_parameters`, and `--rope-scaling` is gone. llama.cpp has options for linear scaling, YaRN and other bases; other
+factors lie in GGUF files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from poscli.checkpoints.architecture import LOCAL, Architecture
+from poscli.checkpoints.fields import LENGTH, Config
+from poscli.checkpoints.wanted import ALL, Inexpressible, Keys, Wanted, original_of, parameters, wanted_of
+from poscli.specs.grammar import Leaf
+
+ORIGINAL, LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
+Types = dict[str, tuple[str, ...]]  # by model type
+# The scalings that a model type takes in transformers, where its configuration refuses all others.
+ONLY: Types = {"phi3": ("default", "longrope")}
+ONLY_IN_4: Types = {"olmo": ("default", "linear", "dynamic"), "olmo2": ("default", "linear", "dynamic")}
+# Model types whose configuration in version 4 wants exactly these keys of a scaling, besides its type.
+EXACT_IN_4: Types = {"olmo": ("factor",), "olmo2": ("factor",), "phi3": ("short_factor", "long_factor")}
+# Model types with a window on all layers as soon as these keys say so.
+WINDOWS: dict[str, Keys] = {
+    "mistral": {},
+    "phi3": {},
+    "starcoder2": {},
+    "qwen2": {"use_sliding_window": True, "max_window_layers": 0},
+    "qwen3": {"use_sliding_window": True, "max_window_layers": 0},
+}
+GROUPED = "self-extend"
+IN_FILE = ("llama3", "longrope")  # scalings whose factors convert_hf_to_gguf.py writes into the file
+NOT_IN_FILE = "rope-dynamic"  # the file of a model with this scaling has plain rope
+SERVER, COMPLETION = "llama-server", "llama-completion"
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """What to paste for one program. Without a text, `reason` says why it cannot be done there."""
+
+    runtime: str  # the program, such as "vLLM"
+    action: str = ""  # what to do with the text
+    text: str = ""
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+    keys: Mapping[str, Any] = field(default_factory=dict)  # of config.json, where the text consists of them
+
+    def record(self) -> dict[str, Any]:
+        """The snippet for a JSON document."""
+        return asdict(self)
+
+
+def merged(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with the keys of a snippet put into it."""
+    return {key: value for key, value in {**config, **keys}.items() if value is not None or key not in keys}
+
+
+# ---- transformers
+
+
+def transformers_5(wanted: Wanted) -> Keys:
+    """Keys of a config.json for transformers 5: `rope_parameters`, nested by type of layer if these have own thetas."""
+    if not wanted.ropes:
+        return _length(wanted) | window(wanted)
+    ropes = {type_: parameters(wanted, type_) for type_ in wanted.ropes}
+    rope = ropes[wanted.main]
+    _refuse_types(wanted, ONLY, rope["rope_type"], "transformers")
+    keys: Keys = {"rope_parameters": ropes.get(ALL, ropes)}
+    keys |= _original_beside(wanted, rope, always=wanted.architecture.model_type == "phi3")
+    stale = {"rope_scaling": None} if wanted.config.get("rope_scaling") else {}  # it would come first
+    return keys | longest(wanted, rope) | stale | window(wanted)
+
+
+def transformers_4(wanted: Wanted) -> Keys:
+    """Keys of a config.json for transformers 4: `rope_scaling` and `rope_theta`."""
+    if not wanted.ropes:
+        return _length(wanted) | window(wanted)
+    rope = parameters(wanted, wanted.main)
+    kind, model_type = rope["rope_type"], wanted.architecture.model_type
+    _refuse_types(wanted, ONLY | ONLY_IN_4, kind, "transformers 4")
+    scaling = {key: value for key, value in rope.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    if kind != "default" and model_type in EXACT_IN_4:
+        if "attention_factor" in scaling:
+            raise Inexpressible(f"Models of type {model_type} in transformers 4 take no factor on cos and sin.")
+        scaling = {"type": kind} | {key: scaling[key] for key in EXACT_IN_4[model_type]}
+    keys: Keys = {"rope_scaling": None if kind == "default" else scaling, "rope_theta": rope["rope_theta"]}
+    if model_type == "gpt_neox":
+        keys["rotary_emb_base"] = rope["rope_theta"]  # version 4 reads this one, and writes both
+    if "partial_rotary_factor" in rope:
+        keys["rotary_pct" if model_type == "gpt_neox" else "partial_rotary_factor"] = rope["partial_rotary_factor"]
+    if model_type == "mistral" and wanted.config.get("head_dim") is None:
+        keys["head_dim"] = wanted.architecture.head_width  # version 4 cannot compute scalings without it
+    if LOCAL in wanted.ropes:
+        local = parameters(wanted, LOCAL)
+        if local["rope_type"] != "default":
+            raise Inexpressible("transformers 4 has no key for a scaling of the layers with a window.")
+        keys["rope_local_base_freq"] = local["rope_theta"]
+    keys |= _original_beside(wanted, rope, always=kind == "longrope")
+    stale = {"rope_parameters": None} if wanted.config.get("rope_parameters") else {}
+    return keys | longest(wanted, rope) | stale | window(wanted)
+
+
+def longest(wanted: Wanted, rope: Keys) -> Keys:
+    """`max_position_embeddings`, which two scalings take for a part of their formula.
+
+    Dynamic scaling begins at this length. Version 4 takes it for YaRN's and LongRoPE's factor times `original...`.
+    """
+    tokens = wanted.target
+    if rope["rope_type"] == "dynamic":
+        tokens = original_of(dict(wanted.ropes[wanted.main].options), wanted)
+    elif rope["rope_type"] in ("yarn", "longrope"):
+        tokens = max(1, math.ceil(round(rope["factor"] * rope[ORIGINAL], 6)))
+    return {LENGTH_KEY: tokens}
+
+
+def window(wanted: Wanted) -> Keys:
+    """The keys of a window on all layers, for a model type whose code has one."""
+    if wanted.window is None:
+        return {}
+    model_type = wanted.architecture.model_type
+    if model_type not in WINDOWS:
+        raise Inexpressible(
+            f"Models of type {model_type} have no key for a window: cut the input to its last {wanted.window} tokens."
+        )
+    keys = WINDOWS[model_type] | {"sliding_window": wanted.window}
+    typed = "layer_types" in wanted.config or model_type.startswith("qwen")
+    return keys | ({"layer_types": [LOCAL] * len(wanted.architecture.layers)} if typed else {})
+
+
+def _original_beside(wanted: Wanted, rope: Keys, *, always: bool) -> Keys:
+    """`original_max_position_embeddings` beside the scaling, where the code looks there first."""
+    return {ORIGINAL: rope[ORIGINAL]} if ORIGINAL in rope and (always or ORIGINAL in wanted.config) else {}
+
+
+def _refuse_types(wanted: Wanted, only: Types, kind: str, runtime: str) -> None:
+    allowed = only.get(wanted.architecture.model_type)
+    if allowed and kind not in allowed:
+        others = " or ".join(allowed[1:])
+        raise Inexpressible(
+            f"Models of type {wanted.architecture.model_type} in {runtime} take only the scaling {others}, not {kind}."
+        )
+
+
+def _length(wanted: Wanted) -> Keys:
+    """The key of the longest input, for a model without rotations."""
+    return {"max_seq_len": wanted.target} if "max_seq_len" in wanted.config else {}
+
+
+def in_config(runtime: str, keys_of: Callable[[Wanted], Keys]) -> Callable[[Wanted, str], Snippet]:
+    """A writer of keys for the config.json of a version of transformers."""
+
+    def write(wanted: Wanted, model: str) -> Snippet:
+        keys = keys_of(wanted)
+        if not keys:
+            return Snippet(runtime, notes=("Nothing to change: the model takes inputs of any length.",))
+        # A line for each key, so that lists of many numbers stay short.
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in keys.items())
+        return Snippet(runtime, "merge into config.json", f"{{\n{lines}\n}}", keys=keys)
+
+    return write
+
+
+# ---- vLLM
+
+
+def vllm(wanted: Wanted, model: str) -> Snippet:
+    """The command of vLLM that serves a model; Inexpressible if vLLM computes something else."""
+    if wanted.window is not None:
+        raise Inexpressible(
+            f'vLLM has no option for a window: give "truncate_prompt_tokens": {wanted.window} in the request, which '
+            "keeps the last tokens of the prompt."
+        )
+    notes: tuple[str, ...] = ()
+    if wanted.ropes:
+        keys = {key: value for key, value in transformers_5(wanted).items() if value is not None}
+        ropes = keys["rope_parameters"]
+        keys[LENGTH_KEY], notes = _adapt_to_vllm(wanted, ropes.get(wanted.main, ropes))
+    else:
+        name = next((name for name in LENGTH if name in wanted.config), None)
+        keys = {name: wanted.target} if name else {}
+    overrides = f" --hf-overrides {shlex.quote(json.dumps(keys))}" if keys else ""
+    text = f"vllm serve {shlex.quote(model)}{overrides} --max-model-len {wanted.target}"
+    return Snippet("vLLM", "start with", text, notes)
+
+
+def _adapt_to_vllm(wanted: Wanted, rope: Keys) -> tuple[int, tuple[str, ...]]:
+    """Change parameters of rope to what vLLM reads; returns `max_position_embeddings` and notes."""
+    kind = rope["rope_type"]
+    if kind == "linear":  # vLLM allows inputs of the longest promised length times the factor
+        return math.ceil(wanted.target / rope["factor"]), ()
+    if kind == "dynamic":
+        factor = f"{wanted.target / wanted.architecture.length:g}"
+        raise Inexpressible(
+            "vLLM's dynamic scaling is fixed when the model is loaded and does not follow the input: rope-ntk(factor="
+            f"{factor}) is the nearest that it has."
+        )
+    if kind == "yarn":
+        allowed = rope["factor"] * rope[ORIGINAL]
+        if allowed < wanted.target:
+            raise Inexpressible(
+                f"vLLM allows inputs of factor times original, {allowed:g} tokens: give a larger factor."
+            )
+        read_late = "attention_factor" in rope
+        return wanted.target, ("Older versions of vLLM do not read attention_factor.",) if read_late else ()
+    if kind == "longrope":  # its factor on cos and sin has other names; without them it is taken from the length
+        original = rope[ORIGINAL]
+        formula = math.sqrt(1 + math.log(rope["factor"]) / math.log(original))
+        attention = rope.pop("attention_factor", None) or formula
+        rope |= {"short_mscale": attention, "long_mscale": attention}
+        note = f"Above {original} tokens of --max-model-len vLLM uses long_factor for short inputs as well."
+        return wanted.target, (note,)
+    return wanted.target, ()
+
+
+# ---- llama.cpp
+
+
+def llama_cpp(wanted: Wanted, model: str) -> Snippet:
+    """The command of llama.cpp that serves a GGUF file; Inexpressible if llama.cpp computes something else."""
+    if wanted.window is not None:
+        raise Inexpressible(
+            f"llama.cpp has no option for a window: cut the prompt to its last {wanted.window} tokens, with -c "
+            f"{wanted.window}."
+        )
+    program, options = SERVER, [f"-m MODEL.gguf -c {wanted.target}"]
+    notes: tuple[str, ...] = ()
+    if wanted.ropes and wanted.ropes[wanted.main].name == GROUPED:
+        program = COMPLETION
+        groups, notes = _self_extend(wanted, wanted.ropes[wanted.main])
+        options += groups
+    elif wanted.ropes:
+        options += _rope_options(wanted)
+    return Snippet("llama.cpp", "start with", " ".join([program, *options]), notes)
+
+
+def _rope_options(wanted: Wanted) -> list[str]:
+    """The options of a rope that differs from the model's own, or that a GGUF file does not hold."""
+    if wanted.ropes == wanted.own and wanted.ropes[wanted.main].name != NOT_IN_FILE:
+        return []
+    rope, own = parameters(wanted, wanted.main), parameters(replace(wanted, ropes=wanted.own), wanted.main)
+    if LOCAL in wanted.ropes and wanted.ropes[LOCAL] != wanted.own[LOCAL]:
+        raise Inexpressible("llama.cpp has no option for the rope of the layers with a window.")
+    for kind in (own["rope_type"], rope["rope_type"]):
+        if kind in IN_FILE:
+            raise Inexpressible(
+                f"llama.cpp reads the factors of {kind} from the GGUF file: put the keys for transformers into "
+                "config.json and convert the model again."
+            )
+    kind = rope["rope_type"]
+    if kind == "default":
+        scaling = ["--rope-scaling none"] if own["rope_type"] != "default" else []
+    elif kind == "linear":
+        scaling = ["--rope-scaling linear", f"--rope-scale {rope['factor']:.10g}"]
+    elif kind == "yarn":
+        scaling = _yarn_options(rope)
+    else:
+        factor = f"{wanted.target / wanted.architecture.length:g}"
+        raise Inexpressible(
+            f"llama.cpp has one base for inputs of all lengths: rope-ntk(factor={factor}) is the nearest that it has."
+        )
+    base = [f"--rope-freq-base {rope['rope_theta']:.10g}"] if rope["rope_theta"] != own["rope_theta"] else []
+    return scaling + base
+
+
+def _yarn_options(rope: Keys) -> list[str]:
+    if "attention_factor" in rope:
+        raise Inexpressible("llama.cpp computes YaRN's factor on cos and sin itself, and this one is another.")
+    if rope.get("truncate") is False:
+        raise Inexpressible("llama.cpp has YaRN's ramp between whole pairs only, and this one has truncate=false.")
+    options = ["--rope-scaling yarn", f"--rope-scale {rope['factor']:.10g}", f"--yarn-orig-ctx {rope[ORIGINAL]}"]
+    betas = {"--yarn-beta-fast": "beta_fast", "--yarn-beta-slow": "beta_slow"}
+    return options + [f"{flag} {rope[key]:.10g}" for flag, key in betas.items() if key in rope]
+
+
+def _self_extend(wanted: Wanted, leaf: Leaf) -> tuple[list[str], tuple[str, ...]]:
+    """Self-Extend: a group's size, and the width of the near part, which must be a multiple of it."""
+    import torch
+
+    encoding: Any = leaf.make(wanted.architecture.shape)
+    size = int(encoding.size(torch.tensor([wanted.target - 1])))
+    width = max(size, encoding.window // size * size)
+    note = (
+        "llama.cpp moves the groups a block at a time while the context grows, so that the near part is between one "
+        "and two blocks wide: it is close to what was measured, and not equal."
+    )
+    return [f"--grp-attn-n {size}", f"--grp-attn-w {width}"], (note, f"Only {COMPLETION} has these options.")
+
+
+# ---- all of them
+
+# By the name of a program: what people paste there, by its versions where these differ.
+RUNTIMES: dict[str, dict[str, Callable[[Wanted, str], Snippet]]] = {
+    "transformers": {
+        "transformers 5": in_config("transformers 5", transformers_5),
+        "transformers 4": in_config("transformers 4", transformers_4),
+    },
+    "vllm": {"vLLM": vllm},
+    "llama.cpp": {"llama.cpp": llama_cpp},
+}
+
+
+def snippets(
+    model: str,
+    architecture: Architecture,
+    config: Config,
+    spec: str,
+    target: int,
+    runtimes: Sequence[str] = tuple(RUNTIMES),
+) -> list[Snippet]:
+    """What to paste for a checkpoint called `model` to read `target` tokens under a spec: one per program and version.
+
+    `config` is the content of its config.json, and `architecture` what it says.
+    """
+    writers = {name: write for runtime in runtimes for name, write in RUNTIMES[runtime].items()}
+    written = []
+    for name, write in writers.items():
+        try:
+            if architecture.kind.name == "learned":
+                raise Inexpressible(
+                    f"Its {architecture.length} learned positions are weights: inputs of {target} tokens need a table "
+                    f"of {target} rows, such as an interpolated one, and not a key."
+                )
+            written.append(write(wanted_of(architecture, config, spec, target), model))
+        except Inexpressible as why:
+            written.append(Snippet(name, reason=str(why)))
+    return written
+
+
+def cropped(model: str, length: int, runtimes: Sequence[str] = tuple(RUNTIMES)) -> list[Snippet]:
+    """What to paste to read only the last `length` tokens of an input."""
+    tokenizer = f'AutoTokenizer.from_pretrained("{model}", truncation_side="left")'
+    room = f"The tokens of the answer count too: leave room for them below {length}."
+    made = {
+        "transformers": Snippet(
+            "transformers", "read inputs with", f"tokenizer = {tokenizer}\ntokenizer(text, truncation=True, "
+            f"max_length={length})", (room,),
+        ),
+        "vllm": Snippet("vLLM", "put into each request", f'"truncate_prompt_tokens": {length}', (room,)),
+        "llama.cpp": Snippet("llama.cpp", reason=f"Start it with -c {length}, and cut the prompt to its last tokens."),
+    }  # fmt: skip
+    return [made[runtime] for runtime in runtimes]
