@@ -16,7 +16,6 @@ from poscli.encodings import Encoding
 from poscli.encodings.path import reflect_all
 from poscli.equation import Positions
 from poscli.specs import build, parse
-from poscli.system.errors import UsageError
 
 # Float64: gradients are sums of up to 120 terms of the order of 10.
 EXACT = 1e3 * 2**-52
@@ -140,17 +139,6 @@ def test_far_keys_of_cope_equal_the_reference() -> None:
 
 
 # DAPE
-
-
-@pytest.mark.parametrize("base", ["rope", "none", "window", "cope", "dape"])
-def test_dape_needs_a_bias(base: str) -> None:
-    with pytest.raises(UsageError, match=f"base must be an encoding that adds a bias to the scores, got {base}"):
-        make(f"dape(base={base})")
-
-
-def test_dape_names_the_near_base() -> None:
-    with pytest.raises(UsageError, match=r"dape\(base=alibo\): base: there is no encoding 'alibo': did you mean alibi"):
-        make("dape(base=alibo)")
 
 
 def test_a_shared_base_of_dape_is_one_for_all_layers() -> None:

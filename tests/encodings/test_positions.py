@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import HEADS, LENGTH, WIDTH, draw, make, model, shape
+from toys import LENGTH, WIDTH, make, model, shape
 
-from poscli.attention import ENGINES, attend
 from poscli.encodings import Shape, get
 from poscli.encodings.learned import noise
-from poscli.equation import Positions, Unsupported
+from poscli.equation import Unsupported
 from poscli.specs import check
 from poscli.system.errors import UsageError
 
@@ -121,34 +120,9 @@ def test_every_position_is_drawn() -> None:
     assert counts.max() < 40  # 12.5 on average
 
 
-@pytest.mark.parametrize("spec", ["interpolated(factor=0.5)", "randomized(max=15)", "logn(length=1)"])
-def test_values_out_of_range(spec: str) -> None:
-    with pytest.raises(UsageError, match="must be at least"):
-        check(spec, shape())
-
-
 def test_interpolated_positions_stay_within_the_training_length() -> None:
     encoding = make("interpolated")
     for count in (1, LENGTH, LENGTH + 1, FAR):
         pos = encoding.positions(torch.arange(count))
         assert float(pos[-1]) < LENGTH
         assert torch.equal(pos, torch.arange(count)) == (count <= LENGTH)
-
-
-# ssmax, logn
-
-
-def test_ssmax_starts_at_one_for_a_full_training_window() -> None:
-    """The initial temperature is log(n) / log(L)."""
-    fresh = get("ssmax")(shape())
-    n = torch.tensor([1, LENGTH, LENGTH**2])
-    torch.testing.assert_close(fresh.temperature(n), torch.tensor([[0.0, 1.0, 2.0]]).double().expand(HEADS, -1))
-
-
-def test_logn_changes_nothing_up_to_the_training_length() -> None:
-    q, k, v = (draw(1, HEADS, 2 * LENGTH, WIDTH // HEADS, seed=n, dtype=torch.float64) for n in range(3))
-    at = Positions(pos=torch.arange(2 * LENGTH))
-    plain, scaled = (attend(ENGINES["reference"], make(spec), q, k, v, at) for spec in ("none", "logn"))
-    # Weights of scores of order 10, and sums of D products, in float64.
-    torch.testing.assert_close(scaled[:, :, :LENGTH], plain[:, :, :LENGTH], rtol=0, atol=64 * 2**-52)
-    assert (plain - scaled)[:, :, LENGTH:].abs().amax((0, 1, 3)).min() > 1e-4

@@ -54,16 +54,6 @@ def test_u_changes_no_output(engine: Engine, dtype: torch.dtype, size: float) ->
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_without_u_it_is_clipped(engine: Engine) -> None:
-    qkv, encoding, clipped = content(torch.float64), make("query-bias"), make("clipped")
-    with torch.no_grad():
-        clipped.table.copy_(encoding.table)
-    encoding, clipped = encoding.double(), clipped.double()
-    apart = (attention(engine, encoding, qkv) - attention(engine, clipped, qkv)).abs().max()
-    assert apart <= limit(encoding, qkv)
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_u_gets_no_gradient(engine: Engine) -> None:
     """The gradients of a softmax sum to 0 over the keys: sum_j dLoss/ds_ij = 0."""
     encoding, qkv = make("query-bias", dtype=torch.float64), content(torch.float64)
@@ -73,15 +63,3 @@ def test_u_gets_no_gradient(engine: Engine) -> None:
     # dLoss/ds_ij = p_ij (g_i . v_j - g_i . o_i): sums of 2 D products of order 1 for each of T keys and B T queries
     assert encoding.u.grad.abs().max() < 2 * 2 * HEAD_WIDTH * TOKENS * 2 * TOKENS * eps
     assert encoding.table.grad.abs().max() > 0.1
-
-
-def test_u_is_a_term_of_the_scores() -> None:
-    """Each position up to L has a column of U; positions beyond share the last."""
-    encoding = make("query-bias")
-    pos = torch.arange(TOKENS)
-    bias = encoding.bias(pos, pos, None, None)
-    assert bias.shape == (HEADS, TOKENS, TOKENS)
-    assert torch.equal(bias[:, 3, 0], encoding.u[:, 3])
-    assert torch.equal(bias[:, LENGTH:, 0], encoding.u[:, -1:].expand(-1, TOKENS - LENGTH))
-    assert torch.equal(bias[..., 0], bias[..., -1])
-    assert encoding.blanks == {"bias", "distance_bias"}

@@ -10,7 +10,6 @@ from toys import HEAD_WIDTH, HEADS, LENGTH, draw, make, model, perturbed, roundi
 from poscli.encodings import Encoding, get, names
 from poscli.encodings.rope import RoPE
 from poscli.encodings.rope_linear import RoPELinear
-from poscli.system.errors import UsageError
 
 # Float64 angles up to 4 LENGTH are rounded by some units, and a rotated number of order 1 changes by as much.
 ANGLES = 4 * 4 * LENGTH * 2**-52
@@ -62,12 +61,6 @@ def test_queries_in_any_dtype_are_near_those_in_float64(name: str, dtype: torch.
     assert found.dtype == dtype
     exact = query(make(name), pos)
     assert float((found.double() - exact).abs().max()) < 16 * torch.finfo(dtype).eps
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_a_factor_below_1_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=r"factor must be at least 1, got 0\.5"):
-        make(f"{name}(factor=0.5)")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import types
 import typing
@@ -12,12 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from measured import digest, in_line, number, numbers, wave
+from measured import digest, in_line, numbers, wave
 from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, perturbed, shape
 
 from poscli.encodings import Encoding, Shape, Unsupported, get, missing, names
-from poscli.encodings.longrope import LongRoPE
 from poscli.equation.blanks import BLANKS
 from poscli.equation.operands import raster
 from poscli.equation.reference import operands, reference, scores, weights
@@ -395,64 +393,4 @@ def test_what_a_step_of_training_changes(snapshot: Callable[..., None]) -> None:
                 pos = encoding.train(training).locate(LENGTH, CPU).pos
                 parts = f"{numbers(pos[:5])} {row(encoding.query(wave(2, HEADS, LENGTH, HEAD_WIDTH), pos))}"
                 lines.append(f"{spec} at {progress}, {'training' if training else 'evaluation'}: {parts}")
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-def test_searches(snapshot: Callable[..., None]) -> None:
-    """What constants are tried on a trained model, in which order, and the best of them."""
-    lines = []
-    for spec, budget, factor in (
-        ("longrope", 12, 4.0), ("longrope(factor=8, start=pi)", 70, None), ("longrope(original=9, start=ntk)", 30, 2.0),
-        ("longrope(fraction=0.5)", 1, 2.0), ("longrope", 5, 1.0), ("longrope", 0, 4.0), ("temper", 5, None),
-        ("temper(c=0.2)", 2, 4.0),
-    ):  # fmt: skip
-        encoding, tried = built(spec), list[str]()
-        try:
-            least = encoding.search(loss_of(encoding, tried), budget, torch.Generator().manual_seed(3), factor)
-        except ValueError as refused:
-            lines.append(f"{spec}, {budget} losses, factor {factor}: {refused}")
-            continue
-        lines += [f"{spec}, {budget} losses, factor {factor}: {len(tried)} tried, least {number(least)}", *tried[:14]]
-        lines += [f"  last {tried[-1]}", f"  found {constants(encoding)}"]
-        if "longrope" in spec:
-            lines += in_line(
-                "then", (row(encoding.key(wave(1, 1, 24, HEAD_WIDTH), torch.arange(24) + n)) for n in (0, 30))
-            )
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-def loss_of(encoding: Encoding, tried: list[str]) -> Callable[[], float]:
-    """A loss that is least near the middle of what is tried, and infinite now and then."""
-
-    def loss() -> float:
-        at = encoding.factors.log() if isinstance(encoding, LongRoPE) else torch.tensor([encoding.c])
-        value = math.inf if len(tried) % 5 == 3 else float((at - 0.6).square().sum())
-        tried.append(f"  {constants(encoding)}: {number(value)}")
-        return value
-
-    return loss
-
-
-def constants(encoding: Encoding) -> str:
-    """What a search changes."""
-    return numbers(encoding.factors if isinstance(encoding, LongRoPE) else [encoding.c])
-
-
-def test_factors_of_a_checkpoint(snapshot: Callable[..., None]) -> None:
-    """The two lists of factors of LongRoPE, for short and for long texts, and what another encoding takes over."""
-    short, long, lines = torch.tensor([1.0, 1.1, 1.2, 1.3]), torch.tensor([1.0, 2.0, 4.0, 8.0]), []
-    for spec in ("longrope", "longrope(original=10, keep_first=2)", "longrope(factor=4, attention=1.2)"):
-        trained, other = built(spec), built("longrope(base=50, keep_first=1)")
-        for factors in (short[:3], -short, torch.zeros(4)):
-            with pytest.raises(ValueError, match="factors above 0") as caught:
-                trained.use_factors(factors, long)
-            lines.append(f"{spec}: {caught.value}")
-        trained.use_factors(short, long)
-        other.take_over(trained)
-        for encoding in (trained, other):
-            found = (row(encoding.key(wave(1, 1, n, HEAD_WIDTH), torch.arange(n))) for n in (9, 10, 11, 16, 17, 30))
-            lines += in_line(f"{spec} {'of another ' if encoding is other else ''}{encoding.rescales}:", found)
-    table = built("learned")
-    (heir := built("hierarchical(alpha=0.3)")).take_over(table)
-    lines.append(f"hierarchical from learned {digest(heir.table.detach())} {torch.equal(heir.table, table.table)}")
     snapshot("\n".join(lines) + "\n", rounded=True)
