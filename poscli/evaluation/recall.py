@@ -56,13 +56,13 @@ def recall_by_distance(
     of `longest` and of `train_length` tokens. Targets that do not count are left out. Hits and misses nearer than L/4
     have no row. A bin without tokens has a row without numbers.
     """
-    found, counts = recurrences(text, spans, scored, ngram, longest), text.counts(spans, scored)
+    earlier, counts = recurrences(text, spans, scored, ngram, longest), text.counts(spans, scored)
     documents = np.broadcast_to(spans[:, :1], counts.shape)
 
     def row(kind: str, first: int, last: int) -> dict[str, Any]:
-        chosen = counts & found.of_kind(kind) & (found.distance >= first) & (found.distance <= last)
+        chosen = counts & earlier.of_kind(kind) & (earlier.distance >= first) & (earlier.distance <= last)
         bounds = {"ngram": ngram, "kind": kind, "from": first, "to": last}
-        return bounds | _numbers(full[chosen], crop[chosen], documents[chosen])
+        return bounds | gain_numbers(full[chosen], crop[chosen], documents[chosen])
 
     bins = octaves(train_length, longest)
     return [row(kind, *bounds) for kind in (HIT, MISS) for bounds in bins] + [row(NEW, 0, 0)]
@@ -134,19 +134,17 @@ def _last_apart(last: NDArray[np.int64], begins: NDArray[np.int64], ngram: int) 
     return earlier
 
 
-def _numbers(full: NDArray[np.float64], crop: NDArray[np.float64], documents: NDArray[np.int64]) -> dict[str, Any]:
-    """The columns of a row from the losses of its tokens and the document of each."""
-    counts = {"tokens": len(full), "documents": len(np.unique(documents))}
-    return counts | gain_numbers(full, crop, documents) if len(full) else counts
-
-
 def gain_numbers(
-    full: NDArray[np.float64], crop: NDArray[np.float64], documents: NDArray[np.int64]
-) -> dict[str, float]:
+    full: NDArray[np.float64], crop: NDArray[np.float64], documents: NDArray[np.int64], *, fewest: int = 1
+) -> dict[str, Any]:
     """What the text beyond L is worth to some tokens, from their losses `[n]` with the whole window and cropped to L.
 
-    The keys are those of GAIN_COLUMNS in poscli/runs/schema.py; n is at least 1.
+    `documents` `[n]` says where each token comes from. The keys are `tokens`, the number n, and those of GAIN_COLUMNS
+    in poscli/runs/schema.py; with fewer than `fewest` tokens, there are only the numbers of tokens and of documents.
     """
+    counts = {"tokens": len(full), "documents": len(np.unique(documents))}
+    if len(full) < fewest:
+        return counts
     low, high = mean_interval(crop - full, documents)
     means = {"nll": float(full.mean()), "nll_crop": float(crop.mean()), "gain": float((crop - full).mean())}
-    return means | {"gain_low": low, "gain_high": high}
+    return counts | means | {"gain_low": low, "gain_high": high}

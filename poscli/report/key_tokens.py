@@ -8,7 +8,7 @@ from poscli.drawing.text import listed, signed
 from poscli.report.analysis import Analysis
 from poscli.report.pooling import LN2
 from poscli.report.table import Column, gain_text
-from poscli.why.key_tokens import FALL, GROWTH, KEY, OTHER
+from poscli.why.context_use import FALL, GROWTH, KEY, OTHER
 
 
 def on_key_tokens(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:

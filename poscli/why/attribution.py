@@ -14,6 +14,7 @@ that does change is a fault of the encoding.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,13 +23,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from poscli.equation import Unsupported
+from poscli.attention import ENGINES, attend
+from poscli.equation import BLANKS, Encoding, Positions, Unsupported
+from poscli.equation.composed import Composed
+from poscli.equation.shapes import BlankInputs
 from poscli.model.transformer import Model
 from poscli.system.memory import is_out_of_memory
 from poscli.verify.noise import rounding
 from poscli.why.crowd import crowd_engine, refuses
-from poscli.why.moved import Move, moved, uses_positions
 from poscli.why.sample import PASS_TOKENS, Sample
 
 BASE, FULL = "base", "full"
@@ -50,11 +54,6 @@ class Outcome:
 def attribution(model: Model, sample: Sample) -> list[dict[str, Any]]:
     """The rows of the table, one per change, with the columns ATTRIBUTION_COLUMNS."""
     return rows(measure(model, sample), sample)
-
-
-def losses_by_change(model: Model, sample: Sample) -> dict[str, Array]:
-    """The loss of each scored token, `[n, scored]`, under every change that can be made."""
-    return {change: found.losses for change, found in measure(model, sample).items() if found.losses is not None}
 
 
 def rows(outcomes: dict[str, Outcome], sample: Sample) -> list[dict[str, Any]]:
@@ -80,17 +79,18 @@ def rows(outcomes: dict[str, Outcome], sample: Sample) -> list[dict[str, Any]]:
 def measure(model: Model, sample: Sample) -> dict[str, Outcome]:
     """The losses under every change, in the order of the rows; the model is in evaluation mode."""
     long, length = sample.length, sample.train_length
-    found = {BASE: _outcome(lambda: model, sample, length), FULL: _outcome(lambda: model, sample, long)}
-    found["offset"] = _short(model, sample, "offset", lambda index: index + long - length)
-    found["stretch"] = _short(model, sample, "stretch", lambda index: index * long // length)
-    found["crowd"] = _crowd(model, sample)
-    return {
-        change: each if change == BASE else _checked(each, found[BASE], model, sample) for change, each in found.items()
+    base = _outcome(lambda: model, sample, length)
+    changed = {
+        FULL: _outcome(lambda: model, sample, long),
+        "offset": _short(model, sample, "offset", lambda index: index + long - length),
+        "stretch": _short(model, sample, "stretch", lambda index: index * long // length),
+        "crowd": _crowd(model, sample),
     }
+    return {BASE: base} | {change: _checked(each, base, model, sample) for change, each in changed.items()}
 
 
 def _outcome(changed: Callable[[], Model], sample: Sample, window: int) -> Outcome:
-    """The losses of a changed model on windows of so many tokens, or the reason why there are none."""
+    """The losses of a changed model on windows of `window` tokens, or the reason why there are none."""
     try:
         losses = sample.losses(changed(), window)
     except Unsupported as error:
@@ -104,24 +104,24 @@ def _outcome(changed: Callable[[], Model], sample: Sample, window: int) -> Outco
     return Outcome(losses)
 
 
-def _short(model: Model, sample: Sample, change: str, move: Move) -> Outcome:
+def _short(model: Model, sample: Sample, change: str, places: Places) -> Outcome:
     """The losses on the last L tokens if the encodings are told other places; void, with its reason, by definition."""
     if reason := _by_segments(model):
         return Outcome(None, "not measured", reason)
-    found = _outcome(lambda: moved(model, move), sample, sample.train_length)
+    outcome = _outcome(lambda: relocate(model, places), sample, sample.train_length)
     reason = _void(model, sample.device, change)
-    return replace(found, status="void", reason=reason) if reason and found.losses is not None else found
+    return replace(outcome, status="void", reason=reason) if reason and outcome.losses is not None else outcome
 
 
-def _checked(found: Outcome, base: Outcome, model: Model, sample: Sample) -> Outcome:
+def _checked(outcome: Outcome, base: Outcome, model: Model, sample: Sample) -> Outcome:
     """An outcome; if it is void, its reason goes on with how much the losses changed all the same."""
-    if found.status != "void" or found.losses is None or base.losses is None:
-        return found
-    apart, limit = float(np.abs(found.losses - base.losses).max()), _rounding(model, sample)
+    if outcome.status != "void" or outcome.losses is None or base.losses is None:
+        return outcome
+    apart, limit = float(np.abs(outcome.losses - base.losses).max()), _rounding(model, sample)
     if apart <= limit:
-        return replace(found, reason=f"nothing can change: {found.reason}")
+        return replace(outcome, reason=f"nothing can change: {outcome.reason}")
     fault = f"but the loss of a token changes by {apart:.2g} nats, and rounding explains {limit:.1g}"
-    return replace(found, status="fault", reason=f"by definition nothing may change ({found.reason}), {fault}")
+    return replace(outcome, status="fault", reason=f"by definition nothing may change ({outcome.reason}), {fault}")
 
 
 def _rounding(model: Model, sample: Sample) -> float:
@@ -143,7 +143,7 @@ def _crowd(model: Model, sample: Sample) -> Outcome:
         return Outcome(None, "not measured", reason)
 
     def crowded() -> Model:
-        changed = moved(model, lambda index: index.clamp(max=length - 1))
+        changed = relocate(model, lambda index: index.clamp(max=length - 1))
         changed.use_engine(crowd_engine(length))
         return changed
 
@@ -166,6 +166,59 @@ def _void(model: Model, device: torch.device, change: str) -> str:
     return ""
 
 
+# A model whose encodings are told other places of its tokens
+
+# From the places of the tokens `[S]`, which count from 0, to the places that the encodings are told.
+Places = Callable[[Tensor], Tensor]
+
+
+class Relocated(Composed):
+    """An encoding that is told that its tokens stand at other places, from which it makes its own positions.
+
+    The places are changed before the encoding's own blank `positions`. Positions that follow the length of the input,
+    such as interpolated ones, therefore follow the last place that they are told, as if the input ended there.
+    """
+
+    def __init__(self, encoding: Encoding, places: Places) -> None:
+        super().__init__([encoding])
+        self.blanks |= {"positions"}
+        self.places = places
+        self.train(encoding.training)
+
+    def positions(self, index: Tensor) -> Tensor:
+        return super().positions(self.places(index))
+
+
+def relocate(model: Model, places: Places) -> Model:
+    """A copy of a model that shares its weights, in which every encoding is told other places."""
+    copied = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    relocated: dict[Encoding, Relocated] = {}  # layers that share an encoding share the relocated one too
+    for attention in copied.attention:
+        encoding = attention.encoding
+        relocated[encoding] = attention.encoding = relocated.get(encoding) or Relocated(encoding, places)
+    return copied
+
+
+@torch.no_grad()
+def uses_positions(encoding: Encoding, device: torch.device) -> bool:
+    """Whether a blank is told positions; one that may also ignore them is tried at two positions on a small input."""
+    blanks = [BLANKS[name] for name in encoding.blanks]
+    if any(blank.takes_any("pos", "d", "d_TS", "i") for blank in blanks):
+        return True
+    if not any(blank.takes_any("x") for blank in blanks):
+        return False
+    inputs = BlankInputs.of(encoding.shape)
+    x, q, index = inputs.x_BTW.to(device), inputs.q_BHTD.to(device), torch.arange(inputs.tokens, device=device)
+    features = encoding.features(x)
+    here, there = (
+        attend(ENGINES["reference"], encoding, q, q, q, Positions(pos=pos, step=None), features)
+        for pos in (index, 2 * index)
+    )
+    return not torch.equal(here, there)
+
+
+# The sentence about it
+
 # What breaks a model if one change alone explains at least half of the harm.
 CAUSES = {"offset": "position", "stretch": "distance", "crowd": "number of keys"}
 ENOUGH = 0.5
@@ -180,17 +233,10 @@ REMEDIES = {
 }
 
 
-def verdict(rows: list[dict[str, Any]], name: str) -> str:
-    """One sentence on what breaks the model of a name, from the rows of `attribution`; void causes are left out."""
-    full = next(row for row in rows if row["change"] == FULL)
-    ratio = full["length"] / full["train_length"]
-    return f"{name} {what_breaks(rows, f' at {ratio:g}x')}"
-
-
 def what_breaks(rows: list[dict[str, Any]], at: str = "", *, many: bool = False) -> str:
-    """The sentence of `verdict` without its subject, and without the length unless `at` has it.
+    """What breaks a model, from the rows of `attribution`: a sentence without its subject; void causes are left out.
 
-    With `many` the subject is more than one encoding.
+    `at` says at which length, as in ` at 8x`. With `many` the subject is more than one encoding.
     """
     full = next(row for row in rows if row["change"] == FULL)
     if full["status"] != "ok":
@@ -236,7 +282,7 @@ def _shares(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _by(alone: list[str], others: list[str], untold: bool) -> str:
-    """The end of `verdict`'s sentence."""
+    """The end of the sentence of `what_breaks`."""
     if alone:
         return f" by {_join(alone, 'and by')}" + (f", not by {_join(others, 'nor by')}" if others else "")
     if len(others) > 1:

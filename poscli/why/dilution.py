@@ -25,8 +25,7 @@ from poscli.equation import Encoding, Operands, Positions
 from poscli.equation.reference import operands, scores, weights
 from poscli.model.cache import LayerCache
 from poscli.model.transformer import Attention, Model
-from poscli.why.few import few
-from poscli.why.sample import Sample
+from poscli.why.sample import Sample, few
 
 WINDOWS = 4  # read unless the caller says otherwise
 PAIR_NUMBERS = 2**23  # at a time, of the B H T S D numbers that relative vectors take
@@ -61,11 +60,11 @@ def dilution(model: Model, sample: Sample, windows: int = WINDOWS) -> list[dict[
     doublings = (sample.length // sample.train_length).bit_length()
     rows = []
     for window in [sample.train_length << n for n in range(doublings)]:
-        found: list[list[Tensor]] = [[] for _ in model.layers]  # by layer, one tensor of statistics per window
+        by_layer: list[list[Tensor]] = [[] for _ in model.layers]  # one tensor of statistics per window
         for tokens, counted in zip(chosen.tokens(window), counts, strict=True):
             for n, statistics in enumerate(_of_window(model, tokens[None, :-1], chosen)):
-                found[n].append(statistics[:, :, counted[-statistics.shape[2] :]])
-        for n, of_layer in enumerate(found):
+                by_layer[n].append(statistics[:, :, counted[-statistics.shape[2] :]])
+        for n, of_layer in enumerate(by_layer):
             for head, (entropy, far) in enumerate(torch.cat(of_layer, dim=2).nanmean(dim=2).T.tolist()):
                 rows.append({"window": window, "layer": n + 1, "head": head + 1, "entropy": entropy, "far_mass": far})
     return rows

@@ -13,7 +13,6 @@ from poscli.evaluation.plan import record_of
 from poscli.evaluation.protocol import EvaluationSettings, in_turns
 from poscli.evaluation.tables import run_columns
 from poscli.model.load import load_trained
-from poscli.model.transformer import Model
 from poscli.runs.results import explained_under, write_explanation
 from poscli.runs.run import ENDED, Run
 from poscli.runs.schema import DETAILS, frame
@@ -23,11 +22,9 @@ from poscli.system.progress import Meter
 from poscli.system.signals import Interrupted, stoppable
 from poscli.tasks import Task
 from poscli.why.attribution import attribution
+from poscli.why.context_use import key_token_rows, key_tokens, receptive, refuse_judge, saturation
 from poscli.why.dilution import dilution
-from poscli.why.key_tokens import key_token_rows, key_tokens, refuse_judge
-from poscli.why.receptive import receptive
 from poscli.why.sample import Sample
-from poscli.why.saturation import saturation
 
 NEAR = 4  # times L: the windows of attribution, whose attention is computed eagerly
 NEAR_TOKENS, FAR_TOKENS = 2**14, 2**15  # read in windows of NEAR * L tokens, and of the longest length
@@ -116,7 +113,8 @@ def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:
     }
     if judge is not None:
         judging = load_trained(judge, setup.device)
-        analyses["why/key_tokens"] = lambda: _of_key_tokens(model, judging, _sample(setup, None, KEY_TOKENS))
+        rare = _sample(setup, None, KEY_TOKENS)
+        analyses["why/key_tokens"] = lambda: key_token_rows(model, rare, key_tokens(judging, rare))
     tables = {}
     run = setup.run
     with stoppable() as stop, Meter(f"why {run.config.encoding}", len(analyses), file=run.progress) as progress:
@@ -145,7 +143,7 @@ def _attempt(name: str, make: Callable[[], Rows]) -> Rows:
 def _sample(setup: EvaluationSetup, ratio: int | None, tokens: int) -> Sample:
     """Windows of the longest length within `ratio` times L (None: of all), which end where sliding windows do.
 
-    They hold about so many tokens together.
+    They hold about `tokens` tokens together.
     """
     settings, plan = setup.settings, setup.plan
     protocol = next(name for name in reversed(plan.protocols) if len(plan.variants(name)) > 1)
@@ -162,7 +160,3 @@ def _sample(setup: EvaluationSetup, ratio: int | None, tokens: int) -> Sample:
         device=setup.device,
         stride=settings.stride,
     )
-
-
-def _of_key_tokens(model: Model, judge: Model, sample: Sample) -> Rows:
-    return key_token_rows(model, sample, key_tokens(judge, sample))

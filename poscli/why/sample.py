@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -47,15 +47,22 @@ class Sample:
         all of them.
         """
         piece = self._piece(window)
-        spans, found = pieces(self.spans, self.scored, piece), []
+        spans, losses = pieces(self.spans, self.scored, piece), []
         for some in np.array_split(spans, min(len(spans), -(-len(spans) * window // PASS_TOKENS))):
             tokens = torch.from_numpy(self.text.windows(some, window)).to(self.device)
             nll = self.task.score(model(tokens[:, :-1]).float(), tokens[:, 1:])[NLL]
-            found.append(nll[:, window - piece :].double().cpu().numpy())
-        return np.concatenate(found).reshape(len(self.spans), self.scored)
+            losses.append(nll[:, window - piece :].double().cpu().numpy())
+        return np.concatenate(losses).reshape(len(self.spans), self.scored)
 
     def _piece(self, window: int) -> int:
         """The tokens read off one window; all where a window that ends earlier may begin before its document."""
         if window + self.scored > self.length:
             return self.scored
         return largest_divisor(self.scored, min(self.stride or self.scored, window // 2))
+
+
+def few(sample: Sample, windows: int) -> tuple[Sample, NDArray[np.int64]]:
+    """A sample of at most `windows` windows, spread evenly over the whole one, and their indices in the whole one."""
+    count = min(windows, len(sample.spans))
+    chosen = np.linspace(0, len(sample.spans) - 1, count).round().astype(np.int64)
+    return replace(sample, spans=sample.spans[chosen]), chosen

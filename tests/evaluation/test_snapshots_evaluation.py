@@ -71,16 +71,22 @@ from poscli.tasks import Task, Text
 from poscli.tasks.copy import Copy
 from poscli.tasks.passkey import Passkey
 from poscli.verify.noise import perturbed
+from poscli.why import context_use as judging
 from poscli.why import explain as explaining
-from poscli.why import key_tokens as judging
-from poscli.why.attribution import attribution, causes, is_open, remedies, verdict, what_breaks
+from poscli.why.attribution import attribution, causes, is_open, remedies, what_breaks
+from poscli.why.context_use import (
+    donors,
+    gradient_norms,
+    key_token_rows,
+    key_tokens,
+    receptive,
+    refuse_judge,
+    saturation,
+    visible_windows,
+)
 from poscli.why.crowd import refuses
 from poscli.why.dilution import dilution
-from poscli.why.few import few
-from poscli.why.key_tokens import key_token_rows, key_tokens, refuse_itself, refuse_judge
-from poscli.why.receptive import donors, gradient_norms, receptive
-from poscli.why.sample import Sample
-from poscli.why.saturation import saturation, windows
+from poscli.why.sample import Sample, few
 
 Snapshot = Callable[..., None]
 CPU = torch.device("cpu")
@@ -795,7 +801,15 @@ def test_verdicts(snapshot: Snapshot) -> None:
         verb = what_breaks(rows, many=True).partition(" by ")[0]
         opened = [row["change"] for row in rows if is_open(row)]
         lines.append(
-            " | ".join([verdict(rows, "x"), verb, *map(told, causes(rows)), told(opened), str(len(remedies(rows)))])
+            " | ".join(
+                [
+                    f"x {what_breaks(rows, ' at 2.5x')}",
+                    verb,
+                    *map(told, causes(rows)),
+                    told(opened),
+                    str(len(remedies(rows))),
+                ]
+            )
         )
     snapshot("\n".join([*lines, *remedies(cases[2]), what_breaks(cases[0], " here")]) + "\n")
 
@@ -832,7 +846,7 @@ def test_uses_of_the_context(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
         "alone": told(receptive(small("rope"), alone)),
         "windows": told(
             [
-                windows(sample(train_length=n, length=size, scored=s))
+                visible_windows(sample(train_length=n, length=size, scored=s))
                 for n, size, s in ((8, 32, 4), (16, 33, 1), (5, 30, 2), (8, 8, 1), (16, 16, 15))
             ]
         ),
@@ -850,7 +864,6 @@ def test_uses_of_the_context(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
         "few key tokens": table(key_token_rows(small("rope"), given, key & (key.cumsum().reshape(8, 4) < 4))),
         "judged": told([outcome(key_tokens, each, given) for each in (judge, short, other)]),
         "found": told(key_tokens(perturbed(judge), longer()).astype(int)),
-        "itself": outcome(refuse_itself, judge, judge) + outcome(refuse_itself, judge, small("rope")),
         "judges": "\n".join(outcome(refuse_judge, *pair) for pair in judges()),
     }
     snapshot(sections(parts), rounded=True)

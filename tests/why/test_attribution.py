@@ -24,9 +24,8 @@ from poscli.runs.schema import ATTRIBUTION_COLUMNS, frame
 from poscli.system.errors import UsageError
 from poscli.why import attribution as why
 from poscli.why import crowd
-from poscli.why.attribution import attribution, losses_by_change, measure, remedies, verdict, what_breaks
+from poscli.why.attribution import Relocated, attribution, measure, relocate, remedies, what_breaks
 from poscli.why.crowd import crowd_engine, refuses
-from poscli.why.moved import Moved, moved
 from poscli.why.sample import Sample
 
 KEYS = 3 * LENGTH + 5  # tokens of a long window
@@ -56,7 +55,7 @@ def attended(encoding: Encoding, at: dict[str, Tensor], engine: Engine | str) ->
 
 @torch.no_grad()
 def crowded(spec: str, at: dict[str, Tensor] | None = None) -> Tensor:
-    told = Moved(make(spec, dtype=torch.float64), lambda index: index.clamp(max=LAST))
+    told = Relocated(make(spec, dtype=torch.float64), lambda index: index.clamp(max=LAST))
     return attended(told, at or given(), crowd_engine(LENGTH))
 
 
@@ -86,6 +85,11 @@ def sample(length: int = KEYS, scored: int = 5, windows: int = 3) -> Sample:
 
 def trained(spec: str) -> Model:
     return perturbed(model(spec)).eval().requires_grad_(False)
+
+
+def losses_by_change(of: Model, at: Sample) -> dict[str, np.ndarray]:
+    """The loss of each scored token, `[n, scored]`, under every change that can be made."""
+    return {change: made.losses for change, made in measure(of, at).items() if made.losses is not None}
 
 
 # Crowd, attention only
@@ -248,14 +252,14 @@ def test_crowd_of_a_model_of_rope_is_that_of_rerope() -> None:
 def test_an_encoding_is_told_whole_places_before_its_own_positions() -> None:
     at = torch.device("cpu")
     length = 2.5 * LENGTH
-    squares = Moved(make("toys:Squares"), lambda index: index * int(length) // LENGTH)
+    squares = Relocated(make("toys:Squares"), lambda index: index * int(length) // LENGTH)
     assert squares.locate(4, at).pos.tolist() == [0 // 16, 2**2 // 16, 5**2 // 16, 7**2 // 16]
     shared = trained("alibi")
-    copied = moved(shared, lambda index: index + 3)
+    copied = relocate(shared, lambda index: index + 3)
     assert copied.encodings[0] is copied.encodings[1]
     assert copied.encodings[0].locate(2, at).pos.tolist() == [3, 4]
     assert all(a is b for a, b in zip(copied.parameters(), shared.parameters(), strict=True))
-    assert not isinstance(shared.encodings[0], Moved)
+    assert not isinstance(shared.encodings[0], Relocated)
 
 
 def test_a_class_that_falsely_claims_to_be_relative_is_found_out() -> None:
@@ -387,7 +391,7 @@ def test_a_memory_reads_segments_so_nothing_is_changed() -> None:
 )
 def test_a_change_that_fails_is_a_row(error: Exception | None, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def losses(self: Sample, of: Model, window: int) -> np.ndarray:
-        if isinstance(of.encodings[0], Moved) and window == LENGTH:
+        if isinstance(of.encodings[0], Relocated) and window == LENGTH:
             if error is not None:
                 raise error
             return np.where(np.arange(5) == 2, math.inf, np.ones((3, 1)))  # of one token in every window
@@ -495,7 +499,7 @@ def words(full: float = 1.0, status: dict[str, str] | None = None, **share: floa
     ],
 )
 def test_the_verdict_names_what_was_measured_and_no_more(rows: list[dict], expected: str) -> None:
-    assert verdict(rows, "X") == expected
+    assert f"X {what_breaks(rows, ' at 4x')}" == expected
 
 
 def test_several_encodings_are_told_in_the_plural() -> None:

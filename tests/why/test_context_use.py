@@ -12,7 +12,7 @@ import torch
 from pieces_task import PIECES, Pieces
 from torch import Tensor, nn
 from torch.nn import functional as F
-from toys import ALTERNATING, COMPOSITES, HEADS, VOCAB, WIDTH, draw, model, perturbed, tokens, wide
+from toys import ALTERNATING, COMPOSITES, HEADS, VOCAB, WIDTH, draw, perturbed, tokens, wide
 
 from poscli.config.run import ModelConfig, RunConfig
 from poscli.encodings import Encoding, names
@@ -29,10 +29,9 @@ from poscli.runs.schema import (
     frame,
 )
 from poscli.system.errors import UsageError
-from poscli.why import dilution, key_tokens, receptive, saturation
-from poscli.why.few import few
-from poscli.why.input_gradient import input_gradient
-from poscli.why.sample import Sample
+from poscli.why import context_use, dilution
+from poscli.why.context_use import input_gradient
+from poscli.why.sample import Sample, few
 
 L = 16
 CERTAIN = 10.0  # the logit of the token that a Recaller expects; those of all others are 0
@@ -83,7 +82,7 @@ TWENTY = [periodic(20, (1, 2, 3)), periodic(20, (4, 5, 6, 7))]  # no token in co
 @pytest.mark.parametrize(("scored", "partly"), [(8, 0.0), (16, 3 / 16)])
 def test_the_loss_stops_falling_at_the_window_that_shows_the_period(scored: int, partly: float) -> None:
     """Period 20: a window of 32 shows it to its inputs 19 to 31, of which the last 8 or 16 are scored."""
-    rows = saturation.saturation(Recaller(19), sample_of(TWENTY, [(0, 100), (1, 120)], scored=scored))
+    rows = context_use.saturation(Recaller(19), sample_of(TWENTY, [(0, 100), (1, 120)], scored=scored))
     frame(rows, SATURATION_COLUMNS)
     assert [row["window"] for row in rows] == [1, 2, 4, 8, 16, 32, 64]
     expected = [*[UNKNOWN] * 5, partly * UNKNOWN + (1 - partly) * RIGHT, RIGHT]
@@ -143,12 +142,12 @@ def test_saturation_counts_the_targets_that_count_and_survives_infinite_losses()
             return super().forward(tokens_BT) * (math.nan if tokens_BT.shape[1] > 40 else 1)
 
     sample = sample_of(TWENTY, [(0, 100)], uncounted=[(0, n) for n in range(93, 99)])
-    rows = saturation.saturation(Breaking(19), sample)
+    rows = context_use.saturation(Breaking(19), sample)
     frame(rows, SATURATION_COLUMNS)
     assert rows[-1]["tokens"] == 2
     assert math.isnan(rows[-1]["nll"])
     assert rows[-1]["saturates_at"] == 32
-    assert saturation.saturation(Recaller(19), sample_of(TWENTY, [(0, 9)], [(0, n) for n in range(1, 10)])) == []
+    assert context_use.saturation(Recaller(19), sample_of(TWENTY, [(0, 9)], [(0, n) for n in range(1, 10)])) == []
 
 
 class Told(Sample):
@@ -169,7 +168,7 @@ def told(sample: Sample, table: dict[int, object]) -> Sample:
 @pytest.mark.parametrize(("excess", "at"), [(0.0099, 16), (0.0101, 32)])
 def test_a_window_within_a_hundredth_of_a_bit_is_as_good_as_the_best(excess: float, at: int) -> None:
     nats = {1: 9.0, 2: 8.0, 4: 7.0, 8: 6.0, 16: 2 + excess * math.log(2), 32: 2.0, 64: 2.5}
-    rows = saturation.saturation(Recaller(19), told(sample_of(TWENTY, [(0, 100)]), nats))
+    rows = context_use.saturation(Recaller(19), told(sample_of(TWENTY, [(0, 100)]), nats))
     assert {row["saturates_at"] for row in rows} == {at}
     assert [row["excess"] for row in rows] == pytest.approx([loss - 2 for loss in nats.values()])
 
@@ -180,7 +179,7 @@ def test_intervals_are_of_what_the_column_says() -> None:
     sample = sample_of(texts, [(n, 100) for n in range(6)])
     harm = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     nats = dict.fromkeys((1, 2, 4, 8, 16, 64), 5.0 + harm) | {32: np.full(6, 5.0)}
-    for row in saturation.saturation(Recaller(19), told(sample, nats)):
+    for row in context_use.saturation(Recaller(19), told(sample, nats)):
         if row["window"] == 32:
             assert (row["excess_low"], row["excess_high"]) == (0, 0)
         else:
@@ -190,16 +189,17 @@ def test_intervals_are_of_what_the_column_says() -> None:
 def test_an_interval_of_the_gradient_is_over_documents() -> None:
     """Windows of five documents that end at one place are five documents, and of one document one."""
     texts = [periodic(20, (1, 2, 3)) for _ in range(5)]
-    apart = receptive.gradient_rows(Recaller(3), sample_of(texts, [(n, 100) for n in range(5)]))
+    apart = context_use.gradient_rows(Recaller(3), sample_of(texts, [(n, 100) for n in range(5)]))
     assert not any(math.isnan(row["low"]) for row in apart)
-    alone = receptive.gradient_rows(Recaller(3), sample_of(texts, [(0, 100 + n) for n in range(5)]))
+    alone = context_use.gradient_rows(Recaller(3), sample_of(texts, [(0, 100 + n) for n in range(5)]))
     assert all(math.isnan(row["low"]) for row in alone)
 
 
 def test_a_window_without_room_for_the_scored_tokens_is_left_out() -> None:
     """A sample promises 32 tokens before each end: of 24 scored ones, the first has 8 before it."""
-    assert saturation.windows(sample_of(TWENTY, [(0, 40)], scored=24, length=32)) == [1, 2, 4, 8, 32]
-    assert saturation.windows(sample_of(TWENTY, [(0, 40)], scored=8, train_length=20, length=80))[:3] == [1, 2, 5]
+    assert context_use.visible_windows(sample_of(TWENTY, [(0, 40)], scored=24, length=32)) == [1, 2, 4, 8, 32]
+    odd = sample_of(TWENTY, [(0, 40)], scored=8, train_length=20, length=80)
+    assert context_use.visible_windows(odd)[:3] == [1, 2, 5]
 
 
 # receptive field
@@ -207,7 +207,7 @@ def test_a_window_without_room_for_the_scored_tokens_is_left_out() -> None:
 
 @pytest.mark.parametrize(("back", "octave"), [(0, 0), (3, 0), (4, 4), (10, 8), (15, 8), (16, 16), (19, 16), (40, 32)])
 def test_the_gradient_lies_where_the_model_looks(back: int, octave: int) -> None:
-    rows = receptive.gradient_rows(Recaller(back), sample_of(TWENTY, [(0, 100), (1, 120)]))
+    rows = context_use.gradient_rows(Recaller(back), sample_of(TWENTY, [(0, 100), (1, 120)]))
     frame(rows, RECEPTIVE_COLUMNS)
     assert [(row["from"], row["to"]) for row in rows] == [(0, 3), (4, 7), (8, 15), (16, 31), (32, 63)]
     assert [row["value"] for row in rows] == pytest.approx([float(row["from"] == octave) for row in rows])
@@ -226,7 +226,7 @@ def test_the_gradient_is_that_of_the_last_target_that_counts() -> None:
             return found
 
     sample = replace(sample, task=Spied(TWENTY))
-    norms, spans = receptive.gradient_norms(Recaller(5), sample)
+    norms, spans = context_use.gradient_norms(Recaller(5), sample)
     assert spans.tolist() == [[0, 100], [1, 120]]
     assert seen == [61, 63]  # inputs of a window of 64: the last one is read for target 100, the one before for 99
     assert (norms > 0).nonzero()[1].tolist() == [5, 5]
@@ -234,7 +234,7 @@ def test_the_gradient_is_that_of_the_last_target_that_counts() -> None:
 
 def test_the_harm_of_replaced_tokens() -> None:
     """Scored prediction k looks 19 back, so 19 - k back from the first one; a wrong token costs 10 nats."""
-    rows = receptive.receptive(Recaller(19), sample_of(TWENTY, [(0, 100), (1, 120)]))
+    rows = context_use.receptive(Recaller(19), sample_of(TWENTY, [(0, 100), (1, 120)]))
     frame(rows, RECEPTIVE_COLUMNS)
     rows = [row for row in rows if row["method"] == "replace"]
     assert [(row["from"], row["to"]) for row in rows] == [(4, 56), (8, 56), (16, 56), (32, 56)]
@@ -245,19 +245,19 @@ def test_the_harm_of_replaced_tokens() -> None:
 def test_what_replaces_a_text() -> None:
     """The next window of another document, else one that does not overlap, else none."""
     sample = sample_of(TWENTY, [(0, 70), (0, 75), (1, 80), (0, 150)])
-    assert receptive.donors(sample, np.array([0, 1, 2, 3])).tolist() == [[1, 80], [1, 80], [0, 150], [1, 80]]
+    assert context_use.donors(sample, np.array([0, 1, 2, 3])).tolist() == [[1, 80], [1, 80], [0, 150], [1, 80]]
     one = replace(sample, spans=np.array([[0, 70], [0, 134], [0, 135]]))
-    assert receptive.donors(one, np.array([0, 1, 2])).tolist() == [[0, 135], [-1, -1], [0, 70]]
+    assert context_use.donors(one, np.array([0, 1, 2])).tolist() == [[0, 135], [-1, -1], [0, 70]]
 
 
 def test_without_another_text_there_is_a_reason_and_no_number() -> None:
-    rows = receptive.receptive(Recaller(19), sample_of(TWENTY, [(0, 100)]))
+    rows = context_use.receptive(Recaller(19), sample_of(TWENTY, [(0, 100)]))
     table = frame(rows, RECEPTIVE_COLUMNS)
     replaced = table[table["method"] == "replace"]
     assert replaced["value"].isna().all()
     assert set(replaced["reason"]) == {"no other text to replace it with"}
     dead = Recaller(80)
-    rows = receptive.gradient_rows(dead, sample_of(TWENTY, [(0, 100)]))
+    rows = context_use.gradient_rows(dead, sample_of(TWENTY, [(0, 100)]))
     assert {row["reason"] for row in rows} == {"every gradient is zero or not finite"}
 
 
@@ -267,7 +267,7 @@ def test_a_few_windows_are_spread_over_the_sample() -> None:
     assert indices.tolist() == [0, 4, 8]
     assert chosen.spans[:, 1].tolist() == [64, 68, 72]
     assert few(sample, 20)[1].tolist() == list(range(9))
-    assert receptive.receptive(Recaller(2), sample, 3)[0]["windows"] == 3
+    assert context_use.receptive(Recaller(2), sample, 3)[0]["windows"] == 3
 
 
 DOUBLE = Precision(linear=torch.float64, attention=torch.float64)
@@ -477,26 +477,26 @@ def test_a_key_token_falls_by_two_nats_and_ends_below_two() -> None:
     given = sample_of(TWENTY, [(0, 140)], [(0, 136)], length=128, scored=5)
     sample = Given(**vars(given))
     judge = Recaller(19, length=128)
-    assert key_tokens.key_tokens(judge, sample).tolist() == [
+    assert context_use.key_tokens(judge, sample).tolist() == [
         [False, True, False, False, True]
     ]  # the first does not count
     counting = Given(**vars(sample_of(TWENTY, [(0, 140)], length=128, scored=5)))
-    assert key_tokens.key_tokens(judge, counting).tolist() == [[True, True, False, False, True]]
+    assert context_use.key_tokens(judge, counting).tolist() == [[True, True, False, False, True]]
 
 
 def test_a_judge_reads_8_times_the_training_length_whatever_the_longest_window_is() -> None:
     """A judge that is right from 200 tokens on finds no key tokens with 8 L = 128, and one from 100 on finds all."""
     text = periodic(220, tuple(np.random.default_rng(0).integers(1, PIECES, 220).tolist()), 500)
     sample = sample_of([text], [(0, 480)], length=256)
-    assert not key_tokens.key_tokens(Recaller(219, length=256), sample).any()
+    assert not context_use.key_tokens(Recaller(219, length=256), sample).any()
     near = sample_of(TWENTY, [(0, 140)], length=128)
-    assert key_tokens.key_tokens(Recaller(19, length=128), near).all()
+    assert context_use.key_tokens(Recaller(19, length=128), near).all()
 
 
 def test_targets_that_do_not_count_are_of_no_kind() -> None:
     sample = sample_of(TWENTY, [(0, 140), (1, 140)], [(0, n) for n in range(130, 141)], length=128, scored=16)
     key = np.arange(32).reshape(2, 16) % 2 == 0
-    rows = key_tokens.key_token_rows(Recaller(19), sample, key & sample.text.counts(sample.spans, 16))
+    rows = context_use.key_token_rows(Recaller(19), sample, key & sample.text.counts(sample.spans, 16))
     assert [(row["kind"], row["tokens"]) for row in rows] == [("key", 3 + 8), ("other", 2 + 8)]
 
 
@@ -504,7 +504,7 @@ def test_key_tokens_are_scored_with_the_longest_window() -> None:
     """A model that looks 199 tokens back is right with a window of 256 and guesses with 128."""
     text = periodic(200, tuple(range(1, PIECES)), 600)
     sample = sample_of([text, text], [(0, 500), (1, 520)], length=256, scored=16)
-    own, _ = key_tokens.key_token_rows(Recaller(199), sample, np.ones((2, 16), dtype=bool))
+    own, _ = context_use.key_token_rows(Recaller(199), sample, np.ones((2, 16), dtype=bool))
     assert own["nll"] == pytest.approx(RIGHT, abs=1e-5)
     assert own["nll_crop"] == pytest.approx(UNKNOWN, abs=1e-5)
 
@@ -515,10 +515,10 @@ def test_the_loss_on_key_tokens() -> None:
     for target in changed:
         text[target - 1] = 7
     sample = sample_of([text, text[:]], [(0, 150), (1, 160), (0, 300)], length=128, scored=16)
-    key = key_tokens.key_tokens(Recaller(19, length=128), sample)
+    key = context_use.key_tokens(Recaller(19, length=128), sample)
     targets = sample.spans[:, 1:] + np.arange(-15, 1)
     assert (key == ~np.isin(targets, changed) & ~np.isin(targets - 20, changed)).all()
-    rows = key_tokens.key_token_rows(Recaller(19), sample, key)
+    rows = context_use.key_token_rows(Recaller(19), sample, key)
     frame(rows, KEY_TOKEN_COLUMNS)
     own, other = rows
     assert (own["kind"], own["tokens"], own["documents"], own["reason"]) == ("key", int(key.sum()), 2, "")
@@ -533,18 +533,13 @@ def test_the_loss_on_key_tokens() -> None:
 def test_judges_that_are_refused(tmp_path: Path) -> None:
     sample = sample_of(TWENTY, [(0, 140)], length=128)
     with pytest.raises(UsageError, match="trained on windows of 127 tokens; train one with --length 128"):
-        key_tokens.key_tokens(Recaller(19, length=127), sample)
+        context_use.key_tokens(Recaller(19, length=127), sample)
     with pytest.raises(UsageError, match="need windows of 128 tokens"):
-        key_tokens.key_tokens(Recaller(19, length=128), sample_of(TWENTY, [(0, 140)]))
+        context_use.key_tokens(Recaller(19, length=128), sample_of(TWENTY, [(0, 140)]))
     other = Recaller(19, length=128)
     other.vocab = 9
     with pytest.raises(UsageError, match="knows 9 tokens and the text has 8"):
-        key_tokens.key_tokens(other, sample)
-    made = model("alibi")
-    key_tokens.refuse_itself(model("alibi", seed=1), made)
-    key_tokens.refuse_itself(model("t5"), made)
-    with pytest.raises(UsageError, match="has the weights of the model that it is to judge"):
-        key_tokens.refuse_itself(model("alibi"), made)
+        context_use.key_tokens(other, sample)
 
 
 def test_runs_that_cannot_judge(tmp_path: Path) -> None:
@@ -552,7 +547,7 @@ def test_runs_that_cannot_judge(tmp_path: Path) -> None:
         return Run(tmp_path / name, RunConfig(encoding="rope", length=length), {"corpus": {"fingerprint": fingerprint}})
 
     judged = run("judged", 16)
-    key_tokens.refuse_judge(run("judge", 128), judged)
+    context_use.refuse_judge(run("judge", 128), judged)
     posthoc = Run(tmp_path / "judged" / "as" / "yarn", judged.config, judged.env, trained="rope")
     for judge, message in (
         (judged, "judged cannot judge itself"),
@@ -560,20 +555,20 @@ def test_runs_that_cannot_judge(tmp_path: Path) -> None:
         (run("judge", 128, "2"), "trained on another text or tokenizer than judged"),
     ):
         with pytest.raises(UsageError, match=message) as error:
-            key_tokens.refuse_judge(judge, judged)
+            context_use.refuse_judge(judge, judged)
         assert "\n" not in str(error.value)
     with pytest.raises(UsageError, match="cannot judge itself"):
-        key_tokens.refuse_judge(judged, posthoc)
+        context_use.refuse_judge(judged, posthoc)
 
 
 # every encoding
 
 
 COLUMNS = {
-    saturation: SATURATION_COLUMNS,
-    receptive: RECEPTIVE_COLUMNS,
-    dilution: DILUTION_COLUMNS,
-    key_tokens: KEY_TOKEN_COLUMNS,
+    "saturation": SATURATION_COLUMNS,
+    "receptive": RECEPTIVE_COLUMNS,
+    "dilution": DILUTION_COLUMNS,
+    "key_tokens": KEY_TOKEN_COLUMNS,
 }
 
 
@@ -582,10 +577,10 @@ def test_every_encoding_has_finite_rows(spec: str) -> None:
     """Or is Unsupported beyond L, as its other measurements are; then nothing is left behind in the model."""
     made, sample = trained(spec), sample_of(RANDOM, SPANS, length=32, scored=4)
     analyses = {
-        saturation: lambda: saturation.saturation(made, sample),
-        receptive: lambda: receptive.receptive(made, sample, 2),
-        dilution: lambda: dilution.dilution(made, sample, 2),
-        key_tokens: lambda: key_tokens.key_token_rows(
+        "saturation": lambda: context_use.saturation(made, sample),
+        "receptive": lambda: context_use.receptive(made, sample, 2),
+        "dilution": lambda: dilution.dilution(made, sample, 2),
+        "key_tokens": lambda: context_use.key_token_rows(
             made, replace(sample, scored=16), np.arange(48).reshape(3, 16) < 24
         ),
     }
@@ -598,5 +593,5 @@ def test_every_encoding_has_finite_rows(spec: str) -> None:
             continue
         measured = [name for name in ("nll", "excess", "value", "entropy", "far_mass", "gain") if name in table]
         assert np.isfinite(table[measured].to_numpy()).all()
-        if analysis is receptive:
+        if analysis == "receptive":
             assert table.loc[table["method"] == "gradient", "value"].sum() == pytest.approx(1)
