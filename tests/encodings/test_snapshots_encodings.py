@@ -1,4 +1,4 @@
-"""Encodings as tables of numbers: what each adds at every blank, with default and other options, at many lengths."""
+"""Encodings as tables: what each class says of itself, the bounds of its options, and models of other shapes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from measured import digest, in_line, numbers, wave
+from measured import digest, numbers, wave
 from torch import Tensor
-from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, perturbed, shape
+from toys import HEAD_WIDTH, HEADS, LENGTH, perturbed, shape
 
 from poscli.encodings import Encoding, Shape, Unsupported, get, missing, names
 from poscli.equation.blanks import BLANKS
-from poscli.equation.operands import raster
-from poscli.equation.reference import operands, reference, scores, weights
+from poscli.equation.reference import operands, reference
 from poscli.specs import build, check, parse
 from poscli.specs.build import encoding_parameters
 from poscli.system.errors import UsageError
 
-FAR = 16 * LENGTH
 CPU = torch.device("cpu")
-DISTANCES = (0, 1, 2, 8, 15, 16, 40, 300)  # around the training length of 16, and far beyond it
-CELLS = ((0, 0), (0, 1), (1, 0), (1, -2), (2, -3), (3, 3), (4, -4), (9, 12), (9, -12))
 OPTIONS = {  # beside the default
     "alibi": ["trainable=true, most=6", "scale=0.25", "before_scale=true, scale=2, most=4"],
     "alibi-2d": ["distance=manhattan, trainable=true"],
@@ -175,102 +171,6 @@ def moved(spec: str, at: Shape | None = None) -> Encoding:
     return perturbed(built(spec, at)).requires_grad_(False).double()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_encodings_add(family: str, snapshot: Callable[..., None]) -> None:
-    """The numbers of every blank at some positions, distances and heads, and of attention at several lengths."""
-    lines = (line for name in of_family(family) for spec in specs_of(name) for line in added(spec))
-    snapshot("\n".join(lines) + "\n", rounded=True)
-
-
-@torch.no_grad()
-def added(spec: str) -> Iterator[str]:
-    """Lines on what an encoding adds at each blank, and on attention with it."""
-    encoding, last = moved(spec), ""
-    yield f"== {spec}"
-    for blank in BLANKS:
-        if blank in encoding.blanks and blank in PROBES:
-            found = list(unless_refused(PROBES[blank], encoding))
-            yield from in_line(f"{blank}:", ["the same"] if str(found) == last else found)
-            last = str(found)
-    if encoding.blanks != {"embed"}:
-        yield from in_line("attention:", unless_refused(attended, encoding))
-
-
-def unless_refused(probe: Callable[[Encoding], Iterable[str]], encoding: Encoding) -> Iterator[str]:
-    """What a probe yields, until the encoding refuses its input."""
-    try:
-        yield from probe(encoding)
-    except Unsupported as reason:
-        yield f"refused: {reason}"
-
-
-def row(x: Tensor) -> str:
-    """The first numbers of the last row of the last head or text, and one number on all `[.., T, D]`."""
-    return f"{numbers(x.flatten(0, -3)[-1, -1, :2])} {digest(x)}"
-
-
-def positions_of(encoding: Encoding) -> Iterator[str]:
-    """The positions of short and long texts."""
-    return (numbers(encoding.locate(count, CPU).pos[:7]) for count in (3, LENGTH, 20, 40))
-
-
-def on_tokens(blank: str) -> Callable[[Encoding], Iterator[str]]:
-    """The lines of a blank that maps queries, keys, values or outputs, within the training length and beyond."""
-
-    def lines(encoding: Encoding) -> Iterator[str]:
-        for count in (2, LENGTH, 20):
-            pos = encoding.locate(count, CPU).pos
-            yield row(getattr(encoding, blank)(wave(2, HEADS, count, HEAD_WIDTH), pos))
-
-    return lines
-
-
-def embedded(encoding: Encoding) -> Iterator[str]:
-    """The embeddings of short and long texts, and of the last tokens of one."""
-    for count, last in ((2, 2), (LENGTH, LENGTH), (17, 17), (257, 257), (20, 3)):
-        ids, pos = torch.arange(2 * last).view(2, last) * 7 % 257, encoding.locate(count, CPU).pos[-last:]
-        yield from unless_refused(lambda e, p=pos, i=ids: [row(e.embed(wave(2, len(p), WIDTH), p, i))], encoding)
-
-
-def by_distance(blank: str) -> Callable[[Encoding], Iterator[str]]:
-    """The lines of a blank that is a function of the distance: of the last head, then of all heads in one number."""
-
-    def lines(encoding: Encoding) -> Iterator[str]:
-        d = torch.tensor(DISTANCES if encoding.axes == 1 else CELLS)
-        found = getattr(encoding, blank)(d)
-        yield numbers((found if found.ndim == 2 else found[..., 0])[-1])
-        between = torch.tensor([0.5, 2.5, 20.25]) if encoding.axes == 1 else d + torch.tensor([0.5, 0.25])
-        every = torch.arange(FAR) if encoding.axes == 1 else raster(torch.arange(FAR), 16) - torch.tensor([0, 8])
-        yield f"{digest(getattr(encoding, blank)(every))} {digest(getattr(encoding, blank)(between))}"
-
-    return lines
-
-
-PROBES: dict[str, Callable[[Encoding], Iterator[str]]] = {
-    "positions": positions_of,
-    "embed": embedded,
-    "content_query": lambda encoding: [row(encoding.content_query(wave(2, HEADS, 4, HEAD_WIDTH)))],
-    "relative_query": lambda encoding: [row(encoding.relative_query(wave(2, HEADS, 4, HEAD_WIDTH)))],
-    **{blank: on_tokens(blank) for blank in ("query", "key", "value", "output")},
-    "features": lambda encoding: [row(encoding.features(wave(2, LENGTH, WIDTH)))],
-    "temperature": lambda encoding: map(numbers, encoding.temperature(torch.tensor([1, 2, 5, 15, 16, 17, 40, 300]))),
-    **{
-        blank: by_distance(blank) for blank in ("distance_bias", "relative_keys", "relative_queries", "relative_values")
-    },
-    "potential": lambda encoding: [numbers(encoding.potential(encoding.features(wave(2, 6, WIDTH)))[1, 2])],
-}
-
-
-def attended(encoding: Encoding) -> Iterator[str]:
-    """Of attention at the training length, beyond it and in decoding: the weights of a query, and its output."""
-    for queries, keys in ((LENGTH, LENGTH), (20, 20), (2, 40)):
-        q, k, v = (wave(2, HEADS, t, HEAD_WIDTH, start=n) for n, t in enumerate((queries, keys, keys)))
-        f = encoding.features(wave(2, keys, WIDTH, start=3))
-        x = operands(encoding, q, k, v, encoding.locate(keys, CPU), f)
-        p = weights(encoding, x, scores(encoding, x))[1, -1, -1]
-        yield f"{queries} of {keys} {numbers(p[[0, keys // 2, -1]])} {digest(reference(encoding, x))}"
-
-
 TRIED: dict[Any, list[str]] = {  # values of options by their type
     int: ["-1", "0", "1", "2", "3", "4", "5", "15", "16", "17", "24", "25"],
     float: ["-1", "0", "0.1", "0.5", "0.9", "1", "1.5", "4"],
@@ -379,6 +279,11 @@ def attention(encoding: Encoding, queries: int, keys: int) -> Tensor:
     q, k, v = (wave(1, heads, t, width, start=n) for n, t in enumerate((queries, keys, keys)))
     x = operands(encoding, q, k, v, at, f)
     return encoding.output(reference(encoding, x), x.pos_T)
+
+
+def row(x: Tensor) -> str:
+    """The first numbers of the last row of the last head or text, and one number on all `[.., T, D]`."""
+    return f"{numbers(x.flatten(0, -3)[-1, -1, :2])} {digest(x)}"
 
 
 def test_what_a_step_of_training_changes(snapshot: Callable[..., None]) -> None:

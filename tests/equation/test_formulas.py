@@ -6,7 +6,7 @@ import pytest
 import torch
 from oracles import libraries as lib
 from torch import Tensor
-from toys import draw, make, shape
+from toys import HEAD_WIDTH, draw, make, shape
 
 from poscli.encodings import get
 from poscli.encodings.t5 import bucket
@@ -72,3 +72,18 @@ def test_rope_is_accurate_at_large_positions_in_any_dtype(dtype: torch.dtype) ->
     exact, found = rotated("rope", x.double(), POSITIONS), rotated("rope", x, POSITIONS)
     assert found.dtype == dtype
     assert float((found - exact).abs().max()) < 4 * torch.finfo(dtype).eps * float(x.abs().max())
+
+
+# options of encodings that the oracles leave at their defaults
+
+
+def test_phases_of_pope_have_its_base() -> None:
+    phases = make("pope(base=50)").phases(torch.tensor([0.0, 2.0], dtype=torch.float64))
+    assert phases[0].tolist() == [0.0] * HEAD_WIDTH
+    assert phases[1].tolist() == pytest.approx([2 * 50 ** (-c / HEAD_WIDTH) for c in range(HEAD_WIDTH)])
+
+
+def test_a_unit_of_time_of_floater_is_dt_positions() -> None:
+    pos = torch.arange(40)
+    fine, coarse = (make(f"floater({options})", dtype=torch.float64) for options in ("step=30", "step=3, dt=0.1"))
+    torch.testing.assert_close(coarse.path(pos), fine.path(10 * pos), rtol=0, atol=1e-12)
