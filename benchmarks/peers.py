@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from poscli.bench.timing import Row, Work
 from poscli.bench.workloads import synthetic_tokens
-from poscli.config.needs import Needs
 from poscli.config.run import RunConfig
+from poscli.config.size import Needs
 from poscli.data.tokenizers.bytes import VOCAB
 from poscli.system.errors import UsageError, near
 from poscli.training.optimizer import Muon

@@ -10,10 +10,10 @@ import torch
 from poscli.attention import Place, choose
 from poscli.bench.settings import AUTO, BenchSettings
 from poscli.bench.timing import Row
-from poscli.config.needs import Needs, estimate, largest_needs
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
+from poscli.config.size import Needs, activation_bytes, largest_needs
 from poscli.data.tokenizers.bytes import VOCAB
 from poscli.encodings import names
 from poscli.encodings.registry import missing
@@ -136,7 +136,7 @@ class TimeEstimate:
 
 def refuse_unaffordable(config: RunConfig, needs: Needs, case: BenchCase, device: torch.device, who: str = "") -> None:
     """Raise Refused for a case that does not fit the memory; the message begins with `who`."""
-    size = estimate(config.model, VOCAB, needs, batch=case.batch, length=case.length, training=case.training)
+    size = activation_bytes(config.model, VOCAB, needs, batch=case.batch, length=case.length, training=case.training)
     if why := unaffordable(size, device):
         raise Refused("oom", who + why)
 

@@ -29,10 +29,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from poscli.bench.settings import AUTO
 from poscli.bench.workloads import VOCAB, synthetic_tokens, untrained_model
-from poscli.config.needs import Needs
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
+from poscli.config.size import Needs
 from poscli.equation import Positions, Unsupported
 from poscli.model.transformer import Model
 from poscli.runs.schema import read_table

@@ -12,9 +12,9 @@ from small_bench import CPU
 from poscli.bench import timing
 from poscli.bench.cases import needs_of_model
 from poscli.bench.workloads import VOCAB, forward, untrained_model
-from poscli.config.needs import Needs, estimate, needs
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
+from poscli.config.size import Needs, activation_bytes, needs
 from poscli.system.memory import Peak
 
 
@@ -58,7 +58,7 @@ def peak_of_forward(encoding: str) -> tuple[float, float]:
     with Peak(CPU) as peak:
         work()
     wanted = needs_of_model(model, False)
-    expected = estimate(config.model, VOCAB, wanted, batch=1, length=length, training=False) / 2**20
+    expected = activation_bytes(config.model, VOCAB, wanted, batch=1, length=length, training=False) / 2**20
     return expected, peak.mb
 
 

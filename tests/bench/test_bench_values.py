@@ -16,7 +16,7 @@ from poscli.bench.settings import BenchSettings
 from poscli.bench.tables import COLUMNS, KEYS, ResultFile
 from poscli.bench.timing import Conditions, Pace, Timing, in_turns
 from poscli.bench.workloads import VOCAB, Decode, synthetic_tokens, untrained_model, work_of
-from poscli.config.needs import Needs
+from poscli.config.size import Needs
 from poscli.system.errors import PoscliError
 
 OWN, NONE, PRODUCT = (
