@@ -13,7 +13,7 @@ from poscli.attention.biases import even_distances
 from poscli.attention.skew import descending, skew
 from poscli.encodings import Encoding, Operands, Shape, at_least, register
 from poscli.encodings.based import Based
-from poscli.equation.blanks import FAST
+from poscli.equation.blanks import of_tier
 from poscli.equation.reference import TERMS, tempered
 from poscli.native import Mixing
 
@@ -78,8 +78,8 @@ class DAPE(Based):
 
     @property
     def has_kernel_form(self) -> bool:
-        own = self.base.blanks
-        return own & set(BIAS) == {"distance_bias"} and not own & set(FAST)
+        blanks = self.base.blanks
+        return blanks & set(BIAS) == {"distance_bias"} and not of_tier(blanks, "row")
 
     @property
     def kernel_form_has_gradient(self) -> bool:
