@@ -14,13 +14,14 @@ import pandas as pd
 import torch
 
 from poscli import specs
-from poscli.checkpoints.held import held
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import RunConfig
+from poscli.estimate import refuse_unaffordable_windows
 from poscli.evaluation.evaluate import evaluate_run, is_evaluated, settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import runs_as
+from poscli.model.held import held
 from poscli.model.load import keep
 from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
 from poscli.report.explain import explanations
@@ -112,21 +113,16 @@ def setups_of(
     """The evaluations that a request asks for: each run, and its weights under the encodings of `request.as_`.
 
     Nothing is written. With `strict`, an encoding that a run cannot be evaluated as is a UsageError, else a note. With
-    `smoke`, only a few hundred tokens are scored. UsageError if `judge`, which says for `request.why` which tokens need
-    a long context, cannot judge one of the runs.
+    `smoke`, only a few hundred tokens are scored. UsageError if the longest windows certainly do not fit the memory, or
+    if `judge`, which says for `request.why` which tokens need a long context, cannot judge one of the runs.
     """
-    chosen = runs_as(runs, request, strict)
-    setups = [
-        EvaluationSetup(
-            run,
-            open_task(run.config.task, run.config.corpus, run.config.tokenizer),
-            settings_of(run.config, request, smoke),
-            device,
-        )
-        for run in chosen
-    ]
-    for setup in setups:
-        check_judge(setup.run, judge)
+    setups = []
+    for run in runs_as(runs, request, strict):
+        check_judge(run, judge)
+        settings = settings_of(run.config, request, smoke)
+        refuse_unaffordable_windows(run.config, settings, device)
+        task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
+        setups.append(EvaluationSetup(run, task, settings, device))
     return setups
 
 
@@ -143,16 +139,14 @@ def evaluate(
             for setup in setups if ranks().first else ():
                 if setup.run.config.checkpoint is not None and not setup.run.trained:
                     keep(setup.run, setup.device)
-        tables = [_evaluate(setup, force=force) for setup in setups]
+        tables = []
+        for setup in setups:
+            if setup.run.recalibration and not is_evaluated(setup.run, setup.settings):
+                recalibrate(setup.run, setup.task, setup.device)
+            tables.append(evaluate_run(setup, force=force))
     for setup in setups if why else ():
         explain(setup, judge)
     return tables
-
-
-def _evaluate(setup: EvaluationSetup, *, force: bool) -> pd.DataFrame:
-    if setup.run.recalibration and not is_evaluated(setup.run, setup.settings):
-        recalibrate(setup.run, setup.task, setup.device)
-    return evaluate_run(setup, force=force)
 
 
 def report(

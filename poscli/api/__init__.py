@@ -10,10 +10,13 @@
 
 Nothing is printed on stdout; notes and progress go to stderr. What a command refuses raises the exception behind its
 message: a subclass of `PoscliError`. layers.py has what goes into a model of one's own, experiments.py what trains and
-evaluates, tables.py what reads results.
+evaluates, tables.py what reads results. The files `api.py` of satellites add their own functions.
 """
 
-from poscli.api.experiments import checkpoint, extrapolate, load, train, verify
+import importlib
+from typing import Any
+
+from poscli.api.experiments import extrapolate, load, train, verify
 from poscli.api.layers import attention, embed, encoding, encodings
 from poscli.api.measured import Measured
 from poscli.api.tables import compare, report, results, runs, summary, training_log
@@ -27,6 +30,7 @@ from poscli.system.errors import (
     StorageError,
     UsageError,
 )
+from poscli.system.satellites import plugged_in
 
 __all__ = [
     "CorruptError",
@@ -41,7 +45,6 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "attention",
-    "checkpoint",
     "compare",
     "embed",
     "encoding",
@@ -56,3 +59,16 @@ __all__ = [
     "training_log",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A function that a satellite adds, such as `checkpoint`."""
+    for module in map(importlib.import_module, plugged_in("api")):
+        if name in module.__all__:
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    added = [name for module in plugged_in("api") for name in importlib.import_module(module).__all__]
+    return sorted([*globals(), *added])

@@ -62,34 +62,6 @@ def train(
         return workflows.train(setup, Path(out) / "runs", force=force)[0]
 
 
-@checked
-def checkpoint(
-    model: str | Path,
-    *,
-    corpus: str = "stdlib",
-    length: int | None = None,
-    precision: str = "auto",
-    device: str = "auto",
-    out: str | Path = "results",
-) -> Run:
-    """A checkpoint of transformers as a run that `extrapolate` takes: a folder, or hf:ORG/NAME@REVISION.
-
-    It lies in the folder `out`, without the weights, which are read where they are. `corpus` is the text to evaluate it
-    on, `length` the tokens that it was trained on where config.json says it wrongly, and `precision` the number format.
-    """
-    from poscli.checkpoints.models import (  # these import transformers where they need it
-        Wish,
-        adopted,
-        checkpoint_config,
-    )
-    from poscli.model.load import keep
-
-    where = device_of(device)
-    config, rows = checkpoint_config(Wish(str(model), corpus, length, precision), where)
-    run, _ = adopted(config, rows, Path(out) / "runs", where)
-    return keep(run, where)
-
-
 @takes(ExtrapolateRequest)
 @checked
 def extrapolate(

@@ -11,12 +11,13 @@ import torch
 
 from poscli.checkpoints.architecture import Architecture, architecture
 from poscli.checkpoints.fields import Config, whole
-from poscli.checkpoints.held import once
-from poscli.checkpoints.model import CheckpointModel, load
+from poscli.checkpoints.model import load
 from poscli.checkpoints.source import CONFIG, FETCH, Source, find
 from poscli.config.count import LONGEST_WINDOW
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import validated
+from poscli.model.held import once
+from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, open_run, run_exists
 from poscli.specs import parse
 from poscli.system.errors import CorruptError, DataError, UsageError, near
@@ -97,7 +98,7 @@ def adopted(config: RunConfig, rows: int, runs: Path, device: torch.device) -> t
     return Run(folder, config, {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}), task
 
 
-def load_checkpoint(config: RunConfig, device: torch.device) -> CheckpointModel:
+def load_checkpoint(config: RunConfig, device: torch.device) -> LanguageModel:
     """The model of a checkpoint's run; CorruptError if the checkpoint is no longer what it was."""
     assert config.checkpoint is not None
     source = find(config.checkpoint.source)

@@ -1,7 +1,4 @@
-"""The command line, one file per command.
-
-torch and other heavy packages are imported inside the functions that use them, so that --help answers at once.
-"""
+"""The command line: reads the arguments, runs a command of `commands/`, and ends with its exit code."""
 
 from __future__ import annotations
 
@@ -16,24 +13,8 @@ from typing import Any
 import typer
 
 from poscli import __version__
-from poscli.cli import (
-    advise,
-    bench,
-    card,
-    compare,
-    doctor,
-    extrapolate,
-    generate,
-    inspect,
-    ls,
-    new,
-    report,
-    rm,
-    run,
-    train,
-    verify,
-)
-from poscli.cli.workers import with_address
+from poscli.cli.commands import COMMANDS, usable
+from poscli.cli.options import AddedOptions, with_added
 from poscli.system import plugins
 from poscli.system.console import err, only_data, silence
 from poscli.system.early import MESSAGE, Interruption, asked, told
@@ -43,34 +24,8 @@ from poscli.system.ranks import ranks, shared, silence_libraries, spoken_by
 from poscli.system.streams import OutputError, ReaderLeft
 
 ON_SEVERAL_RANKS = {"train", "extrapolate"}  # commands that torchrun may start
-MAY_BE_EMPTY = {"prompt", "ray"}  # a text that a model continues, and an address, which has words of its own
+MAY_BE_EMPTY = {"prompt"}  # a text that a model continues
 COMPLETION = {"--install-completion", "--show-completion"}
-
-app = typer.Typer(
-    name="poscli",
-    help="Which position encoding still works past the length it was trained on? Trains tiny language models with "
-    "each encoding on short contexts and evaluates them on contexts 2 to 16 times as long.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
-app.command("train")(train.train)
-app.command("extrapolate")(extrapolate.extrapolate)
-app.command("advise")(advise.advise)
-app.command("report")(report.report)
-app.command("compare")(compare.compare)
-app.command("run")(run.run)
-app.command("generate")(generate.generate)
-app.command("verify")(verify.verify)
-app.command("new")(new.new)
-app.command("inspect")(inspect.inspect)
-app.command("bench")(bench.bench)
-app.command("card")(card.card)
-app.add_typer(ls.app, name="ls")
-app.command("rm")(rm.rm)
-app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
@@ -84,11 +39,6 @@ GLOBAL_OPTIONS = ("--debug", "--quiet", "--no-plugins", "--no-tuning")  # they m
 NO_TUNING = "POSCLI_NO_TUNING"
 
 
-@app.callback(
-    epilog="Every command takes --debug, to show the traceback of an error, --quiet, to hide progress, and "
-    "--no-plugins, to use nothing that other packages offer. With --no-tuning, the first engine that can run an "
-    "encoding is taken; otherwise the one that a measurement finds fastest on this machine."
-)
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
@@ -102,13 +52,43 @@ def command_tree() -> Any:
     No option takes an empty text, which a variable of a shell that is not set leaves, but for those in MAY_BE_EMPTY.
     While a command works, stdout takes nothing but its result.
     """
-    tree = typer.main.get_command(app)
-    for command in _leaves(tree):
-        command.callback = only_data()(command.callback)
-        for parameter in command.params:
+    app = typer.Typer(
+        name="poscli",
+        help="Which position encoding still works past the length it was trained on? Trains tiny language models with "
+        "each encoding on short contexts and evaluates them on contexts 2 to 16 times as long.",
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+    )
+    app.callback(
+        epilog="Every command takes --debug, to show the traceback of an error, --quiet, to hide progress, and "
+        "--no-plugins, to use nothing that other packages offer. With --no-tuning, the first engine that can run an "
+        "encoding is taken; otherwise the one that a measurement finds fastest on this machine."
+    )(_options)
+    commands, added = usable()
+    of_command = {name: [options for options in added if options.command == name] for name in commands}
+    for name, command in commands.items():
+        if isinstance(command.function, typer.Typer):
+            app.add_typer(command.function, name=name)
+        else:
+            app.command(name)(with_added(command.function, of_command[name]))
+    tree: Any = typer.main.get_command(app)
+    for name, options in of_command.items():
+        for each in options:
+            _rewriting_arguments(tree.commands[name], each)
+    for leaf in _leaves(tree):
+        leaf.callback = only_data()(leaf.callback)
+        for parameter in leaf.params:
             if parameter.name not in MAY_BE_EMPTY:
                 parameter.process_value = _refusing_empty(parameter)
     return tree
+
+
+def _rewriting_arguments(command: Any, options: type[AddedOptions]) -> None:
+    """Let added options rewrite the arguments of a command before it reads them."""
+    read = command.parse_args
+    command.parse_args = lambda context, arguments: read(context, options.arguments(arguments))
 
 
 def _leaves(command: Any) -> Iterator[Any]:
@@ -137,7 +117,7 @@ def _refusing_empty(parameter: Any) -> Callable[[Any, Any], Any]:
 
 def main() -> None:
     """Run a command; every error becomes one line on stderr and an exit code."""
-    arguments = with_address([a for a in sys.argv[1:] if a not in GLOBAL_OPTIONS])
+    arguments = [a for a in sys.argv[1:] if a not in GLOBAL_OPTIONS]
     debug, quiet = "--debug" in sys.argv, "--quiet" in sys.argv
     if quiet:
         os.environ["POSCLI_QUIET"] = "1"
@@ -187,6 +167,9 @@ def _call(arguments: list[str]) -> int:
         from typer import rich_utils  # slow to import
 
         rich_utils.COLOR_SYSTEM = None  # typer keeps bold and dim under NO_COLOR
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    if why := COMMANDS.missing(command):  # a plugin that cannot be used
+        raise UsageError(f"the command {command} {why}")
     try:
         code = command_tree()(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
     except SystemExit as end:  # typer ends so after completing a word, or installing the completion of a shell

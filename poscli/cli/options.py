@@ -1,16 +1,30 @@
-"""Options that several commands share."""
+"""The options of commands: those that several share, and those made from the fields of classes.
+
+A command and its configuration cannot differ, as the options are made from the fields of a pydantic model.
+"""
 
 from __future__ import annotations
 
+import inspect
 import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from types import NoneType
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 import typer
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
-from poscli.config.count import MOST
+from poscli.cli.complete import OF_FIELDS
+from poscli.config.count import MOST, Longest, TokenCount, write_count
+from poscli.config.request import Ratio
+from poscli.config.validate import rule, validated
+from poscli.system.errors import UsageError
 
-__all__ = ["MOST", "Device", "Json", "Out"]
+__all__ = ["MOST", "AddedOptions", "Device", "Json", "Nested", "Out", "carried", "from_model", "with_added"]
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of runs and reports.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -20,3 +34,194 @@ Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, c
 def carried(out: Path) -> str:
     """The end of a suggested command that is to work on the same folder: empty for the default folder."""
     return "" if out == Path("results") else f" --out {shlex.quote(str(out))}"
+
+
+Command = Callable[..., None]
+Flags = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A field that is a table with a model of its own, such as the shape; each of its own fields is an option."""
+
+    model: type[BaseModel]
+    default: str  # what --help shows as the default of these options
+
+
+@dataclass(frozen=True)
+class FieldOption:
+    """The option of one field: the parameter for typer, the keys that lead to the field, and how its value is read."""
+
+    parameter: inspect.Parameter
+    path: tuple[str, ...]
+    read: Callable[[Any], Any]
+
+
+def from_model(flags: Flags | None = None, parts: Mapping[str, Nested] | None = None) -> Callable[[Command], Command]:
+    """Replace the parameters of a command that are annotated with a pydantic model by options, one for each field.
+
+    The name, type, default and help of an option come from the field; the model itself checks the bounds. `flags` has
+    the options that are not called like their field, and `parts` the fields that are tables with a model of their own.
+    The command is called with an instance of the model, made of the options given on the command line; UsageError if
+    the model refuses them.
+    """
+
+    def decorate(command: Command) -> Command:
+        parameters: list[inspect.Parameter] = [_parameter("context", typer.Context)]
+        models: dict[str, tuple[type[BaseModel], list[FieldOption]]] = {}
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            kind = parameter.annotation
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                made = list(_options(kind, flags or {}, parts or {}))
+                models[parameter.name] = kind, made
+                parameters += [option.parameter for option in made]
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        @wraps(command)
+        def wrapper(context: typer.Context, **values: Any) -> None:
+            for name, (model, made) in models.items():
+                values[name] = validated(model, _given(made, values, context), command.__name__)
+            command(**values)
+
+        return _with_parameters(wrapper, parameters)
+
+    return decorate
+
+
+def _given(made: list[FieldOption], values: dict[str, Any], context: typer.Context) -> dict[str, Any]:
+    """The values of the options that were given on the command line; all of them are removed from `values`."""
+    given: dict[str, Any] = {}
+    for option in made:
+        value, source = values.pop(option.parameter.name), context.get_parameter_source(option.parameter.name)
+        if source is None or source.name == "DEFAULT":
+            continue  # the model has its own defaults, and some of them depend on other fields
+        table = given
+        for key in option.path[:-1]:
+            table = table.setdefault(key, {})
+        table[option.path[-1]] = option.read(value)
+    return given
+
+
+def _options(model: type[BaseModel], flags: Flags, parts: Mapping[str, Nested]) -> Iterator[FieldOption]:
+    """The options of a model, in the order of its fields; a part is replaced by the options of its fields."""
+    for name, field in model.model_fields.items():
+        if name in parts:
+            part = parts[name]
+            for inner, inner_field in part.model.model_fields.items():
+                yield _option(inner, (name, inner), inner_field, flags, part.default)
+        else:
+            yield _option(name, (field.alias or name,), field, flags)
+
+
+def _option(name: str, path: tuple[str, ...], field: FieldInfo, flags: Flags, shown: str = "") -> FieldOption:
+    """The option of a field. With `shown`, the option has no default, and --help shows that text as the default."""
+    names = flags.get(name) or ("--" + path[-1].replace("_", "-"),)
+    kind, default, read = _type(field, names[0])
+    complete = OF_FIELDS.get(name)
+    option = typer.Option(*names, help=field.description, show_default=shown or True, autocompletion=complete)
+    default = None if shown else default
+    return FieldOption(
+        _parameter(name, Annotated[kind | None if default is None else kind, option], default), path, read
+    )
+
+
+def _type(field: FieldInfo, flag: str) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """The type and the default that typer takes for a field, and the function that reads the option's value.
+
+    A token count is given as a text such as 2M, a longest window as one such as 8x, a tuple of numbers as one text with
+    commas, any other list by repeating the option, and a table of numbers by repeating it with `key=value` pairs.
+    """
+    choices = get_args(field.annotation)
+    kind = choices[0] if NoneType in choices else field.annotation  # `int | None` is an int that may be left out
+    default = field.get_default(call_default_factory=True)
+    if get_origin(kind) is dict:
+        return list[str], None, lambda pairs: assignments(pairs, flag)
+    if kind is Longest:
+        return str, default, lambda text: _read(kind, text, flag)
+    if get_origin(kind) is tuple and get_args(kind)[0] in (TokenCount, Ratio):
+        return str, None, lambda text: _read(kind, text.split(","), flag)
+    if get_origin(kind) in (list, tuple):
+        return list[str], None, get_origin(kind) or list
+    if kind == TokenCount:  # one that may be left out
+        return str, None, lambda text: _read(TokenCount, text, flag)
+    if any(isinstance(item, BeforeValidator) for item in field.metadata):
+        return str, write_count(default), lambda text: _read(TokenCount, text, flag)
+    return kind, default, lambda value: value
+
+
+def _read(kind: Any, value: Any, flag: str) -> Any:
+    """The value that pydantic makes of a text; UsageError names the option and the part of the text it refuses."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise UsageError(f"{flag} {error.errors()[0]['input']!r}: {rule(error)}") from error
+
+
+def assignments(pairs: list[str], flag: str) -> dict[str, float]:
+    """Numbers by name, from `key=value` pairs.
+
+    >>> assignments(["matrix_lr=0.02"], "--set")
+    {'matrix_lr': 0.02}
+    """
+    values = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        try:
+            values[key.strip()] = float(value if key.strip() else "")
+        except ValueError as error:
+            raise UsageError(f"{flag} {pair!r}: write key=number, such as {flag} matrix_lr=0.02") from error
+    return values
+
+
+class AddedOptions:
+    """Options that a satellite or another package adds to a command: the fields of a dataclass, annotated for typer.
+
+    The command has a parameter for a list of instances, whose class says what else they must be able to do.
+    """
+
+    command: ClassVar[str]  # the command's name
+
+    @classmethod
+    def arguments(cls, arguments: list[str]) -> list[str]:
+        """The command's arguments as typer reads them, made from those on the command line."""
+        return arguments
+
+
+def with_added(command: Command, added: Sequence[type[AddedOptions]]) -> Command:
+    """A command with the fields of added options in place of its parameter for a list of them."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    place = ""
+    for parameter in signature.parameters.values():
+        kind = next(iter(get_args(parameter.annotation)), None) if get_origin(parameter.annotation) is list else None
+        if isinstance(kind, type) and issubclass(kind, AddedOptions):
+            place = parameter.name
+            parameters += [option for cls in added for option in _fields_as_options(cls)]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    if not place:
+        return command
+
+    @wraps(command)
+    def wrapper(**values: Any) -> None:
+        values[place] = [cls(**{each.name: values.pop(each.name) for each in _fields_as_options(cls)}) for cls in added]
+        command(**values)
+
+    return _with_parameters(wrapper, parameters)
+
+
+def _fields_as_options(cls: type[AddedOptions]) -> list[inspect.Parameter]:
+    annotations = get_type_hints(cls, include_extras=True)
+    return [_parameter(field.name, annotations[field.name], field.default) for field in fields(cls)]  # type: ignore[arg-type]
+
+
+def _with_parameters(function: Command, parameters: list[inspect.Parameter]) -> Command:
+    """The function, with these parameters for typer, which reads signature and annotations."""
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from poscli.cli.generate import Draw, refuse_unaffordable, speed
+from poscli.cli.commands.generate import Draw, refuse_unaffordable, speed
 from poscli.drawing.page import DOTS_PER_INCH, clip, drawable
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Unsupported

@@ -1,4 +1,4 @@
-"""The workers of a suite, from what a person asks for: how many, of how many threads, and where."""
+"""The workers of a suite: how many, of how many threads, and whether their jobs fit the memory at the same time."""
 
 from __future__ import annotations
 
@@ -10,120 +10,129 @@ from pathlib import Path
 import torch
 
 from poscli.runs.lock import unlockable
-from poscli.sweep.cluster import LOCAL, Cluster, found
 from poscli.sweep.processes import Processes
-from poscli.sweep.schedule import PROCESS_BYTES, refuse_crowded
 from poscli.sweep.workers import Here, Workers
 from poscli.system.console import warn_once
 from poscli.system.device import device_of, usable_cores
 from poscli.system.errors import UsageError
 from poscli.system.files import make_folder
-from poscli.system.memory import free_memory
+from poscli.system.memory import USABLE, free_memory, in_words
 
 START_SECONDS = 4.0  # until a worker process can begin: importing torch took 3 to 5 on CPUs
+PROCESS_BYTES = 0.5 * 2**30  # of a worker process before it does anything: Python, torch and a corpus
 LEAST_GPU = 1e-4  # the smallest part of a GPU that Ray sets aside
-GPU_HOST_BYTES = 4 * PROCESS_BYTES  # memory of the machine that a run on a GPU takes, with the libraries for it
 Needed = Sequence[tuple[str, float]]  # of each job that is left to do: its label, and bytes
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a person asks for; None for what suits the machine."""
+class Crew:
+    """The workers that a person asks for, on this machine; None for what suits it."""
 
     workers: int | None = None
     cpus: int | None = None  # of each run
     gpus: float | None = None  # of each run
     memory: float | None = None  # of each run, in GiB
-    ray: str = ""  # the address of a cluster, LOCAL for one that is started here, "" for none
     device: str = "auto"
 
     @property
     def count(self) -> int:
-        """How many runs go on at the same time; on a cluster that runs already, the cluster decides."""
-        if self.workers is None and self.ray == LOCAL:
-            return max(1, usable_cores() // (self.cpus or 1))
+        """How many runs go on at the same time."""
         return self.workers or 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether all runs go on in this process."""
+        return self.count == 1
 
     @property
     def start_seconds(self) -> float:
         """How long it takes until the workers can begin."""
-        return START_SECONDS if self.count > 1 or self.ray else 0.0
+        return 0.0 if self.alone else START_SECONDS
 
     @property
     def threads(self) -> int | None:
         """The threads of each run. None if all runs go on in this process, where torch decides."""
-        if self.cpus is not None or self.ray:
-            return self.cpus or 1
+        if self.cpus is not None:
+            return self.cpus
         return max(1, usable_cores() // self.count) if self.count > 1 else None
 
+    def check(self) -> None:
+        """UsageError or DataError for workers that cannot be had, before any work is planned."""
+        if self.gpus and not (LEAST_GPU <= self.gpus < 1 or self.gpus % 1 == 0):
+            raise UsageError(
+                f"--gpus {self.gpus:g}: a run gets whole GPUs, or a part of one from {LEAST_GPU:g} on; give 0.5 or 1"
+            )
+        self._refuse_missing()
 
-def check(wanted: Wanted) -> None:
-    """UsageError or DataError for workers that cannot be had, before any work is planned."""
-    if wanted.gpus and not (LEAST_GPU <= wanted.gpus < 1 or wanted.gpus % 1 == 0):
-        raise UsageError(
-            f"--gpus {wanted.gpus:g}: a run gets whole GPUs, or a part of one from {LEAST_GPU:g} on; give 0.5 or 1"
-        )
-    if wanted.ray:
-        found(wanted.ray)
-    elif wanted.gpus and device_of(wanted.device).type == "cpu":
-        raise UsageError(f"--gpus {wanted.gpus:g}: this machine has none that torch can use; leave it out")
-    elif wanted.gpus and wanted.gpus * wanted.count > (there := torch.cuda.device_count()):
-        raise UsageError(
-            f"--gpus {wanted.gpus:g} for each of {wanted.count} workers: this machine has {there}; lower one of the two"
-        )
+    @contextmanager
+    def assembled(self, needed: Needed, runs: Path) -> Iterator[Workers]:
+        """The workers, for jobs whose results go into the folder `runs`. `check` has passed.
+
+        `needed` is the memory of the jobs that are left; if there are none, this process is the only worker. UsageError
+        if jobs that would run at the same time do not fit the memory, or if two of them could work on one run, because
+        locks in the folder do not hold.
+        """
+        if not needed or self.alone:
+            yield Here()
+            return
+        with self._started(needed, runs) as workers:
+            make_folder(runs)
+            if reason := unlockable(runs):
+                raise UsageError(
+                    f"{reason}, so that two workers could work on the same run; give --workers 1 without --ray, or put "
+                    "results on another file system with --out"
+                )
+            yield workers
+
+    def _refuse_missing(self) -> None:
+        """UsageError or DataError for devices that are not there."""
+        if not self.gpus:
+            return
+        if device_of(self.device).type == "cpu":
+            raise UsageError(f"--gpus {self.gpus:g}: this machine has none that torch can use; leave it out")
+        if self.gpus * self.count > (there := torch.cuda.device_count()):
+            raise UsageError(
+                f"--gpus {self.gpus:g} for each of {self.count} workers: this machine has {there}; lower one of the two"
+            )
+
+    def _started(self, needed: Needed, runs: Path) -> Workers:
+        """The workers for some jobs; UsageError if the jobs do not fit their memory."""
+        threads, cores = self.threads or 1, usable_cores()
+        if self.count * threads > cores:
+            warn_once(
+                f"{self.count} workers with --cpus {threads} each slow each other down, as there are {cores} cores to "
+                f"use; --workers {max(1, cores // threads)} suits this machine"
+            )
+        if device_of(self.device).type == "cpu":
+            sizes, cure = needed, "lower batch or max_len in the suite"
+            if self.memory is not None:
+                sizes, cure = [(label, self.memory * 2**30) for label, _ in needed], f"lower --memory {self.memory:g}"
+            refuse_crowded(sizes, self.count, free_memory(torch.device("cpu")), cure)
+            return Processes(self.count, threads)
+        there = torch.cuda.device_count()
+        return Processes(self.count, threads, range(there) if self.device in ("auto", "cuda") else ())
 
 
-@contextmanager
-def assembled(wanted: Wanted, needed: Needed, runs: Path) -> Iterator[Workers]:
-    """The workers that are wanted, for jobs whose results go into the folder `runs`.
+def refuse_crowded(needed: Needed, workers: int, free: float, cure: str) -> None:
+    """UsageError if the largest jobs cannot run at the same time in `free` bytes of memory.
 
-    They have passed `check`. This process alone if nothing is left to do. UsageError if jobs that would run at the same
-    time do not fit the memory, or machines do not share the folder or its locks; DataError if there is no cluster.
+    `cure` says what would make the jobs smaller.
     """
-    if not needed or (wanted.count == 1 and not wanted.ray):
-        yield Here()
+    largest = sorted(needed, key=lambda job: -job[1])[:workers]
+    fitting = next((n for n in range(len(largest), 0, -1) if _bytes(largest[:n]) <= USABLE * free), 0)
+    if not largest or fitting == len(largest):
         return
-    with _on_cluster(wanted, needed, runs) if wanted.ray else _on_this_machine(wanted, needed) as workers:
-        _refuse_unlockable(runs)
-        yield workers
-
-
-def _refuse_unlockable(runs: Path) -> None:
-    """UsageError if two processes could work on a run in this folder, which is created if it is missing."""
-    make_folder(runs)
-    if reason := unlockable(runs):
+    label, size = largest[0]
+    if fitting == 0:
         raise UsageError(
-            f"{reason}, so that two workers could work on the same run; give --workers 1 without --ray, or put results "
-            "on another file system with --out"
+            f"{label} needs about {in_words(size + PROCESS_BYTES)} with the process of its worker, {in_words(free)} "
+            f"are free; {cure}"
         )
+    raise UsageError(
+        f"{len(largest)} workers may need {in_words(_bytes(largest))} at the same time ({label}: {in_words(size)}), "
+        f"{in_words(free)} are free; give --workers {fitting}, or {cure}"
+    )
 
 
-def _on_cluster(wanted: Wanted, needed: Needed, runs: Path) -> Workers:
-    cluster = Cluster(wanted.ray, wanted.threads or 1)
-    try:
-        has_gpus = wanted.device != "cpu" and any(node.gpus for node in cluster.nodes)
-        gpus = float(has_gpus) if wanted.gpus is None else wanted.gpus
-        size = GPU_HOST_BYTES if gpus else PROCESS_BYTES + max(bytes_ for _, bytes_ in needed)
-        cluster.allot(size if wanted.memory is None else wanted.memory * 2**30, gpus, wanted.workers)
-        cluster.look_around(runs)
-    except BaseException:
-        cluster.close()
-        raise
-    return cluster
-
-
-def _on_this_machine(wanted: Wanted, needed: Needed) -> Workers:
-    threads, cores = wanted.threads or 1, usable_cores()
-    if wanted.count * threads > cores:
-        warn_once(
-            f"{wanted.count} workers with --cpus {threads} each slow each other down, as there are {cores} cores to "
-            f"use; --workers {max(1, cores // threads)} suits this machine"
-        )
-    if device_of(wanted.device).type == "cpu":
-        own, cure = needed, "lower batch or max_len in the suite"
-        if wanted.memory is not None:
-            own, cure = [(label, wanted.memory * 2**30) for label, _ in needed], f"lower --memory {wanted.memory:g}"
-        refuse_crowded(own, wanted.count, free_memory(torch.device("cpu")), cure)
-        return Processes(wanted.count, threads)
-    there = torch.cuda.device_count()
-    return Processes(wanted.count, threads, range(there) if wanted.device in ("auto", "cuda") else ())
+def _bytes(jobs: Needed) -> float:
+    return sum(size + PROCESS_BYTES for _, size in jobs)

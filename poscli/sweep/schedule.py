@@ -1,15 +1,10 @@
-"""How long a sweep takes on its workers, and whether the jobs that run at the same time fit the memory."""
+"""How long a sweep takes on its workers."""
 
 from __future__ import annotations
 
 import heapq
 import time
 from collections.abc import Iterable, Sequence
-
-from poscli.system.errors import UsageError
-from poscli.system.memory import USABLE, in_words
-
-PROCESS_BYTES = 0.5 * 2**30  # of a worker process before it does anything: Python, torch and a corpus
 
 
 def makespan(waiting: Iterable[float], workers: int, running: Iterable[float] = ()) -> float:
@@ -55,28 +50,3 @@ class TimeLeft:
         now = time.monotonic()
         running = [max(0.0, pace * self.estimated[n] - (now - began)) for n, began in self.running.items()]
         return makespan(waiting, self.workers, running)
-
-
-def refuse_crowded(needed: Sequence[tuple[str, float]], workers: int, free: float, cure: str) -> None:
-    """UsageError if the largest jobs, by label and bytes, cannot run at the same time in `free` bytes of memory.
-
-    `cure` says what would make the jobs smaller.
-    """
-    largest = sorted(needed, key=lambda job: -job[1])[:workers]
-    fitting = next((n for n in range(len(largest), 0, -1) if _bytes(largest[:n]) <= USABLE * free), 0)
-    if not largest or fitting == len(largest):
-        return
-    label, size = largest[0]
-    if fitting == 0:
-        raise UsageError(
-            f"{label} needs about {in_words(size + PROCESS_BYTES)} with the process of its worker, {in_words(free)} "
-            f"are free; {cure}"
-        )
-    raise UsageError(
-        f"{len(largest)} workers may need {in_words(_bytes(largest))} at the same time ({label}: {in_words(size)}), "
-        f"{in_words(free)} are free; give --workers {fitting}, or {cure}"
-    )
-
-
-def _bytes(jobs: Sequence[tuple[str, float]]) -> float:
-    return sum(size + PROCESS_BYTES for _, size in jobs)

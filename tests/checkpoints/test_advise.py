@@ -5,9 +5,9 @@ from checkpoints import LENGTH, make, write_corpus
 from cli_runner import assert_refused, cli, document
 from fake_results import results, units_of
 
+from poscli.checkpoints import matrix
 from poscli.config.count import read_target
 from poscli.runs.results import Tables
-from poscli.sweep import matrix
 from poscli.system.errors import UsageError
 
 T = 2 * LENGTH

@@ -17,11 +17,11 @@ from cli_runner import assert_refused
 from safetensors.torch import load_file, save_file
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.held import held
 from poscli.checkpoints.model import load
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
+from poscli.model.held import held
 from poscli.system.errors import CorruptError, DataError, UsageError
 from poscli.tasks import open_task
 

@@ -18,6 +18,7 @@ from cli_runner import Result, cli, document
 from fake_results import Shape, results, units_of
 from published_configs import write
 
+from poscli.checkpoints import matrix
 from poscli.checkpoints.card import read_subject
 from poscli.checkpoints.models import Wish, checkpoint_config
 from poscli.checkpoints.probe import passage, probe_model
@@ -25,7 +26,6 @@ from poscli.checkpoints.source import Source, find
 from poscli.checkpoints.stock import quiet, stock_model
 from poscli.data.hub import HubModel
 from poscli.runs.results import Tables
-from poscli.sweep import matrix
 from poscli.system import memory
 from poscli.system.errors import PoscliError
 

@@ -8,7 +8,7 @@ from cli_runner import cli
 from pydantic import Field
 
 from poscli.bench.settings import BenchSettings
-from poscli.cli.from_model import Part, from_model
+from poscli.cli.options import Nested, from_model
 from poscli.config.count import TokenCount
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
@@ -36,7 +36,7 @@ def requested(*arguments):
     app, requests = typer.Typer(), []
 
     @app.command()
-    @from_model({"length": ("--length", "-L"), "rates": ("--set",)}, {"shape": Part(ModelConfig, "the preset's")})
+    @from_model({"length": ("--length", "-L"), "rates": ("--set",)}, {"shape": Nested(ModelConfig, "the preset's")})
     def command(request: Request, plain: int = 0):
         requests.append(request)
 

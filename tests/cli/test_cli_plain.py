@@ -13,7 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from poscli.cli import command_tree, doctor, ls, verify
+from poscli.cli import command_tree
+from poscli.cli.commands import doctor, ls, verify
 from poscli.system import progress
 from poscli.system.console import PlainConsole, note, out, warn_once
 from poscli.system.progress import Meter

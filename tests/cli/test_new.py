@@ -12,7 +12,7 @@ import pytest
 from cli_runner import COMMANDS, assert_refused, cli, errors
 from toys import first
 
-from poscli.cli.new import LONGEST, Kind
+from poscli.cli.commands.new import LONGEST, Kind
 
 TESTS = ("test_attention_follows_the_formula", "test_it_does_what_every_encoding_must_do")
 # For each kind, a piece of its formula and another in its place: the first test must fail.

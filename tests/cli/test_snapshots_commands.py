@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from cli_runner import COMMANDS, LS
 from walks import Walk
 
-from poscli.cli import app
+from poscli.cli import command_tree
 from poscli.native import library
 
 Snapshot = Callable[..., None]
@@ -271,7 +270,7 @@ def test_what_is_refused(walk: Walk, snapshot: Snapshot) -> None:
 def test_options(snapshot: Snapshot) -> None:
     """Every option of every command: its names, its type, its default and what its help says."""
     lines = []
-    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands: dict[str, Any] = command_tree().commands
     for name, command in sorted(commands.items()):
         parts = getattr(command, "commands", {"": command})
         for part, each in sorted(parts.items()):

@@ -11,7 +11,7 @@ import torch._dynamo
 import torch.nn.parallel
 from torture.processes import LONGEST_SECONDS, Ended, Started
 
-import poscli.cli.train
+import poscli.cli.commands.train
 import poscli.report.catalogue
 import poscli.report.terminal
 import poscli.runs.summary

@@ -57,7 +57,7 @@ def assert_interrupted(done: subprocess.CompletedProcess[str], signum: int) -> N
             ("poscli.system.streams", signal.SIGINT, ("--help",)),
             ("typer", signal.SIGTERM, ("ls", "tasks")),
             ("torch._C", signal.SIGINT, ("train", "--enc", "alibi", *NANO)),
-            ("poscli.cli.train", signal.SIGINT, ("ls", "tasks", "--json")),
+            ("poscli.cli.commands.train", signal.SIGINT, ("ls", "tasks", "--json")),
             ("poscli.report.catalogue", signal.SIGTERM, ("ls", "encodings", "--json")),
             ("poscli.training.trainer", signal.SIGTERM, ("train", "--enc", "alibi", *NANO)),
         ],

@@ -20,12 +20,12 @@ from cli_runner import SUITE, assert_refused, cli, environment
 from filelock import FileLock
 from test_workers import assert_same_bits, sorted_as
 
+from poscli import cluster as on_node
+from poscli.cluster import MARK, execute, look_around, refuse_apart, versions
+from poscli.cluster.cluster import Cluster, Node, PerRun
 from poscli.config.run import RunConfig
 from poscli.runs.run import list_runs
-from poscli.sweep import on_node
-from poscli.sweep.cluster import Cluster, Node, PerRun
 from poscli.sweep.job import Job
-from poscli.sweep.on_node import MARK, execute, look_around, refuse_apart, versions
 from poscli.system.device import usable_cores
 from poscli.system.errors import UsageError
 
@@ -206,7 +206,7 @@ def test_nodes_that_have_left_have_no_places(monkeypatch) -> None:
         for name, address, alive in (("a", "10.0.0.1", True), ("b", "10.0.0.2", False))
     ]
     ray = SimpleNamespace(nodes=lambda: told)
-    monkeypatch.setattr("poscli.sweep.cluster.found", lambda address: ray)
+    monkeypatch.setattr("poscli.cluster.cluster.ray_at", lambda address: ray)
     monkeypatch.setattr(Cluster, "_connect", lambda self, address: None)
     assert Cluster("10.0.0.1:6379").nodes == [Node("a", "10.0.0.1", 4, 0, 8 * GIB)]
 

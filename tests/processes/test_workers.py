@@ -22,7 +22,8 @@ from rich.console import Console
 from torture.processes import Started
 
 from poscli.cli.screen import Screen, screen
-from poscli.cli.workers import with_address
+from poscli.cluster.cluster import RayCrew
+from poscli.cluster.commands import OnRay
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.model.initialise import weights_of
@@ -33,11 +34,11 @@ from poscli.runs.run import list_runs
 from poscli.runs.summary import Activity, activity
 from poscli.sweep import __main__ as worker_process
 from poscli.sweep import crew, drive, processes
-from poscli.sweep.crew import Wanted, assembled
+from poscli.sweep.crew import Crew, refuse_crowded
 from poscli.sweep.drive import MOST_DEATHS, Watcher, run_jobs
 from poscli.sweep.job import Job, Outcome
 from poscli.sweep.processes import Processes
-from poscli.sweep.schedule import TimeLeft, makespan, refuse_crowded
+from poscli.sweep.schedule import TimeLeft, makespan
 from poscli.sweep.workers import Here, WorkerDied, Workers
 from poscli.system.console import collected_warnings
 from poscli.system.device import quota_of_container, threads, usable_cores
@@ -290,24 +291,24 @@ def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(m
 
 def test_options_become_workers(tmp_path, monkeypatch) -> None:
     cores = usable_cores()
-    assert (Wanted().count, Wanted().threads) == (1, None)
-    assert (Wanted(workers=2).count, Wanted(workers=2).threads) == (2, max(1, cores // 2))
-    assert Wanted(workers=2, cpus=3).threads == 3
-    assert (Wanted().start_seconds, Wanted(workers=2).start_seconds, Wanted(ray="local").start_seconds) == (0, 4, 4)
-    assert (Wanted(ray="local").count, Wanted(ray="local").threads) == (cores, 1)
-    assert Wanted(ray="local", cpus=2 * cores).count == 1
-    with assembled(Wanted(workers=8), [], tmp_path) as alone:  # nothing is left to do
+    assert (Crew().count, Crew().threads) == (1, None)
+    assert (Crew(workers=2).count, Crew(workers=2).threads) == (2, max(1, cores // 2))
+    assert Crew(workers=2, cpus=3).threads == 3
+    assert (Crew().start_seconds, Crew(workers=2).start_seconds, RayCrew(address="local").start_seconds) == (0, 4, 4)
+    assert (RayCrew(address="local").count, RayCrew(address="local").threads) == (cores, 1)
+    assert RayCrew(address="local", cpus=2 * cores).count == 1
+    with Crew(workers=8).assembled([], tmp_path) as alone:  # nothing is left to do
         assert isinstance(alone, Here)
     with pytest.raises(UsageError, match="--gpus 1: this machine has none that torch can use"):
-        crew.check(Wanted(workers=2, gpus=1, device="cpu"))
+        Crew(workers=2, gpus=1, device="cpu").check()
     monkeypatch.setattr(crew, "device_of", torch.device)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
-    crew.check(Wanted(workers=6, gpus=0.5, device="cuda"))
+    Crew(workers=6, gpus=0.5, device="cuda").check()
     with pytest.raises(UsageError, match="--gpus 2 for each of 2 workers: this machine has 3; lower one of the two"):
-        crew.check(Wanted(workers=2, gpus=2, device="cuda"))
+        Crew(workers=2, gpus=2, device="cuda").check()
     monkeypatch.undo()
     with pytest.raises(UsageError, match=r"2 workers may need .* give --workers 1"):
-        assembled(Wanted(workers=2), [("alibi", 12 * 2**30), ("rope", 12 * 2**30)], tmp_path).__enter__()
+        Crew(workers=2).assembled([("alibi", 12 * 2**30), ("rope", 12 * 2**30)], tmp_path).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -318,8 +319,8 @@ def test_workers_are_warned_about_where_they_take_more_cores_than_there_are(
     workers, cpus, suits, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr(crew, "usable_cores", lambda: 4)
-    wanted = Wanted(workers=workers, cpus=cpus, memory=1e-6, device="cpu")
-    with collected_warnings() as warned, assembled(wanted, [("alibi", 1.0)], tmp_path) as found:
+    wanted = Crew(workers=workers, cpus=cpus, memory=1e-6, device="cpu")
+    with collected_warnings() as warned, wanted.assembled([("alibi", 1.0)], tmp_path) as found:
         assert found.count == workers
     said = f"{workers} workers with --cpus {cpus} each slow each other down, as there are 4 cores to use; "
     assert warned == ([] if suits is None else [f"{said}--workers {suits} suits this machine"])
@@ -328,8 +329,8 @@ def test_workers_are_warned_about_where_they_take_more_cores_than_there_are(
 def test_workers_need_locks_that_hold(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(crew, "unlockable", lambda folder: f"the file system of {folder} refuses locks (no)")
     with pytest.raises(UsageError, match=r"refuses locks \(no\), so that two workers .* give --workers 1 without"):
-        assembled(Wanted(workers=2), [("alibi", 1.0)], tmp_path).__enter__()
-    with assembled(Wanted(), [("alibi", 1.0)], tmp_path) as alone:
+        Crew(workers=2).assembled([("alibi", 1.0)], tmp_path).__enter__()
+    with Crew().assembled([("alibi", 1.0)], tmp_path) as alone:
         assert isinstance(alone, Here)
 
 
@@ -343,9 +344,9 @@ def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
         refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=5 * gib, cure="less")
     with pytest.raises(UsageError, match=r"b needs about 3\.5 GiB .* 3\.0 GiB are free; less$"):
         refuse_crowded([("a", gib), ("b", 3 * gib)], workers=2, free=3 * gib, cure="less")
-    asked = Wanted(workers=2, cpus=1, memory=1e9, device="cpu")
+    asked = Crew(workers=2, cpus=1, memory=1e9, device="cpu")
     with pytest.raises(UsageError, match=r"lower --memory 1e\+09$"):
-        assembled(asked, [("a", gib)], Path()).__enter__()
+        asked.assembled([("a", gib)], Path()).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -356,13 +357,11 @@ def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
         (["--ray", "10.0.0.1:6379", "a.toml"], ["--ray=10.0.0.1:6379", "a.toml"]),
         (["--ray", "10.0.0.1"], ["--ray=10.0.0.1"]),
         (["--ray=node:1", "auto"], ["--ray=node:1", "auto"]),
-        (["--ray", ""], ["--ray="]),
         (["--ray", "suites/a.toml"], ["--ray=local", "suites/a.toml"]),
-        (["train", "auto"], ["train", "auto"]),
     ],
 )
 def test_the_address_of_a_cluster_may_be_left_out(given, made) -> None:
-    assert with_address(given) == made
+    assert OnRay.arguments(given) == made
 
 
 def test_a_container_s_share_of_the_processors_counts(tmp_path) -> None:
@@ -540,7 +539,7 @@ def test_runs_are_watched_from_another_shell(tmp_path, monkeypatch) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("poscli.system.progress.SECONDS_BETWEEN_WRITES", 0.0)
-    monkeypatch.setattr("poscli.cli.watch.time.sleep", look)
+    monkeypatch.setattr("poscli.cli.screen.time.sleep", look)
     assert run.status()["state"] == "complete"
     with busy.locked(), Meter("extrapolate alibi", 4, file=busy.progress) as meter:
         meter.advance(1, "64 tokens")

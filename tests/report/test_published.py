@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from cli_runner import ROOT
 
-from poscli.cli import bench, report, run
+from poscli.bench.commands import bench
+from poscli.cli.commands.report import report
+from poscli.cli.commands.run_suite import run
 
 pytestmark = pytest.mark.skipif(
     shutil.which("git") is None or not (ROOT / ".git").exists(), reason="needs git and a checkout"
@@ -24,10 +26,10 @@ def git(*words: str) -> subprocess.CompletedProcess[str]:
 
 def written() -> list[str]:
     """The folders that the commands of the README and of the Makefile write to."""
-    out = inspect.signature(run.run).parameters["out_"].default
-    costs = inspect.signature(bench.bench).parameters["out_"].default
+    out = inspect.signature(run).parameters["out_"].default
+    costs = inspect.signature(bench).parameters["out_"].default
     assert isinstance(out, Path)
-    assert inspect.signature(report.report).parameters["out_"].default == out
+    assert inspect.signature(report).parameters["out_"].default == out
     suites = [f"{out}/{path.stem}" for path in (ROOT / "suites").glob("*.toml")]
     return [f"{out}/runs", f"{out}/report", str(costs), *suites]
 

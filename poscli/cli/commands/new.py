@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from poscli.cli import complete
+from poscli.cli.commands import command
 from poscli.cli.options import Json
 from poscli.system.console import emit, out
 from poscli.system.errors import StorageError, UsageError
@@ -60,6 +61,7 @@ class Names:
         return "".join(part[:1].upper() + part[1:] for part in re.split("[-_]", self.name))
 
 
+@command("new", after="verify")
 def new(
     name: Annotated[str, typer.Argument(help="The encoding's name: letters, digits, - and _, such as my-encoding.")],
     kind: Annotated[

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poscli.bench.settings import BenchSettings
-from poscli.cli.from_model import from_model
-from poscli.cli.options import Device, Json
+from poscli.cli.commands import command
+from poscli.cli.options import Device, Json, from_model
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FLAGS = {"encodings": ("--enc", "-e"), "engines": ("--engine",), "train_length": ("--train-length", "-L")}
 
 
+@command("bench", after="inspect")
 @from_model(FLAGS)
 def bench(
     settings: BenchSettings,

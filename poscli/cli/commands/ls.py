@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from poscli.cli.commands import COMMANDS, Command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
@@ -18,6 +19,7 @@ from poscli.system.registry import Registry
 from poscli.system.text import printable
 
 app = typer.Typer(help="List encodings, tasks, corpora, tokenizers, protocols, baselines, runs or suites.")
+COMMANDS.add("ls", Command(app, after="new"))
 
 
 @app.command()
@@ -46,7 +48,7 @@ def runs(
 
     Damaged runs are named with the command that repairs them, and the exit code is 3; it is 5 if none can be read.
     """
-    from poscli.cli.watch import watch as keep_watching
+    from poscli.cli.screen import watch as keep_watching
     from poscli.runs.summary import run_summaries
 
     if watch and json_:

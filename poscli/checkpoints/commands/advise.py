@@ -10,14 +10,15 @@ from rich.padding import Padding
 from rich.text import Text
 
 from poscli.cli import complete, plan
+from poscli.cli.commands import command
 from poscli.cli.options import Device, Json, Out
 from poscli.system.console import emit, out
 from poscli.system.errors import UsageError, near
 from poscli.system.text import printable
 
 if TYPE_CHECKING:
+    from poscli.checkpoints.matrix import Matrix
     from poscli.checkpoints.paste import Snippet
-    from poscli.sweep.matrix import Matrix
 
 PROGRAMS = ("transformers", "vllm", "llama.cpp")  # the keys of RUNTIMES in poscli.checkpoints.paste, which is slow
 
@@ -50,6 +51,7 @@ Runtime = Annotated[
 ]  # fmt: skip
 
 
+@command("advise", after="extrapolate")
 def advise(
     model: Model,
     target: Target,
@@ -68,8 +70,8 @@ def advise(
     It is measured under every encoding that needs no training, with the factor for the target written out, at the
     target and at its trained length. Where nothing is better than to read the last tokens of an input, it says so.
     """
+    from poscli.checkpoints.matrix import Question, opened
     from poscli.estimate import evaluations
-    from poscli.sweep.matrix import Question, opened
 
     programs = _programs(runtime or [])
     question = Question(model, target, corpus, _count(tokens), tuple(as_ or ()), device)
@@ -84,10 +86,10 @@ def advise(
 
 def _measure_and_tell(matrix: Matrix, programs: list[str], json_: bool) -> None:
     """Make the evaluations, and print the advice with what to paste."""
+    from poscli.checkpoints.matrix import measured, to_paste
     from poscli.report.advice import advise as judged
     from poscli.report.advice_text import answer, show_advice
     from poscli.statistics.comparison import LossTable
-    from poscli.sweep.matrix import measured, to_paste
 
     tables = measured(matrix)
     advice = judged(tables.rows, LossTable(tables.details["units"]), matrix.name, matrix.target)

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from poscli.cli import complete
-from poscli.cli.from_model import Part, from_model
-from poscli.cli.options import Json, Out
+from poscli.cli.commands import command
+from poscli.cli.options import Json, Nested, Out, from_model
 from poscli.inspect.settings import DrawnShape, InspectSettings
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
@@ -40,7 +40,8 @@ Folder = Annotated[
 ]
 
 
-@from_model(FLAGS, {"model": Part(DrawnShape, "the preset's")})
+@command("inspect", after="new")
+@from_model(FLAGS, {"model": Nested(DrawnShape, "the preset's")})
 def inspect(
     settings: InspectSettings,
     enc: Encodings = None,

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from poscli.cli.commands import command
 from poscli.cli.options import Device, Json
 from poscli.system.console import emit, out
 from poscli.system.errors import FAILED, UsageError
@@ -24,6 +25,7 @@ PROSE = 110  # characters of a line of sentences
 STYLES = {"fault": "red", "note": "yellow", "passed": "green"}
 
 
+@command("card", after="bench")
 def card(
     model: Annotated[
         str, typer.Argument(help="A checkpoint of transformers: a folder, or hf:ORG/NAME@REVISION.", metavar="MODEL")

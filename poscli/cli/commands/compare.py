@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from poscli.cli import complete
+from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
 
@@ -32,6 +33,7 @@ Corpus = Annotated[
 ]
 
 
+@command("compare", after="report")
 def compare(
     first: First,
     second: Second,
@@ -45,7 +47,7 @@ def compare(
     The losses are compared, or, of a task with right answers, the accuracies. Damaged runs are left out, and the exit
     code is 3 then; without any other run it is 5.
     """
-    from poscli.cli.report import end
+    from poscli.cli.commands.report import end
     from poscli.report import collect, records
     from poscli.report.collect import refuse_damaged
     from poscli.report.comparison import compare_named, on_corpus, pick

@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
 from poscli.system.errors import FAILED, StorageError
@@ -34,6 +35,7 @@ OPTIONAL = {
 ENOUGH = 2**16  # bytes written to see whether there is space: more than the first block of a file system
 
 
+@command("doctor", after="rm")
 def doctor(out_: Out = Path("results"), json_: Json = False) -> None:
     """Check the torch build, the devices, engines, encodings and corpora, and the results folder."""
     checks = _checks(out_)

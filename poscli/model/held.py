@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from poscli.checkpoints.model import CheckpointModel
+from poscli.model.language_model import LanguageModel
 
 
 @dataclass
@@ -16,7 +16,7 @@ class _Held:
     """The checkpoint loaded last, and what decides which one it is."""
 
     what: object = None
-    model: CheckpointModel | None = None
+    model: LanguageModel | None = None
 
     def release(self) -> None:
         """Free the memory now: where a method was replaced, a module refers to itself and waits for the collector."""
@@ -39,7 +39,7 @@ def held() -> Iterator[None]:
         here.release()
 
 
-def once(what: object, load: Callable[[], CheckpointModel]) -> CheckpointModel:
+def once(what: object, load: Callable[[], LanguageModel]) -> LanguageModel:
     """The checkpoint that is held, if it is this one; else what `load` returns, and never two of them at a time."""
     here = _HELD.get()
     if here is None:

@@ -1,4 +1,8 @@
-"""What runs in a worker process of a Ray cluster: a job, and before the first one a look around."""
+"""Runs of a suite on a Ray cluster: `poscli run --ray`.
+
+commands.py has the option, cluster.py the workers. This file has what runs in a process on a node of the cluster: a
+job, and before the first one a look around. It imports nothing heavy, which every look would wait for.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poscli.cli import complete, plan
-from poscli.cli.from_model import Part, from_model
-from poscli.cli.options import MOST, Device, Json, Out, carried
+from poscli.cli.commands import command
+from poscli.cli.options import MOST, Device, Json, Nested, Out, carried, from_model
 from poscli.config.request import TrainRequest
 from poscli.config.run import ModelConfig
 from poscli.system.console import emit, note, out
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from poscli.workflows import TrainingSetup
 
 
-@from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": Part(ModelConfig, "the preset's")})
+@command("train", after="")
+@from_model({"length": ("--length", "-L"), "recipe": ("--set",)}, {"model": Nested(ModelConfig, "the preset's")})
 def train(
     enc: Annotated[
         list[str],

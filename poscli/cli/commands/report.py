@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poscli.cli import complete
+from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from poscli.runs.results import Tables
 
 
+@command("report", after="extrapolate")
 def report(
     to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/report.")] = None,
     mix: Annotated[

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poscli.cli import checkpoints, complete, plan, several
-from poscli.cli.from_model import from_model
-from poscli.cli.options import Device, Json, Out, carried
+from poscli.cli import complete, plan
+from poscli.cli.commands import command
+from poscli.cli.options import AddedOptions, Device, Json, Out, carried, from_model
 from poscli.config.request import ExtrapolateRequest
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
@@ -51,15 +51,30 @@ Force = Annotated[
 ]
 
 
+class OtherModels(AddedOptions):
+    """Options of `poscli extrapolate` that name models to evaluate which are not runs that poscli has trained."""
+
+    command = "extrapolate"
+
+    def setups(
+        self, request: ExtrapolateRequest, device: torch.device, runs: Path, *, smoke: bool, selected: list[str]
+    ) -> list[EvaluationSetup]:
+        """The evaluations of these models, [] if none is named; nothing is written.
+
+        `runs` is the folder for their runs, `smoke` scores only a few hundred tokens, and `selected` are the trained
+        runs and encodings that the command names. UsageError for options that do not go together.
+        """
+        raise NotImplementedError
+
+
+@command("extrapolate", after="train")
 @from_model({"baselines": ("--baseline",), "protocols": ("--protocol",)})
 def extrapolate(
     request: ExtrapolateRequest,
+    *,
     enc: Encodings = None,
     run: Runs = None,
-    model: checkpoints.Models = None,
-    corpus: checkpoints.Corpus = None,
-    length: checkpoints.Length = None,
-    precision: checkpoints.Precision = None,
+    others: list[OtherModels],
     judge: Judge = "",
     smoke: Smoke = False,
     dry_run: plan.DryRun = False,
@@ -75,20 +90,71 @@ def extrapolate(
     the windows are shared out over the ranks.
     """
     from poscli.runs.run import opened_runs
+    from poscli.system.device import device_of
+    from poscli.system.ranks import connected, together
     from poscli.workflows import evaluate
 
-    with several.joined(request, device) as own_device:
-        judging = _judge(judge, request, out_ / "runs")
-        wishes = checkpoints.wishes(model or [], corpus, length, precision, others=[*(run or []), *(enc or [])])
-        setups = checkpoints.work(wishes, request, smoke, own_device, out_ / "runs") or _selected(
-            request, run or [], enc or [], smoke, judging, own_device, out_ / "runs"
-        )
-        several.check_agreement(setups)
+    runs, selected = out_ / "runs", [*(run or []), *(enc or [])]
+    with connected(device_of(device)) as own_device:
+        with together():
+            _refuse_several_ranks(request)
+        judging = _judge(judge, request, runs)
+        setups = [
+            setup
+            for models in others
+            for setup in models.setups(request, own_device, runs, smoke=smoke, selected=selected)
+        ]
+        named = bool(run or setups)
+        if not setups:
+            setups = _selected(request, run or [], enc or [], smoke, judging, own_device, runs)
+        _agree(setups)
         _announce(setups, request, judging, force=force, dry_run=dry_run, yes=yes, json_=json_)
         if dry_run:
             return
         tables = evaluate(setups, why=request.why, judge=judging, force=force)
-        _show(tables, request, out_, json_, complete=bool(run or model) or not opened_runs(out_ / "runs")[1])
+        _show(tables, request, out_, json_, complete=named or not opened_runs(runs)[1])
+
+
+def _refuse_several_ranks(request: ExtrapolateRequest) -> None:
+    """UsageError for what only one process can do, if there are several."""
+    from poscli.system.ranks import ranks
+
+    count = ranks().count
+    if count > 1 and request.why:
+        raise UsageError(
+            f"--why runs in one process, and there are {count} ranks; leave it out, and repeat the command with --why "
+            "and without torchrun when the evaluation is done: it makes the analyses only"
+        )
+    if count > 1 and request.recalibrate is not None:
+        raise UsageError(
+            f"--recalibrate {request.recalibrate} trains in one process, and there are {count} ranks; run the command "
+            "without torchrun"
+        )
+
+
+def _agree(setups: list[EvaluationSetup]) -> None:
+    """UsageError if the ranks disagree about what to evaluate, or with what."""
+    import torch
+
+    import poscli
+    from poscli.evaluation.plan import record_of
+    from poscli.system.device import device_name
+    from poscli.system.provenance import commit
+    from poscli.system.ranks import agree, ranks
+
+    if ranks().count == 1:
+        return
+    agree(
+        {
+            "the version of poscli": poscli.__version__,
+            "the commit of poscli": commit(),
+            "the version of torch": torch.__version__,
+            "the runs": [setup.run.id for setup in setups],
+            "the fingerprint of the corpus": {setup.run.id: setup.task.fingerprint for setup in setups},
+            "the settings": {setup.run.id: record_of(setup.run, setup.settings) for setup in setups},
+            "the device": device_name(setups[0].device) if setups else "",
+        }
+    )
 
 
 def _judge(judge: str, request: ExtrapolateRequest, runs: Path) -> Run | None:

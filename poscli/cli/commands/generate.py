@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poscli.cli import complete
+from poscli.cli.commands import command
 from poscli.cli.options import MOST, Device, Json, Out
 from poscli.system.console import data, emit, note
 from poscli.system.errors import UsageError
@@ -77,6 +78,7 @@ class Generated:
     note: str
 
 
+@command("generate", after="run")
 def generate(
     prompt: Prompt = None,
     enc: Enc = None,

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from poscli.cli import complete
+from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, err, note, out
 from poscli.system.errors import CorruptError, UsageError, near
 
 
+@command("rm", after="ls")
 def rm(
     run: Annotated[
         list[str] | None,

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.cli import complete
+from poscli.cli.commands import command
 from poscli.cli.options import MOST, Json
 from poscli.system.console import emit, note, out
 from poscli.system.errors import FAILED, UsageError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 STYLES = {"passed": "green", "failed": "red", "skipped": "dim", "unavailable": "yellow"}
 
 
+@command("verify", after="generate")
 def verify(
     enc: Annotated[
         list[str] | None,

@@ -20,8 +20,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from poscli.cluster import MARK, execute, look_around, refuse_apart
+from poscli.sweep.crew import PROCESS_BYTES, Crew, Needed
 from poscli.sweep.job import Job, Outcome
-from poscli.sweep.on_node import MARK, execute, look_around, refuse_apart
 from poscli.sweep.workers import WorkerDied, Workers
 from poscli.system.console import warn_once
 from poscli.system.device import usable_cores
@@ -36,6 +37,7 @@ CONNECT_SECONDS = 5.0  # to wait for an answer at an address
 LOOPBACK = "127.0.0.1"
 LOCK_SECONDS = 5.0  # to wait for another sweep that is starting
 STOP_SECONDS = 30.0  # that jobs have to save their state
+GPU_HOST_BYTES = 4 * PROCESS_BYTES  # memory of the machine that a run on a GPU takes, with the libraries for it
 STORE_BYTES = 100 * 2**20  # of a local cluster's object store, through which only jobs and outcomes pass
 
 
@@ -71,7 +73,7 @@ class Cluster(Workers):
 
     def __init__(self, address: str, cpus: int = 1) -> None:
         self._local, self._cpus = address == LOCAL, cpus
-        self._ray = found(address)
+        self._ray = ray_at(address)
         self._running: dict[Future[Outcome], Any] = {}
         with kept_handlers():
             self._connect(address)
@@ -179,13 +181,53 @@ class Cluster(Workers):
         )
 
 
+@dataclass(frozen=True)
+class RayCrew(Crew):
+    """The workers that a person asks for on a cluster."""
+
+    address: str = LOCAL  # HOST:PORT, auto, or LOCAL for a cluster that is started here
+
+    @property
+    def alone(self) -> bool:
+        """No run goes on in this process."""
+        return False
+
+    @property
+    def count(self) -> int:
+        """How many runs go on at the same time; on a cluster that runs already, the cluster decides."""
+        if self.workers is None and self.address == LOCAL:
+            return max(1, usable_cores() // self.threads)
+        return self.workers or 1
+
+    @property
+    def threads(self) -> int:
+        """The threads of each run."""
+        return self.cpus or 1
+
+    def _refuse_missing(self) -> None:
+        ray_at(self.address)
+
+    def _started(self, needed: Needed, runs: Path) -> Workers:
+        cluster = Cluster(self.address, self.threads)
+        try:
+            has_gpus = self.device != "cpu" and any(node.gpus for node in cluster.nodes)
+            gpus = float(has_gpus) if self.gpus is None else self.gpus
+            size = GPU_HOST_BYTES if gpus else PROCESS_BYTES + max(bytes_ for _, bytes_ in needed)
+            cluster.allot(size if self.memory is None else self.memory * 2**30, gpus, self.workers)
+            cluster.look_around(runs)
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+
 # What a client of HTTP/2, on which gRPC runs, says first: the preface and an empty frame of settings (RFC 9113, 3.4).
 SETTINGS_FRAME, FRAME_HEADER = 4, 9  # the type of that frame, and the bytes of a frame's header, the fourth of them
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0])
 CURE = "start one with `ray start --head`, or give --ray without an address for one on this machine alone"
 
 
-def found(address: str) -> ModuleType:
+def ray_at(address: str) -> ModuleType:
     """The package ray, with its usage reports off, if something answers at an address; else UsageError or DataError.
 
     A local cluster listens on the loopback address alone. Ray does so by itself on other systems, where it has no
@@ -226,10 +268,10 @@ def _refuse_silent(address: str, own: str) -> None:
         raise DataError(f"--ray {address}: what answers at {host}:{port} is no Ray cluster; {CURE}")
 
 
-def _node(found: dict[str, Any]) -> Node:
-    has = found["Resources"]
+def _node(description: dict[str, Any]) -> Node:
+    has = description["Resources"]
     amounts = {name: float(has.get(key, 0)) for name, key in (("cpus", "CPU"), ("gpus", "GPU"), ("memory", "memory"))}
-    return Node(found["NodeID"], found["NodeManagerAddress"], **amounts)
+    return Node(description["NodeID"], description["NodeManagerAddress"], **amounts)
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,34 @@
+"""What checkpoints add to `poscli.api`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poscli.api.keywords import checked
+from poscli.checkpoints.models import Wish, adopted, checkpoint_config
+from poscli.model.load import keep
+from poscli.runs.run import Run
+from poscli.system.device import device_of
+
+__all__ = ["checkpoint"]
+
+
+@checked
+def checkpoint(
+    model: str | Path,
+    *,
+    corpus: str = "stdlib",
+    length: int | None = None,
+    precision: str = "auto",
+    device: str = "auto",
+    out: str | Path = "results",
+) -> Run:
+    """A checkpoint of transformers as a run that `extrapolate` takes: a folder, or hf:ORG/NAME@REVISION.
+
+    It lies in the folder `out`, without the weights, which are read where they are. `corpus` is the text to evaluate it
+    on, `length` the tokens that it was trained on where config.json says it wrongly, and `precision` the number format.
+    """
+    where = device_of(device)
+    config, rows = checkpoint_config(Wish(str(model), corpus, length, precision), where)
+    run, _ = adopted(config, rows, Path(out) / "runs", where)
+    return keep(run, where)

@@ -1,0 +1,84 @@
+"""`poscli extrapolate --model`: evaluating checkpoints as trained runs are evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poscli.cli.commands import COMMANDS
+from poscli.cli.commands.extrapolate import OtherModels
+from poscli.config.count import LONGEST_WINDOW
+from poscli.config.request import ExtrapolateRequest
+from poscli.system.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from poscli.evaluation.measure import EvaluationSetup
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="Evaluate a checkpoint of transformers instead: a folder, or hf:ORG/NAME@REVISION; repeatable.",
+        metavar="DIR|hf:ORG/NAME",
+    ),
+]
+Corpus = Annotated[
+    str | None,
+    typer.Option("--corpus", help="With --model: the text, by default stdlib; `poscli ls corpora` shows all."),
+]
+Length = Annotated[
+    int | None,
+    typer.Option(
+        "--length", help="With --model: the tokens it was trained on, where config.json says it wrongly.", min=8,
+        max=LONGEST_WINDOW,
+    ),
+]  # fmt: skip
+Precision = Annotated[
+    str | None,
+    typer.Option("--precision", help="With --model: float32, bfloat16 or float16, by default that of its weights."),
+]
+
+
+@dataclass(frozen=True)
+class Checkpoints(OtherModels):
+    """Which checkpoints to evaluate, on what, and how; None for the default."""
+
+    model: Models = None
+    corpus: Corpus = None
+    length: Length = None
+    precision: Precision = None
+
+    def setups(
+        self, request: ExtrapolateRequest, device: torch.device, runs: Path, *, smoke: bool, selected: list[str]
+    ) -> list[EvaluationSetup]:
+        from poscli.checkpoints.models import Wish, adopted, checkpoint_config
+        from poscli.evaluation.posthoc import posthoc_specs, refuse_recalibration
+        from poscli.workflows import setups_of
+
+        if self.model and selected:
+            raise UsageError(
+                f"{selected[0]} selects a trained run, and --model {self.model[0]} names a checkpoint; give one"
+            )
+        options = {"--corpus": self.corpus, "--length": self.length, "--precision": self.precision}
+        if not self.model and (stray := [name for name, value in options.items() if value is not None]):
+            raise UsageError(f"{stray[0]} {options[stray[0]]} is for --model: a trained run has its own; leave it out")
+        defaults = Wish("")
+        setups: list[EvaluationSetup] = []
+        for model in self.model or ():
+            wish = Wish(model, self.corpus or defaults.corpus, self.length, self.precision or defaults.precision)
+            config, rows = checkpoint_config(wish, device)
+            refuse_recalibration(config, request)
+            posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens
+            run, task = adopted(config, rows, runs, device)
+            if any(run.folder == setup.run.folder for setup in setups):
+                continue  # it is named twice
+            setups += setups_of([run], request, device, smoke=smoke, open_task=lambda *names, task=task: task)
+        return setups
+
+
+COMMANDS.add("extrapolate.model", Checkpoints)

@@ -1,0 +1,172 @@
+"""`poscli run`: train, evaluate and report a suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poscli.cli import complete, plan
+from poscli.cli.commands import command
+from poscli.cli.commands.report import show_report
+from poscli.cli.options import AddedOptions, Device, Json, Out
+from poscli.system.console import err, note
+from poscli.system.errors import PARTIAL, PoscliError
+from poscli.system.progress import duration
+
+if TYPE_CHECKING:
+    from poscli.config.suite import Suite
+    from poscli.estimate import PlannedJob
+    from poscli.sweep.crew import Crew
+    from poscli.sweep.drive import SweepResults
+    from poscli.sweep.job import Job
+    from poscli.sweep.workers import Workers
+
+MOST_WORKERS = 4096
+
+WorkerCount = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", "-w", min=1, max=MOST_WORKERS, show_default="1, or as many as fit on the cluster of --ray",
+        help="Runs at the same time, each in a process of its own.",
+    ),
+]  # fmt: skip
+Cpus = Annotated[
+    int | None,
+    typer.Option(
+        "--cpus", min=1, max=MOST_WORKERS, show_default="its share of the cores; 1 with --ray",
+        help="Cores, and threads, of each run.",
+    ),
+]  # fmt: skip
+Gpus = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus", min=0, max=MOST_WORKERS, show_default="its share of the GPUs; 1 with --ray",
+        help="GPUs of each run; 0.5 lets two share one.",
+    ),
+]  # fmt: skip
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        "--memory", min=0, show_default="as estimated",
+        help="GiB of memory to set aside for each run.",
+    ),
+]  # fmt: skip
+
+
+class OtherWorkers(AddedOptions):
+    """Options of `poscli run` that name workers on other machines."""
+
+    command = "run"
+
+    def crew(self, crew: Crew) -> Crew:
+        """The crew there, in place of the one on this machine; the same one if the options name none."""
+        raise NotImplementedError
+
+
+@command("run", after="compare")
+def run(
+    suite: Annotated[
+        Path,
+        typer.Argument(help="The suite, a TOML file such as suites/quick.toml.", autocompletion=complete.suites),
+    ],
+    *,
+    to: Annotated[Path | None, typer.Option("--to", help="Folder of the report; by default OUT/SUITE.")] = None,
+    dry_run: plan.DryRun = False,
+    force: plan.Force = False,
+    yes: plan.Yes = False,
+    workers: WorkerCount = None,
+    others: list[OtherWorkers],
+    cpus: Cpus = None,
+    gpus: Gpus = None,
+    memory: Memory = None,
+    device: Device = "auto",
+    out_: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Train, evaluate and report every encoding and seed of a suite. The same command goes on where it stopped."""
+    from poscli.config.suite import load_suite, report_folder
+    from poscli.evaluation.evaluate import settings_of
+    from poscli.sweep.crew import Crew
+    from poscli.sweep.planned import needed, sweeps
+    from poscli.sweep.suite import jobs_of
+    from poscli.system.device import threads
+    from poscli.system.files import check_folder
+    from poscli.workflows import delete
+
+    content, runs = load_suite(suite), out_ / "runs"
+    folder = to or report_folder(out_, suite)
+    check_folder(folder, "--out" if to is None else "--to")
+    crew = Crew(workers=workers, cpus=cpus, gpus=gpus, memory=memory, device=device)
+    for elsewhere in others:
+        crew = elsewhere.crew(crew)
+    crew.check()
+    jobs = jobs_of(content, device, runs)
+    planned = sweeps(jobs, anew=force, threads=crew.threads)
+    plan.announce_longest(settings_of(job.config, job.extrapolate) for job in jobs)
+    if dry_run:
+        plan.show(planned, json_, crew.count, crew.start_seconds)
+        return
+    with threads(crew.threads), crew.assembled(needed(planned), runs) as at_work:
+        _announce(planned, at_work, crew.start_seconds, yes=yes)
+        _announce_power(content, jobs)
+        if force:
+            delete((job.run_id for job in planned), runs)
+        results = _perform(jobs, [job.seconds for job in planned], at_work)
+    _present(content, results, folder, runs, json_)
+
+
+def _announce(jobs: list[PlannedJob], workers: Workers, start: float, *, yes: bool) -> None:
+    """Say how long the suite takes, before it starts; ask if that is long. Workers begin after `start` seconds."""
+    from poscli.sweep.schedule import makespan
+
+    seconds = makespan((job.seconds for job in jobs), workers.count) + start * workers.elsewhere
+    where = f"on {workers.count} worker{'s' * (workers.count != 1)}" if workers.elsewhere else "on this machine"
+    note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} {where}")
+    plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
+
+
+def _announce_power(suite: Suite, jobs: list[Job]) -> None:
+    """Say what the seeds and tokens of each part of a suite can tell apart, before it starts."""
+    from poscli.evaluation.evaluate import settings_of
+    from poscli.evaluation.plan import Plan
+    from poscli.statistics.power import detectable_difference
+    from poscli.tasks import open_task
+
+    if len(suite.encodings) < 2:
+        return
+    parts = {(job.config.task, job.config.corpus, job.config.tokenizer, job.config.length): job for job in jobs}
+    for (name, corpus, tokenizer, _), job in parts.items():
+        task = open_task(name, corpus, tokenizer)
+        if task.chance is not None:  # right answers are compared by their share
+            continue
+        documents = Plan(task, settings_of(job.config, job.extrapolate)).documents_compared()
+        note(f"{corpus}: {detectable_difference(len(set(suite.seeds)), documents)}")
+
+
+def _perform(jobs: list[Job], seconds: list[float], workers: Workers) -> SweepResults:
+    """Execute jobs, and show how far they are, by the estimated seconds of each."""
+    from poscli.cli.screen import Lines, Screen
+    from poscli.sweep.drive import run_jobs
+
+    if workers.elsewhere and err.is_terminal:
+        with Screen(jobs, seconds, workers.count) as screen:
+            return run_jobs(jobs, workers, screen)
+    return run_jobs(jobs, workers, Lines(jobs, seconds, workers.count))
+
+
+def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: bool) -> None:
+    """Write the report of a suite; exit code 3 if a run failed or has no model."""
+    from poscli.runs.results import evaluation_tables, open_evaluated
+    from poscli.tasks import task_columns
+    from poscli.workflows import WITHOUT_MODEL, report
+
+    if not results.folders:
+        raise PoscliError(f"every run of the suite failed; the first: {results.failures[0]['error']}")
+    tables = evaluation_tables([open_evaluated(folder) for folder in results.folders], task_columns())
+    failures = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in results.failures]
+    made = report(tables, runs, to, title=suite.title, description=suite.description, failures=failures)
+    show_report(made, tables, json_, failures=results.failures)
+    if results.failures or tables.rows["status"].isin(WITHOUT_MODEL).groupby(tables.rows["run_id"]).all().any():
+        raise typer.Exit(PARTIAL)
