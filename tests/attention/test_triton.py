@@ -21,7 +21,7 @@ import pytest
 import torch
 from cli_runner import NANO, cli, run_of
 from flash_checks import LEARNED, NARROW, SIZES, check_encoding, check_flash
-from poscli.cli.doctor import tried
+from poscli.cli.commands.doctor import tried
 from torch import Tensor
 from toys import draw, make, shape
 
