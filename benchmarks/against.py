@@ -25,16 +25,15 @@ from rich.table import Table
 
 from poscli.__main__ import main
 from poscli.bench.cases import BenchCase, Refused, TimeEstimate, needs_of_model, outcome, refuse_unaffordable
+from poscli.bench.commands import FLAGS
 from poscli.bench.session import Bench, case_values, measured_values, model_values, once_message
 from poscli.bench.settings import AUTO, BenchSettings
 from poscli.bench.show import how_measured, print_failures, table_of
 from poscli.bench.tables import MEMORY_OF, OUTCOME, SHAPE, TIMES, WHERE, Columns, ResultFile
 from poscli.bench.timing import Conditions, Row, Sizes, Work, ratio
 from poscli.bench.workloads import forward, untrained_model, work_of
-from poscli.cli import app
-from poscli.cli.bench import FLAGS
-from poscli.cli.from_model import from_model
-from poscli.cli.options import Device, Json
+from poscli.cli.commands import command
+from poscli.cli.options import Device, Json, from_model
 from poscli.config.run import RunConfig
 from poscli.drawing.bars import Bar, BarPage
 from poscli.drawing.style import PALETTE
@@ -248,6 +247,7 @@ def _bars(part: pd.DataFrame) -> Iterator[Bar]:
         yield Bar("" if n else row["encoding"], row["speedup"], *spread, text, PALETTE[0 if trained else 1])
 
 
+@command("against")  # with the options, the errors and the exit codes of poscli's own commands
 @from_model(FLAGS)
 def against(
     settings: BenchSettings,
@@ -280,6 +280,5 @@ def against(
 
 
 if __name__ == "__main__":
-    app.command("against")(against)  # with the options, the errors and the exit codes of poscli's own commands
     sys.argv.insert(1, "against")
     main()

@@ -21,12 +21,12 @@ import pytest
 import torch
 from cli_runner import NANO, cli, run_of
 from flash_checks import LEARNED, NARROW, SIZES, check_encoding, check_flash
-from poscli.cli.commands.doctor import tried
 from torch import Tensor
 from toys import draw, make, shape
 
 from poscli.attention import ENGINES, Place, choose, selfcheck, triton
 from poscli.attention.selfcheck import Variant
+from poscli.cli.commands.doctor import tried
 from poscli.system import console
 from poscli.system.device import device_name
 from poscli.system.errors import UsageError
