@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from poscli.data.hub import GRAMMAR, HubModel, open_repository
-from poscli.data.tokenizerfiles import TOKENIZER_FILES, holds_tokenizer
+from poscli.data.tokenizer_json import TOKENIZER_FILES, holds_tokenizer
 from poscli.system.errors import CorruptError, DataError, UsageError, near
 from poscli.system.files import read_object
 from poscli.system.text import printable

@@ -4,9 +4,9 @@ A corpus is named by a spec such as `stdlib`, `text:PATH` or `hf:REPO`; each kin
 turns documents into tokens; each is one file in tokenizers/. `bpe:SIZE` is trained on the corpus that it encodes.
 
 Read in this order: corpus.py (the result), source.py (what a kind provides), corpora/__init__.py (registry of kinds),
-one kind such as corpora/text.py, tokenizers/__init__.py, splitting.py (which documents are held out), build.py
-(documents into arrays), disk_cache.py (where the arrays are kept), sampler.py (training batches). known_limit/ has
-texts of random processes whose best possible loss can be computed.
+one kind such as corpora/text.py, tokenizers/__init__.py, build.py (which documents are held out, and documents into
+arrays), disk_cache.py (where the arrays are kept). known_limit/ has texts of random processes whose best possible loss
+can be computed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from pathlib import Path
 
 from poscli.data import tokenizers
 from poscli.data.corpora import CORPORA, Kind, kind_of, loss_unit, optimum_of, source_of
-from poscli.data.corpus import Corpus, Split, check_trainable
+from poscli.data.corpus import Corpus, Split, batch, check_trainable
 from poscli.data.disk_cache import load_or_build
-from poscli.data.sampler import batch
 from poscli.data.tokenizers import TOKENIZERS, Tokenizer, TrainedTokenizer
 from poscli.system.console import warn_once
 

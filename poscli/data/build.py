@@ -1,22 +1,99 @@
-"""Documents into arrays: spool the documents to disk, split them, write their tokens.
+"""Documents into arrays: spool the documents to disk, decide which are held out, write their tokens.
 
-One document at a time is held in memory.
+The contents of documents alone decide which are held out, not their names or the order in which they are read. One
+document at a time is held in memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from poscli.data.source import Document
-from poscli.data.splitting import StoredDocument, cut_point, fingerprint, split_documents
+from poscli.data.source import Document, Part
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
+
+RULE = "split rule 1"  # in every fingerprint and cache key: raise it when splitting or building gives other arrays
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A document in the spool file: the SHA-256 of its bytes, where they begin, how many there are."""
+
+    digest: bytes
+    offset: int
+    size: int
+    part: Part | None = None
+
+
+def split_documents(documents: list[StoredDocument]) -> tuple[list[StoredDocument], list[StoredDocument]]:
+    """Training and validation documents, both in the order of their SHA-256.
+
+    A split that the source comes with is kept. Otherwise `hold_out` chooses among the documents in that order.
+    """
+    ordered = sorted(documents, key=lambda document: document.digest)
+    if all(document.part is None for document in ordered):
+        held = hold_out([document.size for document in ordered])
+    else:
+        held = {n for n, document in enumerate(ordered) if document.part == "valid"}
+    train = [document for n, document in enumerate(ordered) if n not in held]
+    return train, [ordered[n] for n in sorted(held)]
+
+
+def hold_out(sizes: list[int]) -> set[int]:
+    """Indices of the documents to hold out, given the sizes in bytes of at least two documents.
+
+    Documents are taken in order until they hold a tenth of all bytes. A document that would raise the share above a
+    fifth is passed over.
+
+    >>> sorted(hold_out([500, 60, 300, 60, 80]))
+    [1, 3]
+    >>> hold_out([500, 400])
+    {1}
+    """
+    total, taken, held = sum(sizes), 0, set()
+    for n, size in enumerate(sizes):
+        if 10 * taken >= total:
+            break
+        if 5 * (taken + size) <= total:
+            held.add(n)
+            taken += size
+    return held or {sizes.index(min(sizes))}  # if every document is more than a fifth: the smallest
+
+
+def cut_point(content: bytes) -> int:
+    r"""The offset at which a corpus of a single document is cut into a training and a held-out part.
+
+    It lies at 90 % of the bytes, moved back to the start of a line if there is one in the 5 % before, else to the
+    start of a UTF-8 character.
+
+    >>> cut_point(b"one line\n" * 101), cut_point(b"x" * 1000), cut_point(b"x" + "é".encode() * 50)
+    (810, 900, 89)
+    """
+    goal = len(content) * 9 // 10
+    line = content.rfind(b"\n", goal - len(content) // 20, goal)
+    if line >= 0:
+        return line + 1
+    while goal > 0 and content[goal] & 0xC0 == 0x80:  # 10xxxxxx continues a character
+        goal -= 1
+    return goal
+
+
+def fingerprint(train: list[StoredDocument], valid: list[StoredDocument], tokenizer: str) -> str:
+    """16 hex digits that identify the documents, their split and, by its fingerprint, the tokenizer."""
+    digest = hashlib.sha256(RULE.encode())
+    for name, documents in (("train", train), ("valid", valid)):
+        digest.update(f"\n{name} {len(documents)}\n".encode())
+        digest.update(b"".join(document.digest for document in documents))
+    if tokenizer:
+        digest.update(f"\ntokenizer {tokenizer}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 class Built(NamedTuple):
@@ -42,7 +119,9 @@ def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer,
             if not part:
                 raise DataError(f"{spec} holds no text for the {name} split; name splits that do as @TRAIN[,VALID]")
         if isinstance(tokenizer, TrainedTokenizer):
-            tokenizer = _trained(tokenizer, train, spool)
+            size = sum(document.size for document in train)
+            note(f"training the tokenizer {tokenizer.name} on {size} bytes")
+            tokenizer = tokenizer.trained(tokenizer.train(_read(document, spool) for document in train))
             (folder / TRAINED).write_bytes(tokenizer.content)
         for name, part in (("train", train), ("valid", valid)):
             lengths = _write_tokens(folder / f"{name}.tokens.npy", part, spool, tokenizer)
@@ -50,12 +129,6 @@ def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer,
     path.unlink()
     sizes = {"train": sum(document.size for document in train), "valid": sum(document.size for document in valid)}
     return Built(fingerprint(train, valid, tokenizer.fingerprint), sizes)
-
-
-def _trained(tokenizer: TrainedTokenizer, documents: list[StoredDocument], spool: BinaryIO) -> TrainedTokenizer:
-    """The tokenizer, trained on documents."""
-    note(f"training the tokenizer {tokenizer.name} on {sum(document.size for document in documents)} bytes")
-    return tokenizer.trained(tokenizer.train(_read(document, spool) for document in documents))
 
 
 def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocument]:

@@ -1,4 +1,4 @@
-"""A built corpus: for each split, a memory-mapped array of tokens and where its documents begin."""
+"""A built corpus: for each split, a memory-mapped array of tokens and where its documents begin; batches of a split."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Corpus:
 
     def describe(self) -> dict[str, Any]:
         """The corpus in env.json and in `--json`; only a tokenizer with a fingerprint is named, so not `bytes`."""
-        own = self.tokenizer
-        tokenizer = {"tokenizer": own.name, "tokenizer_fingerprint": own.fingerprint} if own.fingerprint else {}
+        name, mark = self.tokenizer.name, self.tokenizer.fingerprint
+        tokenizer = {"tokenizer": name, "tokenizer_fingerprint": mark} if mark else {}
         splits = {"train": self.train, "valid": self.valid}
         sizes = {name: {"documents": split.documents, "bytes": split.bytes} for name, split in splits.items()}
         named = {"spec": self.spec, "fingerprint": self.fingerprint, **tokenizer, "vocab": self.vocab}
@@ -63,9 +63,11 @@ def check_trainable(corpus: Corpus, length: int) -> None:
     for split, purpose in ((corpus.train, "for training"), (corpus.valid, "held out")):
         tokens = len(split.tokens)
         if tokens < length + 1:
+            largest = min(len(corpus.train.tokens), len(corpus.valid.tokens)) - 1
+            fix = f"the largest --length that fits is {largest}" if largest > 0 else "add text to it"
             raise DataError(
                 f"the corpus {corpus.spec} has {split.bytes} bytes {purpose} ({tokens} tokens), and a window of "
-                f"{length} needs {length + 1} tokens: {_fitting(corpus)}"
+                f"{length} needs {length + 1} tokens: {fix}"
             )
     if corpus.valid.bytes < FEW_HELD_OUT_BYTES:
         warn_once(
@@ -74,7 +76,16 @@ def check_trainable(corpus: Corpus, length: int) -> None:
         )
 
 
-def _fitting(corpus: Corpus) -> str:
-    """The end of the message about a corpus that is too small."""
-    largest = min(len(corpus.train.tokens), len(corpus.valid.tokens)) - 1
-    return f"the largest --length that fits is {largest}" if largest > 0 else "add text to it"
+def batch(split: Split, *, length: int, size: int, seed: int, step: int, segments: int = 1) -> np.ndarray:
+    """Windows drawn uniformly from a split: int64 `[size, length + 1]`, the inputs and the target after the last one.
+
+    With `segments` above 1, the windows of that many consecutive steps continue each other; then new starts are drawn.
+    A window may run into the next document, which its `end` token marks. `check_trainable` checks that a window fits.
+    """
+    step, segment = divmod(step, segments)
+    # Each seed is a key of Philox and each step has a block of 2^192 counters, so streams never overlap. Raw words are
+    # used because numpy does not promise that the methods of Generator stay the same between releases. The bias of the
+    # modulo is below 2^-20 for every corpus under 2^44 tokens.
+    words = np.random.Philox(key=seed, counter=step << 192).random_raw(size)
+    starts = (words % np.uint64(len(split.tokens) - segments * length)).astype(np.int64) + segment * length
+    return split.tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)

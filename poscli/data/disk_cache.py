@@ -27,10 +27,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from poscli.data.build import build_arrays
+from poscli.data.build import RULE, build_arrays
 from poscli.data.corpus import Corpus, Split
 from poscli.data.source import Source
-from poscli.data.splitting import RULE
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.console import note
 from poscli.system.errors import DataError
@@ -47,7 +46,10 @@ class Damaged(Exception):
 
 def load_or_build(source: Source, tokenizer: Tokenizer, cache: Path | None) -> Corpus:
     """Load a corpus from the cache; build it first if it is absent, damaged, or its sources have changed."""
-    folder = _root(cache) / _folder_name(source, tokenizer)
+    try:
+        folder = (cache_folder() if cache is None else Path(cache)) / _folder_name(source, tokenizer)
+    except RuntimeError as error:  # there is no such user, or no home folder
+        raise DataError(f"cannot find the corpus cache: {error}; set POSCLI_CACHE to a folder") from error
     try:
         return _load(tokenizer, folder)
     except Damaged:
@@ -60,15 +62,6 @@ def load_or_build(source: Source, tokenizer: Tokenizer, cache: Path | None) -> C
             f"cannot write the corpus cache {folder}: {getattr(error, 'strerror', None) or error}; free space there or "
             "set POSCLI_CACHE to a folder that can be written"
         ) from error
-
-
-def _root(cache: Path | None) -> Path:
-    if cache is not None:
-        return Path(cache)
-    try:
-        return cache_folder()
-    except RuntimeError as error:  # there is no such user, or no home folder
-        raise DataError(f"cannot find the corpus cache: {error}; set POSCLI_CACHE to a folder") from error
 
 
 def _folder_name(source: Source, tokenizer: Tokenizer) -> str:
@@ -160,10 +153,21 @@ def _load(tokenizer: Tokenizer, folder: Path) -> Corpus:
         if index["key"] != folder.name:
             raise Damaged(f"{INDEX} belongs to {index['key']}")
         for name, (size, digest) in index["files"].items():
-            _check(folder / name, size, digest)
+            path = _regular(folder / name)
+            if path.stat().st_size != size:
+                raise Damaged(f"{name} has {path.stat().st_size} bytes, not {size}")
+            if size <= LARGEST_HASHED_BYTES and sha256(path) != digest:
+                raise Damaged(f"the contents of {name} have changed since it was written")
         if isinstance(tokenizer, TrainedTokenizer):
             tokenizer = tokenizer.trained((folder / TRAINED).read_bytes())
-        train, valid = (_split(folder, name, index["bytes"][name]) for name in ("train", "valid"))
+        train, valid = (
+            Split(
+                np.load(folder / f"{name}.tokens.npy", mmap_mode="r"),
+                np.load(folder / f"{name}.starts.npy"),
+                index["bytes"][name],
+            )
+            for name in ("train", "valid")
+        )
         return Corpus(index["spec"], index["fingerprint"], tokenizer, train, valid, index["origin"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, EOFError) as error:
         raise Damaged(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
@@ -173,16 +177,3 @@ def _regular(path: Path) -> Path:
     if not path.is_file():  # reading a pipe would wait for ever
         raise Damaged(f"{path.name} is missing or not a file")
     return path
-
-
-def _check(path: Path, size: int, digest: str) -> None:
-    found = _regular(path).stat().st_size
-    if found != size:
-        raise Damaged(f"{path.name} has {found} bytes, not {size}")
-    if size <= LARGEST_HASHED_BYTES and sha256(path) != digest:
-        raise Damaged(f"the contents of {path.name} have changed since it was written")
-
-
-def _split(folder: Path, name: str, size: int) -> Split:
-    tokens, starts = np.load(folder / f"{name}.tokens.npy", mmap_mode="r"), np.load(folder / f"{name}.starts.npy")
-    return Split(tokens, starts, size)

@@ -1,16 +1,96 @@
-"""The files that a path in a spec stands for, and reading them with errors that name the file."""
+"""The files that a path in a spec stands for, and reading them with errors that name the file.
+
+Files may be compressed: `.gz` and `.zst` are decompressed piece by piece, and only up to a limit. Of files of rows, one
+field of each row is a document.
+"""
 
 from __future__ import annotations
 
 import glob
+import gzip
+import importlib
+import io
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from poscli.data import compressed
-from poscli.system.errors import DataError
+from poscli.data.source import Document, Reading, Source
+from poscli.system.errors import DataError, near
 from poscli.system.text import printable
+
+SUFFIXES = (".gz", ".zst")
+LARGEST_DOCUMENT_BYTES = 2**30  # of a compressed file or of one line: documents are held in memory one at a time
+ZSTD_READ_BYTES = 1024  # zstd expands by at most 32768, so that one read gives at most 32 MiB
+
+
+@contextmanager
+def open_stream(path: Path) -> Iterator[BinaryIO]:
+    """The content of a file, decompressed if its name ends in .gz or .zst.
+
+    Raises DataError if the compressed data is truncated or damaged, or if a package is missing, and OSError if the file
+    cannot be read.
+    """
+    with path.open("rb") as file:
+        if path.suffix not in SUFFIXES:
+            yield file
+            return
+        zstandard = _zstandard(path) if path.suffix == ".zst" else None
+        damage = (gzip.BadGzipFile, zlib.error, EOFError, *([zstandard.ZstdError] if zstandard else []))
+        try:
+            yield io.BufferedReader(_Zstd(file, zstandard)) if zstandard else gzip.GzipFile(fileobj=file)  # type: ignore[misc]
+        except damage as error:
+            raise DataError(
+                f"{printable(path)} is truncated or damaged ({error}); fetch it again, or leave it out of the corpus"
+            ) from error
+
+
+def too_large(where: str) -> DataError:
+    """The error for a document that expands beyond the limit."""
+    return DataError(
+        f"{where} holds more than {LARGEST_DOCUMENT_BYTES / 2**30:g} GiB in one document; split it into documents"
+    )
+
+
+def _zstandard(path: Path) -> Any:
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError as error:
+        raise DataError(
+            f"{printable(path)} needs the package zstandard, which is not installed: pip install 'poscli[zst]'"
+        ) from error
+
+
+class _Zstd(io.RawIOBase):
+    """The decompressed content of a file of zstd frames. zstandard's own reader takes a truncated frame for whole."""
+
+    def __init__(self, file: BinaryIO, zstandard: Any) -> None:
+        self.file, self.start = file, zstandard.ZstdDecompressor().decompressobj
+        self.frame = self.start()
+        self.begun = False  # whether the frame has got any input
+        self.waiting = b""  # input that belongs to the next frame
+        self.ready = memoryview(b"")  # output that has not been read; slices of it copy nothing
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.ready:
+            content = self.waiting or self.file.read(ZSTD_READ_BYTES)
+            if not content:
+                if self.begun and not self.frame.eof:
+                    raise EOFError("the last frame has no end")
+                return 0
+            if self.frame.eof:
+                self.frame = self.start()
+            self.begun = True
+            self.ready = memoryview(self.frame.decompress(content))
+            self.waiting = self.frame.unused_data
+        count = min(len(buffer), len(self.ready))
+        buffer[:count], self.ready = self.ready[:count], self.ready[count:]
+        return count
 
 
 def find_files(kind: str, argument: str, suffixes: tuple[str, ...] = ("",)) -> tuple[str, list[Path]]:
@@ -19,7 +99,11 @@ def find_files(kind: str, argument: str, suffixes: tuple[str, ...] = ("",)) -> t
     A folder stands for all files below it that end in one of `suffixes`, except for hidden files and those in hidden
     folders (their names begin with a dot). Raises DataError if there is no file.
     """
-    path = _absolute(argument)
+    try:
+        with readable(Path(argument)):
+            path = Path(argument).expanduser().resolve()
+    except (RuntimeError, ValueError) as error:  # links that form a loop, ~USER without such a user, a NUL
+        raise DataError(f"cannot find {argument}: {error}; check the path") from error
     with readable(path):
         if path.is_file():
             return str(path), [path]
@@ -35,33 +119,25 @@ def find_files(kind: str, argument: str, suffixes: tuple[str, ...] = ("",)) -> t
     return str(path), sorted(files)
 
 
-def _absolute(argument: str) -> Path:
-    try:
-        with readable(Path(argument)):
-            return Path(argument).expanduser().resolve()
-    except (RuntimeError, ValueError) as error:  # links that form a loop, ~USER without such a user, a NUL
-        raise DataError(f"cannot find {argument}: {error}; check the path") from error
-
-
 def stamps(files: list[Path]) -> list[tuple[str, int, int]]:
     """Path, size and modification time (ns) of each file: the stamp of a source that reads these files."""
-    found = []
+    stamp = []
     for path in files:
         with readable(path):
             stat = path.stat()
-        found.append((str(path), stat.st_size, stat.st_mtime_ns))
-    return found
+        stamp.append((str(path), stat.st_size, stat.st_mtime_ns))
+    return stamp
 
 
 def read_file(path: Path) -> bytes:
     """The bytes of a file, decompressed if it is .gz or .zst; DataError if it cannot be read or expands too far."""
     with readable(path):
-        if path.suffix not in compressed.SUFFIXES:
+        if path.suffix not in SUFFIXES:
             return path.read_bytes()
-        with compressed.open_stream(path) as stream:
-            content = stream.read(compressed.LARGEST_DOCUMENT_BYTES + 1)
-    if len(content) > compressed.LARGEST_DOCUMENT_BYTES:
-        raise compressed.too_large(printable(path))
+        with open_stream(path) as stream:
+            content = stream.read(LARGEST_DOCUMENT_BYTES + 1)
+    if len(content) > LARGEST_DOCUMENT_BYTES:
+        raise too_large(printable(path))
     return content
 
 
@@ -87,3 +163,45 @@ def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths = [Path(parent, name) for name in names if not name.startswith(".") and name.endswith(suffixes)]
         yield from (path for path in paths if path.is_file())
+
+
+DEFAULT_FIELD = "text"  # the name that nearly every data set uses
+
+
+def row_source(
+    kind: str, argument: str, rows: Callable[[Path, str], Iterator[bytes]], compressions: tuple[str, ...] = ()
+) -> Source:
+    """The source `KIND:PATH[#FIELD]`; `rows` yields the texts of one field of one file.
+
+    In a folder, files are read whose names end in .KIND, or in .KIND and one of the suffixes `compressions`.
+    """
+    name, _, field = argument.partition("#")
+    path, files = find_files(kind, name, tuple(f".{kind}{suffix}" for suffix in ("", *compressions)))
+    field = field or DEFAULT_FIELD
+    spec = f"{kind}:{path}" + (f"#{field}" if field != DEFAULT_FIELD else "")
+    documents = (Document(content) for file in files for content in rows(file, field))
+    return Source(spec, stamps(files), lambda: Reading(documents, {}))
+
+
+def field_bytes(row: dict[str, Any], field: str, where: str) -> bytes:
+    """The text of a row as UTF-8; null is an empty text.
+
+    Raises DataError, which names the row by `where`, if the field is absent, holds something else than text, or holds
+    text that UTF-8 cannot represent.
+    """
+    if field not in row:
+        raise no_field(where, field, row)
+    text = row[field] if row[field] is not None else ""
+    if not isinstance(text, str):
+        raise DataError(f"{where}: field {field!r} holds {type(text).__name__}, not text; name another with #FIELD")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: character {error.start} of {field!r} is half a surrogate pair; repair the row"
+        ) from error
+
+
+def no_field(where: str, field: str, known: Iterable[str]) -> DataError:
+    """The error for a field, or a column, that does not exist."""
+    return DataError(f"{where} has no field {field!r}: {near(field, known)}; name one with #FIELD after the corpus")

@@ -74,11 +74,11 @@ def client_failures() -> tuple[type[Exception], ...]:
 
 def chain(error: BaseException) -> list[BaseException]:
     """An error and its causes, outermost first."""
-    found = [error]
+    errors = [error]
     while (inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         error = inner
-        found.append(error)
-    return found
+        errors.append(error)
+    return errors
 
 
 def status(error: BaseException) -> int:

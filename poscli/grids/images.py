@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from poscli.data.build import StoredDocument, fingerprint, split_documents
 from poscli.data.source import Part
-from poscli.data.splitting import StoredDocument, fingerprint, split_documents
 from poscli.system.console import note
 from poscli.system.errors import DataError
 
@@ -184,7 +184,7 @@ def training_grids(split: ImageSplit, *, shape: tuple[int, int], size: int, seed
     and mirrored by one of the 8 symmetries of the square, or, if `shape` is not a square, by one of the 4 that keep its
     shape. At least one image must hold a grid of this shape.
     """
-    # Raw words of Philox, as in poscli/data/sampler.py: streams of steps never overlap, and numpy never changes them.
+    # Raw words of Philox, as in poscli/data/corpus.py: streams of steps never overlap, and numpy never changes them.
     words = np.random.Philox(key=seed, counter=step << 192).random_raw(2 * size)
     places = (split.shapes - shape + 1).clip(min=0)  # [images, 2]: in how many rows and columns a sub-grid may begin
     last = places.prod(axis=1).cumsum()

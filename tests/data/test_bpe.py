@@ -20,7 +20,7 @@ from cli_runner import NANO, SHORT, assert_refused, cli, document, run_of, shell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poscli.data import Corpus, load_corpus, longtexts
+from poscli.data import Corpus, load_corpus, tokenizer_json
 from poscli.data.tokenizers import TOKENIZERS, TrainedTokenizer, bpe, tokenizer
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
@@ -118,7 +118,7 @@ def test_a_text_is_not_joined_across_bytes_that_are_no_text() -> None:
 def test_long_documents_are_encoded_as_in_one_piece(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     content = text(5, 100).encode()
     whole = corpus.tokenizer.encode(content)
-    monkeypatch.setattr(longtexts, "PIECE", 300)
+    monkeypatch.setattr(tokenizer_json, "PIECE", 300)
     assert np.array_equal(corpus.tokenizer.encode(content), whole)
 
 

@@ -20,7 +20,7 @@ from checkpoints import BEGIN, END, TEXT, trained
 from hub_stub import REVISION, Hub, run_child
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from poscli.data import load_corpus, longtexts
+from poscli.data import load_corpus, tokenizer_json
 from poscli.data.tokenizers import tokenizer
 from poscli.system.errors import CorruptError, DataError, PoscliError, UsageError
 
@@ -207,9 +207,9 @@ def test_a_long_document_is_encoded_in_pieces_as_it_is_in_one(
 ) -> None:
     made, content = tokenizer(written(tmp_path, MADE[kind]())), LONG[name].encode()
     whole = made.encode(content)
-    monkeypatch.setattr(longtexts, "PIECE", 300)
+    monkeypatch.setattr(tokenizer_json, "PIECE", 300)
     assert np.array_equal(made.encode(content), whole)
-    pieces = list(longtexts.pieces(made._backend, LONG[name]))
+    pieces = list(tokenizer_json.pieces(made._backend, LONG[name]))
     assert "".join(pieces) == LONG[name]
     assert len(pieces) > 10 or name == "no places to cut"
 

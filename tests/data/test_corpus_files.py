@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from hub_stub import parquet
 
-from poscli.data import Corpus, Split, check_trainable, compressed, load_corpus
+from poscli.data import Corpus, Split, check_trainable, filesets, load_corpus
 from poscli.system import console
 from poscli.system.errors import DataError
 
@@ -119,7 +119,7 @@ def test_a_damaged_archive_is_named(kind: str, suffix: str, damage: str, folder:
 def test_a_decompression_bomb_stops_at_the_limit(
     kind: str, suffix: str, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compressed, "LARGEST_DOCUMENT_BYTES", 10**6)
+    monkeypatch.setattr(filesets, "LARGEST_DOCUMENT_BYTES", 10**6)
     path = folder / f"bomb{suffix}"
     path.write_bytes(BOMBS[suffix])
     tracemalloc.start()
@@ -146,7 +146,7 @@ def test_zstd_frames_are_read_across_the_ends_of_reads(folder: Path, cache: Path
     pieces = [content[n : n + 700] for n in range(0, len(content), 700)]
     path = folder / "a.txt.zst"
     path.write_bytes(b"".join(made.compress(piece) for piece in [b"", *pieces]))
-    with compressed.open_stream(path) as stream:
+    with filesets.open_stream(path) as stream:
         assert stream.read() == content
     path.write_bytes(b"")
     assert "is empty" in refusal(f"text:{path}", cache)
@@ -161,7 +161,7 @@ def test_nesting_beyond_the_parser_is_an_error_of_its_line(folder: Path, cache: 
 
 
 def test_a_line_without_end_is_refused(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "LARGEST_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(filesets, "LARGEST_DOCUMENT_BYTES", 1000)
     (folder / "long.jsonl").write_text('{"text": "fine"}\n{"text": "' + "a" * 2000)
     assert "line 2 holds more than" in refusal(f"jsonl:{folder}", cache)
 

@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poscli.data import CORPORA, TOKENIZERS, Corpus, Split, Tokenizer, batch, check_trainable, load_corpus
+from poscli.data.build import cut_point, hold_out
 from poscli.data.corpora import source_of
 from poscli.data.corpora import stdlib as stdlib_kind
 from poscli.data.corpora.hub import articles
-from poscli.data.splitting import cut_point, hold_out
 from poscli.data.tokenizers import tokenizer
 from poscli.data.tokenizers.bytes import END
 from poscli.system.errors import DataError, UsageError
@@ -622,41 +622,6 @@ def test_a_window_longer_than_the_corpus_is_refused(books: Path, cache: Path) ->
         check_trainable(corpus, 101)
     with pytest.raises(DataError, match=r"900 bytes for training \(909 tokens\).*--length that fits is 100"):
         check_trainable(corpus, 909)
-
-
-def of_tokens(train: int, valid: int, valid_bytes: int = 10_000) -> Corpus:
-    sizes = {"train": (train, train), "valid": (valid, valid_bytes)}
-    splits = {
-        name: Split(np.zeros(tokens, dtype=np.uint16), np.array([0, tokens]), size)
-        for name, (tokens, size) in sizes.items()
-    }
-    return Corpus("text:x", "f", tokenizer("bytes"), **splits)
-
-
-@pytest.mark.parametrize(
-    ("train", "valid", "purpose", "has", "advice"),
-    [
-        (8, 100, "for training", 8, "the largest --length that fits is 7"),
-        (100, 8, "held out", 8, "the largest --length that fits is 7"),
-        (100, 1, "held out", 1, "add text to it"),
-    ],
-)
-def test_a_window_needs_one_token_more_than_its_length(
-    train: int, valid: int, purpose: str, has: int, advice: str
-) -> None:
-    with pytest.raises(DataError) as caught:
-        check_trainable(of_tokens(train, valid, valid), 8)
-    assert str(caught.value) == (
-        f"the corpus text:x has {has} bytes {purpose} ({has} tokens), and a window of 8 needs 9 tokens: {advice}"
-    )
-    check_trainable(of_tokens(max(train, 9), max(valid, 9)), 8)
-
-
-def test_a_held_out_part_below_10000_bytes_is_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
-    check_trainable(of_tokens(100, 100, 10_000), 8)
-    assert not capsys.readouterr().err
-    check_trainable(of_tokens(100, 100, 9999), 8)
-    assert "holds out only 9999 bytes" in notes(capsys)
 
 
 @pytest.mark.parametrize(("length", "shown"), [(120, 120), (121, 60)])

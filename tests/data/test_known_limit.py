@@ -21,12 +21,11 @@ from scipy.special import gammaln, roots_jacobi
 from poscli.cli import complete
 from poscli.data import load_corpus, optimum_of
 from poscli.data.corpora import bayes, source_of
-from poscli.data.known_limit import SOURCES, pairs
+from poscli.data.corpora.bayes import parse
+from poscli.data.known_limit import SOURCES, Draw, pairs
 from poscli.data.known_limit.bigram import Bigram
-from poscli.data.known_limit.draw import Draw
 from poscli.data.known_limit.pairs import Pairs
 from poscli.data.known_limit.recall import Recall
-from poscli.data.known_limit.spec import parse
 from poscli.data.tokenizers.bytes import Bytes
 from poscli.system.errors import UsageError
 from poscli.tasks import open_task

@@ -35,20 +35,28 @@ from test_checkpoint_tokenizers import (
 )
 from test_data import FILES, write
 
-from poscli.data import Corpus, Split, batch, check_trainable, kind_of, load_corpus, longtexts, loss_unit, optimum_of
-from poscli.data import compressed as compressed_files
+from poscli.data import (
+    Corpus,
+    Split,
+    batch,
+    check_trainable,
+    filesets,
+    kind_of,
+    load_corpus,
+    loss_unit,
+    optimum_of,
+    tokenizer_json,
+)
+from poscli.data.build import StoredDocument, cut_point, fingerprint, hold_out, split_documents
 from poscli.data.corpora import CORPORA, bayes, check_characters, describe_corpora, source_of, stdlib
+from poscli.data.corpora.bayes import parse
 from poscli.data.corpora.hub import HubSpec, articles
 from poscli.data.disk_cache import load_or_build
 from poscli.data.filesets import find_files, read_file
 from poscli.data.hub import HubModel, open_repository
-from poscli.data.known_limit import SOURCES, pairs
-from poscli.data.known_limit.draw import Draw
-from poscli.data.known_limit.spec import parse
+from poscli.data.known_limit import SOURCES, Draw, pairs
 from poscli.data.source import Document, Part, Reading, Source
-from poscli.data.splitting import StoredDocument, cut_point, fingerprint, hold_out, split_documents
-from poscli.data.tokenbytes import byte_alphabet
-from poscli.data.tokenizerfiles import holds_tokenizer, token_text
+from poscli.data.tokenizer_json import byte_alphabet, holds_tokenizer, token_text
 from poscli.data.tokenizers import TOKENIZERS, Tokenizer, TrainedTokenizer, tokenizer
 from poscli.data.tokenizers.bytes import Bytes
 from poscli.grids.corpora import ImageSpec, available, blocks, load_images
@@ -320,7 +328,7 @@ def test_what_is_refused(place: Place, snapshot: Snapshot, monkeypatch: pytest.M
     lines = []
     for spec in [*REFUSED.split(), *ODD_NAMES]:
         largest = 150 if "large" in spec else 2**20
-        monkeypatch.setattr(compressed_files, "LARGEST_DOCUMENT_BYTES", largest)
+        monkeypatch.setattr(filesets, "LARGEST_DOCUMENT_BYTES", largest)
         said = place.loaded(spec).splitlines()
         shown = spec if len(spec) < 60 else f"{spec[:9]}... of {len(spec)}"
         lines += [f"{shown!r}", *(f"  {line}" for line in said if "said: preparing" not in line)]
@@ -615,8 +623,8 @@ def test_tokenizers_that_are_refused(place: Place, snapshot: Snapshot, monkeypat
 
 def test_long_texts(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of at least 40 characters are cut where the tokens of the whole are those of the pieces."""
-    monkeypatch.setattr(longtexts, "PIECE", 40)
-    monkeypatch.setattr(longtexts, "BATCH", 2)
+    monkeypatch.setattr(tokenizer_json, "PIECE", 40)
+    monkeypatch.setattr(tokenizer_json, "BATCH", 2)
     backends = {"bytes": json.dumps(byte_level()), "pieces": json.dumps(metaspace("never"))}
     from tokenizers import Tokenizer as Backend
 
@@ -624,9 +632,9 @@ def test_long_texts(place: Place, snapshot: Snapshot, monkeypatch: pytest.Monkey
     for name, description in backends.items():
         backend = Backend.from_str(description)
         for text in (TEXT[:300], "x" * 130, "ab\n" * 50, "a  b" * 40, "\u3000" * 100 + " a b", TEXT[:81], TEXT[:80]):
-            pieces = list(longtexts.pieces(backend, text))
+            pieces = list(tokenizer_json.pieces(backend, text))
             whole = backend.encode(text, add_special_tokens=False).ids
-            same = longtexts.encoded(backend, text).tolist() == whole
+            same = tokenizer_json.encoded(backend, text).tolist() == whole
             lines.append(
                 f"{name} {text[:9]!r} {len(text)}: {[len(each) for each in pieces]} {pieces[-1][-9:]!r} {same}"
             )

@@ -1,17 +1,23 @@
-"""`bayes:NAME(options)`: text of a random process whose best possible loss is known; known_limit/ has the processes."""
+"""`bayes:NAME(options)`: text of a random process whose best possible loss is known; known_limit/ has the processes.
+
+Options are written in parentheses: `bigram`, `bigram(alpha=0.5)`, `recall(cues=16, values=4)`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from poscli.data.corpora import CORPORA, Kind, Optimum
-from poscli.data.known_limit import SOURCES, KnownLimit
-from poscli.data.known_limit.draw import Draw
-from poscli.data.known_limit.spec import parse
+from poscli.data.known_limit import SOURCES, Draw, KnownLimit, Option
 from poscli.data.source import Document, Reading, Source
+from poscli.system.errors import UsageError, near
 
 TRAINING_DOCUMENTS = 512  # 8 million tokens of 16 KiB documents: more than a tiny model is trained on
 HELD_OUT_DOCUMENTS = 64  # enough for a bootstrap over documents
+FORM = re.compile(r"\s*([\w.-]+)\s*(?:\(([^()]*)\)\s*)?")
+TOO_LARGE = 2**63  # numbers are below it, as options of encodings are
+LOOKS_LIKE = "a spec looks like bayes:bigram(symbols=8, alpha=0.1)"
 
 
 def source(argument: str) -> Source:
@@ -31,6 +37,56 @@ def _documents(spec: str, process: KnownLimit) -> Iterator[Document]:
     for number in range(HELD_OUT_DOCUMENTS + TRAINING_DOCUMENTS):
         draw = Draw(f"{spec} version {process.version}", number)
         yield Document(process.document(draw), "valid" if number < HELD_OUT_DOCUMENTS else "train")
+
+
+def parse(text: str) -> tuple[str, KnownLimit]:
+    """The canonical spec of a source, with all its options, and the source itself.
+
+    The text of a spec never changes, also if a later version has other defaults, because defaults are written out.
+
+    >>> parse("bigram(alpha=.50)")[0]
+    'bigram(symbols=8, alpha=0.5)'
+    """
+    match = FORM.fullmatch(text)
+    if match is None:
+        raise UsageError(f"cannot read the corpus 'bayes:{text}'; {LOOKS_LIKE}")
+    name, inside = match.groups(default="")
+    if name not in SOURCES.names():
+        raise UsageError(f"there is no known-limit source {name!r}: {near(name, SOURCES.names())}; {LOOKS_LIKE}")
+    cls = SOURCES.get(name)
+    options = _options(cls, text, inside)
+    spec = f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})"
+    try:
+        return spec, cls(**options)
+    except ValueError as error:
+        raise UsageError(f"bayes:{spec}: {error}") from error
+
+
+def _options(cls: type[KnownLimit], text: str, inside: str) -> dict[str, Option]:
+    """All options in the order of the class: those between the parentheses, and the defaults of the others."""
+    known, given = cls.options(), dict[str, Option]()
+    for part in inside.split(",") if inside.strip() else []:
+        key, sign, value = (word.strip() for word in part.partition("="))
+        if not sign:
+            raise UsageError(f"cannot read {part.strip()!r} in the corpus 'bayes:{text}'; {LOOKS_LIKE}")
+        if key not in known:
+            raise UsageError(f"bayes:{cls.name} has no option {key!r}: {near(key, known)}")
+        if key in given:
+            raise UsageError(f"the corpus 'bayes:{text}' gives the option {key} twice; give it once")
+        given[key] = _number(cls, key, value, type(known[key]))
+    return {key: given.get(key, default) for key, default in known.items()}
+
+
+def _number(cls: type[KnownLimit], key: str, text: str, kind: type[Option]) -> Option:
+    """The value of an option as the type of its default."""
+    try:
+        value = kind(text)
+    except ValueError as error:
+        wanted = "a whole number" if kind is int else "a number"
+        raise UsageError(f"bayes:{cls.name}: {key} must be {wanted}, got {text!r}") from error
+    if not abs(value) < TOO_LARGE:  # NaN is not
+        raise UsageError(f"bayes:{cls.name}: {key} must be between -2^63 and 2^63, got {text!r}")
+    return value
 
 
 USABLE = [name for name in SOURCES.names() if not SOURCES.missing(name)]

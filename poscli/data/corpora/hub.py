@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poscli.data.corpora import CORPORA, Kind
-from poscli.data.fields import DEFAULT_FIELD, field_bytes
+from poscli.data.filesets import DEFAULT_FIELD, field_bytes
 from poscli.data.hub import ADVICE, LOGIN, chain, client_failures, reason, set_up_client, status
 from poscli.data.source import Document, Part, Reading, Source
 from poscli.system.console import err

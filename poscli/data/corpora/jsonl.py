@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from poscli.data import compressed
+from poscli.data import filesets
 from poscli.data.corpora import CORPORA, Kind
-from poscli.data.fields import field_bytes, row_source
-from poscli.data.filesets import readable
+from poscli.data.filesets import field_bytes, readable, row_source
 from poscli.data.source import Source
 from poscli.system.errors import DataError
 from poscli.system.text import printable
@@ -22,16 +21,16 @@ from poscli.system.text import printable
 
 def source(argument: str) -> Source:
     """The corpus `jsonl:PATH[#FIELD]`."""
-    return row_source("jsonl", argument, _rows, compressed.SUFFIXES)
+    return row_source("jsonl", argument, _rows, filesets.SUFFIXES)
 
 
 def _rows(path: Path, field: str) -> Iterator[bytes]:
-    largest = compressed.LARGEST_DOCUMENT_BYTES
-    with readable(path), compressed.open_stream(path) as stream:
+    largest = filesets.LARGEST_DOCUMENT_BYTES
+    with readable(path), filesets.open_stream(path) as stream:
         for number, line in enumerate(iter(lambda: stream.readline(largest + 1), b""), start=1):
             where = f"{printable(path)} line {number}"
             if len(line) > largest:
-                raise compressed.too_large(where)
+                raise filesets.too_large(where)
             if line.strip():
                 yield field_bytes(_object(line, where), field, where)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from poscli.data.corpora import CORPORA, Kind
-from poscli.data.fields import field_bytes, no_field, row_source
-from poscli.data.filesets import readable
+from poscli.data.filesets import field_bytes, no_field, readable, row_source
 from poscli.data.source import Source
 from poscli.system.errors import DataError
 from poscli.system.text import printable

@@ -1,13 +1,14 @@
 """Texts of random processes that are known exactly, so that the best possible loss of every token can be computed.
 
 Each file that registers a class is one source; the corpus `bayes:NAME(options)` is its text. Other packages offer
-theirs through the entry-point group `poscli.data.known_limit`. Read in this order: this file (what a source is),
-draw.py (its random numbers), pairs.py (documents of cues and answers), bigram.py and recall.py (the sources), spec.py
-(how a source and its options are written).
+theirs through the entry-point group `poscli.data.known_limit`. Read in this order: this file (what a source is, and its
+random numbers), pairs.py (documents of cues and answers), bigram.py and recall.py (the sources), corpora/bayes.py (how
+a source and its options are written).
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -15,10 +16,30 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit.draw import Draw
 from poscli.system.registry import Registry, subclass_of
 
 Option = int | float
+
+
+class Draw:
+    """A stream of random numbers for one document of one text.
+
+    Each text is a key of Philox and each document has a block of 2^192 counters, so streams never overlap. Numbers are
+    made from raw words by integer arithmetic and exact float64 operations: numpy does not promise that the methods of
+    Generator stay the same between releases, and functions such as log differ between platforms in the last bit.
+    """
+
+    def __init__(self, text: str, document: int) -> None:
+        key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
+        self._bits = np.random.Philox(key=key, counter=document << 192)
+
+    def below(self, bound: int, count: int) -> NDArray[np.int64]:
+        """`count` whole numbers, evenly from 0 to bound - 1. The bias of the modulo is below 2^-50 for small bounds."""
+        return (self._bits.random_raw(count) % np.uint64(bound)).astype(np.int64)
+
+    def units(self, count: int) -> NDArray[np.float64]:
+        """`count` multiples of 2^-53, evenly from [0, 1)."""
+        return (self._bits.random_raw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class KnownLimit(ABC):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import SOURCES
-from poscli.data.known_limit.draw import Draw
+from poscli.data.known_limit import SOURCES, Draw
 from poscli.data.known_limit.pairs import Pairs, seen_before
 
 SMALLEST_ALPHA, LARGEST_ALPHA = 1e-3, 1e3

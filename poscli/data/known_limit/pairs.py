@@ -19,8 +19,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import KnownLimit
-from poscli.data.known_limit.draw import Draw
+from poscli.data.known_limit import Draw, KnownLimit
 from poscli.data.tokenizers.bytes import END
 
 PAIRS = 8192  # of a document: 16 KiB, twice as long as 16 windows of 512 tokens

@@ -7,8 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import SOURCES
-from poscli.data.known_limit.draw import Draw
+from poscli.data.known_limit import SOURCES, Draw
 from poscli.data.known_limit.pairs import Pairs
 
 

@@ -24,8 +24,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.longtexts import PIECE, encoded
-from poscli.data.tokenbytes import byte_alphabet
+from poscli.data.tokenizer_json import PIECE, byte_alphabet, encoded
 from poscli.data.tokenizers import TOKENIZERS, TrainedTokenizer
 from poscli.system.errors import UsageError
 

@@ -19,9 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.longtexts import encoded
-from poscli.data.tokenbytes import SPACE, bytes_of_tokens, parts
-from poscli.data.tokenizerfiles import FETCH, TokenizerFiles, read_tokenizer, token_text
+from poscli.data.tokenizer_json import (
+    FETCH,
+    SPACE,
+    TokenizerFiles,
+    bytes_of_tokens,
+    encoded,
+    parts,
+    read_tokenizer,
+    token_text,
+)
 from poscli.data.tokenizers import TOKENIZERS, Tokenizer
 from poscli.system.errors import CorruptError, DataError, UsageError
 from poscli.system.text import printable_line
