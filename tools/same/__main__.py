@@ -133,7 +133,7 @@ def _timeless(value: object) -> object:
 def _without_time(text: str) -> str:
     """A text without commits, dates, and the folders that this tool writes to."""
     text = re.sub(r"\b[0-9a-f]{7,40}\b", "HEX", text)
-    text = re.sub(r"\S*/(base|here|reports-base|reports-here)/", "/", text)
+    text = re.sub(r"(/[\w.-]+){0,12}/(base|here|reports-base|reports-here)/", "/", text)
     text = re.sub(r"\d+(\.\d+)? (ms|s|min|h|seconds|minutes|hours)\b", "TIME", text)
     return re.sub(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?", "DATE", text)
 
