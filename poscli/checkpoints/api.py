@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poscli.api.keywords import checked
-from poscli.checkpoints.models import Wish, adopted, checkpoint_config
+from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
 from poscli.model.load import keep
 from poscli.runs.run import Run
 from poscli.system.device import device_of
@@ -30,5 +30,5 @@ def checkpoint(
     """
     where = device_of(device)
     config, rows = checkpoint_config(Wish(str(model), corpus, length, precision), where)
-    run, _ = adopted(config, rows, Path(out) / "runs", where)
+    run, _ = checkpoint_run(config, rows, Path(out) / "runs", where)
     return keep(run, where)

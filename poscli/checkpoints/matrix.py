@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.architecture import Architecture, architecture
-from poscli.checkpoints.models import Wish, adopted, checkpoint_config, config_of
+from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run, config_of
 from poscli.checkpoints.paste import Snippet, cropped, snippets
 from poscli.checkpoints.source import find
 from poscli.checkpoints.wanted import fixed
@@ -66,7 +66,7 @@ def opened(question: Question, runs: Path) -> Matrix:
     request = ExtrapolateRequest.model_validate(
         {"lengths": (1, target / length), "tokens": question.tokens, "as": list(specs)}
     )
-    run, task = adopted(run_config, rows, runs, device)
+    run, task = checkpoint_run(run_config, rows, runs, device)
     work = setups_of([run], request, device, open_task=lambda *names: task)
     source = find(run_config.checkpoint.source, config_only=True)
     model = source.spec.removeprefix("hf:").partition("@")[0] if source.revision else question.model

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from poscli.checkpoints.architecture import Architecture, architecture
+from poscli.checkpoints.architecture import architecture
+from poscli.checkpoints.checkpoint_model import load
 from poscli.checkpoints.fields import Config, whole
-from poscli.checkpoints.model import load
 from poscli.checkpoints.source import CONFIG, FETCH, Source, find
 from poscli.config.count import LONGEST_WINDOW
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
@@ -53,7 +53,11 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
     source = find(wish.model)
     config = config_of(source)
     model = architecture(config, wish.length)
-    _refuse_length(source, model.length)
+    if not SHORTEST_WINDOW <= model.length <= LONGEST_WINDOW:
+        raise UsageError(
+            f"config.json of {source.spec} says a length of {model.length} tokens, and poscli evaluates models of "
+            f"{SHORTEST_WINDOW} to {LONGEST_WINDOW}; `poscli extrapolate` takes the trained length as --length"
+        )
     parameters, kind = _numbers(source)
     precision = wish.precision
     if precision not in ("auto", *FORMATS.values()):
@@ -62,6 +66,12 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
         precision = "float32" if kind == "float16" and device.type == "cpu" else kind
     if why := unaffordable(parameters * getattr(torch, precision).itemsize, device):
         raise UsageError(f"{source.spec} with {parameters:,} parameters in {precision} {why}; use a larger machine")
+    width = model.shape.width
+    sizes = {"layers": len(model.layers), "width": width, "heads": model.heads}
+    sizes["mlp"] = whole(config, ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"), mlp_width(width))
+    name = source.folder.name  # short, for tables
+    if source.revision:
+        name = source.spec.removeprefix("hf:").partition("@")[0].split("/")[-1]
     values: dict[str, Any] = {
         "encoding": str(parse(model.spec)),
         "corpus": wish.corpus,
@@ -70,15 +80,13 @@ def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]
         "batch": 1,
         "tokens": model.length,
         "precision": precision,
-        "model": _shape(model, config),
-        "checkpoint": CheckpointConfig(
-            name=_name(source), source=source.spec, digest=source.digest, parameters=parameters
-        ),
+        "model": validated(ModelConfig, sizes, "--model"),
+        "checkpoint": CheckpointConfig(name=name, source=source.spec, digest=source.digest, parameters=parameters),
     }
     return validated(RunConfig, values, "--model"), model.vocab
 
 
-def adopted(config: RunConfig, rows: int, runs: Path, device: torch.device) -> tuple[Run, Task]:
+def checkpoint_run(config: RunConfig, rows: int, runs: Path, device: torch.device) -> tuple[Run, Task]:
     """The run of a checkpoint, and the task with its text. Nothing is written but the cache of the text.
 
     `rows` is the number of tokens that the model knows; DataError if its tokenizer has more.
@@ -107,22 +115,14 @@ def load_checkpoint(config: RunConfig, device: torch.device) -> LanguageModel:
             f"{source.spec} has changed since it was evaluated: its files have another digest; restore it, or evaluate "
             "it under another name"
         )
-    what = (source.folder, source.digest, architecture(config_of(source), config.length), device, config.precision)
-    return once(what, lambda: load(source.folder, what[2], device, getattr(torch, config.precision)))
+    known = architecture(config_of(source), config.length)
+    identity = (source.folder, source.digest, known, device, config.precision)
+    return once(identity, lambda: load(source.folder, known, device, getattr(torch, config.precision)))
 
 
 def config_of(source: Source) -> Config:
     """The content of a checkpoint's config.json."""
     return read_object(source.folder / CONFIG, FETCH)
-
-
-def _refuse_length(source: Source, length: int) -> None:
-    """UsageError if a model of this trained length is none that poscli evaluates."""
-    if not SHORTEST_WINDOW <= length <= LONGEST_WINDOW:
-        raise UsageError(
-            f"config.json of {source.spec} says a length of {length} tokens, and poscli evaluates models of "
-            f"{SHORTEST_WINDOW} to {LONGEST_WINDOW}; `poscli extrapolate` takes the trained length as --length"
-        )
 
 
 def _numbers(source: Source) -> tuple[int, str]:
@@ -144,17 +144,3 @@ def _numbers(source: Source) -> tuple[int, str]:
             raise CorruptError(f"{printable(source.folder / name)} cannot be read ({error}); {FETCH}") from error
     most = max(counts, key=lambda kind: counts[kind], default="F32")
     return max(1, sum(counts.values())), FORMATS.get(most, "float32")
-
-
-def _shape(model: Architecture, config: Config) -> ModelConfig:
-    """The shape of poscli's model of this size; its width is that of all heads together."""
-    width = model.heads * model.head_width
-    hidden = whole(config, ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"), mlp_width(width))
-    return validated(
-        ModelConfig, {"layers": len(model.layers), "width": width, "heads": model.heads, "mlp": hidden}, "--model"
-    )
-
-
-def _name(source: Source) -> str:
-    """A short name for tables: of the repository, or of the folder."""
-    return source.spec.removeprefix("hf:").partition("@")[0].split("/")[-1] if source.revision else source.folder.name

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.checkpoints.architecture import Architecture
+from poscli.checkpoints.checkpoint_model import LEAST, CheckpointModel, converted, relative_difference
+from poscli.checkpoints.checkpoint_model import ROUNDING as UNITS
 from poscli.checkpoints.faults import Subject, ranges
-from poscli.checkpoints.model import LEAST, CheckpointModel, adopted, relative_difference
-from poscli.checkpoints.model import ROUNDING as UNITS
 from poscli.checkpoints.readings import FAR, ROUNDING, Turns, attentions, frequencies, rotation_of
 from poscli.checkpoints.stock import quiet, replaced, stock_logits, stock_model
 from poscli.equation import Encoding, Positions
@@ -122,7 +122,7 @@ def probe_model(stock: Any, subject: Subject, ids_BT: Tensor, words: str = "a pa
         findings += _state(stock, subject, ids_BT, stock_at)
     texts = [ids_BT, ids_BT.repeat(1, FAR)[:, : subject.length]]  # transformers' MPT reads no more than L tokens
     unplaced = [stock(input_ids=each_BT, use_cache=False).logits[0].double() for each_BT in texts]
-    model = adopted(stock, subject.architecture)
+    model = converted(stock, subject.architecture)
     own_at = {start: _own_logits(model, ids_BT, start) for start in starts}
     moved = stock_at or own_at
     findings += _shifts(subject, moved, dtype, ids_BT)

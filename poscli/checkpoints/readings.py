@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from poscli.checkpoints.architecture import Architecture, LayerPositions
-from poscli.checkpoints.model import own_encodings
+from poscli.checkpoints.checkpoint_model import own_encodings
 from poscli.checkpoints.stock import quiet
 from poscli.equation import Encoding
 from poscli.equation.composed import Composed

@@ -57,7 +57,9 @@ def test_summed_losses_are_those_of_a_plain_loop_over_windows(
     place: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop knows neither slices nor passes of several windows; it reads the same windows of the same text."""
-    monkeypatch.setattr("poscli.checkpoints.model.SLICE_NUMBERS", 50 * 320)  # so that a window has several slices
+    monkeypatch.setattr(
+        "poscli.checkpoints.checkpoint_model.SLICE_NUMBERS", 50 * 320
+    )  # so that a window has several slices
     rows = evaluated(place, family)
     [run] = [run for run in list_runs(place / "results" / "runs") if run.label == family]
     task = open_task("language", run.config.corpus, run.config.tokenizer)

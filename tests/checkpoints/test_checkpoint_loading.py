@@ -17,7 +17,7 @@ from cli_runner import assert_refused
 from safetensors.torch import load_file, save_file
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.model import load
+from poscli.checkpoints.checkpoint_model import load
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported

@@ -16,7 +16,7 @@ from checkpoints import FAMILIES, LENGTH, ROWS, make
 from torch import Tensor
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.model import CheckpointModel, adopted
+from poscli.checkpoints.checkpoint_model import CheckpointModel, converted
 from poscli.encodings import get
 from poscli.equation import Unsupported
 from poscli.evaluation.posthoc import joined, posthoc_spec, with_encoding
@@ -47,7 +47,7 @@ def stock(family: str, folder: Path, **changes: Any) -> tuple[Any, CheckpointMod
     made = make(family, folder / family, **changes)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(made, use_safetensors=True).eval()
     found = architecture(json.loads((made / "config.json").read_text()))
-    return model, adopted(copy.deepcopy(model), found)
+    return model, converted(copy.deepcopy(model), found)
 
 
 @cache
@@ -171,7 +171,7 @@ def test_slices_of_any_size_give_the_same_logits(tmp_path: Path, monkeypatch: py
         _, ours = stock(family, tmp_path)
         whole = ours(tokens(LENGTH))
         for rows in (1, 7, 63):
-            monkeypatch.setattr("poscli.checkpoints.model.SLICE_NUMBERS", rows * 2 * ROWS)
+            monkeypatch.setattr("poscli.checkpoints.checkpoint_model.SLICE_NUMBERS", rows * 2 * ROWS)
             parts = list(ours.logits_in_slices(tokens(LENGTH)))
             assert max(logits.shape[1] for _, logits in parts) == rows
             torch.testing.assert_close(torch.cat([logits for _, logits in parts], dim=1), whole)

@@ -18,7 +18,7 @@ from checkpoints import FAMILIES, LENGTH, MODEL_TYPES, ROWS, make
 from toys import first
 
 from poscli.checkpoints.architecture import LayerPositions, architecture
-from poscli.checkpoints.model import load
+from poscli.checkpoints.checkpoint_model import load
 from poscli.checkpoints.paste import RUNTIMES, cropped, merged, snippets
 from poscli.checkpoints.wanted import fixed
 from poscli.equation import Shape

@@ -56,7 +56,7 @@ class Checkpoints(OtherModels):
     def setups(
         self, request: ExtrapolateRequest, device: torch.device, runs: Path, *, smoke: bool, selected: list[str]
     ) -> list[EvaluationSetup]:
-        from poscli.checkpoints.models import Wish, adopted, checkpoint_config
+        from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
         from poscli.evaluation.posthoc import posthoc_specs, refuse_recalibration
         from poscli.workflows import setups_of
 
@@ -74,7 +74,7 @@ class Checkpoints(OtherModels):
             config, rows = checkpoint_config(wish, device)
             refuse_recalibration(config, request)
             posthoc_specs(config, request.as_, strict=True)  # refuses, before the corpus is made into tokens
-            run, task = adopted(config, rows, runs, device)
+            run, task = checkpoint_run(config, rows, runs, device)
             if any(run.folder == setup.run.folder for setup in setups):
                 continue  # it is named twice
             setups += setups_of([run], request, device, smoke=smoke, open_task=lambda *names, task=task: task)

@@ -104,7 +104,7 @@ def load(folder: Path, architecture: Architecture, device: torch.device, dtype: 
     count = min(CHECKED_TOKENS, architecture.length)
     tokens_BT = torch.arange(count, device=device)[None] * 37 % architecture.vocab
     expected = stock_logits(stock, tokens_BT, folder)
-    model = adopted(stock, architecture)
+    model = converted(stock, architecture)
     with torch.inference_mode():
         difference = relative_difference(model(tokens_BT).double(), expected)
     allowed = max(LEAST, ROUNDING * torch.finfo(next(stock.parameters()).dtype).eps)
@@ -117,7 +117,7 @@ def load(folder: Path, architecture: Architecture, device: torch.device, dtype: 
     return model
 
 
-def adopted(stock: Any, architecture: Architecture) -> CheckpointModel:
+def converted(stock: Any, architecture: Architecture) -> CheckpointModel:
     """A stock model of transformers under its own positions, computed by poscli from now on."""
     seats = Seats(architecture.head_width)
     install(stock, seats)
