@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from poscli.__main__ import main
-from poscli.bench.cases import BenchCase, Refused, TimeEstimate, needs_of_model, outcome, refuse_unaffordable
+from poscli.bench.cases import BenchCase, Refused, TimeEstimate, needs_of_model, outcome, refuse_large_case
 from poscli.bench.commands import FLAGS
 from poscli.bench.session import Bench, case_values, measured_values, model_values, once_message
 from poscli.bench.settings import AUTO, BenchSettings
-from poscli.bench.show import how_measured, print_failures, table_of
+from poscli.bench.show import how_measured, number_table, print_failures
 from poscli.bench.tables import MEMORY_OF, OUTCOME, SHAPE, TIMES, WHERE, Columns, ResultFile
 from poscli.bench.timing import Conditions, Row, Sizes, Work, ratio
 from poscli.bench.workloads import forward, untrained_model, work_of
@@ -140,11 +140,11 @@ class Comparison:
         """The measured columns of a case; those of poscli alone where the peer cannot be timed."""
         device, refused = self.conditions.device, {}
         self.time_of_poscli.check(case)
-        refuse_unaffordable(self.config, needs_of_model(self.model, case.training), case, device)
+        refuse_large_case(self.config, needs_of_model(self.model, case.training), case, device)
         works = [self._work_of_poscli(case)]
         try:
             self.time_of_peer.check(case)
-            refuse_unaffordable(self.config, self.peer.needs, case, device, f"{self.peer.title}: ")
+            refuse_large_case(self.config, self.peer.needs, case, device, f"{self.peer.title}: ")
             works.append(self._work_of_peer(case))
         except Refused as reason:
             refused = {"status": reason.status, "message": str(reason)}
@@ -184,8 +184,9 @@ def show(against: pd.DataFrame, console: Console) -> None:
 def comparison_table(against: pd.DataFrame) -> Table:
     """A line per encoding, workload and length, for the rows of one peer."""
     peer = against["peer"].iloc[0]
-    titles = ["length", "poscli\ntokens/s", f"{peer.split()[0]}\ntokens/s", "times\nfaster", "least..most"]
-    table = table_of(("encoding", "work", "theirs"), [*titles, "poscli\nMiB", "theirs\nMiB", "parameters", "theirs"])
+    words = ("encoding", "work", "theirs")
+    numbers = ["length", "poscli\ntokens/s", f"{peer.split()[0]}\ntokens/s", "times\nfaster", "least..most"]
+    table = number_table(words, [*numbers, "poscli\nMiB", "theirs\nMiB", "parameters", "theirs"])
     table.title = f"beside {peer}"
 
     def pair(row: pd.Series, name: str) -> list[str]:

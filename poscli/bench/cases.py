@@ -134,7 +134,7 @@ class TimeEstimate:
             raise Refused("skipped", f"{bound}: longer than --limit {self.limit:g}")
 
 
-def refuse_unaffordable(config: RunConfig, needs: Needs, case: BenchCase, device: torch.device, who: str = "") -> None:
+def refuse_large_case(config: RunConfig, needs: Needs, case: BenchCase, device: torch.device, who: str = "") -> None:
     """Raise Refused for a case that does not fit the memory; the message begins with `who`."""
     size = activation_bytes(config.model, VOCAB, needs, batch=case.batch, length=case.length, training=case.training)
     if why := unaffordable(size, device):

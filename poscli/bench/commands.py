@@ -65,7 +65,7 @@ def _affordable(threads: int) -> int:
 
 def _report(session: Bench, device: torch.device, folder: Path, json_: bool) -> None:
     """Draw the pictures, print the tables, and name the files."""
-    from poscli.bench.show import draw_pictures, show
+    from poscli.bench.show import draw_pictures, show_bench
     from poscli.report import records
     from poscli.system.provenance import describe
 
@@ -74,7 +74,7 @@ def _report(session: Bench, device: torch.device, folder: Path, json_: bool) -> 
     files += draw_pictures(session.own(costs), folder)
     payload = {"environment": describe(device), "rows": records(costs), "limits": records(limits)}
     payload["files"] = [str(path) for path in files]
-    emit(json_, payload, lambda: show(session.here(costs), session.here(limits), out()))
+    emit(json_, payload, lambda: show_bench(session.here(costs), session.here(limits), out()))
     for path in files:
         note(f"wrote {path}")
     if any((table["status"] == "failed").any() for table in tables):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.bench.cases import eval_batch
-from poscli.bench.timing import Conditions, Pace, Row, Sizes, Work, in_turns
+from poscli.bench.timing import Conditions, Row, Sizes, TurnPace, Work, time_in_turns
 from poscli.config.run import RunConfig
 from poscli.data.tokenizers.bytes import VOCAB
 from poscli.model.transformer import precision_of
@@ -53,7 +53,7 @@ def machine_limits(config: RunConfig, conditions: Conditions) -> Iterator[Machin
 def fastest_product(dtype: torch.dtype, device: torch.device, sizes: Sizes) -> MachineLimit:
     """The square product with the highest rate; training steps are timed in turns with it."""
     products = [_product((side, side, side), dtype, device, "square") for side in sizes.products]
-    timings = in_turns([product.work for product in products], Pace(5, 1.0, sizes.sample_seconds), device)
+    timings = time_in_turns([product.work for product in products], TurnPace(5, 1.0, sizes.sample_seconds), device)
     rates = [product.amount / timing.median for product, timing in zip(products, timings, strict=True)]
     return products[rates.index(max(rates))]
 

@@ -22,7 +22,7 @@ from poscli.bench.cases import (
     engine_refusal,
     needs_of_model,
     outcome,
-    refuse_unaffordable,
+    refuse_large_case,
     run_config,
     run_configs,
 )
@@ -225,7 +225,7 @@ class Bench:
     def _measured(self, model: Model, config: RunConfig, case: BenchCase, estimate: TimeEstimate) -> Row:
         """The measured columns of a case, which is timed in turns with the same case of the yardstick."""
         estimate.check(case)
-        refuse_unaffordable(config, needs_of_model(model, case.training), case, self.conditions.device)
+        refuse_large_case(config, needs_of_model(model, case.training), case, self.conditions.device)
         works = [work_of(model, config, case, self.conditions.device), *self.yardstick.works(case)]
         timings = self.conditions.time(works)
         timing, none = timings[:2]

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from poscli.bench.settings import AUTO, YARDSTICK
 from poscli.drawing.axes import LENGTH_AXIS, length_axis, log_ticks, name_axes
-from poscli.drawing.axes import draw as draw_line
+from poscli.drawing.axes import draw_line as draw_line
 from poscli.drawing.bars import Bar, BarPage
 from poscli.drawing.page import End, Page, failure_rows
 from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
@@ -32,7 +32,7 @@ STYLES = {"oom": "magenta", "unsupported": "dim", "skipped": "dim", "failed": "r
 Value = Callable[[pd.Series], str]
 
 
-def show(costs: pd.DataFrame, limits: pd.DataFrame, console: Console) -> None:
+def show_bench(costs: pd.DataFrame, limits: pd.DataFrame, console: Console) -> None:
     """Print the tables of a bench, as `ResultFile.table` returns them, and below each the failures by cause."""
     if len(costs):
         console.print(_overview(costs))
@@ -62,7 +62,7 @@ def _overview(costs: pd.DataFrame) -> Table:
     columns += [(f"{length}\nx none", "eval", length, lambda row: number(row["ratio"])) for length in lengths]
     columns += [(f"{length}\nMiB", "eval", length, lambda row: amount(row["peak_mb"])) for length in lengths[-1:]]
     columns += [(f"decode\n{past}, ms", "decode", past, lambda row: number(1000 * row["seconds"])) for past in pasts]
-    table = table_of(("encoding", "engine"), [title for title, *_ in columns])
+    table = number_table(("encoding", "engine"), [title for title, *_ in columns])
     for part in sorted((part for _, part in costs.groupby(["encoding", "asked"], sort=True)), key=_rank):
         engines = dict.fromkeys(engine for engine in part["engine"] if engine)
         cells = [_cell(_find(part, what, length), value) for _, what, length, value in columns]
@@ -73,7 +73,7 @@ def _overview(costs: pd.DataFrame) -> Table:
 def _limits(limits: pd.DataFrame) -> Table:
     """A line per limit of the machine."""
     first = limits.iloc[0]
-    table = table_of(("limit", "dtype", "of what"), ["shape", "rate", "least ms", "ms", "most ms"])
+    table = number_table(("limit", "dtype", "of what"), ["shape", "rate", "least ms", "ms", "most ms"])
     table.title = f"limits of {first['machine']} ({first['device']}), {counted(first['threads'], 'threads')}"
     for _, row in limits.iterrows():
         times = [number(1000 * row[name]) for name in ("seconds_min", "seconds", "seconds_max")]
@@ -108,7 +108,7 @@ def _cell(row: pd.Series | None, value: Value) -> Text:
     return Text(value(row))
 
 
-def table_of(words: tuple[str, ...], numbers: list[str]) -> Table:
+def number_table(words: tuple[str, ...], numbers: list[str]) -> Table:
     """An empty table with columns of words, aligned left, and of numbers, aligned right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
     for title in words:

@@ -32,7 +32,7 @@ WARM_SECONDS = 1.0  # a longer first run needs no second one to measure memory: 
 
 
 @dataclass(frozen=True)
-class Pace:
+class TurnPace:
     """At most `repeats` turns; none begins after `seconds`; a function runs at least `sample` seconds in each."""
 
     repeats: int
@@ -63,7 +63,9 @@ class TimeRatio:
     high: float
 
 
-def in_turns(works: Sequence[Work], pace: Pace, device: torch.device, check: Work = lambda: None) -> list[Timing]:
+def time_in_turns(
+    works: Sequence[Work], pace: TurnPace, device: torch.device, check: Work = lambda: None
+) -> list[Timing]:
     """Time each function, taking turns. `check` is called between runs and may raise to stop.
 
     First runs are not counted, unless the first function takes longer than `pace.seconds`: then each runs once only.
@@ -134,8 +136,8 @@ class Conditions:
 
     def time(self, works: Sequence[Work]) -> list[Timing]:
         """Time functions in turns, at the pace that the settings ask for."""
-        pace = Pace(self.settings.repeats, self.settings.seconds, self.sizes.sample_seconds)
-        return in_turns(works, pace, self.device, self.check)
+        pace = TurnPace(self.settings.repeats, self.settings.seconds, self.sizes.sample_seconds)
+        return time_in_turns(works, pace, self.device, self.check)
 
     @cached_property
     def where(self) -> Row:

@@ -30,7 +30,7 @@ def name_axes(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=AXIS_NAME_POINTS)
 
 
-def draw(axes: Axes, x: pd.Series, y: pd.Series, style: Style, every: int = 1) -> None:
+def draw_line(axes: Axes, x: pd.Series, y: pd.Series, style: Style, every: int = 1) -> None:
     """Draw one encoding's line, with a marker at its last point and at every `every`-th point before."""
     axes.plot(
         x,

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from poscli.cli.commands.generate import Draw, refuse_unaffordable, speed
+from poscli.cli.commands.generate import Draw, refuse_long_input, speed
 from poscli.drawing.page import DOTS_PER_INCH, clip, drawable
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Unsupported
@@ -70,7 +70,7 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ImageChoice:
     """Which image to continue, and how; None stands for the default."""
 
     rows: int | None = None  # to keep: by default half of them
@@ -85,14 +85,14 @@ class Wish:
 def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, draw: Draw, json_: bool) -> None:
     """What `poscli generate` does with a model of images: write a picture, and print its file and the loss.
 
-    `wish` has fields of `Wish`, `file` is that of the picture, and `draw` says how cells are drawn and where.
+    `wish` has fields of `ImageChoice`, `file` is that of the picture, and `draw` says how cells are drawn and where.
     UsageError or DataError if there is no such image, or if it is too large for the memory or the encoding.
     """
-    asked, config = Wish(**wish), run.config
+    asked, config = ImageChoice(**wish), run.config
     task = open_task(config.task, config.corpus, config.tokenizer)
     assert isinstance(task, Grid)
     refuse_other_text(run, task)
-    refuse_unaffordable(run, asked.length(config.length), draw, "give a smaller --side")
+    refuse_long_input(run, asked.length(config.length), draw, "give a smaller --side")
     model = load_trained(run, draw.device)
     try:
         made = continue_image(model, task, asked, temperature=draw.temperature, seed=draw.seed)
@@ -111,7 +111,7 @@ def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, draw: Draw,
     note(speed(run, made.cells, "cells", made.seconds))
 
 
-def continue_image(model: Model, task: Grid, wish: Wish, *, temperature: float, seed: int) -> Continuation:
+def continue_image(model: Model, task: Grid, wish: ImageChoice, *, temperature: float, seed: int) -> Continuation:
     """Continue a held-out image, from its top left corner on.
 
     UsageError for an image or a number of rows that there is not; DataError if every image is smaller than what is

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from poscli.data.corpora import CORPORA, Kind, check_characters
 from poscli.data.filesets import find_files
 from poscli.data.source import Source
-from poscli.grids.images import Cells, ImageCorpus, Picture, build, patches, stretched
+from poscli.grids.images import Cells, GreyImage, ImageCorpus, image_corpus, patches, stretched
 from poscli.system.console import note
 from poscli.system.errors import DataError, UsageError, near
 from poscli.system.text import printable
@@ -91,10 +91,10 @@ def load_images(text: str) -> ImageCorpus:
     check_characters(text)
     spec = ImageSpec.parse(text)
     spec, pictures = pictures_of_folder(spec) if spec.folder else (spec, shipped_pictures(spec.patch))
-    return build(str(spec), spec.levels, pictures)
+    return image_corpus(str(spec), spec.levels, pictures)
 
 
-def shipped_pictures(patch: int) -> list[Picture]:
+def shipped_pictures(patch: int) -> list[GreyImage]:
     """The images that matplotlib ships, cut into blocks of 96 x 96 cells, each of which is a document.
 
     Every fourth block is held out, so that no cell is both trained and evaluated on, and there are enough documents to
@@ -106,7 +106,7 @@ def shipped_pictures(patch: int) -> list[Picture]:
     if len(found) <= FIRST_HELD_OUT:
         raise DataError(f"images?patch={patch}: no blocks of {BLOCK} x {BLOCK} cells are left; give a smaller patch")
     return [
-        Picture(cells, "valid" if number % HELD_OUT_EVERY == FIRST_HELD_OUT else "train")
+        GreyImage(cells, "valid" if number % HELD_OUT_EVERY == FIRST_HELD_OUT else "train")
         for number, cells in enumerate(found)
     ]
 
@@ -148,7 +148,7 @@ def _shipped_images() -> Iterator[NDArray[np.generic]]:
     yield np.frombuffer(gzip.decompress(scan.read_bytes()), "<u2").reshape(SCAN_SIDE, SCAN_SIDE)
 
 
-def pictures_of_folder(spec: ImageSpec) -> tuple[ImageSpec, list[Picture]]:
+def pictures_of_folder(spec: ImageSpec) -> tuple[ImageSpec, list[GreyImage]]:
     """The spec with an absolute path, and the images of its folder, each of which is a document.
 
     Files that are not images, or are damaged, are left out and named in a note. DataError if no file is an image.
@@ -162,7 +162,7 @@ def pictures_of_folder(spec: ImageSpec) -> tuple[ImageSpec, list[Picture]]:
             left_out.append(f"{printable(file)} ({error})")
             continue
         if cells.size:
-            pictures.append(Picture(cells))
+            pictures.append(GreyImage(cells))
         else:
             left_out.append(f"{printable(file)} (smaller than a patch of {spec.patch} x {spec.patch} pixels)")
     named = ", ".join(left_out[:NAMED]) + (f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else "")

@@ -27,7 +27,7 @@ VERSION = 1  # raise it when the cells or the levels of an image change
 SYMMETRIES = 8
 
 
-class Picture(NamedTuple):
+class GreyImage(NamedTuple):
     """The grey values of an image's cells, 0 to 255, and the split that it belongs to if the source says so."""
 
     cells: Cells
@@ -148,7 +148,7 @@ class ImageCorpus:
         return {"spec": self.spec, "fingerprint": self.fingerprint, "vocab": self.vocab, **sizes}
 
 
-def build(spec: str, levels: int, pictures: Sequence[Picture]) -> ImageCorpus:
+def image_corpus(spec: str, levels: int, pictures: Sequence[GreyImage]) -> ImageCorpus:
     """The corpus of a canonical spec: its pictures, split and quantised into grey levels.
 
     Of copies, one is kept. The thresholds of the levels come from the training images alone. DataError if no image is

@@ -20,11 +20,10 @@ from poscli.drawing.curves import RISING, SIGNED, color_bar
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.equation.operands import grid_shape, raster
-from poscli.inspect.absolute import table_of
-from poscli.inspect.constant import CPU, constant_operands, weight_rows
+from poscli.inspect.absolute import position_table
 from poscli.inspect.numbers import Array, Record
 from poscli.inspect.probe import head_names, layer_names
-from poscli.inspect.subject import Subject
+from poscli.inspect.subject import CPU, Subject, constant_operands, weight_rows
 from poscli.inspect.views import Thumbnail, View, any_with
 
 ENLARGED = 4  # times the cells of the training grid
@@ -91,7 +90,7 @@ def bias_map(subject: Subject) -> CellMaps:
 def embedding_map(subject: Subject) -> CellMaps:
     """The product of the query's position vector with that of every cell, relative to its own."""
     rows, columns, middle = _window(subject)
-    p_NW = table_of(subject.encoding, subject.encoding.locate(rows * columns, CPU, columns).pos)
+    p_NW = position_table(subject.encoding, subject.encoding.locate(rows * columns, CPU, columns).pos)
     own = p_NW[(rows - 1) * columns + middle]
     return _maps(subject, (p_NW @ own / (own @ own))[None])
 

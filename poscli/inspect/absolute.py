@@ -1,37 +1,129 @@
 """Encodings of the embedding: the table of positions, and what can be read off it.
 
 The table P is measured. Where embed(x, i) is a function of x plus a function of i, P[i] is embed(0, i); elsewhere it is
-embed(x, i) for one token x whose numbers are all 1. Products, wavelengths and linear maps are those of P.
+embed(x, i) for one token x whose numbers are all 1. Products, wavelengths and linear maps are those of P. The frequency
+of each column is found by Fourier analysis and refined by least squares, and so is the linear map M_k with P[i+k] =
+P[i] M_k. Such a map lets a head find the token k places back without knowing where it is itself. Sinusoids have one for
+every k, and it is a rotation of each pair of channels (Vaswani et al., 2017, section 3.5).
 
-Shapes: n positions, W model width.
+Shapes: n positions, W model width, C columns of a table, r its rank.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from poscli.drawing.text import amount, number
 from poscli.equation import Encoding, Unsupported
-from poscli.inspect.fourier import Frequencies, frequencies
 from poscli.inspect.numbers import Array, Record, in_tokens, log_spaced, sampled
-from poscli.inspect.subject import Subject
+from poscli.inspect.subject import CPU, Subject
 from poscli.verify.noise import draw
 
-CPU = torch.device("cpu")
 # How positions join the embedding: x + P[i], A(x) + P[i], or neither, so that their parts cannot be told apart.
 ADDED, MAPPED, MIXED = "added", "added to a map of it", "mixed"
-TRIED = 8  # positions at which additivity is measured
+MOST_ROWS = 4096  # of the table that are read
+REFINEMENTS = 8  # parabolas fitted to the energy around its maximum, each around the top of the one before
+SLOWEST = 1e-4  # cycles within the table; a slower column counts as constant
+FEW_CYCLES = 4.0  # within the table: below, a transform is too coarse, and a finer grid takes its place
+GRID = 400  # frequencies of that grid
+PURE = 0.99  # share of a column's energy in one frequency, from which the column is said to have a wavelength
+TINIEST = np.finfo(float).tiny
+POSITIONS_TRIED = 8  # positions at which additivity is measured
 ROWS_SHOWN = 128  # of the table
 PLACES = 256  # over which products of two rows at one distance are averaged
-SAME = 1e-9  # relative: numbers that differ by less are equal but for rounding
+EQUAL = 1e-9  # relative: numbers that differ by less are equal but for rounding
 REPEATED = 1e-6  # relative distance of two rows, below which they are the same
+STEP = 4  # k: so small that fast channels turn by less than one turn, so large that slower ones are seen to turn
+ROWS_PER_COLUMN = 4  # of the fit, as many again to test it
+FARTHEST = 2**22  # the largest position that is used to tell slow channels apart
+WIDENED = 8  # from one range of places to the next
+WELL_CONDITIONED = 1e2  # ratio of the largest to the smallest singular value, at which no farther position is needed
+SECONDS_OF_SEARCH = 3.0  # after which no farther positions are tried
+RANK = 1e-10  # singular values below this share of the largest one count as zero
+EXACT = 1e-6  # relative error on rows that were not fitted, below which P[i+k] is said to be P[i] M_k
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Record):
+class Frequencies:
+    """The frequency that explains most of each column, in radians per position, and the share that it explains."""
+
+    omega: Array  # [C], 0 for a constant column
+    share: Array  # [C], of the column's energy, between 0 and 1
+
+    @property
+    def wavelengths(self) -> Array:
+        """Positions per turn of the pure columns, ascending; infinity for a constant one."""
+        pure = self.omega[self.share >= PURE]
+        with np.errstate(divide="ignore"):
+            return np.sort(np.where(pure > 0, 2 * np.pi / pure, np.inf))
+
+
+def frequencies(table: Array) -> Frequencies:
+    """The frequencies of the columns of a table `[n, C]`, n at least 16.
+
+    A column is fitted by a cos(omega t) + b sin(omega t). The best frequency of a discrete Fourier transform, or of a
+    finer grid below a few cycles, is refined until the fit gets no better. So a wavelength longer than the table can be
+    measured as well, as long as the column is a pure sinusoid.
+    """
+    table = table[:MOST_ROWS]
+    n = len(table)
+    energy = np.maximum((table**2).sum(axis=0), TINIEST)
+    step = np.pi / n  # of a transform of the table followed by as many zeros
+    first = int(2 * FEW_CYCLES)
+    power = np.abs(np.fft.rfft(table, 2 * n, axis=0)) ** 2
+    fast = (first + power[first:].argmax(axis=0)) * step
+    grid = np.geomspace(SLOWEST, FEW_CYCLES + 0.5, GRID) * 2 * np.pi / n
+    fits = _explained_by_grid(table, grid)
+    is_slow = fits.max(axis=0) > _explained(table, fast)
+    omega = np.where(is_slow, grid[fits.argmax(axis=0)], fast)
+    width = np.where(is_slow, omega * (grid[1] / grid[0] - 1), step)
+    pure = _explained(table, omega) > energy / 2
+    omega[pure] = _refined(table[:, pure], omega[pure], width[pure])
+    constant = (table - table.mean(axis=0)).std(axis=0) <= 1e-12 * np.sqrt(energy / n)
+    share = np.where(constant, 1.0, _explained(table, omega) / energy)
+    return Frequencies(np.where(constant, 0.0, omega), share)
+
+
+def _refined(table: Array, omega: Array, width: Array) -> Array:
+    """The frequencies near `omega` `[C]`, within `width` `[C]`, that explain most of each column."""
+    low, high, h = omega - width, np.minimum(omega + width, np.pi), width / 2
+    for _ in range(REFINEMENTS):
+        below, here, above = (_explained(table, omega + shift) for shift in (-h, 0, h))
+        bend = below - 2 * here + above
+        move = np.where(bend < 0, h * (below - above) / (2 * np.where(bend < 0, bend, 1.0)), h * np.sign(above - below))
+        omega = np.clip(omega + move, low, high)
+        h = np.clip(np.abs(move), 1e-5 * width, h)  # rounding hides smaller differences of energy
+    return np.asarray(omega, dtype=np.float64)
+
+
+def _explained(table: Array, omega: Array) -> Array:
+    """The energy `[C]` of each column's least-squares fit by a cosine and a sine of its frequency `[C]`."""
+    t = _centred(len(table))[:, None]  # around the middle, cosines and sines are orthogonal
+    waves = np.cos(t * omega), np.sin(t * omega)
+    fits = [(table * wave).sum(axis=0) ** 2 / np.maximum((wave**2).sum(axis=0), TINIEST) for wave in waves]
+    return np.asarray(fits[0] + fits[1], dtype=np.float64)
+
+
+def _explained_by_grid(table: Array, grid: Array) -> Array:
+    """The energy `[G, C]` of the fit of every column by every frequency of a grid `[G]`."""
+    angle = grid[:, None] * _centred(len(table))
+    cos, sin = np.cos(angle), np.sin(angle)
+    fits = [(wave @ table) ** 2 / np.maximum((wave**2).sum(axis=1), TINIEST)[:, None] for wave in (cos, sin)]
+    return np.asarray(fits[0] + fits[1], dtype=np.float64)
+
+
+def _centred(n: int) -> Array:
+    """The positions 0 to n - 1, less their mean."""
+    return np.asarray(np.arange(n) - (n - 1) / 2, dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class PositionTable(Record):
     """The first rows of the table, and how the encoding uses it."""
 
     rows: Array  # [n, W]
@@ -121,9 +213,9 @@ class Gram(Record):
         return {"mean": float(off.mean()), "largest": float(off.max()), "above_half": float((off > 0.5).mean())}
 
 
-def table_of(encoding: Encoding, pos: torch.Tensor) -> Array:
+def position_table(encoding: Encoding, pos: torch.Tensor) -> Array:
     """P `[n, W]` at positions `[n]`."""
-    fill = torch.ones if joined(encoding) == MIXED else torch.zeros
+    fill = torch.ones if how_joined(encoding) == MIXED else torch.zeros
     token = fill(1, len(pos), encoding.shape.width, dtype=torch.float64)
     rows = encoding.embed(token, pos, torch.zeros(1, len(pos), dtype=torch.long))[0].numpy()
     if not np.isfinite(rows).all():
@@ -133,9 +225,9 @@ def table_of(encoding: Encoding, pos: torch.Tensor) -> Array:
     return rows
 
 
-def joined(encoding: Encoding) -> str:
+def how_joined(encoding: Encoding) -> str:
     """How positions join the embedding, measured on random tokens: ADDED, MAPPED or MIXED."""
-    size = (1, min(TRIED, encoding.shape.length), encoding.shape.width)
+    size = (1, min(POSITIONS_TRIED, encoding.shape.length), encoding.shape.width)
     pos = encoding.locate(size[1], CPU).pos
     zero = encoding.embed(torch.zeros(size, dtype=torch.float64), pos, torch.zeros(size[:2], dtype=torch.long))
     found = set()
@@ -143,26 +235,26 @@ def joined(encoding: Encoding) -> str:
         x = draw(1, 1, size[2], seed=seed, dtype=torch.float64).expand(size)
         ids = torch.full(size[:2], seed % encoding.shape.vocab)
         of_x = encoding.embed(x, pos, ids) - zero
-        rounding = SAME * (1 + float(zero.abs().max()))
+        rounding = EQUAL * (1 + float(zero.abs().max()))
         if (of_x - of_x[:, :1]).abs().max() > rounding:
             return MIXED
         found.add(ADDED if (of_x - x).abs().max() <= rounding else MAPPED)
     return MAPPED if MAPPED in found else ADDED
 
 
-def table(subject: Subject) -> Table:
+def first_rows(subject: Subject) -> PositionTable:
     """The first rows of the table."""
     encoding = subject.encoding
     known = known_positions(subject)
-    rows = table_of(encoding, encoding.locate(min(ROWS_SHOWN, known), CPU).pos)
-    return Table(rows, joined(encoding), known)
+    rows = position_table(encoding, encoding.locate(min(ROWS_SHOWN, known), CPU).pos)
+    return PositionTable(rows, how_joined(encoding), known)
 
 
 def known_positions(subject: Subject) -> int:
     """The longest window, up to the longest drawn one, for whose positions the encoding has rows."""
     for tokens in dict.fromkeys((subject.max_len, subject.length)):
         try:
-            table_of(subject.encoding, subject.encoding.locate(tokens, CPU).pos)
+            position_table(subject.encoding, subject.encoding.locate(tokens, CPU).pos)
         except Unsupported:
             continue
         return tokens
@@ -171,7 +263,7 @@ def known_positions(subject: Subject) -> int:
 
 def whole_table(subject: Subject) -> Array:
     """P at all positions of the longest window that the encoding can read."""
-    return table_of(subject.encoding, subject.encoding.locate(known_positions(subject), CPU).pos)
+    return position_table(subject.encoding, subject.encoding.locate(known_positions(subject), CPU).pos)
 
 
 def products(subject: Subject) -> Products:
@@ -206,6 +298,103 @@ def period(p_NW: Array) -> int | None:
 
 def gram(subject: Subject) -> Gram:
     """Cosines between the columns over the positions of a training window."""
-    p_LW = table_of(subject.encoding, subject.encoding.locate(subject.length, CPU).pos)
+    p_LW = position_table(subject.encoding, subject.encoding.locate(subject.length, CPU).pos)
     unit = p_LW / np.maximum(np.sqrt((p_LW**2).sum(axis=0)), np.finfo(float).tiny)
     return Gram(unit.T @ unit)
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftMap(Record):
+    """M_k, its error on rows that were not fitted, and how far it is from a rotation of pairs of channels."""
+
+    map: Array  # [W, W]
+    k: int
+    error: float  # root mean square of P[i+k] - P[i] M_k over that of P
+    from_rotation: float  # the largest entry of |M^T M - I| on the span of the rows
+    off_blocks: float  # the largest entry of |M| outside the blocks of two channels
+    rank: int
+
+    @property
+    def finding(self) -> str:
+        """Whether there is a map, and what kind."""
+        if self.error > EXACT:
+            return f"No linear map takes P[i] to P[i+{self.k}]: error {number(100 * self.error)} % on rows not fitted"
+        if self.from_rotation > EXACT:
+            return f"P[i+{self.k}] = P[i] M for all i; M is linear, but no rotation"
+        pairs = " of pairs of channels" if self.off_blocks < EXACT else ""
+        return f"P[i+{self.k}] = P[i] M for all i; M is a rotation{pairs}, to {max(self.from_rotation, self.error):.0e}"
+
+    def record(self) -> dict[str, object]:
+        names = ("k", "error", "from_rotation", "off_blocks", "rank")
+        return {name: getattr(self, name) for name in names}
+
+
+def shift_map(subject: Subject, k: int = STEP) -> ShiftMap:
+    """M_k of a subject, from rows at positions spread so far that slow channels can be told apart."""
+    return fitted(*rows_apart(subject.encoding, subject.length, k), k)
+
+
+def rows_apart(encoding: Encoding, length: int, k: int) -> tuple[Array, Array]:
+    """Rows P[i] and P[i+k], `[n, W]` each, at random places i.
+
+    Places are drawn from a training window, and from wider and wider ranges until the rows are well conditioned, the
+    encoding has no such positions, or FARTHEST or the end of the time for the search is reached.
+    """
+    count, span, start = 2 * ROWS_PER_COLUMN * encoding.shape.width, length, time.monotonic()
+    best = _rows(encoding, span, count, k)
+    while span < FARTHEST and time.monotonic() - start < SECONDS_OF_SEARCH and _condition(best[0]) > WELL_CONDITIONED:
+        span *= WIDENED
+        try:
+            best = _rows(encoding, span, count, k)
+        except Unsupported:
+            break
+    return best
+
+
+def fitted(before: Array, after: Array, k: int) -> ShiftMap:
+    """The least-squares map from rows to rows, fitted to every other pair of rows and tested on the rest."""
+    if not (np.isfinite(before).all() and np.isfinite(after).all() and before[::2].any() and after[1::2].any()):
+        raise Unsupported("vectors at some positions are zero or not finite, so that no map can be fitted to them")
+    u, s, vt = np.linalg.svd(before[::2], full_matrices=False)
+    rank = int((s > RANK * s[0]).sum())
+    u, s, basis_rW = u[:, :rank], s[:rank], vt[:rank]
+    map_WW = basis_rW.T @ ((u.T @ after[::2]) / s[:, None])
+    left = after[1::2] - before[1::2] @ map_WW
+    inner_rr = basis_rW @ map_WW @ basis_rW.T
+    return ShiftMap(
+        map_WW,
+        k,
+        error=float(np.sqrt((left**2).mean() / (after[1::2] ** 2).mean())),
+        from_rotation=float(np.abs(inner_rr.T @ inner_rr - np.eye(rank)).max()),
+        off_blocks=min(_outside(map_WW, pairing) for pairing in _pairings(len(map_WW))),
+        rank=rank,
+    )
+
+
+def _rows(encoding: Encoding, span: int, count: int, k: int) -> tuple[Array, Array]:
+    """Rows at places below `span` - k, and k places farther on; at most as many as there are places."""
+    draw = np.random.default_rng(0)
+    places = np.sort(draw.permutation(span - k)[:count])
+    pos = encoding.locate(span, CPU).pos
+    before, after = (position_table(encoding, pos[torch.from_numpy(places + shift)]) for shift in (0, k))
+    return before, after
+
+
+def _condition(rows: Array) -> float:
+    s = np.linalg.svd(rows, compute_uv=False)
+    return float(s[0] / max(s[-1], np.finfo(float).tiny))
+
+
+def _pairings(width: int) -> list[NDArray[np.int64]]:
+    """The partner of each channel if pairs are neighbours, and if a channel is paired with one half a table away."""
+    channels = np.arange(width)
+    return [channels ^ 1, (channels + width // 2) % width]
+
+
+def _outside(map_WW: Array, partner: NDArray[np.int64]) -> float:
+    """The largest entry outside the blocks of each channel with itself and its partner."""
+    rest, channels = np.abs(map_WW).copy(), np.arange(len(map_WW))
+    rest[channels, channels] = 0
+    inside = partner < len(map_WW)
+    rest[channels[inside], partner[inside]] = 0
+    return float(rest.max())

@@ -57,8 +57,7 @@ def inspect(
     """
     import torch
 
-    from poscli.inspect.session import folder_of, groups_of, inspect_groups, write_sheets
-    from poscli.inspect.show import show
+    from poscli.inspect.session import folder_of, groups_of, inspect_groups, show_inspected, write_sheets
     from poscli.system.files import check_folder
 
     check_folder(to or out_ / "inspect", "--out" if to is None else "--to")
@@ -72,7 +71,7 @@ def inspect(
     inspected = inspect_groups(groups, settings)
     files = write_sheets(inspected, to or folder_of(groups, out_))
     document = {"inspected": [each.record() for each in inspected], "files": [str(path) for path in files]}
-    emit(json_, document, lambda: show(inspected, out()))
+    emit(json_, document, lambda: show_inspected(inspected, out()))
     for path in files:
         note(f"wrote {path}")
 

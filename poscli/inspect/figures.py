@@ -22,20 +22,16 @@ from poscli.drawing.curves import (
 )
 from poscli.drawing.style import PALETTE, QUIET
 from poscli.drawing.text import amount
-from poscli.inspect.absolute import Gram, Products, Table, Wavelengths
-from poscli.inspect.biases import Bias, BiasAlone
-from poscli.inspect.fourier import PURE
+from poscli.inspect.absolute import PURE, Gram, PositionTable, Products, ShiftMap, Wavelengths
 from poscli.inspect.numbers import Array
-from poscli.inspect.order import ByOrder
-from poscli.inspect.probe import Curves, Scores, Weights
-from poscli.inspect.rotary import TURN, Decay, Scaling, Turning
-from poscli.inspect.shift import ShiftMap
-from poscli.inspect.terms import SHORT, Terms
+from poscli.inspect.probe import Curves, ScoreCurves, WeightCurves
+from poscli.inspect.rotary import TURN, Decay, SpeedRatio, Turning
+from poscli.inspect.terms import SHORT, Bias, BiasAlone, ByOrder, Terms
 
 MOST_CHANNELS = 32  # of M_k that are drawn: more would be too small to be seen
 
 
-def draw_table(panels: Sequence[Axes], found: Sequence[Table]) -> None:
+def draw_position_table(panels: Sequence[Axes], found: Sequence[PositionTable]) -> None:
     """The first rows of the table as heat maps with one scale."""
     limit = max(float(np.quantile(np.abs(each.rows), 0.995)) for each in found)
     for axes, each in zip(panels, found, strict=True):
@@ -131,7 +127,7 @@ def draw_decay(panels: Sequence[Axes], found: Sequence[Decay]) -> None:
     share_axes(panels)
 
 
-def draw_scaling(panels: Sequence[Axes], found: Sequence[Scaling]) -> None:
+def draw_scaling(panels: Sequence[Axes], found: Sequence[SpeedRatio]) -> None:
     """The ratio of angular frequencies by the wavelength in the other encoding; nothing where they have other pairs."""
     shown = [(axes, each) for axes, each in zip(panels, found, strict=True) if len(each.ratio)]
     for axes in set(panels) - {axes for axes, _ in shown}:
@@ -166,7 +162,7 @@ SMALL_BINS = 90
 FEW = 4  # curves, up to which those of a training window are drawn beside those of the longest
 
 
-def draw_weights(panels: Sequence[Axes], found: Sequence[Weights]) -> None:
+def draw_weight_curves(panels: Sequence[Axes], found: Sequence[WeightCurves]) -> None:
     """Weights by distance on log axes, with a dotted line where all keys have the same weight."""
     for axes, each in zip(panels, found, strict=True):
         shown = each.shown.merged()
@@ -188,7 +184,7 @@ def draw_weights(panels: Sequence[Axes], found: Sequence[Weights]) -> None:
     share_axes(panels)
 
 
-def draw_small_weights(axes: Axes, found: Weights) -> None:
+def draw_small_weights(axes: Axes, found: WeightCurves) -> None:
     """Weights by distance without names, for the contact sheet; times the number of keys, so that equal ones are 1."""
     curves = found.shown.merged()
     count = curves.values.shape[1]
@@ -212,7 +208,7 @@ def draw_small_weights(axes: Axes, found: Weights) -> None:
     axes.tick_params(labelsize=5, length=1.5, pad=1, colors=QUIET)
 
 
-def draw_scores(panels: Sequence[Axes], found: Sequence[Scores]) -> None:
+def draw_scores(panels: Sequence[Axes], found: Sequence[ScoreCurves]) -> None:
     """Scores less that of the query's own key, by distance."""
     for axes, each in zip(panels, found, strict=True):
         shown = (each.near if each.far is None else each.far).merged()

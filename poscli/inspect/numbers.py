@@ -67,7 +67,7 @@ def sampled(x: NDArray[np.generic], rows: Array, names: Sequence[str]) -> dict[s
     return {"at": x[at].tolist(), "values": lines}
 
 
-def spread(values: Array) -> float:
+def largest_range(values: Array) -> float:
     """The largest difference of two finite values of one row."""
     finite = np.where(np.isfinite(values), values, np.nan)
     return float(np.nanmax(np.nanmax(finite, axis=-1) - np.nanmin(finite, axis=-1)))

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from poscli.drawing.text import amount
 from poscli.equation import Encoding, Operands, Unsupported
-from poscli.inspect.constant import constant_operands, score_rows, weight_rows
-from poscli.inspect.numbers import Array, Record, described, in_tokens, ranged, sampled, spread, without_nan
-from poscli.inspect.subject import Subject
+from poscli.inspect.numbers import Array, Record, described, in_tokens, largest_range, ranged, sampled, without_nan
+from poscli.inspect.subject import Subject, constant_operands, score_rows, weight_rows
 
 QUERIES = 16  # at the end of each window of a trained run
 PAIR_NUMBERS = 2**24  # at a time, of the B H T S D numbers that relative vectors take
@@ -41,13 +40,13 @@ class Curves:
         """One line in place of all, if all are equal."""
         seen = np.isfinite(self.values)
         apart = np.ptp(np.where(seen, self.values, 0), axis=0).max()
-        if len(self.lines) == 1 or (seen != seen[:1]).any() or apart > SAME * max(spread(self.values), SAME):
+        if len(self.lines) == 1 or (seen != seen[:1]).any() or apart > SAME * max(largest_range(self.values), SAME):
             return self
         return Curves((f"all {len(self.lines)} {self.lines[0].split()[0]}s",), self.values[:1])
 
 
 @dataclass(frozen=True, eq=False)
-class Weights(Record):
+class WeightCurves(Record):
     """Attention weights by distance of the last query of a training window, and of one of the longest window."""
 
     near: Curves  # of a query with L keys
@@ -65,7 +64,7 @@ class Weights(Record):
     def finding(self) -> str:
         """Within how many keys half of the weight lies, or that no key is preferred."""
         shown = self.shown.merged()
-        if spread(shown.values) <= SAME * float(np.abs(shown.values).max()):
+        if largest_range(shown.values) <= SAME * float(np.abs(shown.values).max()):
             return f"Every one of {shown.values.shape[1]} keys gets the same weight"
         halves, count = half_distance(shown.values), shown.values.shape[1]
         own = half_distance(self.near.merged().values)
@@ -81,13 +80,13 @@ class Weights(Record):
             "keys": found.values.shape[1],
             "half_of_the_weight_within": half_distance(found.values).tolist(),
             "keys_of_entropy": effective_keys(found.values).tolist(),
-            "weight_beyond_training_length": beyond(found.values, self.length).tolist(),
+            "weight_beyond_training_length": share_beyond(found.values, self.length).tolist(),
             "unsupported": self.reason,
         } | sampled(found.distances, found.values, found.lines)
 
 
 @dataclass(frozen=True, eq=False)
-class Scores(Record):
+class ScoreCurves(Record):
     """Scores by distance, less their value at distance 0, of the last query of a training and of the longest window."""
 
     near: Curves
@@ -98,7 +97,7 @@ class Scores(Record):
     def finding(self) -> str:
         """How far scores fall from distance 0 to the farthest key."""
         shown = (self.near if self.far is None else self.far).merged()
-        if spread(shown.values) <= SAME:
+        if largest_range(shown.values) <= SAME:
             return "The score does not change with the distance"
         last = int(np.flatnonzero(np.isfinite(shown.values).all(axis=0))[-1])
         change = shown.values[:, last]
@@ -113,19 +112,19 @@ class Scores(Record):
         )
 
 
-def weights_when_alike(subject: Subject) -> Weights:
+def weights_when_alike(subject: Subject) -> WeightCurves:
     """Attention weights of the last query of a training window and of the longest one, where all tokens are alike."""
     near, far, reason = _at_both_lengths(subject, weight_rows)
-    return Weights(near, far, subject.length, subject.max_len, reason)
+    return WeightCurves(near, far, subject.length, subject.max_len, reason)
 
 
-def scores_when_alike(subject: Subject) -> Scores:
+def scores_when_alike(subject: Subject) -> ScoreCurves:
     """Scores of those queries, by distance, less the score of the query's own key."""
     near, far, reason = _at_both_lengths(subject, _scores_less_own)
-    return Scores(near, far, reason)
+    return ScoreCurves(near, far, reason)
 
 
-def weights_of_run(subject: Subject) -> Weights:
+def weights_of_run(subject: Subject) -> WeightCurves:
     """Mean attention weights by distance of the last queries of windows of a trained run's own text.
 
     One line per head, or, where the subject has several layers, one per layer with the mean of its heads.
@@ -135,8 +134,8 @@ def weights_of_run(subject: Subject) -> Weights:
     try:
         far = _of_run(subject, subject.max_len)
     except Unsupported as reason:
-        return Weights(near, None, subject.length, subject.max_len, str(reason))
-    return Weights(near, far, subject.length, subject.max_len)
+        return WeightCurves(near, None, subject.length, subject.max_len, str(reason))
+    return WeightCurves(near, far, subject.length, subject.max_len)
 
 
 def half_distance(weights: Array) -> NDArray[np.int64]:
@@ -151,7 +150,7 @@ def effective_keys(weights: Array) -> Array:
     return np.exp(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1))
 
 
-def beyond(weights: Array, length: int) -> Array:
+def share_beyond(weights: Array, length: int) -> Array:
     """The share of the weight on keys `length` or more tokens back, of each row `[lines, n]`."""
     p = np.abs(weights)
     return p[:, length:].sum(axis=1) / p.sum(axis=1)

@@ -202,7 +202,7 @@ def order_with_mask(measured: MeasuredModel) -> Property:
 def order_without_mask(measured: MeasuredModel) -> Property:
     """As `order_with_mask`, with the mask removed, for encodings that are defined there."""
     name = "order seen without the mask"
-    if why := next(filter(None, map(refusal, measured.encodings)), ""):
+    if why := next(filter(None, map(why_not_unmasked, measured.encodings)), ""):
         return Property(name, "not defined", f"The mask cannot be removed: {why}.", {"sensitive": None})
     numbers = _in_model(measured, without_mask(measured.model))
     change, sensitive = numbers["change"], numbers["sensitive"]
@@ -215,7 +215,7 @@ def order_without_mask(measured: MeasuredModel) -> Property:
 def equivariance(measured: MeasuredModel) -> Property:
     """Whether, without the mask, permuted tokens get the permuted logits; for encodings that are defined there."""
     name = "permutation-equivariant without the mask"
-    if why := next(filter(None, map(refusal, measured.encodings)), ""):
+    if why := next(filter(None, map(why_not_unmasked, measured.encodings)), ""):
         return Property(name, "not defined", f"The mask cannot be removed: {why}.", {"equivariant": None})
     model, text_BT = without_mask(measured.model), measured.text()
     order = _permutation(text_BT.shape[1], measured.seed)
@@ -241,10 +241,10 @@ def _layer(measured: MeasuredModel, number: int, encoding: Encoding, ids_BT: Ten
     at = embeds.locate(ids_BT.shape[1], CPU).pos
     x_BTW = embeds.embed(F.embedding(ids_BT, model.embedding.double()), at, ids_BT)
     x_BTW = F.rms_norm(x_BTW, x_BTW.shape[-1:], layer.norm_attention.weight.double(), layer.norm_attention.eps)
-    attention = layer.attention
+    unmasked_attention = layer.attention
     q, k, v = (
-        (x_BTW @ projection.weight.double().T).unflatten(2, (attention.heads, -1)).transpose(1, 2)
-        for projection in (attention.q, attention.k, attention.v)
+        (x_BTW @ projection.weight.double().T).unflatten(2, (unmasked_attention.heads, -1)).transpose(1, 2)
+        for projection in (unmasked_attention.q, unmasked_attention.k, unmasked_attention.v)
     )
     features = encoding.features(x_BTW)
     return attend(REFERENCE, encoding, q[:, :, -1:], k, v, positions, features)
@@ -267,14 +267,14 @@ def _permutation(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
-def refusal(encoding: Encoding, _: object = None) -> str:
+def why_not_unmasked(encoding: Encoding, _: object = None) -> str:
     """Why an encoding is not defined without the mask; '' if it is."""
     if encoding.tier == "token":
         return ""
     return "its terms of the scores are defined only for keys that are not later than the query"
 
 
-def attention(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
+def unmasked_attention(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
     """softmax(q_i . k_j * scale * temperature) v_j over all keys, `[B, H, T, E]`.
 
     Without the mask every query sees as many keys as the last one does, so all have the temperature of the last query.
@@ -285,7 +285,7 @@ def attention(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
     return torch.softmax(s_BHTS, dim=-1) @ x.v_BHSE
 
 
-UNMASKED = Engine("unmasked", attention, refusal, "eager, every key visible to every query")
+UNMASKED = Engine("unmasked", unmasked_attention, why_not_unmasked, "eager, every key visible to every query")
 
 
 def without_mask(model: Model) -> Model:
@@ -295,7 +295,7 @@ def without_mask(model: Model) -> Model:
     return unmasked
 
 
-def parameters(measured: MeasuredModel) -> Property:
+def learned_parameters(measured: MeasuredModel) -> Property:
     """The learned numbers of the encodings: in all, shared between layers, and as a share of the model's."""
     model = measured.model
     sizes = {id(p): p.numel() for p in model.encoding_parameters()}
@@ -448,5 +448,5 @@ def measure_properties(
     with blamed():
         measured = MeasuredModel.of(spec, config, length, seed, model)
         of_order = (order_in_one_layer, order_with_mask, order_without_mask, equivariance)
-        rows = [measure(measured) for measure in (*of_order, parameters, drift)]
+        rows = [measure(measured) for measure in (*of_order, learned_parameters, drift)]
     return Properties(str(measured.spec), length, measured.trained, rows)

@@ -18,11 +18,9 @@ import torch
 
 from poscli.drawing.text import amount, number
 from poscli.equation import Unsupported
-from poscli.inspect.constant import CPU, constant_operands
-from poscli.inspect.fourier import frequencies
+from poscli.inspect.absolute import EXACT, fitted, frequencies
 from poscli.inspect.numbers import Array, Record, in_tokens, sampled, without_nan
-from poscli.inspect.shift import EXACT, fitted
-from poscli.inspect.subject import Subject
+from poscli.inspect.subject import CPU, Subject, constant_operands
 from poscli.verify.noise import draw
 
 RANDOM_TOKENS = 8  # each of which is one random query per head, over which the decay is averaged
@@ -101,7 +99,7 @@ class Decay(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Scaling(Record):
+class SpeedRatio(Record):
     """The angular frequency of each pair as a share of that of another encoding, or of its own in training."""
 
     omega: Array  # [pairs] of the other encoding
@@ -168,13 +166,13 @@ def decay(subject: Subject) -> Decay:
     return Decay(ones, random.mean(axis=0), low, high, subject.length)
 
 
-def scaling(subject: Subject, other: Subject) -> Scaling:
+def scaling(subject: Subject, other: Subject) -> SpeedRatio:
     """The frequencies of a subject in its longest window, as shares of those of another one."""
     mine, theirs = turning(subject), turning(other)
     if len(mine.omega) != len(theirs.omega):
-        return Scaling(theirs.omega, np.zeros(0), other.spec, subject.length)
+        return SpeedRatio(theirs.omega, np.zeros(0), other.spec, subject.length)
     own = theirs.omega_in_training
-    return Scaling(own, mine.omega / own, other.spec, subject.length)
+    return SpeedRatio(own, mine.omega / own, other.spec, subject.length)
 
 
 def _speeds(subject: Subject, tokens: int) -> tuple[Array, int]:

@@ -1,27 +1,166 @@
-"""One call of `poscli inspect`: from specs or runs to numbers and files."""
+"""One call of `poscli inspect`: from specs or runs to numbers, and to the sheet of pictures and the words about them.
+
+A sheet has all views of one subject, or the views of several side by side on the same axes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from poscli.config.resolve import model_config
 from poscli.config.run import ModelConfig, slug
-from poscli.inspect.figure import MOST_COLUMNS, draw_sheet
+from poscli.drawing.sheet import Contents, Sheet
+from poscli.drawing.text import counted, listed
+from poscli.equation.encoding import formula
+from poscli.inspect.numbers import Missing
 from poscli.inspect.properties import Properties, measure_properties
 from poscli.inspect.settings import InspectSettings
-from poscli.inspect.subject import Subject, fresh_subjects, trained_subjects
-from poscli.inspect.trained import Trained, load
-from poscli.inspect.views import Inspected, inspect
+from poscli.inspect.subject import FRESH, RANDOM, InspectedRun, Subject, fresh_subjects, load_run, trained_subjects
+from poscli.inspect.views import SPEEDS, Inspected, View, all_views, measure_views, table_rows
 from poscli.specs import parse
 from poscli.system.console import note
 from poscli.system.errors import UsageError
 from poscli.system.files import write_atomic
 from poscli.system.memory import unaffordable
+from poscli.system.text import printable
+
+MOST_COLUMNS = 6  # of subjects side by side
+ALIKE = (
+    "Where all tokens look alike, every query and every key is the same vector of ones, so that only positions tell "
+    "keys apart."
+)
+RANDOMLY = "Its weights start at zero, where positions change nothing; drawn are random weights in their place."
+
+
+def draw_sheet(inspected: Sequence[Inspected]) -> Sheet:
+    """The sheet of one subject, with two panels in a row, or of several, with a column for each."""
+    views = [view for view in (*all_views().values(), SPEEDS) if any(view.name in each.found for each in inspected)]
+    alone = len(inspected) == 1
+    columns = min(2, len(views)) if alone else len(inspected)
+    places = _in_turn(views, columns) if alone else _side_by_side(views, inspected)
+    sheet = Sheet(1 + max(row for row, _ in places.values()), columns, _contents(inspected))
+    for view in views:
+        _draw_view(sheet, view, places, inspected)
+    return sheet
+
+
+def _in_turn(views: Sequence[View], columns: int) -> dict[tuple[str, int], tuple[int, int]]:
+    """The row and column of each view of the only subject."""
+    return {(view.name, 0): divmod(n, columns) for n, view in enumerate(views)}
+
+
+def _side_by_side(views: Sequence[View], inspected: Sequence[Inspected]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The row and column of each view of each subject: a view has one row, the first in which its columns are free."""
+    taken: list[set[int]] = []
+    places: dict[tuple[str, int], tuple[int, int]] = {}
+    for view in views:
+        own = {column for column, each in enumerate(inspected) if view.name in each.found}
+        row = next((n for n, columns in enumerate(taken) if not columns & own), len(taken))
+        if row == len(taken):
+            taken.append(set())
+        taken[row] |= own
+        places |= {(view.name, column): (row, column) for column in own}
+    return places
+
+
+def explained(subject: Subject) -> str:
+    """The formula: the first paragraph of the docstring of an encoding, or of each part of a composed one."""
+    documented = [type(leaf) for leaf in subject.leaves if type(leaf).__doc__]  # of its own: it is not inherited
+    return "  +  ".join(map(formula, documented))
+
+
+def _draw_view(
+    sheet: Sheet, view: View, places: Mapping[tuple[str, int], tuple[int, int]], inspected: Sequence[Inspected]
+) -> None:
+    """Draw one view of all subjects that have it; where one has no numbers, its panel says why."""
+    panels, found = [], []
+    for n, each in enumerate(inspected):
+        record = each.found.get(view.name)
+        if record is None:
+            continue
+        if isinstance(record, Missing):
+            sheet.say(sheet.panel(*places[view.name, n], view.caption, ""), record.finding)
+            continue
+        panels.append(sheet.panel(*places[view.name, n], view.caption, record.finding))
+        found.append(record)
+    if panels:
+        view.draw(panels, found)
+
+
+def _contents(inspected: Sequence[Inspected]) -> Contents:
+    subjects = [each.subject for each in inspected]
+    specs = list(dict.fromkeys(subject.spec for subject in subjects))
+    alone = len(subjects) == 1
+    title = subjects[0].title if alone else f"{listed(specs)} side by side" if len(specs) > 1 else specs[0]
+    headings = [] if alone else [subject.title for subject in subjects]
+    texts = [explained(subject) for subject in subjects]
+    sheets = [sheet for sheet in {id(each.properties): each.properties for each in inspected}.values() if sheet]
+    table = [(name, values) for name, *values in table_rows(sheets)]
+    if len(sheets) > 1:
+        table = [("measured properties", [sheet.spec for sheet in sheets]), *table]
+    return Contents(title, headings or [""], texts, table, _footnote(subjects))
+
+
+def _footnote(subjects: Sequence[Subject]) -> str:
+    """For which model the encodings were built, with which weights, and what the views assume."""
+    first, shape = subjects[0], subjects[0].encoding.shape
+    made = (
+        f"Built for training windows of L = {first.length} tokens, {counted(first.depth, 'layers')} and "
+        f"{counted(shape.heads, 'heads')} of width {shape.head_width}; drawn up to {first.max_len} tokens."
+    )
+    runs = list(dict.fromkeys(s.trained.run.id for s in subjects if s.trained))
+    weights = f"Weights and held-out text of {listed(runs)}." if runs else ""
+    if any(s.weights == FRESH and any(True for _ in s.encoding.parameters()) for s in subjects):
+        weights = f"{weights} Initial weights, before any training."
+    if any(s.weights == RANDOM for s in subjects):
+        weights = f"{weights} {RANDOMLY}"
+    return " ".join(filter(None, (made, weights.strip(), ALIKE)))
+
+
+def show_inspected(inspected: Sequence[Inspected], console: Console) -> None:
+    """Print the findings of every subject, and below them the property sheet of each spec."""
+    captions = {view.name: view.caption for view in (*all_views().values(), SPEEDS)}
+    for each in inspected:
+        console.print(Text(each.subject.title, style="bold"))
+        console.print(_table([(captions[name], found.finding, "") for name, found in each.found.items()]))
+    sheets = [sheet for sheet in {id(each.properties): each.properties for each in inspected}.values() if sheet]
+    if len(sheets) == 1:
+        console.print(Text("measured properties", style="bold"))
+        console.print(_table([(row.name, row.value, row.detail) for row in sheets[0].rows]))
+    elif sheets:
+        console.print(_compared(sheets))
+
+
+def _compared(sheets: Sequence[Properties]) -> Table:
+    """The values of several property sheets side by side, without their details."""
+    table = Table(box=None, pad_edge=True, padding=(0, 1), header_style="bold")
+    table.add_column("measured properties", no_wrap=True, style="dim")
+    for sheet in sheets:
+        table.add_column(Text(printable(sheet.spec)))
+    for name, *values in table_rows(sheets):
+        table.add_row(name, *(Text(printable(value)) for value in values))
+    return table
+
+
+def _table(rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Names beside what was found; details below, dimmed."""
+    table = Table(box=None, pad_edge=True, show_header=False, padding=(0, 1))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column()
+    for name, value, detail in rows:
+        table.add_row(name, Text(printable(value)))
+        if detail:
+            table.add_row("", Text(printable(detail), style="dim"))
+    return table
+
 
 FIXED = ("length", "preset", "model", "seed")  # settings that a trained run decides
 COPIES = 12  # of a window of W numbers per token in float64, that a view holds at once
@@ -29,12 +168,12 @@ PNG, SVG = "sheet.png", "sheet.svg"
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class SubjectGroup:
     """The subjects of one spec or of one run, with what its property sheet is measured on."""
 
     subjects: list[Subject]
     config: ModelConfig
-    trained: Trained | None = None
+    trained: InspectedRun | None = None
 
     @property
     def name(self) -> str:
@@ -48,29 +187,29 @@ class Group:
         return measure_properties(first.spec, self.config, first.length, seed=seed, model=model)
 
 
-def fresh_group(spec: str, settings: InspectSettings) -> Group:
+def fresh_group(spec: str, settings: InspectSettings) -> SubjectGroup:
     """The subjects of a spec at its initial weights; UsageError if it cannot be built for this shape."""
     config = model_config(settings.preset, settings.model)
     max_len = settings.drawn(settings.length)
-    refuse_unaffordable(config.width, max_len)
+    refuse_long_window(config.width, max_len)
     _refuse_short(max_len, settings.length)
-    return Group(fresh_subjects(spec, config, settings.length, max_len, settings.seed), config)
+    return SubjectGroup(fresh_subjects(spec, config, settings.length, max_len, settings.seed), config)
 
 
-def trained_group(id_: str, runs: Path, settings: InspectSettings) -> Group:
+def trained_group(id_: str, runs: Path, settings: InspectSettings) -> SubjectGroup:
     """The subjects of a trained run; UsageError if there is none, or if settings are given that the run decides."""
     given = [name for name in FIXED if name in settings.model_fields_set]
     if given:
         raise UsageError(f"--{given[0]} is what the run was trained with; leave it out, or leave out --run {id_}")
-    trained = load(runs, id_)
+    trained = load_run(runs, id_)
     config = trained.run.config
     max_len = settings.drawn(config.length)
-    refuse_unaffordable(config.model.width, max_len)
+    refuse_long_window(config.model.width, max_len)
     _refuse_short(max_len, config.length)
-    return Group(trained_subjects(trained, max_len), config.model, trained)
+    return SubjectGroup(trained_subjects(trained, max_len), config.model, trained)
 
 
-def groups_of(specs: Sequence[str], ids: Sequence[str], runs: Path, settings: InspectSettings) -> list[Group]:
+def groups_of(specs: Sequence[str], ids: Sequence[str], runs: Path, settings: InspectSettings) -> list[SubjectGroup]:
     """Every spec, or with ids every run. Specs beside runs must be those that the runs were trained with."""
     if not ids:
         groups = [fresh_group(spec, settings) for spec in dict.fromkeys(str(parse(spec)) for spec in specs)]
@@ -84,7 +223,7 @@ def groups_of(specs: Sequence[str], ids: Sequence[str], runs: Path, settings: In
     return groups
 
 
-def inspect_groups(groups: Sequence[Group], settings: InspectSettings) -> list[Inspected]:
+def inspect_groups(groups: Sequence[SubjectGroup], settings: InspectSettings) -> list[Inspected]:
     """The numbers of all subjects; those of a spec with too many kinds of layers are the evenly spaced ones."""
     subjects, sheets = [], []
     for group in groups:
@@ -92,7 +231,7 @@ def inspect_groups(groups: Sequence[Group], settings: InspectSettings) -> list[I
         chosen = _evenly(group.subjects)
         subjects += chosen
         sheets += [properties] * len(chosen)
-    return inspect(subjects, sheets)
+    return measure_views(subjects, sheets)
 
 
 def write_sheets(inspected: Sequence[Inspected], folder: Path) -> list[Path]:
@@ -129,12 +268,12 @@ def write_sheet(inspected: Sequence[Inspected], folder: Path, png: str = PNG, sv
     return list(contents)
 
 
-def folder_of(groups: Sequence[Group], out: Path) -> Path:
+def folder_of(groups: Sequence[SubjectGroup], out: Path) -> Path:
     """The folder of the files, unless the user names one."""
     return out / "inspect" / slug(" ".join(group.name for group in groups))
 
 
-def refuse_unaffordable(width: int, tokens: int) -> None:
+def refuse_long_window(width: int, tokens: int) -> None:
     """UsageError if the numbers of a window do not fit the memory."""
     if why := unaffordable(COPIES * 8 * width * tokens, torch.device("cpu")):
         raise UsageError(f"--max-len {tokens} {why}; give a smaller one")

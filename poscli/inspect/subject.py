@@ -1,25 +1,166 @@
 """What is inspected: the encoding of one or more layers, at the weights of a fresh model or of a trained run.
 
 A spec such as `rope|none` has one subject for each of its alternating layers. A trained run has one subject for each
-group of layers whose encodings have equal weights.
+group of layers whose encodings have equal weights. Where all tokens are alike, every query is the same vector, and
+every key: what then makes one key's weight differ from another's is the encoding alone.
+
+Shapes: B windows or batch, T queries or tokens, S keys, H heads, D head width, W model width.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from poscli.config.run import ModelConfig
 from poscli.drawing.text import listed
-from poscli.equation import Encoding
+from poscli.equation import Encoding, Operands, Unsupported
+from poscli.equation.blanks import FAST
 from poscli.equation.composed import Composed
-from poscli.inspect.constant import position_matters
-from poscli.inspect.trained import Trained
+from poscli.equation.reference import operands, scores, weights
+from poscli.model.load import load_trained
+from poscli.model.transformer import Model
+from poscli.runs.run import Run
+from poscli.runs.select import select
 from poscli.specs import build, check, parse
+from poscli.system.console import note
+from poscli.system.errors import DataError, UsageError
+from poscli.tasks import Task, open_task
 from poscli.verify.noise import perturbed
+from poscli.why.dilution import Call, calls_of_attention
+
+CPU = torch.device("cpu")
+# Blanks that take queries and keys of any width.
+ANY_WIDTH = {"positions", "embed", "temperature", "distance_bias", "reach", "sinks", "scores", "weights", "reweight"}
+TOKENS_TRIED = 24  # tokens on which `position_matters` is measured
+
+
+class Fast:
+    """An encoding whose plain blanks are its fast forms, so that the reference's formula takes seconds on long rows."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._encoding, f"fast_{name}" if name in FAST else name)
+
+
+def constant_operands(
+    encoding: Encoding, keys: int, queries: int = 1, *, token: Tensor | None = None, columns: int | None = None
+) -> Operands:
+    """The inputs of one attention call in which all tokens are alike, in float64; the queries are the last ones.
+
+    `token` is the vector `[W]` of every token, all ones unless given. Its slice of D channels is the query and the key
+    of a head. Where the encoding changes the embedding, any head can read any channel; so the query and the key are
+    then the whole embedding, scaled so that products are what random projections to D channels give on average, or, if
+    the encoding needs heads of D channels, such a random projection, the same for queries and for keys.
+
+    For an encoding of two axes, `columns` is the number of columns of the grid that the tokens fill.
+    """
+    shape = encoding.shape
+    token = torch.ones(shape.width, dtype=torch.float64) if token is None else token
+    x_1SW, at = token.expand(1, keys, -1), encoding.locate(keys, CPU, columns)
+    if "embed" in encoding.blanks:
+        x_1SW = encoding.embed(x_1SW, at.pos, torch.zeros(1, keys, dtype=torch.long))
+        x_1HSD = _heads_of_embedding(x_1SW, encoding)
+    else:
+        x_1HSD = x_1SW.unflatten(2, (shape.heads, -1)).transpose(1, 2)
+    features = encoding.features(x_1SW)
+    return operands(encoding, x_1HSD[:, :, keys - queries :], x_1HSD, x_1HSD, at, features)
+
+
+def score_rows(encoding: Encoding, x: Operands) -> Tensor:
+    """Scores `[B, H, T, S]` by the formula of the reference, -inf where a key is hidden."""
+    return scores(cast(Encoding, Fast(encoding)), x)
+
+
+def weight_rows(encoding: Encoding, x: Operands) -> Tensor:
+    """Attention weights `[B, H, T, S]` by the formula of the reference."""
+    fast = cast(Encoding, Fast(encoding))
+    return weights(fast, x, scores(fast, x))
+
+
+@torch.no_grad()
+def position_matters(encoding: Encoding) -> bool:
+    """Whether any key's weight differs from another's when all tokens are alike."""
+    try:
+        p_HS = weight_rows(encoding, constant_operands(encoding, min(TOKENS_TRIED, encoding.shape.length)))[0, :, 0]
+    except Unsupported:
+        return True
+    return bool(((p_HS - p_HS[:, :1]).abs() > 1e-12).any())
+
+
+def _heads_of_embedding(x_1SW: Tensor, encoding: Encoding) -> Tensor:
+    """Queries or keys `[1, H, S, W]` or `[1, H, S, D]` that read the whole embedding."""
+    shape = encoding.shape
+    if encoding.blanks <= ANY_WIDTH:
+        return x_1SW[:, None].expand(-1, shape.heads, -1, -1) * (shape.head_width / shape.width) ** 0.5
+    return (x_1SW @ _projections(shape.heads, shape.width, shape.head_width))[None]
+
+
+def _projections(heads: int, width: int, head_width: int) -> Tensor:
+    """A random map `[H, W, D]` of each head. Its columns are orthonormal, so the mean square of a channel stays."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.linalg.qr(torch.randn(heads, width, head_width, generator=draw, dtype=torch.float64)).Q
+
+
+WINDOWS = 4  # read of the held-out text
+
+
+@dataclass(frozen=True, eq=False)
+class InspectedRun:
+    """A complete run with its model, and the task that has its text."""
+
+    run: Run
+    model: Model
+    task: Task
+    _read: dict[int, list[Call]] = field(default_factory=dict)
+
+    def windows(self, tokens: int) -> Tensor:
+        """Windows `[B, T]` of held-out text: T is `tokens`, or half of it and so on, as the documents allow."""
+        while not len(spans := self.task.text(tokens).tiles(tokens)) and tokens > 1:
+            tokens //= 2
+        chosen = spans[np.linspace(0, len(spans) - 1, min(WINDOWS, len(spans))).round().astype(int)]
+        return torch.from_numpy(self.task.text(tokens).windows(chosen, tokens)[:, :-1])
+
+    @torch.no_grad()
+    def calls(self, tokens: int) -> list[Call]:
+        """What the attention of every layer is called with on these windows; Unsupported if the model cannot."""
+        if tokens not in self._read:
+            self._read[tokens] = calls_of_attention(self.model, self.windows(tokens))
+        return self._read[tokens]
+
+
+def load_run(runs: Path, id_: str) -> InspectedRun:
+    """The newest complete run whose id begins with `id_`, on the CPU.
+
+    UsageError if there is none, DataError if its text has changed since.
+    """
+    found = select(runs, [id_], [])
+    complete = [run for run in found if run.status()["state"] == "complete"]
+    if not complete:
+        run = found[-1]
+        state = run.status()["state"]
+        why = "it has no trained weights to show" if state in ("diverged", "oom", "failed") else "finish it first"
+        raise UsageError(f"--run {id_}: {run.id} is {state}, so {why}; `poscli ls runs` shows the complete ones")
+    run = complete[-1]
+    if len(complete) > 1:
+        note(f"--run {id_} begins the ids of {len(complete)} complete runs; {run.id} is the newest")
+    task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
+    if task.fingerprint != run.fingerprint:
+        raise DataError(
+            f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
+            f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
+        )
+    return InspectedRun(run, load_trained(run, CPU), task)
+
 
 # What a subject says about its weights, in headings and footnotes.
 FRESH, RANDOM, TRAINED = "", "random weights", "trained"
@@ -36,7 +177,7 @@ class Subject:
     length: int  # L, tokens in a training window
     max_len: int  # tokens in the longest window that is drawn
     weights: str = FRESH
-    trained: Trained | None = None
+    trained: InspectedRun | None = None
 
     @property
     def title(self) -> str:
@@ -87,7 +228,7 @@ def fresh_subjects(spec: str, config: ModelConfig, length: int, max_len: int, se
     return found
 
 
-def trained_subjects(trained: Trained, max_len: int) -> list[Subject]:
+def trained_subjects(trained: InspectedRun, max_len: int) -> list[Subject]:
     """The subjects of a trained run: one for each group of layers that have one encoding with equal weights."""
     config = trained.run.config
     groups: list[list[int]] = []

@@ -1,10 +1,13 @@
-"""The four terms of a score where positions are added to the embedding (Vaswani et al., 2017; Ke et al., 2020).
+"""What single blanks add to a score.
 
-In the first layer of a trained model, an input is A(x) + P[i], scaled by its norm, so a query is the sum of one part
-from the content and one from the position, and so is a key. Their product has four terms: content-content,
-content-position (content of the query, position of the key), position-content and position-position.
+Distance biases: the term of each head by distance, and the attention that the terms alone would give. Blanks that see
+the order of the tokens: the positions that formulas see, and the temperature of each query. And the four terms of a
+score where positions are added to the embedding (Vaswani et al., 2017; Ke et al., 2020): in the first layer of a
+trained model, an input is A(x) + P[i], scaled by its norm, so a query is the sum of one part from the content and one
+from the position, and so is a key. Their product has four terms: content-content, content-position (content of the
+query, position of the key), position-content and position-position.
 
-Shapes: B windows, T queries, S keys, H heads, W model width.
+Shapes: B windows, T queries, S keys, H heads, W model width, n distances or tokens.
 """
 
 from __future__ import annotations
@@ -13,17 +16,164 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from poscli.drawing.text import amount, number
 from poscli.equation import Operands, Unsupported
-from poscli.inspect.absolute import CPU, MIXED, joined
-from poscli.inspect.numbers import Array, Record, sampled
-from poscli.inspect.subject import Subject
+from poscli.inspect.absolute import MIXED, how_joined
+from poscli.inspect.numbers import Array, Record, described, largest_range, log_spaced, sampled, without_nan
+from poscli.inspect.probe import Curves, effective_keys, half_distance, head_names, share_beyond
+from poscli.inspect.subject import CPU, Subject
+
+STRAIGHT = 1e-9  # of the range: a curve that is nowhere farther from a line is a line
+
+
+@dataclass(frozen=True, eq=False)
+class Bias(Record):
+    """The term `distance_bias` of each head at distances 0, 1, ..., n - 1."""
+
+    curves: Curves
+    length: int
+
+    @property
+    def straight(self) -> bool:
+        """Whether every head's curve is a line."""
+        values = self.curves.values
+        if not np.isfinite(values).all():
+            return False
+        ends = np.linspace(values[:, 0], values[:, -1], values.shape[1], axis=1)
+        return bool(np.abs(values - ends).max() <= STRAIGHT * max(largest_range(values), 1e-300))
+
+    @property
+    def finding(self) -> str:
+        """The shape of the curves, and where they stop to tell distances apart."""
+        shown = self.curves.merged()
+        if largest_range(shown.values) == 0:
+            return "The bias is the same at every distance"
+        if self.straight:
+            slopes = (shown.values[:, 0] - shown.values[:, -1]) / (shown.values.shape[1] - 1)
+            low, high = float(slopes.min()), float(slopes.max())
+            return (
+                f"A line per head: {high:.3g} to {low:.3g} less per token" if low < high else f"A line: -{high:.3g} d"
+            )
+        flat = self.flat_from()
+        if flat is not None:
+            return f"Steps or curves, level from {amount(flat)} tokens on"
+        reach = amount(shown.values.shape[1] - 1)
+        return f"Between 0 and {reach} tokens the bias changes by up to {largest_range(shown.values):.3g}"
+
+    def flat_from(self) -> int | None:
+        """The distance from which all heads are level, if that is in the first half of the distances."""
+        values = self.curves.values
+        moving = np.flatnonzero((values != values[:, -1:]).any(axis=0))
+        first = int(moving[-1]) + 1 if len(moving) else 0
+        return first if first <= values.shape[1] // 2 else None
+
+    def record(self) -> dict[str, object]:
+        found = self.curves
+        return {"lines": self.straight, "level_from": self.flat_from()} | sampled(
+            found.distances, found.values, found.lines
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BiasAlone(Record):
+    """The softmax of the biases over all distances of a query: the weights if every product q . k were the same."""
+
+    curves: Curves
+    length: int
+
+    @property
+    def finding(self) -> str:
+        """Within how many keys half of the weight lies, and how much lies beyond the training length."""
+        shown = self.curves.merged()
+        far = 100 * share_beyond(shown.values, self.length)
+        low, high = f"{far.min():.2g}" if far.min() > 0.01 else "0", f"{far.max():.2g}" if far.max() > 0.01 else "0"
+        share = low if low == high else f"{low} to {high}"
+        halves = described(half_distance(shown.values), shown.lines, "keys")
+        return f"By itself it puts half of the weight on the last {halves}, and {share} % beyond {self.length}"
+
+    def record(self) -> dict[str, object]:
+        found = self.curves
+        return {
+            "half_of_the_weight_within": half_distance(found.values).tolist(),
+            "keys_of_entropy": effective_keys(found.values).tolist(),
+            "weight_beyond_training_length": share_beyond(found.values, self.length).tolist(),
+        } | sampled(found.distances, found.values, found.lines)
+
+
+@torch.no_grad()
+def bias(subject: Subject) -> Bias:
+    """The curves, up to the longest window."""
+    values = subject.encoding.distance_bias(torch.arange(subject.max_len)).double().numpy()
+    values = without_nan(values, "the bias")
+    return Bias(Curves(_names(len(values)), values), subject.length)
+
+
+def bias_alone(subject: Subject) -> BiasAlone:
+    """The weights of a query with as many keys as the longest window has, or as the encoding's reach lets it see."""
+    values = bias(subject).curves.values
+    values = values[:, : subject.encoding.reach or subject.max_len]
+    weights = np.exp(values - values.max(axis=1, keepdims=True))
+    return BiasAlone(Curves(_names(len(values)), weights / weights.sum(axis=1, keepdims=True)), subject.length)
+
+
+def _names(heads: int) -> tuple[str, ...]:
+    return head_names(heads) if heads > 1 else ("all heads",)
+
+
+@dataclass(frozen=True, eq=False)
+class ByOrder(Record):
+    """Values by the number of a token, from 0, in lines; the text of the finding is made where they are measured."""
+
+    at: NDArray[np.int64]  # [n]
+    values: Array  # [lines, n]
+    names: tuple[str, ...]
+    length: int
+    found: str
+
+    @property
+    def finding(self) -> str:
+        return self.found
+
+    def record(self) -> dict[str, object]:
+        return sampled(self.at, self.values, self.names)
+
+
+def positions_seen(subject: Subject) -> ByOrder:
+    """The position of every token in a training window and in the longest window."""
+    windows = {}
+    for tokens in dict.fromkeys((subject.length, subject.max_len)):
+        try:
+            windows[tokens] = subject.encoding.locate(tokens, CPU).pos.double().numpy()
+        except Unsupported:
+            if not windows:
+                raise
+    at = log_spaced(max(windows), 400)
+    rows = [np.where(at < len(pos), pos[np.minimum(at, len(pos) - 1)], np.nan) for pos in windows.values()]
+    last = max(windows)
+    found = f"The last of {amount(last)} tokens is at position {number(float(windows[last][-1]))}"
+    if len(windows) > 1:
+        found += f", the last of {amount(subject.length)} at {number(float(windows[subject.length][-1]))}"
+    return ByOrder(at, np.stack(rows), tuple(f"{amount(n)} tokens" for n in windows), subject.length, found)
+
+
+def temperature_by_order(subject: Subject) -> ByOrder:
+    """The factor on the scores of the query that sees n keys."""
+    n = torch.arange(1, subject.max_len + 1)
+    values = subject.encoding.temperature(n).double().numpy()
+    at = log_spaced(subject.max_len, 400)
+    ends = values[:, [min(subject.length, subject.max_len) - 1, -1]].mean(axis=0)
+    found = f"Scores are multiplied by {ends[0]:.3g} at {subject.length} keys, by {ends[1]:.3g} at {amount(len(n))}"
+    names = head_names(len(values)) if len(values) > 1 else ("all heads",)
+    return ByOrder(at, values[:, at], names, subject.length, found)
+
 
 NAMES = ("content-content", "content-position", "position-content", "position-position")
 SHORT = ("c-c", "c-p", "p-c", "p-p")
-QUERIES = 64  # at the end of each window
+QUERIES_OF_TERMS = 64  # at the end of each window
 LINEAR = ("query", "key", "content_query", "similarity")  # blanks that may not be filled: products would not split
 
 
@@ -52,7 +202,7 @@ class Terms(Record):
 def four_terms(subject: Subject) -> Terms:
     """The terms on windows of the training length. Raises Unsupported where a score does not split into them."""
     assert subject.trained is not None
-    if joined(subject.encoding) == MIXED:
+    if how_joined(subject.encoding) == MIXED:
         raise Unsupported("no four terms: positions are mixed with the embedding, not added to it")
     if subject.fills(*LINEAR):
         raise Unsupported("no four terms: another blank changes queries and keys")
@@ -63,13 +213,13 @@ def four_terms(subject: Subject) -> Terms:
         for weights in (attention.q, attention.k)
     )
     tokens = parts[0].shape[1]
-    start = tokens - min(QUERIES, tokens // 2)
+    start = tokens - min(QUERIES_OF_TERMS, tokens // 2)
     terms = [(q[:, :, start:] @ k.mT) * subject.encoding.scale for q in queries for k in keys]
     x = subject.trained.calls(subject.length)[0].operands(attention).block(start, tokens)
-    return split(torch.stack(terms), x)
+    return split_scores(torch.stack(terms), x)
 
 
-def split(terms_NBHTS: Tensor, x: Operands) -> Terms:
+def split_scores(terms_NBHTS: Tensor, x: Operands) -> Terms:
     """Means by distance and shares of the variance, of four terms of scores; queries are the last of the tokens.
 
     The share of a term is the covariance along the row of the term with the score, over the variance of the score: the

@@ -16,7 +16,7 @@ import torch
 
 from poscli.equation import Unsupported
 from poscli.equation.reference import TERMS
-from poscli.inspect import absolute, biases, figures, order, probe, rotary, shift, terms
+from poscli.inspect import absolute, figures, probe, rotary, terms
 from poscli.inspect.numbers import Missing, Record
 from poscli.inspect.properties import Properties
 from poscli.inspect.subject import Subject
@@ -64,24 +64,25 @@ def _run(*blanks: str) -> Callable[[Subject], bool]:
 
 
 VIEWS = (
-    View("table", "the vectors of positions", any_with("embed"), absolute.table, figures.draw_table),
+    View("table", "the vectors of positions", any_with("embed"), absolute.first_rows, figures.draw_position_table),
     View("products", "products of two positions' vectors", _line("embed"), absolute.products, figures.draw_products),
     View("wavelengths", "wavelengths of channels", _line("embed"), absolute.wavelengths, figures.draw_wavelengths),
-    View("shift map", "from one position to another", _line("embed"), shift.shift_map, figures.draw_map),
+    View("shift map", "from one position to another", _line("embed"), absolute.shift_map, figures.draw_map),
     View("columns", "angles between channels", any_with("embed"), absolute.gram, figures.draw_gram),
     View("four terms", "terms of the score, in the run's text", _run("embed"), terms.four_terms, figures.draw_terms),
     View("angles", "how far pairs of channels turn", _line("query", "key"), rotary.turning, figures.draw_turning),
     View("decay", "a query turned away from itself", _line("query", "key"), rotary.decay, figures.draw_decay),
-    View("bias", "bias by distance", _line("distance_bias"), biases.bias, figures.draw_bias),
-    View("bias alone", "attention by the bias alone", _line("distance_bias"), biases.bias_alone, figures.draw_shares),
+    View("bias", "bias by distance", _line("distance_bias"), terms.bias, figures.draw_bias),
+    View("bias alone", "attention by the bias alone", _line("distance_bias"), terms.bias_alone, figures.draw_shares),
     View("scores", "scores where all tokens look alike", _line(*SCORED), probe.scores_when_alike, figures.draw_scores),
-    View("positions", "positions that formulas see", _line("positions"), order.positions, figures.draw_positions),
-    View("temperature", "factor on scores", _line("temperature"), order.temperature, figures.draw_temperature),
+    View("positions", "positions that formulas see", _line("positions"), terms.positions_seen, figures.draw_positions),
+    View("temperature", "factor on scores", _line("temperature"), terms.temperature_by_order, figures.draw_temperature),
     View(
-        "weights", "attention where all tokens look alike", _line(), probe.weights_when_alike, figures.draw_weights,
+        "weights", "attention where all tokens look alike", _line(), probe.weights_when_alike,
+        figures.draw_weight_curves,
         Thumbnail(figures.draw_small_weights, "One line per head, dark to light."),
     ),
-    View("weights of the run", "attention in the run's text", _run(), probe.weights_of_run, figures.draw_weights),
+    View("weights of the run", "attention in the run's text", _run(), probe.weights_of_run, figures.draw_weight_curves),
 )  # fmt: skip
 SPEEDS = View("speeds", "angular speed of pairs", _line("query", "key"), rotary.turning, figures.draw_scaling)
 
@@ -117,7 +118,7 @@ class Inspected:
         return about | {"views": views, "properties": self.properties.record() if self.properties else None}
 
 
-def inspect(subjects: Sequence[Subject], sheets: Sequence[Properties | None]) -> list[Inspected]:
+def measure_views(subjects: Sequence[Subject], sheets: Sequence[Properties | None]) -> list[Inspected]:
     """The numbers of every view of every subject, in the order of `all_views`; with `sheets`, one for each subject.
 
     Encodings that turn queries and keys are compared with the first of them.

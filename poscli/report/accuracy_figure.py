@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from poscli.drawing.axes import LENGTH_AXIS, draw, length_axis, mark_training, name_axes, remark
+from poscli.drawing.axes import LENGTH_AXIS, draw_line, length_axis, mark_training, name_axes, remark
 from poscli.drawing.page import End, Page, clip_name
 from poscli.drawing.style import QUIET, Styles
 from poscli.report.accuracy import by_length, by_place, chance_is, is_depth, place_name, placed, question, resampled
@@ -21,7 +21,7 @@ def accuracy_by_length(answers: pd.DataFrame, summary: pd.DataFrame, *, styles: 
     points, length = by_length(answers), int(answers["train_length"].iloc[0])
     page, lines = Page(points["encoding"].nunique()), list(points.groupby("encoding"))
     for name, line in lines:
-        draw(page.axes, line["length"], line["accuracy"], styles[str(name)])
+        draw_line(page.axes, line["length"], line["accuracy"], styles[str(name)])
         if len(lines) <= MOST_BANDS:
             color = styles[str(name)].color
             page.axes.fill_between(line["length"], line["low"], line["high"], color=color, alpha=0.09, linewidth=0)
@@ -45,7 +45,7 @@ def accuracy_by_place(answers: pd.DataFrame, summary: pd.DataFrame, *, styles: S
     points = points.assign(x=(points["from"] + points["to"] + 1) / 2 if is_depth(answers) else points["to"] + 1)
     page = Page(points["encoding"].nunique())
     for name, line in points.groupby("encoding"):
-        draw(page.axes, line["x"], line["accuracy"], styles[str(name)])
+        draw_line(page.axes, line["x"], line["accuracy"], styles[str(name)])
     if is_depth(answers):
         _depth_axis(page.axes, points)
     else:

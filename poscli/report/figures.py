@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from poscli.drawing.axes import (
     LENGTH_AXIS,
     POSITIVE_TINT,
-    draw,
+    draw_line,
     headroom,
     length_axis,
     log_ticks,
@@ -68,7 +68,7 @@ def perplexity_by_length(
     failures = _failures(points, styles)
     page, last = Page(good["encoding"].nunique(), len(failures)), int(points["length"].max())
     for name, line in _lines(points, "ppl"):
-        draw(page.axes, line["length"], line["ppl"], styles[name])
+        draw_line(page.axes, line["length"], line["ppl"], styles[name])
     told = bands(page.axes, _lines(points, "ppl"), styles, rows[rows["protocol"] == protocol])
     length_axis(page.axes, sorted(set(points["length"])), train_length)
     scale = _log_where_wide(page.axes, good["ppl"])
@@ -97,7 +97,7 @@ def context_gain_by_length(
     shift = _dodge([name for name in sorted(set(good["encoding"])) if styles[name].strong])
     for name, line in _lines(points, "gain"):
         x = line["length"].where(line["ratio"] <= 1, line["length"] * shift.get(name, 1.0))
-        draw(page.axes, x, line["gain"], styles[name])
+        draw_line(page.axes, x, line["gain"], styles[name])
         if styles[name].strong:
             page.axes.vlines(x, line["gain_low"], line["gain_high"], color=styles[name].color, linewidth=1.3, zorder=5)
     baselines = _baselines(rows, protocol) if len(styles) <= MAX_COLORED_LINES else {}
@@ -136,7 +136,7 @@ def loss_by_position(
     good = bins.dropna(subset=["bits"])
     page, last = Page(good["encoding"].nunique()), int(bins["to"].max())
     for name, line in bins.groupby("encoding"):
-        draw(page.axes, line["length"], line["bits"], styles[name], every=3)
+        draw_line(page.axes, line["length"], line["bits"], styles[name], every=3)
     scale = _log_where_wide(page.axes, bins["bits"])
     length_axis(page.axes, _octaves(train_length, int(bins["from"].min()), last), train_length)
     name_axes(page.axes, "position in the window", f"{unit}{scale} (lower is better)")

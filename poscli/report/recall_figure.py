@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from poscli.drawing.axes import draw, length_axis, mark_training, name_axes, remark, signed_axis
+from poscli.drawing.axes import draw_line, length_axis, mark_training, name_axes, remark, signed_axis
 from poscli.drawing.page import End, Page, clip_name
 from poscli.drawing.style import Styles
 from poscli.drawing.text import signed
@@ -21,7 +21,7 @@ def recall_by_distance(recall: pd.DataFrame, *, styles: Styles, origin: str = ""
     points = points.assign(middle=np.sqrt(points["from"] * points["to"]))
     page = Page(points["encoding"].nunique())
     for name, line in points.groupby("encoding"):
-        draw(page.axes, line["middle"], line["gain"], styles[str(name)])
+        draw_line(page.axes, line["middle"], line["gain"], styles[str(name)])
     length_axis(page.axes, _octaves(points), length)
     high = max(float(points["gain"].max()), MIN_GAIN_AXIS_BPB)
     scale = signed_axis(page.axes, min(float(points["gain"].min()), -high / 2), high)

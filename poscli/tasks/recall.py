@@ -20,7 +20,7 @@ PAIRS = 4  # in an episode of the evaluation; training has 1 to so many
 
 
 @TASKS.register("recall")
-class Recall(EpisodeTask):
+class AssociativeRecall(EpisodeTask):
     """Give the value of every key. Keys are the tokens from 16 on; training episodes have 1 to 4 of them.
 
     Here the keys are 23 and 28, and their values 4 and 6 are asked for 14 and 10 tokens later:

@@ -22,7 +22,7 @@ from toys import Slope
 
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
-from poscli.bench.show import draw_pictures, show
+from poscli.bench.show import draw_pictures, show_bench
 from poscli.encodings import names
 from poscli.equation.shapes import TOKENS
 from poscli.native import why_not
@@ -145,7 +145,7 @@ def test_printed_tables_state_each_failure_once(made: Bench) -> None:
     rows = made.costs.table()
     rows.loc[rows["encoding"] == "cope", ["status", "message"]] = ["oom", "needs a lot"]
     text = io.StringIO()
-    show(rows, made.limits.table(), Console(file=text, width=200))
+    show_bench(rows, made.limits.table(), Console(file=text, width=200))
     assert text.getvalue().count("needs a lot") == 1
     assert "GFLOP/s" in text.getvalue()
 

@@ -21,7 +21,7 @@ from poscli.system.memory import Peak
 def test_functions_take_turns_and_first_runs_do_not_count() -> None:
     order: list[str] = []
     works = [lambda: order.append("a"), lambda: order.append("b")]
-    timings = timing.in_turns(works, timing.Pace(3, 60.0), CPU)
+    timings = timing.time_in_turns(works, timing.TurnPace(3, 60.0), CPU)
     assert [len(found.seconds) for found in timings] == [3, 3]
     runs = [name for name, _ in itertools.groupby(order)]
     assert runs == ["a", "b"] * 5  # to warm up, to measure memory, three turns
@@ -30,7 +30,7 @@ def test_functions_take_turns_and_first_runs_do_not_count() -> None:
 def test_a_long_first_run_is_the_only_one() -> None:
     order: list[str] = []
     works = [lambda: order.append("a"), lambda: order.append("b")]
-    timings = timing.in_turns(works, timing.Pace(5, 0.0), CPU)
+    timings = timing.time_in_turns(works, timing.TurnPace(5, 0.0), CPU)
     assert order == ["a", "b"]
     assert [len(found.seconds) for found in timings] == [1, 1]
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from small_bench import CPU, SMALL, settings
 
-from poscli.bench.cases import BenchCase, Refused, refuse_unaffordable, run_config
+from poscli.bench.cases import BenchCase, Refused, refuse_large_case, run_config
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
 from poscli.bench.tables import COLUMNS, KEYS, ResultFile
-from poscli.bench.timing import Conditions, Pace, Timing, in_turns
+from poscli.bench.timing import Conditions, Timing, TurnPace, time_in_turns
 from poscli.bench.workloads import VOCAB, Decode, synthetic_tokens, untrained_model, work_of
 from poscli.config.size import Needs
 from poscli.system.errors import PoscliError
@@ -165,7 +165,7 @@ def test_memory_is_foreseen_for_training_where_a_case_trains(monkeypatch: pytest
     shape, needs = config.model, Needs(at_once=3.0, kept=2.0)
     for what in ("train", "eval", "forward+backward", "decode"):
         with pytest.raises(Refused, match=r"^the peer: needs too much$") as caught:
-            refuse_unaffordable(config, needs, BenchCase(what, 64, 2), CPU, "the peer: ")
+            refuse_large_case(config, needs, BenchCase(what, 64, 2), CPU, "the peer: ")
         assert caught.value.status == "oom"
     scores, tokens = 4 * 2 * shape.heads * 64**2, 4 * 2 * 64
     kept = shape.layers * (24 * shape.width + 6 * shape.mlp) + 4 * VOCAB
@@ -177,7 +177,7 @@ def test_memory_is_foreseen_for_training_where_a_case_trains(monkeypatch: pytest
 # Time.
 
 
-def clocked(monkeypatch: pytest.MonkeyPatch, durations: list[float], pace: Pace) -> tuple[Timing, int]:
+def clocked(monkeypatch: pytest.MonkeyPatch, durations: list[float], pace: TurnPace) -> tuple[Timing, int]:
     """Time a function whose calls last so long, the last duration again and again; and how often it was called."""
     clock = SimpleNamespace(now=0.0, calls=0)
 
@@ -186,23 +186,23 @@ def clocked(monkeypatch: pytest.MonkeyPatch, durations: list[float], pace: Pace)
         clock.calls += 1
 
     monkeypatch.setattr("poscli.bench.timing.time", SimpleNamespace(perf_counter=lambda: clock.now))
-    (timing,) = in_turns([work], pace, CPU)
+    (timing,) = time_in_turns([work], pace, CPU)
     return timing, clock.calls
 
 
 def test_no_turn_begins_after_the_seconds_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    timing, _ = clocked(monkeypatch, [0.4], Pace(repeats=10, seconds=1.0, sample=0.0))
+    timing, _ = clocked(monkeypatch, [0.4], TurnPace(repeats=10, seconds=1.0, sample=0.0))
     assert timing.seconds == pytest.approx([0.4] * 3)  # they begin at 0, 0.4 and 0.8 s
 
 
 def test_how_often_a_function_is_called_in_a_turn_is_told_from_its_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run loads kernels."""
-    timing, calls = clocked(monkeypatch, [0.5, 0.02], Pace(repeats=2, seconds=10.0, sample=0.05))
+    timing, calls = clocked(monkeypatch, [0.5, 0.02], TurnPace(repeats=2, seconds=10.0, sample=0.05))
     assert calls == 2 + 2 * 3  # ceil(0.05 / 0.02) in each turn
     assert timing.seconds == pytest.approx([0.02] * 2)
 
 
 def test_the_median_of_uneven_turns_is_not_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    timing, _ = clocked(monkeypatch, [1.0, 1.0, 1.0, 2.0, 9.0], Pace(repeats=3, seconds=99.0, sample=0.0))
+    timing, _ = clocked(monkeypatch, [1.0, 1.0, 1.0, 2.0, 9.0], TurnPace(repeats=3, seconds=99.0, sample=0.0))
     assert timing.seconds == pytest.approx((1.0, 2.0, 9.0))
     assert timing.median == pytest.approx(2.0)

@@ -27,9 +27,9 @@ from poscli.bench import limits, timing
 from poscli.bench.cases import BenchCase, TimeEstimate, cases_of, engine_refusal, outcome, run_configs
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
-from poscli.bench.show import draw_pictures, show
+from poscli.bench.show import draw_pictures, show_bench
 from poscli.bench.tables import COLUMNS, KEYS
-from poscli.bench.timing import SIZES, Conditions, Pace, Timing, in_turns, ratio
+from poscli.bench.timing import SIZES, Conditions, Timing, TurnPace, ratio, time_in_turns
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.drawing.page import Page
@@ -46,7 +46,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times, memory and a machine that are the same everywhere."""
     call = itertools.count(1)
 
-    def timed(works: Sequence[Any], pace: Pace, device: torch.device, check: Any = lambda: None) -> list[Timing]:
+    def timed(works: Sequence[Any], pace: TurnPace, device: torch.device, check: Any = lambda: None) -> list[Timing]:
         check()
         n, found = next(call), []
         for place, work in enumerate(works):
@@ -58,7 +58,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     for module in (timing, limits):
-        monkeypatch.setattr(module, "in_turns", timed)
+        monkeypatch.setattr(module, "time_in_turns", timed)
     monkeypatch.setattr(Conditions, "where", WHERE)
     monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 2.0**40)
     monkeypatch.setattr(Page, "png", lambda page: drawn(page.figure).encode())
@@ -81,7 +81,7 @@ def shown(value: Any) -> str:
 def printed(show: Callable[..., None], *tables: pd.DataFrame) -> list[str]:
     """What is printed of tables."""
     console = Console(width=180, file=io.StringIO(), no_color=True)
-    show(*tables, console)
+    show_bench(*tables, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return [re.sub("─+", "─", line).rstrip() for line in text.splitlines()]
 
@@ -112,7 +112,7 @@ def test_a_bench(kind: str, tmp_path: Path, snapshot: Callable[..., None], capsy
     for file, table in zip(first.files, tables, strict=True):
         lines += [f"##### {file.path.name}", *compact(table.drop(columns=OF_THE_MACHINE, errors="ignore"))]
     shown_ = [table.assign(engine="E") if "engine" in table else table for table in tables]
-    lines += ["##### printed", *printed(show_comparisons if kind == "against" else show, *shown_)]
+    lines += ["##### printed", *printed(show_comparisons if kind == "against" else show_bench, *shown_)]
     resumed = bench(("none", "rope"), resume=True)
     resumed.run()
     for before, file in zip(tables, resumed.files, strict=True):
@@ -168,7 +168,7 @@ def test_pictures_of_a_bench(kind: str, tmp_path: Path, snapshot: Callable[..., 
     costs = costs[costs["what"] == "eval"].assign(device="GPU 7") if kind == "many" else costs
     drawn_of = costs[costs["what"] == "train"] if kind == "few" else costs
     lines = [line for path in draw_pictures(drawn_of, tmp_path) for line in drawn_lines(path)]
-    lines += ["##### printed", *printed(show, costs, costs.iloc[:0])] if kind == "few" else []
+    lines += ["##### printed", *printed(show_bench, costs, costs.iloc[:0])] if kind == "few" else []
     snapshot("\n".join(lines) + "\n", rounded=True)
 
 
@@ -301,9 +301,9 @@ def test_turns(length_of_first: float, monkeypatch: pytest.MonkeyPatch, snapshot
 
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(timing, "Peak", Peak)
-    for pace in (Pace(4, 2.0), Pace(4, 0.5, 0.02), Pace(2, 2.9, 0.5), Pace(1, 9.0, 0.001)):
+    for pace in (TurnPace(4, 2.0), TurnPace(4, 0.5, 0.02), TurnPace(2, 2.9, 0.5), TurnPace(1, 9.0, 0.001)):
         calls.clear()
-        found = in_turns([work("a", length_of_first), work("b", 0.03)], pace, CPU, lambda: calls.append("?"))
+        found = time_in_turns([work("a", length_of_first), work("b", 0.03)], pace, CPU, lambda: calls.append("?"))
         order = [f"{len(list(same))}{name}" for name, same in itertools.groupby(calls)]
         lines.append(f"{pace}: {' '.join(order)}")
         lines += [f"  {shown_all(each.seconds)} median {number(each.median)}, {each.peak_mb} MiB" for each in found]

@@ -38,7 +38,7 @@ def test_a_page_with_labels_and_failures(snapshot: Callable[..., None]) -> None:
     for n, (name, style) in enumerate(STYLES.items()):
         y = 4.0 + pd.Series(range(5)) * (0.01 * n)
         last = 4 if n != 2 else 2
-        on_axes.draw(page.axes, x[: last + 1], y[: last + 1], style, every=n + 1)
+        on_axes.draw_line(page.axes, x[: last + 1], y[: last + 1], style, every=n + 1)
         ends.append(End(x[last], y[last], f"{name} {text.number(y[last])}", style))
     on_axes.length_axis(page.axes, [128, 256, 512, 1024, 2048], 512)
     on_axes.log_ticks(page.axes)
@@ -59,7 +59,7 @@ def test_pages_around_zero(snapshot: Callable[..., None]) -> None:
         style = styles_for([f"e{n}" for n in range(12)], always="e6")
         for n, name in enumerate(style):
             y = pd.Series(np.linspace(0, low + (high - low) * n / 11, 4))
-            on_axes.draw(page.axes, pd.Series([256.0, 512, 1024, 3072]), y, style[name])
+            on_axes.draw_line(page.axes, pd.Series([256.0, 512, 1024, 3072]), y, style[name])
         on_axes.length_axis(page.axes, [256, 512, 1024, 3072], 512)
         added = on_axes.signed_axis(page.axes, low, high)
         on_axes.mark_training(page.axes, train, at)

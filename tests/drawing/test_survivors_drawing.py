@@ -12,7 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from poscli.drawing.axes import _round_ticks, _times, draw, headroom, length_axis, log_ticks, mark_training, signed_axis
+from poscli.drawing.axes import (
+    _round_ticks,
+    _times,
+    draw_line,
+    headroom,
+    length_axis,
+    log_ticks,
+    mark_training,
+    signed_axis,
+)
 from poscli.drawing.bars import Bar, BarPage
 from poscli.drawing.page import (
     BOTTOM,
@@ -326,7 +335,7 @@ def test_the_axis_of_lengths_reaches_a_little_beyond_them(axes) -> None:
 @pytest.mark.parametrize(("count", "every", "marked"), [(5, 1, [0, 1, 2, 3, 4]), (6, 3, [2, 5]), (7, 3, [0, 3, 6])])
 def test_the_last_point_of_a_line_and_every_so_many_before_have_a_marker(axes, count, every, marked) -> None:
     values = pd.Series(range(1, count + 1))
-    draw(axes, values, 2 * values, Style("k", "-", "o"), every)
+    draw_line(axes, values, 2 * values, Style("k", "-", "o"), every)
     (line,) = axes.lines
     assert list(line.get_xdata()) == list(values)
     assert list(line.get_ydata()) == list(2 * values)
@@ -336,7 +345,7 @@ def test_the_last_point_of_a_line_and_every_so_many_before_have_a_marker(axes, c
 def test_lines_look_as_their_styles_say_and_strong_ones_lie_above(axes) -> None:
     values = pd.Series([1.0, 2.0])
     for style in (Style("#112233", "--", "s"), Style("#112233", ":", "v", filled=False), BACKGROUND):
-        draw(axes, values, values, style)
+        draw_line(axes, values, values, style)
     first, second, third = axes.lines
     assert (first.get_color(), first.get_linestyle(), first.get_marker()) == ("#112233", "--", "s")
     assert (first.get_markerfacecolor(), second.get_markerfacecolor()) == ("#112233", "white")

@@ -48,7 +48,7 @@ from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings,
 from poscli.evaluation.recall import gain_numbers, octaves, recall_by_distance, recurrences
 from poscli.evaluation.tables import answers_by_place, bin_numbers, depth_bins, gap_bins
 from poscli.grids import continuation
-from poscli.grids.continuation import Wish, continue_image
+from poscli.grids.continuation import ImageChoice, continue_image
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
 from poscli.runs.results import explanations_of, tables_of
@@ -712,14 +712,14 @@ def test_continuations(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> N
         lambda images, names, below, line: told([images[0].shape, names, line]).encode() + b"\n" + below.encode(),
     )
     wishes = [
-        (Wish(), 0.0),
-        (Wish(rows=3, image=2), 0.0),
-        (Wish(rows=2, side=3), 0.7),
-        (Wish(rows=0), 0.0),
-        (Wish(rows=8), 0.0),
-        (Wish(side=10), 0.0),
+        (ImageChoice(), 0.0),
+        (ImageChoice(rows=3, image=2), 0.0),
+        (ImageChoice(rows=2, side=3), 0.7),
+        (ImageChoice(rows=0), 0.0),
+        (ImageChoice(rows=8), 0.0),
+        (ImageChoice(side=10), 0.0),
     ]
-    wishes += [(Wish(image=0), 0.0), (Wish(image=3), 0.0), (Wish(side=9, rows=8), 0.0)]
+    wishes += [(ImageChoice(image=0), 0.0), (ImageChoice(image=3), 0.0), (ImageChoice(side=9, rows=8), 0.0)]
     lines = []
     for wish, temperature in wishes:
         lines.append(f"{wish} {temperature}:")

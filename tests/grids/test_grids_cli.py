@@ -15,7 +15,7 @@ from toys import model, perturbed, rounding
 
 from poscli.equation.operands import grid_shape
 from poscli.grids import continuation
-from poscli.grids.continuation import Wish, continue_image
+from poscli.grids.continuation import ImageChoice, continue_image
 from poscli.grids.tasks import Grid
 from poscli.runs.results import evaluation_tables, open_evaluated
 from poscli.system.errors import DataError, UsageError
@@ -117,7 +117,7 @@ def test_cells_are_drawn_from_the_logits_of_the_whole_grid(spec: str, monkeypatc
 
     monkeypatch.setattr(trained, "forward", watched)
     task = stripes()
-    made = continue_image(trained, task, Wish(rows=3), temperature=1.0, seed=0)
+    made = continue_image(trained, task, ImageChoice(rows=3), temperature=1.0, seed=0)
     assert made.made.shape == (8, 8)
     levels = made.made // 25
     assert (levels[:3] == task.data.valid.images[0][:3, :8]).all()
@@ -129,7 +129,7 @@ def test_cells_are_drawn_from_the_logits_of_the_whole_grid(spec: str, monkeypatc
 def test_the_loss_of_a_continued_image_is_that_of_its_true_cells() -> None:
     """By hand from the logits of one pass: the mean over the rows that were not given."""
     trained, task = perturbed(model("rope")).eval().requires_grad_(False), stripes()
-    made = continue_image(trained, task, Wish(rows=5, side=6, image=2), temperature=0.5, seed=0)
+    made = continue_image(trained, task, ImageChoice(rows=5, side=6, image=2), temperature=0.5, seed=0)
     cells = task.data.valid.images[1][:6, :6].ravel().tolist()
     with torch.no_grad():
         p = trained(torch.tensor([[task.data.start, *cells[:-1]]]))[0].double().log_softmax(-1)
@@ -142,27 +142,30 @@ def test_the_loss_of_a_continued_image_is_that_of_its_true_cells() -> None:
 def test_the_token_that_opens_a_grid_is_never_drawn() -> None:
     trained, task = model("none").eval().requires_grad_(False), stripes()
     trained.head.weight[task.data.start] = 100 * trained.head.weight.abs().sum(0)
-    made = continue_image(trained, task, Wish(rows=1, side=6), temperature=1.0, seed=0)
+    made = continue_image(trained, task, ImageChoice(rows=1, side=6), temperature=1.0, seed=0)
     assert (made.made // 25 < 10).all()
 
 
 @pytest.mark.parametrize(
     ("wish", "says"),
     [
-        (Wish(rows=8), "--rows 8 must be between 1 and 7, for an image of 8 x 8 cells"),
-        (Wish(side=10), "no held-out image of stripes has 10 x 10 cells, and the largest has 9 x 12; give --side 9"),
-        (Wish(image=3), "--image 3 must be between 1 and 2"),
+        (ImageChoice(rows=8), "--rows 8 must be between 1 and 7, for an image of 8 x 8 cells"),
+        (
+            ImageChoice(side=10),
+            "image of stripes has 10 x 10 cells, and the largest has 9 x 12; give --side 9",
+        ),
+        (ImageChoice(image=3), "--image 3 must be between 1 and 2"),
     ],
 )
-def test_images_that_cannot_be_continued(wish: Wish, says: str) -> None:
+def test_images_that_cannot_be_continued(wish: ImageChoice, says: str) -> None:
     with pytest.raises((UsageError, DataError)) as caught:
         continue_image(model("none"), stripes(), wish, temperature=1.0, seed=0)
     assert says in str(caught.value)
 
 
 def test_the_default_image_has_twice_the_side() -> None:
-    assert grid_shape(Wish().length(256)) == (32, 32)
-    assert Wish(side=5).length(256) == 25
+    assert grid_shape(ImageChoice().length(256)) == (32, 32)
+    assert ImageChoice(side=5).length(256) == 25
     assert continuation.GROWTH == 4
 
 

@@ -12,11 +12,11 @@ from PIL import Image
 
 from poscli.grids.corpora import ImageSpec, grey_pixels, load_images
 from poscli.grids.images import (
+    GreyImage,
     ImageCorpus,
     ImageSplit,
-    Picture,
-    build,
     greys,
+    image_corpus,
     patches,
     quantised,
     stretched,
@@ -95,7 +95,7 @@ def test_levels_and_their_greys_are_those_of_the_training_images() -> None:
     """Two levels of 0, 10, 20 and 30: what is bright in a held-out image moves no threshold and no grey."""
     dark, bright = np.array([[0, 10], [20, 30]], np.uint8), np.array([[200, 255], [15, 250]], np.uint8)
     for order in (1, -1):
-        corpus = build("by hand", 2, [Picture(dark, "train"), Picture(bright, "valid")][::order])
+        corpus = image_corpus("by hand", 2, [GreyImage(dark, "train"), GreyImage(bright, "valid")][::order])
         assert corpus.greys.tolist() == [5, 25]
         assert [image.tolist() for image in corpus.train.images] == [[[0, 0], [1, 1]]]
         assert [image.tolist() for image in corpus.valid.images] == [[[1, 1], [0, 1]]]

@@ -14,7 +14,7 @@ from cli_runner import LENGTH, assert_plain, assert_refused, cli, document, run_
 from matplotlib.image import imread
 
 from poscli.inspect import gallery
-from poscli.inspect.probe import Weights
+from poscli.inspect.probe import WeightCurves
 from poscli.inspect.session import fresh_group, inspect_groups, trained_group
 from poscli.inspect.settings import InspectSettings
 from poscli.inspect.terms import four_terms
@@ -160,7 +160,7 @@ def test_attention_of_a_run_is_that_of_its_model(runs):
     from poscli.inspect.probe import QUERIES, weights_of_run
 
     found = weights_of_run(subject)
-    assert isinstance(found, Weights)
+    assert isinstance(found, WeightCurves)
     x = model.layers[0].norm_attention(embedding(group.trained.windows(LENGTH), model.embedding)).double()
     attention = model.attention[0]
     q, k = ((x @ p.weight.double().T).unflatten(2, (4, 16)).transpose(1, 2) for p in (attention.q, attention.k))

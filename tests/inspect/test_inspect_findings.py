@@ -13,16 +13,15 @@ from matplotlib.figure import Figure
 from poscli.config.run import ModelConfig
 from poscli.equation.operands import grid_shape
 from poscli.grids import views as grid
-from poscli.inspect import absolute, biases, order, probe, rotary, shift, terms
-from poscli.inspect.constant import constant_operands
-from poscli.inspect.contact_sheet import Tile, draw_contact_sheet
-from poscli.inspect.figure import draw_sheet
+from poscli.inspect import absolute, probe, rotary, terms
+from poscli.inspect.absolute import Frequencies
 from poscli.inspect.figures import draw_scaling
-from poscli.inspect.fourier import Frequencies
+from poscli.inspect.gallery import SmallPicture, draw_contact_sheet
 from poscli.inspect.numbers import Missing, Record, sampled
+from poscli.inspect.session import draw_sheet
 from poscli.inspect.settings import InspectSettings
-from poscli.inspect.subject import Subject, fresh_subjects
-from poscli.inspect.views import Inspected, all_views, inspect
+from poscli.inspect.subject import Subject, constant_operands, fresh_subjects
+from poscli.inspect.views import Inspected, all_views, measure_views
 from poscli.verify.noise import draw
 
 LENGTH, LONGEST = 32, 96
@@ -56,8 +55,8 @@ def of_decay(ones: list[float], length: int = 3) -> rotary.Decay:
     return rotary.Decay(each, each, each, each, length)
 
 
-def of_map(error: float, from_rotation: float, off_blocks: float) -> shift.ShiftMap:
-    return shift.ShiftMap(np.eye(2), 4, error, from_rotation, off_blocks, 2)
+def of_map(error: float, from_rotation: float, off_blocks: float) -> absolute.ShiftMap:
+    return absolute.ShiftMap(np.eye(2), 4, error, from_rotation, off_blocks, 2)
 
 
 def of_cells(rows: list[list[float]], column: int) -> grid.CellMaps:
@@ -80,25 +79,25 @@ FINDINGS: list[tuple[Record, str]] = [
      "Columns overlap over a training window: |cos| above 0.5 for 67 % of pairs"),
     (absolute.Gram(np.array([[1, 0.2], [0.2, 1]])),
      "Columns are nearly orthogonal over a training window: |cos| 0.20 on average"),
-    (biases.Bias(curves([0, -1, -2, -3, -4], [0, -0.5, -1, -1.5, -2]), 2), "A line per head: 1 to 0.5 less per token"),
-    (biases.Bias(curves([0, -1, -2, -3, -4]), 2), "A line: -1 d"),
-    (biases.Bias(curves([3, 3, 3], [5, 5, 5]), 2), "The bias is the same at every distance"),
-    (biases.Bias(curves([0, -1, -3, -3, -3, -3], [0, -2, -2, -2, -2, -2]), 2),
+    (terms.Bias(curves([0, -1, -2, -3, -4], [0, -0.5, -1, -1.5, -2]), 2), "A line per head: 1 to 0.5 less per token"),
+    (terms.Bias(curves([0, -1, -2, -3, -4]), 2), "A line: -1 d"),
+    (terms.Bias(curves([3, 3, 3], [5, 5, 5]), 2), "The bias is the same at every distance"),
+    (terms.Bias(curves([0, -1, -3, -3, -3, -3], [0, -2, -2, -2, -2, -2]), 2),
      "Steps or curves, level from 2 tokens on"),
-    (biases.Bias(curves([0, -1, -2, -2, -7, -7], [0, -2, -2, -2, -2, -2]), 2),
+    (terms.Bias(curves([0, -1, -2, -2, -7, -7], [0, -2, -2, -2, -2, -2]), 2),
      "Between 0 and 5 tokens the bias changes by up to 7"),
-    (biases.BiasAlone(curves([0.6, 0.3, 0.1], [0.2, 0.3, 0.5]), 1),
+    (terms.BiasAlone(curves([0.6, 0.3, 0.1], [0.2, 0.3, 0.5]), 1),
      "By itself it puts half of the weight on the last 1 (head 1) to 2 keys (head 2), and 40 to 80 % beyond 1"),
-    (probe.Weights(curves(WEIGHTS), None, 4, 4), "Half of the weight lies on the last 2 keys"),
-    (probe.Weights(curves([0.7, 0.3]), curves(WEIGHTS), 2, 4),
+    (probe.WeightCurves(curves(WEIGHTS), None, 4, 4), "Half of the weight lies on the last 2 keys"),
+    (probe.WeightCurves(curves([0.7, 0.3]), curves(WEIGHTS), 2, 4),
      "Half of the weight lies on the last 1 of 2 keys, 2 of 4"),
-    (probe.Weights(curves([0.25] * 4), None, 4, 4), "Every one of 4 keys gets the same weight"),
-    (probe.Scores(curves([0.0, -1, -2, -3]), None), "3 tokens back, the score differs by -3 (head 1)"),
-    (probe.Scores(curves([0, 1, 2], [0, -1, -2], [0, 5, 4]), None),
+    (probe.WeightCurves(curves([0.25] * 4), None, 4, 4), "Every one of 4 keys gets the same weight"),
+    (probe.ScoreCurves(curves([0.0, -1, -2, -3]), None), "3 tokens back, the score differs by -3 (head 1)"),
+    (probe.ScoreCurves(curves([0, 1, 2], [0, -1, -2], [0, 5, 4]), None),
      "2 tokens back, the score differs by -2 (head 2) to +4 (head 3)"),
-    (probe.Scores(curves([0, -1, -math.inf]), None), "1 token back, the score differs by -1 (head 1)"),
-    (probe.Scores(curves([0.0, -5e-5, -1e-4]), None), "2 tokens back, the score differs by -0.0001 (head 1)"),
-    (probe.Scores(curves([0.0, 0, 0]), None), "The score does not change with the distance"),
+    (probe.ScoreCurves(curves([0, -1, -math.inf]), None), "1 token back, the score differs by -1 (head 1)"),
+    (probe.ScoreCurves(curves([0.0, -5e-5, -1e-4]), None), "2 tokens back, the score differs by -0.0001 (head 1)"),
+    (probe.ScoreCurves(curves([0.0, 0, 0]), None), "The score does not change with the distance"),
     (of_turning([1.0, 0.5, 0.01], [1.0, 0.5, 0.01]),
      "2 of 3 pairs meet new angles beyond 10 tokens; wavelengths 6.28 to 628"),
     (of_turning([1.0, 0.05], [1.0, 0.5]), "No pair meets a new angle beyond 10 tokens; wavelengths 6.28 to 126"),
@@ -109,11 +108,11 @@ FINDINGS: list[tuple[Record, str]] = [
      "q . R q falls to a half 2 tokens away, and beyond 3 tokens reaches 0.70 again"),
     (of_decay([1, 0.6, 0.4]), "q . R q falls to a half 2 tokens away"),
     (of_decay([1, 0.9, 0.5]), "q . R q never falls to a half"),
-    (rotary.Scaling(np.array([1.0, 0.1]), np.array([1.0, 0.25]), "rope", 16),
+    (rotary.SpeedRatio(np.array([1.0, 0.1]), np.array([1.0, 0.25]), "rope", 16),
      "1 of 2 pairs turn 0.25 times as fast as in rope; angles new to rope begin at 64 tokens"),
-    (rotary.Scaling(np.array([1.0, 0.1]), np.array([0.5, 0.25]), "rope", 16),
+    (rotary.SpeedRatio(np.array([1.0, 0.1]), np.array([0.5, 0.25]), "rope", 16),
      "All pairs turn 0.25 to 0.5 times as fast as in rope; angles new to rope begin at 64 tokens"),
-    (rotary.Scaling(np.array([1.0]), np.zeros(0), "rope", 16), "Its pairs and those of rope cannot be compared"),
+    (rotary.SpeedRatio(np.array([1.0]), np.zeros(0), "rope", 16), "Its pairs and those of rope cannot be compared"),
     (of_map(1e-9, 1e-9, 1e-9), "P[i+4] = P[i] M for all i; M is a rotation of pairs of channels, to 1e-09"),
     (of_map(1e-9, 2e-9, 0.5), "P[i+4] = P[i] M for all i; M is a rotation, to 2e-09"),
     (of_map(1e-9, 0.1, 0.5), "P[i+4] = P[i] M for all i; M is linear, but no rotation"),
@@ -153,7 +152,7 @@ def test_the_document_of_turning_counts_turns_in_training() -> None:
 def test_the_document_of_columns_and_of_weights() -> None:
     gram = absolute.Gram(np.array([[1, 0.6, 0.1], [0.6, 1, -0.7], [0.1, -0.7, 1]])).record()
     assert gram == {"mean": pytest.approx(1.4 / 3), "largest": 0.7, "above_half": pytest.approx(2 / 3)}
-    weights = biases.BiasAlone(curves([0.5, 0.5, 0.0, 0.0], [0.25] * 4), 1).record()
+    weights = terms.BiasAlone(curves([0.5, 0.5, 0.0, 0.0], [0.25] * 4), 1).record()
     assert weights["keys_of_entropy"] == pytest.approx([2, 4])
     assert weights["half_of_the_weight_within"] == [1, 2]
     assert weights["weight_beyond_training_length"] == pytest.approx([0.5, 0.75])
@@ -174,7 +173,7 @@ def test_products_of_a_learned_table_are_means_over_all_places() -> None:
 
 
 def test_a_table_shows_its_first_rows_and_knows_where_it_ends() -> None:
-    learned, endless = absolute.table(subject("learned")), absolute.table(subject("sinusoidal", longest=400))
+    learned, endless = absolute.first_rows(subject("learned")), absolute.first_rows(subject("sinusoidal", longest=400))
     assert (learned.known, len(learned.rows)) == (LENGTH, LENGTH)
     assert (endless.known, len(endless.rows)) == (400, 128)
 
@@ -231,7 +230,7 @@ def test_projections_of_an_embedding_keep_the_mean_square_of_its_channels() -> N
 
 
 def test_attention_by_the_bias_alone_ends_where_the_encoding_s_reach_does() -> None:
-    found = biases.bias_alone(subject("alibi+window(10)")).curves.values
+    found = terms.bias_alone(subject("alibi+window(10)")).curves.values
     powers = np.exp(-np.array([1 / 4, 1 / 16, 1 / 64, 1 / 256])[:, None] * np.arange(10))
     np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=1e-12)
 
@@ -273,15 +272,15 @@ def test_speeds_are_compared_with_those_that_the_other_encoding_has_in_training(
 
 def test_encodings_that_turn_are_compared_with_the_first_of_them() -> None:
     made = [subject(spec) for spec in ("alibi", "rope(base=500)", "rope", "rope-linear(factor=4)")]
-    found = [each.found.get("speeds") for each in inspect(made, [None] * 4)]
+    found = [each.found.get("speeds") for each in measure_views(made, [None] * 4)]
     assert found[:2] == [None, None]
     assert [each.record()["compared_with"] for each in found[2:] if each] == ["rope(base=500.0)"] * 2
 
 
 def test_positions_and_temperatures_are_told_at_the_ends_of_windows() -> None:
-    told = order.positions(subject("interpolated(factor=4)")).finding
+    told = terms.positions_seen(subject("interpolated(factor=4)")).finding
     assert told == "The last of 96 tokens is at position 23.8, the last of 32 at 7.75"
-    log = order.temperature(subject("logn"))
+    log = terms.temperature_by_order(subject("logn"))
     expected = f"by 1 at {LENGTH} keys, by {math.log(LONGEST) / math.log(LENGTH):.3g} at {LONGEST}"
     assert log.finding == f"Scores are multiplied {expected}"
     assert (log.at[0], log.at[-1]) == (0, LONGEST - 1)
@@ -312,7 +311,7 @@ def test_four_terms_are_split_as_loops_do() -> None:
     x = constant_operands(subject("none").encoding, tokens, queries=queries)
     x = replace(x, q_BHTD=(parts[0] + parts[1])[:, :, -queries:], k_BHSD=parts[2] + parts[3])
     each = torch.stack([q[:, :, -queries:] @ k.mT * width**-0.5 for q in parts[:2] for k in parts[2:]])
-    found = terms.split(each, x)
+    found = terms.split_scores(each, x)
     assert found.remainder < 1e-12
     values = each.numpy()
     covariance, variance = np.zeros(4), 0.0
@@ -328,7 +327,7 @@ def test_four_terms_are_split_as_loops_do() -> None:
                 means += rows[:, ::-1][:, : tokens - queries + 1] / (texts * heads * queries)
     np.testing.assert_allclose(found.shares, covariance / variance, atol=1e-12)
     np.testing.assert_allclose(found.by_distance, means, atol=1e-12)
-    other = terms.split(each, replace(x, q_BHTD=2 * x.q_BHTD))
+    other = terms.split_scores(each, replace(x, q_BHTD=2 * x.q_BHTD))
     assert other.remainder == pytest.approx(0.5)  # the sum of the terms is half of the score
 
 
@@ -370,7 +369,7 @@ def test_pictures_are_those_of_the_blanks_that_an_encoding_fills(spec: str) -> N
 def test_every_speed_lies_inside_the_picture_of_speeds() -> None:
     for ratio in ([1.0, 0.5, 1 / 8], [1.0, 0.9], [1.0, 4.0], [1 / 64, 3.0]):
         axes = Figure().subplots()
-        draw_scaling([axes], [rotary.Scaling(np.geomspace(1, 0.01, len(ratio)), np.array(ratio), "rope", 16)])
+        draw_scaling([axes], [rotary.SpeedRatio(np.geomspace(1, 0.01, len(ratio)), np.array(ratio), "rope", 16)])
         low, high = axes.get_ylim()
         assert low < min(ratio), ratio
         assert max(ratio) < high, ratio
@@ -380,18 +379,20 @@ def test_speeds_of_other_pairs_have_an_empty_picture_beside_those_that_can_be_co
     """FoPE turns fewer pairs than RoPE: there is nothing to draw, and the others' axes do not follow the empty ones."""
     panels = list(Figure().subplots(1, 2))
     omega = np.geomspace(1, 0.01, 3)
-    compared = rotary.Scaling(omega, np.array([1.0, 0.5, 0.5]), "rope", 16)
-    draw_scaling(panels, [rotary.Scaling(omega, np.zeros(0), "rope", 16), compared])
+    compared = rotary.SpeedRatio(omega, np.array([1.0, 0.5, 0.5]), "rope", 16)
+    draw_scaling(panels, [rotary.SpeedRatio(omega, np.zeros(0), "rope", 16), compared])
     assert [axes.axison for axes in panels] == [False, True]
     assert panels[1].get_ylim() == (1 / 3, 1.5)
-    draw_scaling(panels[:1], [rotary.Scaling(omega, np.zeros(0), "rope", 16)])
+    draw_scaling(panels[:1], [rotary.SpeedRatio(omega, np.zeros(0), "rope", 16)])
 
 
 def test_the_contact_sheet_draws_weights_as_multiples_of_equal_ones() -> None:
     """Each of 4 keys would get 1/4: the line of equal weights is the dotted one, that of a half is twice as high."""
     for weights, multiples in (([0.25] * 4, [1, 1, 1, 1]), ([0.5, 0.25, 0.125, 0.125], [2, 1, 0.5, 0.5])):
-        found = Inspected(subject("none"), {"weights": probe.Weights(curves(weights), None, 4, 4)})
-        (axes,) = [each for each in draw_contact_sheet([Tile("No position", "none", found)]).figure.axes if each.lines]
+        found = Inspected(subject("none"), {"weights": probe.WeightCurves(curves(weights), None, 4, 4)})
+        (axes,) = [
+            each for each in draw_contact_sheet([SmallPicture("No position", "none", found)]).figure.axes if each.lines
+        ]
         dotted, line = axes.lines
         assert list(np.asarray(dotted.get_ydata())) == [1, 1]
         np.testing.assert_allclose(np.asarray(line.get_ydata()), multiples)

@@ -13,11 +13,10 @@ from poscli.config.run import ModelConfig
 from poscli.encodings import names
 from poscli.equation import Unsupported
 from poscli.grids import views as grid
-from poscli.inspect import absolute, biases, fourier, order, probe, rotary, shift
-from poscli.inspect.constant import constant_operands
+from poscli.inspect import absolute, probe, rotary, terms
 from poscli.inspect.numbers import Missing
-from poscli.inspect.subject import FRESH, RANDOM, Subject, fresh_subjects
-from poscli.inspect.views import all_views, inspect
+from poscli.inspect.subject import FRESH, RANDOM, Subject, constant_operands, fresh_subjects
+from poscli.inspect.views import all_views, measure_views
 
 LENGTH, LONGEST = 64, 1024
 CONFIG = ModelConfig(layers=2, width=64, heads=4, mlp=64)  # heads of 16 channels
@@ -44,7 +43,7 @@ def half_of(weights: list[float]) -> int:
 
 @pytest.mark.parametrize("k", [1, 4, 30])
 def test_the_map_of_sinusoids_is_a_rotation_of_neighbouring_channels_by_their_angles(k):
-    found = shift.shift_map(subject("sinusoidal"), k)
+    found = absolute.shift_map(subject("sinusoidal"), k)
     expected = np.zeros((64, 64))
     for m in range(32):
         angle = k / 10000 ** (2 * m / 64)
@@ -59,7 +58,7 @@ def test_the_map_of_sinusoids_is_a_rotation_of_neighbouring_channels_by_their_an
 
 
 def test_no_map_fits_random_rows():
-    found = shift.shift_map(subject("learned", length=256))
+    found = absolute.shift_map(subject("learned", length=256))
     assert found.error > 0.5
     assert "No linear map" in found.finding
 
@@ -67,7 +66,7 @@ def test_no_map_fits_random_rows():
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e15])
 def test_a_map_that_stretches_is_no_rotation(size):
     rows = size * 1.01 ** np.arange(400)[:, None] * np.array([[1.0, 2.0]])
-    found = shift.fitted(rows[:-1], rows[1:], 1)
+    found = absolute.fitted(rows[:-1], rows[1:], 1)
     assert found.rank == 1
     assert found.error < 1e-12
     assert found.from_rotation == pytest.approx(1.01**2 - 1, rel=1e-9)
@@ -98,11 +97,11 @@ def test_wavelengths_of_sinusoids_are_those_of_the_paper():
 
 def test_noise_has_no_wavelength():
     noise = np.random.default_rng(0).standard_normal((256, 5))
-    assert not len(fourier.frequencies(noise).wavelengths)
+    assert not len(absolute.frequencies(noise).wavelengths)
 
 
 def test_a_constant_column_has_no_end_of_its_wave():
-    assert np.isinf(fourier.frequencies(np.ones((64, 1))).wavelengths).all()
+    assert np.isinf(absolute.frequencies(np.ones((64, 1))).wavelengths).all()
 
 
 def test_a_table_that_repeats_has_the_period_of_its_rows():
@@ -123,11 +122,11 @@ def test_a_table_that_repeats_has_the_period_of_its_rows():
     ],
 )
 def test_how_positions_join_the_embedding_is_measured(spec, expected):
-    assert absolute.joined(subject(spec).encoding) == expected
+    assert absolute.how_joined(subject(spec).encoding) == expected
 
 
 def test_the_table_is_the_papers():
-    rows = absolute.table(subject("sinusoidal")).rows
+    rows = absolute.first_rows(subject("sinusoidal")).rows
     assert rows[7, 10] == pytest.approx(math.sin(7 / 10000 ** (10 / 64)), abs=1e-14)
     assert rows[7, 11] == pytest.approx(math.cos(7 / 10000 ** (10 / 64)), abs=1e-14)
 
@@ -199,7 +198,7 @@ def test_scaling_that_follows_the_length_meets_no_new_angle():
 
 
 def test_alibi_is_a_line_per_head_with_the_slopes_of_the_paper():
-    found = biases.bias(subject("alibi"))
+    found = terms.bias(subject("alibi"))
     assert found.straight
     for head, slope in enumerate((1 / 4, 1 / 16, 1 / 64, 1 / 256)):
         assert found.curves.values[head].tolist() == [-slope * d for d in range(LONGEST)]
@@ -207,7 +206,7 @@ def test_alibi_is_a_line_per_head_with_the_slopes_of_the_paper():
 
 
 def test_the_buckets_of_t5_are_steps():
-    found = biases.bias(subject("t5"))
+    found = terms.bias(subject("t5"))
     changes = np.flatnonzero((np.diff(found.curves.values, axis=1) != 0).any(axis=0)) + 1
     # 16 distances have a bucket each; 16 more buckets begin where 16 (128 / 16)^(n / 16) is passed.
     expected = [*range(1, 17), *(math.ceil(16 * 8 ** (n / 16) - 1e-9) for n in range(1, 16))]
@@ -219,7 +218,7 @@ def test_the_buckets_of_t5_are_steps():
 @pytest.mark.parametrize("spec", ["alibi", "kerple-log", "alibi+t5"])
 def test_attention_by_the_bias_alone_is_the_softmax_over_distances(spec):
     of = subject(spec)
-    found = biases.bias_alone(of)
+    found = terms.bias_alone(of)
     for head in range(4):
         values = [float(of.encoding.distance_bias(torch.tensor([d]))[head, 0]) for d in range(LONGEST)]
         powers = [math.exp(value - max(values)) for value in values]
@@ -248,7 +247,7 @@ def test_equal_and_windowed_weights_are_described_as_such():
     found = probe.weights_when_alike(subject("window(100)"))
     np.testing.assert_allclose(found.far.values[0], [0.01] * 100 + [0.0] * (LONGEST - 100), atol=1e-15)
     assert probe.effective_keys(found.far.values) == pytest.approx([100] * 4)
-    assert probe.beyond(found.far.values, LENGTH) == pytest.approx([0.36] * 4)
+    assert probe.share_beyond(found.far.values, LENGTH) == pytest.approx([0.36] * 4)
 
 
 def test_mean_by_distance_equals_loops_over_texts_queries_and_keys():
@@ -273,9 +272,9 @@ def test_mean_by_distance_equals_loops_over_texts_queries_and_keys():
 
 
 def test_positions_and_temperatures_are_those_of_the_formulas():
-    found = order.positions(subject("interpolated(factor=4)"))
+    found = terms.positions_seen(subject("interpolated(factor=4)"))
     np.testing.assert_allclose(found.values[-1], found.at / 4)
-    log = order.temperature(subject("logn"))
+    log = terms.temperature_by_order(subject("logn"))
     np.testing.assert_allclose(log.values[0], np.maximum(1, np.log(log.at + 1) / math.log(LENGTH)), atol=1e-12)
 
 
@@ -338,7 +337,7 @@ def test_what_starts_flat_is_drawn_with_random_weights_and_says_so():
 
 
 def test_a_view_that_is_not_defined_says_why():
-    (found,) = inspect([subject("learned")], [None])
+    (found,) = measure_views([subject("learned")], [None])
     assert not any(isinstance(each, Missing) for each in found.found.values())
     assert found.found["weights"].far is None
     assert "position 1023 has no row" in found.found["weights"].reason
@@ -348,7 +347,7 @@ def test_a_view_that_is_not_defined_says_why():
 
     broken = subject("alibi")
     broken.encoding.distance_bias = refuse
-    (found,) = inspect([broken], [None])
+    (found,) = measure_views([broken], [None])
     assert found.found["bias"].record() == {"unsupported": "no such position"}
 
 
@@ -358,7 +357,7 @@ def test_a_view_that_is_not_defined_says_why():
 )
 def test_every_view_that_applies_has_numbers_a_finding_and_a_record(spec):
     subjects = fresh_subjects(spec, CONFIG, 32, 128)
-    for each in inspect(subjects, [None] * len(subjects)):
+    for each in measure_views(subjects, [None] * len(subjects)):
         assert {view.name for view in all_views().values() if view.applies(each.subject)} == set(each.found)
         record = each.record()
         assert all(view["finding"] for view in record["views"].values())

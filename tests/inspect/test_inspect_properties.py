@@ -25,11 +25,11 @@ from poscli.inspect.properties import (
     Property,
     drift,
     equivariance,
+    learned_parameters,
     measure_properties,
     order_in_one_layer,
     order_with_mask,
     order_without_mask,
-    parameters,
 )
 from poscli.system.errors import UsageError
 
@@ -165,18 +165,18 @@ def test_without_the_mask_every_query_sees_every_key() -> None:
 def test_every_learned_tensor_counts_once(spec: str) -> None:
     model = untrained(spec)
     distinct = {p.data_ptr(): p.numel() for n, p in model.model.named_parameters() if ".encoding." in n}
-    row = parameters(model)
+    row = learned_parameters(model)
     assert row.numbers["total"] == sum(distinct.values())
     assert row.numbers["share_of_model"] == sum(distinct.values()) / model.model.size
 
 
 def test_what_layers_share_is_said() -> None:
-    assert parameters(untrained("none")).value == "none"
-    assert parameters(untrained("t5")).value == "128 numbers, shared by all layers"  # 32 buckets, 4 heads
-    assert parameters(untrained("kerple-log")).value == "24 numbers, none of them shared by layers"
-    assert parameters(untrained("kerple-log", layers=1)).value == "8 numbers, in the only layer"
-    assert parameters(untrained("t5|none|t5")).value == "128 numbers, shared by several layers"
-    assert parameters(untrained("t5|none|t5")).numbers["by_layer"] == [128, 0, 128]
+    assert learned_parameters(untrained("none")).value == "none"
+    assert learned_parameters(untrained("t5")).value == "128 numbers, shared by all layers"  # 32 buckets, 4 heads
+    assert learned_parameters(untrained("kerple-log")).value == "24 numbers, none of them shared by layers"
+    assert learned_parameters(untrained("kerple-log", layers=1)).value == "8 numbers, in the only layer"
+    assert learned_parameters(untrained("t5|none|t5")).value == "128 numbers, shared by several layers"
+    assert learned_parameters(untrained("t5|none|t5")).numbers["by_layer"] == [128, 0, 128]
 
 
 # ---- rounding

@@ -9,15 +9,11 @@ import pytest
 import torch
 
 from poscli.grids.views import CellMaps
-from poscli.inspect import shift
-from poscli.inspect.absolute import Gram, Products, Wavelengths, period
-from poscli.inspect.biases import Bias, BiasAlone
-from poscli.inspect.fourier import Frequencies
-from poscli.inspect.order import ByOrder
-from poscli.inspect.probe import Curves, Scores, Weights, beyond, effective_keys, half_distance
-from poscli.inspect.rotary import Decay, Scaling, Turning
-from poscli.inspect.shift import ShiftMap
-from poscli.inspect.terms import Terms
+from poscli.inspect import absolute
+from poscli.inspect.absolute import Frequencies, Gram, Products, ShiftMap, Wavelengths, period
+from poscli.inspect.probe import Curves, ScoreCurves, WeightCurves, effective_keys, half_distance, share_beyond
+from poscli.inspect.rotary import Decay, SpeedRatio, Turning
+from poscli.inspect.terms import Bias, BiasAlone, ByOrder, Terms
 
 HEADS = ("head 1", "head 2")
 TURN = 2 * math.pi
@@ -33,13 +29,13 @@ def test_the_error_of_a_map_is_that_on_rows_that_were_not_fitted() -> None:
     made = draw.standard_normal((3, 3))
     after = before @ made
     odd, even = (np.arange(40) % 2 == kind for kind in (1, 0))
-    found = shift.fitted(before, after + 0.1 * noise * odd[:, None], 4)
+    found = absolute.fitted(before, after + 0.1 * noise * odd[:, None], 4)
     np.testing.assert_allclose(found.map, made, atol=1e-12)
     wrong = 0.1 * noise[odd]
     expected = math.sqrt((wrong**2).mean() / ((after[odd] + wrong) ** 2).mean())
     assert found.error == pytest.approx(expected, rel=1e-12)
     assert found.finding == f"No linear map takes P[i] to P[i+4]: error {100 * expected:.2f} % on rows not fitted"
-    other = shift.fitted(before, after + noise * even[:, None], 4)
+    other = absolute.fitted(before, after + noise * even[:, None], 4)
     by_numpy = np.linalg.lstsq(before[even], (after + noise)[even], rcond=None)[0]
     np.testing.assert_allclose(other.map, by_numpy, atol=1e-12)
     left = after[odd] - before[odd] @ by_numpy
@@ -60,7 +56,7 @@ def test_the_error_of_a_map_is_that_on_rows_that_were_not_fitted() -> None:
 def test_how_far_a_map_is_from_a_rotation_and_from_blocks(map_, off_blocks: float) -> None:
     made = np.array(map_, dtype=float)
     before = np.random.default_rng(1).standard_normal((40, 4))
-    found = shift.fitted(before, before @ made, 1)
+    found = absolute.fitted(before, before @ made, 1)
     stretched = np.linalg.norm(made.T @ made - np.eye(4), 2)
     assert stretched / 4 - 1e-9 <= found.from_rotation <= stretched + 1e-9  # an entry of 4 x 4 in some basis
     assert found.off_blocks == pytest.approx(off_blocks, abs=1e-9)
@@ -141,14 +137,14 @@ def test_what_is_said_of_decay_and_scaling() -> None:
     assert Decay(ones + 1, ones, ones, ones, 4).finding == "q . R q never falls to a half"
     assert Decay(ones, ones, ones, ones, 6).finding == "q . R q falls to a half 2 tokens away"
     omega = np.array([TURN / 8, TURN / 128, TURN / 512])
-    scaled = Scaling(omega, np.array([1, 0.5, 0.25]), "rope", 64)
+    scaled = SpeedRatio(omega, np.array([1, 0.5, 0.25]), "rope", 64)
     # Pairs 2 and 3 have not turned once in 64 tokens; the faster of them reaches its largest angle at 64 / 0.5.
     assert scaled.new_from == 128
     assert (
         scaled.finding
         == "2 of 3 pairs turn 0.25 to 0.5 times as fast as in rope; angles new to rope begin at 128 tokens"
     )
-    assert Scaling(omega[:1], np.array([0.5]), "rope", 64).finding == "All pairs turn 0.5 times as fast as in rope"
+    assert SpeedRatio(omega[:1], np.array([0.5]), "rope", 64).finding == "All pairs turn 0.5 times as fast as in rope"
 
 
 # ---- by distance
@@ -170,7 +166,7 @@ def test_weights_by_hand() -> None:
     """0.5 0.25 0.125 0.125: half on the first, a quarter from two tokens on, and 1.75 bits of entropy."""
     weights = np.array([[0.5, 0.25, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25]])
     assert half_distance(weights).tolist() == [1, 2]
-    assert beyond(weights, 2).tolist() == [0.25, 0.5]
+    assert share_beyond(weights, 2).tolist() == [0.25, 0.5]
     assert effective_keys(weights).tolist() == pytest.approx([2**1.75, 4])
     alone = BiasAlone(Curves(HEADS, weights), 2)
     assert (
@@ -178,13 +174,13 @@ def test_weights_by_hand() -> None:
         == "By itself it puts half of the weight on the last 1 (head 1) to 2 keys (head 2), and 25 to 50 % beyond 2"
     )
     near = Curves(HEADS, weights[:, :2] / weights[:, :2].sum(axis=1, keepdims=True))
-    assert Weights(near, Curves(HEADS, weights), 2, 4).finding == (
+    assert WeightCurves(near, Curves(HEADS, weights), 2, 4).finding == (
         "Half of the weight lies on the last 1 of 2 keys, 1 to 2 of 4"
     )
-    assert Weights(near, None, 2, 4, "no row").finding == "Half of the weight lies on the last 1 key"
+    assert WeightCurves(near, None, 2, 4, "no row").finding == "Half of the weight lies on the last 1 key"
     equal = Curves(HEADS, np.full((2, 4), 0.25))
-    assert Weights(equal, equal, 2, 4).finding == "Every one of 4 keys gets the same weight"
-    record = Weights(near, Curves(HEADS, weights), 2, 4).record()
+    assert WeightCurves(equal, equal, 2, 4).finding == "Every one of 4 keys gets the same weight"
+    record = WeightCurves(near, Curves(HEADS, weights), 2, 4).record()
     assert record["keys"] == 4
     assert record["weight_beyond_training_length"] == [0.25, 0.5]
     assert record["values"] == {"head 1": [0.5, 0.25, 0.125, 0.125], "head 2": [0.25] * 4}
@@ -192,11 +188,11 @@ def test_weights_by_hand() -> None:
 
 def test_what_is_said_of_scores() -> None:
     scores = np.array([[0.0, -1, -2, -math.inf], [0, 1, 0.5, -math.inf]])
-    found = Scores(Curves(HEADS, scores[:, :2]), Curves(HEADS, scores))
+    found = ScoreCurves(Curves(HEADS, scores[:, :2]), Curves(HEADS, scores))
     assert found.finding == "2 tokens back, the score differs by -2 (head 1) to +0.5 (head 2)"
     many = Curves(("head 1", "head 2", "head 3"), np.array([[0.0, 3], [0, -4], [0, 1]]))
-    assert Scores(many, None).finding == "1 token back, the score differs by -4 (head 2) to +3 (head 1)"
-    assert Scores(Curves(HEADS, np.zeros((2, 3))), None).finding == "The score does not change with the distance"
+    assert ScoreCurves(many, None).finding == "1 token back, the score differs by -4 (head 2) to +3 (head 1)"
+    assert ScoreCurves(Curves(HEADS, np.zeros((2, 3))), None).finding == "The score does not change with the distance"
 
 
 def test_what_is_said_of_the_four_terms() -> None:
@@ -233,14 +229,13 @@ def test_numbers_by_order_are_written_at_a_few_places() -> None:
 
 def test_shares_of_the_variance_are_covariances_along_each_row() -> None:
     from poscli.config.run import ModelConfig
-    from poscli.inspect.constant import constant_operands
-    from poscli.inspect.subject import fresh_subjects
-    from poscli.inspect.terms import split
+    from poscli.inspect.subject import constant_operands, fresh_subjects
+    from poscli.inspect.terms import split_scores
 
     (subject,) = fresh_subjects("none", ModelConfig(layers=1, width=8, heads=2, mlp=8), 16, 16)
     x = constant_operands(subject.encoding, 6, queries=3)
     terms = torch.rand(4, 1, 2, 3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = split(terms, x)
+    found = split_scores(terms, x)
     above, below = np.zeros(4), 0.0
     for head in range(2):
         for t in range(3):

@@ -20,7 +20,7 @@ from PIL import Image
 from test_inspect_command import FILE
 
 from poscli.config.run import SCHEMA, ModelConfig, RunConfig
-from poscli.inspect import contact_sheet, gallery, shift
+from poscli.inspect import absolute, gallery
 from poscli.inspect.properties import measure_properties
 from poscli.model.initialise import fresh_model, weights_of
 from poscli.runs import checkpoint
@@ -78,8 +78,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, where pictures are written as text."""
     monkeypatch.chdir(tmp_path)
     pictures_as_text(monkeypatch)
-    monkeypatch.setattr(shift, "SECONDS_OF_SEARCH", 100.0)
-    monkeypatch.setattr(shift, "FARTHEST", 2**14)
+    monkeypatch.setattr(absolute, "SECONDS_OF_SEARCH", 100.0)
+    monkeypatch.setattr(absolute, "FARTHEST", 2**14)
     Path("mine.py").write_text(FILE)
     return tmp_path
 
@@ -107,7 +107,7 @@ def test_maps_from_rows_to_rows(snapshot: Callable[..., None]) -> None:
         "neither": halves[:, [1, 0, 2, 3, 4, 5]],
         "scaled": halves * 0.98**t, "two ranks": halves[:, [0, 3, 0, 3]], "none": random,
     }  # fmt: skip
-    found = {name: shift.fitted(rows[:-3], rows[3:], 3) for name, rows in tables.items()}
+    found = {name: absolute.fitted(rows[:-3], rows[3:], 3) for name, rows in tables.items()}
     lines = [f"{name}: {each.finding.partition(', to ')[0]}; {outline(each.record())}" for name, each in found.items()]
     snapshot("".join(lines), rounded=True)
 
@@ -231,7 +231,7 @@ def test_a_gallery(snapshot: Callable[..., None], monkeypatch: pytest.MonkeyPatc
     known = ["absent", "t5", "alibi", "mine.py:Fails", "mine.py:Root", "rope-2d", "sink", "shaw", "none"]
     monkeypatch.setattr(gallery, "names", lambda: known)
     monkeypatch.setattr(gallery, "missing", lambda name: "needs a package" if name == "absent" else "")
-    monkeypatch.setattr(contact_sheet, "PER_ROW", 2)
+    monkeypatch.setattr(gallery, "PER_ROW", 2)
     monkeypatch.setattr(gallery, "write_sheet", lambda _, folder, *names: [folder / name for name in names])
     result = cli("inspect", "--all", *SMALL, *NARROW)
     document = cli("inspect", "--all", *SMALL, *NARROW, "--json", "--to", "there").json

@@ -136,7 +136,7 @@ def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) 
     if model.vocab != coder.vocab:
         raise UsageError(f"{run.id} was trained on the task {run.config.task}, not on text; choose another")
     begun = coder.encode(os.fsencode(prompt)).tolist()  # as typed, even if it is not UTF-8
-    refuse_unaffordable(run, 1 + len(begun), draw, "give a shorter --prompt")
+    refuse_long_input(run, 1 + len(begun), draw, "give a shorter --prompt")
     ids = stream(model, begun, coder.end, tokens=tokens, temperature=draw.temperature, seed=draw.seed)
     made = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
     emit(json_, {"run_id": run.id, "prompt": prompt, **vars(made)}, lambda: data().write("\n"))
@@ -149,7 +149,7 @@ def speed(run: Run, count: int, unit: str, seconds: float) -> str:
     return f"{run.id}: {count} {unit}, {1000 * seconds / max(1, count):.1f} ms each"
 
 
-def refuse_unaffordable(run: Run, length: int, draw: Draw, fix: str) -> None:
+def refuse_long_input(run: Run, length: int, draw: Draw, fix: str) -> None:
     """UsageError if reading so many tokens at once certainly does not fit the memory."""
     from poscli.estimate import unaffordable_window
 
