@@ -35,7 +35,7 @@ from poscli.bench.workloads import forward, untrained_model, work_of
 from poscli.cli.commands import command
 from poscli.cli.options import Device, Json, from_model
 from poscli.config.run import RunConfig
-from poscli.drawing.bars import Bar, BarPage
+from poscli.drawing.page import Bar, BarPage
 from poscli.drawing.style import PALETTE
 from poscli.drawing.text import amount, number
 from poscli.report import records

@@ -14,8 +14,7 @@ from rich.text import Text
 from poscli.bench.settings import AUTO, YARDSTICK
 from poscli.drawing.axes import LENGTH_AXIS, length_axis, log_ticks, name_axes
 from poscli.drawing.axes import draw_line as draw_line
-from poscli.drawing.bars import Bar, BarPage
-from poscli.drawing.page import End, Page, failure_rows
+from poscli.drawing.page import Bar, BarPage, End, Page, failure_rows
 from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
 from poscli.drawing.text import amount, counted, listed, low_to_high, number
 from poscli.evaluation.measure import PASS_TOKENS

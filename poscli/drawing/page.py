@@ -1,4 +1,4 @@
-"""A page: one figure with a title, a finding, labelled lines, a strip of failures and a footnote.
+"""A page: one figure with a title, a finding, labelled lines or bars, a strip of failures and a footnote.
 
 Lengths are in inches. Labels at the ends of the lines replace a legend box; they never overlap, and their number and
 width decide the height of the figure and its right margin.
@@ -10,7 +10,6 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from matplotlib.transforms import blended_transform_factory
 from scipy.optimize import isotonic_regression
 
+from poscli.drawing.axes import AXIS_NAME_POINTS
 from poscli.drawing.style import FAINT, INK, QUIET, Style, Styles
-from poscli.drawing.text import listed
+from poscli.drawing.text import drawable, listed
 from poscli.system.files import write_atomic
 
 WIDTH, MIN_HEIGHT = 8.0, 5.0  # inches
@@ -38,6 +38,13 @@ POINTS_PER_INCH = 72
 MAX_LABEL_CHARACTERS = 36
 NAME_CHARACTERS = 24  # of a name, that no label cuts: all registered encodings have shorter ones
 LONGEST_LABEL = 72  # characters; the axes make room for them
+# Of bars: ticks of their axis, those that are shown before any other but 1, and their smallest distance in inches.
+TICKS = (
+    *(0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2, 2.5, 3, 4, 5, 7),
+    *(10, 15, 20, 30, 50, 100, 200),
+)
+ROUND_TICKS = (2, 5, 10, 0.5)
+TICK_GAP = 0.4
 
 
 @dataclass(frozen=True)
@@ -100,11 +107,9 @@ class Page:
 
     def svg(self) -> bytes:
         """The page as the content of an SVG file, the same bytes for the same page."""
-        buffer = io.BytesIO()
-        with matplotlib.rc_context({"svg.hashsalt": "poscli"}):
-            FigureCanvasSVG(self.figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        content = svg_of(self.figure)
         self.canvas = FigureCanvasAgg(self.figure)
-        return buffer.getvalue()
+        return content
 
     def pdf(self) -> bytes:
         """The page as the content of a PDF file, the same bytes for the same page."""
@@ -158,6 +163,16 @@ class Page:
         wanted = [self.axes.transData.transform((end.x, end.y))[1] / DOTS_PER_INCH for end in ends]
         slack = self.gap / 2 if outside else 0.0  # only below, because the heading stands above
         for end, at, y in zip(ends, wanted, place_labels(wanted, self.gap, low - slack, high - slack / 2), strict=True):
+            strong = end.style.strong
+            leader: dict[str, object] = {
+                "arrowstyle": "-",
+                "color": end.style.color if strong else FAINT,
+                "linewidth": 0.6,
+                "alpha": 0.7,
+                "shrinkA": 1,
+                "shrinkB": 4 if strong else 1,  # points, up to the edge of the marker
+                "relpos": (0, 0.5),
+            }
             label = self.axes.annotate(
                 clip(end.text, LONGEST_LABEL),
                 (end.x, end.y),
@@ -168,7 +183,7 @@ class Page:
                 va="center",
                 annotation_clip=False,
                 parse_math=False,
-                arrowprops=_leader(end.style) if outside else None,
+                arrowprops=leader if outside else None,
                 zorder=6,
             )
             if not outside:
@@ -201,21 +216,29 @@ class Page:
             )
 
 
+def svg_of(figure: Figure) -> bytes:
+    """A figure as the content of an SVG file, the same bytes for the same figure. It has another canvas afterwards."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "poscli"}):
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
 def failure_rows(failed: Mapping[tuple[str, tuple[int, ...]], Sequence[str]], styles: Styles) -> list[Failure]:
-    """The rows of the strip, from a cause and lengths to the encodings that failed so; these share a row."""
-    plain = Style(INK, "-", "x")
-    return [
-        Failure(lengths, _failure_text(who, cause), styles.get(who[0], plain) if len(who) == 1 else plain)
-        for (cause, lengths), who in failed.items()
-    ]
+    """The rows of the strip, from a cause and lengths to the encodings that failed so; these share a row.
 
-
-def _failure_text(who: Sequence[str], cause: str) -> str:
-    """The encodings and the cause, short enough for the margin."""
-    if len(who) == 1:
-        return f"{clip(who[0], max(NAME_CHARACTERS, MAX_LABEL_CHARACTERS - len(cause) - 2))}: {cause}"
-    text = f"{listed(who)}: {cause}"
-    return text if len(text) <= MAX_LABEL_CHARACTERS else f"{len(who)} encodings: {cause}"
+    A text has the encodings and the cause, and is short enough for the margin.
+    """
+    plain, rows = Style(INK, "-", "x"), []
+    for (cause, lengths), who in failed.items():
+        text, style = f"{listed(who)}: {cause}", plain
+        if len(who) == 1:
+            text = f"{clip(who[0], max(NAME_CHARACTERS, MAX_LABEL_CHARACTERS - len(cause) - 2))}: {cause}"
+            style = styles.get(who[0], plain)
+        elif len(text) > MAX_LABEL_CHARACTERS:
+            text = f"{len(who)} encodings: {cause}"
+        rows.append(Failure(lengths, text, style))
+    return rows
 
 
 def place_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -229,21 +252,6 @@ def place_labels(wanted: Sequence[float], gap: float, low: float, high: float) -
     result = np.empty(len(wanted))
     result[order] = np.clip(moved, low, max(low, high - steps[-1])) + steps
     return [float(value) for value in result]
-
-
-@cache
-def _glyphs() -> frozenset[int]:
-    """The code points that the font has."""
-    return frozenset(get_font(findfont(FontProperties())).get_charmap())
-
-
-def drawable(text: str) -> str:
-    """The text with an escape in the place of each character that the font lacks, such as an emoji.
-
-    matplotlib would draw all these as the same empty box, and warn.
-    """
-    known = _glyphs() | {ord("\n")}
-    return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in text)
 
 
 def clip(text: str, longest: int = MAX_LABEL_CHARACTERS) -> str:
@@ -266,18 +274,6 @@ def clip_name(label: str, name: str) -> str:
     return clip(name, max(NAME_CHARACTERS, MAX_LABEL_CHARACTERS - len(rest))) + rest
 
 
-def _leader(style: Style) -> dict[str, object]:
-    return {
-        "arrowstyle": "-",
-        "color": style.color if style.strong else FAINT,
-        "linewidth": 0.6,
-        "alpha": 0.7,
-        "shrinkA": 1,
-        "shrinkB": 4 if style.strong else 1,  # points, up to the edge of the marker
-        "relpos": (0, 0.5),
-    }
-
-
 def plain_frame(axes: Axes) -> None:
     """Give axes the look of all figures: faint horizontal lines, and no frame at the top and the right."""
     axes.set_facecolor("white")
@@ -286,3 +282,85 @@ def plain_frame(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=8, length=3, color=FAINT)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A ratio with its spread, its name at the left and a text at the right."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    text: str
+    color: str
+
+
+class BarPage(Page):
+    """Bars that begin at 1 on a log axis, so that a ratio of 2 is as long as one of 1/2."""
+
+    def __init__(self, bars: Sequence[Bar]) -> None:
+        super().__init__(int(1.25 * len(bars)) + 1)
+        self.size = 7.2
+        self.bars = bars
+        self._frame()
+        self._scale()
+        for row, bar in enumerate(bars):
+            self._draw(row, bar)
+
+    def _scale(self) -> None:
+        axes, ends = self.axes, [end for bar in self.bars for end in (bar.low, bar.high, bar.value)]
+        low, high = min(0.97, *ends), max(1.1, *ends)
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.02, high * (high / low) ** 0.03)
+        axes.set_ylim(len(self.bars) - 0.4, -0.6)
+        ticks = self._ticks()
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
+        axes.xaxis.set_major_formatter(FixedFormatter([f"{tick:g}x" for tick in ticks]))
+        axes.xaxis.set_minor_locator(NullLocator())
+
+    def _ticks(self) -> list[float]:
+        """Ticks inside the axis, at least TICK_GAP apart: 1 first, then round ones, then those closest to 1."""
+        left, right = self.axes.get_xlim()
+        inches = self.axes.get_position().width * WIDTH / np.log(right / left)  # of a factor e
+        kept: list[float] = []
+        for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick not in ROUND_TICKS, abs(np.log(tick)))):
+            if left <= tick <= right and all(abs(np.log(tick / other)) * inches > TICK_GAP for other in kept):
+                kept.append(tick)
+        return sorted(kept)
+
+    def _frame(self) -> None:
+        """Make room for the names at the left and the texts at the right, and draw a line at 1."""
+        left = 0.3 + self._width([clip(bar.name) for bar in self.bars], self.size)
+        right = 0.35 + self._width([bar.text for bar in self.bars], self.size)
+        box = self.axes.get_position()
+        self.axes.set_position((left / WIDTH, box.y0, (WIDTH - left - right) / WIDTH, box.height))
+        self.axes.set_yticks([])
+        self.axes.grid(visible=False)
+        self.axes.grid(visible=True, axis="x", color="#e6e6e6", linewidth=0.7)
+        self.axes.spines["left"].set_visible(False)
+        self.axes.axvline(1, color=INK, linewidth=1.0, zorder=3)
+
+    def _draw(self, row: int, bar: Bar) -> None:
+        self.axes.barh(row, bar.value - 1, left=1, height=0.66, color=bar.color, zorder=2)
+        self.axes.hlines(row, bar.low, bar.high, color=INK, linewidth=1.0, zorder=4)
+        look: dict[str, Any] = {"fontsize": self.size, "va": "center", "annotation_clip": False, "parse_math": False}
+        beside = self.axes.get_yaxis_transform()
+        for x, shift, side, color, text in (
+            (0, -5, "right", INK, clip(bar.name)),
+            (1, 6, "left", QUIET if bar.color == FAINT else INK, bar.text),
+        ):
+            self.axes.annotate(
+                text,
+                (x, row),
+                xycoords=beside,
+                xytext=(shift, 0),
+                textcoords="offset points",
+                ha=side,
+                color=color,
+                **look,
+            )
+
+    def name_axis(self, text: str) -> None:
+        """Write what the bars measure below the axis."""
+        self.axes.set_xlabel(text, fontsize=AXIS_NAME_POINTS)

@@ -10,14 +10,13 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from poscli.drawing.page import DOTS_PER_INCH, drawable, plain_frame
+from poscli.drawing.page import DOTS_PER_INCH, plain_frame, svg_of
 from poscli.drawing.style import INK, QUIET
+from poscli.drawing.text import drawable
 
 SLOT_WIDTH, SLOT_HEIGHT = 4.9, 3.3  # of a panel with its title and its labels
 LEFT, RIGHT, ABOVE, BELOW = 0.72, 0.78, 0.6, 0.62  # margins of the axes in a slot
@@ -108,11 +107,9 @@ class Sheet:
 
     def svg(self) -> bytes:
         """The content of an SVG file, the same bytes for the same figure."""
-        buffer = io.BytesIO()
-        with matplotlib.rc_context({"svg.hashsalt": "poscli"}):
-            FigureCanvasSVG(self.figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        content = svg_of(self.figure)
         FigureCanvasAgg(self.figure)
-        return buffer.getvalue()
+        return content
 
     def _write_table(self, table: Sequence[tuple[str, list[list[str]]]], heights: list[float], top: float) -> None:
         """Write names in bold at the left, and beside each its texts in columns of equal width."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import pandas as pd
 
@@ -92,3 +93,20 @@ def low_to_high(values: Iterable[float]) -> str:
 def distinct(values: pd.Series) -> list[str]:
     """The distinct texts of a column in alphabetical order, without missing and empty ones."""
     return sorted(set(values.dropna()) - {""})
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    """The code points that the font of figures has."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font  # slow to import
+
+    return frozenset(get_font(findfont(FontProperties())).get_charmap())
+
+
+def drawable(text: str) -> str:
+    """The text with an escape in the place of each character that the font lacks, such as an emoji.
+
+    matplotlib would draw all these as the same empty box, and warn.
+    """
+    known = _glyphs() | {ord("\n")}
+    return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in text)

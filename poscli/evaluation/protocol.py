@@ -1,6 +1,6 @@
 """Evaluation protocols: which windows are read at each length, and which of their tokens count.
 
-A window is given by its document and its last target. poscli/tasks/text.py says which tokens it then holds, in a line
+A window is given by its document and its last target. poscli/tasks/task.py says which tokens it then holds, in a line
 of text or in an image.
 
 Every protocol scores the same text at every length. `sliding` and `fixed` end their windows at the same tokens, and

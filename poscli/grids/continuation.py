@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from poscli.cli.commands.generate import Draw, refuse_long_input, speed
-from poscli.drawing.page import DOTS_PER_INCH, clip, drawable
+from poscli.drawing.page import DOTS_PER_INCH, clip
 from poscli.drawing.style import INK, PALETTE, QUIET
+from poscli.drawing.text import drawable
 from poscli.equation import Unsupported
 from poscli.equation.operands import grid_shape
 from poscli.evaluation.evaluate import refuse_other_text

@@ -21,8 +21,7 @@ from poscli.equation.operands import grid_shape
 from poscli.grids.corpora import GRAMMAR, load_images
 from poscli.grids.images import ImageCorpus, ImageSplit, training_grids
 from poscli.system.errors import DataError, UsageError
-from poscli.tasks.task import TASKS, Batch, Task
-from poscli.tasks.text import HeldOut, Spans
+from poscli.tasks.task import TASKS, Batch, HeldOut, Spans, Task
 
 WIDEST = 2  # times as wide as high
 PIECES_PER_WINDOW = 8  # a sliding window scores at most an eighth of its cells, so that each has most of it before it

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 
-from poscli.drawing.curves import RISING, SIGNED, color_bar
+from poscli.drawing.axes import RISING, SIGNED, color_bar
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.equation import Encoding, Operands, Unsupported
 from poscli.equation.operands import grid_shape, raster

@@ -9,15 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from poscli.drawing.axes import name_axes, remark
-from poscli.drawing.curves import (
+from poscli.drawing.axes import (
     binned,
     distance_axis,
     head_colors,
     heat_map,
     log_axis,
     mark_length,
+    name_axes,
     name_curves,
+    remark,
     share_axes,
 )
 from poscli.drawing.style import PALETTE, QUIET

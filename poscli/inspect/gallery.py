@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from poscli.config.run import slug
-from poscli.drawing.page import clip, drawable
+from poscli.drawing.page import clip
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.style import FAINT, INK, QUIET
+from poscli.drawing.text import drawable
 from poscli.encodings import get, missing, names
 from poscli.inspect.numbers import Missing
 from poscli.inspect.session import explained, fresh_group, write_sheet

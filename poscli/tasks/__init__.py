@@ -1,12 +1,11 @@
 """Tasks: what is asked of a model.
 
-task.py has the base class, episodes.py that of synthetic tasks, and text.py the documents to evaluate on; every other
-file is a task. Satellites have more: poscli/grids/tasks.py.
+task.py has the base class and the documents to evaluate on, episodes.py the base of synthetic tasks; every other file
+is a task. Satellites have more: poscli/grids/tasks.py.
 """
 
 from poscli.tasks.episodes import EpisodeTask
-from poscli.tasks.task import IGNORED, TASKS, Batch, Task
-from poscli.tasks.text import HeldOut, Spans, Text
+from poscli.tasks.task import IGNORED, TASKS, Batch, HeldOut, Spans, Task, Text
 
 __all__ = ["IGNORED", "TASKS", "Batch", "EpisodeTask", "HeldOut", "Spans", "Task", "Text", "open_task", "task_columns"]
 

@@ -21,8 +21,7 @@ from torch import Tensor
 from poscli.data import Split
 from poscli.system.errors import UsageError
 from poscli.system.seeds import derive
-from poscli.tasks.task import Batch, Task
-from poscli.tasks.text import Text
+from poscli.tasks.task import Batch, Task, Text
 
 EPISODES = 256  # that each length of the evaluation has to choose from
 STORED = 256  # different tokens of an episode, which is stored as bytes

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from poscli.data import Corpus, TrainedTokenizer, batch, check_trainable, load_corpus, optimum_of
 from poscli.data.tokenizers import TRAINED
-from poscli.tasks.task import TASKS, Batch, Task
-from poscli.tasks.text import OpenedText, Text
+from poscli.tasks.task import TASKS, Batch, OpenedText, Task, Text
 
 CHUNK_TOKENS = 1 << 22  # read at a time where the tokens of a corpus are counted
 

@@ -25,7 +25,7 @@ class AssociativeRecall(EpisodeTask):
 
     Here the keys are 23 and 28, and their values 4 and 6 are asked for 14 and 10 tokens later:
 
-    >>> tokens, back = Recall().episode(15, np.random.default_rng(1), training=True)
+    >>> tokens, back = AssociativeRecall().episode(15, np.random.default_rng(1), training=True)
     >>> tokens.tolist(), back.tolist()
     ([23, 4, 28, 6, 4, 13, 4, 6, 10, 8, 1, 0, 28, 6, 23, 4], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 14])
     """

@@ -81,7 +81,7 @@ def shown(value: Any) -> str:
 def printed(show: Callable[..., None], *tables: pd.DataFrame) -> list[str]:
     """What is printed of tables."""
     console = Console(width=180, file=io.StringIO(), no_color=True)
-    show_bench(*tables, console)
+    show(*tables, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return [re.sub("─+", "─", line).rstrip() for line in text.splitlines()]
 

@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from poscli.drawing.curves import (
+from poscli.drawing.axes import (
     binned,
     distance_axis,
     head_colors,

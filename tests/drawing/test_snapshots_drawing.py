@@ -12,11 +12,11 @@ from looks import figures, looks, pictured, pictures_as_text
 from matplotlib.figure import Figure
 
 from poscli.drawing import axes as on_axes
-from poscli.drawing import curves, text
-from poscli.drawing.bars import Bar, BarPage
-from poscli.drawing.page import End, Page, clip, clip_name, drawable, failure_rows, place_labels
+from poscli.drawing import text
+from poscli.drawing.page import Bar, BarPage, End, Page, clip, clip_name, failure_rows, place_labels
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.style import FAINT, INK, PALETTE, styles_for
+from poscli.drawing.text import drawable
 from poscli.grids.continuation import side_by_side
 
 LOOKS_AT_PICTURES = True
@@ -107,15 +107,15 @@ def test_a_sheet_of_panels(snapshot: Callable[..., None]) -> None:
     table = [("first property", ["yes", "no"]), ("a much longer name", [LONG * 4, ""]), ("third", ["one", LONG])]
     sheet = Sheet(2, 2, Contents("Title", ["left", ""], [LONG * 5, "short"], table, LONG * 8))
     axes = sheet.panel(0, 0, "caption", "A title that does not fit on one line, nor on the two that it may have. " * 3)
-    curves.distance_axis(axes, 300, 64)
-    curves.name_curves(axes, [f"head {n}" for n in range(14)], curves.head_colors(14))
-    curves.heat_map(sheet.panel(0, 1, "signed", "Short"), np.arange(12.0).reshape(3, 4) - 5, 7.0)
+    on_axes.distance_axis(axes, 300, 64)
+    on_axes.name_curves(axes, [f"head {n}" for n in range(14)], on_axes.head_colors(14))
+    on_axes.heat_map(sheet.panel(0, 1, "signed", "Short"), np.arange(12.0).reshape(3, 4) - 5, 7.0)
     other = sheet.panel(1, 0, "rising", "Short")
-    curves.heat_map(other, np.arange(6.0).reshape(2, 3), 5.5, signed=False, extent=(0, 3, 0, 2))
+    on_axes.heat_map(other, np.arange(6.0).reshape(2, 3), 5.5, signed=False, extent=(0, 3, 0, 2))
     sheet.say(sheet.panel(1, 1, "", ""), LONG)
     sheet.write(1, 2, "somewhere", size=9, weight="bold")
     wide = Sheet(0, 3, Contents("Body", ["", "b"], ["short", LONG * 5], [], ""), 2.5)
-    curves.log_axis(wide.box(0.5, 0.25, 3, 2))
+    on_axes.log_axis(wide.box(0.5, 0.25, 3, 2))
     bare = Sheet(1, 1, Contents("One", ["only"], ["words " * 200], [("p", ["v"])], ""))
     snapshot("\n".join(whole(each.figure) for each in (sheet, wide, bare)), rounded=True)
 
@@ -124,11 +124,11 @@ def test_panels_that_share_their_axes(snapshot: Callable[..., None]) -> None:
     panels = list(Figure().subplots(1, 3))
     for n, axes in enumerate(panels):
         axes.set(xlim=(n, 5 + n), ylim=(4 - n, 1 - n))
-    curves.share_axes(panels)
+    on_axes.share_axes(panels)
     turned = list(Figure().subplots(1, 2))
     for axes, ends in zip(turned, ((1, 3), (-2, 2)), strict=True):
         axes.set(ylim=ends)
-    curves.share_axes(turned)
+    on_axes.share_axes(turned)
     limits = [numbers((*axes.get_xlim(), *axes.get_ylim())) for axes in (*panels, *turned)]
     snapshot("\n".join(limits), rounded=True)
 
@@ -152,9 +152,9 @@ def test_curves_in_bins(snapshot: Callable[..., None]) -> None:
     lines = []
     for n, bins in ((1, 4), (5, 3), (40, 6), (1000, 8), (9, 260)):
         values = np.stack([np.arange(n), -((np.arange(n) % 7) ** 2.0)])
-        for name, found in zip(("middle", "mean", "low", "high"), curves.binned(values, bins), strict=True):
+        for name, found in zip(("middle", "mean", "low", "high"), on_axes.binned(values, bins), strict=True):
             lines.append(f"{n} in {bins} {name}: " + " / ".join(numbers(row) for row in np.atleast_2d(found)))
-    lines += [f"{count}: {' '.join(curves.head_colors(count))}" for count in (1, 2, 5)]
+    lines += [f"{count}: {' '.join(on_axes.head_colors(count))}" for count in (1, 2, 5)]
     snapshot("\n".join(lines), rounded=True)
 
 
@@ -171,7 +171,7 @@ def test_axes(name: str, snapshot: Callable[..., None]) -> None:
             axes.set_ylim(*case)
             on_axes.log_ticks(axes)
         else:
-            curves.distance_axis(axes, *case)
+            on_axes.distance_axis(axes, *case)
         axis = axes.yaxis if name == "log" else axes.xaxis
         ticks = [label.get_text() for label in axis.get_ticklabels()]
         limits = " ".join(map(figures, axis.get_view_interval().tolist()))

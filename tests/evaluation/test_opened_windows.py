@@ -13,7 +13,7 @@ from checkpoints import TEXT, write_tokenizer
 
 from poscli.data import Split, load_corpus
 from poscli.tasks.language import Language
-from poscli.tasks.text import OpenedText, Text
+from poscli.tasks.task import OpenedText, Text
 
 DOCUMENTS = ([1, 2, 3, 4, 5, 6, 7], [8, 9, 1, 2])
 

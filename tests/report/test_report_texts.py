@@ -13,7 +13,8 @@ from rich.console import Console
 from torture.reports import check_page, torture, undrawn
 from toys import first
 
-from poscli.drawing.page import Page, drawable
+from poscli.drawing.page import Page
+from poscli.drawing.text import drawable
 from poscli.report import About, build_report, terminal
 from poscli.report.build import for_spreadsheets
 from poscli.report.explain import explanations

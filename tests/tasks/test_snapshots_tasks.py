@@ -20,7 +20,7 @@ from poscli.tasks import TASKS, Batch, EpisodeTask, HeldOut, Spans, Text, open_t
 from poscli.tasks.copy import Copy
 from poscli.tasks.episodes import drawn_places
 from poscli.tasks.language import Language
-from poscli.tasks.text import OpenedText
+from poscli.tasks.task import OpenedText
 
 Snapshot = Callable[..., None]
 SYNTHETIC = ("copy", "induction", "passkey", "recall", "recency")
