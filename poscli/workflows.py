@@ -169,7 +169,7 @@ def report(
     """
     left_out = [*failures, *(f"{run}: {why}" for run, why in tables.left_out.items())]
     trained = trained_runs(runs)
-    made = build_report(
+    written = build_report(
         tables.rows,
         tables.positions,
         to,
@@ -181,4 +181,4 @@ def report(
         runs=trained,
         formats=formats,
     )
-    return made if site is None else replace(made, files=(*made.files, *write_site(made, site, trained)))
+    return written if site is None else replace(written, files=(*written.files, *write_site(written, site, trained)))

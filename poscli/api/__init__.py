@@ -9,17 +9,27 @@
     api.results()                                          # a pandas table
 
 Nothing is printed on stdout; notes and progress go to stderr. What a command refuses raises the exception behind its
-message: a subclass of `PoscliError`. layers.py has what goes into a model of one's own, experiments.py what trains and
-evaluates, tables.py what reads results. The files `api.py` of satellites add their own functions.
+message: a subclass of `PoscliError`. layers.py has what goes into a model of one's own, experiments.py what trains,
+evaluates and reads results. The files `api.py` of satellites add their own functions.
 """
 
 import importlib
 from typing import Any
 
-from poscli.api.experiments import extrapolate, load, train, verify
+from poscli.api.experiments import (
+    Measured,
+    compare,
+    extrapolate,
+    load,
+    report,
+    results,
+    runs,
+    summary,
+    train,
+    training_log,
+    verify,
+)
 from poscli.api.layers import attention, embed, encoding, encodings
-from poscli.api.measured import Measured
-from poscli.api.tables import compare, report, results, runs, summary, training_log
 from poscli.equation import Encoding, Shape, Unsupported
 from poscli.system.errors import (
     CorruptError,

@@ -1,29 +1,107 @@
-"""Verify, train and evaluate, as the commands of these names do."""
+"""Verify, train and evaluate, as the commands of these names do, and read, compare and report what came of it."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from poscli import workflows
-from poscli.api.keywords import checked, read, takes
-from poscli.api.measured import Measured
-from poscli.api.names import spec_of
+from poscli.api.arguments import checked, read, spec_of, takes
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import ModelConfig
+from poscli.drawing.text import number
 from poscli.equation import Encoding
 from poscli.model.load import load_trained
 from poscli.model.transformer import Model
-from poscli.runs.run import Run
+from poscli.report import Report, collect, trained_tokens
+from poscli.report.collect import refuse_damaged
+from poscli.report.comparison import compare_named
+from poscli.report.formats import known_formats
+from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
+from poscli.report.pooling import headline, pool, task_measures
+from poscli.report.sections import split
+from poscli.report.summary import join, ratio_name, summarize
+from poscli.report.table import gain_text
+from poscli.runs import results as files
+from poscli.runs.run import Run, list_runs
+from poscli.runs.schema import POSITION_COLUMNS, frame
 from poscli.runs.select import with_known_plugins
 from poscli.system import plugins
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError
+from poscli.system.files import check_folder
+from poscli.system.notebook import html_table
 from poscli.system.plugins import blamed
-from poscli.tasks import open_task
+from poscli.tasks import open_task, task_columns
 from poscli.verify import Verdict
 from poscli.verify import verify as check_all
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measured:
+    """One evaluation, or several: `rows` has everything, `by_length` and `summary` what one looks at first.
+
+    `rows` is a pandas table with one row per run, length, protocol and variant, as in eval.csv. Losses are in nats per
+    token; columns that end in `bpb` are in bits per byte.
+    """
+
+    rows: pd.DataFrame
+
+    @classmethod
+    def of(cls, tables: Sequence[pd.DataFrame]) -> Measured:
+        """All rows of several tables."""
+        return cls(pd.concat(tables, ignore_index=True))
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row per encoding: perplexities at every length, the context gain at the longest, and the verdict."""
+        groups = split(self.rows, frame([], POSITION_COLUMNS))
+        return join([summarize(group.rows, mix=True) for group in groups])
+
+    @cached_property
+    def by_length(self) -> pd.DataFrame:
+        """One row per encoding and length: perplexity, bits per byte, and the context gain with its 95 % interval.
+
+        The gain, in bits per byte, is the loss with the context cut to the training length minus that with the whole
+        window: above 0, the model uses what lies farther back.
+        """
+        chosen, measures = headline(self.rows), task_measures(self.rows)
+        scores = pool(self.rows, chosen.perplexity)[["encoding", "length", "ratio", "status", "ppl", "bpb", *measures]]
+        gains = pool(self.rows, chosen.gain).set_index(["encoding", "length"])[["gain", "gain_low", "gain_high"]]
+        return scores.join(gains, on=["encoding", "length"])
+
+    def __repr__(self) -> str:
+        cells = [self._head, *self._lines()]
+        widths = [max(len(row[n]) for row in cells) for n in range(len(self._head))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+        return "\n".join([*(line.rstrip() for line in lines), *self._verdicts()])
+
+    def _repr_html_(self) -> str:
+        return html_table("", self._lines(), self._head, notes=self._verdicts())
+
+    @property
+    def _head(self) -> list[str]:
+        return ["encoding", "length", "perplexity", "bits/byte", *task_measures(self.rows), "gain, bits/byte [95 %]"]
+
+    def _lines(self) -> Iterator[list[str]]:
+        for row in self.by_length.to_dict("records"):
+            failed = row["status"] != "ok"
+            numbers = [row["status"], "-"] if failed else [number(row["ppl"]), number(row["bpb"])]
+            measures = [number(row[name]) for name in task_measures(self.rows)]
+            gain = gain_text(row["gain"], row["gain_low"], row["gain_high"]) if row["ratio"] > 1 else "-"
+            yield [row["encoding"], f"{row['length']} ({ratio_name(row['ratio'])})", *numbers, *measures, gain]
+
+    def _verdicts(self) -> list[str]:
+        rows = self.summary.to_dict("records")
+        return [
+            f"{row['encoding']}: {row['verdict']}" + (f" ({row['reason']})" if row["reason"] else "") for row in rows
+        ]
+
 
 SHAPE = {"model": ModelConfig}  # `layers`, `width`, ... are options beside those of the request
 
@@ -96,3 +174,77 @@ def load(run: Run, *, device: str = "auto") -> Model:
     plugins.forget_edited()
     with blamed():
         return load_trained(run, device_of(device))
+
+
+@checked
+def runs(out: str | Path = "results") -> list[Run]:
+    """Every run in a folder of results, oldest first; a note names each that is damaged and left out."""
+    return list_runs(Path(out) / "runs")
+
+
+@checked
+def training_log(run: Run) -> pd.DataFrame:
+    """The training log of a run: one row per logged step."""
+    return files.training_log(run)
+
+
+@checked
+def results(out: str | Path = "results") -> pd.DataFrame:
+    """All evaluations in a folder: one row per run, length, protocol and variant, as in eval.csv.
+
+    Each row has the run's id, encoding, seed, corpus and number of parameters; its loss in nats per token (`nll`) with
+    a 95 % interval, perplexity (`ppl`), bits per byte (`bpb`); and the context gain with its interval. PoscliError if
+    nothing is evaluated yet.
+    """
+    return collect(Path(out) / "runs", task_columns()).rows
+
+
+@checked
+def summary(out: str | Path = "results", *, mix: bool = False) -> pd.DataFrame:
+    """One row per encoding over its seeds, as in summary.csv: perplexities, gain, safe and effective length, verdict.
+
+    `mix` compares runs on different corpora, and those of different tokenizers, which have no perplexities then.
+    """
+    tables = collect(Path(out) / "runs", task_columns())
+    refuse_several_tokenizers(tables.rows, mix=mix)
+    trained = trained_tokens(Path(out) / "runs")
+    groups = split(tables.rows, tables.positions, tables.details, mix=mix, trained=trained)
+    return join([without_perplexities(summarize(group.rows, mix=True)) for group in groups])
+
+
+@checked
+def compare(
+    first: str, second: str, *, protocol: str = "", corpus: str = "", out: str | Path = "results"
+) -> pd.DataFrame:
+    """Is one run, or one encoding over its seeds, better than another? Differences at every length.
+
+    They are differences of the loss in bits per byte under a protocol, by default the one that reports quote, or, for a
+    task with right answers, of the accuracy. A run is named by its id or the beginning of it. `word` says
+    better, worse or within noise.
+    """
+    tables = collect(Path(out) / "runs", task_columns())
+    refuse_damaged(tables, first, second)
+    return compare_named(tables.rows, tables.details, first, second, protocol=protocol, corpus=corpus)[0]
+
+
+@checked
+def report(
+    out: str | Path = "results",
+    *,
+    to: str | Path | None = None,
+    mix: bool = False,
+    baseline: str = "",
+    formats: Sequence[str] = (),
+    site: str | Path | None = None,
+) -> Report:
+    """Write report.html, report.md, tables and pictures to `to`, by default OUT/report; `files` names them.
+
+    `formats` are those of pictures beside PNG: svg, pdf. `site` is a folder for a page per corpus and per encoding.
+    """
+    runs, pictures, written = Path(out) / "runs", known_formats(formats), Path(to) if to else Path(out) / "report"
+    check_folder(written, "to" if to else "out")
+    if site is not None:
+        check_folder(Path(site), "site")
+    tables = collect(runs, task_columns())
+    pages = None if site is None else Path(site)
+    return workflows.report(tables, runs, written, mix=mix, baseline=baseline, formats=pictures, site=pages)

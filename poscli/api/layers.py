@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from poscli import specs
-from poscli.api.keywords import checked
-from poscli.api.names import spec_of
+from poscli.api.arguments import checked, spec_of
 from poscli.attention import Place, attend, choose
 from poscli.equation import Encoding, Shape
 from poscli.system import plugins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poscli.api.keywords import checked
+from poscli.api.arguments import checked
 from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run
 from poscli.model.load import keep
 from poscli.runs.run import Run

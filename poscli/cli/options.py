@@ -72,16 +72,16 @@ def from_model(flags: Flags | None = None, parts: Mapping[str, Nested] | None = 
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             kind = parameter.annotation
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                made = list(_options(kind, flags or {}, parts or {}))
-                models[parameter.name] = kind, made
-                parameters += [option.parameter for option in made]
+                options = list(_options(kind, flags or {}, parts or {}))
+                models[parameter.name] = kind, options
+                parameters += [option.parameter for option in options]
             else:
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
         @wraps(command)
         def wrapper(context: typer.Context, **values: Any) -> None:
-            for name, (model, made) in models.items():
-                values[name] = validated(model, _given(made, values, context), command.__name__)
+            for name, (model, options) in models.items():
+                values[name] = validated(model, _pop_values(options, values, context), command.__name__)
             command(**values)
 
         return _with_parameters(wrapper, parameters)
@@ -89,18 +89,18 @@ def from_model(flags: Flags | None = None, parts: Mapping[str, Nested] | None = 
     return decorate
 
 
-def _given(made: list[FieldOption], values: dict[str, Any], context: typer.Context) -> dict[str, Any]:
-    """The values of the options that were given on the command line; all of them are removed from `values`."""
-    given: dict[str, Any] = {}
-    for option in made:
+def _pop_values(options: list[FieldOption], values: dict[str, Any], context: typer.Context) -> dict[str, Any]:
+    """The values of the options that stand on the command line, as a table; all options are removed from `values`."""
+    read: dict[str, Any] = {}
+    for option in options:
         value, source = values.pop(option.parameter.name), context.get_parameter_source(option.parameter.name)
         if source is None or source.name == "DEFAULT":
             continue  # the model has its own defaults, and some of them depend on other fields
-        table = given
+        table = read
         for key in option.path[:-1]:
             table = table.setdefault(key, {})
         table[option.path[-1]] = option.read(value)
-    return given
+    return read
 
 
 def _options(model: type[BaseModel], flags: Flags, parts: Mapping[str, Nested]) -> Iterator[FieldOption]:

@@ -41,16 +41,24 @@ def announce_longest(settings: Iterable[EvaluationSettings]) -> None:
 
 
 def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1, start_seconds: float = 0.0) -> None:
-    """Print the jobs and how long so many workers take for all, as a table or as a JSON document.
+    """Print the jobs, and how long `workers` workers take for all of them, as a table or as a JSON document.
 
     `start_seconds` pass before the workers begin, if there is anything to do.
     """
-    from poscli.sweep.schedule import makespan
+    from poscli.sweep.drive import makespan
 
     total = makespan((job.seconds for job in jobs), workers)
     total += start_seconds if total else 0.0
     content = {"jobs": [asdict(job) for job in jobs], "workers": workers, "seconds": total}
-    emit(as_json, content, lambda: out().print(_table(jobs, workers, total)))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("encoding", "seed", "parameters", "steps", "done", "memory", "time"):
+        table.add_column(name, justify="left" if name in ("encoding", "done") else "right")
+    for job in jobs:
+        values: tuple[Any, ...] = (job.encoding, job.seed, f"{job.parameters:,}", f"{job.steps:,}", job.done)
+        table.add_row(*(Text(str(value)) for value in (*values, f"{job.memory_gib:.1f} GiB", duration(job.seconds))))
+    table.add_section()
+    table.add_row("total" if workers == 1 else f"{workers} workers", "", "", "", "", "", duration(total))
+    emit(as_json, content, lambda: out().print(table))
     note("nothing is written in a dry run; times are rough, and measured where they exceed a minute")
 
 
@@ -68,16 +76,3 @@ def confirm(seconds: float, shorter: str, *, yes: bool) -> None:
         warn_once(f"{about}; lower {shorter} to shorten it")
     elif not typer.confirm(f"{about}. Start?", err=True):
         raise PoscliError(f"not started; lower {shorter}")
-
-
-def _table(jobs: list[PlannedJob], workers: int, seconds: float) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    names = ("encoding", "seed", "parameters", "steps", "done", "memory", "time")
-    for name in names:
-        table.add_column(name, justify="left" if name in ("encoding", "done") else "right")
-    for job in jobs:
-        values: tuple[Any, ...] = (job.encoding, job.seed, f"{job.parameters:,}", f"{job.steps:,}", job.done)
-        table.add_row(*(Text(str(value)) for value in (*values, f"{job.memory_gib:.1f} GiB", duration(job.seconds))))
-    table.add_section()
-    table.add_row("total" if workers == 1 else f"{workers} workers", "", "", "", "", "", duration(seconds))
-    return table

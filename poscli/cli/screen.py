@@ -22,8 +22,7 @@ from rich.text import Text
 from poscli.runs.results import has_evaluation
 from poscli.runs.run import ENDED, Run, open_run, run_exists
 from poscli.runs.summary import Activity, activity
-from poscli.sweep.drive import Watcher
-from poscli.sweep.schedule import TimeLeft
+from poscli.sweep.drive import TimeLeft, Watcher
 from poscli.system.console import err, note, out, warn_once
 from poscli.system.errors import TERMINATED, CorruptError
 from poscli.system.progress import duration
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 24
 SECONDS_BETWEEN_PAINTS = 0.5
-Work = tuple[str, Activity | None]  # the label of a run, and what is done on it; None: nothing to show yet
+InProgress = tuple[str, Activity | None]  # the label of a run, and what is done on it; None: nothing to show yet
 
 
-def screen(headline: str, work: Sequence[Work]) -> RenderableType:
+def screen(headline: str, work: Sequence[InProgress]) -> RenderableType:
     """A headline, and a line for each run that is being worked on; its machine, if there are several."""
     several = len({now.host for _, now in work if now}) > 1
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -146,10 +145,10 @@ class _Folder:
         self.runs = runs
         self.known: dict[Path, Run] = {}
 
-    def look(self) -> tuple[str, list[Work]]:
+    def look(self) -> tuple[str, list[InProgress]]:
         """How many runs are in which state, and what is being done on those that a process works on."""
         states: Counter[str] = Counter()
-        work: list[Work] = []
+        work: list[InProgress] = []
         for run in self._present():
             state = run.status()["state"]
             now = activity(run.folder)
@@ -165,20 +164,20 @@ class _Folder:
 
     def _present(self) -> list[Run]:
         """The runs that are there now, by name; one that is damaged, or being created or deleted, is left out."""
-        found = []
+        runs = []
         for folder in sorted(self.runs.glob("*")):
             try:
                 if folder not in self.known and run_exists(folder):
                     self.known[folder] = open_run(folder)
                 if folder in self.known and run_exists(folder):
                     self.known[folder].status()
-                    found.append(self.known[folder])
+                    runs.append(self.known[folder])
             except CorruptError:
                 continue
-        return found
+        return runs
 
 
-def _line(work: Work) -> str:
+def _line(work: InProgress) -> str:
     label, now = work
     if now is None:
         return f"  {label}: at work"

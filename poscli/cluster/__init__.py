@@ -23,7 +23,7 @@ MARK = ".sweep"  # a file beside the runs, which the driver locks and every node
 
 
 def execute(job: str, home: str, threads: int) -> str:
-    """Execute a job, as JSON, with so many threads; returns its outcome as JSON. `home` is the driver's own folder.
+    """Execute a job on `threads` threads; job and outcome are JSON. `home` is the driver's current folder.
 
     A signal or Ray's cancelling raises Interrupted, with everything saved.
     """
@@ -85,6 +85,6 @@ def refuse_apart(address: str, seen: dict[str, str], runs: Path) -> None:
             f"locks in {runs.absolute()} do not hold between this machine and {node}, so that two could train the same "
             "run; give --out a folder on a file system with locks, such as NFS version 4"
         )
-    for name, own in versions().items():
-        if seen[name] != own:
-            raise UsageError(f"{node} has {name} {seen[name]}, this machine {own}: install the same on all machines")
+    for name, ours in versions().items():
+        if seen[name] != ours:
+            raise UsageError(f"{node} has {name} {seen[name]}, this machine {ours}: install the same on all machines")

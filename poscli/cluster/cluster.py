@@ -143,8 +143,8 @@ class Cluster(Workers):
         quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
         try:
             if self._local:
-                own = {"num_cpus": usable_cores(), "object_store_memory": STORE_BYTES, "include_dashboard": False}
-                self._ray.init(address=LOCAL, **own, **quiet)  # without an address, it would obey RAY_ADDRESS
+                size = {"num_cpus": usable_cores(), "object_store_memory": STORE_BYTES, "include_dashboard": False}
+                self._ray.init(address=LOCAL, **size, **quiet)  # without an address, it would obey RAY_ADDRESS
             else:
                 self._ray.init(address=address, **quiet)
         except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
@@ -165,18 +165,18 @@ class Cluster(Workers):
 
     def _refuse(self) -> None:
         """UsageError that names what no node has."""
-        asked, most = self._per_run, lambda what: max(getattr(node, what) for node in self.nodes)
-        if asked.gpus > most("gpus"):
-            raise UsageError(f"--gpus {asked.gpus:g}: no machine of the cluster has more than {most('gpus'):g} GPUs")
-        if asked.cpus > most("cpus"):
-            raise UsageError(f"--cpus {asked.cpus}: no machine of the cluster has more than {most('cpus'):g} CPUs")
-        if asked.memory > most("memory"):
+        run, most = self._per_run, lambda what: max(getattr(node, what) for node in self.nodes)
+        if run.gpus > most("gpus"):
+            raise UsageError(f"--gpus {run.gpus:g}: no machine of the cluster has more than {most('gpus'):g} GPUs")
+        if run.cpus > most("cpus"):
+            raise UsageError(f"--cpus {run.cpus}: no machine of the cluster has more than {most('cpus'):g} CPUs")
+        if run.memory > most("memory"):
             raise UsageError(
-                f"a run needs about {in_words(asked.memory)}, and no machine of the cluster offers more than "
+                f"a run needs about {in_words(run.memory)}, and no machine of the cluster offers more than "
                 f"{in_words(most('memory'))}; lower batch or max_len in the suite, or give --memory if that is wrong"
             )
         raise UsageError(
-            f"no machine of the cluster has {asked.cpus} CPUs, {asked.gpus:g} GPUs and {in_words(asked.memory)} at once"
+            f"no machine of the cluster has {run.cpus} CPUs, {run.gpus:g} GPUs and {in_words(run.memory)} at once"
             "; lower --cpus, --gpus or --memory"
         )
 
@@ -246,10 +246,10 @@ def ray_at(address: str) -> ModuleType:
     return ray
 
 
-def _refuse_silent(address: str, own: str) -> None:
+def _refuse_silent(address: str, this_machine: str) -> None:
     """DataError if no gRPC server answers at an address, for which Ray itself would wait for minutes.
 
-    Ray replaces a loopback address by this machine's `own` one, and so does this.
+    Ray replaces a loopback address by this machine's `this_machine` one, and so does this.
     """
     if address == "auto":
         return
@@ -257,7 +257,7 @@ def _refuse_silent(address: str, own: str) -> None:
     is_port = re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) <= LARGEST_PORT
     if not host or not is_port or "/" in host:
         raise UsageError(f"--ray {address}: an address is HOST:PORT, such as 10.0.0.1:6379, or auto")
-    host = own if host in ("127.0.0.1", "localhost") else host
+    host = this_machine if host in ("127.0.0.1", "localhost") else host
     try:
         with socket.create_connection((host, int(port)), CONNECT_SECONDS) as connection:
             connection.sendall(HTTP2_GREETING)

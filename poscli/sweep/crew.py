@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from poscli.runs.lock import unlockable
-from poscli.sweep.processes import Processes
-from poscli.sweep.workers import Here, Workers
+from poscli.sweep.workers import Here, Processes, Workers
 from poscli.system.console import warn_once
 from poscli.system.device import device_of, usable_cores
 from poscli.system.errors import UsageError

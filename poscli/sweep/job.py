@@ -1,4 +1,4 @@
-"""A job: one run from its configuration to its evaluation, as plain data and one function.
+"""The jobs of a suite: each is one run from its configuration to its evaluation, as plain data and one function.
 
 A job and its outcome are pydantic models, so that they can go to another process and come back as JSON. A job writes
 its results into the run's folder and nowhere else.
@@ -11,17 +11,20 @@ from pathlib import Path
 
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
+from poscli.config.suite import Suite
 from poscli.config.validate import Frozen
+from poscli.estimate import refuse_unaffordable_windows
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.posthoc import posthoc_runs
+from poscli.evaluation.plan import Plan
+from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
-from poscli.system.errors import DataError, LockedError, PoscliError
+from poscli.system.errors import DataError, LockedError, PoscliError, UsageError
 from poscli.system.plugins import blamed, suspects
 from poscli.system.signals import Interrupted
 from poscli.tasks import open_task
-from poscli.workflows import OpenTask, TrainingSetup, evaluate, train
+from poscli.workflows import OpenTask, TrainingSetup, evaluate, prepare, train
 
 LONGEST = 40  # characters of a corpus in a message
 
@@ -100,3 +103,33 @@ def _results(job: Job, open_task: OpenTask) -> Iterator[Path]:
     for each in (run, *posthoc_runs(run, job.extrapolate, strict=False)):
         evaluate([EvaluationSetup(each, task, settings_of(config, job.extrapolate), device)], why=job.extrapolate.why)
         yield each.folder
+
+
+def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
+    """The jobs of a suite, without repetitions; UsageError or DataError if any of them cannot be done."""
+    if len(names := sorted({part.train.tokenizer for part in suite.parts()})) > 1:
+        raise UsageError(
+            f"the parts of the suite have the tokenizers {', '.join(names)}, whose perplexities one report cannot "
+            "compare; write a suite for each, and compare their runs with `poscli report --mix`"
+        )
+    jobs = [job for part in suite.parts() for job in _jobs_of_part(part, device, runs)]
+    return list({job.config: job for job in jobs}.values())
+
+
+def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
+    """The jobs of a suite without parts."""
+    setup = prepare(suite.train, suite.encodings, suite.seeds, device_of(device))
+    settings = settings_of(setup.configs[0], suite.extrapolate)
+    refuse_unaffordable_windows(
+        setup.configs[0], settings, setup.device
+    )  # first: a task may make a text for every length
+    Plan(setup.task, settings)  # refuses lengths for which no document is long enough
+    for config in setup.configs:
+        refuse_recalibration(config, suite.extrapolate)
+    targets = suite.extrapolate.as_
+    if targets and not any(posthoc_specs(config, targets, strict=False) for config in setup.configs):
+        raise UsageError(f"none of the suite's encodings can be evaluated as {', '.join(targets)}")
+    return [
+        Job(config=config, extrapolate=suite.extrapolate, runs=runs, device=device, fingerprint=setup.task.fingerprint)
+        for config in setup.configs
+    ]

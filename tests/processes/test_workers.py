@@ -33,13 +33,12 @@ from poscli.runs.lock import locked
 from poscli.runs.run import list_runs
 from poscli.runs.summary import Activity, activity
 from poscli.sweep import __main__ as worker_process
-from poscli.sweep import crew, drive, processes
+from poscli.sweep import crew, drive
+from poscli.sweep import workers as worker_processes
 from poscli.sweep.crew import Crew, refuse_crowded
-from poscli.sweep.drive import MOST_DEATHS, Watcher, run_jobs
+from poscli.sweep.drive import MOST_DEATHS, TimeLeft, Watcher, makespan, run_jobs
 from poscli.sweep.job import Job, Outcome
-from poscli.sweep.processes import Processes
-from poscli.sweep.schedule import TimeLeft, makespan
-from poscli.sweep.workers import Here, WorkerDied, Workers
+from poscli.sweep.workers import Here, Processes, WorkerDied, Workers
 from poscli.system.console import collected_warnings
 from poscli.system.device import quota_of_container, threads, usable_cores
 from poscli.system.errors import UsageError
@@ -276,11 +275,11 @@ def test_workers_whose_driver_is_gone_save_and_end(tmp_path) -> None:
 
 def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(monkeypatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [processes._environment(2, gpu)["CUDA_VISIBLE_DEVICES"] for gpu in (0, 1)] == ["0", "1"]
-    assert "CUDA_VISIBLE_DEVICES" not in processes._environment(2, None)
-    assert processes._environment(3, None)["OMP_NUM_THREADS"] == "3"
+    assert [worker_processes._environment(2, gpu)["CUDA_VISIBLE_DEVICES"] for gpu in (0, 1)] == ["0", "1"]
+    assert "CUDA_VISIBLE_DEVICES" not in worker_processes._environment(2, None)
+    assert worker_processes._environment(3, None)["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert [processes._environment(2, gpu)["CUDA_VISIBLE_DEVICES"] for gpu in (0, 1)] == ["4", "7"]
+    assert [worker_processes._environment(2, gpu)["CUDA_VISIBLE_DEVICES"] for gpu in (0, 1)] == ["4", "7"]
     workers = Processes(3, 1, [0, 1])
     assert [each._environment["CUDA_VISIBLE_DEVICES"] for each in workers._workers] == ["4", "7", "4"]
     workers.close()
@@ -400,7 +399,7 @@ def test_makespan_fills_the_worker_that_is_free_first() -> None:
 
 def test_the_time_left_follows_the_jobs_that_are_done(monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("poscli.sweep.schedule.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("poscli.sweep.drive.time", SimpleNamespace(monotonic=lambda: clock[0]))
     left = TimeLeft([0.0, 10.0, 10.0, 10.0], workers=1)
     left.began(0)
     assert left.ended(0) == 0  # it was there already, and says nothing about the pace

@@ -14,7 +14,7 @@ from poscli.config.resolve import resolve
 from poscli.runs.run import list_runs
 from poscli.sweep.__main__ import main
 from poscli.sweep.job import Job, Outcome, perform
-from poscli.sweep.processes import Processes
+from poscli.sweep.workers import Processes
 
 COST = ["seconds", "tokens_per_s", "peak_mb"]
 

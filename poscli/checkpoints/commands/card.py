@@ -46,11 +46,11 @@ def card(
 
     source = find(model, config_only=not probe)
     subject = read_subject(source.folder)
-    found = card_of(subject)
+    facts = card_of(subject)
     probed = _probed(source, subject, device) if probe and not subject.stock.refusal else None
-    document = {"model": source.spec} | found.to_json() | {"probe": probed and probed.to_json()}
-    emit(json_, document, lambda: _show(source.spec, found, probed))
-    if found.grave or (probed and probed.faults):
+    document = {"model": source.spec} | facts.to_json() | {"probe": probed and probed.to_json()}
+    emit(json_, document, lambda: _show(source.spec, facts, probed))
+    if facts.grave or (probed and probed.faults):
         raise typer.Exit(FAILED)
 
 
@@ -67,16 +67,16 @@ def _probed(source: Source, subject: Subject, device_name: str) -> Probe:
     return probe(source.folder, subject, device)
 
 
-def _show(name: str, found: Card, probed: Probe | None) -> None:
+def _show(name: str, facts: Card, probed: Probe | None) -> None:
     """Print the page: the answer, then the positions it is about."""
-    size = f"{counted(found.layers, 'layer')}, {counted(found.heads, 'head')} of {counted(found.head_width, 'channel')}"
-    if found.kv_heads != found.heads:
-        size += f", {found.kv_heads} of keys and values"
-    out().print(Text(printable(name), style="bold"), Text(f"\n{found.model_type}: {size}\n", style="dim"), sep="")
-    _verdict(found, probed)
-    for fault in found.faults:
+    size = f"{counted(facts.layers, 'layer')}, {counted(facts.heads, 'head')} of {counted(facts.head_width, 'channel')}"
+    if facts.kv_heads != facts.heads:
+        size += f", {facts.kv_heads} of keys and values"
+    out().print(Text(printable(name), style="bold"), Text(f"\n{facts.model_type}: {size}\n", style="dim"), sep="")
+    _verdict(facts, probed)
+    for fault in facts.faults:
         _said("note" if fault.note else "fault", fault.name, fault.wrong, fault.fix)
-    for table in (_positions(found), _lengths(found)):
+    for table in (_positions(facts), _lengths(facts)):
         out().print()
         out().print(table)
     if probed:
@@ -85,21 +85,21 @@ def _show(name: str, found: Card, probed: Probe | None) -> None:
             _said("fault" if finding.fault else "passed", finding.name, finding.said)
 
 
-def _verdict(found: Card, probed: Probe | None) -> None:
+def _verdict(facts: Card, probed: Probe | None) -> None:
     """Print in one line whether anything is wrong."""
-    names = [fault.name for fault in found.grave] + [finding.name for finding in (probed.faults if probed else ())]
+    names = [fault.name for fault in facts.grave] + [finding.name for finding in (probed.faults if probed else ())]
     if names:
         out().print(Text(f"{len(names)} fault{'s' * (len(names) > 1)}: {', '.join(names)}", style="bold red"))
         return
-    if probed or any(group.pairs for group in found.groups):
-        said = f"No faults: transformers {found.transformers} computes the positions that config.json states."
+    if probed or any(group.pairs for group in facts.groups):
+        said = f"No faults: transformers {facts.transformers} computes the positions that config.json states."
     else:
         said = "No faults in config.json; --probe compares what transformers computes."
     out().print(Text(said, style="bold green"))
 
 
 def _said(status: str, name: str, *sentences: str) -> None:
-    """Print the name of something that was found, and under it what there is to say, the last part dim if several."""
+    """Print the name of a fault or a finding, and under it its sentences, of which only the first is not dim."""
     out().print(
         Padding(Text.assemble((f"{status}: ", STYLES[status]), (printable(name), "bold")), (1, 0, 0, 2), expand=False)
     )
@@ -108,7 +108,7 @@ def _said(status: str, name: str, *sentences: str) -> None:
         out().print(Padding(text, (0, 0, 0, 4), expand=False), width=min(out().width, PROSE))
 
 
-def _positions(found: Card) -> Table:
+def _positions(facts: Card) -> Table:
     """A row for each group of layers with equal positions."""
     from poscli.drawing.text import amount
 
@@ -117,7 +117,7 @@ def _positions(found: Card) -> Table:
         table.add_column(column)
     for column in ("window", "pairs", "short of a turn", "slowest"):
         table.add_column(column, justify="right", no_wrap=True)
-    for group in found.groups:
+    for group in facts.groups:
         wave = group.slowest_wavelength
         turning = [str(group.pairs), str(group.never_turning), f"{amount(wave)} tokens" if wave else ""]
         window = "all" if group.window is None else f"{group.window}"
@@ -125,19 +125,19 @@ def _positions(found: Card) -> Table:
     return table
 
 
-def _lengths(found: Card) -> Table:
+def _lengths(facts: Card) -> Table:
     """Lengths in tokens, each with what says so, and what the columns of the other table mean."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_row("length", f"{found.length} tokens", f"by {found.length_from}")
-    for group in found.groups:
+    table.add_row("length", f"{facts.length} tokens", f"by {facts.length_from}")
+    for group in facts.groups:
         if group.factor:
             reach = f"{round(group.factor * group.original)} tokens" if group.original else ""
             sharper = f", scores times {group.amplitude**2:.3f}" if group.amplitude != 1 else ""
             table.add_row(
                 "scaled to", reach, f"{group.factor:g} times {group.original}{sharper}; layers {group.numbers}"
             )
-    if found.tokenizer_limit:
-        table.add_row("tokenizer", f"{found.tokenizer_limit} tokens", "by model_max_length")
-    if any(group.never_turning for group in found.groups):
-        table.add_row("turns", "", f"a pair short of a turn within {found.length} tokens meets new angles beyond them")
+    if facts.tokenizer_limit:
+        table.add_row("tokenizer", f"{facts.tokenizer_limit} tokens", "by model_max_length")
+    if any(group.never_turning for group in facts.groups):
+        table.add_row("turns", "", f"a pair short of a turn within {facts.length} tokens meets new angles beyond them")
     return table

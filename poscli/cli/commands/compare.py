@@ -63,6 +63,6 @@ def compare(
     emit(json_, records(table), lambda: out().print(comparison_table(table, of_answers=of_answers, bits=bits)))
     if (seeds := int(table["seeds"].max())) < FEWEST_SEEDS:
         items = "episodes" if of_answers else "documents"
-        said = "one seed says nothing" if seeds == 1 else f"{seeds} seeds say little"
-        note(f"{said} about other seeds: intervals and tests are over {items} only")
+        words = "one seed says nothing" if seeds == 1 else f"{seeds} seeds say little"
+        note(f"{words} about other seeds: intervals and tests are over {items} only")
     end(tables)

@@ -58,7 +58,9 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         _check("poscli", "ok", f"{facts['poscli']} {facts['commit']}".strip()),
         _check("python", "ok", f"{facts['python']} on {facts['platform']}"),
         _check("torch", "ok", f"{facts['torch']}, {facts['threads']} threads on {facts['cores']} cores"),
-        _check("cpu bfloat16", "ok" if cpu_has_bfloat16() else "missing", _bfloat16(cpu_has_bfloat16())),
+        _check("cpu bfloat16", "ok", "native, used from model width 256 on")
+        if cpu_has_bfloat16()
+        else _check("cpu bfloat16", "missing", "not native, so float32 is used at every width"),
         _check("machine", "ok", f"{facts['machine']} in results; set POSCLI_MACHINE for another name"),
         _check("cpu", "ok", facts["cpu"]),
         _cuda(),
@@ -75,10 +77,6 @@ def _checks(out_: Path) -> list[dict[str, str]]:
 
 def _check(name: str, state: str, detail: str) -> dict[str, str]:
     return {"check": name, "state": state, "detail": detail}
-
-
-def _bfloat16(native: bool) -> str:
-    return "native, used from model width 256 on" if native else "not native, so float32 is used at every width"
 
 
 def _engine(engine: Engine) -> dict[str, str]:
@@ -120,7 +118,7 @@ def tried(variants: Sequence[Variant], device: torch.device) -> Iterator[dict[st
     for number, variant in enumerate(variants, 1):
         name = f"triton kernel {number}"
         try:
-            found = selfcheck.fault(variant, device)
+            fault = selfcheck.fault(variant, device)
         except selfcheck.BrokenDevice as error:
             yield _check(name, "broken", str(error))
             return
@@ -129,17 +127,17 @@ def tried(variants: Sequence[Variant], device: torch.device) -> Iterator[dict[st
                 raise
             yield _check(name, "untried", f"{variant}: the device has no memory left")
         else:
-            yield _check(name, "off" if found else "ok", found or f"{variant}: proven, it equals the formula")
+            yield _check(name, "off" if fault else "ok", fault or f"{variant}: proven, it equals the formula")
 
 
 def _compiled_kernels() -> dict[str, str]:
     """Whether our own kernels run on this CPU, which compiles them here if they are not there yet."""
     from poscli.native import library, why_not
 
-    found = library()
-    if found is None:
+    kernels = library()
+    if kernels is None:
         return _check("compiled kernels", "missing", f"{why_not()}; torch's kernels run instead, more slowly")
-    return _check("compiled kernels", "ok", f"proven on this CPU: they equal the formula; {found._name}")
+    return _check("compiled kernels", "ok", f"proven on this CPU: they equal the formula; {kernels._name}")
 
 
 def _tuning() -> dict[str, str]:
@@ -190,8 +188,8 @@ def _unusable_plugins() -> Iterator[dict[str, str]]:
 
 
 def _package(name: str, use: str) -> dict[str, str]:
-    found = importlib.util.find_spec(name) is not None
-    return _check(name, "ok" if found else "missing", use if found else f"pip install {name}, for {use}")
+    installed = importlib.util.find_spec(name) is not None
+    return _check(name, "ok" if installed else "missing", use if installed else f"pip install {name}, for {use}")
 
 
 def _corpora() -> list[dict[str, str]]:

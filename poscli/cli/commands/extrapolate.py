@@ -16,7 +16,6 @@ from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
     import torch
-    from pandas import DataFrame
 
     from poscli.evaluation.measure import EvaluationSetup
     from poscli.runs.run import Run
@@ -89,9 +88,12 @@ def extrapolate(
     With --model, evaluate a checkpoint of transformers in the same way: Llama, Pythia, Qwen, BLOOM, ... Under torchrun,
     the windows are shared out over the ranks.
     """
+    from poscli.estimate import evaluations
+    from poscli.evaluation.evaluate import eval_records
+    from poscli.report import terminal
     from poscli.runs.run import opened_runs
     from poscli.system.device import device_of
-    from poscli.system.ranks import connected, together
+    from poscli.system.ranks import connected, ranks, together
     from poscli.workflows import evaluate
 
     runs, selected = out_ / "runs", [*(run or []), *(enc or [])]
@@ -108,11 +110,23 @@ def extrapolate(
         if not setups:
             setups = _selected(request, run or [], enc or [], smoke, judging, own_device, runs)
         _agree(setups)
-        _announce(setups, request, judging, force=force, dry_run=dry_run, yes=yes, json_=json_)
+        with together():
+            if ranks().first:
+                jobs = evaluations(setups, why=request.why, judge=judging, anew=force)
+                plan.announce_longest(setup.settings for setup in setups)
+                if dry_run:
+                    plan.show(jobs, json_)
+                else:
+                    plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
         if dry_run:
             return
         tables = evaluate(setups, why=request.why, judge=judging, force=force)
-        _show(tables, request, out_, json_, complete=named or not opened_runs(runs)[1])
+        if ranks().first:
+            emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
+            note(f"next: poscli report{carried(out_)}")
+        left_out = not named and bool(opened_runs(runs)[1])  # damaged runs
+        if left_out or any((table["status"] != "ok").all() for table in tables):
+            raise typer.Exit(PARTIAL)
 
 
 def _refuse_several_ranks(request: ExtrapolateRequest) -> None:
@@ -197,41 +211,3 @@ def _selected(
         judge=judge,
         open_task=cache(open_task),
     )
-
-
-def _announce(
-    setups: list[EvaluationSetup],
-    request: ExtrapolateRequest,
-    judge: Run | None,
-    *,
-    force: bool,
-    dry_run: bool,
-    yes: bool,
-    json_: bool,
-) -> None:
-    """Show what there is to do, or ask before work that takes long; of several ranks, only the first one does."""
-    from poscli.estimate import evaluations
-    from poscli.system.ranks import ranks, together
-
-    with together():
-        if not ranks().first:
-            return
-        jobs = evaluations(setups, why=request.why, judge=judge, anew=force)
-        plan.announce_longest(setup.settings for setup in setups)
-        if dry_run:
-            plan.show(jobs, json_)
-        else:
-            plan.confirm(sum(job.seconds for job in jobs), "--max-len or --tokens", yes=yes)
-
-
-def _show(tables: list[DataFrame], request: ExtrapolateRequest, out_: Path, json_: bool, *, complete: bool) -> None:
-    """Print the tables and the next command; exit code 3 if a run has no number at all, or was left out as damaged."""
-    from poscli.evaluation.evaluate import eval_records
-    from poscli.report import terminal
-    from poscli.system.ranks import ranks
-
-    if ranks().first:
-        emit(json_, eval_records(tables), lambda: terminal.show_fresh(tables, out(), summed=bool(request.as_)))
-        note(f"next: poscli report{carried(out_)}")
-    if not complete or any((table["status"] != "ok").all() for table in tables):
-        raise typer.Exit(PARTIAL)

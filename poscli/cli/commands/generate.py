@@ -122,9 +122,9 @@ def generate(
 
 
 def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
-    """UsageError if one of the options is given, which mean nothing for what a run was trained on."""
-    if given := [name for name, value in options.items() if value is not None]:
-        raise UsageError(f"{run.id} was trained on {kind}, for which {given[0]} means nothing; leave it out")
+    """UsageError if one of `options`, by name, has a value: they mean nothing for a run that was trained on `kind`."""
+    if names := [name for name, value in options.items() if value is not None]:
+        raise UsageError(f"{run.id} was trained on {kind}, for which {names[0]} means nothing; leave it out")
 
 
 def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) -> None:
@@ -138,10 +138,10 @@ def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) 
     begun = coder.encode(os.fsencode(prompt)).tolist()  # as typed, even if it is not UTF-8
     refuse_long_input(run, 1 + len(begun), draw, "give a shorter --prompt")
     ids = stream(model, begun, coder.end, tokens=tokens, temperature=draw.temperature, seed=draw.seed)
-    made = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
-    emit(json_, {"run_id": run.id, "prompt": prompt, **vars(made)}, lambda: data().write("\n"))
-    words = speed(run, made.tokens, "tokens", made.seconds)
-    note(f"{made.note}; {words}" if made.note else words)
+    generated = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
+    emit(json_, {"run_id": run.id, "prompt": prompt, **vars(generated)}, lambda: data().write("\n"))
+    words = speed(run, generated.tokens, "tokens", generated.seconds)
+    note(f"{generated.note}; {words}" if generated.note else words)
 
 
 def speed(run: Run, count: int, unit: str, seconds: float) -> str:
@@ -150,7 +150,7 @@ def speed(run: Run, count: int, unit: str, seconds: float) -> str:
 
 
 def refuse_long_input(run: Run, length: int, draw: Draw, fix: str) -> None:
-    """UsageError if reading so many tokens at once certainly does not fit the memory."""
+    """UsageError if reading `length` tokens at once certainly does not fit the memory; `fix` says what to change."""
     from poscli.estimate import unaffordable_window
 
     if why := unaffordable_window(run.config, length, draw.device):

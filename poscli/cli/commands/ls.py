@@ -30,10 +30,12 @@ def encodings(
     json_: Json = False,
 ) -> None:
     """List every position encoding with its options and their defaults."""
-    from poscli.report.catalogue import describe_encodings
+    from poscli.report.catalogue import describe_encodings, options_text
 
     rows = describe_encodings()
-    emit(json_, rows, lambda: _encodings_verbose(rows) if verbose else _encodings(rows))
+    columns = ["name", "family", "tier", "engine", "options"]
+    table = [row | {"options": row["unavailable"] or options_text(row)} for row in rows]
+    emit(json_, rows, lambda: _encodings_verbose(rows) if verbose else _table(table, columns))
 
 
 @app.command()
@@ -126,11 +128,11 @@ def _registered(
     rows: list[dict[str, Any]] = []
     for name in registry.names():
         why = registry.missing(name)
-        told = {"what": ""} | dict.fromkeys(facts)
+        row = {"what": ""} | dict.fromkeys(facts)
         if not why:
             plugin = registry.get(name)
-            told = {"what": _summary(plugin)} | {fact: getattr(plugin, fact) for fact in facts}
-        rows.append({kind: name, **told, "unavailable": why})
+            row = {"what": _summary(plugin)} | {fact: getattr(plugin, fact) for fact in facts}
+        rows.append({kind: name, **row, "unavailable": why})
     rows += [row | {"unavailable": ""} for row in further]
     emit(json_, rows, lambda: _table(rows, [kind, "what", *facts, "unavailable"]))
 
@@ -140,27 +142,20 @@ def _summary(thing: Any) -> str:
     return getattr(thing, "summary", "") or (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
-def _encodings(rows: list[dict[str, Any]]) -> None:
-    from poscli.report.catalogue import options_text
-
-    columns = ["name", "family", "tier", "engine", "options"]
-    _table([row | {"options": row["unavailable"] or options_text(row)} for row in rows], columns)
-
-
 def _encodings_verbose(rows: list[dict[str, Any]]) -> None:
     """Print a paragraph per encoding: formula, facts, options, paper."""
     from poscli.report.catalogue import options_text
 
     for row in rows:
         out().print(Text(row["name"], style="bold"), Text(f"{row['family']}, tier {row['tier']}", style="dim"))
-        said = [row["unavailable"], row["formula"], *(f"Fact: {fact}." for fact in row["facts"])]
+        lines = [row["unavailable"], row["formula"], *(f"Fact: {fact}." for fact in row["facts"])]
         if row["options"]:
-            said.append(f"Options: {options_text(row)}")
+            lines.append(f"Options: {options_text(row)}")
         if row.get("after"):
-            said.append(
+            lines.append(
                 f"After training: evaluates models trained with {', '.join(row['after'])}".replace("*", "anything")
             )
-        for line in filter(None, [*said, row["paper"]]):
+        for line in filter(None, [*lines, row["paper"]]):
             out().print(Padding(Text(printable(line)), (0, 0, 0, 4)))
 
 

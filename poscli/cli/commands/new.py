@@ -114,8 +114,8 @@ def _is_taken(module: str, to: Path) -> bool:
     """Whether a module of this name exists elsewhere, which a file in the current folder would hide."""
     here = {Path.cwd(), to.resolve()}
     elsewhere = [path for path in sys.path if Path(path).resolve() not in here]
-    found = PathFinder.find_spec(module, elsewhere)
-    return module in sys.stdlib_module_names or (found is not None and found.origin is not None)
+    spec = PathFinder.find_spec(module, elsewhere)
+    return module in sys.stdlib_module_names or (spec is not None and spec.origin is not None)
 
 
 def _rendered(template: str, names: Names, kind: Kind) -> str:

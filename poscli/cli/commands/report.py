@@ -51,8 +51,8 @@ def report(
     if site is not None:
         check_folder(site, "--site")
     tables = collect(runs, task_columns())
-    made = workflows.report(tables, runs, folder, mix=mix, baseline=baseline, formats=pictures, site=site)
-    show_report(made, tables, json_)
+    written = workflows.report(tables, runs, folder, mix=mix, baseline=baseline, formats=pictures, site=site)
+    show_report(written, tables, json_)
     end(tables)
 
 

@@ -69,13 +69,13 @@ def _selected(runs: Path, ids: list[str], encodings: list[str]) -> list[Path]:
     for id_ in ids:
         if not id_ or not any(folder.name.startswith(id_) for folder in known):
             raise UsageError(f"there is no run {id_!r} in {runs}: {near(id_, [folder.name for folder in known])}")
-    chosen = [f for f in known if not ids or f.name in ids or any(_begins(f.name, id_, known) for id_ in ids)]
+    names = {folder.name for folder in known}  # an id that is a whole name selects that run alone
+
+    def is_selected(name: str) -> bool:
+        return any(name == id_ or (name.startswith(id_) and id_ not in names) for id_ in ids)
+
+    chosen = [folder for folder in known if not ids or is_selected(folder.name)]
     return _with_encoding(chosen, encodings) if encodings else chosen
-
-
-def _begins(name: str, id_: str, known: list[Path]) -> bool:
-    """Whether a name begins with an id that is not the whole name of another run."""
-    return name.startswith(id_) and all(folder.name != id_ for folder in known)
 
 
 def _with_encoding(folders: list[Path], encodings: list[str]) -> list[Path]:

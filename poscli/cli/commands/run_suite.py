@@ -14,10 +14,10 @@ from poscli.cli.options import AddedOptions, Device, Json, Out
 from poscli.system.console import err, note
 from poscli.system.errors import PARTIAL, PoscliError
 from poscli.system.progress import duration
+from poscli.system.text import counted
 
 if TYPE_CHECKING:
     from poscli.config.suite import Suite
-    from poscli.estimate import PlannedJob
     from poscli.sweep.crew import Crew
     from poscli.sweep.drive import SweepResults
     from poscli.sweep.job import Job
@@ -89,8 +89,9 @@ def run(
     from poscli.config.suite import load_suite, report_folder
     from poscli.evaluation.evaluate import settings_of
     from poscli.sweep.crew import Crew
+    from poscli.sweep.drive import makespan
+    from poscli.sweep.job import jobs_of
     from poscli.sweep.planned import needed, sweeps
-    from poscli.sweep.suite import jobs_of
     from poscli.system.device import threads
     from poscli.system.files import check_folder
     from poscli.workflows import delete
@@ -109,22 +110,15 @@ def run(
         plan.show(planned, json_, crew.count, crew.start_seconds)
         return
     with threads(crew.threads), crew.assembled(needed(planned), runs) as at_work:
-        _announce(planned, at_work, crew.start_seconds, yes=yes)
+        seconds = makespan((job.seconds for job in planned), at_work.count) + crew.start_seconds * at_work.elsewhere
+        where = f"on {counted(at_work.count, 'worker')}" if at_work.elsewhere else "on this machine"
+        note(f"{counted(len(planned), 'job')}, about {duration(seconds)} {where}")
+        plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
         _announce_power(content, jobs)
         if force:
             delete((job.run_id for job in planned), runs)
         results = _perform(jobs, [job.seconds for job in planned], at_work)
     _present(content, results, folder, runs, json_)
-
-
-def _announce(jobs: list[PlannedJob], workers: Workers, start: float, *, yes: bool) -> None:
-    """Say how long the suite takes, before it starts; ask if that is long. Workers begin after `start` seconds."""
-    from poscli.sweep.schedule import makespan
-
-    seconds = makespan((job.seconds for job in jobs), workers.count) + start * workers.elsewhere
-    where = f"on {workers.count} worker{'s' * (workers.count != 1)}" if workers.elsewhere else "on this machine"
-    note(f"{len(jobs)} job{'s' * (len(jobs) != 1)}, about {duration(seconds)} {where}")
-    plan.confirm(seconds, "the suite's tokens, seeds or max_len", yes=yes)
 
 
 def _announce_power(suite: Suite, jobs: list[Job]) -> None:
@@ -166,7 +160,7 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
         raise PoscliError(f"every run of the suite failed; the first: {results.failures[0]['error']}")
     tables = evaluation_tables([open_evaluated(folder) for folder in results.folders], task_columns())
     failures = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in results.failures]
-    made = report(tables, runs, to, title=suite.title, description=suite.description, failures=failures)
-    show_report(made, tables, json_, failures=results.failures)
+    written = report(tables, runs, to, title=suite.title, description=suite.description, failures=failures)
+    show_report(written, tables, json_, failures=results.failures)
     if results.failures or tables.rows["status"].isin(WITHOUT_MODEL).groupby(tables.rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)

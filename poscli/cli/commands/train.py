@@ -43,6 +43,7 @@ def train(
     json_: Json = False,
 ) -> None:
     """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
+    from poscli.estimate import trainings
     from poscli.runs.summary import training_summary
     from poscli.system.device import device_of
     from poscli.system.ranks import any_rank, connected, ranks, together
@@ -53,7 +54,11 @@ def train(
         setup = _agreed(enc, seed, request, own_device)
         with together():
             if ranks().first:
-                _announce(setup, out_ / "runs", dry_run=dry_run, force=force, yes=yes, json_=json_)
+                jobs = trainings(setup.configs, setup.task, out_ / "runs", setup.device, anew=force)
+                if dry_run:
+                    plan.show(jobs, json_)
+                else:
+                    plan.confirm(sum(job.seconds for job in jobs), "--tokens or --preset", yes=yes)
         if dry_run:
             return
         trained = train_runs(setup, out_ / "runs", force=force)
@@ -86,17 +91,6 @@ def _agreed(encodings: list[str], seed: int, request: TrainRequest, device: torc
     text = {"the contents of the corpus": setup.task.fingerprint}
     agree(versions | options | {"--enc": [config.encoding for config in setup.configs]} | configurations | text)
     return setup
-
-
-def _announce(setup: TrainingSetup, runs: Path, *, dry_run: bool, force: bool, yes: bool, json_: bool) -> None:
-    """Show what is going to be done, or ask whether to do it."""
-    from poscli.estimate import trainings
-
-    jobs = trainings(setup.configs, setup.task, runs, setup.device, anew=force)
-    if dry_run:
-        plan.show(jobs, json_)
-    else:
-        plan.confirm(sum(job.seconds for job in jobs), "--tokens or --preset", yes=yes)
 
 
 def _show(results: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of the functions: checked by their annotations, or made from the fields of a configuration.
+"""Arguments of the functions: checked by their annotations, and made from the fields of a configuration.
 
 Python and the command line cannot differ in the latter.
 """
@@ -22,6 +22,24 @@ from poscli.config.validate import validated
 from poscli.equation import Encoding
 from poscli.runs.run import Run
 from poscli.system.errors import UsageError, near
+from poscli.system.plugins import is_outside
+
+
+def spec_of(encoding: str | type[Encoding]) -> str:
+    """The spec of an encoding, which is a spec already or a class, such as one defined in a notebook's cell.
+
+    UsageError for anything else, and for a class inside a function, which no name leads to.
+    """
+    if isinstance(encoding, str):
+        return encoding
+    if not (isinstance(encoding, type) and issubclass(encoding, Encoding)):
+        raise UsageError(f"{encoding!r} names no encoding; give a spec, such as 'alibi', or a subclass of api.Encoding")
+    if not is_outside(encoding):
+        return encoding.name
+    if "." in encoding.__qualname__:
+        raise UsageError(f"{encoding.__qualname__} is defined inside a function or a class; define it outside")
+    return f"{encoding.__module__}:{encoding.__name__}"
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=BaseModel)
@@ -94,15 +112,15 @@ def takes(model: type[BaseModel], parts: Parts | None = None) -> Callable[[F], F
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        written = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         fields = {name: field for name, field in model.model_fields.items() if name not in (parts or {})}
-        made = [_keyword(name, field.get_default(call_default_factory=True)) for name, field in fields.items()]
-        told = [f"    {name}: {field.description}" for name, field in fields.items()]
+        added = [_keyword(name, field.get_default(call_default_factory=True)) for name, field in fields.items()]
+        lines = [f"    {name}: {field.description}" for name, field in fields.items()]
         for part in (parts or {}).values():
-            made += [_keyword(name, None) for name in part.model_fields]
-            told += [f"    {name}: {field.description}" for name, field in part.model_fields.items()]
-        function.__signature__ = signature.replace(parameters=[*own, *made])  # type: ignore[attr-defined]
-        function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *told])
+            added += [_keyword(name, None) for name in part.model_fields]
+            lines += [f"    {name}: {field.description}" for name, field in part.model_fields.items()]
+        function.__signature__ = signature.replace(parameters=[*written, *added])  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
         return function
 
     return decorate
