@@ -17,8 +17,6 @@ from fake_results import BEHAVIOUR, LN2, results
 from markdown_blocks import blocks
 
 from poscli import api
-from poscli.config.request import ExtrapolateRequest, TrainRequest
-from poscli.config.run import ModelConfig
 from poscli.system import plugins
 
 SIZES = {"width": 32, "heads": 4, "length": 16}
@@ -176,13 +174,6 @@ def local() -> type:
 # as the commands
 
 
-def test_options_are_those_of_the_commands() -> None:
-    train, extrapolate = (set(inspect.signature(each).parameters) for each in (api.train, api.extrapolate))
-    assert (set(TrainRequest.model_fields) | set(ModelConfig.model_fields)) - {"model"} < train
-    assert set(ExtrapolateRequest.model_fields) < extrapolate
-    assert "Tokens in a training window" in inspect.getdoc(api.train)
-
-
 def test_a_run_is_the_one_that_the_command_makes(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     Path("own.py").write_text(OWN)
     small = {"preset": "nano", "width": 48, "layers": 1, "length": 32, "batch": 4, "tokens": "1k"}
@@ -216,12 +207,6 @@ def test_a_class_without_a_file_is_verified_and_not_trained(monkeypatch: pytest.
     assert api.verify(cell.Own).status == "passed"
     with pytest.raises(api.UsageError, match=r"cell:Own has no file, .* %%writefile my_encoding.py"):
         api.train(cell.Own, preset="nano", length=32, batch=4, tokens="1k")
-
-
-def test_an_argument_of_several_lines_is_told_in_one() -> None:
-    with pytest.raises(api.UsageError, match=r"width = tensor\(.*\): must be a whole number") as refused:
-        api.encoding("alibi", width=torch.zeros(2, 2), heads=2, length=32)  # type: ignore[arg-type]
-    assert "\n" not in str(refused.value)
 
 
 def test_importing_poscli_imports_nothing_heavy() -> None:

@@ -1,7 +1,5 @@
 """Options are made from a model's fields: their names, types, bounds and help; and the requests that they make."""
 
-import re
-
 import pytest
 import typer
 from cli_runner import cli
@@ -12,7 +10,6 @@ from poscli.cli.options import Nested, from_model
 from poscli.config.count import TokenCount
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
-from poscli.config.suite import Suite
 from poscli.config.validate import Frozen
 from poscli.system.errors import UsageError
 
@@ -81,15 +78,6 @@ def test_a_refused_value_is_named_with_its_rule(arguments, words):
         requested(*arguments)
 
 
-def test_help_is_made_of_descriptions_and_defaults():
-    text = " ".join(cli("train", "--help").out.replace("│", " ").split())
-    for name in ("length", "tokens", "corpus", "precision"):
-        field = TrainRequest.model_fields[name]
-        assert re.search(rf"--{name} .*{re.escape(field.description)}", text)
-    assert "[default: 2M]" in text
-    assert ModelConfig.model_fields["heads"].description + " [default: (the preset's)]" in text
-
-
 @pytest.mark.parametrize("request_", [TrainRequest, ExtrapolateRequest, BenchSettings])
 def test_every_option_has_a_help_text(request_):
     assert all(field.description for field in request_.model_fields.values())
@@ -101,34 +89,10 @@ def test_the_presets_of_the_help_are_those_that_exist(request_):
     assert f"{', '.join(names)} or {last}" in request_.model_fields["preset"].description
 
 
-def test_crop_and_window_are_always_among_the_baselines():
-    assert ExtrapolateRequest().baselines == ["crop", "window"]
-    assert ExtrapolateRequest(baselines=["sink(4)+window", "crop"]).baselines == ["crop", "window", "sink(4)+window"]
-
-
-def test_a_suite_may_write_counts_as_the_command_line_does():
-    suite = Suite(title="t", encodings=["none"], train={"tokens": "500k"}, extrapolate={"tokens": "4k"})
-    assert (suite.train.tokens, suite.extrapolate.tokens) == (500_000, 4_000)
-
-
 def test_a_field_with_its_default_does_not_change_the_id_of_a_run():
     """Runs made before `task` and `tokenizer` existed keep their names."""
     assert RunConfig(encoding="alibi", task="language", tokenizer="bytes").run_id("0" * 16) == "alibi-253e2f24"
     assert RunConfig(encoding="alibi", task="copy").run_id("0" * 16) != "alibi-253e2f24"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "settings"),
-    [
-        ({}, {"lengths": (512, 1024, 2048), "past": (512,), "repeats": 5}),
-        ({"quick": True}, {"lengths": (512, 2048), "past": (512,), "repeats": 3}),
-        ({"quick": True, "repeats": 5}, {"repeats": 5}),
-        ({"lengths": (64, 2048, 4096)}, {"lengths": (64, 2048)}),
-    ],
-)
-def test_lengths_of_a_bench_follow_from_its_other_options(arguments, settings):
-    made = BenchSettings(max_len=3000, **arguments)
-    assert {name: getattr(made, name) for name in settings} == settings
 
 
 def test_more_threads_than_the_machine_can_use_are_refused(monkeypatch):

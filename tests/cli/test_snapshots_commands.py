@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,28 @@ train --enc rope(base=zero)
 train --enc rope(base=-1)
 train --enc rope(base=1,base=2)
 train --enc rope(base=1
+train --enc ALIBI
+train --enc rope(theta=5)
+train --enc none(base=5)
+train --enc rope(base=inf)
+train --enc rope(fraction=2)
+train --enc rope(layout=halves)
+train --enc alibi(trainable=maybe)
+train --enc window(1.5)
+train --enc 'window(1, 2)'
+train --enc ''
+train --enc alibi,rope
+train --enc 'alibi, rope; ls'
+train --enc 'sinusoidal|rope'
+train --enc 'rope|none|alibi' --preset nano
+train --enc nowhere:Mine
+train --enc json:JSONDecoder
+train --enc alibi --enc rpoe
+train alibi
+train --enc
+train --enc alibi --lenght 32
+train --enc alibi --epochs 3
+train --enc rope --preset nano --width 12
 train --enc rope|
 train --enc rope+
 train --enc rope+rope
@@ -87,6 +110,23 @@ train --enc alibi --set momentum=1
 train --enc alibi --set warmup=1.5
 train --enc alibi --precision float8
 train --enc alibi --seed -1
+train --enc alibi --seed 1.5
+train --enc alibi --length long
+train --enc alibi --tokens 2MB
+train --enc alibi --tokens -5
+train --enc alibi --mlp -1
+train --enc alibi --set dropout=0.1
+train --enc alibi --set =0.1
+train --enc alibi --set matrix_lr=nan
+train --enc alibi --set clip=inf
+train --enc alibi --precision fp16
+train --enc alibi --device mps
+train --enc alibi --corpus stdlb
+train --enc alibi --corpus wikitext
+train --enc alibi --corpus text:
+train --enc alibi --corpus notes/00.txt
+train --enc alibi --corpus stdlib:3.11
+train --enc alibi --corpus hf:a/b?bytes=many
 train --enc alibi --device gpu
 train --enc alibi --width 60000 --heads 2 --layers 100
 train --enc learned --memory 16
@@ -97,6 +137,10 @@ extrapolate --max-len far
 extrapolate --lengths 2,4
 extrapolate --lengths 1,one
 extrapolate --lengths 0.5
+extrapolate --lengths abc
+extrapolate --lengths 1,,2
+extrapolate --lengths nan
+extrapolate --max-len 8k
 extrapolate --stride 0
 extrapolate --ngram 0
 extrapolate --ngram 65
@@ -125,6 +169,7 @@ extrapolate --length 64
 report
 report --baseline rope
 report --formats gif
+report runs
 report --to notes/00.txt
 report --mix --site notes/00.txt
 report --baseline rope --mix
@@ -135,6 +180,7 @@ generate --rows 3
 generate --tokens 0
 generate --temperature -1
 generate --temperature nan
+generate --temperature hot
 generate --prompt
 verify
 verify nonsense
@@ -148,6 +194,7 @@ new my-encoding --kind spiral
 new my-encoding --to notes/00.txt
 ls
 ls everything
+ls suites --fodler x
 ls runs --watch --json
 ls suites --folder nowhere
 rm
@@ -157,12 +204,16 @@ rm --enc alibi
 run missing.toml
 run notes/00.txt
 run notes
+run
+run quick
+run elsewhere/demo.toml
 inspect
 inspect nonsense
 inspect rope --length 0
 bench --enc nonsense
 bench --what speed
 bench --repeats 0
+bench --enc none --batch 100000000000000000000
 bench --engine warp
 card missing
 card notes
@@ -170,6 +221,7 @@ advise missing
 advise missing --target 4x
 advise missing --target 0
 tarin
+frobnicate
 --versoin
 """
 
@@ -263,7 +315,7 @@ def test_what_is_refused(walk: Walk, snapshot: Snapshot) -> None:
     walk.run("train", "--enc", "rope", *NANO, "--corpus", "text:notes", "--length", 32)
     for line in REFUSED.strip().splitlines():
         dry = ["--dry-run"] if line.startswith(("train", "extrapolate", "run", "advise")) else []
-        walk.run(*line.split(), *dry)
+        walk.run(*shlex.split(line), *dry)
     snapshot(walk.text, "refused")
 
 

@@ -21,7 +21,7 @@ from cli_runner import NANO, SUITE, cli, run_of, shell
 from rich.console import Console
 from torture.processes import Started
 
-from poscli.cli.screen import Screen, screen
+from poscli.cli.screen import screen
 from poscli.cluster.cluster import RayCrew
 from poscli.cluster.commands import OnRay
 from poscli.config.request import ExtrapolateRequest, TrainRequest
@@ -34,7 +34,6 @@ from poscli.runs.run import list_runs
 from poscli.runs.summary import Activity, activity
 from poscli.sweep import __main__ as worker_process
 from poscli.sweep import crew, drive
-from poscli.sweep import workers as worker_processes
 from poscli.sweep.crew import Crew, refuse_crowded
 from poscli.sweep.drive import MOST_DEATHS, TimeLeft, Watcher, makespan, run_jobs
 from poscli.sweep.job import Job, Outcome
@@ -274,15 +273,20 @@ def test_workers_whose_driver_is_gone_save_and_end(tmp_path) -> None:
 
 
 def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(monkeypatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [worker_processes._environment(2, gpu)["CUDA_VISIBLE_DEVICES"] for gpu in (0, 1)] == ["0", "1"]
-    assert "CUDA_VISIBLE_DEVICES" not in worker_processes._environment(2, None)
-    assert worker_processes._environment(3, None)["OMP_NUM_THREADS"] == "3"
+    seen: list[dict[str, str]] = []
+
+    def start(*_: object, env: dict[str, str], **__: object) -> None:
+        seen.append(env)
+        raise WorkerDied("there is no such machine")
+
+    monkeypatch.setattr("poscli.sweep.workers.subprocess.Popen", start)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert [worker_processes._environment(2, gpu)["CUDA_VISIBLE_DEVICES"] for gpu in (0, 1)] == ["4", "7"]
-    workers = Processes(3, 1, [0, 1])
-    assert [each._environment["CUDA_VISIBLE_DEVICES"] for each in workers._workers] == ["4", "7", "4"]
-    workers.close()
+    with Processes(3, threads=2, gpus=[0, 1]) as workers:
+        for _ in range(3):
+            with pytest.raises(WorkerDied):
+                workers.submit(job()).result()
+    assert [env["CUDA_VISIBLE_DEVICES"] for env in seen] == ["4", "7", "4"]
+    assert {env["OMP_NUM_THREADS"] for env in seen} == {"2"}
 
 
 # ---- who is wanted
@@ -290,24 +294,25 @@ def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(m
 
 def test_options_become_workers(tmp_path, monkeypatch) -> None:
     cores = usable_cores()
-    assert (Crew().count, Crew().threads) == (1, None)
-    assert (Crew(workers=2).count, Crew(workers=2).threads) == (2, max(1, cores // 2))
-    assert Crew(workers=2, cpus=3).threads == 3
-    assert (Crew().start_seconds, Crew(workers=2).start_seconds, RayCrew(address="local").start_seconds) == (0, 4, 4)
-    assert (RayCrew(address="local").count, RayCrew(address="local").threads) == (cores, 1)
-    assert RayCrew(address="local", cpus=2 * cores).count == 1
+    for made, facts in (
+        (Crew(), (1, None, 0)),
+        (Crew(workers=2), (2, max(1, cores // 2), 4)),
+        (Crew(workers=2, cpus=3), (2, 3, 4)),
+        (RayCrew(), (cores, 1, 4)),
+        (RayCrew(cpus=2 * cores), (1, 2 * cores, 4)),
+    ):
+        assert (made.count, made.threads, made.start_seconds) == facts
     with Crew(workers=8).assembled([], tmp_path) as alone:  # nothing is left to do
         assert isinstance(alone, Here)
     with pytest.raises(UsageError, match="--gpus 1: this machine has none that torch can use"):
         Crew(workers=2, gpus=1, device="cpu").check()
+    with pytest.raises(UsageError, match=r"2 workers may need .* give --workers 1"):
+        Crew(workers=2).assembled([("alibi", 12 * 2**30), ("rope", 12 * 2**30)], tmp_path).__enter__()
     monkeypatch.setattr(crew, "device_of", torch.device)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     Crew(workers=6, gpus=0.5, device="cuda").check()
     with pytest.raises(UsageError, match="--gpus 2 for each of 2 workers: this machine has 3; lower one of the two"):
         Crew(workers=2, gpus=2, device="cuda").check()
-    monkeypatch.undo()
-    with pytest.raises(UsageError, match=r"2 workers may need .* give --workers 1"):
-        Crew(workers=2).assembled([("alibi", 12 * 2**30), ("rope", 12 * 2**30)], tmp_path).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -388,13 +393,6 @@ def test_threads_are_set_for_a_block() -> None:
 
 
 # ---- time
-
-
-def test_makespan_fills_the_worker_that_is_free_first() -> None:
-    assert makespan([5, 1, 1, 1, 1], workers=2) == 5
-    assert makespan([1, 1, 1, 1, 5], workers=2) == 7
-    assert makespan([], workers=3) == 0
-    assert makespan([2.0], workers=1, running=[3.0]) == 5
 
 
 def test_the_time_left_follows_the_jobs_that_are_done(monkeypatch) -> None:
@@ -485,16 +483,6 @@ def test_the_screen_has_a_line_for_each_worker_and_names_machines_if_there_are_s
     lines = painted(screen("", [("alibi, seed 0", now), ("rope, seed 0", other)]))
     assert lines[1].endswith("loss 2.345 one")
     assert lines[2].endswith("two")
-
-
-def test_a_screen_tells_how_far_a_sweep_is(tmp_path) -> None:
-    jobs = [each.model_copy(update={"fingerprint": "f"}) for each in (job("alibi"), job("rope"), job("t5"))]
-    shown = Screen(jobs, [10.0, 10.0, 10.0], 2)
-    shown.began(0)
-    shown.began(1)
-    assert shown.headline() == "0 of 3 runs done, about 0:20 left"
-    shown.ended(0, Outcome(error="no luck"))
-    assert shown.headline().startswith("1 of 3 runs done, 1 failed, about")
 
 
 @pytest.mark.slow

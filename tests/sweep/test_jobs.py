@@ -13,7 +13,7 @@ from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.runs.run import list_runs
 from poscli.sweep.__main__ import main
-from poscli.sweep.job import Job, Outcome, perform
+from poscli.sweep.job import Job, perform
 from poscli.sweep.workers import Processes
 
 COST = ["seconds", "tokens_per_s", "peak_mb"]
@@ -24,13 +24,6 @@ def job(runs: Path, encoding: str = "alibi") -> Job:
     config = resolve(request, encoding, 0, torch.device("cpu"))
     evaluation = ExtrapolateRequest(max_len=128, tokens=256, stride=16, **{"as": ["window"]})
     return Job(config=config, extrapolate=evaluation, runs=runs)
-
-
-def test_a_job_and_its_outcome_survive_json(tmp_path) -> None:
-    asked = job(tmp_path)
-    assert Job.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
-    outcome = Outcome(folders=(tmp_path,), error="x")
-    assert Outcome.model_validate_json(outcome.model_dump_json()) == outcome
 
 
 def test_another_process_gives_the_same_results(tmp_path) -> None:

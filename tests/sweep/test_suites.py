@@ -4,7 +4,6 @@ import shutil
 import signal
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 from cli_runner import ROOT, SUITE, cli, errors, snapshot
@@ -16,7 +15,6 @@ from poscli.config.run import RunConfig
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.runs.run import list_runs
-from poscli.statistics import FEWEST_DOCUMENTS
 from poscli.sweep.job import Job
 from poscli.tasks import open_task
 from poscli.training.trainer import Trainer
@@ -85,10 +83,6 @@ def test_every_suite_can_run(path):
         assert settings.lengths[-1] == settings.max_len  # nothing is asked for in vain
 
 
-def test_suites_are_found_where_they_are():
-    assert {path.stem for path in suites.suite_titles(ROOT / "suites")} >= {"quick", "smoke"}
-
-
 def test_a_suite_trains_evaluates_and_reports_every_job(finished):
     out, result = finished
     assert result.code == 0, result.err
@@ -104,17 +98,6 @@ def test_a_suite_trains_evaluates_and_reports_every_job(finished):
     assert {Path(name) for name in made["files"]} == {out / "tiny" / name for name in NAMES}
 
 
-def test_the_report_of_a_suite_is_whole(finished):
-    out, _ = finished
-    assert {path.name for path in (out / "tiny").iterdir()} == NAMES
-    for path in (out / "tiny").glob("*.png"):
-        assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert {"none", "rope"} <= set(pd.read_csv(out / "tiny" / "summary.csv", keep_default_na=False)["encoding"])
-    text = (out / "tiny" / "report.md").read_text()
-    for name in ("none", "rope", "perplexity.png"):
-        assert name in text
-
-
 def test_a_suite_run_again_trains_and_evaluates_nothing(finished, folder, monkeypatch):
     out, first = finished
     shutil.copytree(out, folder / "results")
@@ -126,15 +109,6 @@ def test_a_suite_run_again_trains_and_evaluates_nothing(finished, folder, monkey
     assert again.json["summary"] == first.json["summary"]
     assert again.err.count("nothing to train") == again.err.count("nothing to do") == 4
     assert snapshot(folder / "results" / "runs") == before
-
-
-def test_poscli_train_finds_the_runs_of_a_suite(finished, folder, monkeypatch):
-    out, _ = finished
-    monkeypatch.setattr(Trainer, "take_step", lambda self: pytest.fail("trained again"))
-    train = ("train", "--enc", "rope", "--preset", "nano", "--length", 32, "--batch", 4, "--tokens", 2560, "--seed", 1)
-    result = cli(*train, "--out", out)
-    assert result.code == 0
-    assert "nothing to train" in result.err
 
 
 def test_only_the_suites_own_runs_are_reported(finished, folder):
@@ -212,14 +186,6 @@ def test_a_signal_stops_the_suite_and_the_same_command_goes_on(folder, monkeypat
     assert result.json["summary"] == finished[1].json["summary"]  # to the last bit
 
 
-def test_the_same_encoding_in_two_spellings_is_refused(folder):
-    (folder / "twice.toml").write_text(SUITE.replace('"none", "rope"', '"rope", "rope(base=10000)"'))
-    result = cli("run", "twice.toml")
-    assert result.code == 2
-    said = "the encoding rope is given twice, as 'rope' and 'rope(base=10000)'; leave one out"
-    assert result.err == f"error: {said}\n"
-
-
 def test_a_job_that_two_parts_have_is_done_once(folder):
     parts = "\n[[part]]\ntrain.batch = 4\n[[part]]\ntrain.length = 32\n"
     (folder / "parts.toml").write_text(SUITE + parts)
@@ -243,14 +209,6 @@ def test_a_corpus_by_a_relative_path_is_the_same_for_suites_and_commands(folder,
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")  # where text.txt is not
     assert cli("extrapolate", "--max-len", 32, "--tokens", 64, "--out", folder / "results").code == 0
-
-
-def test_the_demo_holds_out_enough_documents_at_its_longest_length():
-    """Its intervals come from resampling documents, so there must be some."""
-    suite = suites.load_suite(ROOT / "suites" / "quick.toml")
-    settings = settings_of(resolve(suite.train, "none", 0, CPU), suite.extrapolate)
-    spans = Plan(open_task("language", "stdlib", "bytes"), settings).spans("fixed", settings.max_len)
-    assert len(set(spans[:, 0])) >= FEWEST_DOCUMENTS
 
 
 def test_parts_of_other_tokenizers_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
