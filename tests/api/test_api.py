@@ -317,7 +317,7 @@ JUNK = (
     None, 3, -1, 10**30, 0.5, True, "", "\0", "nowhere-4db50e90", b"rope", [], [1], {}, {"a": 1}, object(), int, len,
     torch.zeros(0), torch.zeros(1, 4, 16, 8, dtype=torch.long), torch.zeros(1, 16, 32, dtype=torch.double),
 )  # fmt: skip
-FUNCTIONS = [getattr(api, name) for name in api.__all__ if inspect.isfunction(getattr(api, name))]
+FUNCTIONS = [*(each for name in api.__all__ if inspect.isfunction(each := getattr(api, name))), api.checkpoint]
 
 
 def good_arguments() -> dict[str, Any]:
