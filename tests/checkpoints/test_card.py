@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -238,102 +237,6 @@ def stock(folder: Path) -> Any:
 
 
 # The command.
-
-
-def test_the_page_of_a_healthy_checkpoint(tmp_path: Path) -> None:
-    result = cli("card", published("gemma-3-1b-it", tmp_path))
-    assert (result.code, result.err) == (0, "")
-    said = result.out.splitlines()
-    assert (
-        said[3] == f"No faults: transformers {transformers.__version__} computes the positions that config.json states."
-    )
-    assert any(line.startswith("5, 11, 17, 23 ") and "rope(base=1000000.0)" in line for line in said)
-
-
-def test_the_page_of_a_fault(tmp_path: Path) -> None:
-    result = cli("card", write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 1.0}}))
-    assert result.code == 1
-    assert "1 fault: factor-one\n" in result.out
-    assert (
-        "\n  fault: factor-one\n    rope_scaling has the scaling linear with factor 1, which changes nothing."
-        in result.out
-    )
-
-
-def test_the_document(tmp_path: Path) -> None:
-    folder = write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 1.0}}, 64)
-    result = cli("card", folder, "--json")
-    assert result.code == 1
-    assert (result.json["model"], result.json["layers"], result.json["healthy"]) == (str(folder), 2, False)
-    assert {fault["name"] for fault in result.json["faults"]} == {"factor-one", "tokenizer-shorter"}
-    assert result.json["groups"][0]["layers"] == [0, 1]
-    assert result.json["probe"] is None
-
-
-def test_the_page_of_a_scaling_says_by_what_it_multiplies_scores(tmp_path: Path) -> None:
-    """Queries and keys of YaRN with factor 4 are 0.1 ln 4 + 1 = 1.1386 times as long, and their products 1.2965."""
-    said = cli("card", published("Qwen2.5-7B-Instruct with YaRN, as its page tells", tmp_path)).out
-    assert "4 times 32768, scores times 1.296; layers" in " ".join(said.split())
-
-
-def test_notes_leave_a_checkpoint_healthy(tmp_path: Path) -> None:
-    result = cli("card", published("mpt-7b", tmp_path), "--json")
-    assert result.code == 0
-    assert [(fault["name"], fault["note"]) for fault in result.json["faults"]] == [("alibi-ends-at-length", True)]
-    assert result.json["healthy"] is True
-
-
-def test_the_page_of_a_probe(tmp_path: Path) -> None:
-    folder = made("llama", tmp_path, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
-    result = cli("card", folder, "--probe")
-    assert result.code == 1
-    assert "2 faults: dynamic-keeps-state, state-between-texts\n" in result.out
-    assert "\nProbe with 32 tokens of English, in float32\n" in result.out
-    document = cli("card", folder, "--probe", "--json").json
-    assert list(document["probe"]["losses"]) == ["0", "64", "128", "256"]
-    assert [finding["name"] for finding in document["probe"]["findings"] if finding["fault"]] == ["state-between-texts"]
-
-
-def without(key: str, **changes: Any) -> str:
-    return json.dumps({name: value for name, value in (LLAMA | changes).items() if name != key})
-
-
-def having(**changes: Any) -> str:
-    return json.dumps(LLAMA | changes)
-
-
-BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "not JSON": ("{", 5, ("config.json", "is not JSON")),
-    "no object": ("[1]", 5, ("is a JSON list, not an object",)),
-    "no model type": ("{}", 2, ("no model_type",)),
-    "an unknown model type": (having(model_type="lama"), 2, ("'lama'", "did you mean llama?", "gpt_neox")),
-    "a scaling without its factor": (having(rope_scaling={"type": "linear"}), 4, ("without its factor",)),
-    "an unknown scaling": (having(rope_scaling={"type": "yarm"}), 2, ("did you mean yarn?",)),
-    "a scaling that is no object": (having(rope_scaling="yarn"), 4, ("must be an object",)),
-    "a theta below 0": (having(rope_theta=-1), 4, ("rope_theta = -1",)),
-    "an infinite theta": (having(rope_theta=7).replace("7", "1e999"), 4, ("rope_theta = inf",)),
-    "too many layers": (having(num_hidden_layers=10**9), 4, ("at most 10000",)),
-    "more heads than channels": (having(num_attention_heads=99), 4, ("no channel for a head",)),
-    "no vocabulary": (without("vocab_size"), 4, ("vocab_size",)),
-    "types of other layers": (
-        having(model_type="gemma3_text", layer_types=["full_attention"]),
-        4,
-        ("1 layer_types for 2",),
-    ),
-    "rotations of other layers": (having(model_type="smollm3", no_rope_layers=[1]), 4, ("1 no_rope_layers for 2",)),
-    "factors of other pairs": (
-        having(rope_scaling={"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}),
-        4,
-        ("short_factor must list 16 numbers",),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_configuration_that_makes_no_model_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
-    content, code, words = BAD[name]
-    (tmp_path / "config.json").write_text(content)
-    assert_refused(("card", tmp_path), code, words)
 
 
 ODD: tuple[dict[str, Any], ...] = (

@@ -22,7 +22,7 @@ from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
 from poscli.model.held import held
-from poscli.system.errors import CorruptError, DataError, UsageError
+from poscli.system.errors import DataError
 from poscli.tasks import open_task
 
 CPU = torch.device("cpu")
@@ -62,17 +62,6 @@ def change_weights(folder: Path, change: Callable[[Tensors], Any]) -> None:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def rewrite_header(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change the entry of the first tensor in the header of the weight file."""
-    file = folder / "model.safetensors"
-    content = file.read_bytes()
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    change(next(entry for name, entry in sorted(header.items()) if name != "__metadata__"))
-    text = json.dumps(header).encode()
-    file.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
 
 
 def a_layer_more(folder: Path) -> None:
@@ -133,31 +122,6 @@ def test_tensors_that_the_model_has_no_use_for_are_announced(
     assert "has no use for 9 of the tensors in the weight files" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"dtype": "F99"},
-        {"dtype": None},
-        {"shape": [1, 2]},
-        {"shape": [-1]},
-        {"shape": "x"},
-        {"data_offsets": [5, 3]},
-        {"data_offsets": [-5, 3]},
-    ],
-)
-def test_a_header_that_contradicts_itself_is_damage(llama: Path, corpus: str, damage: dict[str, Any]) -> None:
-    rewrite_header(llama, lambda entry: entry.update(damage))
-    with pytest.raises(CorruptError, match=r"model\.safetensors"):
-        config_of(llama, corpus)
-
-
-def test_a_length_out_of_range_says_where_another_one_is_given(llama: Path, corpus: str) -> None:
-    change_config(llama, max_position_embeddings=7)
-    with pytest.raises(UsageError, match=r"says a length of 7 tokens, .* as --length"):
-        config_of(llama, corpus)
-    assert checkpoint_config(Wish(str(llama), corpus, length=8), CPU)[0].length == 8
-
-
 @pytest.fixture
 def _no_collector() -> Iterator[None]:
     gc.collect()
@@ -183,64 +147,6 @@ def test_a_held_checkpoint_is_loaded_once_and_freed_afterwards(tmp_path: Path, c
 
 
 # The configuration of a run: sizes and number formats are those of the files.
-
-SIZES = {  # layers, heads, width of all heads together, hidden width of the MLP
-    "llama": (3, 4, 32, 48),
-    "qwen3": (3, 4, 48, 48),
-    "gemma": (3, 4, 32, 48),
-    "opt": (2, 4, 32, 48),
-    "bloom": (2, 8, 48, 128),  # not stated: the usual one of SwiGLU, 8/3 of the width in steps of 32
-    "gpt2": (2, 4, 32, 96),
-}
-
-
-@pytest.mark.parametrize("family", SIZES)
-def test_the_sizes_of_a_run_are_those_of_the_checkpoint(family: str, tmp_path: Path, corpus: str) -> None:
-    folder = make(family, tmp_path / family)
-    config, vocab = checkpoint_config(Wish(str(folder), corpus), CPU)
-    shape = config.model
-    assert (shape.layers, shape.heads, shape.width, shape.mlp) == SIZES[family]
-    assert (config.length, vocab) == (64, 320)
-    assert config.checkpoint is not None
-    assert config.checkpoint.parameters == sum(x.numel() for x in load_file(folder / "model.safetensors").values())
-    assert config.checkpoint.name == family
-
-
-def largest_in(dtype: torch.dtype) -> Callable[[Tensors], None]:
-    """Most numbers in one format, and most tensors in float32."""
-
-    def change(tensors: Tensors) -> None:
-        for name in ("model.embed_tokens.weight", "lm_head.weight"):
-            if name in tensors:
-                tensors[name] = tensors[name].to(dtype)
-        for name in [name for name in tensors if "mlp" in name or "o_proj" in name]:
-            tensors[name] = tensors[name].to(dtype)
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("stored", "device", "asked", "expected"),
-    [
-        (torch.float32, "cpu", "auto", "float32"),
-        (torch.bfloat16, "cpu", "auto", "bfloat16"),
-        (torch.float16, "cpu", "auto", "float32"),  # slow on CPUs
-        (torch.float16, "cuda", "auto", "float16"),
-        (torch.float16, "cpu", "float16", "float16"),
-        (torch.float32, "cpu", "bfloat16", "bfloat16"),
-    ],
-)
-def test_the_number_format_is_that_of_most_numbers(
-    llama: Path, corpus: str, stored: torch.dtype, device: str, asked: str, expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("poscli.checkpoints.models.unaffordable", lambda size, _: sizes.append(size))
-    sizes: list[float] = []
-    change_weights(llama, largest_in(stored))
-    config, _ = checkpoint_config(Wish(str(llama), corpus, precision=asked), torch.device(device))
-    assert config.precision == expected
-    assert config.checkpoint is not None
-    assert sizes == [config.checkpoint.parameters * (4 if expected == "float32" else 2)]  # bytes
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from checkpoints import make
 from hub_stub import KINDS, REVISION, STAGES, Hub, assert_gives_up_soon, run_child
 
 from poscli.checkpoints.source import find
-from poscli.system.errors import CorruptError, DataError, PoscliError, UsageError
+from poscli.system.errors import CorruptError, UsageError
 
 CHILD = """
 import importlib.machinery, json, os, sys, types, urllib.request
@@ -189,24 +189,6 @@ def test_a_card_needs_no_weights_and_no_tokenizer(copy: Path) -> None:
     assert find(str(copy), config_only=True).digest != before.digest
 
 
-def without(name: str, **others: bytes) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (folder / name).unlink()
-        for other, content in others.items():
-            (folder / other.replace("__", ".")).write_bytes(content)
-
-    return change
-
-
-def config_with(**changes: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_bytes())
-        merged = {key: value for key, value in (config | changes).items() if value is not None}
-        (folder / "config.json").write_text(json.dumps(merged))
-
-    return change
-
-
 def truncated(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -216,70 +198,12 @@ def header(content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(content)) + content) and None
 
 
-BROKEN: dict[str, tuple[Callable[[Path], Any], type[PoscliError], tuple[str, ...]]] = {
-    "no config": (without("config.json"), DataError, ("holds no config.json", "save_pretrained")),
-    "an adapter": (without("config.json", adapter_config__json=b"{}"), DataError, ("adapter", "merge_and_unload")),
-    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), CorruptError, ("is not JSON",)),
-    "no weights": (without("model.safetensors"), DataError, ("holds no weights", "fetch")),
-    "pickled": (without("model.safetensors", pytorch_model__bin=b""), DataError, ("pytorch_model.bin", "refs/pr/1")),
-    "another file": (without("model.safetensors", x__safetensors=b""), DataError, ("holds x.safetensors", "neither")),
-    "no tokenizer": (without("tokenizer.json"), DataError, ("no tokenizer", "copy")),
-    "truncated": (truncated, CorruptError, ("bytes, and its header describes", "fetch it again")),
-    "nearly empty": (lambda f: (f / "model.safetensors").write_bytes(b"PK"), CorruptError, ("is truncated or no",)),
-    "no header": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 99), CorruptError, ("is truncated or no",)),
-    "bad header": (header(b"[1]"), CorruptError, ("damaged header", "fetch it again")),
-    "own code": (config_with(model_type="new", auto_map={"x": "y"}), UsageError, ("auto_map", "'new'", "newer")),
-    "unknown model": (config_with(model_type="lama"), UsageError, ("'lama'", "did you mean", "pip install -U")),
-    "no model type": (config_with(model_type=None), DataError, ("no model_type",)),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_checkpoint_is_an_error_of_one_line(case: str, copy: Path) -> None:
-    change, kind, parts = BROKEN[case]
-    change(copy)
-    with pytest.raises(kind) as error:
-        find(str(copy))
-    assert "\n" not in str(error.value)
-    assert all(part in str(error.value) for part in (*parts, str(copy))), str(error.value)
-
-
 @pytest.mark.parametrize("target", ["../model.safetensors", "/etc/passwd", "", 3])
 def test_an_index_never_leaves_its_folder(target: object, copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": target}}))
     with pytest.raises(CorruptError, match="lists no weight files of its own folder"):
         find(str(copy))
-
-
-def test_a_missing_shard_is_named(shards: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(shards, tmp_path / "copy"))
-    (copy / find(str(copy)).weights[1]).unlink()
-    with pytest.raises(DataError, match=r"lacks 1 of its \d+ weight files, such as model-00002"):
-        find(str(copy))
-
-
-@pytest.mark.parametrize(
-    ("spec", "kind", "part"),
-    [
-        ("nowhere", DataError, "there is no folder nowhere; give DIR or hf:ORG/NAME"),
-        ("org/name", DataError, "for a model of the hub write hf:org/name"),
-        ("a\0b", DataError, "cannot be read"),
-        ("hf:", UsageError, "is not of the form"),
-        ("hf:a/b/c", UsageError, "is not of the form hf:ORG/NAME[@REVISION]"),
-        ("hf:../etc@x y", UsageError, "is not of the form"),
-    ],
-)
-def test_a_bad_spec_is_an_error_of_one_line(spec: str, kind: type[PoscliError], part: str) -> None:
-    with pytest.raises(kind) as error:
-        find(spec)
-    assert part in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_file_is_no_checkpoint(whole: Path) -> None:
-    with pytest.raises(DataError, match="is a file, and a checkpoint is a folder"):
-        find(str(whole / "model.safetensors"))
 
 
 def test_without_transformers_the_install_line_is_given(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from toys import first
 
 from poscli.checkpoints.architecture import LayerPositions, architecture
 from poscli.checkpoints.checkpoint_model import load
-from poscli.checkpoints.paste import RUNTIMES, cropped, merged, snippets
+from poscli.checkpoints.paste import merged, snippets
 from poscli.checkpoints.wanted import fixed
 from poscli.equation import Shape
 from poscli.evaluation.posthoc import with_encoding
@@ -177,12 +177,6 @@ def test_a_model_with_a_scaling_of_its_own_gets_another_or_keeps_it(kind):
     assert ("GGUF" in plain.reason) if kind == "llama3" else plain.text.endswith("--rope-scaling none")
 
 
-def test_llama_cpp_does_not_follow_a_dynamic_scaling_even_where_the_model_has_it():
-    config = config_of("llama") | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
-    assert "rope-ntk(factor=4) is the nearest" in pasted(config, architecture(config).spec, "llama.cpp").reason
-    assert pasted(config, "rope(base=5000)", "llama.cpp").text.endswith("--rope-scaling none")
-
-
 def test_a_model_whose_layers_all_have_a_window_and_a_theta_of_their_own_is_pasted_too():
     config = config_of("gemma3") | {"layer_types": ["sliding_attention"] * 6}
     own = architecture(config).spec
@@ -262,34 +256,10 @@ def test_llama_cpp_computes_the_rotations_of_the_encoding(family, width, target)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)  # the base is written with ten digits
 
 
-@pytest.mark.parametrize(("target", "why"), [
-    ("rope-dynamic", "rope-ntk(factor=4)"), ("llama3", "convert the model again"), ("longrope", "the GGUF file"),
-    ("rerope", "code of its own"), ("p-rope", "code of its own"),
-])  # fmt: skip
-def test_llama_cpp_says_what_it_cannot_do(target, why):
-    config = config_of("llama")
-    found = pasted(config, spec_with(config, target), "llama.cpp")
-    assert not found.text
-    assert why in found.reason
-
-
 def test_the_factor_of_a_scaling_that_llama_cpp_lacks_need_not_be_whole():
     config = config_of("llama")
     found = pasted(config, spec_with(config, "rope-dynamic"), "llama.cpp", target=LENGTH * 3 // 2)
     assert "rope-ntk(factor=1.5) is the nearest" in found.reason
-
-
-def test_llama_cpp_has_groups_of_positions_in_one_program():
-    config = config_of("llama")
-    found = pasted(config, spec_with(config, "self-extend(window=30)"), "llama.cpp")
-    options = flags(found.text)
-    assert found.text.startswith("llama-completion ")
-    group, window = int(options["--grp-attn-n"]), int(options["--grp-attn-w"])
-    last = TARGET - 1
-    assert last // group + 30 - 30 // group < LENGTH <= last // (group - 1) + 30 - 30 // (group - 1)
-    assert window % group == 0
-    assert 0 < 30 - window < group
-    assert any("not equal" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("target", SCALINGS)
@@ -334,31 +304,12 @@ def test_a_learned_table_needs_new_weights(family):
         assert f"a table of {TARGET} rows" in found.reason
 
 
-def test_one_answer_for_each_version_of_each_program():
-    config = config_of("llama")
-    spec = spec_with(config, "yarn")
-    names = [found.runtime for found in snippets("M", architecture(config), config, spec, TARGET)]
-    assert names == ["transformers 5", "transformers 4", "vLLM", "llama.cpp"]
-    only = snippets("M", architecture(config), config, spec, TARGET, ["vllm"])
-    assert [found.runtime for found in only] == ["vLLM"]
-    assert [found.runtime for found in cropped("M", LENGTH)] == ["transformers", "vLLM", "llama.cpp"]
-    assert all(str(LENGTH) in found.text + found.reason for found in cropped("M", LENGTH))
-    assert set(RUNTIMES) == {"transformers", "vllm", "llama.cpp"}
-
-
 def test_the_factor_of_the_length_is_written_out():
     assert fixed("yarn(base=5000)|none", 64, 256) == "yarn(factor=4.0, base=5000.0)|none"
     assert fixed("rope-linear(factor=2)", 64, 256) == "rope-linear(factor=2.0)"
     assert fixed("rope+window(16)", 64, 256) == "rope+window(width=16)"
     assert fixed("rope-dynamic", 64, 256) == "rope-dynamic"  # its factor is another number, and has a default
     assert fixed("rope+interpolated", 64, 96) == "rope+interpolated(factor=1.5)"
-
-
-def test_a_name_with_spaces_is_one_word_of_the_command_line():
-    config = config_of("llama")
-    spec = architecture(config).spec
-    (found,) = snippets("my models/a", architecture(config), config, spec, TARGET, ["vllm"])
-    assert shlex.split(found.text)[2] == "my models/a"
 
 
 @pytest.mark.parametrize(("family", "target"), [("llama", "yarn"), ("gemma3", "rope-ntk"), ("gpt_neox", "rope-linear")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from poscli.checkpoints.models import Wish, checkpoint_config
 from poscli.checkpoints.probe import passage, probe_model
 from poscli.checkpoints.source import Source, find
 from poscli.checkpoints.stock import quiet, stock_model
-from poscli.data.hub import HubModel
 from poscli.runs.results import Tables
 from poscli.system import memory
 from poscli.system.errors import PoscliError
@@ -168,36 +167,6 @@ def found(spec: Path | str, config_only: bool = False) -> str:
         return f"{type(error).__name__}: {error}"
     words = (source.spec, source.tokenizer, source.revision or "no revision", source.digest[:12], *source.weights)
     return " ".join(map(str, words))
-
-
-def test_what_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot) -> None:
-    fetched: list[str] = []
-
-    class Repository:
-        """A repository that has everything on this machine, and notes what it is asked for."""
-
-        def __init__(self, name: HubModel) -> None:
-            self.name = HubModel(name.repo, COMMIT)
-            self.folder = tmp_path / name.repo.partition("/")[2]
-            self.files = frozenset(path.name for path in self.folder.iterdir())
-
-        def fetch(self, files: Iterable[str]) -> Path:
-            fetched.append(" ".join(sorted(files)))
-            return self.folder
-
-    monkeypatch.setattr("poscli.checkpoints.source.open_repository", Repository)
-    lines = []
-    for name in ("with more files", "with a tokenizer in two files", "several files", "pickled weights", "no config",
-                 "an unknown model type", "a truncated file"):  # fmt: skip
-        filled(tmp_path / name.replace(" ", "-"), FOLDERS[name])
-        for config_only in (False, True):
-            said = masked(found(f"hf:org/{name.replace(' ', '-')}@v2", config_only), tmp_path)
-            lines += [f"## {name}, config only: {config_only}", *(f"fetched {each}" for each in fetched), said]
-            fetched.clear()
-    run, _ = checkpoint_config(Wish("hf:org/several-files"), CPU)
-    assert run.checkpoint is not None
-    lines.append(f"## the run: {run.checkpoint.name} {run.checkpoint.source} {run.tokenizer}")
-    snapshot("\n".join(lines))
 
 
 # Runs of checkpoints.
