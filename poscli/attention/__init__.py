@@ -4,23 +4,20 @@ One engine is chosen for an encoding, the first in `ENGINES` that can run it. Re
 why each faster one was passed over. Files, in this order: call.py (one call), engines.py (the table and the choice),
 place.py and sizes.py (what engines are told); skew.py and biases.py (biases as views); fused.py (torch's kernels); the
 engines sdpa.py, blocks.py, tiled.py with tile_inputs.py, flex.py, and triton.py with triton_kernels.py and selfcheck.py
-(whether those kernels are right on this device); arriving.py (tiles of keys that come from other processes).
+(whether those kernels are right on this device).
 """
 
 from poscli.attention.call import attend
 from poscli.attention.engines import ENGINES, Choice, Engine, choose, engines_for
 from poscli.attention.place import Place
 from poscli.attention.sizes import BlockSizes
-from poscli.attention.tuning import TUNING, Inputs
 from poscli.equation.reference import Reused
 
 __all__ = [
     "ENGINES",
-    "TUNING",
     "BlockSizes",
     "Choice",
     "Engine",
-    "Inputs",
     "Place",
     "Reused",
     "attend",

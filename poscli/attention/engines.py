@@ -10,7 +10,7 @@ from torch import Tensor
 
 from poscli.attention import blocks, flex, native, sdpa, tiled, triton
 from poscli.attention.place import Place
-from poscli.attention.sizes import DEFAULT_SIZES, BlockSizes
+from poscli.attention.sizes import BlockSizes
 from poscli.equation import Encoding, Operands
 from poscli.equation.reference import reference
 from poscli.system.console import warn_once
@@ -28,7 +28,6 @@ class Engine:
     devices: tuple[str, ...] = ("cpu", "cuda")  # types of device on which it is chosen
     gradient: bool = True  # False: it has no backward pass
     automatic: bool = True  # False: it runs only where a user asks for it
-    in_parts: bool = False  # True: it gives results for some of the keys, which arriving.py joins to those for others
     # What a trial on the device of a place found wrong with the code that an encoding needs; '' if nothing is.
     fault: Callable[[Encoding, Place], str] = lambda *_: ""
 
@@ -39,8 +38,6 @@ class Choice:
 
     engine: Engine
     reason: str = ""
-    sizes: BlockSizes = DEFAULT_SIZES
-    asked: bool = False  # whether the engine was asked for
 
     @property
     def name(self) -> str:
@@ -67,7 +64,6 @@ ENGINES: dict[str, Engine] = {
             "torch's fused attention, tile by tile",
             ("cpu",),
             gradient=False,
-            in_parts=True,
         ),
         Engine(
             "triton",
@@ -96,7 +92,7 @@ def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place 
         if reason := refusal(engine, encoding, place):
             instead = choose(encoding, place=place).name
             raise UsageError(f"the engine {engine.name} cannot run {encoding.name}: {reason}; {instead} can")
-        return Choice(engine, "asked for", asked=True)
+        return Choice(engine, "asked for")
     return _fastest(encoding, place)
 
 

@@ -29,8 +29,8 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     """Attention output `[B, H, T, E]` of an encoding that is not refused."""
     scale, x = encoding.scale, replace(x, q_BHTD=tempered(x, x.q_BHTD))
     on_cpu, short = x.q_BHTD.device.type == "cpu", x.queries <= sizes.training_tokens
-    trained = torch.is_grad_enabled() and on_cpu and short
-    if not biases(encoding) and x.queries in (1, x.keys) and not trained:
+    trained = torch.is_grad_enabled() and on_cpu
+    if not biases(encoding) and x.queries in (1, x.keys) and not (trained and short):
         q, k, v = x.q_BHTD, x.k_BHSD, x.v_BHSE
         return fused_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
     # A temperature multiplies the potential of a key differently in every row, so no number per key can hold it.

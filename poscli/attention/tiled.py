@@ -18,20 +18,24 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from poscli.attention import sdpa
 from poscli.attention.biases import biases
 from poscli.attention.fused import cpu_flash_attention
-from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place, blanks_refused
+from poscli.attention.place import ON_GRID_REFUSED, Place, blanks_refused
 from poscli.attention.sizes import BlockSizes
 from poscli.attention.skew import skew, skew_keys, unskew
 from poscli.attention.tile_inputs import DistanceBand, ScoreBounds, TileInputs
 from poscli.equation import Encoding, Operands
+from poscli.equation.blanks import of_tier
 
 # Attention to some of the keys: the output [B, H, R, E], and the log-sum-exp [B, H, R] of the scores.
 Partial = tuple[Tensor, Tensor]
 
 
 def refuses(encoding: Encoding, _: Place) -> str:
-    """Why tiles cannot compute an encoding; '' if they can."""
+    """Why tiles do not compute an encoding; '' if they do."""
+    if "reach" in encoding.blanks:
+        return "other engines leave out the keys beyond a window, too, in fewer calls"
     if reason := blanks_refused(encoding, "tiles"):
         return reason
     if encoding.axes == 2 and biases(encoding) - {"reach", "potential"}:
@@ -40,11 +44,13 @@ def refuses(encoding: Encoding, _: Place) -> str:
         return "a temperature multiplies what depends on the distance"
     if "positions" in encoding.blanks and biases(encoding):
         return "distances may be uneven"
-    return SINKS_REFUSED if encoding.sinks and encoding.reach else ""
+    return ""
 
 
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     """Attention output `[B, H, T, E]` of an encoding that is not refused; no gradient."""
+    if x.keys <= sizes.tile_keys and not of_tier(encoding.blanks, "relative"):  # one tile, and nothing to leave out
+        return sdpa.run(encoding, x, sizes)
     inputs = TileInputs.of(encoding, x)
     bounds = ScoreBounds.of(inputs)
     out = x.v_BHSE.new_empty(*x.q_BHTD.shape[:3], x.v_BHSE.shape[-1])

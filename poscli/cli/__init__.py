@@ -34,9 +34,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-GLOBAL_OPTIONS = ("--debug", "--quiet", "--no-plugins", "--no-tuning")  # they may stand anywhere
-# What poscli/attention/tuning.py reads; not imported from there, as that would load torch.
-NO_TUNING = "POSCLI_NO_TUNING"
+GLOBAL_OPTIONS = ("--debug", "--quiet", "--no-plugins")  # they may stand anywhere
 
 
 def _options(
@@ -63,8 +61,7 @@ def command_tree() -> Any:
     )
     app.callback(
         epilog="Every command takes --debug, to show the traceback of an error, --quiet, to hide progress, and "
-        "--no-plugins, to use nothing that other packages offer. With --no-tuning, the first engine that can run an "
-        "encoding is taken; otherwise the one that a measurement finds fastest on this machine."
+        "--no-plugins, to use nothing that other packages offer."
     )(_options)
     commands, added = usable()
     of_command = {name: [options for options in added if options.command == name] for name in commands}
@@ -123,8 +120,6 @@ def main() -> None:
         os.environ["POSCLI_QUIET"] = "1"
     if "--no-plugins" in sys.argv:
         os.environ[plugins.SWITCH] = "1"  # processes that are started from here inherit it
-    if "--no-tuning" in sys.argv:
-        os.environ[NO_TUNING] = "1"
     sys.exit(_run(arguments, debug))
 
 

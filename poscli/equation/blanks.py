@@ -241,7 +241,7 @@ class Blanks(nn.Module):
         raise NotImplementedError
 
     @property
-    @blank("distance", "", min, engines=("native", "tiles", "sdpa", "flex"))
+    @blank("distance", "", min, engines=("native", "sdpa", "flex"))
     def reach(self) -> int | None:
         """The number of most recent tokens that a query sees, itself among them; None: all tokens."""
         return None

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poscli.attention import TUNING, Choice, Engine, Inputs, Place, attend, choose
+from poscli.attention import Choice, Engine, Place, attend, choose
 from poscli.config.run import ModelConfig
 from poscli.config.size import SLICE_NUMBERS
 from poscli.equation import Encoding, Positions, Shape
@@ -98,8 +98,6 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (Linear(config.width, config.width, precision) for _ in range(4))
         self.encoding = encoding
         self.wanted: str | Engine | None = None  # the engine to use; None: the fastest that can run the encoding
-        # What the last input under an encoding ran on, with a gradient and without.
-        self._measured: dict[tuple[Encoding, bool], Choice] = {}
 
     def forward(
         self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None, before_BSW: Tensor | None
@@ -109,27 +107,17 @@ class Attention(nn.Module):
         seen_BSW = x_BTW if before_BSW is None else torch.cat([before_BSW, x_BTW], dim=1)
         q, k, v = (self._heads(p(x, dtype)) for p, x in ((self.q, x_BTW), (self.k, seen_BSW), (self.v, seen_BSW)))
         features = encoding.features(seen_BSW)
+        engine = self.choice.engine
         if cache is None:
-            best = self._fastest(Inputs(q, k, v, positions, features))
-            o_BHTD = attend(best.engine, encoding, q, k, v, positions, features, best.sizes)
+            o_BHTD = attend(engine, encoding, q, k, v, positions, features)
         else:
-            chosen = choose(encoding, self.wanted, self.place)
-            o_BHTD = cache.attend(chosen.engine, encoding, (q, k, v), features, positions)
+            o_BHTD = cache.attend(engine, encoding, (q, k, v), features, positions)
         return self.o(o_BHTD.transpose(1, 2).flatten(2))
 
     @property
     def choice(self) -> Choice:
-        """The engine for the device of the weights and the current gradient mode: that of the last input, if any."""
-        place = self.place
-        chosen = choose(self.encoding, self.wanted, place)
-        return chosen if chosen.asked else self._measured.get((self.encoding, place.gradient), chosen)
-
-    def _fastest(self, inputs: Inputs) -> Choice:
-        """The engine that is fastest for an input on this machine."""
-        place = self.place
-        chosen = TUNING.fastest(choose(self.encoding, self.wanted, place), self.encoding, place, inputs)
-        self._measured[self.encoding, place.gradient] = chosen
-        return chosen
+        """The engine for the device of the weights and the current gradient mode."""
+        return choose(self.encoding, self.wanted, self.place)
 
     @property
     def place(self) -> Place:

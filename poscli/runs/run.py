@@ -34,7 +34,7 @@ CONFIG, ENV, STATUS = "config.toml", "env.json", "status.json"
 TRAIN, EVAL, POSITION = "train.csv", "eval.csv", "position.csv"
 EVALUATED, EXPLAINED = "eval.json", "why.json"
 PROGRESS = "progress.json"  # of the work that goes on, for display; gone when it ends
-TUNING = "tuning.json"  # the engines that were found fastest for this run: a resumed run takes the same ones
+TUNING = "tuning.json"  # of earlier versions, which measured engines; it is not read
 TRASH = ".deleted"  # beside the runs; one level deeper than the folders that are listed as runs
 CHECKPOINTS, LOSSES, POSTHOC = "checkpoints", "nll", "as"  # folders: weights, losses of tokens, other encodings
 # What a run has only once it works.
@@ -122,11 +122,6 @@ class Run:
     def progress(self) -> Path:
         """The file in which whoever works on the run shows how far it is."""
         return self.folder / PROGRESS
-
-    @property
-    def tuning(self) -> Path:
-        """The file of the engines that training uses."""
-        return self.folder / TUNING
 
     @property
     def train_csv(self) -> Path:

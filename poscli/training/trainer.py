@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from poscli.attention import TUNING
 from poscli.model.cache import Memory
 from poscli.model.compiled import compile_layers, wanted
 from poscli.model.initialise import load_weights, weights_of
@@ -75,7 +74,7 @@ class Trainer:
         file = self.run.progress if self.ranks.first else None
         meter = Meter(f"train {self.config.encoding}", self.config.steps, self.step, file=file)
         try:
-            with stoppable() as self.stop, TUNING.remembered(self.run.tuning), meter as progress:
+            with stoppable() as self.stop, meter as progress:
                 while self.step < self.config.steps:
                     if not self.take_step():
                         self._write_log()

@@ -84,7 +84,7 @@ def test_a_position_without_a_row_is_unsupported() -> None:
         encoding.embed(x, torch.arange(LENGTH + 1), torch.zeros(1, LENGTH + 1, dtype=torch.long))
 
 
-@pytest.mark.parametrize("engine", ["tiles", "sdpa", "flex"])
+@pytest.mark.parametrize("engine", ["sdpa", "flex"])
 def test_engines_that_hide_every_key_beyond_the_reach_refuse_sinks(engine: str) -> None:
     place = Place(gradient=False)
     assert ENGINES[engine].refuses(make("sink(2)+window(5)+alibi"), place) == SINKS_REFUSED

@@ -17,7 +17,6 @@ from torch import Tensor
 from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, tokens, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines_for
-from poscli.attention.arriving import ArrivingKeys
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
 from poscli.equation.operands import columns_of
@@ -229,22 +228,6 @@ def test_outputs_without_gradient_equal_the_reference(case: Case, mode) -> None:
                     assert_within(found, exact[first:, :, -queries:], case.allowed["output"][first:], what)
 
 
-@torch.inference_mode()
-def test_keys_that_arrive_in_parts_give_the_same_output(case: Case) -> None:
-    """The tokens of the queries come first, then the tokens before them, the last ones first."""
-    if not any(engine.in_parts for engine in engines_for(case.encoding, Place(gradient=False))):
-        pytest.skip("no engine gives results for some of the keys")
-    inputs, at = unlike(torch.float32), case.encoding.locate(TOKENS, torch.device("cpu"))
-    features = case.encoding.features(inputs["x"])
-    queries = min(case.queries, TOKENS - 32)
-    ends = [0, 5, 30, TOKENS - queries, TOKENS]
-    for cut, sizes in SIZES.items():
-        keys = ArrivingKeys(case.encoding, inputs["q"][:, :, -queries:], at, features, sizes)
-        for start, end in reversed(list(itertools.pairwise(ends))):
-            keys.take(start, inputs["k"][:, :, start:end], inputs["v"][:, :, start:end])
-        assert_within(keys.output(), case.exact["output"][:, :, -queries:], case.allowed["output"], cut)
-
-
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # on CPU it is not compiled
 @torch.no_grad()
 def test_flex_equals_the_reference(case: Case) -> None:
@@ -268,7 +251,7 @@ def test_the_hard_input_is_hard() -> None:
 
 @torch.no_grad()
 def test_heads_that_begin_at_one_key_need_not_be_neighbours() -> None:
-    """The outer heads skip the same keys, the one between them fewer: with all keys at once, and as they arrive."""
+    """The outer heads skip the same keys, the one between them fewer."""
     encoding, reference = make("alibi(trainable=true)"), ENGINES["reference"]
     encoding.slope.copy_(torch.tensor([30.0, 5.0, 30.0]))
     inputs, at = unlike(torch.float32), encoding.locate(TOKENS, torch.device("cpu"))
@@ -278,10 +261,8 @@ def test_heads_that_begin_at_one_key_need_not_be_neighbours() -> None:
     with torch.enable_grad():
         exact = with_gradients(reference, encoding, TOKENS)
         allowed = limits(encoding, exact, [with_gradients(reference, encoding, TOKENS, off=off) for off in (1, 2)])
-    arriving = ArrivingKeys(encoding, inputs["q"], at, None, SMALL)
-    arriving.take(0, inputs["k"], inputs["v"])
-    for found in (attention(ENGINES["tiles"], encoding, inputs, TOKENS, SMALL), arriving.output()):
-        assert_within(found, exact["output"], allowed["output"], "tiles")
+    found = attention(ENGINES["tiles"], encoding, inputs, TOKENS, SMALL)
+    assert_within(found, exact["output"], allowed["output"], "tiles")
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])

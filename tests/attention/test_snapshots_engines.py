@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import ctypes
 import itertools
-import json
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,9 +31,7 @@ from poscli.attention import (
     sdpa,
     selfcheck,
     tiled,
-    tuning,
 )
-from poscli.attention.arriving import ArrivingKeys
 from poscli.attention.sizes import DEFAULT_SIZES
 from poscli.attention.tile_inputs import ScoreBounds, TileInputs, hidden_bias
 from poscli.encodings import Encoding, names
@@ -148,7 +144,7 @@ def test_what_is_said_of_engines_that_were_asked_for(snapshot: Snapshot, monkeyp
         except UsageError as error:
             rows.append([what, error])
         else:
-            rows.append([what, found.said_of(encoding), found.asked])
+            rows.append([what, found.said_of(encoding)])
     for spec, place in itertools.product(("rope", "fire"), (Place(), Place("cuda"))):
         rows.append([spec, place.device, *(engine.name for engine in engines_for(make(spec), place))])
     rows.append(["no place", *(engine.name for engine in engines_for(make("rope")))])
@@ -303,45 +299,6 @@ def test_sizes_and_the_first_keys_that_are_visited(snapshot: Snapshot) -> None:
         cut = [(slice(0, 9), 1), (slice(60, 70), 1), (slice(60, 70), 8), (slice(60, 70), 11), (slice(80, 90), 1)]
         rows.append([spec, *(bounds.first_keys(*given) for given in cut)])
     rows.append([f"{dtype} {hidden_bias(dtype):.4g}" for dtype in (torch.float32, torch.float16, torch.bfloat16)])
-    snapshot(table(rows))
-
-
-# Measuring
-
-
-def test_what_is_measured_and_what_is_kept(
-    snapshot: Snapshot, every_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """For each encoding and place: the options that are tried, and what is used if the last one is the fastest."""
-    monkeypatch.setattr(tuning, "SMALLEST", 0)
-    monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
-    monkeypatch.delenv(tuning.SWITCH, raising=False)
-    monkeypatch.setattr(tuning, "measure", lambda works: {name: 9.0 - n for n, name in enumerate(works)})
-    rows: list[list[object]] = []
-    measured, run = tuning.Tuning(), tmp_path / "run.json"
-    with measured.remembered(run):
-        for (spec, (batch, queries, keys)), gradient in itertools.product(
-            (
-                ("rope", (3, 20, 33)), ("alibi", (1, 64, 64)), ("alibi(trainable=true)", (2, 5, 5)),
-                ("fire", (2, 9, 17)), ("fox", (2, 9, 9)), ("shaw", (2, 9, 9)), ("swin-2d", (2, 9, 9)),
-                ("cope", (1, 2, 3)), ("rope+window(4)", (4, 8, 8)),
-            ),
-            (True, False),
-        ):  # fmt: skip
-            encoding, place = make(spec), Place(width=8, gradient=gradient)
-            q, k, v = (torch.zeros(batch, HEADS, n, 8) for n in (queries, keys, keys))
-            x = tuning.Inputs(q, k, v, encoding.locate(keys, CPU), None)
-            choice = measured.fastest(choose(encoding, place=place), encoding, place, x)
-            rows.append([spec, gradient, x.work, choice.name, choice.reason, choice.sizes == DEFAULT_SIZES])
-    rows += [[case, *entry.values()] for case, entry in measured.entries().items()]
-    rows.append([sorted(json.loads(tuning.file().read_text())), measured.of_run])
-    rows += [list(json.loads(run.read_text()).items())]
-    long = tuning.Inputs(
-        *(torch.zeros(1, 1, 1500, 2) for _ in range(3)), make("none").locate(1500, CPU), torch.zeros(1)
-    )
-    for training in (True, False):
-        given = long.sample(training)
-        rows.append([given.q_BHTD.shape, given.k_BHSD.shape, given.q_BHTD.requires_grad, given.features_BHSF])
     snapshot(table(rows))
 
 
@@ -768,17 +725,6 @@ class Layer:
         found = {f"the gradient of {n}": g for n, g in zip(leaves, grads, strict=True) if g is not None}
         return {"the output": out.detach()} | found
 
-    def arriving(self) -> Tensor:
-        """The output where keys arrive in parts, the queries' own first."""
-        x = self.x
-        features = self.encoding.features(x["x"])
-        at = self.encoding.locate(self.keys, CPU, self.columns)
-        keys = ArrivingKeys(self.encoding, x["q"], at, features, self.sizes)
-        ends = sorted({0, self.keys - self.queries, *self.random.choices(range(self.keys - self.queries + 1), k=3)})
-        for start, end in reversed(list(itertools.pairwise([*ends, self.keys]))):
-            keys.take(start, x["k"][:, :, start:end], x["v"][:, :, start:end])
-        return keys.output()
-
     def decoded(self, engine: Engine) -> Tensor:
         """The output of the queries where the tokens come in chunks, and a cache holds the earlier ones."""
         cache, past, found = LayerCache(), 0, []
@@ -831,7 +777,5 @@ def test_engines_equal_the_reference_in_evaluation_on_anything(first: int) -> No
         results = {engine.name: layer.attended(engine) for engine in engines}
         if not (layer.encoding.rescales or layer.encoding.axes == 2):  # then the last token changes the others
             results |= {f"{engine.name}, decoding": layer.decoded(engine) for engine in engines[:3]}
-        if ENGINES["tiles"] in engines:
-            results["arriving keys"] = layer.arriving()
         for name, found in results.items():
             assert_near(found, exact, rounded, f"{name} under {layer}")

@@ -341,7 +341,7 @@ def test_models_under_other_encodings_and_engines(snapshot: Snapshot, monkeypatc
             except UsageError as error:
                 rows.append([engine, error])
             else:
-                rows.append([engine, small.engine, small.engine_reason, *(c.asked for c in small.choices)])
+                rows.append([engine, small.engine, small.engine_reason])
     try:
         model("alibi-2d|none")(tokens(1, 6), cache=Cache())
     except ValueError as error:

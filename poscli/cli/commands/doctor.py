@@ -16,7 +16,7 @@ from rich.text import Text
 from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
-from poscli.system.errors import FAILED, StorageError
+from poscli.system.errors import FAILED
 from poscli.system.text import printable
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def _checks(out_: Path) -> list[dict[str, str]]:
         _cuda(),
         *(_engine(engine) for engine in ENGINES.values()),
         _compiled_kernels(),
-        _tuning(),
         *_kernels(),
         _check("encodings", "ok", f"{len(usable)}: {', '.join(usable)}"),
     ]
@@ -138,27 +137,6 @@ def _compiled_kernels() -> dict[str, str]:
     if kernels is None:
         return _check("compiled kernels", "missing", f"{why_not()}; torch's kernels run instead, more slowly")
     return _check("compiled kernels", "ok", f"proven on this CPU: they equal the formula; {kernels._name}")
-
-
-def _tuning() -> dict[str, str]:
-    """What was measured on this machine, and for which inputs the first engine of the table was not the fastest."""
-    from poscli.attention import TUNING, tuning
-
-    if tuning.switched_off():
-        return _check(
-            "engine tuning", "off", f"{tuning.SWITCH} is set: the first engine that can run an encoding is taken"
-        )
-    try:
-        entries = TUNING.entries()
-    except StorageError as error:
-        return _check("engine tuning", "broken", str(error))
-    faster = [
-        f"{entry['option']} for {case}"
-        for case, entry in entries.items()
-        if entry["option"] != next(iter(entry["seconds"]))
-    ]
-    words = f"{len(entries)} inputs measured on this machine, in {tuning.file()}"
-    return _check("engine tuning", "ok", "; ".join([words, *(f"faster: {each}" for each in faster)]))
 
 
 def _cuda() -> dict[str, str]:
