@@ -42,6 +42,7 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 # What blanks depend on, from one token to a whole row of scores.
 TIERS = ("token", "distance", "relative", "pair", "row")
+OF_FEATURES = ("f_BHSF", "f_i", "f_j")  # arguments of blanks that hold features; `x` holds them too
 COMPUTE_ALL = ("blocks", "reference")  # engines that compute every blank
 
 
@@ -167,7 +168,7 @@ def _fast(name: str) -> Any:
 
 def _composing(blank: Blank, empty: MethodT) -> MethodT:
     """The method of a blank that no class overrides: what the parts of a composition make of it, else `empty`."""
-    form = empty.__name__
+    form, sees_features = empty.__name__, blank.takes_any("x", *OF_FEATURES)
 
     @wraps(empty)
     def method(self: Blanks, *arguments: Any) -> Any:
@@ -175,7 +176,10 @@ def _composing(blank: Blank, empty: MethodT) -> MethodT:
         # A composition that replaces the plain form says nothing of the parts' fast forms.
         if not parts or (form != blank.name and self.replaces(blank.name)):
             return empty(self, *arguments)
-        return blank.joined([self.form_of_part(part, blank, form) for part in parts], *arguments)
+        methods = [getattr(part, form) for part in parts]
+        if sees_features:
+            methods = [self.narrowed(part, method, blank.takes) for part, method in zip(parts, methods, strict=True)]
+        return blank.joined(methods, *arguments)
 
     return method  # type: ignore[return-value]
 
@@ -329,9 +333,9 @@ class Blanks(nn.Module):
         """The parts of a composition that fill a blank, in order; none if this is not a composition."""
         return ()
 
-    def form_of_part(self, part: Any, blank: Blank, form: str) -> Any:
-        """A form of a blank as one part has it; a composition narrows what it is given to what concerns the part."""
-        return getattr(part, form)
+    def narrowed(self, part: Any, method: Callable[..., Any], takes: Sequence[str]) -> Callable[..., Any]:
+        """A method of a part of a composition that is given, of the features of all parts, those of this part only."""
+        raise NotImplementedError
 
     def __init_subclass__(cls, **options: object) -> None:
         """Reset the fast forms in a subclass that overrides only the plain form: the inherited ones would be wrong."""

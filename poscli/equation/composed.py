@@ -6,7 +6,7 @@ order, terms of the scores are added, and factors multiplied.
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,11 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from poscli.equation.blanks import BLANKS, FAST, Blank, of_tier, see_positions
+from poscli.equation.blanks import BLANKS, FAST, OF_FEATURES, of_tier, see_positions
 from poscli.equation.encoding import Encoding
 from poscli.equation.operands import Operands
-
-OF_FEATURES = ("f_BHSF", "f_i", "f_j")  # arguments of blanks that hold features
 
 
 class Composed(Encoding):
@@ -40,10 +38,7 @@ class Composed(Encoding):
     def filling(self, blank: str) -> list[Encoding]:
         return [part for part in self.parts if blank in part.blanks]
 
-    def form_of_part(self, part: Any, blank: Blank, form: str) -> Any:
-        method, takes = getattr(part, form), blank.takes
-        if not blank.takes_any("x", *OF_FEATURES):
-            return method
+    def narrowed(self, part: Any, method: Callable[..., Any], takes: Sequence[str]) -> Callable[..., Any]:
         return lambda *arguments: method(*map(partial(self._seen_by, part), takes, arguments))
 
     def features_of(self, f: Tensor | None) -> dict[Encoding, Tensor | None]:
