@@ -5,7 +5,7 @@ A sheet has all views of one subject, or the views of several side by side on th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +32,9 @@ from poscli.system.files import write_atomic
 from poscli.system.memory import unaffordable
 from poscli.system.text import printable
 
+FIXED = ("length", "preset", "model", "seed")  # settings that a trained run decides
+COPIES = 12  # of a window of W numbers per token in float64, that a view holds at once
+PNG, SVG = "sheet.png", "sheet.svg"
 MOST_COLUMNS = 6  # of subjects side by side
 ALIKE = (
     "Where all tokens look alike, every query and every key is the same vector of ones, so that only positions tell "
@@ -40,21 +43,147 @@ ALIKE = (
 RANDOMLY = "Its weights start at zero, where positions change nothing; drawn are random weights in their place."
 
 
+@dataclass(frozen=True, eq=False)
+class SubjectGroup:
+    """The subjects of one spec or of one run, with what its property sheet is measured on."""
+
+    subjects: list[Subject]
+    config: ModelConfig
+    trained: InspectedRun | None = None
+
+    @property
+    def name(self) -> str:
+        """The spec, or the run's id."""
+        return self.trained.run.id if self.trained else self.subjects[0].spec
+
+    def properties(self, seed: int) -> Properties:
+        """The property sheet of the spec."""
+        first = self.subjects[0]
+        model = self.trained.model if self.trained else None
+        return measure_properties(first.spec, self.config, first.length, seed=seed, model=model)
+
+
+def fresh_group(spec: str, settings: InspectSettings) -> SubjectGroup:
+    """The subjects of a spec at its initial weights; UsageError if it cannot be built for this shape."""
+    config = model_config(settings.preset, settings.model)
+    max_len = _longest_drawn(settings, settings.length, config)
+    return SubjectGroup(fresh_subjects(spec, config, settings.length, max_len, settings.seed), config)
+
+
+def trained_group(id_: str, runs: Path, settings: InspectSettings) -> SubjectGroup:
+    """The subjects of a trained run; UsageError if there is none, or if settings are given that the run decides."""
+    given = [name for name in FIXED if name in settings.model_fields_set]
+    if given:
+        raise UsageError(f"--{given[0]} is what the run was trained with; leave it out, or leave out --run {id_}")
+    trained = load_run(runs, id_)
+    config = trained.run.config
+    max_len = _longest_drawn(settings, config.length, config.model)
+    return SubjectGroup(trained_subjects(trained, max_len), config.model, trained)
+
+
+def _longest_drawn(settings: InspectSettings, length: int, config: ModelConfig) -> int:
+    """The longest window to draw; UsageError if its numbers do not fit the memory, or if it is below `length`."""
+    max_len = settings.drawn(length)
+    if why := unaffordable(COPIES * 8 * config.width * max_len, torch.device("cpu")):
+        raise UsageError(f"--max-len {max_len} {why}; give a smaller one")
+    if max_len < length:
+        raise UsageError(f"--max-len {max_len} is less than the training length {length}; give at least {length}")
+    return max_len
+
+
+def groups_of(specs: Sequence[str], ids: Sequence[str], runs: Path, settings: InspectSettings) -> list[SubjectGroup]:
+    """Every spec, or with ids every run. Specs beside runs must be those that the runs were trained with."""
+    if not ids:
+        groups = [fresh_group(spec, settings) for spec in dict.fromkeys(str(parse(spec)) for spec in specs)]
+    else:
+        groups = [trained_group(id_, runs, settings) for id_ in dict.fromkeys(ids)]
+        encodings = [group.subjects[0].spec for group in groups]
+        for spec in map(str, map(parse, specs)):
+            if spec not in encodings:
+                trained = " and ".join(f"{group.name} is {group.subjects[0].spec}" for group in groups)
+                raise UsageError(f"{spec} is not what --run was trained with: {trained}; leave {spec} out")
+    return groups
+
+
+def inspect_groups(groups: Sequence[SubjectGroup], settings: InspectSettings) -> list[Inspected]:
+    """The numbers of all subjects; those of a spec with too many kinds of layers are the evenly spaced ones."""
+    subjects, sheets = [], []
+    for group in groups:
+        properties = group.properties(settings.seed) if settings.properties else None
+        chosen = _evenly(group.subjects)
+        subjects += chosen
+        sheets += [properties] * len(chosen)
+    return measure_views(subjects, sheets)
+
+
+def _evenly(subjects: list[Subject]) -> list[Subject]:
+    """At most as many subjects as fit side by side; a note says which layers are left out."""
+    if len(subjects) <= MOST_COLUMNS:
+        return subjects
+    chosen = [subjects[round(n * (len(subjects) - 1) / (MOST_COLUMNS - 1))] for n in range(MOST_COLUMNS)]
+    layers = ", ".join(str(subject.layers[0]) for subject in chosen)
+    note(f"{len(subjects)} layers have weights of their own; drawn are layers {layers}")
+    return chosen
+
+
+def write_sheets(inspected: Sequence[Inspected], folder: Path) -> list[Path]:
+    """Draw all views, as PNG and as SVG, on as many sheets as the subjects need; returns the files.
+
+    The layers of one spec or run stay on one sheet. A single sheet is `sheet.png`, several are `sheet-1.png` and so on.
+    """
+
+    def owner(each: Inspected) -> tuple[str, str]:
+        return each.subject.spec, each.subject.trained.run.id if each.subject.trained else ""
+
+    sheets: list[list[Inspected]] = [[]]
+    for _, same in groupby(inspected, key=owner):
+        layers = list(same)
+        if len(sheets[-1]) + len(layers) > MOST_COLUMNS:
+            sheets.append([])
+        sheets[-1] += layers
+    if len(sheets) == 1:
+        return write_sheet(inspected, folder)
+    files = []
+    for n, part in enumerate(sheets, 1):
+        png, svg = (f"{Path(name).stem}-{n}{Path(name).suffix}" for name in (PNG, SVG))
+        files += write_sheet(part, folder, png, svg)
+    return files
+
+
+def write_sheet(inspected: Sequence[Inspected], folder: Path, png: str = PNG, svg: str = SVG) -> list[Path]:
+    """Draw all views on one sheet, as PNG and as SVG; returns the files."""
+    sheet = draw_sheet(inspected)
+    contents = {folder / png: sheet.png(), folder / svg: sheet.svg()}
+    for path, content in contents.items():
+        write_atomic(path, content)
+    return list(contents)
+
+
+def folder_of(groups: Sequence[SubjectGroup], out: Path) -> Path:
+    """The folder of the files, unless the user names one."""
+    return out / "inspect" / slug(" ".join(group.name for group in groups))
+
+
 def draw_sheet(inspected: Sequence[Inspected]) -> Sheet:
     """The sheet of one subject, with two panels in a row, or of several, with a column for each."""
     views = [view for view in (*all_views().values(), SPEEDS) if any(view.name in each.found for each in inspected)]
     alone = len(inspected) == 1
     columns = min(2, len(views)) if alone else len(inspected)
-    places = _in_turn(views, columns) if alone else _side_by_side(views, inspected)
+    in_turn = {(view.name, 0): divmod(n, columns) for n, view in enumerate(views)}
+    places = in_turn if alone else _side_by_side(views, inspected)
     sheet = Sheet(1 + max(row for row, _ in places.values()), columns, _contents(inspected))
     for view in views:
-        _draw_view(sheet, view, places, inspected)
+        panels, records = [], []
+        for n, each in enumerate(inspected):
+            record = each.found.get(view.name)
+            if isinstance(record, Missing):  # its panel says why there are no numbers
+                sheet.say(sheet.panel(*places[view.name, n], view.caption, ""), record.finding)
+            elif record is not None:
+                panels.append(sheet.panel(*places[view.name, n], view.caption, record.finding))
+                records.append(record)
+        if panels:
+            view.draw(panels, records)
     return sheet
-
-
-def _in_turn(views: Sequence[View], columns: int) -> dict[tuple[str, int], tuple[int, int]]:
-    """The row and column of each view of the only subject."""
-    return {(view.name, 0): divmod(n, columns) for n, view in enumerate(views)}
 
 
 def _side_by_side(views: Sequence[View], inspected: Sequence[Inspected]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -75,24 +204,6 @@ def explained(subject: Subject) -> str:
     """The formula: the first paragraph of the docstring of an encoding, or of each part of a composed one."""
     documented = [type(leaf) for leaf in subject.leaves if type(leaf).__doc__]  # of its own: it is not inherited
     return "  +  ".join(map(formula, documented))
-
-
-def _draw_view(
-    sheet: Sheet, view: View, places: Mapping[tuple[str, int], tuple[int, int]], inspected: Sequence[Inspected]
-) -> None:
-    """Draw one view of all subjects that have it; where one has no numbers, its panel says why."""
-    panels, found = [], []
-    for n, each in enumerate(inspected):
-        record = each.found.get(view.name)
-        if record is None:
-            continue
-        if isinstance(record, Missing):
-            sheet.say(sheet.panel(*places[view.name, n], view.caption, ""), record.finding)
-            continue
-        panels.append(sheet.panel(*places[view.name, n], view.caption, record.finding))
-        found.append(record)
-    if panels:
-        view.draw(panels, found)
 
 
 def _contents(inspected: Sequence[Inspected]) -> Contents:
@@ -160,135 +271,3 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> Table:
         if detail:
             table.add_row("", Text(printable(detail), style="dim"))
     return table
-
-
-FIXED = ("length", "preset", "model", "seed")  # settings that a trained run decides
-COPIES = 12  # of a window of W numbers per token in float64, that a view holds at once
-PNG, SVG = "sheet.png", "sheet.svg"
-
-
-@dataclass(frozen=True, eq=False)
-class SubjectGroup:
-    """The subjects of one spec or of one run, with what its property sheet is measured on."""
-
-    subjects: list[Subject]
-    config: ModelConfig
-    trained: InspectedRun | None = None
-
-    @property
-    def name(self) -> str:
-        """The spec, or the run's id."""
-        return self.trained.run.id if self.trained else self.subjects[0].spec
-
-    def properties(self, seed: int) -> Properties:
-        """The property sheet of the spec."""
-        first = self.subjects[0]
-        model = self.trained.model if self.trained else None
-        return measure_properties(first.spec, self.config, first.length, seed=seed, model=model)
-
-
-def fresh_group(spec: str, settings: InspectSettings) -> SubjectGroup:
-    """The subjects of a spec at its initial weights; UsageError if it cannot be built for this shape."""
-    config = model_config(settings.preset, settings.model)
-    max_len = settings.drawn(settings.length)
-    refuse_long_window(config.width, max_len)
-    _refuse_short(max_len, settings.length)
-    return SubjectGroup(fresh_subjects(spec, config, settings.length, max_len, settings.seed), config)
-
-
-def trained_group(id_: str, runs: Path, settings: InspectSettings) -> SubjectGroup:
-    """The subjects of a trained run; UsageError if there is none, or if settings are given that the run decides."""
-    given = [name for name in FIXED if name in settings.model_fields_set]
-    if given:
-        raise UsageError(f"--{given[0]} is what the run was trained with; leave it out, or leave out --run {id_}")
-    trained = load_run(runs, id_)
-    config = trained.run.config
-    max_len = settings.drawn(config.length)
-    refuse_long_window(config.model.width, max_len)
-    _refuse_short(max_len, config.length)
-    return SubjectGroup(trained_subjects(trained, max_len), config.model, trained)
-
-
-def groups_of(specs: Sequence[str], ids: Sequence[str], runs: Path, settings: InspectSettings) -> list[SubjectGroup]:
-    """Every spec, or with ids every run. Specs beside runs must be those that the runs were trained with."""
-    if not ids:
-        groups = [fresh_group(spec, settings) for spec in dict.fromkeys(str(parse(spec)) for spec in specs)]
-    else:
-        groups = [trained_group(id_, runs, settings) for id_ in dict.fromkeys(ids)]
-        encodings = [group.subjects[0].spec for group in groups]
-        for spec in map(str, map(parse, specs)):
-            if spec not in encodings:
-                trained = " and ".join(f"{group.name} is {group.subjects[0].spec}" for group in groups)
-                raise UsageError(f"{spec} is not what --run was trained with: {trained}; leave {spec} out")
-    return groups
-
-
-def inspect_groups(groups: Sequence[SubjectGroup], settings: InspectSettings) -> list[Inspected]:
-    """The numbers of all subjects; those of a spec with too many kinds of layers are the evenly spaced ones."""
-    subjects, sheets = [], []
-    for group in groups:
-        properties = group.properties(settings.seed) if settings.properties else None
-        chosen = _evenly(group.subjects)
-        subjects += chosen
-        sheets += [properties] * len(chosen)
-    return measure_views(subjects, sheets)
-
-
-def write_sheets(inspected: Sequence[Inspected], folder: Path) -> list[Path]:
-    """Draw all views, as PNG and as SVG, on as many sheets as the subjects need; returns the files.
-
-    The layers of one spec or run stay on one sheet. A single sheet is `sheet.png`, several are `sheet-1.png` and so on.
-    """
-    sheets: list[list[Inspected]] = [[]]
-    for _, same in groupby(inspected, key=lambda each: _owner(each.subject)):
-        layers = list(same)
-        if len(sheets[-1]) + len(layers) > MOST_COLUMNS:
-            sheets.append([])
-        sheets[-1] += layers
-    if len(sheets) == 1:
-        return write_sheet(inspected, folder)
-    files = []
-    for n, part in enumerate(sheets, 1):
-        png, svg = (f"{Path(name).stem}-{n}{Path(name).suffix}" for name in (PNG, SVG))
-        files += write_sheet(part, folder, png, svg)
-    return files
-
-
-def _owner(subject: Subject) -> tuple[str, str]:
-    """The spec and, of a trained one, the run: what one group of layers has in common."""
-    return subject.spec, subject.trained.run.id if subject.trained else ""
-
-
-def write_sheet(inspected: Sequence[Inspected], folder: Path, png: str = PNG, svg: str = SVG) -> list[Path]:
-    """Draw all views on one sheet, as PNG and as SVG; returns the files."""
-    sheet = draw_sheet(inspected)
-    contents = {folder / png: sheet.png(), folder / svg: sheet.svg()}
-    for path, content in contents.items():
-        write_atomic(path, content)
-    return list(contents)
-
-
-def folder_of(groups: Sequence[SubjectGroup], out: Path) -> Path:
-    """The folder of the files, unless the user names one."""
-    return out / "inspect" / slug(" ".join(group.name for group in groups))
-
-
-def refuse_long_window(width: int, tokens: int) -> None:
-    """UsageError if the numbers of a window do not fit the memory."""
-    if why := unaffordable(COPIES * 8 * width * tokens, torch.device("cpu")):
-        raise UsageError(f"--max-len {tokens} {why}; give a smaller one")
-
-
-def _refuse_short(max_len: int, length: int) -> None:
-    if max_len < length:
-        raise UsageError(f"--max-len {max_len} is less than the training length {length}; give at least {length}")
-
-
-def _evenly(subjects: list[Subject]) -> list[Subject]:
-    """At most as many subjects as fit side by side; a note says which layers are left out."""
-    if len(subjects) <= MOST_COLUMNS:
-        return subjects
-    chosen = [subjects[round(n * (len(subjects) - 1) / (MOST_COLUMNS - 1))] for n in range(MOST_COLUMNS)]
-    layers = ", ".join(str(subject.layers[0]) for subject in chosen)
-    note(f"{len(subjects)} layers have weights of their own; drawn are layers {layers}")
-    return chosen

@@ -407,3 +407,74 @@ def test_no_picture_of_subjects_side_by_side_lies_on_another() -> None:
     assert len(places) == len(set(places)) == 5
     lefts = [left for left, *_ in places]
     assert sorted(map(lefts.count, set(lefts))) == [2, 3]  # a column for each
+
+
+# ---- maps and terms by hand
+
+
+def test_the_error_of_a_map_is_that_on_rows_that_were_not_fitted() -> None:
+    """Even rows are fitted: noise on the odd ones is the error, whole; and noise on the even ones makes a wrong map."""
+    draw = np.random.default_rng(0)
+    before, noise = draw.standard_normal((40, 3)), draw.standard_normal((40, 3))
+    made = draw.standard_normal((3, 3))
+    after = before @ made
+    odd, even = (np.arange(40) % 2 == kind for kind in (1, 0))
+    found = absolute.fitted(before, after + 0.1 * noise * odd[:, None], 4)
+    np.testing.assert_allclose(found.map, made, atol=1e-12)
+    wrong = 0.1 * noise[odd]
+    expected = math.sqrt((wrong**2).mean() / ((after[odd] + wrong) ** 2).mean())
+    assert found.error == pytest.approx(expected, rel=1e-12)
+    assert found.finding == f"No linear map takes P[i] to P[i+4]: error {100 * expected:.2f} % on rows not fitted"
+    other = absolute.fitted(before, after + noise * even[:, None], 4)
+    by_numpy = np.linalg.lstsq(before[even], (after + noise)[even], rcond=None)[0]
+    np.testing.assert_allclose(other.map, by_numpy, atol=1e-12)
+    left = after[odd] - before[odd] @ by_numpy
+    assert other.error == pytest.approx(math.sqrt((left**2).mean() / (after[odd] ** 2).mean()), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("map_", "off_blocks"),
+    [
+        (np.diag([1.0, 1, 1, 1]), 0),
+        (np.diag([2.0, 1, 1, 1]), 0),
+        ([[0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 0, 1], [0, 0, -1, 0]], 0),  # neighbours are pairs
+        ([[0, 0, 1, 0], [0, 0, 0, 1], [-1, 0, 0, 0], [0, -1, 0, 0]], 0),  # halves are pairs
+        ([[0, 0, 0, 1], [0, 0, 1, 0], [0, -1, 0, 0], [-1, 0, 0, 0]], 1),  # neither
+        ([[1, 0.25, 0.5, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], 0.25),  # halves leave 0.25 outside
+    ],
+)
+def test_how_far_a_map_is_from_a_rotation_and_from_blocks(map_, off_blocks: float) -> None:
+    made = np.array(map_, dtype=float)
+    before = np.random.default_rng(1).standard_normal((40, 4))
+    found = absolute.fitted(before, before @ made, 1)
+    stretched = np.linalg.norm(made.T @ made - np.eye(4), 2)
+    assert stretched / 4 - 1e-9 <= found.from_rotation <= stretched + 1e-9  # an entry of 4 x 4 in some basis
+    assert found.off_blocks == pytest.approx(off_blocks, abs=1e-9)
+    assert (found.rank, found.k) == (4, 1)
+    assert found.record() == {
+        "k": 1, "error": found.error, "from_rotation": found.from_rotation, "off_blocks": found.off_blocks, "rank": 4,
+    }  # fmt: skip
+
+
+def test_shares_of_the_variance_are_covariances_along_each_row() -> None:
+    from poscli.config.run import ModelConfig
+    from poscli.inspect.subject import constant_operands, fresh_subjects
+    from poscli.inspect.terms import split_scores
+
+    (subject,) = fresh_subjects("none", ModelConfig(layers=1, width=8, heads=2, mlp=8), 16, 16)
+    x = constant_operands(subject.encoding, 6, queries=3)
+    terms = torch.rand(4, 1, 2, 3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = split_scores(terms, x)
+    above, below = np.zeros(4), 0.0
+    for head in range(2):
+        for t in range(3):
+            row = terms[:, 0, head, t, : 4 + t].numpy()  # query 3 + t sees keys 0 to 3 + t
+            centred = row - row.mean(axis=1, keepdims=True)
+            whole = centred.sum(axis=0)
+            above += centred @ whole
+            below += whole @ whole
+    np.testing.assert_allclose(found.shares, above / below, atol=1e-12)
+    for d in range(4):
+        each = [terms[:, 0, head, t, 3 + t - d].numpy() for head in range(2) for t in range(3)]
+        np.testing.assert_allclose(found.by_distance[:, d], np.mean(each, axis=0), atol=1e-12)
+    assert found.by_distance.shape == (4, 4)
