@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from poscli.system import early
+from poscli.system import signals
 
 
 def main() -> None:
     """Run the command line of this process."""
-    early.watch()
+    signals.watch()
     try:
         from poscli.system.streams import guard, settle
 
@@ -18,10 +18,10 @@ def main() -> None:
             run()
         finally:
             settle()
-    except early.Interruption as late:  # before or after the command, which has its own words for it
-        early.leave(late.exit_code)
+    except signals.Interruption as late:  # before or after the command, which has its own words for it
+        signals.leave(late.exit_code)
     finally:
-        early.told()
+        signals.end_silently()
 
 
 if __name__ == "__main__":

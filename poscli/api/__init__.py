@@ -40,7 +40,7 @@ from poscli.system.errors import (
     StorageError,
     UsageError,
 )
-from poscli.system.satellites import plugged_in
+from poscli.system.registry import plugged_in
 
 __all__ = [
     "CorruptError",

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from torch import Tensor
 
-from poscli.config.count import LONGEST_WINDOW, MOST
-from poscli.config.validate import validated
+from poscli.config.validate import LONGEST_WINDOW, MOST, validated
 from poscli.equation import Encoding
 from poscli.runs.run import Run
 from poscli.system.errors import UsageError, near

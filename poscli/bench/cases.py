@@ -20,9 +20,8 @@ from poscli.encodings.registry import missing
 from poscli.equation import Unsupported
 from poscli.model.transformer import Model, precision_of
 from poscli.specs import build, parse
-from poscli.system.errors import PluginError, PoscliError, UsageError
+from poscli.system.errors import Interrupted, PluginError, PoscliError, UsageError
 from poscli.system.memory import is_out_of_memory, unaffordable
-from poscli.system.signals import Interrupted
 
 SCHEDULE_STEPS = 1_000_000  # length of the learning-rate schedule: longer than any bench trains
 

@@ -36,9 +36,9 @@ from poscli.data.tokenizers.bytes import VOCAB
 from poscli.equation import TIERS
 from poscli.model.flops import evaluation_flops, training_flops
 from poscli.model.transformer import Model, precision_of
-from poscli.system.errors import UsageError, near
+from poscli.system.errors import Interrupted, UsageError, near
 from poscli.system.progress import Meter
-from poscli.system.signals import Interrupted, Stop, stoppable
+from poscli.system.signals import Stop, stoppable
 
 
 def case_values(config: RunConfig, case: BenchCase) -> Row:

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, TokenCount
-from poscli.config.validate import Request
+from poscli.config.validate import LARGEST_BATCH, LONGEST_WINDOW, MOST, Request, TokenCount
 
 AUTO = "auto"  # stands for the fastest engine that can run an encoding
 YARDSTICK = "none"  # the encoding that every other one is compared with

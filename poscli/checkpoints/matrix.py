@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,21 @@ from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run, c
 from poscli.checkpoints.paste import Snippet, cropped, snippets
 from poscli.checkpoints.source import find
 from poscli.checkpoints.wanted import fixed
-from poscli.config.count import read_target
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
+from poscli.config.validate import LONGEST_TEXT, LONGEST_WINDOW
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import ALL, posthoc_spec, posthoc_specs
 from poscli.report.advice import Advice, Candidate
 from poscli.runs.results import Tables, evaluation_tables
 from poscli.runs.schema import FULL
 from poscli.system.device import device_of
+from poscli.system.errors import UsageError
 from poscli.tasks import task_columns
 from poscli.workflows import evaluate, setups_of
+
+# Lengths of contexts are powers of two: 32k is the name of 32,768.
+CONTEXT_FACTORS = {"": 1, "k": 1024, "m": 1024**2}
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,27 @@ class Matrix:
     run: RunConfig
     target: int
     work: tuple[EvaluationSetup, ...]
+
+
+def read_target(text: str, train_length: int) -> int:
+    """The number of tokens that a text stands for, more than `train_length`; else UsageError.
+
+    >>> read_target("32k", 2048), read_target("10000", 2048), read_target("4x", 2048), read_target("1.5x", 2048)
+    (32768, 10000, 8192, 3072)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmx]?)", text.strip(), re.IGNORECASE)
+    if match is None or len(text) > LONGEST_TEXT:
+        raise UsageError(f"--target {text[:LONGEST_TEXT]!r} is no length; write 32k, 8192 or 4x")
+    unit = match[2].lower()
+    tokens = Decimal(match[1]) * (train_length if unit == "x" else CONTEXT_FACTORS[unit])
+    if tokens != int(tokens):
+        raise UsageError(f"--target {text} is {tokens:g} tokens, which is no whole number; give another length")
+    if not train_length < tokens <= LONGEST_WINDOW:
+        raise UsageError(
+            f"--target {text} is {tokens:.0f} tokens, and must be above the {train_length} that the model was trained "
+            f"on and at most {LONGEST_WINDOW}; a model reads shorter inputs as it is"
+        )
+    return int(tokens)
 
 
 def opened(question: Question, runs: Path) -> Matrix:

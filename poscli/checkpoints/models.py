@@ -13,9 +13,8 @@ from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.checkpoint_model import load
 from poscli.checkpoints.fields import Config, whole
 from poscli.checkpoints.source import CONFIG, FETCH, Source, find
-from poscli.config.count import LONGEST_WINDOW
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
-from poscli.config.validate import validated
+from poscli.config.validate import LONGEST_WINDOW, validated
 from poscli.model.held import once
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import Run, open_run, run_exists

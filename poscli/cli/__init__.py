@@ -17,10 +17,10 @@ from poscli.cli.commands import COMMANDS, usable
 from poscli.cli.options import AddedOptions, with_added
 from poscli.system import plugins
 from poscli.system.console import err, only_data, silence
-from poscli.system.early import MESSAGE, Interruption, asked, told
 from poscli.system.errors import FAILED, INTERRUPTED, USAGE, PoscliError, UsageError, one_line
 from poscli.system.plugins import blamed, suspects
 from poscli.system.ranks import ranks, shared, silence_libraries, spoken_by
+from poscli.system.signals import MESSAGE, Interruption, end_silently, pending_exit_code
 from poscli.system.streams import OutputError, ReaderLeft
 
 ON_SEVERAL_RANKS = {"train", "extrapolate"}  # commands that torchrun may start
@@ -146,7 +146,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     except Exception as error:  # noqa: BLE001 - a bug becomes one line, too; --debug shows its traceback
         if hasattr(error, "format_message"):  # raised by typer: an unknown option, a value out of range
             return _fail(arguments, error, USAGE, debug, _usage(error))
-        if code := asked():  # an extension module has made another error of the interruption
+        if code := pending_exit_code():  # an extension module has made another error of the interruption
             return _fail(arguments, error, code, debug, MESSAGE)
         if isinstance(error, OSError) and error.filename:  # a path that nothing has refused, as a name that is too long
             path = str(error.filename)[:200]
@@ -203,7 +203,7 @@ def _check_ranks(arguments: list[str]) -> None:
 def _fail(arguments: list[str], error: BaseException, code: int, debug: bool, message: str = "") -> int:
     """Print one line on stderr, and under --json a document on stdout, on one of the ranks. Returns the exit code."""
     before = spoken_by(error)
-    told()
+    end_silently()
     if before is None:
         return code
     err.quiet = False

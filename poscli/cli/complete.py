@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 import poscli
-from poscli.system.satellites import plugged_in
+from poscli.system.registry import plugged_in
 
 REGISTERS = re.compile(r'^(?:@(?:\w+\.)?register|\w+\.add)\(\s*"([^"]+)"', re.MULTILINE)
 

@@ -19,9 +19,8 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from poscli.cli.complete import OF_FIELDS
-from poscli.config.count import MOST, Longest, TokenCount, write_count
 from poscli.config.request import Ratio
-from poscli.config.validate import rule, validated
+from poscli.config.validate import MOST, Longest, TokenCount, rule, validated, write_count
 from poscli.system.errors import UsageError
 
 __all__ = ["MOST", "AddedOptions", "Device", "Json", "Nested", "Out", "carried", "from_model", "with_added"]

@@ -24,9 +24,9 @@ from poscli.runs.run import ENDED, Run, open_run, run_exists
 from poscli.runs.summary import Activity, activity
 from poscli.sweep.drive import TimeLeft, Watcher
 from poscli.system.console import err, note, out, warn_once
-from poscli.system.errors import TERMINATED, CorruptError
+from poscli.system.errors import TERMINATED, CorruptError, Interrupted
 from poscli.system.progress import duration
-from poscli.system.signals import Interrupted, stoppable
+from poscli.system.signals import stoppable
 
 if TYPE_CHECKING:
     from poscli.sweep.job import Job, Outcome

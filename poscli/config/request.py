@@ -9,8 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator
 
-from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, Longest, TokenCount
-from poscli.config.validate import Request
+from poscli.config.validate import LARGEST_BATCH, LONGEST_WINDOW, MOST, Longest, Request, TokenCount
 
 DEFAULT_BASELINES = ("crop", "window")  # measured in every evaluation
 DEFAULT_NGRAM = 6

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 from pydantic import Field, model_validator
 
-from poscli.config.count import LARGEST_BATCH, LONGEST_WINDOW, MOST, write_count
-from poscli.config.validate import Frozen
+from poscli.config.validate import LARGEST_BATCH, LONGEST_WINDOW, MOST, Frozen, write_count
 
 if TYPE_CHECKING:
     from poscli.equation import Shape

@@ -9,9 +9,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 
-from poscli.config.count import MOST
 from poscli.config.request import ExtrapolateRequest, TrainRequest
-from poscli.config.validate import Request, refusal_of
+from poscli.config.validate import MOST, Request, refusal_of
 from poscli.system.errors import UsageError, near
 
 RequestT = TypeVar("RequestT", bound=Request)

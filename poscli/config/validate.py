@@ -1,12 +1,14 @@
-"""The base class of all configuration, and error messages for values that it refuses."""
+"""The base class of all configuration, how people write numbers of tokens, and messages for values that are refused."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
-from typing import Any, ClassVar, TypeVar, get_args
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from poscli.system.errors import UsageError, near
 
@@ -126,3 +128,77 @@ def _keys(cls: type[BaseModel], path: list[str]) -> list[str]:
             break
         cls = kind
     return [field.alias or name for name, field in cls.model_fields.items()]
+
+
+# Numbers of tokens as people write them: 4096, 500k, 2M, or 8x for a multiple of the training length
+
+MOST = 2**63 - 1  # of anything that a table holds as int64: tokens, seeds
+LONGEST_WINDOW = 2**20  # tokens of a training window or of a memory
+LARGEST_BATCH = 2**20  # windows
+LONGEST_TEXT = 100  # characters of a number; Python refuses to print integers of more than 4300 digits
+LARGEST_MULTIPLE = MOST // LONGEST_WINDOW  # of the training length, so that the product is at most MOST
+FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}  # of amounts of text
+
+
+def read_count(value: object) -> object:
+    """The number that a text stands for; a value of another type is left to pydantic.
+
+    >>> read_count("2M"), read_count("16.1k"), read_count("4096"), read_count(7)
+    (2000000, 16100, 4096, 7)
+    """
+    if not isinstance(value, str):
+        return value
+    if len(value) > LONGEST_TEXT:
+        raise ValueError("too long for a number of tokens; write 4096, 500k or 2M")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", value.strip(), re.IGNORECASE)
+    if not match:
+        raise ValueError("no number of tokens; write 4096, 500k or 2M")
+    number = Decimal(match[1]) * FACTORS[match[2].lower()]  # exact, where 16.1 * 1000 is 16100.000000000002
+    if number < 1 or number != int(number):
+        raise ValueError("not allowed; it must be a whole number of tokens, at least 1")
+    return int(number)
+
+
+def write_count(number: int) -> str:
+    """The shortest way to write a number of tokens.
+
+    >>> write_count(2_000_000), write_count(500_000), write_count(4096)
+    ('2M', '500k', '4096')
+    """
+    factor, suffix = max((factor, suffix) for suffix, factor in FACTORS.items() if number % factor == 0)
+    return f"{number // factor}{suffix.upper() if factor > FACTORS['k'] else suffix}"
+
+
+def read_longest(value: object) -> int | str:
+    """The canonical form of a longest window: a number of tokens, or a multiple of the training length.
+
+    >>> read_longest(4096), read_longest("4096"), read_longest("8x"), read_longest("1.50X")
+    (4096, 4096, '8x', '1.5x')
+    """
+    text = str(value).strip()
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)x|(\d+)", text, re.IGNORECASE | re.ASCII)
+    if isinstance(value, bool) or len(text) > LONGEST_TEXT or not match:
+        raise ValueError("no length; write a number of tokens such as 4096, or 8x for 8 times the training length")
+    if match[1]:
+        multiple = Decimal(match[1])
+        if not 1 <= multiple <= LARGEST_MULTIPLE:
+            raise ValueError(f"the multiple must be greater than or equal to 1 and at most {LARGEST_MULTIPLE}")
+        return f"{multiple.normalize():f}x"
+    number = int(match[2])
+    if not 1 <= number <= MOST:
+        bound = "greater than or equal to 1" if number < 1 else f"less than or equal to {MOST}"
+        raise ValueError(f"the number of tokens must be {bound}")
+    return number
+
+
+def longest_window(longest: int | str, length: int) -> int:
+    """The tokens of a longest window, in its canonical form, for a training length.
+
+    >>> longest_window(4096, 512), longest_window("8x", 512), longest_window("1.5x", 512)
+    (4096, 4096, 768)
+    """
+    return longest if isinstance(longest, int) else round(Decimal(longest.removesuffix("x")) * length)
+
+
+Longest = Annotated[int | str, BeforeValidator(read_longest)]
+TokenCount = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(read_count)]

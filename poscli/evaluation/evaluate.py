@@ -14,9 +14,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from poscli.config.count import longest_window
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
+from poscli.config.validate import longest_window
 from poscli.equation import Encoding
 from poscli.evaluation.losses import NLL, Measured
 from poscli.evaluation.measure import Evaluation, EvaluationSetup, score

@@ -26,7 +26,7 @@ from poscli.runs.run import LOSSES, Run
 from poscli.runs.schema import FULL
 from poscli.system.console import note
 from poscli.system.device import device_name
-from poscli.system.errors import FAILED, CorruptError
+from poscli.system.errors import FAILED, CorruptError, Interrupted
 from poscli.system.memory import is_out_of_memory, peak_memory_mb
 from poscli.system.progress import Meter
 from poscli.system.provenance import measured_on
@@ -41,7 +41,7 @@ from poscli.system.ranks import (
     ranks,
     together,
 )
-from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
+from poscli.system.signals import Abandoned, Stop, stoppable
 from poscli.tasks import Spans, Task
 
 PASS_TOKENS = 8192  # tokens in one forward pass; more are no faster on CPU and take more memory

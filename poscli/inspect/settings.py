@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from poscli.config.count import MOST
 from poscli.config.run import ModelConfig
-from poscli.config.validate import Request
+from poscli.config.validate import MOST, Request
 
 SHORTEST, LONGEST = 16, 2**17  # tokens of a training window; of the longest window that is drawn
 DRAWN = 16  # times the training length, up to which curves are drawn unless --max-len says otherwise

@@ -21,7 +21,7 @@ from poscli.inspect.numbers import Missing, Record
 from poscli.inspect.properties import Properties
 from poscli.inspect.subject import Subject
 from poscli.system.plugins import blamed
-from poscli.system.satellites import plugged_in
+from poscli.system.registry import plugged_in
 
 SCORED = (*(blank for blank in TERMS if blank != "distance_bias"), "similarity", "scores")
 

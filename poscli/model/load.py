@@ -19,7 +19,7 @@ from poscli.runs import checkpoint
 from poscli.runs.lock import locked
 from poscli.runs.run import Run, create, open_run, run_exists
 from poscli.system.errors import UsageError
-from poscli.system.satellites import plugged_in
+from poscli.system.registry import plugged_in
 
 
 def load_model(run: Run, device: torch.device) -> LanguageModel:

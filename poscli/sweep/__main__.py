@@ -5,10 +5,10 @@ When stdin ends, the process that started this one is gone or wants no more: a j
 
 from __future__ import annotations
 
-from poscli.system import early
+from poscli.system import signals
 
 if __name__ == "__main__":
-    early.watch()  # before torch is imported, which takes seconds
+    signals.watch()  # before torch is imported, which takes seconds
 
 import os
 import queue
@@ -22,8 +22,7 @@ from pydantic import ValidationError
 
 from poscli.config.validate import refusal_of
 from poscli.sweep.job import Job, perform
-from poscli.system.errors import USAGE
-from poscli.system.signals import Interrupted
+from poscli.system.errors import USAGE, Interrupted
 from poscli.tasks import open_task
 
 
@@ -67,7 +66,7 @@ def _start() -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         return main(sys.stdin, outcomes)
-    except early.Interruption as stop:
+    except signals.Interruption as stop:
         return stop.exit_code
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from poscli.sweep.job import Job, Outcome
 from poscli.sweep.workers import WorkerDied, Workers
-from poscli.system.signals import Interrupted, Stop, stoppable
+from poscli.system.errors import Interrupted
+from poscli.system.signals import Stop, stoppable
 
 
 def makespan(waiting: Iterable[float], workers: int, running: Iterable[float] = ()) -> float:

@@ -20,9 +20,8 @@ from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
-from poscli.system.errors import DataError, LockedError, PoscliError, UsageError
+from poscli.system.errors import DataError, Interrupted, LockedError, PoscliError, UsageError
 from poscli.system.plugins import blamed, suspects
-from poscli.system.signals import Interrupted
 from poscli.tasks import open_task
 from poscli.workflows import OpenTask, TrainingSetup, evaluate, prepare, train
 

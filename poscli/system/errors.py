@@ -57,6 +57,14 @@ class LockedError(PoscliError):
     exit_code = LOCKED
 
 
+class Interrupted(PoscliError):
+    """A job was stopped by a signal, after saving its state."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signum
+
+
 LONGEST_MESSAGE = 800  # characters of an error; the middle of a longer one is cut, which holds the value
 MOST_NAMES_LISTED = 20  # in one message
 

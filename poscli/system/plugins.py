@@ -24,6 +24,9 @@ from typing import Any, NoReturn
 
 from poscli.system.errors import PluginError, PoscliError
 
+OWN = "poscli"
+# Packages whose classes a plugin may inherit from without their source becoming a part of the plugin's.
+FOUNDATIONS = {OWN, "torch", "numpy", *sys.stdlib_module_names}
 IMPORT_SECONDS = 10.0  # after which an import that has not ended counts as broken
 PREFIX = "poscli_plugin_"  # of the names in sys.modules of modules that were imported from files
 SOURCE = "__poscli_source__"  # the name under which the module of a file keeps the file's content
@@ -53,13 +56,13 @@ def is_file(value: str) -> bool:
     return value.endswith(".py") and ":" not in value
 
 
-def exists(value: str) -> bool:
+def names_a_file(value: str) -> bool:
     """Whether a value names a file that exists."""
     path, _ = _file_of(value)
     return path is not None and path.is_file()
 
 
-def canonical(value: str) -> str:
+def canonical_value(value: str) -> str:
     """The one spelling of a value, so that a run is found again: only the path of a file has several.
 
     A path inside the current folder is relative to it, as module names are, so that a project can be moved with its
@@ -73,7 +76,7 @@ def canonical(value: str) -> str:
     return shown if is_file(value) else f"{shown}:{attribute}"
 
 
-def load(value: str) -> Any:
+def load_object(value: str) -> Any:
     """The object that a value names. LoadError, with the cause, for whatever goes wrong while it is imported."""
     module, (place, _, attribute) = load_module(value), value.rpartition(":")
     if not hasattr(module, attribute):
@@ -230,11 +233,6 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-OWN = "poscli"
-# Packages whose classes a plugin may inherit from without their source becoming a part of the plugin's.
-FOUNDATIONS = {OWN, "torch", "numpy", *sys.stdlib_module_names}
-
-
 @dataclass(frozen=True)
 class Plugin:
     """A plugin that was loaded: what it is, where it was found, and the package that offers it, if one does."""
@@ -338,8 +336,14 @@ def blame(error: BaseException) -> str:
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         path = Path(frame.f_code.co_filename).resolve()
         if str(path) in owners:
-            plugin = _plugin_at(path, frame.f_code.co_qualname) or owners[str(path)]
-            what = f"called {exit_of(error)}" if isinstance(error, SystemExit) else f"raised {_shown(error)}"
+            cls = frame.f_code.co_qualname.partition(".")[0]  # a file may hold several plugins
+            of_class = (p for p in _loaded.values() if p.value.rpartition(":")[2] == cls and path in p.files)
+            plugin = next(of_class, owners[str(path)])
+            if isinstance(error, SystemExit):
+                what = f"called {exit_of(error)}"
+            else:
+                cause, error_class = cause_of(error), type(error).__name__
+                what = f"raised {cause if cause.startswith(error_class) else f'{error_class}: {cause}'}"
             return f"the {plugin.kind} {plugin.name}, which is not part of poscli, {what} ({path.name}, line {line})"
     return ""
 
@@ -357,17 +361,6 @@ def blamed() -> Iterator[None]:
         if isinstance(error, SystemExit) and not error.code:  # poscli did not; typer exits with 1 at a closed pipe
             raise PluginError(f"a package that poscli uses called sys.exit({error.code!r})") from error
         raise
-
-
-def _shown(error: BaseException) -> str:
-    cause, kind = cause_of(error), type(error).__name__
-    return cause if cause.startswith(kind) else f"{kind}: {cause}"
-
-
-def _plugin_at(path: Path, qualified: str) -> Plugin | None:
-    """The plugin of a file whose class has the method `qualified`: a file may hold several."""
-    cls = qualified.partition(".")[0]
-    return next((p for p in _loaded.values() if p.value.rpartition(":")[2] == cls and path in p.files), None)
 
 
 def _modules_of(thing: Any) -> list[str]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from poscli.system import early
+from poscli.system import signals
 from poscli.system.errors import PoscliError, UsageError
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ def spoken_by(error: BaseException) -> str | None:
         return "" if me.first else None
     speaks_at_once = me.first or isinstance(error, LostRankError)  # any rank may say that one is lost, and who it is
     if not speaks_at_once:
-        early.told()  # torchrun ends this rank once the first one has ended, which needs no line of its own
+        signals.end_silently()  # torchrun ends this rank once the first one has ended, which needs no line of its own
     try:
         store = _find_store(FINDING)
         if not speaks_at_once:  # the first rank has time to print an error that it has as well

@@ -1,9 +1,13 @@
 """Registries of plugins of one kind, such as encodings or tasks.
 
 A registry finds plugins in four places. Each file of the kind's own package registers its plugins when it is imported,
-and so does each file of a satellite that is named like the last part of that package (satellites.py). Other packages
-offer theirs through an entry-point group with the name of that package. A name of the form `package.module:Class`,
+and so does each file of a satellite that is named like the last part of that package. Other packages offer theirs
+through an entry-point group with the name of that package. A name of the form `package.module:Class`,
 `path/to/file.py:Class` or `path/to/file.py` loads an object that is registered nowhere.
+
+Satellites are the folders of poscli that its core works without: `poscli/grids/tasks.py` has a task, and each file of
+`poscli/grids/encodings/` an encoding. The core imports nothing else of a satellite, and a satellite that is deleted is
+missed by nothing but its own users.
 
 A plugin of another package that cannot be imported, is no such plugin or has a name that is taken is listed as broken,
 with the cause, and hurts no other: built-in plugins keep their names, and of two packages that offer one name neither
@@ -18,17 +22,31 @@ import pkgutil
 import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import poscli
 from poscli.system import plugins
 from poscli.system.errors import UsageError, near
 from poscli.system.plugins import LoadError
-from poscli.system.satellites import plugged_in
 from poscli.system.text import printable
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 L = TypeVar("L")
+
+SATELLITES = ("bench", "checkpoints", "cluster", "grids", "inspect")
+
+
+def plugged_in(part: str) -> dict[str, Path]:
+    """The modules that satellites have for a part of the core, by their dotted names, with their files.
+
+    `part` is the last name of that part: `encodings`, `tasks`, `corpora`.
+    """
+    package = Path(poscli.__file__).parent
+    patterns = [f"{name}/{pattern}" for name in SATELLITES for pattern in (f"{part}.py", f"{part}/*.py")]
+    files = sorted(file for pattern in patterns for file in package.glob(pattern) if file.stem != "__init__")
+    return {".".join(("poscli", *file.relative_to(package).with_suffix("").parts)): file for file in files}
 
 
 def subclass_of(base: type) -> Callable[[Any], bool]:
@@ -119,7 +137,7 @@ class Registry(Generic[T]):
         UsageError if the file cannot be imported, or does not define exactly one plugin of this kind. Classes that the
         file imports, and those whose names begin with `_`, do not count.
         """
-        name = plugins.canonical(name)
+        name = plugins.canonical_value(name)
         if not plugins.is_file(name):
             return name
         module = self._loaded(name, plugins.load_module)
@@ -192,12 +210,12 @@ class Registry(Generic[T]):
             return load(value)
         except LoadError as error:
             fix = "expected package.module:Class or path/to/file.py:Class"
-            if plugins.exists(value):
+            if plugins.names_a_file(value):
                 fix = "correct that file, or name another one"
             raise UsageError(f"cannot load the {self.kind} {value!r}: {error}; {fix}") from error
 
     def _outside(self, value: str) -> T:
-        plugin = self._loaded(value, plugins.load)
+        plugin = self._loaded(value, plugins.load_object)
         if not self.accepts(plugin):
             raise UsageError(f"{value!r} is no {self.kind}: {self.expected}")
         self._remember(value, value, plugin)

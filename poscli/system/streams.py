@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
-from poscli.system import early
+from poscli.system import signals
 from poscli.system.errors import PoscliError
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -96,7 +96,7 @@ def _keep_to_python() -> None:
     descriptor = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
     sys.stdout = open(descriptor, "w", encoding=encoding)  # noqa: SIM115, PTH123 - for as long as the process
-    early.stdout_is(descriptor)
+    signals.set_stdout(descriptor)
 
 
 def _open_missing() -> None:

@@ -23,12 +23,12 @@ from poscli.runs.checkpoint import Checkpoint
 from poscli.runs.results import write_training_log
 from poscli.runs.run import Run
 from poscli.system.device import device_name
-from poscli.system.errors import PARTIAL, PoscliError
+from poscli.system.errors import PARTIAL, Interrupted, PoscliError
 from poscli.system.memory import is_out_of_memory
 from poscli.system.progress import Meter
 from poscli.system.ranks import SharedError, is_lost, lost, numbers_of_all, ranks, shared, together
 from poscli.system.seeds import generator
-from poscli.system.signals import Abandoned, Interrupted, Stop, stoppable
+from poscli.system.signals import Abandoned, Stop, stoppable
 from poscli.tasks import Task
 from poscli.training.distributed import from_first, gathered_memory, own_memory, parts_of, replicated_loss
 from poscli.training.optimizer import Optimizer

@@ -17,9 +17,10 @@ from poscli.runs.results import explained_under, write_explanation
 from poscli.runs.run import ENDED, Run
 from poscli.runs.schema import DETAILS, frame
 from poscli.system.console import note
+from poscli.system.errors import Interrupted
 from poscli.system.memory import is_out_of_memory
 from poscli.system.progress import Meter
-from poscli.system.signals import Interrupted, stoppable
+from poscli.system.signals import stoppable
 from poscli.tasks import Task
 from poscli.why.attribution import attribution
 from poscli.why.context_use import key_token_rows, key_tokens, receptive, refuse_judge, saturation

@@ -26,7 +26,7 @@ from poscli.bench.show import draw_pictures, show_bench
 from poscli.encodings import names
 from poscli.equation.shapes import TOKENS
 from poscli.native import why_not
-from poscli.system.signals import Interrupted
+from poscli.system.errors import Interrupted
 
 OPTIONS = (
     *("--preset", "nano", "--train-length", 32, "--batch", 2, "--lengths", "32,64", "--past", 32),

@@ -6,7 +6,7 @@ from cli_runner import assert_refused, cli, document
 from fake_results import results, units_of
 
 from poscli.checkpoints import matrix
-from poscli.config.count import read_target
+from poscli.checkpoints.matrix import read_target
 from poscli.runs.results import Tables
 from poscli.system.errors import UsageError
 

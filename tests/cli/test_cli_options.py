@@ -7,10 +7,9 @@ from pydantic import Field
 
 from poscli.bench.settings import BenchSettings
 from poscli.cli.options import Nested, from_model
-from poscli.config.count import TokenCount
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
-from poscli.config.validate import Frozen
+from poscli.config.validate import Frozen, TokenCount
 from poscli.system.errors import UsageError
 
 

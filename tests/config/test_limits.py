@@ -8,8 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
-from poscli.config.run import PRESETS, ModelConfig, Recipe, RunConfig
-from poscli.config.size import parameter_count
+from poscli.config.run import ModelConfig, Recipe, RunConfig
 
 MOST = 9_223_372_036_854_775_807  # the largest int64
 
@@ -70,14 +69,3 @@ def test_numbers_of_a_recipe_have_limits() -> None:
             else:
                 with pytest.raises(ValidationError):
                     Recipe(**{field: value})
-
-
-def test_presets_are_the_documented_shapes() -> None:
-    """`base` has the 124M parameters of GPT-2 small, as a comment beside the presets promises."""
-    shapes = {name: (m.layers, m.width, m.heads, m.mlp, m.memory) for name, m in PRESETS.items()}
-    assert shapes == {
-        "nano": (2, 64, 4, 192, 0), "tiny": (4, 128, 8, 352, 0), "small": (6, 384, 6, 1024, 0),
-        "base": (12, 768, 12, 3456, 0),
-    }  # fmt: skip
-    assert ModelConfig() == PRESETS["tiny"]
-    assert round(parameter_count(PRESETS["base"], "none", 512) / 1e6) == 124

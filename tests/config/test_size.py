@@ -17,7 +17,14 @@ from poscli.config import size
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import PRESETS, ModelConfig, RunConfig
-from poscli.config.size import encoding_share, evaluation_bytes, parameter_count, training_bytes
+from poscli.config.size import (
+    Needs,
+    activation_bytes,
+    encoding_share,
+    evaluation_bytes,
+    parameter_count,
+    training_bytes,
+)
 from poscli.encodings import Encoding, Shape, names
 from poscli.encodings.registry import missing
 from poscli.model.initialise import build_model, fresh_model
@@ -129,10 +136,10 @@ def step_of(encoding: str, length: int, batch: int, model: dict[str, int]) -> Ru
     first(
         1,
         [
+            ("none", 64, 64, {"mlp": 512}),
             ("none", 1024, 8, {}),
             ("kerple-log", 2048, 2, {}),  # a shorter text may need a fifth of the estimate
             ("cope", 512, 4, {}),
-            ("none", 64, 64, {"mlp": 512}),
             ("none", 16, 1, {"width": 512}),
             ("shaw", 512, 4, {}),
             ("fire", 1024, 2, {}),
@@ -179,3 +186,56 @@ def test_an_encoding_of_layers_that_a_model_does_not_have_needs_no_memory(measur
     first_alone = ModelConfig(layers=1, width=48, heads=3, mlp=40)
     configs = [RunConfig(encoding=spec, model=first_alone, length=512) for spec in ("none", "none|dape+toys:Capped")]
     assert measure(configs[0], CPU) == measure(configs[1], CPU)
+
+
+# The formula, by hand: 4 bytes per number
+
+NANO_RUN = RunConfig(encoding="none", model=PRESETS["nano"], length=8, batch=1)
+NANO_PARAMETERS = 2 * (4 * 64 * 64 + 3 * 64 * 192 + 2 * 64) + (2 * 257 + 1) * 64  # layers; embedding, norm and head
+
+
+@pytest.mark.parametrize(
+    ("needs", "length", "training", "memory", "expected"),
+    [
+        (Needs(block=6), 100, True, 0, 4 * 2 * 100 * 100 * 6),
+        (Needs(block=6), 2000, True, 0, 4 * 2 * 1024 * 2000 * 6),  # the queries of a block
+        (Needs(block=6), 100, True, 50, 4 * 2 * 100 * 150 * 6),
+        (Needs(block=6), 100, False, 0, 0),  # only the backward pass has blocks
+        (Needs(kept_once=3), 100, True, 0, 4 * 2 * 100 * 100 * 3 * 3),  # by every layer, once for all texts
+        (Needs(kept_once=3), 100, False, 0, 0),
+        (Needs(buffer=7), 100, False, 0, 7),
+        (Needs(buffer=1e30), 100, False, 0, 16 * 4 * 2 * 100 * 100 * 6),  # a short text does not fill it
+    ],
+)
+def test_what_attention_needs_is_added_to_the_activations(needs, length, training, memory, expected) -> None:
+    shape = ModelConfig(layers=3, width=16, heads=2, mlp=40)
+    sizes = {"batch": 6, "length": length, "training": training, "memory": memory}
+    without = activation_bytes(shape, 258, Needs(), **sizes)
+    assert activation_bytes(shape, 258, needs, **sizes) - without == expected
+
+
+def test_a_step_takes_four_numbers_per_weight_and_the_activations_or_three_more_numbers() -> None:
+    assert parameter_count(NANO_RUN.model, "none", 8) == NANO_PARAMETERS
+    assert training_bytes(NANO_RUN, CPU) == (4 + 3) * 4 * NANO_PARAMETERS
+    many = NANO_RUN.model_copy(update={"batch": 64})
+    activations = 4 * 64 * 8 * ((24 * 64 + 6 * 192) * 2 + 257 * 4)
+    assert training_bytes(many, CPU) == 4 * 4 * NANO_PARAMETERS + activations
+    for asked, counted in ((20, 20), (65, 64), (1000, 64)):  # at most 8 segments of 8 tokens
+        longer = many.model_copy(update={"model": many.model.model_copy(update={"memory": asked})})
+        assert training_bytes(longer, CPU) - training_bytes(many, CPU) == 4 * 64 * counted * 64 * 2
+
+
+def test_an_evaluation_takes_the_weights_and_the_activations_of_one_layer() -> None:
+    activations = 4 * 2 * 16 * (8 * 64 + 3 * 192 + 257 * 2)
+    assert evaluation_bytes(NANO_RUN, CPU, batch=2, length=16) == 4 * NANO_PARAMETERS + activations
+
+
+def test_a_run_is_refused_at_eight_times_what_one_piece_of_work_may_take(monkeypatch) -> None:
+    """That is nine tenths of the free memory. The weights alone must fit without any doubt."""
+    many = NANO_RUN.model_copy(update={"batch": 1024})
+    for config, bytes_needed in ((many, training_bytes(many, CPU) / 8), (NANO_RUN, 16 * NANO_PARAMETERS)):
+        monkeypatch.setattr(memory, "free_memory", lambda _, needed=bytes_needed: needed / 0.9 * 1.01)
+        size.refuse_unaffordable_training(config, CPU)
+        monkeypatch.setattr(memory, "free_memory", lambda _, needed=bytes_needed: needed / 0.9 * 0.99)
+        with pytest.raises(UsageError, match="training none needs about "):
+            size.refuse_unaffordable_training(config, CPU)

@@ -11,10 +11,10 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from poscli.config.count import Longest, TokenCount
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe
 from poscli.config.suite import Suite, SuitePart
+from poscli.config.validate import Longest, TokenCount
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "SUITES.md"
 HEAD = """# Suites

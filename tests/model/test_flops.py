@@ -6,7 +6,7 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 from toys import HEADS, VOCAB, WIDTH, tokens
 
-from poscli.config.run import PRESETS, ModelConfig
+from poscli.config.run import ModelConfig
 from poscli.model import flops
 from poscli.model.initialise import build_model
 
@@ -28,9 +28,3 @@ def test_every_product_of_the_model_is_counted(layers: int) -> None:
     assert forward.get_total_flops() / count == flops.evaluation_flops(config, VOCAB, LENGTH) + unseen
     total = forward.get_total_flops() + backward.get_total_flops()
     assert total / count == flops.training_flops(config, VOCAB, LENGTH) + 3 * unseen
-
-
-def test_twice_the_weights_for_a_forward_pass_of_one_token() -> None:
-    config = PRESETS["tiny"]
-    weights = config.layers * (4 * 128 * 128 + 3 * 128 * 352) + 257 * 128
-    assert flops.evaluation_flops(config, 257, 0) == 2 * weights

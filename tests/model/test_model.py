@@ -163,17 +163,6 @@ def test_bfloat16_stays_close(spec: str, attention: torch.dtype) -> None:
 
 @pytest.mark.parametrize("spec", wide(EVERYWHERE))
 @torch.no_grad()
-def test_every_engine_gives_the_same_logits_in_bfloat16(spec: str) -> None:
-    """The reference takes any dtype, as the specification must."""
-    precision = Precision(linear=torch.bfloat16, attention=torch.bfloat16)
-    chosen, dense = (perturbed(model(spec, precision=precision)) for _ in range(2))
-    dense.use_engine("reference")
-    text = tokens(2, LENGTH)
-    assert_rounded(dense(text), chosen(text), rounding(perturbed(model(spec)), text, 2**-8))
-
-
-@pytest.mark.parametrize("spec", wide(EVERYWHERE))
-@torch.no_grad()
 def test_saved_weights_give_back_the_model(spec: str) -> None:
     trained, other = perturbed(model(spec)), model(spec, seed=1)
     weights = weights_of(trained)
@@ -213,9 +202,3 @@ def test_engines_by_name() -> None:
     trained.use_engine("reference")
     assert trained.engine == "reference"
     assert_rounded(trained(text), expected, limit)
-
-
-def test_parameters_of_the_encoding_are_each_named_once() -> None:
-    assert len(model("t5").encoding_parameters()) == 1
-    assert len(model("shaw").encoding_parameters()) == 4
-    assert len(model("t5+fire|t5").encoding_parameters()) == 1 + 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import shutil
 import signal
@@ -155,13 +154,6 @@ def test_a_signal_to_one_rank_stops_both_at_one_pass_and_the_command_goes_on(alo
     assert all(table.equals(expected[name]) for name, table in losses(copied, "alibi").items())
 
 
-def test_a_rank_that_dies_is_one_line(copied: Path) -> None:
-    dies = on_rank(1, lambda: before_passes(lambda _, n: n == CUT and os.kill(os.getpid(), signal.SIGKILL)))
-    first, second = on_ranks(*command(copied, "--enc", "alibi"), prepare=dies)
-    assert second.code == -signal.SIGKILL
-    assert_ended([first], 1, "rank 0 of 2", "has lost another rank")
-
-
 def test_ranks_that_disagree_measure_nothing(copied: Path) -> None:
     def other_stride() -> None:
         sys.argv[sys.argv.index("--stride") + 1] = "8"
@@ -169,12 +161,6 @@ def test_ranks_that_disagree_measure_nothing(copied: Path) -> None:
     ended = on_ranks(*command(copied, "--enc", "alibi"), prepare=on_rank(1, other_stride))
     assert_ended(ended, 2, "the settings", "stride", "16", "8")
     assert not (run_of(copied, "alibi").folder / "nll").exists()
-
-
-def test_a_run_that_is_locked_is_refused_on_both_ranks(copied: Path) -> None:
-    with run_of(copied, "alibi").locked():
-        ended = on_ranks(*command(copied, "--enc", "alibi"))
-    assert_ended(ended, 75, "is being worked on by")
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,9 @@ from poscli.sweep.drive import MOST_DEATHS, TimeLeft, Watcher, makespan, run_job
 from poscli.sweep.job import Job, Outcome
 from poscli.sweep.workers import Here, Processes, WorkerDied, Workers
 from poscli.system.console import collected_warnings
-from poscli.system.device import quota_of_container, threads, usable_cores
-from poscli.system.errors import UsageError
+from poscli.system.device import quota_of_container, usable_cores
+from poscli.system.errors import Interrupted, UsageError
 from poscli.system.progress import Meter
-from poscli.system.signals import Interrupted
 
 COST = ["seconds", "tokens_per_s", "peak_mb"]
 
@@ -240,36 +239,24 @@ def test_a_worker_that_ends_says_how(tmp_path) -> None:
             workers.submit(broken).result(60)
 
 
-def at_work(runs: Path) -> Processes:
-    """One worker in a training that would take hours."""
-    workers = Processes(1, threads=1)
-    workers.submit(job(runs=runs, tokens=10**8))
-    deadline = time.monotonic() + 60
-    while not list(runs.glob("*/progress.json")) and time.monotonic() < deadline:
+def test_workers_that_are_stopped_or_whose_driver_is_gone_save_and_end(tmp_path) -> None:
+    """Two trainings that would take hours; the pipe to the driver is all that ties workers to it."""
+    workers = Processes(2, threads=1)
+    for encoding in ("alibi", "none"):
+        workers.submit(job(encoding, runs=tmp_path, tokens=10**8))
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("*/progress.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    return workers
-
-
-def test_workers_that_are_stopped_have_time_to_save(tmp_path) -> None:
-    with at_work(tmp_path) as workers:
-        workers.stop()
-    (run,) = list_runs(tmp_path)
-    assert run.status()["state"] == "interrupted"
-    assert run.status()["step"] > 0
-
-
-def test_workers_whose_driver_is_gone_save_and_end(tmp_path) -> None:
-    """The pipe to the driver is all that ties them to it."""
-    workers = at_work(tmp_path)
     process = workers._workers[0]._process
     assert process is not None
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(60) == 143
-    (run,) = list_runs(tmp_path)
-    assert run.status()["state"] == "interrupted"
-    assert run.status()["step"] > 0
+    workers.stop()
     workers.close()
+    statuses = [run.status() for run in list_runs(tmp_path)]
+    assert [status["state"] for status in statuses] == ["interrupted"] * 2
+    assert all(status["step"] > 0 for status in statuses)
 
 
 def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(monkeypatch) -> None:
@@ -381,15 +368,6 @@ def test_a_container_s_share_of_the_processors_counts(tmp_path) -> None:
     assert quota_of_container(tmp_path) == 3
     (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
     assert quota_of_container(tmp_path) == float("inf")
-
-
-def test_threads_are_set_for_a_block() -> None:
-    before = torch.get_num_threads()
-    with threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-    with threads(None):
-        assert torch.get_num_threads() == before
-    assert torch.get_num_threads() == before
 
 
 # ---- time

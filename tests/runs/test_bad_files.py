@@ -90,11 +90,11 @@ def test_a_wrong_suite_is_listed_with_its_error(folder):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A trained, evaluated and explained run of alibi."""
-    out = tmp_path_factory.mktemp("explained")
+    """A trained and evaluated run of alibi."""
+    out = tmp_path_factory.mktemp("evaluated")
     (own,) = (trained(tmp_path_factory.getbasetemp()) / "runs").glob("alibi-*")
     shutil.copytree(own, out / "runs" / own.name)
-    result = cli("extrapolate", *SHORT, "--why", "--out", out)
+    result = cli("extrapolate", *SHORT, "--out", out)
     assert result.code == 0, result.err
     return out / "runs" / own.name
 
@@ -169,7 +169,6 @@ READ_BY = {  # which commands have nothing left to show or to do if a file of th
     "position.csv": (REPORT,),
     "units.csv": (REPORT, COMPARE),
     "recall.csv": (REPORT, COMPARE),
-    "why/attribution.csv": (REPORT,),
     "eval.json": (REPORT,),
 }
 

@@ -128,29 +128,19 @@ def test_a_bad_file_is_refused_in_a_line(spec: str, words: tuple[str, ...]) -> N
     assert_refused(("train", "--enc", "alibi", "--enc", spec, *NANO), 2, words)
 
 
-def test_a_bad_file_hurts_nothing_else() -> None:
-    assert cli("verify", "fails.py").code == 2
-    assert cli("verify", "my.py").code == 0
-
-
-def test_plugins_that_are_switched_off_include_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(plugins.SWITCH, "1")
-    assert_refused(("verify", "my.py"), 2, ("'my.py' is a plugin", "--no-plugins"))
-
-
 def test_an_edited_file_is_imported_again_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for start in (1, 2, 3):  # of equal size, within a second: Python's cache of compiled files would miss the change
         Path("my.py").write_text(OWN.replace("float = 1.0", f"float = {start}.0"))
         plugins.forget_edited()
-        assert plugins.load("my.py:Root") is plugins.load("my.py:Root")
-        assert plugins.load("my.py:Root").options()["start"].default == start
+        assert plugins.load_object("my.py:Root") is plugins.load_object("my.py:Root")
+        assert plugins.load_object("my.py:Root").options()["start"].default == start
     Path("my.py").write_text(OWN)
-    assert plugins.load("my.py:Root").options()["start"].default == 3
+    assert plugins.load_object("my.py:Root").options()["start"].default == 3
     Path("my.py").unlink()
     plugins.forget_edited()
     with pytest.raises(plugins.LoadError, match="there is no file"):
-        plugins.load("my.py:Root")
+        plugins.load_object("my.py:Root")
 
 
 def documents(**commands: tuple[object, ...]) -> dict[str, Any]:

@@ -202,15 +202,6 @@ def test_a_table_of_an_earlier_evaluation_is_damaged(out: Path, run: Path) -> No
     left_out(run.name, "recall.csv is not the file that was written")
 
 
-def test_an_evaluation_of_an_earlier_version_is_read(source: Path, out: Path, run: Path) -> None:
-    """Its eval.json held the checksums of the tables, too."""
-    record = json.loads((run / "eval.json").read_text())
-    sums = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in TABLES[:-1]}
-    reseal(run, "eval.json", lambda text: json.dumps(record | {"sums": sums}))
-    pd.testing.assert_frame_equal(values(out), values(source))
-    assert cli("extrapolate", *SHORT, "--run", run.name).err.count("evaluated already") == 1
-
-
 def test_an_evaluation_under_another_encoding_is_repaired_alone(source: Path, out: Path, run: Path) -> None:
     (part,) = run.glob("as/*")
     own = (run / "eval.csv").read_bytes()
@@ -243,16 +234,6 @@ def test_force_measures_again_and_leaves_the_model(out: Path, run: Path) -> None
     pd.testing.assert_frame_equal(values(out), rows)
     plan = document("extrapolate", *SHORT, "--run", run.name, "--force", "--dry-run")
     assert [job["done"] for job in plan["jobs"]] == ["not evaluated"]
-
-
-def test_force_measures_again_from_python(out: Path, run: Path) -> None:
-    (own,) = [each for each in api.runs(out) if each.id == run.name]
-    kept = {path: path.read_bytes() for path in run.glob("nll/*.parquet")}
-    options = {"max_len": 128, "tokens": 256, "stride": 16}
-    api.extrapolate(own, **options)
-    assert all(path.read_bytes() == content for path, content in kept.items())
-    api.extrapolate(own, **options, force=True)
-    assert all(path.read_bytes() != content for path, content in kept.items())
 
 
 @pytest.mark.parametrize("damage", ["gone", "a digit", *first(0, [name for name in DAMAGES if name != "gone"])])

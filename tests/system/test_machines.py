@@ -53,11 +53,6 @@ def test_a_machine_has_the_name_that_it_is_given_on_one_line(named: str, expecte
     assert machine() == expected
 
 
-def test_a_machine_without_a_name_is_called_as_its_host(monkeypatch) -> None:
-    monkeypatch.delenv("POSCLI_MACHINE", raising=False)
-    assert machine() == platform.node()
-
-
 def test_the_run_says_where_it_was_trained_and_its_rows_where_they_were_measured(measured: Run) -> None:
     assert (measured.env["machine"], measured.env["cpu"]) == ("first", cpu())
     rows = evaluation(measured)
@@ -134,33 +129,14 @@ def test_a_report_says_which_machine_measured_what(tmp_path: Path) -> None:
     assert [line.split("|")[at].strip() for line in lines] == list(report.summary["machine"])
 
 
-def test_a_report_of_one_machine_names_it_once(tmp_path: Path) -> None:
-    rows, positions = two_machines()
-    build_report(rows.assign(machine="here"), positions, tmp_path)
-    page = (tmp_path / "report.md").read_text()
-    assert page.count("here;") == 0
-    assert page.count("Machine here:") == 1
-    assert "machine |" not in page
-    assert "do not compare" not in page
-
-
 @pytest.mark.parametrize("old", ["", "no column"])
-def test_a_report_of_old_rows_says_nothing_of_machines(old: str, tmp_path: Path) -> None:
-    rows, positions = two_machines()
-    rows = rows.drop(columns=list(ADDED_COLUMNS)) if old == "no column" else rows.assign(machine=old)
-    assert machines(rows) == []
-    assert machine_facts(rows) == []
-    build_report(rows, positions, tmp_path)
-    assert "achine " not in (tmp_path / "report.md").read_text()
-
-
-def test_old_rows_beside_new_ones_are_told_apart(tmp_path: Path) -> None:
-    rows, positions = two_machines()
+def test_rows_without_a_machine_state_none_and_are_told_apart_from_others(old: str) -> None:
+    rows, _ = two_machines()
+    bare = rows.drop(columns=list(ADDED_COLUMNS)) if old == "no column" else rows.assign(machine=old)
+    assert machines(bare) == []
+    assert machine_facts(bare) == []
     rows.loc[rows["encoding"] == "alibi", list(ADDED_COLUMNS)] = ""
-    build_report(rows, positions, tmp_path)
-    page = (tmp_path / "report.md").read_text()
-    assert "- Machine not recorded: cpu; commit 0123abc; 2 runs\n" in page
-    assert "| not recorded |" in page
+    assert ("Machine not recorded", "cpu; commit 0123abc; 2 runs") in machine_facts(rows)
 
 
 def test_times_in_the_terminal_stand_beside_their_machines() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cli_runner import NANO, SHORT, assert_refused, cli, errors, forget, run_of, shell
+from cli_runner import NANO, SHORT, assert_refused, cli, errors, forget, run_of
 
 from poscli.config.plugins import source_hashes
 from poscli.config.run import PRESETS, RunConfig
@@ -220,18 +220,6 @@ def test_an_error_of_poscli_is_not_blamed_on_a_package_that_offers_its_classes(
     assert hashes("alias") == {}
 
 
-def test_a_process_with_broken_plugins_lists_its_tasks(tmp_path: Path) -> None:
-    """The same in a process of its own, for another kind."""
-    (tmp_path / "shop_exiting.py").write_text("print('hello'); raise SystemExit(0)\n")
-    offer(tmp_path, "toyshop", "1", {"exiting": "shop_exiting:Toy"}, "poscli.tasks")
-    result = shell("ls", "tasks", "--json", PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[2]}")
-    rows = {row["task"]: row for row in result.json}
-    assert result.code == 0
-    assert result.err == "hello\n"
-    assert "it called sys.exit(0)" in rows["exiting"]["unavailable"]
-    assert rows["copy"]["unavailable"] == ""
-
-
 # files
 
 
@@ -261,25 +249,6 @@ def test_files_of_one_name_are_different_modules(here: Path) -> None:
     assert [get(f"{folder}/toy.py:Toy").facts for folder in ("one", "two")] == [("one",), ("two",)]
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("./absent.py:Toy", "there is no file .*absent.py"),
-        ("folder.py:Toy", "folder.py is a folder"),
-        ("toy.py:Other", "toy.py has no attribute 'Other'"),
-        ("bad.py:Toy", "invalid syntax"),
-        ("toy.py:", "'toy.py:'"),
-        ("toy.txt:Toy", "cannot load the encoding 'toy.txt:Toy': No module named 'toy.txt'"),
-    ],
-)
-def test_errors_of_files(here: Path, spec: str, message: str) -> None:
-    (here / "toy.py").write_text(CLASS)
-    (here / "bad.py").write_text("def f(:")
-    (here / "folder.py").mkdir()
-    with pytest.raises(UsageError, match=message):
-        parse(spec)
-
-
 # the hash of the source
 
 
@@ -307,15 +276,6 @@ def test_the_hash_covers_the_package_and_parents(here: Path) -> None:
     assert hashes("rope|kit.parts.toy:Child") == seen[-1]
     (here / "kit" / "more.py").touch()
     assert hashes("rope|kit.parts.toy:Child") != seen[-1]
-
-
-def test_the_hash_does_not_depend_on_the_folder(here: Path) -> None:
-    for folder in ("one", "two"):
-        (here / folder).mkdir()
-        (here / folder / "toy.py").write_text(CLASS)
-    found = hashes("one/toy.py:Toy|urpe(base=two/toy.py:Toy)")
-    assert list(found) == ["one/toy.py:Toy", "two/toy.py:Toy"]
-    assert len(set(found.values())) == 1
 
 
 def test_tasks_and_tokenizers_are_hashed_too(here: Path) -> None:

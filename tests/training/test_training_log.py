@@ -209,11 +209,6 @@ def test_an_infinite_gradient_of_a_finite_loss_is_divergence_too(watched: Watche
     assert last["nll"] == pytest.approx((watched.losses[6] + watched.losses[7]) / 2)
 
 
-def test_a_memory_lasts_eight_segments() -> None:
-    """With another number a run of the same name would read other text."""
-    assert trainer.SEGMENTS == 8
-
-
 def test_encodings_are_told_the_share_of_the_steps_done(
     watched: Watched, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from test_evaluate import write_books
 
 from poscli.runs.run import list_runs
 from poscli.runs.schema import DETAILS, read_table
-from poscli.system.signals import Interrupted
+from poscli.system.errors import Interrupted
 
 WHY = ("extrapolate", "--max-len", 8 * LENGTH, "--stride", 16, "--tokens", 512, "--why")
 TABLES = {name for name in DETAILS if name.startswith("why/")}

@@ -120,8 +120,7 @@ def _count(text: str) -> int:
     """The number of tokens to score; UsageError for a text that is none."""
     from pydantic import TypeAdapter, ValidationError
 
-    from poscli.config.count import TokenCount
-    from poscli.config.validate import rule
+    from poscli.config.validate import TokenCount, rule
 
     try:
         return int(TypeAdapter(TokenCount).validate_python(text))

@@ -10,8 +10,8 @@ import typer
 
 from poscli.cli.commands import COMMANDS
 from poscli.cli.commands.extrapolate import OtherModels
-from poscli.config.count import LONGEST_WINDOW
 from poscli.config.request import ExtrapolateRequest
+from poscli.config.validate import LONGEST_WINDOW
 from poscli.system.errors import UsageError
 
 if TYPE_CHECKING:
