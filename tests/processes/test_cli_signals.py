@@ -78,6 +78,24 @@ def test_a_signal_while_modules_are_imported(
     assert ('"exit_code"' in done.stdout) == ("--json" in arguments)
 
 
+TWICE = """
+import os, signal
+from poscli.system import signals
+signals.watch()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except signals.Interruption:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("it went on")
+"""
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, env=environment())
+    assert_interrupted(done, signal.SIGTERM)
+    assert done.stdout == ""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_a_signal_at_a_random_time(seed: int) -> None:

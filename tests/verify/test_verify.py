@@ -20,6 +20,7 @@ from poscli.encodings import Encoding, Shape, get
 from poscli.equation import Unsupported
 from poscli.verify import CHECKS, verify
 from poscli.verify.checks import Failed
+from poscli.verify.noise import tolerances
 from poscli.verify.probe import SpecUnderTest
 
 ALIBI = get("alibi")
@@ -473,3 +474,13 @@ def test_bad_input(arguments: tuple[str, ...], message: str) -> None:
     assert result.code == 2
     assert message in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+def test_a_tolerance_is_eight_times_the_error_or_the_rounding_of_a_sum_that_cancels() -> None:
+    exact = {name: torch.zeros(2) for name in ("output", "dq", "dslope")}
+    small = {name: torch.full((2,), 1e-12) for name in exact}
+    large = small | {"output": torch.tensor([0.0, -0.5])}
+    assert tolerances(exact, [small], width=8, keys=16) == {
+        "output": 8 * 8 * 2**-23, "dq": 8 * 8 * 2**-23, "dslope": 8 * 8 * 16 * 2**-23,
+    }  # fmt: skip
+    assert tolerances(exact, [small, large], width=8, keys=16)["output"] == 4.0
