@@ -12,6 +12,7 @@ from fake_pages import against, fake_runs, fake_tables
 from fake_results import BEHAVIOUR
 from matplotlib.text import Text
 from rich.console import Console
+from toys import first
 
 from poscli.drawing.page import Page
 from poscli.report import Report, build_report, terminal
@@ -52,7 +53,7 @@ def texts_of(report: Report, folder: Path, rows: pd.DataFrame) -> dict[str, str]
     return {name: re.sub(r"//.*|/\*\*.*?\*/", "", text) for name, text in told.items()}  # without comments of scripts
 
 
-@pytest.mark.parametrize(("corpus", "says", "never"), KINDS)
+@pytest.mark.parametrize(("corpus", "says", "never"), first(1, KINDS))
 def test_a_report_says_byte_of_text_and_cell_of_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: str, says: str, never: str
 ) -> None:
@@ -74,7 +75,7 @@ def test_a_report_says_byte_of_text_and_cell_of_images(
     assert not any(re.search(never, text) for text in drawn)
 
 
-@pytest.mark.parametrize(("corpus", "says", "never"), KINDS[:1])
+@pytest.mark.parametrize(("corpus", "says", "never"), first(1, KINDS))
 def test_a_report_of_several_tokenizers_is_in_bits_per_the_same_unit(
     tmp_path: Path, corpus: str, says: str, never: str
 ) -> None:
