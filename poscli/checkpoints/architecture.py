@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from poscli.checkpoints.fields import HEADS, LAYERS, LENGTH, WIDTH, Config, items, number, section, whole
+from poscli.checkpoints.fields import HEADS, LAYERS, LENGTH, WIDTH, Config, items, positive_number, section, whole
 from poscli.checkpoints.scaling import DEFAULT, Rope, rope_of, spec_of_rope
 from poscli.system.errors import DataError, UsageError, near
 
@@ -70,7 +70,7 @@ def alibi_of_mpt(config: Config) -> str:
     transformers adds ALiBi to every MPT model, also where `attn_config.alibi` says that it has none, and always with
     slopes down to 2^-8.
     """
-    return f"alibi(most={number(section(config, 'attn_config'), 'alibi_bias_max', 8)})"
+    return f"alibi(most={positive_number(section(config, 'attn_config'), 'alibi_bias_max', 8)})"
 
 
 def everywhere(config: Config, count: int) -> list[str]:
@@ -105,7 +105,7 @@ def without_window(config: Config, count: int) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotary(PositionKind):
+class RotaryKind(PositionKind):
     """Rope on all layers, but for those that a model type leaves out."""
 
     rope: Rope = DEFAULT  # what transformers takes where config.json is silent
@@ -153,7 +153,7 @@ def rotated_layers(config: Config, count: int) -> list[bool]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Falcon(Rotary):
+class Falcon(RotaryKind):
     """ALiBi divided by sqrt(D), because it is added before the scale of the scores, or else rope."""
 
     def layers(self, config: Config, count: int, head_width: int, length: int) -> list[LayerPositions]:
@@ -169,26 +169,26 @@ class Falcon(Rotary):
 
 # By model_type.
 KINDS: dict[str, PositionKind] = {
-    "llama": Rotary(length=2048, types=without_window),
-    "mistral": Rotary(length=131072, heads_of_keys=8, window=4096),
-    "qwen2": Rotary(length=32768, heads_of_keys=32, types=from_max_window_layers, window=4096),
-    "qwen3": Rotary(
+    "llama": RotaryKind(length=2048, types=without_window),
+    "mistral": RotaryKind(length=131072, heads_of_keys=8, window=4096),
+    "qwen2": RotaryKind(length=32768, heads_of_keys=32, types=from_max_window_layers, window=4096),
+    "qwen3": RotaryKind(
         length=32768, heads_of_keys=32, head_width=128, types=from_max_window_layers, window=4096,
     ),
-    "gemma": Rotary(length=8192, heads_of_keys=16, head_width=256, types=without_window),
-    "gemma3_text": Rotary(
+    "gemma": RotaryKind(length=8192, heads_of_keys=16, head_width=256, types=without_window),
+    "gemma3_text": RotaryKind(
         length=131072, heads_of_keys=4, head_width=256, rope=Rope(theta=1e6), local_theta=1e4,
         types=every_sixth_global, window=4096,
         refused=("attn_logit_softcapping", "use_bidirectional_attention"),
     ),
-    "olmo": Rotary(length=2048, types=without_window),
-    "olmo2": Rotary(length=2048, types=without_window),
-    "phi": Rotary(length=2048, rope=Rope(fraction=0.5), types=without_window),
-    "phi3": Rotary(length=4096),
-    "gpt_neox": Rotary(length=2048, rope=Rope(fraction=0.25), types=without_window),
-    "smollm3": Rotary(length=32768, heads_of_keys=4, rope=Rope(theta=2e6), types=where_not_rotated, skips=True),
-    "starcoder2": Rotary(length=4096, heads_of_keys=2),
-    "granite": Rotary(length=2048, types=without_window),
+    "olmo": RotaryKind(length=2048, types=without_window),
+    "olmo2": RotaryKind(length=2048, types=without_window),
+    "phi": RotaryKind(length=2048, rope=Rope(fraction=0.5), types=without_window),
+    "phi3": RotaryKind(length=4096),
+    "gpt_neox": RotaryKind(length=2048, rope=Rope(fraction=0.25), types=without_window),
+    "smollm3": RotaryKind(length=32768, heads_of_keys=4, rope=Rope(theta=2e6), types=where_not_rotated, skips=True),
+    "starcoder2": RotaryKind(length=4096, heads_of_keys=2),
+    "granite": RotaryKind(length=2048, types=without_window),
     "bloom": Uniform(name="alibi", length=2048, spec=lambda config: "alibi"),
     "mpt": Uniform(name="alibi", length=2048, spec=alibi_of_mpt),
     "falcon": Falcon(name="alibi or rotary", length=2048, types=without_window),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.faults import Fault, Subject, faults_of, ranges
+from poscli.checkpoints.faults import Fault, Readings, faults_of, ranges
 from poscli.checkpoints.fields import LENGTH
 from poscli.checkpoints.readings import OwnLayer, own_layers, stock_reading
 from poscli.checkpoints.source import CONFIG, FETCH
@@ -19,7 +19,7 @@ UNLIMITED = 10**15  # transformers writes 1e30 for a tokenizer without a limit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class LayerGroup:
     """Layers of equal positions."""
 
     layers: tuple[int, ...]
@@ -49,7 +49,7 @@ class Card:
     heads: int
     kv_heads: int
     head_width: int
-    groups: tuple[Group, ...]
+    groups: tuple[LayerGroup, ...]
     length: int
     length_from: str  # the key of config.json, or whose default it is
     promised: int  # the longest text for which the positions are made: a scaling reaches beyond the trained length
@@ -80,11 +80,11 @@ def read_card(folder: Path) -> Card:
     return card_of(read_subject(folder))
 
 
-def read_subject(folder: Path) -> Subject:
+def read_subject(folder: Path) -> Readings:
     """What the three readers make of the checkpoint in a folder; raises as `read_card` does."""
     config = read_object(folder / CONFIG, FETCH)
     read = architecture(config)
-    return Subject(
+    return Readings(
         config=config,
         architecture=read,
         layers=tuple(own_layers(read)),
@@ -103,7 +103,7 @@ def tokenizer_limit(folder: Path) -> int | None:
     return int(limit)
 
 
-def card_of(subject: Subject) -> Card:
+def card_of(subject: Readings) -> Card:
     """The card of a checkpoint that has been read."""
     read = subject.architecture
     by_layer: dict[int, list[int]] = {}  # layers of equal positions are one object
@@ -126,9 +126,9 @@ def card_of(subject: Subject) -> Card:
     )
 
 
-def _group(numbers: tuple[int, ...], layer: OwnLayer) -> Group:
+def _group(numbers: tuple[int, ...], layer: OwnLayer) -> LayerGroup:
     scaled = layer.factor != 1
-    return Group(
+    return LayerGroup(
         layers=numbers,
         spec=str(parse(layer.layer.spec)),
         theta=layer.theta,

@@ -95,7 +95,9 @@ class CheckpointModel:
         return trunk_of(self.stock)(input_ids=tokens_BT, use_cache=False).last_hidden_state
 
 
-def load(folder: Path, architecture: Architecture, device: torch.device, dtype: torch.dtype | None) -> CheckpointModel:
+def load_checked(
+    folder: Path, architecture: Architecture, device: torch.device, dtype: torch.dtype | None
+) -> CheckpointModel:
     """The checkpoint in a folder, under its own positions; `dtype` None keeps the number format of its weights.
 
     DataError if transformers cannot read it, or if its logits are others once poscli computes the positions.

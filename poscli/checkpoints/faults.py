@@ -117,7 +117,7 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Readings:
     """A checkpoint as three readers see it: config.json as written, poscli's reading of it, and transformers'."""
 
     config: Config
@@ -128,11 +128,11 @@ class Subject:
 
     @cached_property
     def scalings(self) -> list[Scaling]:
-        at_top, found = number_in(self.config, ORIGINAL), []
+        at_top, scalings = number_in(self.config, ORIGINAL), []
         for where, parameters in rope_dictionaries(self.config).items():
             original = number_in(parameters, ORIGINAL) if at_top is None else at_top
-            found.append(Scaling(where, parameters, original, self.length))
-        return found
+            scalings.append(Scaling(where, parameters, original, self.length))
+        return scalings
 
     @property
     def model_type(self) -> str:
@@ -175,15 +175,15 @@ class Subject:
 
 
 Places = Iterable[Mapping[str, object]]  # the values to put into the sentences, once for each place with the fault
-Column = Callable[[Subject], object]
+Column = Callable[[Readings], object]
 
 
-def anyone(model: Subject) -> bool:
+def anyone(model: Readings) -> bool:
     """Every model type, in every version of transformers."""
     return True
 
 
-def version_4(model: Subject) -> bool:
+def version_4(model: Readings) -> bool:
     """Transformers before version 5."""
     return model.stock.major < 5
 
@@ -201,29 +201,29 @@ class Rule:
     """
 
     name: str
-    places: Callable[[Subject], Places]
+    places: Callable[[Readings], Places]
     wrong: str
     fix: str
     read_by: Column = anyone  # whether this model type and version of transformers read what it is about
     note: bool = False  # it is right, or may be meant so, and people stumble over it
 
 
-def faults_of(subject: Subject) -> list[Fault]:
+def faults_of(subject: Readings) -> list[Fault]:
     """What the table finds in a checkpoint, faults before notes."""
-    found = []
+    faults = []
     for rule in FAULTS:
         for values in rule.places(subject) if rule.read_by(subject) else ():
             wrong, fix = (sentence.format(model=subject, **values) for sentence in (rule.wrong, rule.fix))
-            found.append(Fault(rule.name, wrong, fix, rule.note))
-    return sorted(found, key=lambda fault: fault.note)
+            faults.append(Fault(rule.name, wrong, fix, rule.note))
+    return sorted(faults, key=lambda fault: fault.note)
 
 
-def once(condition: Column, **values: Column) -> Callable[[Subject], Places]:
+def whole_checkpoint(condition: Column, **values: Column) -> Callable[[Readings], Places]:
     """One place, the whole checkpoint, if the condition holds, with these values of it."""
     return lambda model: [{name: value(model) for name, value in values.items()}] if condition(model) else []
 
 
-def scalings(*kinds: str, where: Callable[[Scaling], object] = lambda scaling: True) -> Callable[[Subject], Places]:
+def scalings(*kinds: str, where: Callable[[Scaling], object] = lambda scaling: True) -> Callable[[Readings], Places]:
     """The scalings of these kinds, without kinds all of them, for which a condition holds."""
     return lambda model: [
         {"scaling": each} for each in model.scalings if (not kinds or each.kind in kinds) and where(each)
@@ -253,7 +253,7 @@ def rope_dictionaries(config: Config) -> dict[str, dict[str, Any]]:
     return dictionaries
 
 
-def _unknown_keys(model: Subject) -> Places:
+def _unknown_keys(model: Readings) -> Places:
     for scaling in model.scalings:
         for key in scaling.parameters:
             if key not in KNOWN:
@@ -262,7 +262,7 @@ def _unknown_keys(model: Subject) -> Places:
                 yield {"scaling": scaling, "key": key, "fix": fix}
 
 
-def _keys_of_another_scaling(model: Subject) -> Places:
+def _keys_of_another_scaling(model: Readings) -> Places:
     for scaling in model.scalings:
         for key, value in scaling.parameters.items():
             if key in KNOWN - EVERYWHERE - READ.get(scaling.kind, KNOWN):
@@ -270,21 +270,21 @@ def _keys_of_another_scaling(model: Subject) -> Places:
                 yield {"scaling": scaling, "key": key, "value": value, "readers": readers}
 
 
-def _misspelt_keys(model: Subject) -> Places:
+def _misspelt_keys(model: Readings) -> Places:
     for key in model.config:
         close = difflib.get_close_matches(key, TOP, n=1, cutoff=0.87)
         if key not in TOP | RESEMBLING and close and close[0] not in model.config:
             yield {"key": key, "right": close[0]}
 
 
-def _keys_of_another_model_type(model: Subject) -> Places:
+def _keys_of_another_model_type(model: Readings) -> Places:
     for key, readers in READERS.items():
         value = model.config.get(key)
         if value not in HARMLESS and model.model_type not in readers:
             yield {"key": key, "value": value, "readers": ", ".join(sorted(readers))}
 
 
-def _two_scalings(model: Subject) -> Places:
+def _two_scalings(model: Readings) -> Places:
     where = {scaling.where: scaling for scaling in model.scalings}
     old, new = where.get("rope_scaling"), where.get("rope_parameters")
     if old is None or new is None:
@@ -295,14 +295,14 @@ def _two_scalings(model: Subject) -> Places:
         yield {"what": "the type" if old.kind != new.kind else differing[0]}
 
 
-def _length_raised(model: Subject) -> Places:
+def _length_raised(model: Readings) -> Places:
     originals = [scaling.original for scaling in model.scalings] or [model.config.get(ORIGINAL)]
     for original in {value for value in originals if isinstance(value, int | float)}:
         if model.length > original and all(scaling.kind == "default" for scaling in model.scalings):
             yield {"original": original}
 
 
-def _rotations_read_otherwise(model: Subject) -> Places:
+def _rotations_read_otherwise(model: Readings) -> Places:
     """Groups of layers, and in words where the two readings part: in short texts, or only in long ones."""
     by_difference: dict[str, list[int]] = {}
     for n, (layer, stock) in enumerate(zip(model.layers, model.stock.layers, strict=False)):
@@ -329,7 +329,7 @@ def _in_words(own: Turns, stock: Turns) -> str:
     return " and ".join(words)
 
 
-def _windows_read_otherwise(model: Subject) -> Places:
+def _windows_read_otherwise(model: Readings) -> Places:
     by_windows: dict[tuple[int | None, int | None], list[int]] = {}
     for n, (layer, stock) in enumerate(zip(model.layers, model.stock.layers, strict=False)):
         if layer.window != stock.window:
@@ -339,33 +339,33 @@ def _windows_read_otherwise(model: Subject) -> Places:
         yield {"stated": stated, "read": read, "layers": ranges(layers)}
 
 
-def _windows_that_never_cut(model: Subject) -> Places:
+def _windows_that_never_cut(model: Readings) -> Places:
     layers = [n for n, layer in enumerate(model.layers) if layer.window and layer.window >= model.length]
     if layers:
         yield {"layers": ranges(layers), "window": model.layers[layers[0]].window}
 
 
-def _two_types(model: Subject) -> Places:
+def _two_types(model: Readings) -> Places:
     for scaling in model.scalings:
         old, new = scaling.parameters.get("type"), scaling.parameters.get("rope_type")
         if old and new and old != new and {old, new} != set(LONGROPE):
             yield {"scaling": scaling, "old": old, "new": new}
 
 
-def _tokenizer_longer(model: Subject) -> Places:
+def _tokenizer_longer(model: Readings) -> Places:
     limit = model.tokenizer_limit
     longest = max(model.length, *(int(layer.factor * layer.original) for layer in model.layers))
     if limit is not None and limit > FAR_ABOVE * longest:
         yield {"longest": longest, "ratio": limit / longest}
 
 
-def _theta_unread_by_neox(model: Subject) -> Places:
+def _theta_unread_by_neox(model: Readings) -> Places:
     theta, read = model.config.get("rope_theta"), model.config.get("rotary_emb_base", 10000)
     if theta is not None and theta != read:
         yield {"theta": theta, "read": read}
 
 
-def _theta_unread(model: Subject) -> Places:
+def _theta_unread(model: Readings) -> Places:
     top = model.config.get("rope_theta")
     for scaling in model.scalings:
         if scaling.where == "rope_scaling" and scaling.theta is not None and scaling.theta != top:
@@ -373,14 +373,14 @@ def _theta_unread(model: Subject) -> Places:
             yield {"scaling": scaling, "read": read}
 
 
-def _two_thetas(model: Subject) -> Places:
+def _two_thetas(model: Readings) -> Places:
     top = model.config.get("rope_theta")
     for scaling in model.scalings:
         if isinstance(top, int | float) and scaling.theta not in (None, top) and not scaling.layer_type:
             yield {"scaling": scaling, "top": top}
 
 
-def _original_misplaced(model: Subject) -> Places:
+def _original_misplaced(model: Readings) -> Places:
     """Version 4 reads the length before a longrope at the top of the file, and that before others inside."""
     top = model.config.get(ORIGINAL)
     for scaling in model.scalings:
@@ -401,7 +401,7 @@ def _original_misplaced(model: Subject) -> Places:
             }
 
 
-def _longrope_without_effect(model: Subject) -> Places:
+def _longrope_without_effect(model: Readings) -> Places:
     for scaling in model.scalings:
         short, long = scaling.parameters.get("short_factor"), scaling.parameters.get("long_factor")
         if scaling.kind in LONGROPE and short == long:
@@ -410,7 +410,7 @@ def _longrope_without_effect(model: Subject) -> Places:
             yield {"scaling": scaling, "lists": nothing if ones else "are equal, so that long texts change nothing"}
 
 
-def _attention_factor_cancelled(model: Subject) -> Places:
+def _attention_factor_cancelled(model: Readings) -> Places:
     for scaling in model.scalings:
         if scaling.kind != "yarn" or (scaling.factor or model.layers[0].factor) <= 1:
             continue
@@ -421,7 +421,7 @@ def _attention_factor_cancelled(model: Subject) -> Places:
             yield {"scaling": scaling, "keys": f"mscale {mscale:g} and the same mscale_all_dim"}
 
 
-def _mscale_alone(model: Subject) -> Places:
+def _mscale_alone(model: Readings) -> Places:
     for scaling in model.scalings:
         alone = [key for key in ("mscale", "mscale_all_dim") if scaling.number(key)]
         if scaling.kind == "yarn" and len(alone) == 1 and scaling.number("attention_factor") is None:
@@ -429,13 +429,13 @@ def _mscale_alone(model: Subject) -> Places:
             yield {"scaling": scaling, "alone": alone[0], "other": other}
 
 
-def _window_switched_off(model: Subject) -> Places:
+def _window_switched_off(model: Readings) -> Places:
     window = model.config.get("sliding_window")
     if not model.windowed and isinstance(window, int) and 0 < window < model.length:
         yield {"window": window, "first": model.config.get("max_window_layers")}
 
 
-def _layer_list_too_long(model: Subject) -> Places:
+def _layer_list_too_long(model: Readings) -> Places:
     entries, layers = model.config.get("no_rope_layers"), len(model.layers)
     if isinstance(entries, list) and len(entries) > layers:
         yield {"entries": len(entries), "layers": layers, "unread": len(entries) - layers}
@@ -484,7 +484,7 @@ FAULTS = (
     ),
     Rule(
         "key-of-another-model-type",
-        once(lambda model: LOCAL in model.layer_types and model.model_type not in WITH_LAYER_TYPES),
+        whole_checkpoint(lambda model: LOCAL in model.layer_types and model.model_type not in WITH_LAYER_TYPES),
         "config.json lists layer_types, which models of type {model.model_type} do not read: all layers are alike.",
         f"Remove it; layer_types are read by {', '.join(sorted(WITH_LAYER_TYPES))}.",
     ),
@@ -511,7 +511,7 @@ FAULTS = (
     # What the tokenizer lets through, and what the model was trained on.
     Rule(
         "tokenizer-shorter",
-        once(lambda model: model.tokenizer_limit is not None and model.tokenizer_limit < model.length),
+        whole_checkpoint(lambda model: model.tokenizer_limit is not None and model.tokenizer_limit < model.length),
         "tokenizer_config.json has model_max_length {model.tokenizer_limit}, and the model reads {model.length} "
         "tokens: texts that are truncated to the tokenizer's length lose the rest.",
         "Set model_max_length to {model.length}.",
@@ -527,14 +527,14 @@ FAULTS = (
     # What single model types do with positions in transformers, whatever config.json says.
     Rule(
         "alibi-all-the-same",
-        once(lambda model: model.attn_config.get("alibi") is False),
+        whole_checkpoint(lambda model: model.attn_config.get("alibi") is False),
         "attn_config has alibi false, and transformers adds ALiBi to every model of type mpt.",
         "Run the checkpoint with the code that it was trained with; its positions are not those of transformers.",
         read_by=types("mpt"),
     ),
     Rule(
         "alibi-slopes-unread",
-        once(lambda model: model.attn_config.get("alibi_bias_max", MPT_BIAS) != MPT_BIAS),
+        whole_checkpoint(lambda model: model.attn_config.get("alibi_bias_max", MPT_BIAS) != MPT_BIAS),
         "attn_config has alibi_bias_max {model.attn_config[alibi_bias_max]!r}, and transformers computes the slopes of "
         f"ALiBi with {MPT_BIAS}.",
         "Run the checkpoint with the code that it was trained with; its slopes are not those of transformers.",
@@ -542,7 +542,7 @@ FAULTS = (
     ),
     Rule(
         "alibi-ends-at-length",
-        once(lambda model: True),
+        whole_checkpoint(lambda model: True),
         "transformers reads no more than max_seq_len, {model.length} tokens, with a model of type mpt, though ALiBi "
         "has no end.",
         "Set max_seq_len to the length of your texts; no weight depends on it.",
@@ -551,7 +551,7 @@ FAULTS = (
     ),
     Rule(
         "alibi-in-bfloat16",  # slope times position: bfloat16 holds 8 digits of a binary number
-        once(
+        whole_checkpoint(
             lambda model: model.config.get("alibi"),
             step=lambda model: max(1, 2 ** ((model.length - 1).bit_length() - 8)),
         ),
@@ -564,13 +564,13 @@ FAULTS = (
     # The installed transformers computes other positions than config.json states.
     Rule(
         "refused",
-        once(lambda model: model.stock.refusal),
+        whole_checkpoint(lambda model: model.stock.refusal),
         "{model.stock.name} makes no model of this config.json: {model.stock.refusal}.",
         "Mend what it names, or install the version that wrote the file: pip install 'transformers=={model.writer}'.",
     ),
     Rule(
         "rope-parameters-unread",
-        once(lambda model: model.config.get("rope_parameters") and _rotations_read_otherwise(model)),
+        whole_checkpoint(lambda model: model.config.get("rope_parameters") and _rotations_read_otherwise(model)),
         "config.json has theta and scaling in rope_parameters, a key of transformers 5, and {model.stock.name} does "
         "not read it.",
         "Install transformers 5, or write rope_theta and rope_scaling beside it, as version 4 reads them.",
@@ -611,7 +611,7 @@ FAULTS = (
     ),
     Rule(
         "layers-read-otherwise",
-        once(
+        whole_checkpoint(
             lambda model: not model.stock.refusal and len(model.layers) != len(model.stock.layers),
             stated=lambda model: len(model.layers),
             made=lambda model: len(model.stock.layers),
@@ -745,7 +745,7 @@ FAULTS = (
     ),
     Rule(
         "window-missing",
-        once(
+        whole_checkpoint(
             lambda model: LOCAL in model.layer_types and not model.windowed,
             window=lambda model: model.config.get("sliding_window"),
             count=lambda model: model.layer_types.count(LOCAL),

@@ -35,7 +35,7 @@ def whole(config: Config, names: Sequence[str], default: int | None = None, most
     return value
 
 
-def number(config: Config, name: str, default: float) -> float:
+def positive_number(config: Config, name: str, default: float) -> float:
     """A positive number of the configuration; DataError if it is something else."""
     value = config.get(name)
     if value is None:

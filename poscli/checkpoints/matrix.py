@@ -123,9 +123,9 @@ def to_paste(
         return first, None, []
     for other in advice.candidates:
         if other.counts and other != advice.chosen:
-            found = _snippets(matrix, other, runtimes)
-            if any(not each.reason for each in found):
-                return first, other, found
+            pasted = _snippets(matrix, other, runtimes)
+            if any(not each.reason for each in pasted):
+                return first, other, pasted
     return first, None, []
 
 

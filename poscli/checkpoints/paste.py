@@ -17,7 +17,7 @@ from typing import Any
 
 from poscli.checkpoints.architecture import LOCAL, Architecture
 from poscli.checkpoints.fields import LENGTH, Config
-from poscli.checkpoints.wanted import ALL, Inexpressible, Keys, Wanted, original_of, parameters, wanted_of
+from poscli.checkpoints.wanted import ALL, Inexpressible, Keys, Wanted, original_of, rope_parameters, wanted_of
 from poscli.specs.grammar import Leaf
 
 ORIGINAL, LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
@@ -57,7 +57,7 @@ class Snippet:
         return asdict(self)
 
 
-def merged(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+def with_keys(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json with the keys of a snippet put into it."""
     return {key: value for key, value in {**config, **keys}.items() if value is not None or key not in keys}
 
@@ -69,7 +69,7 @@ def transformers_5(wanted: Wanted) -> Keys:
     """Keys of a config.json for transformers 5: `rope_parameters`, nested by type of layer if these have own thetas."""
     if not wanted.ropes:
         return _length(wanted) | window(wanted)
-    ropes = {type_: parameters(wanted, type_) for type_ in wanted.ropes}
+    ropes = {type_: rope_parameters(wanted, type_) for type_ in wanted.ropes}
     rope = ropes[wanted.main]
     _refuse_types(wanted, ONLY, rope["rope_type"], "transformers")
     keys: Keys = {"rope_parameters": ropes.get(ALL, ropes)}
@@ -82,7 +82,7 @@ def transformers_4(wanted: Wanted) -> Keys:
     """Keys of a config.json for transformers 4: `rope_scaling` and `rope_theta`."""
     if not wanted.ropes:
         return _length(wanted) | window(wanted)
-    rope = parameters(wanted, wanted.main)
+    rope = rope_parameters(wanted, wanted.main)
     kind, model_type = rope["rope_type"], wanted.architecture.model_type
     _refuse_types(wanted, ONLY | ONLY_IN_4, kind, "transformers 4")
     scaling = {key: value for key, value in rope.items() if key not in ("rope_theta", "partial_rotary_factor")}
@@ -98,7 +98,7 @@ def transformers_4(wanted: Wanted) -> Keys:
     if model_type == "mistral" and wanted.config.get("head_dim") is None:
         keys["head_dim"] = wanted.architecture.head_width  # version 4 cannot compute scalings without it
     if LOCAL in wanted.ropes:
-        local = parameters(wanted, LOCAL)
+        local = rope_parameters(wanted, LOCAL)
         if local["rope_type"] != "default":
             raise Inexpressible("transformers 4 has no key for a scaling of the layers with a window.")
         keys["rope_local_base_freq"] = local["rope_theta"]
@@ -244,7 +244,7 @@ def _rope_options(wanted: Wanted) -> list[str]:
     """The options of a rope that differs from the model's own, or that a GGUF file does not hold."""
     if wanted.ropes == wanted.own and wanted.ropes[wanted.main].name != NOT_IN_FILE:
         return []
-    rope, own = parameters(wanted, wanted.main), parameters(replace(wanted, ropes=wanted.own), wanted.main)
+    rope, own = rope_parameters(wanted, wanted.main), rope_parameters(replace(wanted, ropes=wanted.own), wanted.main)
     if LOCAL in wanted.ropes and wanted.ropes[LOCAL] != wanted.own[LOCAL]:
         raise Inexpressible("llama.cpp has no option for the rope of the layers with a window.")
     for kind in (own["rope_type"], rope["rope_type"]):

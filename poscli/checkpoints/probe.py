@@ -25,8 +25,8 @@ from torch.nn import functional as F
 from poscli.checkpoints.architecture import Architecture
 from poscli.checkpoints.checkpoint_model import LEAST, CheckpointModel, converted, relative_difference
 from poscli.checkpoints.checkpoint_model import ROUNDING as UNITS
-from poscli.checkpoints.faults import Subject, ranges
-from poscli.checkpoints.readings import FAR, ROUNDING, Turns, attentions, frequencies, rotation_of
+from poscli.checkpoints.faults import Readings, ranges
+from poscli.checkpoints.readings import FAR, ROUNDING, Turns, attentions, rotation_of, turns_now
 from poscli.checkpoints.stock import quiet, replaced, stock_logits, stock_model
 from poscli.equation import Encoding, Positions
 from poscli.specs import parse
@@ -72,7 +72,7 @@ FLOAT32_ANGLE = 2.0**-24  # relative error of an angle in float32, which is what
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeFinding:
     """One result of a probe, in a sentence with numbers."""
 
     name: str
@@ -87,10 +87,10 @@ class Probe:
     passage: str
     dtype: str
     losses: Mapping[int, float]  # nats per token, by the position of the first token
-    findings: tuple[Finding, ...]
+    findings: tuple[ProbeFinding, ...]
 
     @property
-    def faults(self) -> tuple[Finding, ...]:
+    def faults(self) -> tuple[ProbeFinding, ...]:
         return tuple(finding for finding in self.findings if finding.fault)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Probe:
         return asdict(self)
 
 
-def probe(folder: Path, subject: Subject, device: torch.device) -> Probe:
+def probe(folder: Path, subject: Readings, device: torch.device) -> Probe:
     """Load the checkpoint in a folder, in the number format of its weights, and probe it.
 
     DataError if transformers cannot load or run it, or if its tokenizer does not belong to it.
@@ -111,7 +111,7 @@ def probe(folder: Path, subject: Subject, device: torch.device) -> Probe:
 
 
 @torch.inference_mode()
-def probe_model(stock: Any, subject: Subject, ids_BT: Tensor, words: str = "a passage") -> Probe:
+def probe_model(stock: Any, subject: Readings, ids_BT: Tensor, words: str = "a passage") -> Probe:
     """Probe a stock model of transformers, which computes its positions with poscli afterwards."""
     dtype = next(stock.parameters()).dtype
     findings = list(_frequencies(stock, subject))
@@ -136,42 +136,42 @@ def probe_model(stock: Any, subject: Subject, ids_BT: Tensor, words: str = "a pa
     return Probe(words, str(dtype).removeprefix("torch."), losses, tuple(findings))
 
 
-def _takes_positions(stock: Any, subject: Subject) -> bool:
+def _takes_positions(stock: Any, subject: Readings) -> bool:
     """Whether the stock model can be told where a text stands. ALiBi models ignore positions, or take none."""
     placed = subject.rotates or not _relative(subject)
     return placed and "position_ids" in inspect.signature(type(stock).forward).parameters
 
 
-def _starts(subject: Subject, tokens: int) -> list[int]:
+def _starts(subject: Readings, tokens: int) -> list[int]:
     """Where the passage begins: at multiples of L, or, for a table that ends at L, at both of its ends."""
     if _relative(subject) or subject.rotates:
         return [times * subject.length for times in TIMES]
     return sorted({0, subject.length - tokens})
 
 
-def _relative(subject: Subject) -> bool:
+def _relative(subject: Readings) -> bool:
     return all(layer.encoding.relative for layer in subject.layers)
 
 
-def _rescales(subject: Subject) -> bool:
+def _rescales(subject: Readings) -> bool:
     """Whether positions depend on the length of the text by definition."""
     return any(layer.encoding.rescales for layer in subject.layers)
 
 
-def _frequencies(stock: Any, subject: Subject) -> Iterator[Finding]:
+def _frequencies(stock: Any, subject: Readings) -> Iterator[ProbeFinding]:
     """Compare the frequencies that the loaded model holds with those that config.json states."""
     wrong: dict[str, list[int]] = {}
     for n, (attention, own) in enumerate(zip(attentions(stock), subject.layers, strict=True)):
         name, layer_type = rotation_of(stock, attention)
         if name and own.measured.short.speeds:
-            held = frequencies(stock.get_submodule(name), layer_type)
+            held = turns_now(stock.get_submodule(name), layer_type)
             if own.measured.short.differs(held):
                 wrong.setdefault(_off(own.measured.short, held, subject.length), []).append(n)
     for difference, layers in wrong.items():
         said = f"The loaded model's frequencies of layers {ranges(layers)} are not those of config.json: {difference}."
-        yield Finding("frequencies-differ", said, fault=True)
+        yield ProbeFinding("frequencies-differ", said, fault=True)
     if subject.rotates and not wrong:
-        yield Finding("frequencies", f"The loaded model's frequencies are those of config.json, to {ROUNDING:g}.")
+        yield ProbeFinding("frequencies", f"The loaded model's frequencies are those of config.json, to {ROUNDING:g}.")
 
 
 def _off(own: Turns, held: Turns, length: int) -> str:
@@ -187,7 +187,7 @@ def _off(own: Turns, held: Turns, length: int) -> str:
     return ", and ".join(said)
 
 
-def _shifts(subject: Subject, at: Mapping[int, Tensor], dtype: torch.dtype, ids_BT: Tensor) -> Iterator[Finding]:
+def _shifts(subject: Readings, at: Mapping[int, Tensor], dtype: torch.dtype, ids_BT: Tensor) -> Iterator[ProbeFinding]:
     """How far the logits of the passage move when it stands elsewhere."""
     first_TV = at[0]
     moves = {start: relative_difference(logits_TV, first_TV) for start, logits_TV in at.items() if start}
@@ -200,15 +200,15 @@ def _shifts(subject: Subject, at: Mapping[int, Tensor], dtype: torch.dtype, ids_
         f"move by {moves[furthest]:.2g} of their spread"
     )
     if not _relative(subject) or _rescales(subject):
-        yield Finding("position-dependent", f"{said}, as positions of this kind do by definition.")
+        yield ProbeFinding("position-dependent", f"{said}, as positions of this kind do by definition.")
         return
     moved = not moves[furthest] <= allowed
     rule = "more than" if moved else "and"
     name = "positions-not-relative" if moved else "positions-relative"
-    yield Finding(name, f"{said}, {rule} rounding explains {allowed:.2g}.", fault=moved)
+    yield ProbeFinding(name, f"{said}, {rule} rounding explains {allowed:.2g}.", fault=moved)
 
 
-def _state(stock: Any, subject: Subject, ids_BT: Tensor, at: Mapping[int, Tensor]) -> Iterator[Finding]:
+def _state(stock: Any, subject: Readings, ids_BT: Tensor, at: Mapping[int, Tensor]) -> Iterator[ProbeFinding]:
     """Read the passage once more where it was read before a longer text: nothing may have changed."""
     start = subject.length * TIMES[-2]
     if start not in at:
@@ -220,16 +220,18 @@ def _state(stock: Any, subject: Subject, ids_BT: Tensor, at: Mapping[int, Tensor
             f"At position {start} the passage has a loss of {_loss(at[start], ids_BT):.4f} nats per token, and "
             f"{_loss(again_TV, ids_BT):.4f} after a text that was longer: transformers keeps frequencies between texts."
         )
-        yield Finding("state-between-texts", said, fault=True)
+        yield ProbeFinding("state-between-texts", said, fault=True)
 
 
-def _against_poscli(subject: Subject, pairs: Mapping[str, tuple[Tensor, Tensor]], allowed: float) -> Iterator[Finding]:
+def _against_poscli(
+    subject: Readings, pairs: Mapping[str, tuple[Tensor, Tensor]], allowed: float
+) -> Iterator[ProbeFinding]:
     """Compare the logits of the stock model with those under poscli's encodings, near the start and far from it."""
     differences = {where: relative_difference(own_TV, stock_TV) for where, (stock_TV, own_TV) in pairs.items()}
     differs = not max(differences.values()) <= allowed
     measured = " and ".join(f"{difference:.2g} {where}" for where, difference in differences.items())
     spec = parse(subject.architecture.spec)
-    yield Finding(
+    yield ProbeFinding(
         "logits-differ" if differs else "logits-agree",
         f"The logits of transformers and those under poscli's {spec} differ by {measured}, as shares of their spread, "
         f"{'more than' if differs else 'and'} rounding explains {allowed:.2g}.",
@@ -237,7 +239,7 @@ def _against_poscli(subject: Subject, pairs: Mapping[str, tuple[Tensor, Tensor]]
     )
 
 
-def _allowed(subject: Subject, start: int, dtype: torch.dtype) -> float:
+def _allowed(subject: Readings, start: int, dtype: torch.dtype) -> float:
     """The largest difference of logits, relative to their spread, that rounding explains."""
     fastest = max((max(layer.measured.short.speeds, default=0.0) for layer in subject.layers), default=0.0)
     return max(LEAST, UNITS * torch.finfo(dtype).eps) + ANGLE_UNITS * start * fastest * FLOAT32_ANGLE

@@ -194,7 +194,7 @@ def rotation_of(model: Any, attention: Any) -> tuple[str, str]:
     return name, attention.layer_type if asks else ""
 
 
-def frequencies(module: Any, layer_type: str) -> Turns:
+def turns_now(module: Any, layer_type: str) -> Turns:
     """The numbers that a module of rotations holds at the moment."""
     prefix = f"{layer_type}_" if layer_type else ""
     speeds, amplitude = getattr(module, f"{prefix}inv_freq"), getattr(module, f"{prefix}attention_scaling")
@@ -217,4 +217,4 @@ def _turns(module: Any, layer_type: str, tokens: int) -> Turns:
         return Turns(())
     fresh = type(module)(config=module.config)
     fresh(torch.zeros(1), torch.tensor([[tokens - 1]]), *([layer_type] if layer_type else []))
-    return frequencies(fresh, layer_type)
+    return turns_now(fresh, layer_type)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from poscli.checkpoints.fields import Config, number, section, whole
+from poscli.checkpoints.fields import Config, positive_number, section, whole
 from poscli.system.errors import DataError, UsageError, near
 
 Options = dict[str, Any]  # of a spec
@@ -38,16 +38,18 @@ def rope_of(config: Config, default: Rope, layer_type: str, local_theta: float |
     if isinstance(nested, dict):
         rope = dict(nested)
     elif local_theta is not None:
-        rope = {"rope_theta": number(config, "rope_local_base_freq", local_theta)}
+        rope = {"rope_theta": positive_number(config, "rope_local_base_freq", local_theta)}
     else:
         flat = {key: value for key, value in parameters.items() if not isinstance(value, dict)}
         rope = section(config, "rope_scaling") or flat  # both versions prefer rope_scaling
     rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
     if rope.get("rope_theta") is None:
-        rope["rope_theta"] = number(config, "rope_theta", number(config, "rotary_emb_base", default.theta))
+        rope["rope_theta"] = positive_number(
+            config, "rope_theta", positive_number(config, "rotary_emb_base", default.theta)
+        )
     if rope.get("partial_rotary_factor") is None:
-        fraction = number(config, "rotary_pct", default.fraction)
-        rope["partial_rotary_factor"] = number(config, "partial_rotary_factor", fraction)
+        fraction = positive_number(config, "rotary_pct", default.fraction)
+        rope["partial_rotary_factor"] = positive_number(config, "partial_rotary_factor", fraction)
     if config.get("original_max_position_embeddings") is not None:  # Phi-3 has it beside the scaling
         rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     return rope
@@ -62,8 +64,8 @@ def spec_of_rope(rope: dict[str, Any], head_width: int, length: int) -> tuple[st
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise UsageError(f"config.json has the rope scaling {kind!r}: {near(str(kind), SCALINGS)}")
     name, options_of = SCALINGS[kind]
-    options = {"base": number(rope, "rope_theta", 10000.0), **options_of(rope, length)}
-    fraction = number(rope, "partial_rotary_factor", 1.0)
+    options = {"base": positive_number(rope, "rope_theta", 10000.0), **options_of(rope, length)}
+    fraction = positive_number(rope, "partial_rotary_factor", 1.0)
     if fraction != 1:
         options["fraction"] = fraction
     written = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
@@ -83,7 +85,10 @@ def _yarn(rope: dict[str, Any], length: int) -> Options:
     original = _original(rope, length)
     factor = _factor(rope, length / original)
     options: Options = {"factor": factor, "original": original, "attention": _yarn_attention(rope, factor)}
-    options["beta_fast"], options["beta_slow"] = number(rope, "beta_fast", 32), number(rope, "beta_slow", 1)
+    options["beta_fast"], options["beta_slow"] = (
+        positive_number(rope, "beta_fast", 32),
+        positive_number(rope, "beta_slow", 1),
+    )
     if rope.get("truncate") is False:
         options["truncate"] = False
     return options
@@ -96,14 +101,14 @@ def _yarn_attention(rope: dict[str, Any], factor: float) -> float:
         return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
 
     if rope.get("attention_factor") is not None:
-        return number(rope, "attention_factor", 1.0)
+        return positive_number(rope, "attention_factor", 1.0)
     if rope.get("mscale") and rope.get("mscale_all_dim"):
-        return grown(number(rope, "mscale", 1.0)) / grown(number(rope, "mscale_all_dim", 1.0))
+        return grown(positive_number(rope, "mscale", 1.0)) / grown(positive_number(rope, "mscale_all_dim", 1.0))
     return grown(1.0)
 
 
 def _llama3(rope: dict[str, Any], length: int) -> Options:
-    low, high = number(rope, "low_freq_factor", 1), number(rope, "high_freq_factor", 4)
+    low, high = positive_number(rope, "low_freq_factor", 1), positive_number(rope, "high_freq_factor", 4)
     return {"factor": _factor(rope), "original": _original(rope, length), "low": low, "high": high}
 
 
@@ -111,7 +116,7 @@ def _longrope(rope: dict[str, Any], length: int) -> Options:
     original = _original(rope, length)
     factor = _factor(rope, length / original)
     grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    attention = number(rope, "attention_factor", grown)
+    attention = positive_number(rope, "attention_factor", grown)
     return {"factor": max(1.0, factor), "original": original, "attention": attention}
 
 
@@ -130,7 +135,7 @@ SCALINGS: dict[str, tuple[str, Callable[[dict[str, Any], int], Options]]] = {
 def _factor(rope: dict[str, Any], default: float | None = None) -> float:
     if rope.get("factor") is None and default is None:
         raise DataError(f"config.json has the rope scaling {rope['rope_type']!r} without its factor")
-    return number(rope, "factor", default or 1.0)
+    return positive_number(rope, "factor", default or 1.0)
 
 
 def _original(rope: dict[str, Any], length: int) -> int:
@@ -144,5 +149,5 @@ def _factors(rope: dict[str, Any], width: int) -> dict[str, list[float]]:
         factors = rope.get(name)
         if not isinstance(factors, list) or len(factors) != width // 2:
             raise DataError(f"config.json has the rope scaling longrope, whose {name} must list {width // 2} numbers")
-        lists[name] = [number({name: factor}, name, 1.0) for factor in factors]
+        lists[name] = [positive_number({name: factor}, name, 1.0) for factor in factors]
     return lists

@@ -42,7 +42,7 @@ _PICKLED = re.compile(r".*\.(bin|pt|pth|ckpt|pkl)")
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckpointSource:
     """A checkpoint on disk.
 
     `digest` identifies its content: a SHA-256 over config.json, the tokenizer's files, and of each weight file its
@@ -61,11 +61,11 @@ class Source:
         return self.spec if self.revision else f"hf:{self.spec}"
 
 
-def find(spec: str, *, config_only: bool = False) -> Source:
+def find(spec: str, *, config_only: bool = False) -> CheckpointSource:
     """The checkpoint that a spec names, downloaded if need be.
 
     `config_only` fetches and asks for files of JSON only, no weights. Raises UsageError for a spec of another form and
-    where transformers is missing or too old, DataError for what is no checkpoint or cannot be had, CorruptError for
+    where transformers is missing or too old, DataError for what is not a checkpoint or cannot be had, CorruptError for
     damaged files.
     """
     if spec.startswith("hf:"):
@@ -73,7 +73,7 @@ def find(spec: str, *, config_only: bool = False) -> Source:
     return _of_folder(spec, config_only)
 
 
-def _of_folder(spec: str, config_only: bool) -> Source:
+def _of_folder(spec: str, config_only: bool) -> CheckpointSource:
     try:
         folder = Path(spec).expanduser().resolve()
         if not folder.is_dir():
@@ -89,10 +89,10 @@ def _of_folder(spec: str, config_only: bool) -> Source:
     if not config_only:
         _refuse_unknown(str(folder), read_object(folder / CONFIG, FETCH))
     weights = () if config_only else weight_files(folder, files)
-    return Source(str(folder), folder, "", digest_of(folder, files, weights), weights)
+    return CheckpointSource(str(folder), folder, "", digest_of(folder, files, weights), weights)
 
 
-def _of_hub(name: HubModel, config_only: bool) -> Source:
+def _of_hub(name: HubModel, config_only: bool) -> CheckpointSource:
     repository = open_repository(name)
     spec, files = str(repository.name), repository.files
     _refuse_incomplete(spec, files, config_only)
@@ -103,7 +103,7 @@ def _of_hub(name: HubModel, config_only: bool) -> Source:
         _refuse_unknown(spec, read_object(folder / CONFIG, FETCH))
         weights = weight_files(folder, files)
         folder = repository.fetch(weights)
-    return Source(spec, folder, repository.name.revision, digest_of(folder, files, weights), weights)
+    return CheckpointSource(spec, folder, repository.name.revision, digest_of(folder, files, weights), weights)
 
 
 def _refuse_incomplete(spec: str, files: Collection[str], config_only: bool) -> None:
@@ -190,7 +190,7 @@ def add_to(digest: Any, path: Path) -> None:
     """Hash the size and the header of a weight file, and 1 KiB from the middle of each of its tensors.
 
     So the digests of two checkpoints of one architecture differ, and 15 GB are told apart by reading some hundred
-    kilobytes. CorruptError if the file is truncated or is no safetensors file.
+    kilobytes. CorruptError if the file is truncated or is not a safetensors file.
     """
     try:
         with path.open("rb") as file:

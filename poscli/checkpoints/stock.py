@@ -40,7 +40,7 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
 
     try:
         with quiet():
-            found: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype="auto" if dtype is None else dtype,
                 use_safetensors=True,
@@ -48,7 +48,7 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
                 local_files_only=True,
                 output_loading_info=True,
             )
-            model, report = found
+            model, report = loaded
             model = model.to(device).eval().requires_grad_(False)
     except Exception as error:  # transformers checks little, and what a damaged file makes it raise can be anything
         raise _refusal(folder, error) from error

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, Rotary
+from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, RotaryKind
 from poscli.checkpoints.fields import Config
 from poscli.drawing.text import named
 from poscli.encodings import get
@@ -100,7 +100,7 @@ def _rotation(leaves: Leaves) -> Leaf | None:
 def _ropes(architecture: Architecture, own: Sequence[Leaves], wanted: Sequence[Leaves]) -> dict[str, Leaf]:
     """The rope that each type of layer is to have; Inexpressible if layers of one type would have several."""
     kind = architecture.kind
-    typed = isinstance(kind, Rotary) and kind.local_theta is not None
+    typed = isinstance(kind, RotaryKind) and kind.local_theta is not None
     ropes: dict[str, Leaf] = {}
     for before, after in zip(own, wanted, strict=True):
         if _rotation(before) is None:
@@ -147,7 +147,7 @@ def _named(leaves: Sequence[Leaf]) -> str:
     return named("+".join(map(str, leaves)))
 
 
-def parameters(wanted: Wanted, type_: str) -> Keys:
+def rope_parameters(wanted: Wanted, type_: str) -> Keys:
     """The rope of one type of layer as transformers 5 writes it; Inexpressible if it has no such scaling."""
     leaf = wanted.ropes[type_]
     if leaf.name not in ROPE_KEYS:

@@ -108,7 +108,7 @@ class HubModel:
 
     @classmethod
     def parse(cls, text: str) -> HubModel:
-        """What follows `hf:`; UsageError if it is no name of a repository."""
+        """What follows `hf:`; UsageError if it is not the name of a repository."""
         match = _NAME.fullmatch(text)
         if match is None:
             raise UsageError(f"'hf:{text}' is not of the form {GRAMMAR}")
@@ -136,8 +136,8 @@ class Repository:
         if folder is None:
             with _explained(self.name, f"cannot download {self.name}"):
                 # By the revision, not by its commit, so that the client remembers for offline mode what it stood for.
-                found = snapshot_download(self.name.repo, revision=self.asked or None, allow_patterns=wanted)
-            folder = Path(found)
+                path = snapshot_download(self.name.repo, revision=self.asked or None, allow_patterns=wanted)
+            folder = Path(path)
         if folder.name != self.name.revision:
             raise DataError(f"{self.name} changed at the hub, or the hub has stopped answering; run it again")
         # Where the network fails half-way, the client takes what it has for the whole.
@@ -171,8 +171,8 @@ def _downloaded(name: HubModel) -> Repository:
 
     with _explained(name, f"{name} was not downloaded before"):
         # Newer clients look whether everything is there that matches a pattern; here nothing in particular must be.
-        found = snapshot_download(name.repo, revision=name.revision or None, local_files_only=True, allow_patterns=[])
-    folder = Path(found)
+        path = snapshot_download(name.repo, revision=name.revision or None, local_files_only=True, allow_patterns=[])
+    folder = Path(path)
     files = frozenset(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return Repository(HubModel(name.repo, folder.name), files, name.revision, folder)
 
@@ -204,7 +204,7 @@ def _suggestion(repo: str) -> str:
     from huggingface_hub import HfApi
 
     try:
-        names = [found.id for found in HfApi().list_models(search=repo.split("/")[-1], limit=5)]
+        names = [each.id for each in HfApi().list_models(search=repo.split("/")[-1], limit=5)]
     except client_failures():
         return ""  # a failed search must not hide the error that is being reported
     return near(repo, names) if names else ""

@@ -197,14 +197,14 @@ def bytes_of_tokens(vocabulary: Mapping[str, int], description: Mapping[str, Any
 
 def encoded(backend: Any, text: str) -> NDArray[np.uint32]:
     """The token ids of a text; `backend` is a tokenizer of the package `tokenizers`."""
-    parts, ids = list(pieces(backend, text)), [np.zeros(0, np.uint32)]
+    parts, ids = list(text_pieces(backend, text)), [np.zeros(0, np.uint32)]
     for first in range(0, len(parts), BATCH):
         batch = backend.encode_batch_fast(parts[first : first + BATCH], add_special_tokens=False)
         ids += [np.array(each.ids, np.uint32) for each in batch]
     return np.concatenate(ids)
 
 
-def pieces(backend: Any, text: str) -> Iterator[str]:
+def text_pieces(backend: Any, text: str) -> Iterator[str]:
     """A text in pieces that together are encoded as the whole would be."""
     begin = 0
     while len(text) - begin > 2 * PIECE:

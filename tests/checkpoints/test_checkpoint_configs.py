@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from poscli.checkpoints.architecture import (  # noqa: E402
     KINDS,
-    Rotary,
+    RotaryKind,
     architecture,
     without_window,
 )
@@ -77,7 +77,7 @@ ONE: dict[str, tuple[dict[str, Any], ...]] = {
         {"rope_theta": 700.0},
     ),
 }  # fmt: skip
-ROTARY = {name: kind for name, kind in KINDS.items() if type(kind) is Rotary}
+ROTARY = {name: kind for name, kind in KINDS.items() if type(kind) is RotaryKind}
 WINDOWLESS = {name for name, kind in ROTARY.items() if kind.types is without_window}
 CASES = [(name, keys) for name in ROTARY for keys in (*EVERY[: 2 if name in WINDOWLESS else 3], *ONE.get(name, ()))]
 

@@ -17,7 +17,7 @@ from cli_runner import assert_refused
 from safetensors.torch import load_file, save_file
 
 from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.checkpoint_model import load
+from poscli.checkpoints.checkpoint_model import load_checked
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
@@ -160,9 +160,9 @@ def test_a_held_checkpoint_is_loaded_once_and_freed_afterwards(tmp_path: Path, c
 )
 def test_positions_that_differ_a_little_from_the_stock_models_are_noticed(llama: Path, wrong: dict[str, Any]) -> None:
     config = json.loads((llama / "config.json").read_text())
-    load(llama, architecture(config), CPU, None)
+    load_checked(llama, architecture(config), CPU, None)
     with pytest.raises(DataError, match="the logits differ from those of transformers") as refused:
-        load(llama, architecture(config | wrong), CPU, None)
+        load_checked(llama, architecture(config | wrong), CPU, None)
     off = re.search(r"by (\S+) of their spread, where rounding explains 0\.001;", str(refused.value))
     assert off is not None
     assert float(off[1]) > 0.001
@@ -173,8 +173,8 @@ def test_positions_that_differ_a_little_from_the_stock_models_are_noticed(llama:
 def test_half_precision_is_within_its_rounding(tmp_path: Path, family: str, dtype: torch.dtype) -> None:
     folder = make(family, tmp_path / family)
     config = json.loads((folder / "config.json").read_text())
-    model = load(folder, architecture(config), CPU, dtype)
-    exact = load(folder, architecture(config), CPU, torch.float32)
+    model = load_checked(folder, architecture(config), CPU, dtype)
+    exact = load_checked(folder, architecture(config), CPU, torch.float32)
     ids_BT = torch.arange(64)[None] * 37 % 320
     assert next(model.stock.parameters()).dtype == dtype
     with torch.inference_mode():
@@ -187,7 +187,7 @@ def test_without_a_number_format_the_one_of_the_weights_is_kept(llama: Path, dty
     change_weights(llama, lambda tensors: tensors.update({name: x.to(dtype) for name, x in tensors.items()}))
     change_config(llama, dtype=str(dtype).removeprefix("torch."), torch_dtype=str(dtype).removeprefix("torch."))
     config = json.loads((llama / "config.json").read_text())
-    assert next(load(llama, architecture(config), CPU, None).stock.parameters()).dtype == dtype
+    assert next(load_checked(llama, architecture(config), CPU, None).stock.parameters()).dtype == dtype
 
 
 def test_a_held_checkpoint_is_loaded_again_where_its_length_or_its_weights_differ(tmp_path: Path, corpus: str) -> None:

@@ -18,8 +18,8 @@ from checkpoints import FAMILIES, LENGTH, MODEL_TYPES, ROWS, make
 from toys import first
 
 from poscli.checkpoints.architecture import LayerPositions, architecture
-from poscli.checkpoints.checkpoint_model import load
-from poscli.checkpoints.paste import merged, snippets
+from poscli.checkpoints.checkpoint_model import load_checked
+from poscli.checkpoints.paste import snippets, with_keys
 from poscli.checkpoints.wanted import fixed
 from poscli.equation import Shape
 from poscli.evaluation.posthoc import with_encoding
@@ -88,7 +88,7 @@ def test_what_is_pasted_is_read_as_the_spec_that_was_asked_for(family, target, r
     found = pasted(config, asked, runtime)
     assert not found.reason
     assert json.loads(found.text) == dict(found.keys)
-    read = architecture(merged(config, found.keys))
+    read = architecture(with_keys(config, found.keys))
     wanted = numbers_in("|".join(str(parse(asked)).split("|")))
     for (name, options), (read_name, read_options) in zip(
         wanted, numbers_in("|".join(layer.spec for layer in read.layers)), strict=True
@@ -143,7 +143,7 @@ def test_transformers_computes_the_rotations_of_the_encoding(family, target):
             assert (family, INSTALLED) == ("olmo", "transformers 4")
             assert target not in SCALINGS[:3]
             continue
-        stock, own = rotations(merged(config, found.keys)), expected(config, spec)
+        stock, own = rotations(with_keys(config, found.keys)), expected(config, spec)
         assert len(stock) == len(own)
         for pair, expected_pair in zip(stock, own, strict=True):
             for x, wanted in zip(pair, expected_pair, strict=True):
@@ -169,7 +169,7 @@ def test_a_model_with_a_scaling_of_its_own_gets_another_or_keeps_it(kind):
         "yarn(base=5000, original=32, truncate=false)",
     ):
         found = pasted(config, spec, INSTALLED)
-        for pair, wanted in zip(rotations(merged(config, found.keys)), expected(config, spec), strict=True):
+        for pair, wanted in zip(rotations(with_keys(config, found.keys)), expected(config, spec), strict=True):
             for x, y in zip(pair, wanted, strict=True):
                 torch.testing.assert_close(x[0, :, : y.shape[1]].double(), y, rtol=0, atol=TOLERANCE)
     assert pasted(config, own, "llama.cpp").text == f"llama-server -m MODEL.gguf -c {TARGET}"
@@ -195,7 +195,7 @@ def test_phi_3_keeps_its_two_lists_and_takes_no_other_scaling():
     config |= {"original_max_position_embeddings": 16}
     known = architecture(config)
     for runtime in ("transformers 4", "transformers 5"):
-        read = architecture(merged(config, pasted(config, known.spec, runtime).keys))
+        read = architecture(with_keys(config, pasted(config, known.spec, runtime).keys))
         assert [layer.numbers for layer in read.layers] == [lists] * 3
         assert read.spec == known.spec
         assert "only the scaling longrope" in pasted(config, "yarn(base=5000)", runtime).reason
@@ -203,7 +203,7 @@ def test_phi_3_keeps_its_two_lists_and_takes_no_other_scaling():
     attention = (1 + torch.tensor(4.0).log() / torch.tensor(16.0).log()).sqrt()  # 64 tokens over 16
     assert keys["rope_parameters"]["long_mscale"] == pytest.approx(float(attention), rel=1e-6)
     assert keys["max_position_embeddings"] == TARGET
-    transformers.AutoConfig.for_model(**merged(config, pasted(config, known.spec, INSTALLED).keys))  # it is accepted
+    transformers.AutoConfig.for_model(**with_keys(config, pasted(config, known.spec, INSTALLED).keys))  # it is accepted
 
 
 @pytest.mark.parametrize("kind", ["mistral", "qwen3"])
@@ -212,7 +212,7 @@ def test_a_window_is_a_key_where_the_model_type_has_one(kind):
     assert "window" not in architecture(config).spec
     spec = architecture(config).spec + "+window(48)"
     for runtime in ("transformers 4", "transformers 5"):
-        read = architecture(merged(config, pasted(config, spec, runtime).keys))
+        read = architecture(with_keys(config, pasted(config, spec, runtime).keys))
         assert read.spec == spec
     llama = config_of("llama")
     refused = pasted(llama, architecture(llama).spec + "+window(48)", INSTALLED)
@@ -320,9 +320,9 @@ def test_the_stock_model_with_the_pasted_keys_has_the_logits_that_were_measured(
     spec = fixed(spec_with(config, target), LENGTH, TARGET)
     tokens = torch.arange(TARGET)[None] * 37 % ROWS
     with torch.inference_mode():
-        measured = with_encoding(load(folder, known, device, torch.float32), spec, known.spec)(tokens)
+        measured = with_encoding(load_checked(folder, known, device, torch.float32), spec, known.spec)(tokens)
         keys = pasted(config, spec, INSTALLED).keys
-        (folder / "config.json").write_text(json.dumps(merged(config, keys)))
+        (folder / "config.json").write_text(json.dumps(with_keys(config, keys)))
         stock = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         found = stock(input_ids=tokens, use_cache=False).logits
     # Float32 angles below 256 are off by up to 256 * 2^-22 = 6e-5. Without the keys a quarter of the spread is missing.

@@ -11,7 +11,7 @@ from checkpoint_cases import FAULTY, LIMITS, MISPLACED, PASTED, READ, REFUSED, C
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.card import Card, card_of
-from poscli.checkpoints.faults import FAULTS, Subject
+from poscli.checkpoints.faults import FAULTS, Readings
 from poscli.checkpoints.paste import RUNTIMES, Snippet, cropped, snippets
 from poscli.checkpoints.readings import LayerNumbers, Stock, Turns, own_layers
 from poscli.checkpoints.wanted import fixed
@@ -20,11 +20,11 @@ from poscli.system.errors import PoscliError
 Snapshot = Callable[..., None]
 
 
-def subject_of(config: Config, limit: int | None = None, version: str = "5.1.0") -> Subject:
+def subject_of(config: Config, limit: int | None = None, version: str = "5.1.0") -> Readings:
     """A checkpoint that a made-up version of transformers reads as poscli does."""
     found = architecture(config)
     layers = tuple(own_layers(found))
-    return Subject(config, found, layers, Stock(version, tuple(layer.measured for layer in layers)), limit)
+    return Readings(config, found, layers, Stock(version, tuple(layer.measured for layer in layers)), limit)
 
 
 def test_what_every_model_type_says_of_its_positions(snapshot: Snapshot) -> None:
@@ -160,7 +160,7 @@ def refusal(config: Config) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def said(subject: Subject) -> Iterator[str]:
+def said(subject: Readings) -> Iterator[str]:
     """A checkpoint's sizes, a line for each group of layers, and its faults."""
     found, card = subject.architecture, card_of(subject)
     yield (

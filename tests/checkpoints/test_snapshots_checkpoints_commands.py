@@ -22,7 +22,7 @@ from poscli.checkpoints import matrix
 from poscli.checkpoints.card import read_subject
 from poscli.checkpoints.models import Wish, checkpoint_config
 from poscli.checkpoints.probe import passage, probe_model
-from poscli.checkpoints.source import Source, find
+from poscli.checkpoints.source import CheckpointSource, find
 from poscli.checkpoints.stock import quiet, stock_model
 from poscli.runs.results import Tables
 from poscli.system import memory
@@ -162,7 +162,7 @@ def filled(folder: Path, files: dict[str, bytes]) -> Path:
 def found(spec: Path | str, config_only: bool = False) -> str:
     """What a source is, or the error."""
     try:
-        source: Source = find(str(spec), config_only=config_only)
+        source: CheckpointSource = find(str(spec), config_only=config_only)
     except PoscliError as error:
         return f"{type(error).__name__}: {error}"
     words = (source.spec, source.tokenizer, source.revision or "no revision", source.digest[:12], *source.weights)

@@ -209,7 +209,7 @@ def test_a_long_document_is_encoded_in_pieces_as_it_is_in_one(
     whole = made.encode(content)
     monkeypatch.setattr(tokenizer_json, "PIECE", 300)
     assert np.array_equal(made.encode(content), whole)
-    pieces = list(tokenizer_json.pieces(made._backend, LONG[name]))
+    pieces = list(tokenizer_json.text_pieces(made._backend, LONG[name]))
     assert "".join(pieces) == LONG[name]
     assert len(pieces) > 10 or name == "no places to cut"
 

@@ -21,7 +21,7 @@ from scipy.special import gammaln, roots_jacobi
 from poscli.cli import complete
 from poscli.data import load_corpus, optimum_of
 from poscli.data.corpora import bayes, source_of
-from poscli.data.corpora.bayes import parse
+from poscli.data.corpora.bayes import parse_process
 from poscli.data.known_limit import SOURCES, Draw, pairs
 from poscli.data.known_limit.bigram import Bigram
 from poscli.data.known_limit.pairs import Pairs
@@ -264,7 +264,7 @@ DIGESTS = {
 @pytest.mark.parametrize("spec", DIGESTS)
 def test_documents_are_the_same_on_every_machine(spec: str) -> None:
     """After a change of the documents, raise the source's version and write the new digest here."""
-    canonical, source = parse(spec)
+    canonical, source = parse_process(spec)
     assert canonical == spec
     assert hashlib.sha256(source.document(Draw(spec, 0))).hexdigest()[:16] == DIGESTS[spec]
 
@@ -353,7 +353,7 @@ def test_a_spec_that_cannot_be_used_is_refused_in_one_line(corpus: str, message:
 @pytest.mark.parametrize("spec", ["bigram(symbols=15)", "recall(cues=32, values=7)"])
 def test_the_largest_alphabet_fits(spec: str, short: Callable[[int], None]) -> None:
     short(1000)
-    source: Any = parse(spec)[1]
+    source: Any = parse_process(spec)[1]
     documents = written(source, 80, spec)
     assert len(set(documents.ravel().tolist()) - {END}) == source.symbols
     assert np.isfinite(source.optimum(documents)).all()

@@ -17,9 +17,9 @@ from poscli.system.text import counted, printable
 
 if TYPE_CHECKING:
     from poscli.checkpoints.card import Card
-    from poscli.checkpoints.faults import Subject
+    from poscli.checkpoints.faults import Readings
     from poscli.checkpoints.probe import Probe
-    from poscli.checkpoints.source import Source
+    from poscli.checkpoints.source import CheckpointSource
 
 PROSE = 110  # characters of a line of sentences
 STYLES = {"fault": "red", "note": "yellow", "passed": "green"}
@@ -54,7 +54,7 @@ def card(
         raise typer.Exit(FAILED)
 
 
-def _probed(source: Source, subject: Subject, device_name: str) -> Probe:
+def _probed(source: CheckpointSource, subject: Readings, device_name: str) -> Probe:
     """The probe; UsageError if the weights do not fit into the memory."""
     from poscli.checkpoints.probe import probe
     from poscli.system.device import device_of

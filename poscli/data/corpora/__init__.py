@@ -38,7 +38,7 @@ class Kind:
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
     examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
     optimum: Callable[[str], Optimum | None] = lambda argument: None  # of the corpus with this argument, if it is known
-    unit: str = "byte"  # what reports call that which losses are measured per
+    unit: str = "byte"  # what losses are measured per, as reports call it
     explained: str = ""  # what a reader of a report must know about it, in Markdown
 
 

@@ -22,7 +22,7 @@ LOOKS_LIKE = "a spec looks like bayes:bigram(symbols=8, alpha=0.1)"
 
 def source(argument: str) -> Source:
     """The corpus `bayes:NAME(options)`."""
-    name, process = parse(argument)
+    name, process = parse_process(argument)
     spec = f"bayes:{name}"
     stamp = [process.version, TRAINING_DOCUMENTS, HELD_OUT_DOCUMENTS]
     return Source(spec, stamp, lambda: Reading(_documents(spec, process), {"version": str(process.version)}))
@@ -30,7 +30,7 @@ def source(argument: str) -> Source:
 
 def optimum(argument: str) -> Optimum:
     """The best possible loss of the corpus `bayes:NAME(options)`."""
-    return parse(argument)[1].optimum
+    return parse_process(argument)[1].optimum
 
 
 def _documents(spec: str, process: KnownLimit) -> Iterator[Document]:
@@ -39,12 +39,12 @@ def _documents(spec: str, process: KnownLimit) -> Iterator[Document]:
         yield Document(process.document(draw), "valid" if number < HELD_OUT_DOCUMENTS else "train")
 
 
-def parse(text: str) -> tuple[str, KnownLimit]:
+def parse_process(text: str) -> tuple[str, KnownLimit]:
     """The canonical spec of a source, with all its options, and the source itself.
 
     The text of a spec never changes, also if a later version has other defaults, because defaults are written out.
 
-    >>> parse("bigram(alpha=.50)")[0]
+    >>> parse_process("bigram(alpha=.50)")[0]
     'bigram(symbols=8, alpha=0.5)'
     """
     match = FORM.fullmatch(text)

@@ -171,7 +171,7 @@ def _suggestion(repo: str) -> str:
     from huggingface_hub import HfApi
 
     try:
-        names = [found.id for found in HfApi().list_datasets(search=repo.split("/")[-1], limit=5)]
+        names = [each.id for each in HfApi().list_datasets(search=repo.split("/")[-1], limit=5)]
     except _failures():
         return ""  # a failed search must not hide the error that is being reported
     return near(repo, names) if names else ""

@@ -46,12 +46,12 @@ def available(library: Path | None = None) -> str:
 
 def modules(library: Path) -> list[Path]:
     """The modules below a folder, without tests, tables and small modules."""
-    found = []
+    paths_kept = []
     for folder, folders, names in os.walk(library):
         folders[:] = sorted(set(folders) - LEFT_OUT_FOLDERS)  # os.walk enters only the folders that this list keeps
         paths = [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
-        found += [path for path in paths if not path.relative_to(library).as_posix().startswith(TABLES)]
-    return [path for path in found if path.stat().st_size >= SMALLEST_MODULE_BYTES]
+        paths_kept += [path for path in paths if not path.relative_to(library).as_posix().startswith(TABLES)]
+    return [path for path in paths_kept if path.stat().st_size >= SMALLEST_MODULE_BYTES]
 
 
 def _library() -> Path:

@@ -30,7 +30,7 @@ from poscli.system.errors import UsageError
 
 RULE = 1  # increase it when this file trains or encodes differently
 BYTES = 256
-LARGEST = 2**18  # the largest vocabularies that are published have so many tokens (Gemma)
+LARGEST = 2**18  # the largest vocabularies that are published have this many tokens (Gemma)
 FEWEST = 2  # times that two tokens must occur together to be joined
 MOST_BYTES = 2**26  # of text that are read in training: half a minute; documents come in the order of their SHA-256
 END = "<|endoftext|>"
@@ -40,7 +40,7 @@ _WORDS = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, 
 
 
 class BytePairs(TrainedTokenizer):
-    """Byte pair encoding with a vocabulary of `argument` tokens, fewer if the text does not have so many pairs."""
+    """Byte pair encoding with a vocabulary of `argument` tokens, fewer if the text has fewer pairs."""
 
     summary = "byte pair encoding, trained on the corpus's training text: bpe:4096 has 4096 tokens"
     argument = "SIZE"
@@ -84,11 +84,11 @@ class BytePairs(TrainedTokenizer):
 
     @property
     def shortage(self) -> str:
-        if (found := self.vocab - 1) == self.size:
+        if (tokens := self.vocab - 1) == self.size:
             return ""
         return (
-            f"{self.name} has only {found} tokens: no further pair occurs {FEWEST} times in the training text; add "
-            f"text, or give bpe:{found}"
+            f"{self.name} has only {tokens} tokens: no further pair occurs {FEWEST} times in the training text; add "
+            f"text, or give bpe:{tokens}"
         )
 
     def encode(self, content: bytes) -> NDArray[np.uint32]:
