@@ -1,3 +1,145 @@
 """A checkpoint as a run: its configuration, its folder like that of a training, and the model that belongs to it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poscli.checkpoints.architecture import architecture
+from poscli.checkpoints.checkpoint_model import load_checked
+from poscli.checkpoints.fields import Config, whole
+from poscli.checkpoints.source import CONFIG, FETCH, CheckpointSource, find
+from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
+from poscli.config.validate import LONGEST_WINDOW, validated
+from poscli.model.held import once
+from poscli.model.language_model import LanguageModel
+from poscli.runs.run import Run, open_run, run_exists
+from poscli.specs import parse
+from poscli.system.errors import CorruptError, DataError, UsageError, near
+from poscli.system.files import read_object
+from poscli.system.memory import unaffordable
+from poscli.system.provenance import describe
+from poscli.system.text import printable
+from poscli.tasks import Task, open_task
+
+SHORTEST_WINDOW = 8  # tokens, as for poscli's own models
+
+# Number formats by their names in safetensors, and the one to compute in; half precision is slow on CPUs.
+FORMATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person says of a checkpoint: where it is, and what its configuration does not say or says wrongly."""
+
+    model: str  # DIR or hf:ORG/NAME@REVISION
+    corpus: str = "stdlib"
+    length: int | None = None  # tokens it was trained on; None: what config.json says
+    precision: str = "auto"  # auto: that of the weights
+
+
+def checkpoint_config(wish: Wish, device: torch.device) -> tuple[RunConfig, int]:
+    """The configuration of the run that evaluates a checkpoint, and the number of tokens that the model knows.
+
+    The weights are not read, but for their headers.
+
+    UsageError, DataError or CorruptError for what is not a checkpoint that poscli can evaluate.
+    """
+    source = find(wish.model)
+    config = config_of(source)
+    model = architecture(config, wish.length)
+    if not SHORTEST_WINDOW <= model.length <= LONGEST_WINDOW:
+        raise UsageError(
+            f"config.json of {source.spec} says a length of {model.length} tokens, and poscli evaluates models of "
+            f"{SHORTEST_WINDOW} to {LONGEST_WINDOW}; `poscli extrapolate` takes the trained length as --length"
+        )
+    parameters, kind = _numbers(source)
+    precision = wish.precision
+    if precision not in ("auto", *FORMATS.values()):
+        raise UsageError(f"--precision {precision!r}: {near(precision, ['auto', *FORMATS.values()])}")
+    if precision == "auto":
+        precision = "float32" if kind == "float16" and device.type == "cpu" else kind
+    if why := unaffordable(parameters * getattr(torch, precision).itemsize, device):
+        raise UsageError(f"{source.spec} with {parameters:,} parameters in {precision} {why}; use a larger machine")
+    width = model.shape.width
+    sizes = {"layers": len(model.layers), "width": width, "heads": model.heads}
+    sizes["mlp"] = whole(config, ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"), mlp_width(width))
+    name = source.folder.name  # short, for tables
+    if source.revision:
+        name = source.spec.removeprefix("hf:").partition("@")[0].split("/")[-1]
+    values: dict[str, Any] = {
+        "encoding": str(parse(model.spec)),
+        "corpus": wish.corpus,
+        "tokenizer": source.tokenizer,
+        "length": model.length,
+        "batch": 1,
+        "tokens": model.length,
+        "precision": precision,
+        "model": validated(ModelConfig, sizes, "--model"),
+        "checkpoint": CheckpointConfig(name=name, source=source.spec, digest=source.digest, parameters=parameters),
+    }
+    return validated(RunConfig, values, "--model"), model.vocab
+
+
+def checkpoint_run(config: RunConfig, rows: int, runs: Path, device: torch.device) -> tuple[Run, Task]:
+    """The run of a checkpoint, and the task with its text. Nothing is written but the cache of the text.
+
+    `rows` is the number of tokens that the model knows; DataError if its tokenizer has more.
+    """
+    task = open_task(config.task, config.corpus, config.tokenizer)
+    config = config.model_copy(update={"corpus": task.corpus})
+    assert config.checkpoint is not None
+    if task.vocab > rows:
+        raise DataError(
+            f"the tokenizer of {config.checkpoint.source} has {task.vocab} tokens, and the model knows {rows}: they do "
+            "not belong together; copy the model's own tokenizer into its folder"
+        )
+    folder = runs / config.run_id(task.fingerprint)
+    if run_exists(folder):
+        return open_run(folder), task
+    made_of = {"parameters": config.checkpoint.parameters, "engine": "", "transformers": version("transformers")}
+    return Run(folder, config, {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}), task
+
+
+def load_checkpoint(config: RunConfig, device: torch.device) -> LanguageModel:
+    """The model of a checkpoint's run; CorruptError if the checkpoint has changed."""
+    assert config.checkpoint is not None
+    source = find(config.checkpoint.source)
+    if source.digest != config.checkpoint.digest:
+        raise CorruptError(
+            f"{source.spec} has changed since it was evaluated: its files have another digest; restore it, or evaluate "
+            "it under another name"
+        )
+    known = architecture(config_of(source), config.length)
+    identity = (source.folder, source.digest, known, device, config.precision)
+    return once(identity, lambda: load_checked(source.folder, known, device, getattr(torch, config.precision)))
+
+
+def config_of(source: CheckpointSource) -> Config:
+    """The content of a checkpoint's config.json."""
+    return read_object(source.folder / CONFIG, FETCH)
+
+
+def _numbers(source: CheckpointSource) -> tuple[int, str]:
+    """The number of parameters in the weight files, and the number format that most of them have.
+
+    CorruptError if the header of a file contradicts itself.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    counts: dict[str, int] = {}
+    for name in source.weights:
+        try:
+            with safe_open(source.folder / name, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - no mapping
+                    tensor = file.get_slice(key)
+                    size = torch.Size(tensor.get_shape()).numel()
+                    counts[tensor.get_dtype()] = counts.get(tensor.get_dtype(), 0) + size
+        except SafetensorError as error:
+            raise CorruptError(f"{printable(source.folder / name)} cannot be read ({error}); {FETCH}") from error
+    most = max(counts, key=lambda kind: counts[kind], default="F32")
+    return max(1, sum(counts.values())), FORMATS.get(most, "float32")
