@@ -2,6 +2,14 @@
 
 Keys that no query of a block can see, because they lie in the future or beyond a window, are cut away. The rows of a
 bias are in reverse order of the queries, which makes the views of skew.py possible.
+
+On a grid, the bias of the queries of one row of the grid and the keys of another is a skewed view of the 2w - 1
+distances of columns. Side by side for all distances of rows, the largest first, these views are the bias of the last
+row of queries. The row of queries before it has the same bias w keys earlier. So the bias of every block of m rows is
+a slice of one matrix G for the last block, which takes O(block x length) memory.
+
+Shapes: B batch, T queries of a block, S keys, H heads, D head width, N distances; R rows of the grid, w columns of the
+grid, m rows of queries in a block.
 """
 
 from __future__ import annotations
@@ -14,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.attention import grids
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.place import BlockSizes
 from poscli.attention.skew import descending, skew, skew_keys
 from poscli.equation import Encoding, Operands
 from poscli.equation.blanks import of_tier
@@ -40,18 +47,25 @@ def biased_blocks(
     `most` queries.
     """
     rows = min(_queries_of_a_block(encoding, x, sizes, dense), most or x.queries)
-    if grids.fits(encoding, x):
-        for block, of_distance in grids.grid_blocks(encoding, x, min(rows, sizes.block_queries)):
-            yield block, _tempered(encoding, _on_grid(encoding, block, of_distance), block)
+    # On a grid, a table of distances pays if there are enough queries.
+    if x.columns is not None and "distance_bias" in encoding.blanks and x.queries >= x.columns:
+        for block, bias in _grid_blocks(encoding, x, min(rows, sizes.block_queries)):
+            for blank in TERMS:
+                if blank in encoding.blanks and blank != "distance_bias":
+                    bias = bias + _term(encoding, blank, block).flip(-2)
+            bias = bias if x.reach is None else bias.masked_fill(~block.visible().flip(0), -math.inf)
+            yield block, _tempered(encoding, bias, block)
         return
-    table, vectors = _table(encoding, x, rows), _vectors(encoding, x, rows)
-    reach = x.reach or x.keys
+    table, reach, vectors = _table(encoding, x, rows), x.reach or x.keys, {}
+    for blank in ("relative_keys", "relative_queries"):
+        if blank in encoding.blanks and x.step is not None:
+            vectors[blank] = descending(at_even_distances(encoding, blank, x), rows, fill=0)
     for start in range(0, x.queries, rows):
         first_key = 0 if x.sinks else max(0, x.keys - x.queries + start - reach + 1)
         block = x.block(start, min(start + rows, x.queries), first_key)
         unseen = x.keys - block.keys
-        own = {blank: v_HND[:, unseen:] for blank, v_HND in vectors.items()}
-        bias = _bias(encoding, block, table[..., unseen:], own)
+        seen = {blank: v_HND[:, unseen:] for blank, v_HND in vectors.items()}
+        bias = _bias(encoding, block, table[..., unseen:], seen)
         if x.sinks:  # the visible distances differ from query to query, so no table can hide the others
             bias = bias.masked_fill(~block.visible().flip(0), -math.inf)
         yield block, _tempered(encoding, bias, block)
@@ -103,18 +117,8 @@ def _table(encoding: Encoding, x: Operands, rows: int) -> Tensor:
     return descending(by_distance, rows, fill=-math.inf)[None, :, None]
 
 
-def _vectors(encoding: Encoding, x: Operands, rows: int) -> dict[str, Tensor]:
-    """Relative vectors of each blank, `[H or 1, keys + rows - 1, D]` by descending distance; 0 for the future."""
-    if x.step is None:
-        return {}
-    blanks = [blank for blank in ("relative_keys", "relative_queries") if blank in encoding.blanks]
-    return {blank: descending(at_even_distances(encoding, blank, x), rows, fill=0) for blank in blanks}
-
-
 def at_even_distances(encoding: Encoding, blank: str, x: Operands) -> Tensor:
-    """A blank that is a function of the distance, at the distances of `even_distances`; entries of earlier calls are
-    reused.
-    """
+    """A blank that is a function of the distance, at those of `even_distances`; reuses the entries of earlier calls."""
     known = x.by_distance
     if known is None:
         return cast("Tensor", getattr(encoding, blank)(even_distances(x)))
@@ -126,10 +130,10 @@ def at_even_distances(encoding: Encoding, blank: str, x: Operands) -> Tensor:
     return known[blank][:, : x.keys]
 
 
-def even_distances(x: Operands, tokens: int | None = None) -> Tensor:
-    """The distances of evenly spaced positions, ascending from 0: as many as `tokens`, or as there are keys."""
+def even_distances(x: Operands) -> Tensor:
+    """The distances of evenly spaced positions, ascending from 0: as many as there are keys."""
     assert x.step is not None
-    count = torch.arange(tokens or x.keys, device=x.pos_S.device)
+    count = torch.arange(x.keys, device=x.pos_S.device)
     return count if x.step == 1 else snapped((count.double() * x.step).to(x.pos_S.dtype))
 
 
@@ -146,10 +150,14 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
     if "relative_queries" in vectors:
         k = (x.raw_k_BHSD * encoding.scale).to(bias.dtype)
         bias = bias + _met_by_keys(k, vectors["relative_queries"], rows)
-    if "potential" in encoding.blanks:
-        sees_rows = of_tier(encoding.blanks, "row")
-        term = _term(encoding, "potential", x).flip(-2) if sees_rows else _potential_of_keys(encoding, x)
-        bias = bias + term
+    if "potential" in encoding.blanks and of_tier(encoding.blanks, "row"):
+        bias = bias + _term(encoding, "potential", x).flip(-2)
+    elif "potential" in encoding.blanks:
+        # c_i is constant along a row, so the softmax cancels it: a number for each key is enough. That of the block's
+        # first query is added, which keeps the numbers small enough for float32.
+        assert x.features_BHSF is not None
+        c_BHS = encoding.potential(x.features_BHSF)
+        bias = bias + (c_BHS[..., keys - rows, None] - c_BHS)[:, :, None].to(x.q_BHTD.dtype)
     for blank in _by_pairs(encoding):
         term = _term(encoding, blank, x).flip(-2)
         term = term if term.ndim == 4 else term[None]
@@ -159,28 +167,11 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
     return bias
 
 
-def _on_grid(encoding: Encoding, x: Operands, of_distance: Tensor) -> Tensor:
-    """The bias of a block on a grid, `[B or 1, H or 1, T, S]`, rows reversed, from that of `distance_bias`."""
-    others = (encoding.blanks & TERMS.keys()) - {"distance_bias"}
-    bias = sum((_term(encoding, blank, x).flip(-2) for blank in TERMS if blank in others), of_distance)
-    return bias if x.reach is None else bias.masked_fill(~x.visible().flip(0), -math.inf)
-
-
 def _term(encoding: Encoding, blank: str, x: Operands) -> Tensor:
     """A term of the scores for every pair, from the fast form of its blank where one exists."""
     if blank == "bias":
         return encoding.fast_bias(x.pos_T, x.pos_S, x.features_of_queries, x.features_BHSF).to(x.q_BHTD.dtype)
     return TERMS[blank](encoding, x)
-
-
-def _potential_of_keys(encoding: Encoding, x: Operands) -> Tensor:
-    """Minus the potential of each key, `[B, H, 1, S]`: c_i is constant along a row, so the softmax cancels it.
-
-    The potential of the block's first query is added, which keeps the numbers small enough for float32.
-    """
-    assert x.features_BHSF is not None
-    c_BHS = encoding.potential(x.features_BHSF)
-    return (c_BHS[..., x.keys - x.queries, None] - c_BHS)[:, :, None].to(x.q_BHTD.dtype)
 
 
 def _tempered(encoding: Encoding, bias: Tensor, x: Operands) -> Tensor:
@@ -202,3 +193,47 @@ def _met_by_keys(k_BHSD: Tensor, b_HND: Tensor, rows: int) -> Tensor:
         met = b_HND[:, first : first + k.shape[2] + rows - 1].to(k.dtype)
         parts.append(skew_keys(k @ met.mT, rows))
     return torch.cat(parts, dim=-1)
+
+
+def _grid_blocks(encoding: Encoding, x: Operands, most: int) -> Iterator[tuple[Operands, Tensor]]:
+    """Blocks of about `most` queries in order, each with its distance bias `[1, H or 1, T, S]`, rows reversed.
+
+    Every block but the first begins with a row of the grid, and the last one ends with the last query. Keys of the
+    future have the bias -inf. Keys beyond the reach of all queries of a block are left out; others are not hidden.
+    """
+    assert x.columns is not None
+    w, first = x.columns, x.keys - x.queries
+    rows, first_row, reach = math.ceil(x.keys / w), first // w, x.reach or x.keys
+    m = max(1, min(most // w, rows - first_row))
+    g = _biases_of_rows(encoding, x, rows, m)
+    blocks = math.ceil((rows - first_row) / m)
+    for row in range(rows - blocks * m, rows, m):  # the last block ends with the last row
+        start, stop = max(first, row * w), min((row + m) * w, x.keys)
+        first_key = 0 if x.sinks else max(0, start - reach + 1)
+        queries = slice((row + m) * w - stop, (row + m) * w - start)
+        offset = (rows + 1 - m - row) * w - 1
+        yield x.block(start - first, stop - first, first_key), g[None, :, queries, offset + first_key : offset + stop]
+
+
+def _biases_of_rows(encoding: Encoding, x: Operands, rows: int, m: int) -> Tensor:
+    """G for the last m of R rows of queries: `[H or 1, m w, (R + 1) w]`, the last query first.
+
+    Its keys are the cells of all R rows, and those of a row above them: the first token stands at the end of it.
+    """
+    w, device = x.columns, x.pos_S.device
+    assert w is not None
+    down, right = torch.arange(rows, -1, -1, device=device), torch.arange(w - 1, -w, -1, device=device)
+    d = torch.stack(torch.meshgrid(down, right, indexing="ij"), dim=-1)
+    # The cell to predict and those after it, whose distances no formula ever meets.
+    future = (d[..., 0] == 0) & (d[..., 1] <= 0)
+    bias = encoding.distance_bias(d.masked_fill(future[..., None], 0).flatten(0, 1)).to(x.q_BHTD.dtype)
+    by_distance = bias.unflatten(1, future.shape).masked_fill(future, -math.inf)
+    of_last_row = skew(by_distance[:, :, None].contiguous(), w, w).transpose(1, 2)  # [H, w, R + 1, w], a view
+    if torch.is_grad_enabled():
+        longer = F.pad(of_last_row, (0, 0, 0, m - 1), value=-math.inf)
+        return torch.stack([longer[:, :, a : a + rows + 1] for a in range(m)], dim=1).flatten(3).flatten(1, 2)
+    g = bias.new_empty(len(bias), m, w, rows + 1, w)  # written once: it is large, and further copies take as long
+    for a in range(m):
+        g[:, a, :, : rows + 1 - a] = of_last_row[:, :, a:]
+        g[:, a, :, rows + 1 - a :] = -math.inf
+    return g.flatten(3).flatten(1, 2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from poscli.attention.biases import at_even_distances, biased_blocks, biases, joined
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.place import BlockSizes
 from poscli.attention.skew import descending, unskew
 from poscli.equation import Encoding, Operands
 from poscli.equation.reference import relative_values, tempered
@@ -22,8 +22,17 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
 
 
 def _block(encoding: Encoding, x: Operands, bias: Tensor) -> Tensor:
-    """Attention output `[B, H, T, E]` of one block of queries."""
-    p_BHTS = _weights(encoding, x, _scores(encoding, x, bias), bias)
+    """Attention output `[B, H, T, E]` of one block of queries; in place, as each pass over the scores costs time."""
+    if "similarity" in encoding.blanks:
+        s_BHTS = tempered(x, encoding.fast_similarity(x) * encoding.scale)
+    else:
+        s_BHTS = tempered(x, x.q_BHTD * encoding.scale) @ x.k_BHSD.mT
+    s_BHTS = s_BHTS.add_(bias.flip(-2))
+    if "scores" in encoding.blanks:
+        s_BHTS = _hidden(encoding, x, encoding.fast_scores(s_BHTS, x), bias)
+    p_BHTS = encoding.fast_weights(s_BHTS)
+    if "reweight" in encoding.blanks:
+        p_BHTS = encoding.fast_reweight(p_BHTS, x.distances())
     o_BHTE = p_BHTS @ x.v_BHSE
     if "relative_values" not in encoding.blanks:
         return o_BHTE
@@ -32,23 +41,6 @@ def _block(encoding: Encoding, x: Operands, bias: Tensor) -> Tensor:
     c_HND = descending(at_even_distances(encoding, "relative_values", x), x.queries, fill=0)
     by_distance = unskew(p_BHTS.flip(2), c_HND.shape[1])
     return o_BHTE + (by_distance @ c_HND.to(p_BHTS.dtype)).flip(2)
-
-
-def _scores(encoding: Encoding, x: Operands, bias: Tensor) -> Tensor:
-    """Scores `[B, H, T, S]`, -inf where a key is hidden; in place, as each pass over them costs time."""
-    if "similarity" in encoding.blanks:
-        s_BHTS = tempered(x, encoding.fast_similarity(x) * encoding.scale)
-    else:
-        s_BHTS = tempered(x, x.q_BHTD * encoding.scale) @ x.k_BHSD.mT
-    return s_BHTS.add_(bias.flip(-2))
-
-
-def _weights(encoding: Encoding, x: Operands, s_BHTS: Tensor, bias: Tensor) -> Tensor:
-    """Attention weights `[B, H, T, S]`: the row blanks of the encoding in turn."""
-    if "scores" in encoding.blanks:
-        s_BHTS = _hidden(encoding, x, encoding.fast_scores(s_BHTS, x), bias)
-    p_BHTS = encoding.fast_weights(s_BHTS)
-    return encoding.fast_reweight(p_BHTS, x.distances()) if "reweight" in encoding.blanks else p_BHTS
 
 
 def _hidden(encoding: Encoding, x: Operands, s_BHTS: Tensor, bias: Tensor) -> Tensor:

@@ -1,18 +1,16 @@
-"""The engines that can compute attention, fastest first, and the choice among them for an encoding and a place."""
+"""The engines that can compute attention, the choice among them for an encoding and a place, and one call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from poscli.attention import blocks, flex, native, sdpa, tiled, triton
-from poscli.attention.place import Place
-from poscli.attention.sizes import BlockSizes
-from poscli.equation import Encoding, Operands
-from poscli.equation.reference import reference
+from poscli.attention import blocks, flex, native, sdpa, tiles, triton
+from poscli.attention.place import DEFAULT_SIZES, BlockSizes, Place
+from poscli.equation import Encoding, Operands, Positions
+from poscli.equation.reference import Reused, operands, reference
 from poscli.system.console import warn_once
 from poscli.system.errors import UsageError, near
 
@@ -49,8 +47,6 @@ class Choice:
         return f"{encoding.name} runs on the engine {self.name} ({self.reason})"
 
 
-_announced: WeakKeyDictionary[Encoding, set[str]] = WeakKeyDictionary()  # what was said of each after a failed trial
-
 # In order of preference: the first that can run an encoding in a place is chosen. On CUDA that is torch's own kernel,
 # but for a learned number per distance, whose gradient torch's kernels lack.
 ENGINES: dict[str, Engine] = {
@@ -59,8 +55,8 @@ ENGINES: dict[str, Engine] = {
         Engine("native", native.run, native.refuses, "our own kernels, compiled for this CPU", ("cpu",)),
         Engine(
             "tiles",
-            tiled.run,
-            tiled.refuses,
+            tiles.run,
+            tiles.refuses,
             "torch's fused attention, tile by tile",
             ("cpu",),
             gradient=False,
@@ -82,9 +78,10 @@ ENGINES: dict[str, Engine] = {
 
 
 def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place | None = None) -> Choice:
-    """The fastest engine that can run an encoding in a place, or the one asked for; UsageError if that one cannot.
+    """The first engine that can run an encoding in a place, or the one asked for; UsageError if that one cannot.
 
-    An engine is asked for by its name in `ENGINES`, or given itself: an analysis may bring one that is not there.
+    An engine is asked for by its name in `ENGINES`, or given itself: an analysis may bring one that is not there. An
+    engine whose kernels a trial found wrong on the device is passed over, which is announced.
     """
     place = place or Place()
     if wanted is not None:
@@ -93,13 +90,8 @@ def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place 
             instead = choose(encoding, place=place).name
             raise UsageError(f"the engine {engine.name} cannot run {encoding.name}: {reason}; {instead} can")
         return Choice(engine, "asked for")
-    return _fastest(encoding, place)
-
-
-def _fastest(encoding: Encoding, place: Place) -> Choice:
-    """The first engine that can run an encoding and was not found wrong; what was found wrong is announced."""
     passed: list[str] = []
-    failed = False
+    announced = False
     for engine in ENGINES.values():
         if not engine.automatic or misplaced(engine, place):
             continue
@@ -107,21 +99,29 @@ def _fastest(encoding: Encoding, place: Place) -> Choice:
         fault = "" if reason else engine.fault(encoding, place)
         if not (reason or fault):
             choice = Choice(engine, "; ".join(passed))
-            if failed:
-                _announce(encoding, choice)
+            if announced:
+                warn_once(choice.said_of(encoding))
             return choice
-        failed = failed or bool(fault)
+        announced = announced or bool(fault)
         if fault or engine.name != "triton":  # which is not meant for most encodings
             passed.append(f"not {engine.name}: {reason or fault}")
     raise AssertionError("the reference runs everything")
 
 
-def _announce(encoding: Encoding, choice: Choice) -> None:
-    """Say what runs instead of kernels that are switched off, once for each encoding: every call of a layer chooses."""
-    said = _announced.setdefault(encoding, set())
-    if (sentence := choice.said_of(encoding)) not in said:
-        said.add(sentence)
-        warn_once(sentence)
+def attend(
+    engine: Engine,
+    encoding: Encoding,
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSE: Tensor,
+    positions: Positions,
+    features_BHSF: Tensor | None = None,
+    sizes: BlockSizes = DEFAULT_SIZES,
+    reused: Reused | None = None,
+) -> Tensor:
+    """Attention output `[B, H, T, E]` from the outputs of the projections. The queries are the last T of S tokens."""
+    x = operands(encoding, q_BHTD, k_BHSD, v_BHSE, positions, features_BHSF, reused)
+    return encoding.output(engine.run(encoding, x, sizes), x.pos_T)
 
 
 def named(name: str) -> Engine:

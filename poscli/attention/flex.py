@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from poscli.attention.biases import even_distances
-from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, Place
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.place import ON_GRID_REFUSED, SINKS_REFUSED, BlockSizes, Place
 from poscli.equation import Encoding, Operands
 from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import TERMS, tempered

@@ -15,11 +15,9 @@ from torch import Tensor
 
 from poscli.attention import blocks, sdpa
 from poscli.attention.biases import at_even_distances, biased_blocks, biases
-from poscli.attention.place import Place, blanks_refused
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.place import BlockSizes, Place, blanks_refused
 from poscli.attention.skew import descending
-from poscli.attention.tile_inputs import ScoreBounds, TileInputs
-from poscli.attention.tiled import merged
+from poscli.attention.tiles import ScoreBounds, TileInputs, merged
 from poscli.equation import Encoding, Operands
 from poscli.equation.blanks import of_tier
 from poscli.equation.reference import tempered

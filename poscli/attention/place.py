@@ -1,4 +1,4 @@
-"""The circumstances of an attention call that decide which engines can run it."""
+"""What engines are told beside an encoding and its operands: the circumstances of a call, and the sizes of blocks."""
 
 from __future__ import annotations
 
@@ -37,3 +37,40 @@ def blanks_refused(encoding: Encoding, engine: str) -> str:
     if rows := [blank for blank in blanks if blank not in TERMS]:
         return f"needs whole rows of scores ({', '.join(rows)})"
     return f"the {blanks[0]} of a pair is no function of its distance" if blanks else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSizes:
+    """Sizes in queries, keys or entries (numbers of a tensor). Tests pass small ones, to cut up short inputs."""
+
+    # Blocks of queries with their bias: biases.py.
+    # torch's CPU kernel works through 256 queries at a time if it is given 768 or more, 64 or 32 otherwise, so long
+    # inputs take 4 blocks at once: 767 ms against 1,037 at 16384 tokens and 8 heads of 16.
+    block_queries: int = 256
+    block_entries: int = 2**21  # entries that a block may materialise: 8 MiB of float32; 2**23 is no faster
+    entries_per_pair: int = 16  # temporaries per pair assumed for a pair bias; larger formulas work in chunks
+
+    # Training on CPU: sdpa.py.
+    # Small blocks, each with the keys it sees and a mask, are faster than one causal call up to 1024 tokens. A step of
+    # the preset `tiny` took 281 ms against 329 at 512 tokens, 387 against 404 at 1024 and 582 against 553 at 2048. A
+    # bias needs blocks anyway, and small ones are faster at any length: 155 ms against 224 for t5 at 2048 tokens.
+    training_queries: int = 128
+    training_tokens: int = 1024  # the longest input without a bias for which training takes these small blocks
+
+    native_queries: int = 8  # queries from which on our own kernels are used: native.py
+
+    # The backward pass of a learned bias: fused.py.
+    backward_entries: int = 2**19  # scores held at once: 2 MiB of float32, about the cache of one core
+    backward_queries: int = 128  # queries of a chunk of causal attention, which skips the keys after its queries
+
+    # Tiles of queries and keys in evaluation on CPU: tiled.py.
+    tile_queries: int = 1024  # enough for torch's kernel to take 256 at a time
+    tile_keys: int = 1024  # keys of a tile whose bias is no view: 8 MiB of float32 for one head and its distances
+    tile_entries: int = 2**21  # entries of biases held at once: one head, or several heads of a small tile
+    # Columns of a product are padded to this multiple: 1024 x 17 x 2048 took 0.50 ms, 1024 x 17 x 2047 took 0.64.
+    column_multiple: int = 16
+    weighted_queries: int = 128  # queries of a tile that needs the attention weights themselves, for relative values
+    skip_multiple: int = 256  # keys are skipped in multiples of it, so that heads can share a tile
+
+
+DEFAULT_SIZES = BlockSizes()

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from poscli.attention import selfcheck
 from poscli.attention.biases import even_distances
-from poscli.attention.place import Place
-from poscli.attention.sizes import BlockSizes
+from poscli.attention.place import BlockSizes, Place
 from poscli.equation import Encoding, Operands
 from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import tempered

@@ -79,7 +79,8 @@ def note(message: str) -> None:
 def warn_once(message: str) -> None:
     """Report a fallback or a doubt on stderr, once per process for each message."""
     for collected in _collecting:
-        collected.append(message)
+        if message not in collected:
+            collected.append(message)
     if message not in _warned:
         _warned.add(message)
         err.print(f"note: {printable(message)}", style="yellow", soft_wrap=True)

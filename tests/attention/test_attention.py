@@ -14,7 +14,7 @@ from torch import Tensor
 from toys import COMPOSITES, ENDS, HEAD_WIDTH, HEADS, NARROW, TOYS, WIDTH, draw, make, perturbed, shape, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose, engines_for
-from poscli.attention.tile_inputs import ScoreBounds, TileInputs
+from poscli.attention.tiles import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
 from poscli.equation.composed import Composed
 from poscli.equation.operands import Operands, Positions, snapped

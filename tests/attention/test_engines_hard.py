@@ -17,7 +17,7 @@ from torch import Tensor
 from toys import ENDS, HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, tokens, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines_for
-from poscli.attention.tile_inputs import ScoreBounds, TileInputs
+from poscli.attention.tiles import ScoreBounds, TileInputs
 from poscli.encodings import Encoding, names
 from poscli.equation.operands import columns_of
 from poscli.equation.reference import operands, scores, tempered, weights

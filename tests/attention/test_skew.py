@@ -10,7 +10,7 @@ from torch import Tensor
 from toys import HEADS, draw
 
 from poscli.attention import BlockSizes
-from poscli.attention.fused import biased_attention
+from poscli.attention.sdpa import biased_attention
 from poscli.attention.skew import descending, skew, skew_keys, unskew
 
 

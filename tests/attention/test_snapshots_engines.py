@@ -7,7 +7,7 @@ import ctypes
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -28,14 +28,10 @@ from poscli.attention import (
     choose,
     engines_for,
     native,
-    sdpa,
     selfcheck,
-    tiled,
 )
-from poscli.attention.sizes import DEFAULT_SIZES
-from poscli.attention.tile_inputs import ScoreBounds, TileInputs, hidden_bias
+from poscli.attention.place import DEFAULT_SIZES
 from poscli.encodings import Encoding, names
-from poscli.equation.reference import operands
 from poscli.model.cache import LayerCache
 from poscli.native import (
     QUERIES,
@@ -160,146 +156,11 @@ def test_what_is_said_of_engines_that_were_asked_for(snapshot: Snapshot, monkeyp
     snapshot(table(rows))
 
 
-# What is computed at once
-
-
-class Recorded:
-    """Takes the place of a function of a module; notes what it is given, and calls it."""
-
-    def __init__(self, name: str, real: Callable[..., Any], notes: list[str], say: Callable[..., str]) -> None:
-        self.name, self.real, self.notes, self.say = name, real, notes, say
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        self.notes.append(f"{self.name} {self.say(*given, **named)}")
-        return self.real(*given, **named)
-
-
-def size(x: Tensor | None) -> str:
-    """`2x3x40x8`, with a stroke for a view whose rows overlap, and a wave for one in another order."""
-    if x is None:
-        return "-"
-    overlapping = x.untyped_storage().nbytes() < x.numel() * x.element_size()
-    in_order = list(x.stride()) == sorted(x.stride(), reverse=True)
-    return "x".join(map(str, x.shape)) + "/" * overlapping + "~" * (not in_order)
-
-
-def of_kernel(library: object, qkv: Sequence[Tensor], given: Sequence[Any], **how: Any) -> str:
-    """A call of the compiled kernels, with its blocks."""
-    vectors = [None if each is None else (size(each.vectors), size(each.met)) for each in how.get("vectors", ())]
-    form = how.get("form")
-    said = f"{size(qkv[0])} of {size(qkv[1])}, {how.get('visible', '')} {vectors} {form and type(form).__name__}:"
-    for block in given:
-        first = None if block.first_key is None else block.first_key.tolist()
-        terms = [(size(term.x), term.skewed) for term in block.terms]
-        at = [(part.start, part.stop) for part in (block.queries, block.keys)]
-        known = {"constant": block.constant, "first": first and str(first).replace(" ", "")}
-        said += f"; {at} {terms} { ({n: x for n, x in known.items() if x} or '') }"
-    return said
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes of all calls of the functions that compute attention; the compiled kernels return zeros."""
-    notes: list[str] = []
-
-    def watch(module: Any, name: str, say: Callable[..., str], real: Callable[..., Any] | None = None) -> None:
-        monkeypatch.setattr(module, name, Recorded(name, real or getattr(module, name), notes, say))
-
-    def flash(q: Tensor, k: Tensor, _: Tensor, *, bias: Tensor | None = None, causal: bool = False, **__: float) -> str:
-        return f"{size(q)} {k.shape[2]} {size(bias)}{' causal' * causal}"
-
-    watch(tiled, "cpu_flash_attention", flash)
-    watch(sdpa, "fused_attention", lambda q, k, v, **how: f"{size(q)} {k.shape[2]} {sorted(how)}")
-    watch(sdpa, "biased_attention", lambda q, k, v, bias, *_: f"{size(q)} {k.shape[2]} {size(bias)}")
-    watch(sdpa, "potential_attention", lambda q, k, v, of_keys, *_: f"{size(q)} {k.shape[2]} {size(of_keys)}")
-    watch(
-        native, "attention", of_kernel, lambda _, qkv, *__, **___: qkv[2].new_zeros(*qkv[0].shape[:3], qkv[2].shape[3])
-    )
-    watch(
-        native, "attention_to_part",
-        lambda _, part, *__: " ".join(map(str, (
-            size(part.q_BHTD), part.first_query, size(part.k_BHSD), part.first_key, part.every, part.reach,
-            size(part.term_BHTS),
-        ))),
-        lambda _, part, v, scale: (v.new_zeros(*part.q_BHTD.shape[:3], v.shape[3]), v.new_zeros(part.q_BHTD.shape[:3])),
-    )  # fmt: skip
-    monkeypatch.setattr(native, "library", lambda: ctypes.CDLL(None))
-    return notes
-
-
-def shortened(notes: list[str]) -> str:
-    """The notes, each function named once where it is called again, and each note where it is repeated."""
-    lines = []
-    for name, group in itertools.groupby(notes, key=lambda note: note.partition(" ")[0]):
-        runs = itertools.groupby(note.partition(" ")[2] for note in group)
-        counted = ((note, len(list(same))) for note, same in runs)
-        lines.append(f"  {name}: " + ", ".join(f"{count} * {note}" if count > 1 else note for note, count in counted))
-    return "".join(f"{line}\n" for line in lines)
-
-
 FEW = BlockSizes(
     block_queries=48, block_entries=20_000, training_queries=32, training_tokens=150, backward_queries=40,
     backward_entries=9000, tile_queries=64, tile_keys=40, tile_entries=6000, skip_multiple=32, weighted_queries=24,
     native_queries=4,
 )  # fmt: skip
-CALLS: list[tuple[str, tuple[int, int, int]]] = [
-    *((spec, (2, 90, 120)) for spec in (
-        "none", "rope+window(50)", "alibi", "alibi+ssmax", "t5(buckets=6, far=11)", "shaw(clip=4)", "deberta(span=9)",
-        "fox", "fox+shaw(clip=4)", "fox+ssmax", "fire", "cope(max_pos=9)", "stick-breaking", "sink(2)+window(9)+fox+t5",
-        "transformer-xl+deberta(span=9)+window(30)", "toys:Squares", "toys:Quarters", "swin-2d", "alibi-2d+window(40)",
-        "self-extend(window=20, group=3)", "toys:Wide", "dape", "urpe", "toys:Paced", "toys:SquaredVectors",
-    )),
-    *((spec, (1, 160, 160)) for spec in (
-        "none", "alibi", "fox", "shaw(clip=4, values=false)", "fox+window(70)", "alibi-2d", "alibi(scale=60)",
-    )),
-    *((spec, (1, 200, 200)) for spec in ("alibi", "alibi+fire")),
-    *((spec, (1, 390, 400)) for spec in ("alibi", "rope+ssmax")),
-    *((spec, (1, 4, 120)) for spec in ("none", "cope(max_pos=9)")),
-    *((spec, (1, 3, 120)) for spec in ("alibi", "shaw(clip=4)", "fox", "cope(max_pos=9)", "rope")),
-    *((spec, (3, 1, 40)) for spec in ("none", "t5", "fire")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("gradient", [True, False], ids=["training", "evaluation"])
-def test_what_is_computed_at_once(gradient: bool, snapshot: Snapshot, calls: list[str], every_engine: None) -> None:
-    """The calls of kernels for blocks of queries and tiles of keys, with small sizes."""
-    parts = []
-    with torch.set_grad_enabled(gradient):
-        for spec, (batch, queries, keys) in CALLS:
-            encoding = make(spec)
-            q, k, v = (draw(batch, HEADS, n, 8, seed=n) for n in (queries, keys, keys))
-            x = draw(batch, keys, WIDTH, seed=3)
-            features = encoding.features(x)
-            at = encoding.locate(keys, CPU)
-            for engine in engines_for(encoding, Place(gradient=gradient)):
-                if engine.name in ("reference", "blocks"):
-                    continue
-                attend(engine, encoding, q, k, v, at, features, FEW)
-                parts.append(f"{spec} {batch} x {queries} of {keys}, {engine.name}\n{shortened(calls)}")
-                calls.clear()
-    snapshot("".join(parts))
-
-
-@torch.no_grad()
-def test_sizes_and_the_first_keys_that_are_visited(snapshot: Snapshot) -> None:
-    """Of three heads, for some queries, rounded down to a multiple; and the bias of a hidden key in each format."""
-    rows: list[list[object]] = [[f"{name} {value}" for name, value in vars(DEFAULT_SIZES).items()]]
-    for spec in (
-        "alibi(scale=60)",
-        "fox",
-        "fox+alibi(scale=90)",
-        "alibi(scale=90)+window(40)",
-        "shaw(clip=4)+window(30)",
-    ):
-        encoding = make(spec)
-        q, k = draw(2, HEADS, 90, 8, seed=1), draw(2, HEADS, 120, 8, seed=2)
-        features = 4 * encoding.features(draw(2, 120, WIDTH, seed=3)) if "features" in encoding.blanks else None
-        x = operands(encoding, q, k, k, encoding.locate(120, CPU), features)
-        bounds = ScoreBounds.of(TileInputs.of(encoding, x))
-        cut = [(slice(0, 9), 1), (slice(60, 70), 1), (slice(60, 70), 8), (slice(60, 70), 11), (slice(80, 90), 1)]
-        rows.append([spec, *(bounds.first_keys(*given) for given in cut)])
-    rows.append([f"{dtype} {hidden_bias(dtype):.4g}" for dtype in (torch.float32, torch.float16, torch.bfloat16)])
-    snapshot(table(rows))
 
 
 # The compiled kernels
