@@ -24,7 +24,7 @@ from poscli.evaluation.posthoc import runs_as
 from poscli.model.held import held
 from poscli.model.load import keep
 from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
-from poscli.report.explain import explanations
+from poscli.report.documents import explanations
 from poscli.runs.results import Tables
 from poscli.runs.run import Run, delete_run
 from poscli.system.console import note
@@ -181,4 +181,4 @@ def report(
         runs=trained,
         formats=formats,
     )
-    return written if site is None else replace(written, files=(*written.files, *write_site(written, site, trained)))
+    return written if site is None else replace(written, files=(*written.files, *write_site(written, site)))

@@ -21,11 +21,17 @@ from poscli.model.transformer import Model
 from poscli.report import Report, collect, trained_tokens
 from poscli.report.collect import refuse_damaged
 from poscli.report.comparison import compare_named
-from poscli.report.formats import known_formats
-from poscli.report.per_byte import refuse_several_tokenizers, without_perplexities
-from poscli.report.pooling import headline, pool, task_measures
-from poscli.report.sections import split
-from poscli.report.summary import join, ratio_name, summarize
+from poscli.report.folder import known_formats
+from poscli.report.groups import split
+from poscli.report.pooling import (
+    headline,
+    pool,
+    ratio_name,
+    refuse_several_tokenizers,
+    task_measures,
+    without_perplexities,
+)
+from poscli.report.summary import join, summarize
 from poscli.report.table import gain_text
 from poscli.runs import results as files
 from poscli.runs.run import Run, list_runs

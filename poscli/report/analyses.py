@@ -1,43 +1,324 @@
-"""The analyses of a section, in the order in which a report shows them."""
+"""What a section can say beside its summary: questions about its results, each with an answer and a table."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
 import pandas as pd
+from scipy.stats import kendalltau
 
-from poscli.report.accuracy import answered, placed, wrong_answers
-from poscli.report.analysis import Analysis
-from poscli.report.audit import audit
-from poscli.report.compared import compared
-from poscli.report.key_tokens import on_key_tokens
-from poscli.report.known_limit import known_limit
-from poscli.report.pooling import headline
-from poscli.report.recalled import recalled
-from poscli.report.sections import Group
-from poscli.report.spread import spread
-from poscli.report.summary import is_answered
-from poscli.report.why import broken_by, used_window
+from poscli.drawing.text import amount, listed, low_to_high, named, number, signed
+from poscli.evaluation.plan import PAIRED
+from poscli.evaluation.protocol import PROTOCOLS
+from poscli.evaluation.recall import HIT
+from poscli.report.answer import paired
+from poscli.report.comparison import Pairs
+from poscli.report.data import Analysis
+from poscli.report.origin import bits_per
+from poscli.report.pooling import Headline, Point, headline, of_model, ratio_name, sound
+from poscli.report.table import Column, gain_text, words
+from poscli.report.verdicts import HARM_BPB, can_win
+from poscli.runs.schema import FULL
+from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics.comparison import (
+    BETTER,
+    LN2,
+    SIGNIFICANT,
+    TOO_FEW,
+    WITHIN_NOISE,
+    WORSE,
+    Comparison,
+    LossTable,
+)  # fmt: skip
+from poscli.statistics.intervals import Interval, two_level_interval
+
+FEWEST_TOKENS = 50  # in a bin of recall; with fewer, its mean is not shown
+NAMED_FROM_BITS = 0.1  # bits per token that count as recall in the answer, if their interval excludes zero
+SHARED_FROM_BITS = 0.005  # less information beyond L than that is not worth a share
+SHOWN = 4  # pairs of encodings that are named
 
 
-def analyses(group: Group, summary: pd.DataFrame, baseline: str = "") -> tuple[Analysis, ...]:
-    """What a section can say beside its summary; `baseline` names the encoding that all others are compared with."""
-    rows, found = group.rows, list[Analysis | None]()
-    details = {name: table for name, table in group.details.items() if len(table)}
-    if "answers" in details:
-        answers = details["answers"]
-        wrong = wrong_answers(answers, headline(rows).perplexity)
-        found += [answered(answers, summary), placed(answers, summary)]
-        found.append(compared(rows, summary, wrong, baseline) if baseline else None)
-    elif group.units is not None:
-        found += [compared(rows, summary, group.units, baseline) if baseline else None, spread(rows, group.units)]
-    found.append(known_limit(rows, summary))
-    if "recall" in details:
-        found.append(recalled(details["recall"], summary))
-    if "why/attribution" in details:
-        found.append(broken_by(details["why/attribution"], rows, summary))
-    if "why/saturation" in details:
-        found.append(used_window(group.details, summary))
-    if "why/key_tokens" in details:
-        found.append(on_key_tokens(details["why/key_tokens"], summary))
-    if not is_answered(summary):
-        found.append(audit(rows, summary))
-    return tuple(analysis for analysis in found if analysis is not None)
+def compared(pairs: Pairs, points: Sequence[Point], baseline: str, bits: str, *, of_answers: bool) -> Analysis | None:
+    """Differences to the baseline at every length of `points`; None where the section does not have the baseline.
+
+    `of_answers` says that accuracies are compared, and not losses, which are in `bits`.
+    """
+    if baseline not in pairs.names or len(pairs.names) < 2:
+        return None
+    ratios = {point.length: ratio_name(point.ratio) for point in sorted(points, key=lambda point: point.length)}
+    against = {key: each for key, each in pairs.against(baseline).items() if key[1] in ratios}
+    score, unit, better, items = f"loss in {bits}", bits, "below", "documents"
+    if of_answers:
+        score, unit, better, items = "accuracy", "of the answers", "above", "episodes"
+    last = {name: against[name, max(ratios)] for name in sorted(pairs.names) if name != baseline}
+    names = sorted(last, key=lambda name: (math.isnan(d := last[name].difference), -d if of_answers else d))
+
+    def cell(each: Comparison) -> str:
+        return f"{gain_text(*each.numbers)} {each.word}" if each.difference == each.difference else "-"
+
+    columns = [words("encoding", names)]
+    columns += [Column(each, tuple(cell(against[name, at]) for name in names)) for at, each in ratios.items()]
+    tests = sum(each.p == each.p for each in against.values())
+    legend = [
+        f"{score}, minus that of {baseline}, with its 95 % interval; {better} zero is better",
+        f"better, worse: the difference is significant (p < {SIGNIFICANT} in a paired permutation test, after "
+        f"Holm's correction for {tests} comparisons); within noise: it is not",
+        paired(items),
+    ]
+    if any(each.word == TOO_FEW for each in against.values()):
+        legend.append(
+            "too few documents: so few were scored that no difference could be significant among so many comparisons"
+        )
+    if max(each.seeds for each in against.values()) < FEWEST_SEEDS:
+        legend.append(f"fewer than {FEWEST_SEEDS} seeds: intervals and tests are over {items} only")
+    answer = _compared_at_end({name: last[name] for name in names}, baseline, unit)
+    if answer:
+        answer = f"At {ratios[max(ratios)]}, {answer}."
+    return Analysis(
+        f"Compared with {baseline}", answer or "Nothing here can be compared.", tuple(columns), tuple(legend)
+    )
+
+
+def _compared_at_end(last: Mapping[str, Comparison], baseline: str, unit: str) -> str:
+    """Which encodings are better and worse than the baseline at the longest length, the best first, and by how much."""
+    base, parts = named(baseline), []
+    phrases = {
+        BETTER: f"better than {base}",
+        WITHIN_NOISE: f"within noise of {base}",
+        TOO_FEW: f"with too few documents to tell from {base}",
+        WORSE: f"worse than {base}",
+    }
+    for word, phrase in phrases.items():
+        if names := [name for name, each in last.items() if each.word == word]:
+            by = ""
+            if word in (BETTER, WORSE):  # the best of those that are better, the worst of those that are worse
+                farthest = names[0 if word == BETTER else -1]
+                distance = f"{signed(abs(last[farthest].difference)).lstrip('+')} {unit}"
+                by = f" by {distance}" if len(names) == 1 else f" ({named(farthest)} by {distance})"
+            parts.append(f"{listed(names, 8)} {'is' if len(names) == 1 else 'are'} {phrase}{by}")
+    return "; ".join(parts)
+
+
+def spread(rows: pd.DataFrame, units: LossTable) -> Analysis | None:
+    """The spread over seeds apart from that over documents, of the loss at 1x and at the longest length.
+
+    None if no encoding has enough seeds.
+    """
+    protocol, bits = headline(rows).perplexity, bits_per(rows)
+    own = of_model(rows, protocol)
+    intervals: dict[tuple[str, float], Interval] = {}
+    for ratio in sorted({1.0, float(own["ratio"].max())}) if len(own) else []:
+        for name, part in own[own["ratio"] == ratio].groupby("encoding"):
+            runs = list(part["run_id"].unique())
+            losses = units.losses(runs, protocol, int(part["length"].iloc[0]), FULL)
+            if len(runs) >= FEWEST_SEEDS and losses is not None:
+                intervals[str(name), ratio] = two_level_interval(losses.nats / LN2, losses.bytes)
+    if not intervals:
+        return None
+    names, ratios = list(dict.fromkeys(name for name, _ in intervals)), sorted({ratio for _, ratio in intervals})
+    columns = [words("encoding", names)]
+    for ratio in ratios:
+        at = [intervals.get((name, ratio)) for name in names]
+        loss = tuple("-" if c is None else f"{c.estimate:.3f} [{c.low:.3f}, {c.high:.3f}]" for c in at)
+        over_seeds = tuple("-" if c is None else f"{c.seed_sd:.3f}" for c in at)
+        over_documents = tuple("-" if c is None else f"{c.document_sd:.3f}" for c in at)
+        heads = (f"{bits} {ratio_name(ratio)} [95 %]", "over seeds " + ratio_name(ratio))
+        columns += [Column(heads[0], loss), Column(heads[1], over_seeds)]
+        columns.append(Column(f"over documents {ratio_name(ratio)}", over_documents))
+    last = {name: interval for (name, ratio), interval in intervals.items() if ratio == ratios[-1]}
+    widest = max(last, key=lambda name: last[name].seed_sd)
+    least = min(last, key=lambda name: last[name].seed_sd)
+    seeds = low_to_high({interval.seeds for interval in last.values()})
+    answer = f"{seeds} seeds per encoding. At {ratio_name(ratios[-1])}, seeds of {named(widest)} differ most"
+    answer += f" (by {last[widest].seed_sd:.3f} {bits})"
+    answer += f", those of {named(least)} least (by {last[least].seed_sd:.3f})" if widest != least else ""
+    legend = (
+        f"{bits}: the loss with its 95 % interval over seeds and documents",
+        "over seeds: standard deviation of the losses of single seeds on the same documents",
+        "over documents: standard deviation of the losses of single documents, averaged over seeds",
+    )
+    return Analysis("How sure are these numbers?", f"{answer}.", tuple(columns), legend)
+
+
+def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
+    """For every encoding and length: bits above the optimum, and the share of the information beyond L that is used.
+
+    None if the source has no known optimum.
+    """
+    protocol = headline(rows).gain
+    known = rows[(rows["protocol"] == protocol) & sound(rows) & rows["optimum"].notna() & (rows["bytes"] > 0)]
+    if known.empty:
+        return None
+    bits, key = known["tokens"] / known["bytes"] / LN2, ["encoding", "ratio"]
+    known = known.assign(
+        excess=(known["nll"] - known["optimum"]) * bits, best=known["optimum"] * bits, won=known["gain"] * bits
+    )
+    table = known[known["variant"] == FULL].groupby(key)[["excess", "best", "won"]].mean()
+    if table.empty:
+        return None
+    available = known[known["variant"] == PAIRED].groupby(key)["best"].mean() - table["best"]
+    available = available.reindex(table.index)
+    used = (table["won"] / available).where(available > SHARED_FROM_BITS)
+    measured = table.index.get_level_values("encoding")
+    names, ratios = (
+        [name for name in summary["encoding"] if name in measured],
+        sorted(set(table.index.get_level_values("ratio"))),
+    )
+
+    def column(head: str, values: pd.Series, ratio: float, write: Callable[[float], str]) -> Column:
+        cells = (values.get((name, ratio), math.nan) for name in names)
+        return Column(f"{head} {ratio_name(ratio)}", tuple("-" if v != v else write(v) for v in cells))
+
+    columns = [words("encoding", names)]
+    columns += [column("above the optimum", table["excess"], ratio, number) for ratio in ratios]
+    columns += [column("used", used, ratio, lambda share: f"{100 * share:.0f} %") for ratio in ratios if ratio > 1]
+    beyond = available.groupby("ratio").mean()
+    won = ", ".join(f"{signed(each)} at {ratio_name(ratio)}" for ratio, each in beyond.items() if ratio > 1)
+    answer = f"A perfect model would win {won} bits per byte by reading beyond L."
+    at_end = used.xs(ratios[-1], level="ratio").dropna()
+    if len(at_end):
+        most = f"{named(str(at_end.idxmax()))} wins the largest share of that, {100 * at_end.max():.0f} %"
+        answer += f" At {ratio_name(ratios[-1])}, {most}."
+    return Analysis(
+        "How far from the best possible loss?",
+        answer,
+        tuple(columns),
+        (
+            "above the optimum: bits per byte above the smallest loss that any model can reach on these windows "
+            f"({protocol})",
+            "used: context gain as a share of what the optimum gains from the same longer windows; below 0 %, longer "
+            "windows harm; - where they tell nothing new",
+        ),
+    )
+
+
+def hits(recall: pd.DataFrame) -> pd.DataFrame:
+    """The rows of recall.csv about tokens that could be copied, where there are enough, with the gain in `bits`."""
+    found = recall[(recall["kind"] == HIT) & (recall["tokens"] >= FEWEST_TOKENS) & recall["gain"].notna()]
+    return found.assign(bits=found["gain"] / LN2)
+
+
+def recall_points(recall: pd.DataFrame) -> pd.DataFrame:
+    """Means of `hits` over seeds by encoding and bin, in bits per token: tokens, gain, and its lower end, low."""
+    points = hits(recall).groupby(["encoding", "from", "to"])
+    means = points.agg(tokens=("tokens", "max"), gain=("gain", "mean"), low=("gain_low", "mean"))
+    return means.assign(gain=means["gain"] / LN2, low=means["low"] / LN2).reset_index()
+
+
+def recalled(recall: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
+    """The gain on tokens that could be copied, by the distance of the earlier occurrence; None without such tokens."""
+    points = recall_points(recall)
+    if points.empty:
+        return None
+    first = recall.iloc[0]
+    length, ngram = int(first["train_length"]), int(first["ngram"])
+    names = [name for name in summary["encoding"] if name in set(points["encoding"])]
+    at = points.set_index(["encoding", "from"])["gain"]
+    columns = [words("encoding", names)]
+    for low, high in sorted(set(zip(points["from"], points["to"], strict=True))):
+        tokens = points.loc[points["from"] == low, "tokens"].max()
+        cells = tuple(signed(at.get((name, low), math.nan)) for name in names)
+        columns.append(Column(f"{low} to {high} ({amount(tokens)})", cells))
+    return Analysis(
+        "Is distant text recalled?",
+        recalled_from(points, length),
+        tuple(columns),
+        (
+            f"bits per token by which the whole window beats the context cut to L, on tokens whose {ngram} preceding "
+            f"tokens occurred so many tokens back, followed by the same token; L = {length}",
+            f"in brackets: tokens scored; bins of fewer than {FEWEST_TOKENS} are not shown",
+        ),
+    )
+
+
+def recalled_from(points: pd.DataFrame, length: int) -> str:
+    """Which encodings recall text from beyond L, and from how far."""
+    beyond = points[points["from"] >= length]
+    if beyond.empty:
+        return "No text occurs again at such distances."
+    sure = beyond[(beyond["gain"] >= NAMED_FROM_BITS) & (beyond["low"] > 0)]
+    best = sure.groupby("encoding")["gain"].max().sort_values(ascending=False)
+    if best.empty:
+        least = f"{NAMED_FROM_BITS} bits or more"
+        return f"No: nothing read {length} tokens ago or more is predicted {least} better than with the context cut."
+    farthest = sure.groupby("encoding")["to"].max()
+    names = [
+        f"{named(str(name))} (up to {farthest[name]} tokens back, {signed(gain)} bits)" for name, gain in best.items()
+    ]
+    return f"Beyond {length} tokens, text is recalled by {listed(names, 6)}."
+
+
+def audit(
+    measured: Mapping[str, Sequence[Point]], quoted: Headline, summary: pd.DataFrame, bits: str
+) -> Analysis | None:
+    """The rankings under all protocols at the longest length; None if there is nothing to compare.
+
+    The early-token effect of an encoding is how much its loss falls from the shortest to the longest length under a
+    protocol, minus its context gain, which is what the longer context is worth on the same tokens. What is left is due
+    to the tokens at the start of each window: with longer windows, fewer tokens have little context.
+
+    `measured` are the points of each protocol.
+    """
+    fair, main = set(summary.loc[summary["verdict"].map(can_win), "encoding"]), quoted.perplexity
+    losses = {name: ends for name, points in measured.items() if len(ends := _ends(points, fair))}
+    if len(losses) < 2 or main not in losses or len(losses[main]) < 2:
+        return None
+    of_gain = measured.get(quoted.gain, ())
+    longest = max((point.length for point in of_gain), default=0)
+    gains = pd.Series({point.encoding: point.gain[0] for point in of_gain if point.length == longest}, dtype=float)
+    effects, agreements, swaps = [], [], []
+    for name, ends in losses.items():
+        both = losses[main].index.intersection(ends.index)
+        ours, theirs = losses[main].loc[both, "last"], ends.loc[both, "last"]
+        tau = kendalltau(ours, theirs).statistic if len(both) > 1 else math.nan
+        agreements.append("-" if math.isnan(tau) else f"{tau:.2f}")
+        effect = (ends["first"] - ends["last"] - gains.reindex(ends.index)).dropna()
+        mean = signed(float(effect.mean()))
+        spans = f" ({signed(float(effect.min()))} to {signed(float(effect.max()))})" if len(effect) > 1 else ""
+        effects.append(f"{mean}{spans}")
+        swapped = [
+            f"{named(a)} with {named(b)}"
+            for a, b in itertools.combinations(both, 2)
+            # Both differences are of consequence, and of opposite sign.
+            if (ours[a] - ours[b]) * (theirs[a] - theirs[b]) < 0
+            and min(abs(ours[a] - ours[b]), abs(theirs[a] - theirs[b])) >= HARM_BPB
+        ]
+        if name != main and swapped:
+            swaps.append(f"under {name}, other than under {main}, these change places: {listed(swapped, SHOWN)}")
+    unchanged = f"no two encodings that differ by {HARM_BPB} bits or more change places"
+    ratio = ratio_name(max(point.ratio for points in measured.values() for point in points))
+    known = [PROTOCOLS.get(name).convention if name in PROTOCOLS.names() else "" for name in losses]
+    return Analysis(
+        f"Does the ranking at {ratio} depend on the protocol?",
+        f"Yes: {'; '.join(swaps)}." if swaps else f"No: under {listed(list(losses))}, {unchanged}.",
+        (
+            words("protocol", losses),
+            words("best to worst", [listed([str(each) for each in ends.index], 12) for ends in losses.values()]),
+            Column(f"agrees with {main}", tuple(agreements)),
+            Column("early-token effect", tuple(effects)),
+            words("published as", [each or "-" for each in known]),
+        ),
+        (
+            "best to worst: encodings by their loss, without those that failed or are not trained",
+            f"agrees with {main}: Kendall's tau of the two rankings; 1 is the same order, -1 the reverse",
+            f"early-token effect: {bits} by which the loss falls from 1x to {ratio} beyond the context gain, "
+            "mean and range over encodings: by so much this protocol flatters long windows",
+        ),
+    )
+
+
+def _ends(points: Sequence[Point], fair: set[str]) -> pd.DataFrame:
+    """Bits per byte at the shortest and the longest length of the encodings that have both, best first."""
+    known = [point for point in points if point.encoding in fair and point.status == "ok" and point.is_known]
+    losses: dict[str, dict[int, float]] = {}
+    for point in known:
+        losses.setdefault(point.encoding, {})[point.length] = point.loss[0]
+    shortest, longest = (choose((p.length for p in known), default=0) for choose in (min, max))
+    ends = {
+        name: (at[shortest], at[longest])
+        for name, at in losses.items()
+        if shortest < longest and {shortest, longest} <= set(at)
+    }
+    return pd.DataFrame(ends.values(), index=list(ends), columns=["first", "last"], dtype=float).sort_values("last")

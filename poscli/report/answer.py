@@ -6,293 +6,287 @@ It is computed once, for every protocol. The page, the terminal and report.md pr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
-from poscli.drawing.text import listed, named, signed
-from poscli.report.accuracy import by_length, wrong_answers
-from poscli.report.comparison import compared_with, losses_of
-from poscli.report.findings import solved_up_to
+from poscli.drawing.text import listed, low_to_high, named, signed
+from poscli.report.comparison import Pairs
+from poscli.report.data import Accuracies, Answer, Fact
 from poscli.report.origin import bits_per, items_of
-from poscli.report.page.measured import points
-from poscli.report.pooling import ACCURACY, gain_protocol, headline, pool, the_train_length
-from poscli.report.sections import Group
-from poscli.report.summary import is_answered, ratio_name
-from poscli.report.told import beyond, bracket, cost, reads, sure
+from poscli.report.pooling import Point, ratio_name, the_train_length
+from poscli.report.table import solved_up_to
 from poscli.report.trained import Trained, timing_note
 from poscli.report.verdicts import (
+    BREAKS,
+    DEGRADES,
+    GAIN_BPB,
+    HARM_BPB,
     HOLDS,
     MAY_USE_CONTEXT,
+    UNCLEAR,
     USES_CONTEXT,
     can_win,
     is_failure,
+    surely_gains,
+    surely_harms,
+    verdict,
 )
-from poscli.statistics.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE, Losses
+from poscli.statistics import FEWEST_SEEDS, UPPER
+from poscli.statistics.comparison import BETTER, NOT_COMPARED, TOO_FEW, WITHIN_NOISE, WORSE
 
 QUESTION = "How sure is that?"
 NAMED = 3  # encodings that a sentence names before it counts the rest
 Form = tuple[str, str]  # the words before and after a number
-Facts = tuple[tuple[str, str], ...]  # questions and answers
+Ends = Mapping[str, Sequence[float]]  # (value, low, high) in the longest window by encoding, of those with a value
+READS = {
+    USES_CONTEXT: "Yes",
+    MAY_USE_CONTEXT: "Perhaps, seeds are few",
+    HOLDS: "Not measurably",
+    DEGRADES: "No, it harms",
+    BREAKS: "No, it breaks the model",
+    UNCLEAR: "Unclear",
+}
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A sentence in parts, of which those marked True are emphasised, and facts (question, answer) beside it.
+class Answers:
+    """The answers about one section: its rows, its summary, and what training took."""
 
-    `best` are the encodings that may be called best: one, or several that cannot be told apart. It is empty where
-    nothing can be compared: no encoding has a result, or a single one.
-    """
+    def __init__(self, rows: pd.DataFrame, summary: pd.DataFrame, trained: Mapping[str, Trained]) -> None:
+        self.rows, self.summary, self.trained = rows, summary, trained
+        self.names = [str(name) for name in summary["encoding"]]
+        self.fair = [str(name) for name, word in zip(self.names, summary["verdict"], strict=True) if can_win(word)]
+        self.items, self.bits = items_of(rows), bits_per(rows)
+        self.last, self.train_length = int(rows["length"].max()), the_train_length(rows)
+        multiple = "" if self.last == self.train_length else f"{ratio_name(self.last / self.train_length)} "
+        self.window = f"{self.last:,} tokens ({multiple}the training length)"
 
-    sentence: tuple[tuple[str, bool], ...]
-    facts: tuple[tuple[str, str], ...]
-    sure: str  # the fact that says what the sentence is based on
-    best: tuple[str, ...] = ()
-    timing: str = ""  # why training times do not compare, where they are told and do not
-
-    @property
-    def text(self) -> str:
-        """The sentence without emphasis."""
-        return "".join(text for text, _ in self.sentence)
-
-    @property
-    def basis(self) -> str:
-        """What the sentence is based on, and why times do not compare."""
-        return " ".join(filter(None, [self.sure, self.timing]))
-
-    def data(self) -> dict[str, Any]:
-        """The answer for JSON."""
-        return {
-            "sentence": [list(part) for part in self.sentence],
-            "facts": [list(fact) for fact in self.facts],
-            "best": list(self.best),
+    def by_loss(self, points: Sequence[Point], gains: Sequence[Point], pairs: Pairs | None) -> Answer:
+        """The answer under a protocol; `gains` are the points whose gain is shown with its losses."""
+        ends = {point.encoding: point for point in points if point.length == self.last}
+        known = {  # rounded as on the page, so that both write the same digits
+            name: [round(each, 5) for each in ends[name].loss]
+            for name in self.names
+            if name in ends and ends[name].is_known
         }
+        rivals = [name for name in self.fair if name in known and ends[name].status == "ok"]
+        rivals.sort(key=lambda name: known[name][0])
+        read = f"Reading {self.window}"
+        if not rivals:
+            return self._nothing(f"{read}, no encoding {self._why_none() if known else 'has a result'}.", ())
+        facts = (self._context(gains, rivals[0]), self._still_work())
+        unit = f" {self.bits}"
+        forms = (" predicts best: ", unit), (" has the lowest loss: ", unit), (" has a loss of ", unit)
+        return self._about(f"{read}, ", forms, known, rivals, pairs, facts)
+
+    def by_accuracy(self, accuracies: Accuracies) -> Answer:
+        """The answer of a task with right answers; rivals have more of them right than a guess."""
+        ends = {name: line[-1] for name, line in zip(self.names, accuracies.points, strict=True)}
+        known = {name: end for name, end in ends.items() if not math.isnan(end[0])}
+        chance = 0.0 if math.isnan(accuracies.chance) else accuracies.chance
+
+        def beats_chance(numbers: Sequence[float]) -> bool:
+            """Whether the interval is above chance, or, where that is not known, the accuracy."""
+            value, low, _ = numbers
+            return (value if math.isnan(low) else low) > chance
+
+        rivals = [name for name in self.fair if name in known and beats_chance(known[name])]
+        rivals.sort(key=lambda name: -known[name][0])
+        facts: tuple[Fact, ...] = (("How long may the window be?", solved_up_to(self.summary)),)
+        if not math.isnan(accuracies.chance):
+            facts += (("What does a guess get right?", f"{chance:.3f}, if it knows the task and not the text."),)
+        windows = f"n windows of {self.window}"
+        if not rivals:
+            why = "answers better than by chance" if known else "has a result"
+            return self._nothing(f"I{windows}, no encoding {why}.", facts)
+        most = " has the most answers right: ", " of them"
+        forms = most, most, (" gets ", " of the answers right")
+        return self._about(f"Asked i{windows}, ", forms, known, rivals, accuracies.pairs, facts)
+
+    def _nothing(self, sentence: str, facts: tuple[Fact, ...]) -> Answer:
+        """The answer where no encoding can be called best."""
+        basis = self._basis(told_apart=False)
+        return Answer(((sentence, False),), (*facts, (QUESTION, basis)), basis)
+
+    def _about(
+        self,
+        start: str,
+        forms: tuple[Form, Form, Form],
+        ends: Ends,
+        rivals: list[str],
+        pairs: Pairs | None,
+        facts: tuple[Fact, ...],
+    ) -> Answer:
+        """The answer about the first of the rivals, which are in the order of the ranking.
+
+        `forms` are the words around its number: where it is the best, where it cannot be told from others, and where it
+        has no rival.
+        """
+        first, words, seeds = rivals[0], None, 0
+        if pairs is not None and len(self.names) > 1:
+            against = {name: each for (name, length), each in pairs.against(first).items() if length == self.last}
+            words = {name: each.word for name, each in against.items()}
+            counts = [each.seeds for each in against.values() if each.word == WORSE]
+            seeds = min(counts or [each.seeds for each in against.values() if each.word != NOT_COMPARED], default=0)
+        # Those that cannot be told from the first; without a comparison, all rivals.
+        peers = [name for name in rivals if words is None or words.get(name) != WORSE]
+        alone = len(rivals) == 1
+        verb, unit = forms[2] if alone else forms[1] if len(peers) > 1 else forms[0]
+        beside = "" if len(self.names) == 1 else self._beside(words, seeds, ends)
+        if alone and len(self.names) > 1:
+            beside += f", the only one of {len(self.names)} encodings that can be ranked"
+        cost = self._cost(first)
+        sentence = (
+            (start, False),
+            (named(first), True),
+            (verb, False),
+            (f"{ends[first][0]:.3f}", True),
+            (f"{unit} {bracket(ends[first], items=self.items)}{beside}{cost}.", False),
+        )
+        basis = self._basis(told_apart=words is not None and WORSE in words.values())
+        timing = timing_note(self.rows["run_id"].unique(), self.trained) if cost else ""
+        facts = (*facts, (QUESTION, basis), *([("Do the times compare?", timing)] if timing else []))
+        return Answer(sentence, facts, basis, () if alone else tuple(peers), timing)
+
+    def _beside(self, words: Mapping[str, str] | None, seeds: int, ends: Ends) -> str:
+        """How the first of the rivals compares with all others in the longest window, given the word for each."""
+        if words is None:
+            return f" (not compared: the results of single {self.items} are missing)"
+        of = {word: [name for name in words if words[name] == word] for word in set(words.values())}
+        worse, noise, few, better = (of.get(word, []) for word in (WORSE, WITHIN_NOISE, TOO_FEW, BETTER))
+        compared = sum(map(len, (worse, noise, few, better)))
+        parts = []
+        if worse:
+            every = named(worse[0]) if len(worse) == 1 else f"all {len(worse)} others"
+            who = every if len(worse) == compared else f"{len(worse)} of {compared} others"
+            parts += [f"better than {who}, {beyond(seeds, self.items)}"]
+        parts += [f"within noise of {listed(noise, NAMED)}"] if noise else []
+        parts += [f"with too few {self.items} to tell it from {listed(few, NAMED)}"] if few else []
+        # The mean of other seeds can be the best one although, on the seeds that both have, another is better.
+        parts += [f"but worse than {listed(better, NAMED)} on the seeds in common"] if better else []
+        apart = of.get(NOT_COMPARED, [])
+        lacking = [name for name in apart if name not in ends]
+        parts += [f"{len(lacking)} without a result there"] if lacking else []
+        if apart := [name for name in apart if name in ends]:
+            parts += [f"not compared with {listed(apart, NAMED)}, for want of a seed or text in common"]
+        return f", {', '.join(parts)}" if parts else ""
+
+    def _cost(self, first: str) -> str:
+        """The training time of an encoding, and as a multiple of the shortest."""
+        runs = self.rows.drop_duplicates("run_id").groupby("encoding")["run_id"].agg(list).to_dict()
+        times = {name: [self.trained[run].seconds for run in runs[name] if run in self.trained] for name in self.names}
+        known = {name: [value for value in values if value > 0] for name, values in times.items()}
+        if not known[first]:
+            return ""
+        means = [student_of_logs(values)[0] for values in known.values() if values]
+        time, low, high = student_of_logs(known[first])
+        interval = f"[{seconds(low)}, {seconds(high)}]" if low == low else "(too few seeds for an interval)"
+        ratio = time / min(means)
+        beside = f", {ratio:.2f} times as long as the fastest" if ratio > 1.005 else ", the fastest"
+        return f", for {seconds(time)} of training {interval}{beside if len(means) > 1 else ''}"
+
+    def _basis(self, *, told_apart: bool) -> str:
+        """What intervals and words are based on; `told_apart`: an encoding is called better than another."""
+        counts = set(self.rows.groupby("encoding")["seed"].nunique())
+        basis = f"{low_to_high(counts)} seed{'s' * (counts != {1})}"
+        if max(counts) < FEWEST_SEEDS:
+            basis += f" each: intervals are over {self.items} only, and another seed may rank otherwise"
+        else:
+            basis += f": 95 % intervals over seeds and {self.items}; words by paired permutation tests (Holm, p < 0.05)"
+        return f"{basis}; {paired(self.items)}." if told_apart else f"{basis}."
+
+    def _why_none(self) -> str:
+        """Why no encoding can be ranked, with counts, such as `can be ranked: 2 are not trained and 1 failed (oom)`."""
+        counts = []
+        for word, count in self.summary["verdict"].value_counts(sort=False).items():
+            is_or_are = "is" if count == 1 else "are"
+            counts.append(f"{count} failed ({word})" if is_failure(str(word)) else f"{count} {is_or_are} {word}")
+        return f"can be ranked: {listed(counts, len(counts))}"
+
+    def _context(self, gains: Sequence[Point], name: str) -> Fact:
+        """Whether an encoding uses the longer context: its gain over the context cut to L."""
+        question = "Does it use the longer context?"
+        end = [point for point in gains if (point.encoding, point.length) == (name, self.last)]
+        if not end or math.isnan(end[0].gain[0]) or self.last <= self.train_length:
+            return question, "Not measured: no protocol compares it with a shorter context."
+        gain = end[0].gain
+        bits = f"{signed(gain[0])} {self.bits} {bracket(gain, signed)}"
+        word = reads(*gain, seeds=end[0].seeds - end[0].failed)
+        return question, f"{word}: {bits} against its context cut to {self.train_length}."
+
+    def _still_work(self) -> Fact:
+        """Which encodings still work in the longest window."""
+        good = self.summary[self.summary["verdict"].isin([USES_CONTEXT, MAY_USE_CONTEXT, HOLDS])]["encoding"]
+        question = f"Which still work at {ratio_name(self.last / self.train_length)}?"
+        if good.empty:
+            return question, f"None of {len(self.summary)}: the longer context harms, or nothing can be told."
+        return question, f"{len(good)} of {len(self.summary)}: {listed([str(name) for name in good], 6)}."
 
 
-@dataclass(frozen=True)
-class _Standing:
-    """The encodings compared with the first of the ranking in the longest window, and over how many seeds."""
-
-    of: Mapping[str, list[str]]  # names by the word for them
-    seeds: int  # the fewest of a pair that is told apart, or of any pair if none is
-
-    def names(self, word: str) -> list[str]:
-        return self.of.get(word, [])
-
-    @property
-    def compared(self) -> int:
-        return sum(len(self.names(word)) for word in (WORSE, WITHIN_NOISE, TOO_FEW, BETTER))
-
-
-@dataclass(frozen=True)
-class _Ends:
-    """What the encodings of a section reach in the longest window: [value, low, high] by name, None where unknown."""
-
-    numbers: Mapping[str, Sequence[float | None]]
-    rivals: list[str]  # those that may be called best, best first
-    losses: Losses | None  # by which they are compared; None without a table of documents or episodes
-
-
-def answers(group: Group, summary: pd.DataFrame, trained: Mapping[str, Trained]) -> dict[str, Answer]:
-    """The answer under each protocol of a section, by the protocol's name; `trained` is what `trained_runs` found."""
-    protocols = list(dict.fromkeys(map(str, group.rows["protocol"])))
-    if is_answered(summary):
-        return dict.fromkeys(protocols, _of_answers(group, summary, trained))
-    return {protocol: _of_losses(group, summary, protocol, trained) for protocol in protocols}
-
-
-def _of_losses(group: Group, summary: pd.DataFrame, protocol: str, trained: Mapping[str, Trained]) -> Answer:
-    names, last = [str(name) for name in summary["encoding"]], int(group.rows["length"].max())
-    ends = {name: line[-1] for name, line in zip(names, points(group, protocol, names, [last]), strict=True)}
-    fair = {name for name, word in zip(names, summary["verdict"], strict=True) if can_win(word)}
-    known = {name: end[3:6] for name, end in ends.items() if end is not None and end[3] is not None}
-    rivals = [name for name in names if name in fair and name in known and ends[name][0] == "ok"]
-    losses = losses_of(group.rows, group.units, protocol) if group.units is not None else None
-    found = _Ends(known, sorted(rivals, key=lambda name: known[name][0]), losses)
-    read = f"Reading {_window(group)}"
-    if not rivals:
-        why = "has a result" if not known else f"can be ranked: {_verdicts_are(summary)}"
-        return _nothing(f"{read}, no encoding {why}.", group, summary, ())
-    first = found.rivals[0]
-    facts = (_context(group, protocol, first), _still_work(group, summary))
-    unit = f" {bits_per(group.rows)}"
-    forms = (" predicts best: ", unit), (" has the lowest loss: ", unit), (" has a loss of ", unit)
-    return _answer(f"{read}, ", forms, group, summary, found, facts, trained)
-
-
-def _of_answers(group: Group, summary: pd.DataFrame, trained: Mapping[str, Trained]) -> Answer:
-    """The answer of a task with right answers; rivals have more of them right than a guess."""
-    rows, protocol = group.rows, headline(group.rows).perplexity
-    answered = group.details.get("answers", pd.DataFrame())
-    table = pool(rows, protocol).assign(accuracy=lambda own: own[ACCURACY], low=math.nan, high=math.nan)
-    chance, losses = 0.0, None
-    if not answered.empty:
-        table = pd.concat([by_length(answered), table[~table["encoding"].isin(answered["encoding"])]])
-        chance, losses = float(answered["chance"].iloc[0]), losses_of(rows, wrong_answers(answered, protocol), protocol)
-    end = table[(table["length"] == rows["length"].max()) & table["accuracy"].notna()]
-    known = {
-        str(name): [None if math.isnan(value) else float(value) for value in numbers]
-        for name, *numbers in end[["encoding", "accuracy", "low", "high"]].itertuples(index=False)
-    }
-    fair = [str(name) for name, word in zip(summary["encoding"], summary["verdict"], strict=True) if can_win(word)]
-    rivals = [name for name in fair if name in known and _beats(known[name], chance)]
-    found = _Ends(known, sorted(rivals, key=lambda name: -(known[name][0] or 0.0)), losses)
-    guess = f"{chance:.3f}, if it knows the task and not the text."
-    facts: Facts = (("How long may the window be?", solved_up_to(summary)),)
-    facts += (("What does a guess get right?", guess),) if len(answered) else ()
-    asked = f"n windows of {_window(group)}"
-    if not rivals:
-        why = "answers better than by chance" if known else "has a result"
-        return _nothing(f"I{asked}, no encoding {why}.", group, summary, facts)
-    most = " has the most answers right: ", " of them"
-    forms = most, most, (" gets ", " of the answers right")
-    return _answer(f"Asked i{asked}, ", forms, group, summary, found, facts, trained)
-
-
-def _window(group: Group) -> str:
-    """The longest window, such as `4,096 tokens (16x the training length)`."""
-    last, length = int(group.rows["length"].max()), the_train_length(group.rows)
-    multiple = "the training length" if last == length else f"{ratio_name(last / length)} the training length"
-    return f"{last:,} tokens ({multiple})"
-
-
-def _nothing(sentence: str, group: Group, summary: pd.DataFrame, facts: tuple[tuple[str, str], ...]) -> Answer:
-    """The answer where no encoding can be called best."""
-    basis = sure(group, told_apart=False)
-    return Answer(((sentence, False),), (*facts, (QUESTION, basis)), basis)
-
-
-def _answer(
-    start: str,
-    forms: tuple[Form, Form, Form],
-    group: Group,
-    summary: pd.DataFrame,
-    ends: _Ends,
-    facts: tuple[tuple[str, str], ...],
-    trained: Mapping[str, Trained],
-) -> Answer:
-    """The answer about the first of the rivals.
-
-    `forms` are the words around its number: where it is the best, where it cannot be told from others, and where it has
-    no rival.
-    """
-    first, items = ends.rivals[0], items_of(group.rows)
-    names = [str(name) for name in summary["encoding"]]
-    standing = _standing(group, ends, names, first)
-    peers = _peers(ends, standing)
-    alone = len(ends.rivals) == 1
-    verb, unit = forms[2] if alone else forms[1] if len(peers) > 1 else forms[0]
-    value = ends.numbers[first][0]
-    beside = "" if len(names) == 1 else _beside(ends, standing, items)
-    if alone and len(names) > 1:
-        beside += f", the only one of {len(names)} encodings that can be ranked"
-    took = cost(group, names, first, trained)
-    sentence = (
-        (start, False),
-        (named(first), True),
-        (verb, False),
-        (f"{value:.3f}", True),
-        (f"{unit} {bracket(ends.numbers[first], items=items)}{beside}{took}.", False),
+def paired(items: str) -> str:
+    """Why an encoding can be better than another although their intervals overlap."""
+    return (
+        f"differences are taken between runs of equal seeds on the same {items}, so one encoding can be better than "
+        "another although the intervals of the two overlap"
     )
-    basis = sure(group, told_apart=standing is not None and bool(standing.names(WORSE)))
-    timing = timing_note(group.rows["run_id"].unique(), trained) if took else ""
-    told = (*facts, (QUESTION, basis), *([("Do the times compare?", timing)] if timing else []))
-    return Answer(sentence, told, basis, () if alone else tuple(peers), timing)
 
 
-def _standing(group: Group, ends: _Ends, names: list[str], first: str) -> _Standing | None:
-    """How all others compare with the first; None if there is no table of documents or episodes to compare by."""
-    if ends.losses is None or len(names) == 1:
-        return None
-    lengths = sorted(int(length) for length in set(group.rows["length"]))
-    found = compared_with(ends.losses, names, lengths, first)
-    last = {name: each for (name, length), each in found.items() if length == lengths[-1]}
-    by_word: dict[str, list[str]] = {}
-    for name, each in last.items():
-        by_word.setdefault(each.word, []).append(name)
-    seeds = [each.seeds for each in last.values() if each.word == WORSE]
-    seeds = seeds or [each.seeds for each in last.values() if each.word != NOT_COMPARED]
-    return _Standing(by_word, min(seeds, default=0))
+def beyond(seeds: int, items: str) -> str:
+    """Beyond which noise a difference lies that this number of pairs of runs shows.
 
-
-def _peers(ends: _Ends, standing: _Standing | None) -> list[str]:
-    """The rivals that cannot be told from the first, itself included, in the order of the ranking.
-
-    Without a comparison they are all rivals.
+    >>> beyond(3, "documents"), beyond(1, "documents")
+    ('beyond noise', 'beyond the noise of documents (one seed says nothing about other seeds)')
     """
-    if standing is None:
-        return ends.rivals
-    return [name for name in ends.rivals if name not in standing.names(WORSE)]
+    if seeds >= FEWEST_SEEDS:
+        return "beyond noise"
+    few = "one seed says nothing" if seeds == 1 else f"{seeds} seeds say little"
+    return f"beyond the noise of {items} ({few} about other seeds)"
 
 
-def _beside(ends: _Ends, standing: _Standing | None, items: str) -> str:
-    """How the first of the rivals compares with all other encodings in the longest window."""
-    if standing is None:
-        return f" (not compared: the results of single {items} are missing)"
-    worse, noise, few = (standing.names(word) for word in (WORSE, WITHIN_NOISE, TOO_FEW))
-    told = []
-    if len(worse) == standing.compared and worse:
-        told += [f"better than {_all(worse)}, {beyond(standing.seeds, items)}"]
-    elif worse:
-        told += [f"better than {len(worse)} of {standing.compared} others, {beyond(standing.seeds, items)}"]
-    told += [f"within noise of {listed(noise, NAMED)}"] if noise else []
-    told += [f"with too few {items} to tell it from {listed(few, NAMED)}"] if few else []
-    # The mean of other seeds can be the best one although, on the seeds that both have, another is better.
-    if better := standing.names(BETTER):
-        told += [f"but worse than {listed(better, NAMED)} on the seeds in common"]
-    apart = standing.names(NOT_COMPARED)
-    lacking = [name for name in apart if name not in ends.numbers]
-    told += [f"{len(lacking)} without a result there"] if lacking else []
-    apart = [name for name in apart if name not in lacking]
-    told += [f"not compared with {listed(apart, NAMED)}, for want of a seed or text in common"] if apart else []
-    return f", {', '.join(told)}" if told else ""
+def reads(gain: float, low: float, high: float, *, seeds: int) -> str:
+    """Whether a model uses the longer context, from its gain and the ends of the gain's interval, in bits per byte.
 
-
-def _all(names: list[str]) -> str:
-    """All others, in words: the only one by its name.
-
-    >>> _all(["rope"]), _all(["rope", "t5"])
-    ('rope', 'all 2 others')
+    >>> reads(-0.005, -0.008, -0.001, seeds=3)
+    'No, it harms a little (by less than 0.01)'
     """
-    return named(names[0]) if len(names) == 1 else f"all {len(names)} others"
+    word = verdict(gain, low, high, seeds=seeds)
+    if word == HOLDS and surely_harms(high):
+        return f"No, it harms a little (by less than {HARM_BPB})"
+    if word == HOLDS and surely_gains(low):
+        return f"Hardly, it gains a little (less than {GAIN_BPB})"
+    if word == UNCLEAR and surely_harms(high):
+        return f"No, it harms (whether by {HARM_BPB} or more is open)"
+    return READS[word]
 
 
-def _beats(numbers: Sequence[float | None], chance: float) -> bool:
-    """Whether an accuracy is above chance: its interval, or, where that is not known, the accuracy."""
-    value, low, _ = numbers
-    return (low if low is not None else value or 0.0) > chance
+def bracket(numbers: Sequence[float], write: Callable[[float], str] = "{:.3f}".format, items: str = "documents") -> str:
+    """The interval of (value, low, high) in square brackets, or why there is none."""
+    _, low, high = numbers
+    known = math.isfinite(low) and math.isfinite(high)
+    return f"[{write(low)}, {write(high)}]" if known else f"(no interval: too few {items})"
 
 
-def _verdicts_are(summary: pd.DataFrame) -> str:
-    """Why no encoding can be ranked, with how many they are, such as `2 are not trained and 1 failed (oom)`."""
-    told = []
-    for word, count in summary["verdict"].value_counts(sort=False).items():
-        is_or_are = "is" if count == 1 else "are"
-        told.append(f"{count} failed ({word})" if is_failure(str(word)) else f"{count} {is_or_are} {word}")
-    return listed(told, len(told))
+def student_of_logs(values: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of times of several seeds with its 95 % interval, Student's of their logarithms.
+
+    The ends are NaN for fewer than FEWEST_SEEDS. Times are positive, and an interval of their logarithms is, too.
+    """
+    logs = np.log(values)
+    mean = float(logs.mean())
+    if len(values) < FEWEST_SEEDS:
+        return math.exp(mean), math.nan, math.nan
+    reach = float(stdtrit(len(values) - 1, UPPER) * logs.std(ddof=1) / math.sqrt(len(values)))
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
-def _context(group: Group, protocol: str, name: str) -> tuple[str, str]:
-    """Whether an encoding uses the longer context: its gain over the context cut to L."""
-    question, length = "Does it use the longer context?", the_train_length(group.rows)
-    shown, last = gain_protocol(group.rows, protocol), int(group.rows["length"].max())
-    end = pool(group.rows, shown) if shown else pd.DataFrame(columns=["encoding", "length", "gain"])
-    end = end[(end["encoding"] == name) & (end["length"] == last) & end["gain"].notna()]
-    if end.empty or last <= length:
-        return question, "Not measured: no protocol compares it with a shorter context."
-    gain, low, high = (float(value) for value in end[["gain", "gain_low", "gain_high"]].iloc[0])
-    seeds = int(end["seeds"].iloc[0] - end["failed"].iloc[0])
-    numbers = [None if math.isnan(value) else value for value in (gain, low, high)]
-    bits = f"{signed(gain)} {bits_per(group.rows)} {bracket(numbers, signed)}"
-    return question, f"{reads(gain, low, high, seeds=seeds)}: {bits} against its context cut to {length}."
+def seconds(value: float) -> str:
+    """A time in words: seconds below two minutes, then minutes, then hours.
 
-
-def _still_work(group: Group, summary: pd.DataFrame) -> tuple[str, str]:
-    """Which encodings still work in the longest window."""
-    good = summary[summary["verdict"].isin([USES_CONTEXT, MAY_USE_CONTEXT, HOLDS])]["encoding"]
-    question = f"Which still work at {ratio_name(group.rows['length'].max() / the_train_length(group.rows))}?"
-    if good.empty:
-        return question, f"None of {len(summary)}: the longer context harms, or nothing can be told."
-    return question, f"{len(good)} of {len(summary)}: {listed([str(name) for name in good], 6)}."
+    >>> seconds(3.14159), seconds(45.2), seconds(170), seconds(600), seconds(9000)
+    ('3.1 s', '45 s', '2.8 min', '10 min', '2.5 h')
+    """
+    if abs(value) < 120:
+        return f"{value:.{1 if abs(value) < 10 else 0}f} s"
+    return f"{value / 60:.{0 if abs(value) >= 600 else 1}f} min" if abs(value) < 7200 else f"{value / 3600:.1f} h"

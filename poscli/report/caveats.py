@@ -2,90 +2,150 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import amount, distinct, listed, low_to_high
 from poscli.report.origin import items_of, machines
-from poscli.report.pooling import headline, pool, sound
-from poscli.report.summary import ratio_name
-from poscli.report.verdicts import is_failure
-from poscli.runs.schema import FULL
+from poscli.report.pooling import Point, guesses, headline, is_per_byte, of_model, ratio_name
+from poscli.report.trained import Trained
+from poscli.report.verdicts import NOT_TRAINED, is_failure
 from poscli.statistics import FEWEST_SEEDS
 
 MAX_SIZE_RATIO = 1.15  # models that differ by a larger factor in parameters are not comparable without a warning
+Curve = Sequence[tuple[int, float]]  # tokens seen, and the training loss in nats per token
+SMOOTHED = 20  # a training loss is averaged over this part of the rows of its log
+FARTHEST = 10  # times the tokens seen; an extrapolation beyond that is not told
+CERTAIN = 2.0  # standard errors by which a slope must lie below zero
 
 
-def caveats(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
-    """Doubts about one section, the most important first."""
-    of_rows = [*_holes(rows, summary), *_seeds(rows), *_resampled(rows)]
-    return [*of_rows, *_sizes(summary), *(_strides(rows) or _windows(rows)), *_dtypes(rows), *_machines(rows)]
-
-
-def _holes(rows: pd.DataFrame, summary: pd.DataFrame) -> list[str]:
-    """Lengths before the longest one without a number, whose cause no verdict tells."""
-    points = pool(rows, headline(rows).perplexity)
-    told = set(summary.loc[summary["verdict"].map(is_failure), "encoding"])
-    notes = []
-    for name, part in points[(points["status"] != "ok") & ~points["encoding"].isin(told)].groupby("encoding"):
-        lengths = listed([ratio_name(ratio) for ratio in part["ratio"]])
-        notes.append(f"{name} failed at {lengths} ({part['status'].iloc[0]}): {part['reason'].iloc[0]}.")
+def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) -> list[str]:
+    """Doubts about one section, the most important first; `points` are those of the protocol that reports quote."""
+    notes, quoted = [], headline(rows)
+    # Lengths before the longest one without a number, whose cause no verdict tells.
+    failed = set(summary.loc[summary["verdict"].map(is_failure), "encoding"])
+    holes: dict[str, list[Point]] = {}
+    for point in points:
+        if point.status not in ("ok", "infinite") and point.encoding not in failed:
+            holes.setdefault(point.encoding, []).append(point)
+    for name, part in holes.items():
+        lengths = listed([ratio_name(point.ratio) for point in part])
+        notes.append(f"{name} failed at {lengths} ({part[0].status}): {part[0].reason}.")
+    seeds = rows.groupby("encoding")["seed"].nunique()
+    few = [str(name) for name in seeds[seeds < FEWEST_SEEDS].index]
+    if seeds.max() < FEWEST_SEEDS:
+        some = "One seed" if seeds.max() == 1 else f"Fewer than {FEWEST_SEEDS} seeds"
+        spread = f"intervals cover the choice of {items_of(rows)}, not the spread between seeds"
+        notes.append(f"{some} per encoding: {spread}.")
+    elif few:
+        notes.append(
+            f"Fewer than {FEWEST_SEEDS} seeds for {listed(few)}: intervals leave out the spread between seeds."
+        )
+    if (rows[rows["protocol"].isin(quoted)]["resampled"] == "spans").any():  # which are not independent
+        notes.append(
+            "Few documents are long enough: intervals come from spans of text and are too narrow; score more --tokens."
+        )
+    sizes = summary["parameters"]
+    if sizes.max() > MAX_SIZE_RATIO * sizes.min():
+        spread = f"{amount(sizes.min())} to {amount(sizes.max())}"
+        notes.append(f"Models have {spread} parameters: size may explain part of a difference.")
+    main = rows[rows["protocol"] == quoted.perplexity]
+    own = of_model(rows, quoted.perplexity)
+    windows = own.groupby(["tokenizer", "length"] if "tokenizer" in own else "length")[["tokens", "bytes"]].nunique()
+    if main.groupby("length")["stride"].nunique().max() > 1:
+        strides = low_to_high(set(main["stride"]))
+        notes.append(
+            f"Runs were evaluated with strides of {strides}: evaluate them again with one --stride to compare."
+        )
+    elif (windows > 1).any(axis=None):  # then perplexities do not compare to the last digit
+        notes.append(
+            "Runs were scored on different windows of the text: evaluate all with the same --tokens, --max-len and "
+            "--lengths to compare."
+        )
+    if len(dtypes := distinct(rows["dtype"])) > 1:
+        notes.append(f"Evaluated in {listed(dtypes)}: small differences may be rounding.")
+    if len(names := machines(rows)) > 1:
+        which = "seconds, tokens per second and memory in eval.csv"
+        notes.append(f"Measured on {listed(names)}: {which} do not compare between them.")
     return notes
 
 
-def _seeds(rows: pd.DataFrame) -> list[str]:
-    counts = rows.groupby("encoding")["seed"].nunique()
-    if counts.max() >= FEWEST_SEEDS:
-        few = [str(name) for name in counts[counts < FEWEST_SEEDS].index]
-        told = f"Fewer than {FEWEST_SEEDS} seeds for {listed(few)}: intervals leave out the spread between seeds."
-        return [told] if few else []
-    some = "One seed" if counts.max() == 1 else f"Fewer than {FEWEST_SEEDS} seeds"
-    return [f"{some} per encoding: intervals cover the choice of {items_of(rows)}, not the spread between seeds."]
+def budget_note(rows: pd.DataFrame, summary: pd.DataFrame, trained: Mapping[str, Trained]) -> list[str]:
+    """How many tokens the untrained encodings saw, what the others needed, and what would probably be enough.
 
-
-def _resampled(rows: pd.DataFrame) -> list[str]:
-    """With few documents, intervals come from resampling spans of text, which are not independent."""
-    quoted = rows[rows["protocol"].isin(headline(rows))]
-    if not (quoted["resampled"] == "spans").any():
+    Empty where all are trained, or where no training log is known. Losses are those of training batches.
+    """
+    lost = [str(name) for name in summary.loc[summary["verdict"] == NOT_TRAINED, "encoding"]]
+    if not lost or is_per_byte(rows):
         return []
-    return ["Few documents are long enough: intervals come from spans of text and are too narrow; score more --tokens."]
-
-
-def _sizes(summary: pd.DataFrame) -> list[str]:
-    sizes = summary["parameters"]
-    if sizes.max() <= MAX_SIZE_RATIO * sizes.min():
+    costs = guesses(rows).dropna(subset="guess")[["run_id", "encoding", "guess"]].itertuples(index=False)
+    known = [(str(name), trained[run].curve, guess) for run, name, guess in costs if run in trained]
+    known = [(name, curve, guess) for name, curve, guess in known if len(curve)]
+    short = [each for each in known if each[0] in lost]
+    if not short:
         return []
-    spread = f"{amount(sizes.min())} to {amount(sizes.max())}"
-    return [f"Models have {spread} parameters: size may explain part of a difference."]
+    seen = low_to_high({curve[-1][0] for _, curve, _ in short})
+    sentences = [f"Not trained: {listed(lost, 3)} saw {seen} tokens."]
+    others = [passed(curve, guess) for name, curve, guess in known if name not in lost]
+    if needed := [tokens for tokens in others if tokens is not None]:
+        sentences.append(
+            f"The training loss of the encodings that did train fell below that of a guess after {low_to_high(needed)} "
+            "tokens."
+        )
+    totals, slow = [], []
+    for name, curve, guess in short:
+        total = tokens_until(curve, guess)
+        if total is None or total > FARTHEST * curve[-1][0]:
+            slow.append(name)
+        else:
+            totals.append(max(total, curve[-1][0]))
+    if totals:
+        rounded = (float(f"{total:.2g}") for total in (min(totals), max(totals)))
+        about = " to ".join(dict.fromkeys(amount(total) for total in rounded))
+        sentences.append(
+            f"If it goes on falling as in the second half of training, linearly in the logarithm of the tokens, "
+            f"{'their' if len(short) > 1 else 'its'} training loss reaches that of a guess after about {about} tokens "
+            "in all: an extrapolation, so train on clearly more."
+        )
+    if slow:
+        sentences.append(
+            f"For {listed(list(dict.fromkeys(slow)), 3)} no number can be told: the loss no longer falls, or too "
+            f"slowly to reach that of a guess within {FARTHEST} times the tokens."
+        )
+    return [" ".join(sentences)]
 
 
-def _strides(rows: pd.DataFrame) -> list[str]:
-    quoted = rows[rows["protocol"] == headline(rows).perplexity]
-    if quoted.groupby("length")["stride"].nunique().max() < 2:
-        return []
-    strides = low_to_high(set(quoted["stride"]))
-    return [f"Runs were evaluated with strides of {strides}: evaluate them again with one --stride to compare."]
+def passed(curve: Curve, guess: float) -> int | None:
+    """After how many tokens the mean of the latest training losses first was below a guess; None if it never was.
+
+    >>> passed([(100, 5.0), (200, 3.0), (300, 2.0)], 3.5), passed([(100, 5.0)], 3.5)
+    (200, None)
+    """
+    width = max(1, len(curve) // SMOOTHED)
+    losses = [loss for _, loss in curve]
+    for end in range(width, len(curve) + 1):
+        if sum(losses[end - width : end]) / width < guess:
+            return curve[end - 1][0]
+    return None
 
 
-def _windows(rows: pd.DataFrame) -> list[str]:
-    """Runs that were scored on other windows of the same text, whose perplexities do not compare to the last digit."""
-    own = rows[(rows["protocol"] == headline(rows).perplexity) & sound(rows) & (rows["variant"] == FULL)]
-    scored = own.groupby(["tokenizer", "length"] if "tokenizer" in own else "length")[["tokens", "bytes"]].nunique()
-    if not (scored > 1).any(axis=None):
-        return []
-    return [
-        "Runs were scored on different windows of the text: evaluate all with the same --tokens, --max-len and "
-        "--lengths to compare."
-    ]
+def tokens_until(curve: Curve, guess: float) -> float | None:
+    """After how many tokens in all the training loss reaches a guess, by a line through its second half.
 
-
-def _dtypes(rows: pd.DataFrame) -> list[str]:
-    dtypes = distinct(rows["dtype"])
-    return [f"Evaluated in {listed(dtypes)}: small differences may be rounding."] if len(dtypes) > 1 else []
-
-
-def _machines(rows: pd.DataFrame) -> list[str]:
-    names = machines(rows)
-    told = (
-        f"Measured on {listed(names)}: seconds, tokens per second and memory in eval.csv do not compare between them."
-    )
-    return [told] if len(names) > 1 else []
+    The line is in the logarithm of the tokens. None if there are fewer than five rows, or if the loss does not fall by
+    more than its noise.
+    """
+    tokens, losses = np.array(curve, float).T
+    late = tokens >= tokens[-1] / 2
+    x, y = np.log(tokens[late]), losses[late]
+    if len(x) < 5:
+        return None
+    slope, start = np.polyfit(x, y, 1)
+    left = y - start - slope * x
+    error = math.sqrt((left @ left) / (len(x) - 2) / ((x - x.mean()) ** 2).sum())
+    if slope + CERTAIN * error >= 0:
+        return None
+    return float(np.exp(min(700.0, (guess - start) / slope)))

@@ -1,10 +1,21 @@
-"""Reading the results of all runs in a folder, of which damaged ones are left out by name."""
+"""Reading the results of all runs in a folder, of which damaged ones are left out by name.
+
+A report may be sent to others, so that it tells nobody where the files of this machine lie (`shown`).
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+
+from poscli.report.trained import Trained
 from poscli.runs.results import (
     Tables,
     all_tables,
@@ -20,6 +31,8 @@ from poscli.runs.schema import Columns
 from poscli.system.console import note
 from poscli.system.errors import CorruptError, PoscliError
 
+# An absolute path: a corpus or a checkpoint to its end, or the file of a plugin in a spec.
+WHOLE, FILE = re.compile(r"(?<![^:])/(?!/).+", re.DOTALL), re.compile(r"(?<![\w.~/-])/[\w.~/-]+\.py\b")
 FIRST_COMMANDS = "run `poscli train --enc alibi` and `poscli extrapolate --max-len 8192` first"
 
 
@@ -75,3 +88,41 @@ def trained_tokens(runs: Path) -> dict[str, int]:
                 ids = [run.id, *(part.id for part in evaluated_parts(run))]
                 found |= dict.fromkeys(ids, int(log["tokens"].max()))
     return found
+
+
+def shown(text: str) -> str:
+    """A corpus, a spec or a message without absolute paths: they are relative to the current folder, or begin with ~.
+
+    Any result names the same file as before to a command that is run in the current folder.
+    """
+    text = text.replace(f"{Path.cwd()}/", "") if Path.cwd() != Path("/") else text
+    home = os.path.expanduser("~")  # noqa: PTH111 - unlike Path.home, it does not fail where there is none
+    text = re.sub(rf"(?<![\w.~-]){re.escape(home)}/", "~/", text) if len(home) > 1 else text
+    pattern = WHOLE if not FILE.search(text) else FILE
+    return pattern.sub(lambda path: os.path.relpath(path.group()), text)
+
+
+def shown_table(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of results whose texts hold no absolute paths."""
+    names = list(table.select_dtypes(["object", "string"]).columns)
+    known = {text: shown(text) for name in names for text in table[name].unique() if isinstance(text, str)}
+    return table.assign(**{name: table[name].map(lambda value: known.get(value, value)) for name in names})
+
+
+def shown_runs(runs: Mapping[str, Trained]) -> dict[str, Trained]:
+    """What is known about runs, without absolute paths in their configurations and settings."""
+
+    def shown_value(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [shown_value(each) for each in value]
+        return shown(value) if isinstance(value, str) else value
+
+    known = {}
+    for run_id, run in runs.items():
+        config, names = run.config, ("encoding", "task", "corpus", "tokenizer")
+        changed: dict[str, Any] = {name: shown(getattr(config, name)) for name in names}
+        if config.checkpoint is not None:
+            changed["checkpoint"] = config.checkpoint.model_copy(update={"source": shown(config.checkpoint.source)})
+        config, settings = config.model_copy(update=changed), {k: shown_value(v) for k, v in run.settings.items()}
+        known[run_id] = replace(run, config=config, settings=settings, trained_as=shown(run.trained_as))
+    return known

@@ -10,11 +10,9 @@ import pandas as pd
 from poscli import specs
 from poscli.drawing.text import listed
 from poscli.evaluation.plan import PAIRED
-from poscli.report.accuracy import units_of
-from poscli.report.per_byte import spec_of
-from poscli.report.pooling import headline, sound
+from poscli.report.pooling import headline, sound, tokenizer_spec
 from poscli.runs.schema import FULL
-from poscli.statistics.comparison import Comparison, Losses, LossTable, corrected, judged
+from poscli.statistics.comparison import LN2, Comparison, Losses, LossTable, corrected, judged
 from poscli.system.errors import UsageError, near
 
 COMPARED = [
@@ -77,20 +75,15 @@ class Pairs:
         return {key: each for key, each in zip(keys, every, strict=True) if key[0] != base}
 
 
-def compared_with(
-    losses: Losses, names: Sequence[str], lengths: Sequence[int], base: str
-) -> dict[tuple[str, int], Comparison]:
-    """Every other encoding compared with one, as in `Pairs.against`, without comparing the others."""
-    at = names.index(base)
-    keys = [(name, length) for name in names if name != base for length in lengths]
-    later = [names.index(name) > at for name, _ in keys]  # the later name is the first of a pair
-    pairs = [
-        ((name, FULL), (base, FULL), length) if is_later else ((base, FULL), (name, FULL), length)
-        for (name, length), is_later in zip(keys, later, strict=True)
-    ]
-    found = losses.compare(pairs)
-    family = [each if is_later else each.reversed() for each, is_later in zip(found, later, strict=True)]
-    return dict(zip(keys, judged(family, more_is_better=losses.more_is_better), strict=True))
+def wrong_answers(answers: pd.DataFrame, protocol: str) -> LossTable:
+    """The answers as a table of losses, so that whatever compares losses in bits per byte can compare answers.
+
+    A wrong token of an answer counts as a loss of one bit, a right one as none, and each as one byte: the mean loss in
+    bits per byte is then the share of wrong tokens.
+    """
+    totals = answers.groupby(["run_id", "length", "unit"], as_index=False)[["right", "tokens"]].sum()
+    losses = {"nll": LN2 * (1 - totals["right"] / totals["tokens"]), "bytes": totals["tokens"]}
+    return LossTable(totals.assign(protocol=protocol, variant=FULL, **losses), of_answers=True)
 
 
 def on_corpus(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
@@ -135,7 +128,9 @@ def compare_named(
     rows = on_corpus(rows, corpus) if corpus else rows
     ours, theirs = comparable(pick(rows, first), pick(rows, second))
     protocol = protocol or headline(ours).perplexity
-    table = units_of(ours, details, protocol)
+    answers = details["answers"]
+    answers = answers[answers["fingerprint"].isin(ours["fingerprint"])]
+    table = LossTable(details["units"]) if answers.empty else wrong_answers(answers, protocol)
     return compare_runs(ours, theirs, table, protocol), table.of_answers
 
 
@@ -231,7 +226,7 @@ def comparable(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, 
 
 def _texts(rows: pd.DataFrame) -> list[str]:
     """The corpora of these rows, each with the beginning of its fingerprint, and its tokenizer if there are several."""
-    names = rows["tokenizer"].map(spec_of) if "tokenizer" in rows else pd.Series("", rows.index)
+    names = rows["tokenizer"].map(tokenizer_spec) if "tokenizer" in rows else pd.Series("", rows.index)
     several = names.nunique() > 1
     found = sorted(set(zip(rows["corpus"], names, rows["fingerprint"], strict=True)))
     return [f"{corpus}{f' in {name}' if several else ''} ({mark[:8]})" for corpus, name, mark in found]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,3 +92,19 @@ def _remove(path: Path, hashes: list[str]) -> None:
         path.unlink()
     except OSError as error:
         raise PoscliError(f"cannot remove {path}: {error.strerror}; choose another folder with --to") from error
+
+
+FORMATS = ("png", "svg", "pdf")
+
+
+def known_formats(words: Iterable[str]) -> tuple[str, ...]:
+    """The formats that these words name; UsageError for one that pictures cannot have.
+
+    >>> known_formats(["SVG", " pdf ", ""])
+    ('svg', 'pdf')
+    """
+    found = tuple(word.strip().lower() for word in words if word.strip())
+    for word in found:
+        if word not in FORMATS:
+            raise UsageError(f"--formats {word}: pictures are written as {', '.join(FORMATS)}; give some of these")
+    return found

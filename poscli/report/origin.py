@@ -8,17 +8,20 @@ import pandas as pd
 
 from poscli.data import loss_unit
 from poscli.drawing.text import distinct, listed, low_to_high
-from poscli.report.per_byte import scored_tokens, windows_in_bytes
+from poscli.report.pooling import scored_tokens, windows_in_bytes
 
 UNKNOWN_MACHINE = "not recorded"  # by versions of poscli that did not write the column
 OF_EPISODES = "answer"  # the protocol
 
 
-def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int] | None = None) -> str:
-    """How the numbers of one protocol were made, as a footnote; `trained` maps run ids to tokens of training."""
+def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int], model: str = "") -> str:
+    """How the numbers of one protocol were made, as a footnote; `trained` maps run ids to tokens of training.
+
+    `model` is the one of which all rows are, if it is named once, and not with every encoding that it is read under.
+    """
     chosen = rows[rows["protocol"] == protocol]
     scored = chosen[chosen["status"] == "ok"]
-    budget = _budget(rows, trained or {})
+    budget = _budget(rows, trained)
     stride = low_to_high(set(scored_at_the_end(chosen)["stride"]))
     parts = [
         f"Corpus {corpora(rows)}",
@@ -27,7 +30,7 @@ def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int] | Non
         f"{low_to_high(set(scored_tokens(scored)))} tokens of {low_to_high(set(scored['documents']))} "
         f"{items_of(chosen)} scored",
         seeds(rows),
-        f"all but {rows['model'].iloc[0]} are this model under another encoding" if "model" in rows else "",
+        f"all but {model} are this model under another encoding" if model else "",
         ", ".join(distinct(scored["device"]) + distinct(scored["dtype"])),
     ]
     return "; ".join(filter(None, parts)) + "."
@@ -41,7 +44,7 @@ def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str
         for protocol, part in scored.groupby("protocol")
     )
     protocols = ", ".join(dict.fromkeys(strided["protocol"]))
-    found = {
+    known = {
         "Corpus": _list(rows["corpus"]),
         "Fingerprint": _list(rows["fingerprint"]),
         "Tokenizer": _list(rows["tokenizer"]) if "tokenizer" in rows else "",
@@ -59,25 +62,24 @@ def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str
         "poscli": _list(rows["poscli"]),
         "Commit": _list(rows["commit"]),
     }
-    return [(fact, value) for fact, value in found.items() if value] + machine_facts(rows)
+    return [(fact, value) for fact, value in known.items() if value] + machine_facts(rows)
 
 
 def machine_facts(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Every machine on which rows were measured, as (fact, value): with what, and how many of the runs."""
-    found = []
+    facts = []
     for name in machines(rows):
         own = rows[_machine_of(rows) == ("" if name == UNKNOWN_MACHINE else name)]
-        runs = own["run_id"].nunique()
-        commits = _list(own["commit"])
+        torch, commits, runs = _list(own["torch"]), _list(own["commit"]), own["run_id"].nunique()
         parts = [
             _list(own["cpu"]),
-            f"torch {_list(own['torch'])}" if _list(own["torch"]) else "",
+            f"torch {torch}" if torch else "",
             _list(own["device"]),
             f"commit {commits}" if commits else "",
             f"{runs} run{'s' * (runs != 1)}",
         ]
-        found.append((f"Machine {name}", "; ".join(filter(None, parts))))
-    return found
+        facts.append((f"Machine {name}", "; ".join(filter(None, parts))))
+    return facts
 
 
 def machines(rows: pd.DataFrame) -> list[str]:
@@ -135,8 +137,8 @@ def _budget(rows: pd.DataFrame, trained: Mapping[str, int]) -> str:
 
 def _list(values: Iterable[object]) -> str:
     """The distinct values, numbers in numeric order, without missing and empty ones."""
-    return ", ".join(map(str, sorted({value for value in values if value == value and value != ""}, key=_by_number)))
 
+    def order(value: object) -> tuple[float, str]:
+        return (float(value), "") if isinstance(value, int | float) else (0.0, str(value))
 
-def _by_number(value: object) -> tuple[float, str]:
-    return (float(value), "") if isinstance(value, int | float) else (0.0, str(value))
+    return ", ".join(map(str, sorted({value for value in values if value == value and value != ""}, key=order)))

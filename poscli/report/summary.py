@@ -9,9 +9,8 @@ from typing import Any
 import pandas as pd
 
 from poscli.drawing.text import distinct
-from poscli.report.guessing import untrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
-from poscli.report.pooling import ACCURACY, headline, pool, task_measures, the_train_length
+from poscli.report.pooling import ACCURACY, headline, pool, ratio_name, task_measures, the_train_length, untrained
 from poscli.report.verdicts import (
     HARM_BPB,
     NOT_TESTED,
@@ -20,8 +19,8 @@ from poscli.report.verdicts import (
     can_win,
     is_failure,
     task_verdict,
+    verdict,
 )
-from poscli.report.verdicts import verdict as judge
 from poscli.statistics import FEWEST_SEEDS
 from poscli.system.errors import UsageError
 
@@ -46,40 +45,67 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
 
     Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
     """
-    train_length = the_train_length(rows)
-    prints = _fingerprints(rows, mix=mix)
-    chosen = headline(rows)
-    scores, gains = pool(rows, chosen.perplexity), pool(rows, chosen.gain)
-    head = {
-        "corpus": ", ".join(sorted(set(rows["corpus"]))),
-        "fingerprint": ", ".join(prints),
-        "train_length": train_length,
-        "max_length": int(rows["length"].max()),
-    }
+    train_length, fingerprints = the_train_length(rows), sorted(set(rows["fingerprint"]))
+    if len(fingerprints) > 1 and not mix:
+        texts = ", ".join(fingerprints)
+        raise UsageError(f"corpora {texts}: losses on different text cannot be compared; select one, or say --mix")
+    quoted = headline(rows)
+    all_scores, all_gains = pool(rows, quoted.perplexity), pool(rows, quoted.gain)
     ratios = sorted(set(rows["length"] / train_length))
     measures = ["ppl", "bpb", *(["excess"] if rows["optimum"].notna().any() else []), *task_measures(rows)]
-    guessing = untrained(rows)
-    lines = []
+    guessing, lines = untrained(rows), []
     for name, runs in rows.groupby("encoding", sort=True):
-        own = scores[scores["encoding"] == name].set_index("ratio")
-        gain = gains[(gains["encoding"] == name) & (gains["ratio"] == ratios[-1])]
-        verdict, reason = _judge(own, gain, ratios[-1], guessing.get(str(name), ""))
-        numbers = _line(runs, own, gain, ratios, measures)
-        numbers |= {"safe": safe_ratio(gains[gains["encoding"] == name]), "effective": effective_ratio(own)}
-        end = {"verdict": verdict, "reason": reason, "machine": ", ".join(machines(runs))}
-        tokenizer = ", ".join(distinct(runs["tokenizer"])) if "tokenizer" in runs else ""
-        lines.append(head | {"encoding": name, "tokenizer": tokenizer} | numbers | end)
-    return _sorted(pd.DataFrame(lines))
+        scores = all_scores[all_scores["encoding"] == name].set_index("ratio")
+        gains = all_gains[all_gains["encoding"] == name]
+        gain = gains[gains["ratio"] == ratios[-1]]
+        word, reason = _verdict(scores, gain, ratios[-1], guessing.get(str(name), ""))
+        line = {
+            "corpus": ", ".join(sorted(set(rows["corpus"]))),
+            "fingerprint": ", ".join(fingerprints),
+            "train_length": train_length,
+            "max_length": int(rows["length"].max()),
+            "encoding": name,
+            "tokenizer": ", ".join(distinct(runs["tokenizer"])) if "tokenizer" in runs else "",
+            "seeds": runs["seed"].nunique(),
+            "parameters": int(runs["parameters"].max()),
+        }
+        for measure in measures:
+            line |= {f"{measure}_{ratio_name(ratio)}": scores[measure].get(ratio, math.nan) for ratio in ratios}
+        line["growth"] = scores["ppl"].get(ratios[-1], math.nan) / scores["ppl"].get(1.0, math.nan)
+        line |= {column: gain[column.replace("_bpb", "")].iloc[0] if len(gain) else math.nan for column in GAIN}
+        line |= {"safe": safe_ratio(gains), "effective": effective_ratio(scores)}
+        line |= {"verdict": word, "reason": reason, "machine": ", ".join(machines(runs))}
+        lines.append(line)
+    table = pd.DataFrame(lines)
+    worst = table["verdict"].map(is_failure).astype(int) * 2 + (table["verdict"] == NOT_TRAINED)
+    score, sign = (ACCURACY, -1) if is_answered(table) else ("ppl", 1)
+    ends = {f"_{at}": sign * table[f"{score}_{ratio_name(ratios[at])}"] for at in (-1, 0)}
+    order = table.assign(_worst=worst, **ends).sort_values(["_worst", *ends, "encoding"], na_position="last").index
+    return table.loc[order].reset_index(drop=True)
 
 
-def _fingerprints(rows: pd.DataFrame, *, mix: bool) -> list[str]:
-    """The fingerprints of the corpora of rows; UsageError for several of them, unless `mix` is set."""
-    prints = sorted(set(rows["fingerprint"]))
-    if len(prints) > 1 and not mix:
-        raise UsageError(
-            f"corpora {', '.join(prints)}: losses on different text cannot be compared; select one, or say --mix"
-        )
-    return prints
+def _verdict(scores: pd.DataFrame, gain: pd.DataFrame, last: float, guesses: str) -> tuple[str, str]:
+    """(verdict at the longest length, reason); a failure under either protocol comes before any number.
+
+    `scores` is indexed by the ratio, `gain` has the point at the longest length. `guesses` says why the model counts as
+    not trained, if it does; then no statement about longer context is made.
+    """
+    ends = [scores.loc[last]] if last in scores.index else []
+    ends += [gain.iloc[0]] if len(gain) else []
+    for end in ends:
+        if end["status"] != "ok":
+            return str(end["status"]), str(end["reason"])
+    if guesses:
+        return NOT_TRAINED, guesses
+    answered = ACCURACY in scores and scores[ACCURACY].notna().any()
+    if len(gain) == 0 and not (answered and ends):
+        return NOT_TESTED, "no protocol measured a gain" if ends else "evaluate it up to the same length"
+    if last <= 1:
+        return NOT_TESTED, "evaluated at its training length only"
+    if answered:
+        return task_verdict(effective_ratio(scores), last), ""
+    end = gain.iloc[0]
+    return verdict(*end[["gain", "gain_low", "gain_high"]], seeds=end["seeds"] - end["failed"]), ""
 
 
 def safe_ratio(gains: pd.DataFrame) -> float:
@@ -122,7 +148,12 @@ def is_answered(summary: pd.DataFrame) -> bool:
 
 def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
     """The summary as JSON records; NaN and infinity become None."""
-    return [{key: _plain(value) for key, value in row.items()} for row in summary.to_dict("records")]
+
+    def plain(value: Any) -> Any:
+        value = value.item() if hasattr(value, "item") else value
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return [{key: plain(value) for key, value in row.items()} for row in summary.to_dict("records")]
 
 
 def standings(summary: pd.DataFrame) -> tuple[list[str], list[str]]:
@@ -146,11 +177,6 @@ def machine_names(summary: pd.DataFrame) -> list[str]:
     return names if len(set(names)) > 1 or any(", " in name for name in names) else []
 
 
-def ratio_name(ratio: float) -> str:
-    """Write a multiple of the training length, such as `4x`."""
-    return f"{ratio:g}x"
-
-
 def ratios_of(summary: pd.DataFrame) -> list[str]:
     """The multiples of the training length that a summary has columns for, shortest first."""
     return [name.removeprefix("ppl_") for name in summary.columns if name.startswith("ppl_")]
@@ -160,52 +186,3 @@ def measures_of(summary: pd.DataFrame) -> list[str]:
     """The measures that a summary has for every length: `ppl`, `bpb` and those of a task."""
     first = f"_{ratios_of(summary)[0]}"
     return [name.removesuffix(first) for name in summary.columns if name.endswith(first)]
-
-
-def _line(
-    runs: pd.DataFrame, scores: pd.DataFrame, gain: pd.DataFrame, ratios: list[float], measures: list[str]
-) -> dict[str, Any]:
-    """The numbers of one encoding; `scores` is indexed by the ratio, `gain` is the point at the longest length."""
-    last = ratios[-1]
-    line: dict[str, Any] = {"seeds": runs["seed"].nunique(), "parameters": int(runs["parameters"].max())}
-    for measure in measures:
-        line |= {f"{measure}_{ratio_name(ratio)}": scores[measure].get(ratio, math.nan) for ratio in ratios}
-    line["growth"] = scores["ppl"].get(last, math.nan) / scores["ppl"].get(1.0, math.nan)
-    return line | {column: gain[column.replace("_bpb", "")].iloc[0] if len(gain) else math.nan for column in GAIN}
-
-
-def _judge(scores: pd.DataFrame, gain: pd.DataFrame, last: float, guesses: str) -> tuple[str, str]:
-    """(verdict at the longest length, reason); a failure under either protocol comes before any number.
-
-    `guesses` says why the model counts as not trained, if it does; then no statement about longer context is made.
-    """
-    ends = [scores.loc[last]] if last in scores.index else []
-    ends += [gain.iloc[0]] if len(gain) else []
-    for end in ends:
-        if end["status"] != "ok":
-            return str(end["status"]), str(end["reason"])
-    if guesses:
-        return NOT_TRAINED, guesses
-    answered = ACCURACY in scores and scores[ACCURACY].notna().any()
-    if len(gain) == 0 and not (answered and ends):
-        return NOT_TESTED, "no protocol measured a gain" if ends else "evaluate it up to the same length"
-    if last <= 1:
-        return NOT_TESTED, "evaluated at its training length only"
-    if answered:
-        return task_verdict(effective_ratio(scores), last), ""
-    at_end = gain.iloc[0]
-    return judge(*at_end[["gain", "gain_low", "gain_high"]], seeds=at_end["seeds"] - at_end["failed"]), ""
-
-
-def _sorted(table: pd.DataFrame) -> pd.DataFrame:
-    worst = table["verdict"].map(is_failure).astype(int) * 2 + (table["verdict"] == NOT_TRAINED)
-    ratios = ratios_of(table)
-    score, sign = (ACCURACY, -1) if is_answered(table) else ("ppl", 1)
-    scores = {f"_{at}": sign * table[f"{score}_{ratios[at]}"] for at in (-1, 0)}
-    order = table.assign(_worst=worst, **scores).sort_values(["_worst", *scores, "encoding"], na_position="last").index
-    return table.loc[order].reset_index(drop=True)
-
-
-def _plain(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value

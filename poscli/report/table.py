@@ -1,21 +1,49 @@
-"""The summary as columns of text, for the terminal and for Markdown."""
+"""The summary as columns of text and as sentences, for the terminal, Markdown and LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from poscli.drawing.text import amount, listed, number, signed
 from poscli.report.origin import bits_per
-from poscli.report.per_byte import is_summed_per_byte
-from poscli.report.pooling import ACCURACY, Headline
-from poscli.report.summary import GAIN, is_answered, machine_names, measures_of, ratio_name, ratios_of
-from poscli.report.verdicts import HARM_BPB, NOT_TRAINED, SOLVED_TEXT, can_win, meanings
+from poscli.report.pooling import ACCURACY, Headline, is_summed_per_byte, ratio_name
+from poscli.report.summary import GAIN, is_answered, machine_names, measures_of, ratios_of
+from poscli.report.verdicts import (
+    BREAKS,
+    DEGRADES,
+    HARM_BPB,
+    HOLDS,
+    MAY_USE_CONTEXT,
+    NOT_TESTED,
+    NOT_TRAINED,
+    OPEN_HARM,
+    SMALL_HARM,
+    SOLVED_TEXT,
+    UNCLEAR,
+    USES_CONTEXT,
+    can_win,
+    effect,
+    is_failure,
+    meanings,
+)
 from poscli.statistics import FEWEST_SEEDS
 
 NAMED = 3  # encodings of one verdict that have a line each
+PHRASES = {
+    NOT_TRAINED: "Not trained, since already at {length} they predict no better than a guess",
+    USES_CONTEXT: "Better than with the context cut to {length}, so the longer context is used",
+    MAY_USE_CONTEXT: "Better than with the context cut to {length}, as far as so few seeds can tell",
+    HOLDS: f"Longer context than {{length}} costs less than {HARM_BPB} {{bits}}, if anything",
+    SMALL_HARM: f"Longer context than {{length}} harms a little, by less than {HARM_BPB} {{bits}}",
+    OPEN_HARM: f"Longer context than {{length}} harms; whether by {HARM_BPB} {{bits}} or more is open",
+    DEGRADES: "Worse than with the context cut to {length}",
+    BREAKS: "Broken there",
+    UNCLEAR: "Too few seeds, documents or tokens to tell",
+    NOT_TESTED: "No verdict",
+}
 
 
 @dataclass(frozen=True)
@@ -28,99 +56,132 @@ class Column:
     best: int | None = None
 
 
+def words(name: str, values: Iterable[object]) -> Column:
+    """A column of words, which stand at the left."""
+    return Column(name, tuple(map(str, values)), right=False)
+
+
 def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]:
     """The summary as text; tables that are not `wide` give the interval of a gain as ± its larger half."""
-    columns = [_words("encoding", summary["encoding"])]
+    first, *later = ratios_of(summary)
+    last = ratio_name(summary["max_length"].iloc[0] / summary["train_length"].iloc[0])
+
+    def best(values: pd.Series, *, at_last: bool) -> int | None:
+        """The row of the smallest of two or more values.
+
+        Encodings that are not trained cannot be the best, nor those of which a seed failed at the last length, there.
+        """
+        verdicts = summary["verdict"]
+        known = values[verdicts.map(can_win) if at_last else verdicts != NOT_TRAINED].dropna()
+        return int(known.idxmin()) if len(known) > 1 else None
+
+    def numbers(name: str, column: str) -> Column:
+        values, share = summary[column], column.startswith(ACCURACY)
+        cells = ("-" if v != v else f"{v:.3f}" if share else number(v) for v in values)
+        return Column(name, tuple(cells), best=best(-values if share else values, at_last=column.endswith(f"_{last}")))
+
+    def by_length(title: str, measure: str) -> list[Column]:
+        """A column per length; later heads omit the measure to keep the table narrow."""
+        return [numbers(f"{title} {first}", f"{measure}_{first}"), *(numbers(r, f"{measure}_{r}") for r in later)]
+
+    columns = [words("encoding", summary["encoding"])]
     if (summary["seeds"] > 1).any():
         columns.append(Column("seeds", tuple(map(str, summary["seeds"]))))
     columns.append(Column("params", tuple(map(amount, summary["parameters"]))))
-    columns += _answered_columns(summary) if is_answered(summary) else _loss_columns(summary, wide=wide)
+    if is_answered(summary):  # of the loss, only the answers had a part
+        columns += by_length(ACCURACY, ACCURACY)
+        columns.append(Column("effective", tuple(ratio_name(v) if v > 0 else "-" for v in summary["effective"])))
+    else:
+        bits, per_byte = short_bits(summary), is_summed_per_byte(summary)
+        columns += by_length(bits if per_byte else "ppl", "ppl")
+        if not per_byte:
+            columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
+            columns.append(numbers(f"{bits} {last}", f"bpb_{last}"))
+        for measure in _task_measures(summary):
+            columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
+        gains = tuple(gain_text(*gain, wide=wide) for gain in gains_of(summary))
+        head = f"gain {last} [95 %]" if wide else f"gain {last}"
+        columns.append(Column(head, gains, best=best(-summary["gain_bpb"], at_last=True)))
+        if summary["safe"].notna().any():
+            columns.append(Column("safe", tuple("-" if v != v else ratio_name(v) for v in summary["safe"])))
     if machines := machine_names(summary):
-        columns.append(_words("machine", machines))
-    return [*columns, _words("verdict", summary["verdict"])]
-
-
-def _loss_columns(summary: pd.DataFrame, *, wide: bool) -> list[Column]:
-    """What a task that is judged by its loss shows of every encoding."""
-    last, per_byte = _last(summary), is_summed_per_byte(summary)
-    bits = short_bits(summary)
-    columns = _by_length(bits if per_byte else "ppl", "ppl", summary)
-    if not per_byte:
-        columns.append(Column("growth", tuple(number(v) + "x" if v == v else "-" for v in summary["growth"])))
-        columns.append(_numbers(f"{bits} {last}", summary, f"bpb_{last}"))
-    for measure in _task_measures(summary):
-        columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
-    columns.append(_gains(f"gain {last}", summary, wide))
-    if summary["safe"].notna().any():
-        columns.append(Column("safe", tuple("-" if v != v else ratio_name(v) for v in summary["safe"])))
-    return columns
-
-
-def _answered_columns(summary: pd.DataFrame) -> list[Column]:
-    """What a task with right answers shows of every encoding; of the loss, only the answers had a part."""
-    effective = Column("effective", tuple(ratio_name(v) if v > 0 else "-" for v in summary["effective"]))
-    return [*_by_length(ACCURACY, ACCURACY, summary), effective]
-
-
-def _by_length(title: str, measure: str, summary: pd.DataFrame) -> list[Column]:
-    """A column per length; later heads omit the measure to keep the table narrow."""
-    first, *later = ratios_of(summary)
-    heads = zip([f"{title} {first}", *later], [first, *later], strict=True)
-    return [_numbers(head, summary, f"{measure}_{ratio}") for head, ratio in heads]
+        columns.append(words("machine", machines))
+    return [*columns, words("verdict", summary["verdict"])]
 
 
 def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str] = ()) -> list[str]:
     """One line per column and verdict of the table that needs an explanation; `without` lists columns left out."""
-    lines = _answered_legend(summary) if is_answered(summary) else _loss_legend(summary, protocols)
+    length = summary["train_length"].iloc[0]
+    last = ratio_name(summary["max_length"].iloc[0] / length)
+    short, bits = short_bits(summary), bits_per(summary)
+    windows = f"windows of 1, 2, ... times L = {length}"
+    lines: dict[str, str] = {}
+    if is_answered(summary):
+        lines["accuracy"] = (
+            "accuracy 1x, 2x, ...: share of the tokens of the answers that the model ranks first, in "
+            f"windows of 1, 2, ... times L = {length}"
+        )
+        lines["effective"] = (
+            f"effective: the largest multiple of L up to which the accuracy is at least {SOLVED_TEXT} at every length"
+        )
+    else:
+        if is_summed_per_byte(summary):
+            lines["ppl"] = f"{short} 1x, 2x, ...: {bits}, reading {windows} tokens ({protocols.perplexity})"
+        else:
+            lines["ppl"] = f"ppl 1x, 2x, ...: perplexity per token, reading {windows} ({protocols.perplexity})"
+            lines["growth"] = f"growth: perplexity at {last} over that at 1x"
+            lines[short] = f"{short} {last}: {bits} at {last}"
+        for measure in _task_measures(summary):
+            what = f"{bits} above the best possible loss" if measure == "excess" else f"{measure} of the task"
+            lines[measure] = f"{measure} {last}: {what} at {last} ({protocols.perplexity})"
+        if protocols.gain:
+            lines["gain"] = (
+                f"gain {last}: {bits} won by reading {last} instead of 1x, on the same tokens ({protocols.gain}), "
+                "with its 95 % interval"
+            )
+        if summary["safe"].notna().any():
+            lines["safe"] = (
+                f"safe: the largest multiple of L up to which the interval over at least {FEWEST_SEEDS} seeds excludes "
+                f"a harm of {HARM_BPB} {bits}, compared with the context cut to L"
+            )
     if machine_names(summary):
         lines["machine"] = "machine: where it was measured; times of different machines cannot be compared"
     seen = set(summary["verdict"])
-    verdicts = [f"{word}: {meaning}" for word, meaning in meanings(bits_per(summary)).items() if word in seen]
+    verdicts = [f"{word}: {meaning}" for word, meaning in meanings(bits).items() if word in seen]
     return [line for column, line in lines.items() if column not in without] + verdicts
 
 
-def _answered_legend(summary: pd.DataFrame) -> dict[str, str]:
-    length = summary["train_length"].iloc[0]
-    return {
-        "accuracy": "accuracy 1x, 2x, ...: share of the tokens of the answers that the model ranks first, in windows "
-        f"of 1, 2, ... times L = {length}",
-        "effective": "effective: the largest multiple of L up to which the accuracy is at least "
-        f"{SOLVED_TEXT} at every length",
-    }
+def verdict_sentences(summary: pd.DataFrame) -> str:
+    """The encodings of each verdict, a sentence for each; for a task with right answers, how far it is solved.
+
+    Encodings that the longer context surely harms, though by less than a verdict counts, have a sentence of their own.
+    """
+    length, bits, sentences = int(summary["train_length"].iloc[0]), bits_per(summary), []
+    if is_answered(summary):
+        sentences.append(solved_up_to(summary))
+        summary = summary[summary["verdict"].map(is_failure) | (summary["verdict"] == NOT_TRAINED)]
+    names: dict[str, list[str]] = {}
+    for name, word, high in zip(summary["encoding"], summary["verdict"], summary["gain_bpb_high"], strict=True):
+        names.setdefault(effect(word, float(high)), []).append(name)
+    for word in [*(word for word in PHRASES if word in names), *(word for word in names if word not in PHRASES)]:
+        phrase = PHRASES.get(word, f"Failed ({word})").format(length=length, bits=bits)
+        sentences.append(f"{phrase}: {listed(names[word], 8)}.")
+    return " ".join(sentences)
 
 
-def _loss_legend(summary: pd.DataFrame, protocols: Headline) -> dict[str, str]:
-    length, last = summary["train_length"].iloc[0], _last(summary)
-    short, bits = short_bits(summary), bits_per(summary)
-    lines = {
-        "ppl": f"ppl 1x, 2x, ...: perplexity per token, reading windows of 1, 2, ... times L = {length} "
-        f"({protocols.perplexity})",
-        "growth": f"growth: perplexity at {last} over that at 1x",
-        short: f"{short} {last}: {bits} at {last}",
-    }
-    if is_summed_per_byte(summary):
-        told = f"{short} 1x, 2x, ...: {bits}, reading windows of 1, 2, ... times L = {length} tokens"
-        lines = {"ppl": f"{told} ({protocols.perplexity})"}
-    for measure in _task_measures(summary):
-        lines[measure] = f"{measure} {last}: {measure} of the task at {last} ({protocols.perplexity})"
-    if "excess" in lines:
-        lines["excess"] = f"excess {last}: {bits} above the best possible loss at {last} ({protocols.perplexity})"
-    if protocols.gain:
-        lines["gain"] = (
-            f"gain {last}: {bits} won by reading {last} instead of 1x, on the same tokens ({protocols.gain}), "
-            "with its 95 % interval"
-        )
-    if summary["safe"].notna().any():
-        lines["safe"] = (
-            f"safe: the largest multiple of L up to which the interval over at least {FEWEST_SEEDS} seeds excludes a "
-            f"harm of {HARM_BPB} {bits}, compared with the context cut to L"
-        )
-    return lines
-
-
-def short_bits(table: pd.DataFrame) -> str:
-    """The unit of losses in the head of a column: `bpb` for bits per byte, `bpc` for bits per cell."""
-    return f"bp{bits_per(table).removeprefix('bits per ')[0]}"
+def solved_up_to(summary: pd.DataFrame) -> str:
+    """Which encodings solve a task with right answers, and up to which length."""
+    known = summary.sort_values("effective", ascending=False, kind="stable")
+    solved = known[known["effective"] > 0]
+    if solved.empty:
+        return f"No encoding answers {SOLVED_TEXT} right, not even at its training length."
+    reaches = []
+    for ratio, part in solved.groupby("effective", sort=False):
+        reach = f"up to {ratio_name(float(ratio))}" if ratio > 1 else "at 1x only"
+        reaches.append(f"{listed(list(part['encoding']), 6)} {reach}")
+    unsolved = listed(list(known.loc[known["effective"] == 0, "encoding"]), 6)
+    end = f"; {unsolved} at no length" if unsolved else ""
+    return f"At least {SOLVED_TEXT} of the answers are right with {', '.join(reaches)}{end}."
 
 
 def failures(summary: pd.DataFrame) -> list[tuple[str, str, str]]:
@@ -162,35 +223,9 @@ def gains_of(summary: pd.DataFrame) -> list[tuple[float, float, float]]:
     return list(summary[list(GAIN)].itertuples(index=False, name=None))
 
 
-def _gains(name: str, summary: pd.DataFrame, wide: bool) -> Column:
-    cells = tuple(gain_text(*gain, wide=wide) for gain in gains_of(summary))
-    return Column(name + (" [95 %]" if wide else ""), cells, best=_best(-summary["gain_bpb"], summary, at_last=True))
-
-
-def _numbers(name: str, summary: pd.DataFrame, column: str) -> Column:
-    share = column.startswith(ACCURACY)
-    at_last = column.endswith(f"_{_last(summary)}")
-    best = _best(-summary[column] if share else summary[column], summary, at_last=at_last)
-    cells = ("-" if v != v else f"{v:.3f}" if share else number(v) for v in summary[column])
-    return Column(name, tuple(cells), best=best)
-
-
-def _words(name: str, values: Sequence[str] | pd.Series) -> Column:
-    return Column(name, tuple(map(str, values)), right=False)
-
-
-def _best(values: pd.Series, summary: pd.DataFrame, *, at_last: bool) -> int | None:
-    """The row of the smallest value; None if there are fewer than two values.
-
-    Encodings that are not trained cannot be the best, nor those of which a seed failed at the last length, there.
-    """
-    verdicts = summary["verdict"]
-    known = values[verdicts.map(can_win) if at_last else verdicts != NOT_TRAINED].dropna()
-    return int(known.idxmin()) if len(known) > 1 else None
-
-
-def _last(summary: pd.DataFrame) -> str:
-    return ratio_name(summary["max_length"].iloc[0] / summary["train_length"].iloc[0])
+def short_bits(table: pd.DataFrame) -> str:
+    """The unit of losses in the head of a column: `bpb` for bits per byte, `bpc` for bits per cell."""
+    return f"bp{bits_per(table).removeprefix('bits per ')[0]}"
 
 
 def _task_measures(summary: pd.DataFrame) -> list[str]:

@@ -13,16 +13,23 @@ from rich.text import Text
 
 from poscli.drawing.text import amount, number
 from poscli.report import verdicts
-from poscli.report.findings import verdicts_told
-from poscli.report.guessing import untrained
+from poscli.report.data import Report, Section
+from poscli.report.groups import split
 from poscli.report.origin import UNKNOWN_MACHINE, bits_per, machines
-from poscli.report.per_byte import is_per_byte, spec_of
-from poscli.report.pooling import LN2, headline, task_measures
-from poscli.report.sections import Report, Section, split
-from poscli.report.summary import ratio_name, summarize
-from poscli.report.table import Column, failures, folded, gain_text, legend, short_bits, summary_columns
+from poscli.report.pooling import headline, is_per_byte, ratio_name, task_measures, tokenizer_spec, untrained
+from poscli.report.summary import summarize
+from poscli.report.table import (
+    Column,
+    failures,
+    folded,
+    gain_text,
+    legend,
+    short_bits,
+    summary_columns,
+    verdict_sentences,
+)
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
-from poscli.statistics.comparison import BETTER, WORSE
+from poscli.statistics.comparison import BETTER, LN2, WORSE
 from poscli.system.text import printable_line
 
 COLORS = {
@@ -80,7 +87,7 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
 
 def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str = "bits per byte") -> Table:
     """Differences between two runs or encodings, one line per length: of losses, in `bits`, or of accuracies."""
-    losses = ("loss", _narrow(bits), "documents")
+    losses = ("loss", bits.replace(" per ", "/"), "documents")
     score, unit, items = ("accuracy", "accuracy", "episodes") if of_answers else losses
     first = table.iloc[0]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -100,37 +107,59 @@ def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str
     return shown
 
 
-def _narrow(bits: str) -> str:
-    """The unit of losses in the narrow head of a column, such as `bits/byte`."""
-    return bits.replace(" per ", "/")
-
-
 def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:
-    """New rows of `eval.csv`, one table per run: a line per run and length."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    columns = _LengthColumns(pd.concat(tables, ignore_index=True))
-    table.add_column("encoding", overflow="fold", min_width=8)
-    for name in columns.heads():
-        table.add_column(Text(name), justify="right", no_wrap=True)
+    """New rows of `eval.csv`, one table per run: a line per run and length.
+
+    Columns follow from the protocols and measures in the rows, and from what differs between them.
+    """
+    every = pd.concat(tables, ignore_index=True)
+    several_tokenizers = is_per_byte(every)  # then perplexities of different rows do not compare
+    several_texts = every["corpus"].nunique() > 1
+    quoted, measures = headline(every), task_measures(every)
+    others = [name for name in dict.fromkeys(every["protocol"]) if name != quoted.gain]
+    protocols = others or [quoted.perplexity]
+    machine = ["machine"] if len(machines(every)) > 1 else []  # times of different machines do not compare
     failed = any((rows["status"] != "ok").any() for rows in tables)  # 80 columns have no room for "ok" on every line
+    short = [name if len(name) <= 9 else f"{name[:8]}." for name in map(printable_line, protocols)]
+    gain = [f"gain, {bits_per(every).replace(' per ', '/')}\n[95 %]"] if quoted.gain else []
+    heads = ["length", *(f"{name}\nppl" for name in short), short_bits(every), *measures, *gain, "tok/s", *machine]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("encoding", overflow="fold", min_width=8)
+    for head in heads:
+        table.add_column(Text(head), justify="right", no_wrap=True)
     if failed:
         table.add_column("status", overflow="fold")
     for rows in tables:
-        told: set[str] = set()
+        explained: set[str] = set()
         for _, part in rows.groupby("length", sort=True):
-            table.add_row(*columns.line(part), *([_status(part, told)] if failed else []))
+            model = part[part["variant"] == FULL].set_index("protocol")
+            scored = model.loc[quoted.perplexity] if quoted.perplexity in model.index else model.iloc[0]
+            cells = [
+                scored["encoding"]
+                + (f" [{tokenizer_spec(scored['tokenizer'])}]" if several_tokenizers else "")
+                + (f", seed {scored['seed']}" if scored["seed"] else "")
+                + (f", {scored['corpus']}" if several_texts else ""),
+                f"{scored['length']} ({ratio_name(scored['ratio'])})",
+                *(number(model.loc[name, "ppl"]) if name in model.index else "-" for name in protocols),
+                *(number(scored.get(name, float("nan"))) for name in ("bpb", *measures)),
+                *([_gain(model, quoted.gain)] if quoted.gain else []),
+                "-" if pd.isna(scored["tokens_per_s"]) else amount(scored["tokens_per_s"]),
+                *(scored[name] or UNKNOWN_MACHINE for name in machine),
+            ]
+            status = [_status(part, explained)] if failed else []
+            table.add_row(*(Text(printable_line(cell)) for cell in cells), *status)
         table.add_section()
     return table
 
 
 def _show_section(section: Section, console: Console) -> None:
-    console.print(Text(section.group.title, style="bold"))
+    console.print(Text(section.title, style="bold"))
     console.print(Text.assemble((section.answer.text, "bold"), f" {section.answer.basis}"))
-    console.print(Text(verdicts_told(section.summary)))
+    console.print(Text(verdict_sentences(section.summary)))
     console.print()
     without, table = _fitting(section.summary, console)
     console.print(table)
-    for line in legend(section.summary, headline(section.group.rows), without=without):
+    for line in legend(section.summary, section.headline, without=without):
         console.print(Text(line, style="dim"))
     for analysis in section.analyses:
         console.print(Text(f"{analysis.title} {analysis.answer}"))
@@ -161,52 +190,6 @@ def _cell(column: Column, row: int) -> Text:
     return Text(text, style="bold" if row == column.best else "")
 
 
-class _LengthColumns:
-    """The columns of `lengths_table`, chosen by the protocols and measures in the rows."""
-
-    def __init__(self, rows: pd.DataFrame) -> None:
-        self.several_tokenizers = is_per_byte(rows)  # then perplexities of different rows do not compare
-        self.several_texts = rows["corpus"].nunique() > 1
-        self.chosen, self.measures = headline(rows), task_measures(rows)
-        self.short, self.bits = short_bits(rows), _narrow(bits_per(rows))
-        others = [name for name in dict.fromkeys(rows["protocol"]) if name != self.chosen.gain]
-        self.protocols = others or [self.chosen.perplexity]
-        self.machine = ["machine"] if len(machines(rows)) > 1 else []  # times of different machines do not compare
-
-    def heads(self) -> list[str]:
-        """The heads of the columns after the encoding."""
-        short = [name if len(name) <= 9 else f"{name[:8]}." for name in map(printable_line, self.protocols)]
-        gain = [f"gain, {self.bits}\n[95 %]"] if self.chosen.gain else []
-        return [
-            "length",
-            *(f"{name}\nppl" for name in short),
-            self.short,
-            *self.measures,
-            *gain,
-            "tok/s",
-            *self.machine,
-        ]
-
-    def line(self, part: pd.DataFrame) -> list[Text]:
-        """One run at one length, the encoding first."""
-        model = part[part["variant"] == FULL].set_index("protocol")
-        chosen = self.chosen.perplexity
-        scored = model.loc[chosen] if chosen in model.index else model.iloc[0]
-        cells = [
-            scored["encoding"]
-            + (f" [{spec_of(scored['tokenizer'])}]" if self.several_tokenizers else "")
-            + (f", seed {scored['seed']}" if scored["seed"] else "")
-            + (f", {scored['corpus']}" if self.several_texts else ""),
-            f"{scored['length']} ({ratio_name(scored['ratio'])})",
-            *(number(model.loc[name, "ppl"]) if name in model.index else "-" for name in self.protocols),
-            *(number(scored.get(name, float("nan"))) for name in ("bpb", *self.measures)),
-            *([_gain(model, self.chosen.gain)] if self.chosen.gain else []),
-            "-" if pd.isna(scored["tokens_per_s"]) else amount(scored["tokens_per_s"]),
-            *(scored[name] or UNKNOWN_MACHINE for name in self.machine),
-        ]
-        return [Text(printable_line(cell)) for cell in cells]
-
-
 def _gain(model: pd.DataFrame, protocol: str) -> str:
     """The gain of one run at one length with its interval, from nats per token to bits per byte or cell."""
     if protocol not in model.index or not model.loc[protocol, "ratio"] > 1:
@@ -216,12 +199,12 @@ def _gain(model: pd.DataFrame, protocol: str) -> str:
     return gain_text(*(float(row[name]) * to_bits for name in ("gain", "gain_low", "gain_high")))
 
 
-def _status(part: pd.DataFrame, told: set[str]) -> Text:
-    """The status of one run at one length, with its reason where `told` does not hold the status yet."""
+def _status(part: pd.DataFrame, explained: set[str]) -> Text:
+    """The status of one run at one length, with its reason where the status is not `explained` yet."""
     failed = part[(part["status"] != "ok") & (part["variant"] == FULL)]
     if failed.empty:
         return Text("ok")
     status, reason = failed["status"].iloc[0], failed["reason"].iloc[0]
-    text = printable_line(status if status in told or not reason else f"{status}: {reason}")
-    told.add(status)
+    text = printable_line(status if status in explained or not reason else f"{status}: {reason}")
+    explained.add(status)
     return Text(text, style=FAILED_COLOR)

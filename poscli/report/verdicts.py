@@ -13,6 +13,7 @@ USES_CONTEXT, MAY_USE_CONTEXT, HOLDS = "uses context", "may use context", "holds
 DEGRADES, BREAKS = "degrades", "breaks"
 UNCLEAR, NOT_TESTED, NOT_TRAINED = "unclear", "not tested", "not trained"
 SOLVED, FADES, UNSOLVED = "solved", "fades", "unsolved"  # of tasks with right answers
+SMALL_HARM, OPEN_HARM = "small harm", "harm of open size"  # what holds, or is unclear, and surely harms
 
 # With many tokens even a harm of 0.0003 bits per byte is significant, though it does not matter. An encoding therefore
 # holds if its interval excludes a harm of HARM_BPB (0.7 % in perplexity per byte), degrades if the whole interval lies
@@ -71,7 +72,7 @@ def only_guesses(nll: float, gain_low: float, guess: float) -> bool:
 
 
 def verdict(gain: float, gain_low: float, gain_high: float, *, seeds: int = FEWEST_SEEDS) -> str:
-    """The verdict on a context gain and its 95 % interval, in bits per byte, of so many seeds."""
+    """The verdict on a context gain and its 95 % interval, in bits per byte, over this number of seeds."""
     if math.isnan(gain_low) or math.isnan(gain_high):
         return UNCLEAR
     if gain_low > 0 and gain >= GAIN_BPB:
@@ -89,6 +90,13 @@ def surely_harms(gain_high: float) -> bool:
     That is so also where the verdict is `holds`, because the harm is small, or `unclear`, because it may be.
     """
     return gain_high < 0
+
+
+def effect(verdict: str, gain_high: float) -> str:
+    """The verdict, or SMALL_HARM or OPEN_HARM for a verdict that does not tell a harm that is sure, however small."""
+    if surely_harms(gain_high) and verdict in (HOLDS, UNCLEAR):
+        return SMALL_HARM if verdict == HOLDS else OPEN_HARM
+    return verdict
 
 
 def surely_gains(gain_low: float) -> bool:

@@ -1,44 +1,69 @@
-"""Why encodings break on long windows, in words and shares, from the tables of `poscli extrapolate --why`."""
+"""Why encodings break on long windows, and what they use of these, from the tables of `poscli extrapolate --why`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from poscli.drawing.text import listed, signed
-from poscli.report.analysis import Analysis
-from poscli.report.pooling import LN2, headline, pool
-from poscli.report.summary import ratio_name
-from poscli.report.table import Column
+from poscli.report.data import Analysis
+from poscli.report.pooling import Point, ratio_name
+from poscli.report.table import Column, gain_text, words
 from poscli.report.verdicts import HARM_BPB
-from poscli.why.attribution import CAUSES, FULL, SMALLEST_HARM, is_open, remedies, what_breaks
+from poscli.runs.schema import FULL
+from poscli.statistics.comparison import LN2
+from poscli.why.attribution import CAUSES, SMALLEST_HARM, is_open, remedies, what_breaks
+from poscli.why.attribution import FULL as WHOLE
+from poscli.why.context_use import FALL, GROWTH, KEY, OTHER
 
-Changes = Mapping[str, list[dict]]  # the rows of the attribution of an encoding, over its seeds, by its name
 
-
-def broken_by(table: pd.DataFrame, rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
+def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary: pd.DataFrame) -> Analysis | None:
     """What the long window does, and one change of it at a time; None if nothing was attributed.
 
-    `rows` are those of the evaluation, which also measured what a window mends.
+    `gains` are the points of the evaluation by variant, which also measured what a baseline mends.
     """
     if table.empty:
         return None
-    found = {name: _mean(part) for name, part in table.groupby("encoding")}
-    changes = {name: found[name] for name in summary["encoding"] if name in found}
+    means = {str(name): _over_seeds(part) for name, part in table.groupby("encoding")}
+    changes = {name: means[name] for name in summary["encoding"] if name in means}
+    full = {name: rows[WHOLE] for name, rows in changes.items()}
     ratio = ratio_name(float((table["length"] / table["train_length"]).max()))
-    columns = [
-        Column("encoding", tuple(changes), right=False),
-        Column(f"harm at {ratio}", tuple(_cell(mine, FULL) for mine in changes.values())),
-        *(
-            Column(f"{what} ({change})", tuple(_cell(mine, change) for mine in changes.values()))
-            for change, what in CAUSES.items()
-        ),
+
+    def cell(rows: dict[str, dict], change: str) -> str:
+        if change not in rows:
+            return "-"
+        row = rows[change]
+        if row["status"] != "ok":
+            return row["status"]
+        harm = signed(row["harm"] / LN2)
+        if change == WHOLE or math.isnan(row["share"]):
+            return harm
+        return f"{harm} (open)" if is_open(row) else f"{harm} ({100 * row['share']:.0f} %)"
+
+    titles = {WHOLE: f"harm at {ratio}"} | {change: f"{what} ({change})" for change, what in CAUSES.items()}
+    columns = [words("encoding", changes)]
+    columns += [Column(title, tuple(cell(rows, key) for rows in changes.values())) for key, title in titles.items()]
+    harmed = [name for name in changes if full[name]["harm"] >= SMALLEST_HARM]
+    spared = [name for name in changes if full[name]["harm"] < SMALLEST_HARM]
+    effects = [f"harms {listed(harmed, 10)}"] * bool(harmed) + [f"does not harm {listed(spared, 10)}"] * bool(spared)
+    # What breaks them, the same for each group of encodings, and what usually mends that.
+    groups: dict[str, list[str]] = {}
+    for name in harmed:
+        groups.setdefault(what_breaks(list(changes[name].values())), []).append(name)
+    points = [
+        f"{listed(names, 10)} {what_breaks(list(changes[names[0]].values()), many=len(names) > 1)}"
+        for names in groups.values()
     ]
+    mended = dict.fromkeys(line for name in harmed for line in remedies(list(changes[name].values())))
+    points += [f"what usually mends that, {line}" for line in mended]
+    points += _mended(gains, list(changes))
+    for name, rows in changes.items():
+        points += [f"{name} has a fault: {row['reason']}" for row in rows.values() if row["status"] == "fault"]
     return Analysis(
         "Why do they break?",
-        _answer(changes, ratio),
+        f"A window of {ratio} L {', and '.join(effects) or 'was not measured'}.",
         tuple(columns),
         (
             f"harm at {ratio}: bits per token above the loss with the last L tokens at their trained positions",
@@ -50,105 +75,87 @@ def broken_by(table: pd.DataFrame, rows: pd.DataFrame, summary: pd.DataFrame) ->
             "void: nothing can change, or the change has no meaning, by the encoding's definition; where nothing can "
             "change, the loss is computed all the same and checked",
         ),
-        points=(*_mechanisms(changes), *_mended(rows, changes), *_faults(changes)),
+        tuple(points),
     )
 
 
-def _mean(part: pd.DataFrame) -> list[dict]:
-    """The rows of one encoding, averaged over its seeds: nll, harm and share; texts are those of the worst seed."""
-    rows = []
-    first = part.sort_values("status", key=lambda status: status != "fault", kind="stable").drop_duplicates("change")
+def _over_seeds(part: pd.DataFrame) -> dict[str, dict]:
+    """The rows of one encoding by change, averaged over its seeds; texts are those of the worst seed."""
+    worst = part.sort_values("status", key=lambda status: status != "fault", kind="stable").drop_duplicates("change")
     means = part.groupby("change")[["nll", "harm"]].mean()
-    broken = means["harm"].get(FULL, math.nan)
-    for row in first.to_dict("records"):
-        harm = float(means.loc[row["change"], "harm"])
+    broken = means["harm"].get(WHOLE, math.nan)
+    rows = {}
+    for row in worst.to_dict("records"):
+        nll, harm = (float(value) for value in means.loc[row["change"]])
         share = harm / broken if broken >= SMALLEST_HARM else math.nan
-        rows.append(row | {"nll": float(means.loc[row["change"], "nll"]), "harm": harm, "share": share})
+        rows[row["change"]] = row | {"nll": nll, "harm": harm, "share": share}
     return rows
 
 
-def _cell(rows: list[dict], change: str) -> str:
-    row = next((row for row in rows if row["change"] == change), None)
-    if row is None:
-        return "-"
-    if row["status"] != "ok":
-        return row["status"]
-    harm = signed(row["harm"] / LN2)
-    if change == FULL or math.isnan(row["share"]):
-        return harm
-    return f"{harm} (open)" if is_open(row) else f"{harm} ({100 * row['share']:.0f} %)"
-
-
-def _answer(changes: Changes, ratio: str) -> str:
-    """Which encodings the long window harms."""
-    harmed = [name for name, mine in changes.items() if _full(mine)["harm"] >= SMALLEST_HARM]
-    spared = [name for name, mine in changes.items() if _full(mine)["harm"] < SMALLEST_HARM]
-    told = [f"harms {listed(harmed, 10)}"] * bool(harmed) + [f"does not harm {listed(spared, 10)}"] * bool(spared)
-    return f"A window of {ratio} L {', and '.join(told) or 'was not measured'}."
-
-
-def _full(mine: list[dict]) -> dict:
-    return next(row for row in mine if row["change"] == FULL)
-
-
-def _mechanisms(changes: Changes) -> list[str]:
-    """What breaks the encodings, the same for each group of them, and what usually mends that."""
-    harmed = {name: mine for name, mine in changes.items() if _full(mine)["harm"] >= SMALLEST_HARM}
-    groups: dict[str, list[str]] = {}
-    for name, mine in harmed.items():
-        groups.setdefault(what_breaks(mine), []).append(name)
-    lines = [f"{listed(names, 10)} {what_breaks(harmed[names[0]], many=len(names) > 1)}" for names in groups.values()]
-    mended = dict.fromkeys(line for mine in harmed.values() for line in remedies(mine))
-    return lines + [f"what usually mends that, {line}" for line in mended]
-
-
-def _mended(rows: pd.DataFrame, changes: Changes) -> list[str]:
+def _mended(gains: Mapping[str, Sequence[Point]], names: Sequence[str]) -> list[str]:
     """Which of the encodings that long windows harm are no longer harmed under each baseline, as measured."""
-    points = {variant: _last_gains(rows, variant) for variant in dict.fromkeys(rows["variant"])}
-    whole = points.pop(FULL)
-    harmed = [name for name in changes if whole.get(name, 0.0) <= -HARM_BPB]
+    ends = {
+        variant: {point.encoding: point.gain[0] for point in points if not math.isnan(point.gain[0])}
+        for variant, points in gains.items()
+    }
+    harmed = [name for name in names if ends[FULL].get(name, 0.0) <= -HARM_BPB]
     lines = []
-    for variant, gains in points.items():
-        measured = [name for name in harmed if name in gains and variant != "crop"]
-        mended = [name for name in measured if gains[name] > -HARM_BPB]
-        left = [name for name in measured if gains[name] <= -HARM_BPB]
-        told = [f"mends {listed(mended, 10)}"] * bool(mended) + [f"does not mend {listed(left, 10)}"] * bool(left)
-        if told:
-            lines.append(f"the baseline {variant}, measured at the longest length, {', and '.join(told)}")
+    for variant, end in ends.items():
+        measured = [name for name in harmed if name in end and variant not in (FULL, "crop")]
+        mended = [name for name in measured if end[name] > -HARM_BPB]
+        left = [name for name in measured if end[name] <= -HARM_BPB]
+        effects = [f"mends {listed(mended, 10)}"] * bool(mended) + [f"does not mend {listed(left, 10)}"] * bool(left)
+        if effects:
+            lines.append(f"the baseline {variant}, measured at the longest length, {', and '.join(effects)}")
     return lines
-
-
-def _last_gains(rows: pd.DataFrame, variant: str) -> dict[str, float]:
-    """The context gain of every encoding at its longest length, by name, in bits per byte."""
-    points = pool(rows, headline(rows).gain or "", variant).dropna(subset="gain")
-    return dict(zip(points["encoding"], points["gain"], strict=True))
-
-
-def _faults(changes: Changes) -> list[str]:
-    faults = [(name, row) for name, mine in changes.items() for row in mine if row["status"] == "fault"]
-    return [f"{name} has a fault: {row['reason']}" for name, row in faults]
 
 
 def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> Analysis | None:
     """How much of a window a model uses: saturation, gradients, replaced text and spread of attention."""
     saturation, receptive, dilution = (details[f"why/{name}"] for name in ("saturation", "receptive", "dilution"))
-    length = int(saturation["train_length"].iloc[0])
+    length, longest = int(saturation["train_length"].iloc[0]), int(saturation["window"].max())
     names = [name for name in summary["encoding"] if name in set(saturation["encoding"])]
-    longest = int(saturation["window"].max())
-    best = {str(name): part for name, part in saturation.groupby("encoding")}
-    columns = [
-        Column("encoding", tuple(names), right=False),
-        Column("saturates at", tuple(_saturates(best[name]) for name in names)),
-        Column(f"gradient beyond L = {length}", tuple(_beyond(receptive, name) for name in names)),
-        Column("text beyond L replaced", tuple(_replaced(receptive, name, length) for name in names)),
-        Column("entropy at L", tuple(_mean_of(dilution, name, "entropy", length) for name in names)),
-        Column(f"entropy at {longest}", tuple(_mean_of(dilution, name, "entropy", longest) for name in names)),
-        Column(f"mass beyond L at {longest}", tuple(_mean_of(dilution, name, "far_mass", longest) for name in names)),
-    ]
+    saturates: dict[str, int] = {}  # the smallest window within 0.01 bits of the best, of the mean over seeds
+    for name in names:
+        nll = saturation[saturation["encoding"] == name].groupby("window")["nll"].mean()
+        near = nll[nll <= nll.min() + 0.01 * LN2]
+        if len(near):
+            saturates[name] = int(near.index.min())
+
+    def gradient(name: str) -> str:
+        own = receptive[(receptive["encoding"] == name) & (receptive["method"] == "gradient")]
+        share = own["beyond"].mean()
+        return "-" if math.isnan(share) else f"{100 * share:.0f} %"
+
+    def replaced(name: str) -> str:
+        own = receptive[(receptive["encoding"] == name) & (receptive["method"] == "replace")]
+        own = own[own["from"] == length]
+        return signed(own["value"].mean() / LN2) if len(own) else "-"
+
+    def attention(column: str, window: int) -> tuple[str, ...]:
+        at = dilution[dilution["window"] == window]
+        means = (at.loc[at["encoding"] == name, column].mean() for name in names)
+        return tuple("-" if mean != mean else f"{mean:.2f}" for mean in means)
+
+    columns = (
+        words("encoding", names),
+        Column("saturates at", tuple(str(saturates.get(name, "-")) for name in names)),
+        Column(f"gradient beyond L = {length}", tuple(map(gradient, names))),
+        Column("text beyond L replaced", tuple(map(replaced, names))),
+        Column("entropy at L", attention("entropy", length)),
+        Column(f"entropy at {longest}", attention("entropy", longest)),
+        Column(f"mass beyond L at {longest}", attention("far_mass", longest)),
+    )
+    if beyond := [name for name in names if saturates.get(name, 0) > length]:
+        answer = (
+            f"More than L = {length} tokens are needed by {listed(beyond, 10)} to come within 0.01 bits of their best."
+        )
+    else:
+        answer = f"No encoding needs more than L = {length} tokens to come within 0.01 bits per token of its best."
     return Analysis(
         "How much of a long window is used?",
-        _most_used(best, names, length),
-        tuple(columns),
+        answer,
+        columns,
         (
             "saturates at: the shortest window, in tokens, whose loss is within 0.01 bits per token of the best",
             "gradient beyond L: share of the gradient of a prediction that lies on inputs L or more tokens back",
@@ -159,31 +166,47 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
     )
 
 
-def _saturates(part: pd.DataFrame) -> str:
-    """The smallest window within 0.01 bits of the best, of the mean over seeds."""
-    nll = part.groupby("window")["nll"].mean()
-    near = nll[nll <= nll.min() + 0.01 * LN2]
-    return str(int(near.index.min())) if len(near) else "-"
+def on_key_tokens(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
+    """What the longest window wins on tokens for which another model, the judge, needs long context, and on others.
 
+    None if no run was judged.
+    """
+    if table.empty:
+        return None
+    means = table.groupby(["encoding", "kind"])[["tokens", "nll", "nll_crop", "gain", "gain_low", "gain_high"]].mean()
+    names = [name for name in summary["encoding"] if (name, KEY) in means.index]
+    key, other = (means.reindex([(name, kind) for name in names]).droplevel("kind") for kind in (KEY, OTHER))
+    gains = (key[["gain", "gain_low", "gain_high"]] / LN2).itertuples(index=False)
 
-def _beyond(table: pd.DataFrame, name: str) -> str:
-    mine = table[(table["encoding"] == name) & (table["method"] == "gradient")]
-    share = mine["beyond"].mean()
-    return "-" if math.isnan(share) else f"{100 * share:.0f} %"
+    def bits(values: pd.Series) -> tuple[str, ...]:
+        return tuple(f"{nats / LN2:.2f}" if nats == nats else "-" for nats in values)
 
-
-def _replaced(table: pd.DataFrame, name: str, length: int) -> str:
-    mine = table[(table["encoding"] == name) & (table["method"] == "replace") & (table["from"] == length)]
-    return signed(mine["value"].mean() / LN2) if len(mine) else "-"
-
-
-def _mean_of(table: pd.DataFrame, name: str, column: str, window: int) -> str:
-    mine = table[(table["encoding"] == name) & (table["window"] == window)]
-    return f"{mine[column].mean():.2f}" if len(mine) else "-"
-
-
-def _most_used(parts: Mapping[str, pd.DataFrame], names: list[str], length: int) -> str:
-    beyond = [name for name in names if (text := _saturates(parts[name])).isdigit() and int(text) > length]
-    if not beyond:
-        return f"No encoding needs more than L = {length} tokens to come within 0.01 bits per token of its best."
-    return f"More than L = {length} tokens are needed by {listed(beyond, 10)} to come within 0.01 bits of their best."
+    columns = (
+        words("encoding", names),
+        Column("key tokens", tuple(f"{count:.0f}" for count in key["tokens"])),
+        Column("bits, cut to L", bits(key["nll_crop"])),
+        Column("bits, longest window", bits(key["nll"])),
+        Column("gain [95 %]", tuple(gain_text(*gain) for gain in gains)),
+        Column("gain on others", tuple(signed(value / LN2) for value in other["gain"])),
+    )
+    measured = key.dropna(subset=["gain"])
+    if measured.empty:
+        answer = "The judge found too few key tokens to say."
+    else:
+        sure = measured[measured["gain_low"] > 0].sort_values("gain", ascending=False)
+        left = [str(name) for name in measured.index if name not in sure.index]
+        parts = [f"longer context helps on them with {listed(list(sure.index), 8)}"] * bool(len(sure))
+        parts += [f"nothing is shown to be won by {listed(left, 8)}"] * bool(left)
+        text = "; ".join(parts)
+        answer = f"{text[0].upper()}{text[1:]}."
+    return Analysis(
+        "Does it predict the tokens that need long context?",
+        answer,
+        columns,
+        (
+            f"key tokens: those on which the judge, trained on windows of at least {GROWTH} L, wins more than {FALL:g} "
+            f"nats by reading {GROWTH} L instead of L; mean over seeds",
+            "bits: loss per key token, mean over seeds",
+            "gain: bits per token won by the longest window; the interval is over documents, mean over seeds",
+        ),
+    )

@@ -24,9 +24,10 @@ from torture.reports import undrawn
 from poscli.encodings import names
 from poscli.report import About, Report, build_report
 from poscli.report.accuracy import by_length, wrong_answers
-from poscli.report.page.data import section_data
+from poscli.report.answer import seconds
+from poscli.report.groups import Group, split
+from poscli.report.page.numbers import page_section
 from poscli.report.pooling import pool
-from poscli.report.told import seconds
 
 pytestmark = pytest.mark.browser
 SIZES = [(width, scheme) for width in (400, 1400) for scheme in ("light", "dark")]
@@ -70,8 +71,14 @@ def opened(browser: Browser, page: Path) -> Browser:
 
 
 @pytest.fixture(scope="module")
-def rows(report: Report) -> pd.DataFrame:
-    return report.sections[0].group.rows
+def group() -> Group:
+    """The rows of the report, with intervals over seeds."""
+    return split(*fake_tables())[0]
+
+
+@pytest.fixture(scope="module")
+def rows(group: Group) -> pd.DataFrame:
+    return group.rows
 
 
 def number(text: str) -> float:
@@ -118,10 +125,10 @@ def test_it_sorts_by_any_column(opened: Browser, rows: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("base", ["rope", "alibi", "learned"])
 def test_it_re_bases_losses_to_what_the_report_computes(
-    opened: Browser, report: Report, rows: pd.DataFrame, base: str
+    opened: Browser, group: Group, rows: pd.DataFrame, base: str
 ) -> None:
     opened.choose("base", base)
-    table = against(rows, report.sections[0].group.units, base).set_index(["encoding", "ratio"])
+    table = against(rows, group.units, base).set_index(["encoding", "ratio"])
     shown = {row["Encoding"]: row for row in opened.table("loss")}
     compared = 0
     for (name, ratio), expected in table.iterrows():
@@ -302,8 +309,8 @@ def test_odd_results_open_without_a_message(browser: Browser, tmp_path: Path, ki
     sections = len(made.sections)
     for n in range(sections):
         if sections > 1:
-            browser.choose("section", made.sections[n].group.title)
-        assert made.sections[n].group.title in browser.run("return document.getElementById('where').textContent")
+            browser.choose("section", made.sections[n].title)
+        assert made.sections[n].title in browser.run("return document.getElementById('where').textContent")
         browser.choose("base", str(made.sections[n].summary["encoding"].iloc[0]))
         assert len(browser.table("all")) == len(made.sections[n].summary)
     messages, asked = browser.logs()
@@ -324,22 +331,21 @@ def test_a_measure_that_a_task_added_has_a_table(browser: Browser, tmp_path: Pat
 
 
 @pytest.fixture
-def task(browser: Browser, tmp_path: Path) -> tuple[Browser, Report]:
+def task(browser: Browser, tmp_path: Path) -> Browser:
     rows, positions, details = task_tables()
     with undrawn():
-        made = build_report(rows, positions, tmp_path, details=details, runs=fake_runs(rows))
+        build_report(rows, positions, tmp_path, details=details, runs=fake_runs(rows))
     browser.look(1400, "light")
     browser.open(tmp_path / "report.html")
-    return browser, made
+    return browser
 
 
-def test_a_task_with_right_answers_leads_with_its_accuracy(task: tuple[Browser, Report]) -> None:
-    browser, made = task
+def test_a_task_with_right_answers_leads_with_its_accuracy(task: Browser) -> None:
+    browser = task
     heads = browser.run("return [...document.querySelectorAll('main h2')].map((head) => head.textContent)")
     assert heads[1].startswith("How long may a window be")
     assert not [head for head in heads if "longer context help" in head]
-    answers = made.sections[0].group.details["answers"]
-    points = by_length(answers).set_index(["encoding", "ratio"])
+    points = by_length(task_tables()[2]["answers"].assign(train_length=256)).set_index(["encoding", "ratio"])
     shown = {row["Encoding"]: row for row in browser.table("accuracy")}
     for (name, ratio), point in points.iterrows():
         assert number(shown[name][f"{ratio:g}x"]) == pytest.approx(point["accuracy"], abs=5.1e-4)
@@ -365,22 +371,22 @@ def test_a_sorted_table_survives_the_change_to_a_section_with_other_columns(brow
     details |= {name: pd.concat([table, details.get(name)]) for name, table in tables.items()}
     with undrawn():
         made = build_report(pd.concat([rows, answered]), positions, tmp_path, details=details)
-    assert [section.group.title[:7] for section in made.sections] == ["stdlib ", "passkey"]
+    assert [section.title[:7] for section in made.sections] == ["stdlib ", "passkey"]
     browser.look(1400, "light")
     browser.open(tmp_path / "report.html")
     browser.sort("all", "Reading 1M tokens at 16x")
-    browser.choose("section", made.sections[1].group.title)
+    browser.choose("section", made.sections[1].title)
     assert [row["Encoding"] for row in browser.table("all")] == ["alibi", "rope", "none", "learned"]
     assert browser.run("return document.querySelectorAll('#place svg').length") > 1
     assert browser.run("return document.querySelectorAll('#accuracy .leader.early').length") >= 1  # learned ends at 1x
-    browser.choose("section", made.sections[0].group.title)
+    browser.choose("section", made.sections[0].title)
     assert browser.logs()[0] == []
     assert len(browser.table("all")) == 6
 
 
-def test_accuracies_are_re_based_to_what_the_report_computes(task: tuple[Browser, Report]) -> None:
-    browser, made = task
-    group, compared = made.sections[0].group, 0
+def test_accuracies_are_re_based_to_what_the_report_computes(task: Browser) -> None:
+    browser = task
+    group, compared = split(*task_tables())[0], 0
     for base in ("alibi", "learned", "none", "rope"):
         browser.choose("base", base)
         shown = {row["Encoding"]: row for row in browser.table("accuracy")}
@@ -435,12 +441,12 @@ def close(cell: str, expected: list[float], digits: float = 1.0) -> None:
 
 @pytest.fixture(scope="module")
 def holes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
-    """A page of encodings with unequal seeds, and its numbers, which test_page_comparisons.py works out."""
+    """A page of encodings with unequal seeds, and its numbers, which test_page.py works out."""
     rows, positions, details = tables_with_holes()
     folder = tmp_path_factory.mktemp("holes")
     with undrawn():
         made = build_report(rows, positions, folder, details=details, runs=fake_runs(rows))
-    return folder / "report.html", section_data(made.sections[0], fake_runs(rows))
+    return folder / "report.html", page_section(made.sections[0])
 
 
 def test_every_base_and_protocol_shows_every_pair(browser: Browser, holes: tuple[Path, dict]) -> None:

@@ -13,7 +13,7 @@ from fake_results import BEHAVIOUR, LN2, Shape, results, units_of
 
 from poscli.config.run import RunConfig
 from poscli.report import About, Report, build_report
-from poscli.report.comparison import compared_with, losses_of
+from poscli.report.comparison import Pairs, losses_of
 from poscli.report.pooling import headline
 from poscli.report.trained import Trained
 from poscli.runs.schema import DETAILS, frame
@@ -110,7 +110,7 @@ def tables_with_holes() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFr
 def against(rows: pd.DataFrame, table: LossTable, base: str) -> pd.DataFrame:
     """Every other encoding in rows of eval.csv compared with one at every length, under the protocol reports quote."""
     names, lengths = sorted(set(rows["encoding"])), sorted(set(rows["length"]))
-    found = compared_with(losses_of(rows, table, headline(rows).perplexity), names, lengths, base)
+    found = Pairs.of(losses_of(rows, table, headline(rows).perplexity), names, lengths).against(base)
     train_length = rows["train_length"].iloc[0]
     return pd.DataFrame(
         {"encoding": name, "baseline": base, "length": length, "ratio": length / train_length} | vars(each)

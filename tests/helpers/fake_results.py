@@ -72,6 +72,19 @@ def results(
     return frame(evals, EVAL_COLUMNS), frame(positions, POSITION_COLUMNS)
 
 
+def of_two_tokenizers() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Runs on bytes, and runs with tokens of 4 bytes whose losses per token are 5 times as large."""
+    ours, of_bytes = results(corpus="stdlib")
+    theirs, of_tokens = results(fingerprint="77aa88bb99cc")
+    five = ["nll", "nll_low", "nll_high", "gain", "gain_low", "gain_high", "unigram", "chance", "guess_gain_low"]
+    theirs = theirs.assign(tokenizer="bpe:300 (bpe1-0123456789abcdef)", bytes=4 * theirs["tokens"])
+    theirs = theirs.assign(**{name: 5 * theirs[name] for name in five})
+    theirs = theirs.assign(ppl=np.exp(theirs["nll"]), bpb=theirs["nll"] / LN2 / 4)
+    return pd.concat([ours, theirs], ignore_index=True), pd.concat(
+        [of_bytes, of_tokens.assign(nll=5 * of_tokens["nll"])], ignore_index=True
+    )
+
+
 def _evals(shape: Shape, run: dict, lengths: Sequence[int]) -> list[dict]:
     rows = []
     for length in lengths:

@@ -16,11 +16,10 @@ from toys import first
 
 from poscli.drawing.page import Page
 from poscli.report import Report, build_report, terminal
-from poscli.report.advice import Advice
-from poscli.report.advice_text import answer, notes
+from poscli.report.advice import Advice, answer, notes
 from poscli.report.origin import bits_per
 from poscli.report.page.site import site_pages
-from poscli.report.per_byte import per_byte
+from poscli.report.pooling import per_byte
 from poscli.statistics.comparison import LossTable
 
 BYTE, CELL = r"(?i)per byte|bits/byte|\bbpb\b", r"(?i)per cell|bits/cell|\bbpc\b"
@@ -43,13 +42,12 @@ def printed(screen: Console) -> str:
 
 def texts_of(report: Report, folder: Path, rows: pd.DataFrame) -> dict[str, str]:
     """Everything that a reader of a report sees, by where it stands."""
-    runs = fake_runs(rows)
     first = console()
     terminal.show(report, first)
     fresh = console()
     fresh.print(terminal.lengths_table([rows[rows["run_id"] == run] for run in sorted(set(rows["run_id"]))[:2]]))
     told = {name: (folder / name).read_text(encoding="utf-8") for name in ("report.md", "tables.tex", "report.html")}
-    told |= {"terminal": printed(first), "after an evaluation": printed(fresh)} | site_pages(report, runs)
+    told |= {"terminal": printed(first), "after an evaluation": printed(fresh)} | site_pages(report)
     return {name: re.sub(r"//.*|/\*\*.*?\*/", "", text) for name, text in told.items()}  # without comments of scripts
 
 

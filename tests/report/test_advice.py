@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from fake_results import results, units_of
+from lines import bare_table, outcome, printed, sections
+from test_snapshots_report import outline
 
-from poscli.report.advice import advise
-from poscli.report.advice_text import answer, candidates_table, notes, show_advice
+from poscli.report.advice import Advice, Candidate, advise, answer, notes, show_advice
 from poscli.statistics.comparison import LossTable
-from poscli.system.console import PlainConsole
-from poscli.system.errors import UsageError
 
 L, T = 256, 1024
 BASE = 1.3  # the loss for which the window of fake results changes nothing
@@ -79,16 +78,6 @@ def test_of_several_within_noise_the_one_that_costs_least_is_named():
     assert second == "The gain of llama3 is within noise of it; it costs least at 256 tokens."
 
 
-def test_the_model_as_it_is_is_the_simplest():
-    found = advice_for(own=gains(0.1), yarn=gains(0.1), **{"rope+logn": gains(0.1)})
-    assert found.chosen.spec == ""
-    first, second = answer(found)
-    assert first.startswith("Leave the positions of m as they are: at 1024 tokens it gains")
-    assert "costs" not in first
-    assert "rope+logn and yarn" in second
-    assert "simplest" in second
-
-
 def test_a_baseline_is_simpler_than_another_encoding():
     """The window of the model as it is reads as well as yarn does, and no worse at L."""
     rows, units = measured(own=gains(-0.5), yarn=gains(0.1))
@@ -116,15 +105,6 @@ def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
     assert "may be chance" in answer(found)[-1]
 
 
-def test_failures_come_last_with_their_reason():
-    rows, units = measured(own=gains(-0.5), yarn=gains(0.1), learned=(1.4, None))
-    found = advise(rows, LossTable(units), "m", T)
-    assert found.candidates[-1].spec == "learned"
-    assert found.candidates[-1].verdict == "unsupported"
-    assert "no row for position" in found.candidates[-1].reason
-    assert found.chosen.spec == "yarn"
-
-
 def test_a_model_that_only_guesses_gets_no_advice():
     rows, units = measured(own=gains(-0.5), yarn=gains(0.1))
     rows["guess_gain_low"] = -0.1
@@ -132,31 +112,11 @@ def test_a_model_that_only_guesses_gets_no_advice():
     assert first.startswith("No advice: on this text m is no better than a guess (its loss")
 
 
-def test_the_page_has_the_answer_first_and_says_what_intervals_are_over(capsys):
-    found = advice_for(own=gains(-0.5), yarn=gains(0.2, 0.02), learned=(1.4, None))
-    show_advice(found, PlainConsole(width=100))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Run m under yarn")
-    assert any("intervals are over 16 documents only" in line for line in notes(found))  # learned failed on all of them
-    assert candidates_table(found).row_count == 4
-    assert any("learned: unsupported: learned table" in line for line in lines)
-    assert max(map(len, lines)) <= 100
-
-
 def test_the_record_is_json_without_nan():
     found = advice_for(own=gains(-0.5), learned=(1.4, None))
     record = json.loads(json.dumps(found.record(), allow_nan=False))
     assert record["chosen"] is None
     assert record["candidates"][-1]["gain"] == [None, None, None, None, 0]
-
-
-def test_lengths_and_texts_that_were_not_measured_are_refused():
-    rows, units = measured(own=gains(0.1))
-    with pytest.raises(UsageError, match="was not evaluated at 4096 tokens; it was at 256, 512, 1024"):
-        advise(rows, LossTable(units), "m", 4096)
-    other = rows.assign(fingerprint="other")
-    with pytest.raises(UsageError, match="several corpora"):
-        advise(pd.concat([rows, other]), LossTable(units), "m", T)
 
 
 def shifted(seed):
@@ -190,8 +150,52 @@ def test_runs_are_compared_with_those_of_the_same_seed(own, other, common):
     assert yarn.verdict == ("uses context" if common >= 3 else "may use context")
 
 
-def test_several_runs_of_one_seed_are_refused():
-    rows, units = seeded("m", -0.5, (0,))
-    again = rows.assign(run_id="m-longer")
-    with pytest.raises(UsageError, match="m has 2 runs of seed 0, which differ in more than the seed"):
-        advise(pd.concat([rows, again]), LossTable(units), "m", T)
+def numbers(each: Candidate) -> list[float]:
+    gain, cost = ([*some.numbers, some.p, some.documents] for some in (each.gain, each.cost))
+    return [*gain, *cost, each.price]
+
+
+def cheaper_of_two_alike() -> Advice:
+    """Advice between yarn and rope+logn, within noise of each other, of which the one with more parts costs less."""
+    rows, units = measured(own=gains(-0.5), yarn=gains(0.2, 0.03), **{"rope+logn": gains(0.2)})
+    ends = units[(units["length"] == 1024) & (units["variant"] == "full")]
+    yarn, other = (ends[ends["encoding"] == f"m as {name}"] for name in ("yarn", "rope+logn"))
+    units.loc[yarn.index, "nll"] = other["nll"].to_numpy() + 0.01 * (-1.0) ** np.arange(len(yarn)) - 5e-4
+    return advise(rows, LossTable(units), "m", 1024)
+
+
+def test_the_advice_about_a_model(snapshot):
+    """Which of several encodings to use, under every outcome: the page of one, and the sentences of all."""
+    rows, units = measured(own=gains(-0.5), yarn=gains(0.2, 0.02), rope=gains(0.1), learned=(1.4, None))
+    three = pd.concat([rows.assign(seed=n, run_id=rows["run_id"] + str(n)) for n in range(3)])
+    theirs = pd.concat([units.assign(seed=n, run_id=units["run_id"] + str(n)) for n in range(3)])
+    found = {
+        "one is best": advice_for(own=gains(-0.5), yarn=gains(0.2, 0.02), rope=gains(0.1), none=gains(-0.9)),
+        "the model as it is": advice_for(own=gains(0.1), yarn=gains(0.1), **{"rope+logn": gains(0.1)}),
+        "nothing gains": advice_for(own=gains(-0.5), yarn=gains(-0.002, 0.001), rope=gains(-0.003), none=gains(-0.9)),
+        "the simplest": advice_for(own=gains(-0.5), **{"rope+logn": gains(0.1), "yarn": gains(0.1)}),
+        "the cheaper of two alike": cheaper_of_two_alike(),
+        "three seeds": advise(three, LossTable(theirs), "m", 1024),
+        "at twice the length": advise(rows, LossTable(units), "m", 512),
+        "of images": advise(rows.assign(corpus="images"), LossTable(units), "m", 1024),
+        "it only guesses": advise(rows.assign(guess_gain_low=-0.1), LossTable(units), "m", 1024),
+    }
+    texts = {"a page": printed(lambda console: show_advice(found["three seeds"], console), 110)}
+    texts["all answers"] = "\n".join(f"{name}: {' / '.join(answer(each))}" for name, each in found.items())
+    texts["all notes"] = "\n".join(dict.fromkeys(line for each in found.values() for line in notes(each)))
+    texts["all candidates"] = bare_table(
+        (name, each.name, each.variant, each.verdict, each.counts, each.word, *numbers(each))
+        for name, advice in found.items()
+        for each in advice.candidates
+    )
+    texts["the record of one"] = "\n".join(outline(found["at twice the length"].record()))
+    again = pd.concat([rows, rows.assign(run_id=rows["run_id"] + "b")])
+    texts["refused"] = "\n".join(
+        [
+            outcome(lambda: advise(rows, LossTable(units), "m", 4096)),
+            outcome(lambda: advise(pd.concat([rows, rows.assign(fingerprint="other")]), LossTable(units), "m", 1024)),
+            outcome(lambda: advise(again, LossTable(units), "m", 1024)),
+            outcome(lambda: advise(rows[:0], LossTable(units), "m", 1024)),
+        ]
+    )
+    snapshot(sections(texts), rounded=True)

@@ -16,16 +16,15 @@ from fake_results import BEHAVIOUR, LN2, results, units_of
 from torture.reports import undrawn
 
 from poscli.report import Report, build_report
-from poscli.report.accuracy import by_length, placed
+from poscli.report.accuracy import by_length
 from poscli.report.caveats import caveats
-from poscli.report.comparison import compare_named
-from poscli.report.findings import verdicts_told
-from poscli.report.page.data import section_data
+from poscli.report.page.numbers import page_section
+from poscli.report.pooling import headline, points_of
 from poscli.report.summary import summarize
-from poscli.report.trained import training_seconds
+from poscli.report.table import verdict_sentences
 from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, Comparison, LossTable, judged
-from poscli.statistics.intervals import permutation_test, ratio_interval, smallest_p
+from poscli.statistics.intervals import ratio_interval
 from poscli.system.errors import UsageError
 
 NOTHING = frame([], DETAILS["answers"])
@@ -43,7 +42,7 @@ def twice(table: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
 
 
 def sentence(made: Report) -> str:
-    found = section_data(made.sections[0], {})
+    found = page_section(made.sections[0])
     return "".join(text for text, _ in found["answers"][found["main"]]["sentence"])
 
 
@@ -56,19 +55,9 @@ def test_encodings_that_were_scored_on_other_amounts_of_text_are_compared_by_the
     numbers = ["difference", "low", "high", "p"]
     np.testing.assert_allclose(other[numbers], fair[numbers], atol=1e-12)
     summary = report(tmp_path, rows, units).summary
-    assert not [note for note in caveats(rows, summary) if "different windows" in note]
-    assert [note for note in caveats(more["rows"], summary) if "different windows" in note]
-
-
-def test_a_seed_that_scored_other_amounts_of_text_has_its_own_rate() -> None:
-    rows, _ = results({"alibi": BEHAVIOUR["alibi"]}, seeds=(0, 1, 2))
-    units = units_of(rows)
-    runs = sorted(set(rows["run_id"]))
-    plain = LossTable(units).losses(runs, "sliding", 4096, "full")
-    other = LossTable(twice(units, units["run_id"] == runs[1])).losses(runs, "sliding", 4096, "full")
-    assert plain is not None
-    assert other is not None
-    np.testing.assert_allclose(other.nats, plain.nats)
+    for table, told in ((rows, False), (more["rows"], True)):
+        notes = caveats(table, summary, points_of(table, headline(table).perplexity))
+        assert any("different windows" in note for note in notes) == told
 
 
 def test_evaluations_of_several_sizes_compare_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,14 +69,6 @@ def test_evaluations_of_several_sizes_compare_alike(tmp_path: Path, monkeypatch:
         assert cli("extrapolate", "--enc", name, "--max-len", 64, "--tokens", tokens).code == 0
     table = cli("compare", "alibi", "none", "--json").json
     assert all(abs(row["difference"]) < 1 for row in table)
-
-
-@pytest.mark.parametrize("documents", [3, 5, 12, 14])
-def test_the_smallest_p_value_is_that_of_documents_that_agree(documents: int) -> None:
-    agree = np.ones((1, documents)) * np.arange(1.0, documents + 1)
-    found = permutation_test(agree, np.ones(documents))
-    least = smallest_p(1, documents)
-    assert found == pytest.approx(least) if documents <= 13 else least <= found <= 4 * least
 
 
 def test_what_no_agreement_could_decide_is_not_within_noise() -> None:
@@ -141,11 +122,6 @@ def test_who_is_better_on_the_seeds_in_common_is_told(tmp_path: Path) -> None:
     assert "better than 1 of 2 others" in told
 
 
-def test_a_baseline_that_is_alone_in_a_section_is_no_error(tmp_path: Path) -> None:
-    rows, _ = results({"alibi": BEHAVIOUR["alibi"]})
-    assert report(tmp_path, rows, units_of(rows), baseline="alibi").sections[0].analyses is not None
-
-
 def test_tasks_with_right_answers_are_not_mixed_with_others(tmp_path: Path) -> None:
     rows, positions, details = task_tables()
     text = results({"alibi": BEHAVIOUR["alibi"]}, fingerprint="beef00112233", corpus="text")[0]
@@ -165,7 +141,7 @@ def test_the_interval_of_a_loss_per_byte_holds_its_estimate(tmp_path: Path) -> N
     pieces = {name: 2 * other[name] for name in ("nll", "nll_low", "nll_high")}
     other = other.assign(tokenizer="bpe:512", tokens=other["tokens"] // 2, ppl=other["ppl"] ** 2, **pieces)
     made = report(tmp_path, pd.concat([rows, other]), mix=True)
-    found = section_data(made.sections[0], {})
+    found = page_section(made.sections[0])
     for line in found["points"][found["main"]]:
         loss, low, high = line[0][3:6]
         assert low <= loss <= high
@@ -191,7 +167,7 @@ def test_differences_of_accuracy_stay_within_one_and_are_never_certain(tmp_path:
         made = build_report(
             rows, positions, tmp_path, details=details | {"answers": details["answers"].assign(right=shaken)}
         )
-    found = section_data(made.sections[0], {})
+    found = page_section(made.sections[0])
     numbers = np.array(found["answered"]["pairs"]["numbers"], float).reshape(-1, 3) / 1e5
     numbers = numbers[~np.isnan(numbers[:, 0])]
     assert (np.abs(numbers) <= 1).all()
@@ -205,33 +181,10 @@ def test_encodings_without_rows_of_answers_keep_their_accuracy(tmp_path: Path) -
     answers = details["answers"][details["answers"]["encoding"] != "rope"]
     with undrawn():
         made = build_report(rows, positions, tmp_path, details=details | {"answers": answers})
-    found = section_data(made.sections[0], {})
+    found = page_section(made.sections[0])
     rope = [each["name"] for each in found["encodings"]].index("rope")
     accuracy = rows[(rows["encoding"] == "rope") & (rows["ratio"] == 16)]["accuracy"].mean()
     assert found["answered"]["points"][rope][-1] == [pytest.approx(accuracy, abs=1e-5), None, None]
-
-
-def test_two_runs_of_one_seed_are_not_taken_for_the_encoding() -> None:
-    rows, _ = results(ALIKE, seeds=(0, 1))
-    again = rows[(rows["encoding"] == "rope") & (rows["seed"] == 0)].assign(run_id="rope-again")
-    both = pd.concat([rows, again], ignore_index=True)
-    with pytest.raises(
-        UsageError, match="rope has 2 runs of seed 0, which differ in more than the seed: rope-3f22560 and"
-    ):
-        compare_named(both, {"units": units_of(both), "answers": NOTHING}, "rope", "alibi")
-    assert (
-        len(compare_named(both, {"units": units_of(both), "answers": NOTHING}, "rope-again", "alibi-3f22560")[0]) == 5
-    )
-
-
-def test_a_corpus_under_two_tokenizers_is_chosen_by_its_fingerprint() -> None:
-    rows, _ = results(ALIKE)
-    other = results(ALIKE, fingerprint="ff00aa")[0].assign(tokenizer="bpe:512")
-    both = pd.concat([rows.assign(tokenizer="bytes"), other], ignore_index=True)
-    details = {"units": units_of(both), "answers": NOTHING}
-    with pytest.raises(UsageError, match=r"stdlib in bpe:512 \(ff00aa\) and stdlib in bytes \(3f2a9c41\); choose one"):
-        compare_named(both, details, "rope", "alibi")
-    assert set(compare_named(both, details, "rope", "alibi", corpus="ff00")[0]["length"]) == set(rows["length"])
 
 
 def test_bands_of_losses_per_byte_are_over_documents_and_not_over_tokens(tmp_path: Path) -> None:
@@ -243,18 +196,12 @@ def test_bands_of_losses_per_byte_are_over_documents_and_not_over_tokens(tmp_pat
     sizes = units["unit"].map({unit: 1 + n % 3 for n, unit in enumerate(sorted(set(units["unit"])))})
     units = units.assign(bytes=units["tokens"] * np.where(units["run_id"].str.startswith("rope"), sizes, 1))
     made = report(tmp_path, both, units, mix=True)
-    own = made.sections[0].group.rows
-    at = own[(own["encoding"] == "rope [bpe:512]") & (own["length"] == 4096) & (own["protocol"] == "sliding")].iloc[0]
-    losses = LossTable(units).losses([at["run_id"]], "sliding", 4096, "full")
+    (run,) = set(other["run_id"])
+    losses = LossTable(units).losses([run], "sliding", 4096, "full")
     assert losses is not None
-    expected = ratio_interval(losses.nats[0], losses.bytes)
-    assert (at["seeds_nll_low"], at["seeds_nll_high"]) == pytest.approx(expected)
-
-
-def test_the_time_of_training_leaves_out_the_warm_up() -> None:
-    log = pd.DataFrame({"step": [10, 20, 40], "seconds": [9.0, 10.0, 12.0]})
-    assert training_seconds(log) == pytest.approx(4.0)
-    assert training_seconds(log.iloc[:1]) == 9.0
+    expected = [end / LN2 for end in ratio_interval(losses.nats[0], losses.bytes)]
+    (line,) = (each for each in made.sections[0].figures[0].lines if each.name == "rope [bpe:512]")
+    assert (line.low[-1], line.high[-1]) == pytest.approx(expected)
 
 
 def test_a_task_is_judged_by_answers_also_where_its_loss_is_that_of_a_guess() -> None:
@@ -265,33 +212,5 @@ def test_a_task_is_judged_by_answers_also_where_its_loss_is_that_of_a_guess() ->
     none = guessing["encoding"] == "none"
     guessing.loc[none, "accuracy"] = np.exp(-guessing.loc[none, ["unigram", "chance"]].min(axis=1))
     assert summarize(guessing).set_index("encoding")["verdict"]["none"] == "not trained"
-    poor = verdicts_told(summarize(rows[rows["encoding"] == "none"]))
+    poor = verdict_sentences(summarize(rows[rows["encoding"] == "none"]))
     assert poor.startswith("No encoding answers 90 % right, not even at its training length.")
-
-
-def test_where_it_lies_matters_for_whom_it_matters_most() -> None:
-    _, _, details = task_tables()
-    answers = details["answers"]
-    first = answers["from"] == 0
-    bent = answers.assign(
-        right=np.where(answers["encoding"].eq("none") & ~first, 0, np.where(first, 4, answers["right"]))
-    )
-    told = placed(bent, summarize(task_tables()[0]))
-    assert told is not None
-    assert told.answer == 'Most for "none", whose accuracy lies between 0.000 and 1.000.'
-    even = placed(answers.assign(right=4), summarize(task_tables()[0]))
-    assert even is not None
-    assert even.answer.startswith("No: the accuracies of each encoding differ by less than")
-
-
-def test_runs_of_other_budgets_are_not_seeds_of_one_encoding(tmp_path: Path) -> None:
-    rows, positions = results(ALIKE, seeds=(0, 1, 2))
-    trained = {run: 199_000 if run.startswith("rope") and run.endswith("2") else 299_000 for run in set(rows["run_id"])}
-    with undrawn():
-        made = build_report(rows, positions, tmp_path, details={"units": units_of(rows)}, trained=trained)
-        plain = build_report(rows, positions, tmp_path, details={"units": units_of(rows)})
-    assert made.summary.set_index("encoding")["seeds"].to_dict() == {
-        "alibi": 3, "rope [299k tokens]": 2, "rope [199k tokens]": 1,
-    }  # fmt: skip
-    assert "Models were trained on 199k to 299k tokens: how long explains part of a difference." in made.notes
-    assert set(plain.summary["encoding"]) == {"alibi", "rope"}

@@ -13,27 +13,24 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_runner import ALIBI, SHORT, assert_refused, cli
-from fake_pages import SEEDS, against, fake_report, fake_runs, fake_tables, task_tables
+from fake_pages import STEP, against, fake_report, fake_runs, fake_tables, pairs_of, tables_with_holes, task_tables
 from fake_results import BEHAVIOUR, LN2, many, results
 from scipy import stats
 from torture.reports import HOSTILE, undrawn
 from toys import first
 
 from poscli import api
-from poscli.config.run import PRESETS, RunConfig
 from poscli.report import Report, build_report, trained_runs, write_site
-from poscli.report.accuracy import by_length, wrong_answers
-from poscli.report.latex import latex
-from poscli.report.page.data import section_data
-from poscli.report.page.described import looks
-from poscli.report.page.measured import UNITS
-from poscli.report.page.render import READABLE, contrast, readable, rgb
-from poscli.report.pooling import headline, pool
-from poscli.report.trained import Trained, configurations, reproduce
+from poscli.report.catalogue import looks
+from poscli.report.comparison import wrong_answers
+from poscli.report.groups import Group, split
+from poscli.report.page import READABLE, contrast, readable, rgb
+from poscli.report.page.numbers import page_section
+from poscli.report.trained import reproduce
 from poscli.runs.run import list_runs
+from poscli.runs.schema import DETAILS, frame
 from poscli.system.errors import UsageError
 
-HALF = 0.6 / UNITS  # numbers of the page are rounded to 1e-5
 LETTERS = {"b": "better", "w": "worse", "n": "within noise", "t": "too few documents", "-": "not compared"}
 TAGS = {
     "html", "head", "meta", "title", "style", "body", "a", "header", "div", "h1", "h2", "h3", "form", "label", "select",
@@ -70,61 +67,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 @pytest.fixture(scope="module")
 def section(report: Report) -> dict[str, Any]:
-    return section_data(report.sections[0], fake_runs(report.sections[0].group.rows))
+    return json.loads(json.dumps(page_section(report.sections[0])))
 
 
 def text_of(report: Report) -> str:
     return (report.files[0].parent / "report.html").read_text(encoding="utf-8")
-
-
-def of_pair(section: dict[str, Any], protocol: int, kind: str, i: int, j: int, k: int) -> list[float]:
-    """The difference of encodings i and j at a length, with its interval: as page.js reads it."""
-    high, low = max(i, j), min(i, j)
-    at = ((high * (high - 1) // 2 + low) * len(section["lengths"]) + k) * 3
-    found = section["pairs"][protocol][kind]["numbers"][at : at + 3]
-    values = [np.nan if value is None else value / UNITS for value in found]
-    return values if i > j else [-values[0], -values[2], -values[1]]
-
-
-def test_every_pair_is_that_of_the_comparison_in_the_report(report: Report, section: dict[str, Any]) -> None:
-    group, names = report.sections[0].group, [each["name"] for each in section["encodings"]]
-    main, seen = section["main"], set()
-    for base in range(len(names)):
-        table = against(group.rows, group.units, names[base]).set_index(["encoding", "length"])
-        for (name, length), row in table.iterrows():
-            k, n = section["lengths"].index(length), names.index(name)
-            found = of_pair(section, main, "loss", n, base, k)
-            assert found == pytest.approx(list(row[["difference", "low", "high"]]), abs=HALF, nan_ok=True)
-            letter = section["pairs"][main]["loss"]["words"][base][n * len(section["lengths"]) + k]
-            assert LETTERS[letter] == row["word"]
-            seen.add(letter)
-    assert seen == set(LETTERS) - {"t"}
-
-
-def test_points_are_those_that_the_report_pools(report: Report, section: dict[str, Any]) -> None:
-    rows = report.sections[0].group.rows
-    names = [each["name"] for each in section["encodings"]]
-    for number, protocol in enumerate(section["protocols"]):
-        for row in pool(rows, protocol["name"]).to_dict("records"):
-            found = section["points"][number][names.index(row["encoding"])][section["lengths"].index(row["length"])]
-            assert (found[0], found[1]) == (row["status"], row["failed"])
-            numbers = [np.nan if value is None else value for value in found[3:9]]
-            assert numbers[0] == pytest.approx(row["bpb"], abs=HALF, nan_ok=True)
-            assert numbers[3:] == pytest.approx([row["gain"], row["gain_low"], row["gain_high"]], abs=HALF, nan_ok=True)
-            if protocol["name"] == headline(rows).perplexity and row["status"] == "ok":
-                ends = np.log2([row["ppl_low"], row["ppl_high"]])  # one token is one byte
-                assert numbers[1:3] == pytest.approx(list(ends), abs=1e-3)
-
-
-def test_differences_of_gains_are_those_of_the_gains(section: dict[str, Any]) -> None:
-    names, fixed = [each["name"] for each in section["encodings"]], section["gainFrom"][section["main"]]
-    gains = {name: section["points"][fixed][n][-1][6] for n, name in enumerate(names)}
-    for one, other in (("alibi", "rope"), ("none", "alibi"), ("rope", "none")):
-        value, low, high = of_pair(
-            section, fixed, "gain", names.index(one), names.index(other), len(section["lengths"]) - 1
-        )
-        assert value == pytest.approx(gains[one] - gains[other], abs=1e-3)
-        assert low < value < high
 
 
 def test_runs_of_several_tokenizers_have_no_perplexity_and_no_differences(tmp_path: Path) -> None:
@@ -134,77 +81,16 @@ def test_runs_of_several_tokenizers_have_no_perplexity_and_no_differences(tmp_pa
     of_pieces = rows.assign(tokenizer="bpe:512", fingerprint="f" * 12, bytes=2 * rows["bytes"], bpb=rows["bpb"] / 2)
     rows = pd.concat([rows[~other], of_pieces[other]])
     report = build_report(rows, positions, tmp_path, details=details, mix=True)
-    found = section_data(report.sections[0], {})
+    found = page_section(report.sections[0])
     names = [each["name"] for each in found["encodings"]]
     assert found["perplexities"] is False
-    for n, name in enumerate(names):
-        for base in range(n):
-            mixed = (name == "rope [bpe:512]") != (names[base] == "rope [bpe:512]")
-            assert np.isnan(of_pair(found, found["main"], "loss", n, base, 0)[0]) == mixed
+    for (one, base, _), (numbers, _) in pairs_of(found, found["pairs"][found["main"]]["loss"]).items():
+        assert np.isnan(numbers[0]) == ((one == "rope [bpe:512]") != (base == "rope [bpe:512]"))
     assert names == ["rope [bpe:512]", "alibi [bytes]", "none [bytes]"]
     by_name = build_report(rows, positions, tmp_path, details=details, mix=True, baseline="alibi [bytes]")
     assert any("alibi [bytes]" in analysis.title for analysis in by_name.sections[0].analyses)
     with pytest.raises(UsageError, match=r"--baseline alibi: no run has this encoding: .*alibi \[bytes\]"):
         build_report(rows, positions, tmp_path, details=details, mix=True, baseline="alibi")
-
-
-def test_the_gain_of_another_protocol_is_its_own(section: dict[str, Any]) -> None:
-    names = [each["name"] for each in section["protocols"]]
-    assert {names[n]: names[gain] for n, gain in enumerate(section["gainFrom"])} == {
-        "nonoverlapping": "fixed",
-        "sliding": "fixed",
-        "fixed": "fixed",
-    }
-    assert [bool(each["gain"]) for each in section["pairs"]] == [name == "fixed" for name in names]
-
-
-def test_the_answer_names_the_best_its_rivals_and_its_cost(section: dict[str, Any]) -> None:
-    for number, answer in enumerate(section["answers"]):
-        ends = {n: line[-1][3] for n, line in enumerate(section["points"][number]) if line[-1][3] is not None}
-        best = min(ends, key=lambda n: ends[n])
-        text = "".join(part for part, _ in answer["sentence"])
-        letters = section["pairs"][number]["loss"]["words"][best][
-            len(section["lengths"]) - 1 :: len(section["lengths"])
-        ]
-        others = letters.count("w") + letters.count("n")
-        told = f"better than {letters.count('w')} of {others} others" if "n" in letters else "better than all 4 others"
-        assert told in text
-        verb = "has the lowest loss" if "n" in letters else "predicts best"
-        name = section["encodings"][best]["name"]
-        assert answer["best"] == [
-            name,
-            *(each["name"] for n, each in enumerate(section["encodings"]) if letters[n] == "n"),
-        ]
-        assert f"{name} {verb}: {ends[best]:.3f} bits per byte [" in text
-        assert "4,096 tokens (16x the training length)" in text
-        logs = np.log(section["costs"][0]["values"][best])
-        reach = stats.t.ppf(0.975, 2) * logs.std(ddof=1) / math.sqrt(3)
-        took, low, high = (f"{math.exp(logs.mean() + k * reach):.0f} s" for k in (0, -1, 1))
-        assert f"for {took} of training [{low}, {high}]" in text
-
-
-def test_costs_are_lists_by_seed(report: Report, section: dict[str, Any]) -> None:
-    rows, names = report.sections[0].group.rows, [each["name"] for each in section["encodings"]]
-    runs = fake_runs(rows)
-    seconds, reading = section["costs"]
-    assert section["seeds"] == list(SEEDS)
-    for n, name in enumerate(names):
-        own = rows[rows["encoding"] == name].drop_duplicates("run_id").sort_values("seed")
-        assert seconds["values"][n] == [runs[run].seconds for run in own["run_id"]]
-        last = rows[(rows["encoding"] == name) & (rows["length"] == 4096) & (rows["protocol"] == "sliding")]
-        last = last[(last["variant"] == "full") & (last["status"] == "ok")].sort_values("seed")
-        expected = list(1e6 / last["tokens_per_s"]) or [None] * len(SEEDS)
-        assert reading["values"][n] == pytest.approx(expected, abs=HALF)
-
-
-def test_without_the_losses_of_documents_nothing_is_compared(tmp_path: Path) -> None:
-    rows, positions, _ = fake_tables()
-    (section,) = build_report(rows, positions, tmp_path).sections
-    found = section_data(section, {})
-    assert {each["loss"] for each in found["pairs"]} == {None}
-    assert found["points"][found["main"]][0][-1][4] is not None  # the interval of eval.csv
-    assert "not compared: the results of single documents are missing" in json.dumps(found["answers"])
-    assert {each["command"] for each in found["encodings"]} == {""}
 
 
 def test_intervals_without_the_losses_of_documents_are_in_bits_per_byte(tmp_path: Path) -> None:
@@ -214,7 +100,7 @@ def test_intervals_without_the_losses_of_documents_are_in_bits_per_byte(tmp_path
     rows = rows.assign(tokenizer="bpe:512", bytes=4 * rows["tokens"], **losses)
     with undrawn():
         (section,) = build_report(rows, positions, tmp_path).sections
-    found = section_data(section, {})
+    found = page_section(section)
     for point in (point for line in found["points"][found["main"]] for point in line):
         assert point[3:6] == pytest.approx([1.0, 0.975, 1.025])
 
@@ -235,7 +121,7 @@ def test_hostile_texts_are_never_markup(tmp_path: Path, text: str) -> None:
     assert [each["name"] for each in page.data["sections"][0]["encodings"]].count(
         report.summary["encoding"].iloc[-1]
     ) == 1
-    for path in write_site(report, tmp_path / "site", {}):
+    for path in write_site(report, tmp_path / "site"):
         tags = [tag for tag, _ in Reader(path.read_text(encoding="utf-8")).tags]
         assert set(tags) <= TAGS | {"table", "thead", "tbody", "tr", "th", "td", "span", "caption"}
 
@@ -257,48 +143,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Report:
         return build_report(rows, positions, tmp_path_factory.mktemp("task"), details=details, runs=fake_runs(rows))
 
 
-def test_a_task_with_right_answers_is_judged_by_its_accuracy(task: Report) -> None:
-    summary = task.summary.set_index("encoding")
-    assert list(summary.index) == ["alibi", "rope", "none", "learned"]  # by accuracy, failures last
-    assert summary["verdict"].to_dict() == {
-        "alibi": "solved", "rope": "fades", "none": "unsolved", "learned": "unsupported",
-    }  # fmt: skip
-    found = section_data(task.sections[0], {})
-    names = [each["name"] for each in found["encodings"]]
-    (answer,) = found["answers"]
-    text = "".join(part for part, _ in answer["sentence"])
-    assert text.startswith(
-        "Asked in windows of 4,096 tokens (16x the training length), alibi has the most answers right"
-    )
-    assert "1.000 of them [0.955, 1.000], better than all 2 others, beyond noise" in text
-    assert dict(answer["facts"])["What does a guess get right?"].startswith("0.100")
-    points = by_length(task.sections[0].group.details["answers"])
-    for row in points.to_dict("records"):
-        at = found["answered"]["points"][names.index(row["encoding"])][found["lengths"].index(row["length"])]
-        assert at == pytest.approx([row["accuracy"], row["low"], row["high"]], abs=HALF)
-    assert found["answered"]["points"][names.index("learned")][-1] is None
-
-
-def test_differences_of_accuracy_are_those_of_the_report(task: Report) -> None:
-    group = task.sections[0].group
-    found = section_data(task.sections[0], {})
-    names, units = [each["name"] for each in found["encodings"]], wrong_answers(group.details["answers"], "answer")
-    shown = found | {"pairs": [{"accuracy": found["answered"]["pairs"]}]}
-    for base in range(len(names)):
-        for row in against(group.rows, units, names[base]).to_dict("records"):
-            k, n = found["lengths"].index(row["length"]), names.index(row["encoding"])
-            pair = of_pair(shown, 0, "accuracy", n, base, k)
-            assert pair == pytest.approx([row["difference"], row["low"], row["high"]], abs=HALF, nan_ok=True)
-            letter = found["answered"]["pairs"]["words"][base][n * len(found["lengths"]) + k]
-            assert LETTERS[letter] == row["word"]
-    right = group.details["answers"].pivot_table(values="right", index=["encoding", "seed"], columns=["length", "unit"])
-    alibi, rope = right.loc["alibi"][4096] / 4, right.loc["rope"][4096] / 4
-    pair = of_pair(shown, 0, "accuracy", names.index("alibi"), names.index("rope"), 4)
-    assert pair[0] == pytest.approx((alibi - rope).to_numpy().mean(), abs=HALF)
-
-
 def test_the_site_of_a_task_has_the_accuracy_of_each_encoding(task: Report, tmp_path: Path) -> None:
-    write_site(task, tmp_path, fake_runs(task.sections[0].group.rows))
+    write_site(task, tmp_path)
     (alibi,), (learned,) = (tuple(tmp_path.glob(f"encoding-{name}-*.html")) for name in ("alibi", "learned"))
     assert "1.000 [0.955, 1.000]" in alibi.read_text(encoding="utf-8")
     assert "no row for position" in learned.read_text(encoding="utf-8")
@@ -311,21 +157,8 @@ def test_a_page_of_somebody_else_is_not_replaced(report: Report, tmp_path: Path)
     with pytest.raises(
         UsageError, match=r"index\.html was not written by poscli, .*: choose another folder, or move it"
     ):
-        write_site(report, tmp_path, {})
+        write_site(report, tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("index.html", "mine")]
-
-
-def test_the_configuration_of_the_models_is_among_the_facts() -> None:
-    small, large = (RunConfig(encoding="none", model=PRESETS[name], batch=8) for name in ("nano", "tiny"))
-    both = dict(configurations([Trained(small, {}), Trained(large, {})]))
-    model = large.model
-    sizes = f"{model.layers} layers, width {model.width}, {model.heads} heads"
-    assert both["Model"] == f"2 layers, width 64, 4 heads; {sizes}"
-    assert both["Training batch"] == f"8 windows of {small.length} tokens"
-    parts = [Trained(small.model_copy(update={"accumulate": count}), {}) for count in (1, 4)]
-    assert dict(configurations(parts))["Training batch"] == both["Training batch"]  # accumulate divides the batch
-    assert both["Precision"] == "float32"
-    assert configurations([]) == []
 
 
 @pytest.mark.wide  # tests/browser/test_browser.py opens such a page
@@ -363,22 +196,6 @@ def test_the_command_of_a_row_makes_the_same_run(tmp_path: Path, monkeypatch: py
     assert first.reset_index(drop=True).equals(second.reset_index(drop=True))
 
 
-def test_commands_repeat_seeds_and_quote_specs() -> None:
-    runs = [Trained(RunConfig(encoding="rope|none", seed=seed), {"max_len": 4096}) for seed in (2, 0)]
-    line = reproduce(runs)
-    assert line.startswith("for seed in 0 2; do poscli train --enc 'rope|none' ")
-    assert line.endswith(" --seed $seed; done && poscli extrapolate --enc 'rope|none' --max-len 4096")
-    assert reproduce([]) == ""
-
-
-def test_tables_in_latex_hold_every_encoding_and_no_open_sign(report: Report) -> None:
-    text = (report.files[0].parent / "tables.tex").read_text(encoding="utf-8")
-    body = text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines()[1:]
-    assert [line.split(" & ")[0] for line in body] == [latex(name) for name in report.summary["encoding"]]
-    assert len({line.count(" & ") for line in body}) == 1
-    assert re.sub(r"\\[&%$#_{}]", "", latex("50 % & $x_1^2$ {#}~")).count("%") == 0
-
-
 def test_pictures_in_other_formats_and_a_refused_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, positions, _ = fake_tables()
     report = build_report(rows, positions, tmp_path / "report", formats=("svg", "pdf"))
@@ -395,8 +212,7 @@ def test_pictures_in_other_formats_and_a_refused_one(tmp_path: Path, monkeypatch
 
 
 def test_a_site_has_a_page_for_each_corpus_and_encoding(tmp_path: Path, report: Report) -> None:
-    runs = fake_runs(report.sections[0].group.rows)
-    paths = write_site(report, tmp_path, runs)
+    paths = write_site(report, tmp_path)
     assert len(paths) == 1 + 1 + len(report.summary)
     for path in paths:
         for tag, attributes in Reader(path.read_text(encoding="utf-8")).tags:
@@ -407,10 +223,225 @@ def test_a_site_has_a_page_for_each_corpus_and_encoding(tmp_path: Path, report: 
     assert "poscli train --enc alibi" in text
     assert re.search(r"Runs\s*3, models", text)  # of the 18 runs of the section
     (tmp_path / "notes.txt").write_text("mine")
-    rows = report.sections[0].group.rows
+    rows, _, _ = fake_tables()
     fewer = build_report(
         rows[rows["encoding"] != "alibi"], pd.DataFrame(columns=["encoding", "run_id"]), tmp_path / "r"
     )
-    write_site(fewer, tmp_path, runs)
+    write_site(fewer, tmp_path)
     assert not alibi.exists()
     assert (tmp_path / "notes.txt").exists()
+
+
+# ---- every comparison: all bases, all others, all lengths and protocols, with unequal seeds
+
+NEAR = 0.51 * STEP  # numbers are rounded on their way to the page
+
+
+Made = tuple[Group, dict[str, Any]]  # the rows of a section, and what the page shows of them
+
+
+def made(tables: tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]], folder: Path) -> Made:
+    rows, positions, details = tables
+    with undrawn():
+        report = build_report(rows, positions, folder, details=details, runs=fake_runs(rows))
+    return split(rows, positions, details)[0], json.loads(json.dumps(page_section(report.sections[0])))
+
+
+@pytest.fixture(scope="module")
+def holes(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return made(tables_with_holes(), tmp_path_factory.mktemp("holes"))
+
+
+@pytest.fixture(scope="module")
+def part_of_task(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    rows, positions, details = task_tables()
+    rows = rows[rows["length"].isin([256, 4096])]
+    details = {name: table[table["length"].isin([256, 4096])] for name, table in details.items()}
+    gone = (rows["encoding"] == "rope") & (rows["seed"] == 1)
+    lost = set(rows.loc[gone, "run_id"])
+    details = {name: table[~table["run_id"].isin(lost)] for name, table in details.items()}
+    return made((rows[~gone], positions, details), tmp_path_factory.mktemp("task"))
+
+
+def by_hand(losses: pd.DataFrame, one: str, base: str) -> float:
+    """The mean difference in bits per byte between runs of equal seeds, each loss a sum of nats of one run."""
+    ours, theirs = (losses[losses["encoding"] == name].set_index("seed")["bits"] for name in (one, base))
+    return float((ours - theirs).mean())  # pandas pairs equal seeds
+
+
+def bits(group: Group) -> dict[Any, pd.DataFrame]:
+    """Bits per byte of every run, from the table of documents, by protocol, variant and length."""
+    units = tables_with_holes()[2]["units"].drop(columns=["encoding", "seed"], errors="ignore")
+    units = units.merge(group.rows.drop_duplicates("run_id")[["run_id", "encoding", "seed"]])
+    units = units.assign(nats=units["nll"] * units["tokens"])
+    sums = units.groupby(["protocol", "variant", "length", "encoding", "seed"])[["nats", "bytes"]].sum()
+    losses = (sums["nats"] / sums["bytes"] / math.log(2)).rename("bits").reset_index()
+    return dict(list(losses.groupby(["protocol", "variant", "length"])))
+
+
+def test_differences_of_losses_are_means_over_runs_of_equal_seeds(holes: Made) -> None:
+    group, section = holes
+    losses = bits(group)
+    compared = 0
+    for number, protocol in enumerate(section["protocols"]):
+        found = pairs_of(section, section["pairs"][number]["loss"])
+        for one, base, length in found:
+            expected = by_hand(losses[protocol["name"], "full", length], one, base)
+            numbers, word = found[one, base, length]
+            assert numbers[0] == pytest.approx(expected, abs=NEAR, nan_ok=True), (one, base, length)
+            if not math.isnan(expected):
+                assert numbers[1] <= numbers[0] <= numbers[2]
+                assert word not in ("better", "worse") or (word == "better") == (expected < 0)
+                compared += 1
+    assert compared == 3 * 2 * (6 + 3)  # of 4 encodings 6 pairs at 256; learned ends there, and the others are 3 pairs
+
+
+def test_intervals_and_words_are_those_of_the_report_under_every_protocol(holes: Made) -> None:
+    group, section = holes
+    seen = set()
+    for number, protocol in enumerate(section["protocols"]):
+        found = pairs_of(section, section["pairs"][number]["loss"])
+        own = group.rows[group.rows["protocol"] == protocol["name"]]
+        for base in (each["name"] for each in section["encodings"]):
+            for row in against(own, group.units, base).to_dict("records"):
+                numbers, word = found[row["encoding"], base, row["length"]]
+                expected = [row["difference"], row["low"], row["high"]]
+                assert numbers == pytest.approx(expected, abs=NEAR, nan_ok=True), (row, base)
+                assert word == row["word"]
+                seen.add(word)
+    assert {"better", "worse", "not compared"} <= seen
+
+
+def test_gains_compare_the_other_way_round(holes: Made) -> None:
+    group, section = holes
+    losses = bits(group)
+    (number,) = {number for number in section["gainFrom"] if number is not None}
+    name, found = section["protocols"][number]["name"], pairs_of(section, section["pairs"][number]["gain"])
+    words = set()
+    for one, base, length in found:
+        full, cut = (losses[name, variant, length] for variant in ("full", "crop"))
+        gains = full.merge(cut, on=["encoding", "seed"], suffixes=("", "_cut"))
+        gains = gains.assign(bits=gains["bits_cut"] - gains["bits"])
+        numbers, word = found[one, base, length]
+        expected = by_hand(gains, one, base)
+        assert numbers[0] == pytest.approx(expected, abs=NEAR, nan_ok=True), (one, base, length)
+        if word in ("better", "worse"):
+            assert (word == "better") == (expected > 0)
+        words.add(word)
+    assert {"better", "worse"} <= words
+
+
+def test_accuracies_of_all_pairs_are_those_of_the_report(part_of_task: Made) -> None:
+    group, section = part_of_task
+    units = wrong_answers(group.details["answers"], "answer")
+    found, seen = pairs_of(section, section["answered"]["pairs"]), set()
+    shares = group.details["answers"].groupby(["encoding", "seed", "length"])[["right", "tokens"]].sum()
+    shares = (shares["right"] / shares["tokens"]).rename("bits").reset_index()
+    for base in (each["name"] for each in section["encodings"]):
+        for row in against(group.rows, units, base).to_dict("records"):
+            numbers, word = found[row["encoding"], base, row["length"]]
+            assert numbers == pytest.approx([row["difference"], row["low"], row["high"]], abs=NEAR, nan_ok=True)
+            own = by_hand(shares[shares["length"] == row["length"]], row["encoding"], base)
+            assert math.isnan(numbers[0]) or numbers[0] == pytest.approx(own, abs=NEAR)
+            assert word == row["word"]
+            seen.add(word)
+            if word in ("better", "worse"):
+                assert (word == "better") == (own > 0)
+    assert {"better", "worse"} <= seen
+
+
+def test_numbers_per_seed_stand_in_the_order_of_the_seeds(holes: Made) -> None:
+    group, section = holes
+    rows = group.rows
+    runs = fake_runs(rows)
+    assert section["seeds"] == [0, 1, 2]
+    assert section["student"] == pytest.approx(list(stats.t.ppf(0.975, [1, 2])), abs=STEP)
+    of_run = rows.drop_duplicates("run_id").set_index(["encoding", "seed"])["run_id"]
+    costs = {each["key"]: each["values"] for each in section["costs"]}
+    last = rows[(rows["protocol"] == "sliding") & (rows["variant"] == "full") & (rows["length"] == 1024)]
+    speeds = last[last["status"] == "ok"].set_index(["encoding", "seed"])["tokens_per_s"]
+    for n, encoding in enumerate(each["name"] for each in section["encodings"]):
+        for k, seed in enumerate(section["seeds"]):
+            run = of_run.get((encoding, seed))
+            assert costs["seconds"][n][k] == (None if run is None else pytest.approx(runs[run].seconds))
+            speed = speeds.get((encoding, seed))
+            assert costs["reading"][n][k] == (None if speed is None else pytest.approx(1e6 / speed, abs=STEP))
+
+
+def test_bins_of_positions_and_distances_are_in_bits_by_seed(holes: Made) -> None:
+    group, section = holes
+    names = [each["name"] for each in section["encodings"]]
+    table = group.positions
+    longest = table[table["length"] == table.groupby("encoding")["length"].transform("max")]
+    assert [each["from"] for each in section["position"]] == sorted(each["from"] for each in section["position"])
+    assert min(each["to"] for each in section["position"]) > 256 / 16  # the first of them are costly for all
+    recall = group.details["recall"]
+    for bins, source, column in ((section["position"], longest, "nll"), (section["recall"], recall, "gain")):
+        assert bins
+        for each in bins:
+            part = source[(source["from"] == each["from"]) & (source["to"] == each["to"])]
+            known = (part.set_index(["encoding", "seed"])[column] / math.log(2)).to_dict()
+            expected = [[known.get((name, seed)) for seed in section["seeds"]] for name in names]
+            for own, other in zip(each["values"], expected, strict=True):
+                assert own == [None if value is None else pytest.approx(value, abs=STEP) for value in other]
+
+
+def test_harms_of_single_changes_are_in_bits_by_seed_or_say_why_not(holes: Made) -> None:
+    group, section = holes
+    table = group.details["why/attribution"]
+    names = [each["name"] for each in section["encodings"]]
+    titles = [each["title"].rpartition("(")[2].strip(")") for each in section["attribution"]]
+    changes = dict(zip(["full", *titles[1:]], section["attribution"], strict=True))
+    assert list(changes) == ["full", "offset", "stretch", "crowd"]
+    reasons = 0
+    for change, found in changes.items():
+        for n, name in enumerate(names):
+            own = table[(table["change"] == change) & (table["encoding"] == name)].set_index("seed")
+            good = own[own["status"] == "ok"]
+            for k, seed in enumerate(section["seeds"]):
+                harm = good["harm"].get(seed)
+                expected = None if harm is None else pytest.approx(harm / math.log(2), abs=STEP)
+                assert found["values"][n][k] == expected
+            reasons += bool(found["why"][n])
+            assert bool(found["why"][n]) == (len(own) > 0 and good.empty)
+    assert reasons
+    rope = names.index("rope")  # one seed is void: the others are shown, and no reason in their place
+    assert [value is None for value in changes["stretch"]["values"][rope]] == [False, True, False]
+    assert changes["stretch"]["why"][rope] == ""
+
+
+def test_a_page_lacks_seeds_only_where_no_encoding_has_three(holes: Made, tmp_path: Path) -> None:
+    _, section = holes
+    seeds = {each["name"]: each["seeds"] for each in section["encodings"]}
+    assert seeds == {"alibi": 2, "learned": 3, "none": 1, "rope": 3}
+    assert not section["fewSeeds"]
+    rows, positions, details = tables_with_holes()
+    rows, positions = (table[table["encoding"].isin(["alibi", "none"])] for table in (rows, positions))
+    details = {name: table[table["encoding"].isin(["alibi", "none"])] for name, table in details.items()}
+    _, section = made((rows, positions, details), tmp_path)
+    assert section["fewSeeds"]
+
+
+def test_places_of_answers_are_shares_by_seed(part_of_task: Made) -> None:
+    group, section = part_of_task
+    place, answers = section["answered"]["place"], group.details["answers"]
+    last = answers[answers["length"] == 4096]
+    assert (place["length"], place["depth"]) == (4096, True)
+    assert [(each["from"], each["to"]) for each in place["bins"]] == [(n, n + 19) for n in range(0, 100, 20)]
+    for each in place["bins"]:
+        part = last[last["from"] == each["from"]].groupby(["encoding", "seed"])[["right", "tokens"]].sum()
+        known = (part["right"] / part["tokens"]).to_dict()
+        for n, encoding in enumerate(section["encodings"]):
+            expected = [known.get((encoding["name"], seed)) for seed in section["seeds"]]
+            own = each["values"][n]
+            assert own == [None if value is None else pytest.approx(value, abs=STEP) for value in expected]
+
+
+def test_a_task_without_any_seed_in_common_is_not_compared(tmp_path: Path) -> None:
+    rows, positions, details = tables_with_holes()
+    kept = rows[(rows["encoding"] == "alibi") | (rows["encoding"] == "learned") & (rows["seed"] == 1)]
+    none = frame([], DETAILS["recall"])
+    _, section = made((kept, positions, {"units": details["units"], "recall": none}), tmp_path)
+    found = pairs_of(section, section["pairs"][section["main"]]["loss"])
+    assert {word for _, word in found.values()} == {"not compared"}
+    assert np.isnan([numbers for numbers, _ in found.values()]).all()

@@ -49,7 +49,7 @@ def test_no_file_of_a_report_holds_an_absolute_path(places: dict[str, Path]) -> 
     rows, positions = (pd.concat(tables) for tables in zip(*evaluated, strict=True))
     about = About(left_out=[f"rope, seed 0: cannot write {out}/runs/rope: No space left on device"])
     made = build_report(rows, positions, out / "report", runs=runs, about=about)
-    files = [*made.files, *write_site(made, out / "site", runs)]
+    files = [*made.files, *write_site(made, out / "site")]
     assert {path.suffix for path in files} >= {".html", ".md", ".csv", ".tex", ".json"}
     texts = {path.name: path.read_bytes().decode(errors="ignore") for path in files}
     for name, text in texts.items():
@@ -63,7 +63,7 @@ def test_no_file_of_a_report_holds_an_absolute_path(places: dict[str, Path]) -> 
 
 def test_the_command_of_a_report_names_the_same_file(places: dict[str, Path]) -> None:
     """Every spelling leads back to the file, from the current folder."""
-    from poscli.report.local import shown
+    from poscli.report.collect import shown
 
     for folder in places.values():
         path = folder / "my texts" / "a.txt"

@@ -6,7 +6,6 @@ import contextlib
 import io
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from fake_results import BEHAVIOUR, results
 from rich.console import Console
@@ -16,11 +15,8 @@ from toys import first
 from poscli.drawing.page import Page
 from poscli.drawing.text import drawable
 from poscli.report import About, build_report, terminal
-from poscli.report.build import for_spreadsheets
-from poscli.report.explain import explanations
-from poscli.report.markdown import escape
+from poscli.report.documents import escape, explanations
 from poscli.runs.schema import POSITION_COLUMNS, frame
-from poscli.system.text import printable_line
 
 LOOKS_AT_PICTURES = True
 
@@ -31,12 +27,6 @@ def test_hostile_texts_in_pages_tables_and_terminals() -> None:
 
 def test_hostile_texts_in_pictures() -> None:
     torture(2)  # warnings are errors: one of a missing glyph would fail
-
-
-def test_control_characters_are_written_as_escapes() -> None:
-    assert printable_line("a\t\r\n b\u2028c ") == "a b c"
-    assert printable_line("\x1b[2J\x07\u202e\u200b") == "\\x1b[2J\\x07\\u202e\\u200b"
-    assert printable_line("\udc80 中文 é €") == "\\udc80 中文 é €"
 
 
 def test_addresses_and_mathematics_are_plain_text() -> None:
@@ -61,13 +51,6 @@ def test_the_encoding_none_is_not_read_as_a_word(tmp_path: Path) -> None:
     assert 'at once, "none" has the lowest perplexity' in told
     assert 'the window "none" needs' in told
     assert 'help "none"' in told
-
-
-def test_formulas_get_an_apostrophe_and_numbers_do_not() -> None:
-    table = pd.DataFrame({"text": ["=1+1", "@x", "-y", "\uff1dz", "rope+window", ""], "number": [-1.0, 2, 3, 4, 5, 6]})
-    safe = for_spreadsheets(table)
-    assert list(safe["text"]) == ["'=1+1", "'@x", "'-y", "'\uff1dz", "rope+window", ""]
-    assert list(safe["number"]) == list(table["number"])
 
 
 @pytest.mark.parametrize("column", ["protocol", "variant"])

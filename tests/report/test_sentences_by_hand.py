@@ -10,28 +10,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import against, fake_runs
+from fake_pages import fake_runs
 from fake_results import LN2, results
 from scipy import stats
 
 from poscli.config.run import RunConfig
-from poscli.report.accuracy import answered, placed
-from poscli.report.audit import audit
-from poscli.report.budget import budget_note
-from poscli.report.compared import compared
-from poscli.report.findings import solved_up_to
-from poscli.report.guessing import untrained
-from poscli.report.key_tokens import on_key_tokens
-from poscli.report.known_limit import known_limit
-from poscli.report.over_seeds import with_intervals
-from poscli.report.pooling import pool
-from poscli.report.recalled import recalled
-from poscli.report.spread import spread
+from poscli.report.accuracy import answered, by_length, by_place, placed
+from poscli.report.analyses import compared, known_limit, recalled, spread
+from poscli.report.caveats import budget_note
+from poscli.report.comparison import Pairs, losses_of
+from poscli.report.pooling import points_of, pool, untrained, with_intervals
 from poscli.report.summary import safe_ratio, summarize
-from poscli.report.table import failures
+from poscli.report.table import failures, solved_up_to
 from poscli.report.trained import Trained, timed_together
 from poscli.report.verdicts import NOT_TRAINED
-from poscli.report.why import used_window
 from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.comparison import LossTable
 
@@ -103,34 +95,27 @@ def test_an_interval_over_seeds_is_students_where_documents_are_alike(monkeypatc
     assert two["seeds_nll_low"].isna().all()
 
 
+def against(rows: pd.DataFrame, units: pd.DataFrame, base: str) -> str:
+    """What a report says of all encodings compared with one."""
+    names, lengths = [str(name) for name in summarize(rows)["encoding"]], (256, 1024)
+    pairs = Pairs.of(losses_of(rows, LossTable(units), "sliding"), names, lengths)
+    found = compared(pairs, points_of(rows, "sliding"), base, "bits per byte", of_answers=False)
+    assert found is not None
+    assert "although the intervals of the two overlap" in " ".join(found.legend)
+    return found.answer
+
+
 def test_a_comparison_says_who_is_better_and_by_how_much() -> None:
     losses = {"base": 2.0, "good": 1.9, "best": 1.7, "bad": 2.05, "worst": 2.5, "twin": 2.0}
     wobble = dict.fromkeys(losses, (0.0, 0.001, -0.001)) | {"base": (0.0, 0.0, 0.0), "twin": (0.02, -0.02, 0.01)}
     rows, units = of_parts(losses, wobble)
-    found = compared(rows, summarize(rows), LossTable(units), "base")
-    assert found is not None
-    assert found.answer == (
+    assert against(rows, units, "base") == (
         "At 4x, best and good are better than base (best by 0.300 bits per byte); twin is within noise of base; "
         "bad and worst are worse than base (worst by 0.500 bits per byte)."
     )
-    assert "although the intervals of the two overlap" in " ".join(found.legend)
     few = rows[rows["encoding"].isin(["base", "good"])]
-    one = compared(few, summarize(few), LossTable(units), "base")
-    assert one is not None
-    assert one.answer == "At 4x, good is better than base by 0.100 bits per byte."
-    other = compared(few, summarize(few), LossTable(units), "good")
-    assert other is not None
-    assert other.answer == "At 4x, base is worse than good by 0.100 bits per byte."
-
-
-def test_runs_are_compared_seed_by_seed() -> None:
-    """Seeds differ by a bit; of the seeds in common, b is better by 0.1, though its mean over all is worse."""
-    seeds = {"a": (0.0, 1.0, 2.0), "b": (0.0, 1.0, 2.0)}
-    rows, units = of_parts({"a": 2.0, "b": 1.9}, seeds)
-    kept = rows[~((rows["encoding"] == "a") & (rows["seed"] == 2)) & ~((rows["encoding"] == "b") & (rows["seed"] == 0))]
-    row = against(kept, LossTable(units), "a").set_index("length").loc[1024]
-    assert (row["seeds"], row["documents"]) == (1, 4)
-    assert row["difference"] == pytest.approx(-0.1)
+    assert against(few, units, "base") == "At 4x, good is better than base by 0.100 bits per byte."
+    assert against(few, units, "good") == "At 4x, base is worse than good by 0.100 bits per byte."
 
 
 # ---- recall
@@ -169,21 +154,6 @@ def test_recall_is_the_mean_over_seeds_and_so_is_its_lower_end() -> None:
 # ---- tokens that need context, and texts of known limit
 
 
-def test_key_tokens_name_those_that_surely_gain_the_best_first() -> None:
-    made = [
-        {"encoding": name, "kind": kind, "tokens": 60, "nll": LN2, "nll_crop": (1 + gain) * LN2, "gain": gain * LN2}
-        | {"gain_low": low * LN2, "gain_high": (gain + 1) * LN2}
-        for name, kind, gain, low in (
-            ("a", "key", 1.0, 0.5), ("b", "key", 2.0, 1.0), ("c", "key", 3.0, -0.1), ("c", "other", 9.0, 8.0),
-            ("d", "key", 0.5, 0.4), ("d", "key", 0.5, -0.6),
-        )
-    ]  # fmt: skip
-    found = on_key_tokens(pd.DataFrame(made), named("c", "a", "b", "d"))
-    assert found is not None
-    assert found.answer == "Longer context helps on them with b and a; nothing is shown to be won by c and d."
-    assert columns(found)["gain on others"] == ("+9.00", "-", "-", "-")
-
-
 def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
     """At 4x the optimum falls from 1.2 to 1.0 nats per token of two bytes; `a` wins 0.05 of that, `b` loses 0.1."""
     rows, _ = results({"a": (1.5, lambda _: 0.0), "b": (1.5, lambda _: 0.0)}, lengths=(256, 1024))
@@ -204,44 +174,6 @@ def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
 
 
 # ---- how much of a window is used
-
-
-def test_a_model_saturates_at_the_shortest_window_that_is_as_good() -> None:
-    losses = {"a": {64: 2.0, 128: 1.995, 256: 1.992}, "b": {64: 2.0, 128: 1.9, 256: 1.895}, "c": {64: 2.0, 256: 1.8}}
-    saturation = pd.DataFrame(
-        [
-            {"encoding": name, "seed": seed, "train_length": 64, "window": window, "nll": (bits + 0.1 * seed) * LN2}
-            for name, windows in losses.items()
-            for window, bits in windows.items()
-            for seed in (0, 1)
-        ]
-    )
-    receptive = pd.DataFrame(
-        [
-            {"encoding": "a", "method": "gradient", "from": 0, "beyond": 0.2, "value": 9.0},
-            {"encoding": "a", "method": "gradient", "from": 64, "beyond": 0.4, "value": 9.0},
-            {"encoding": "a", "method": "replace", "from": 64, "beyond": math.nan, "value": 0.5 * LN2},
-            {"encoding": "a", "method": "replace", "from": 32, "beyond": math.nan, "value": 5.0 * LN2},
-        ]
-    )
-    dilution = pd.DataFrame(
-        [
-            {"encoding": "a", "window": 64, "entropy": 0.5, "far_mass": 0.0},
-            {"encoding": "a", "window": 256, "entropy": 0.7, "far_mass": 0.1},
-            {"encoding": "a", "window": 256, "entropy": 0.9, "far_mass": 0.3},
-        ]
-    )
-    details = {"why/saturation": saturation, "why/receptive": receptive, "why/dilution": dilution}
-    found = used_window(details, named("c", "b", "a"))
-    cells = columns(found)
-    assert cells["saturates at"] == ("256", "128", "64")
-    assert cells["gradient beyond L = 64"] == ("-", "-", "30 %")
-    assert cells["text beyond L replaced"] == ("-", "-", "+0.500")
-    assert cells["entropy at L"] == ("-", "-", "0.50")
-    assert cells["entropy at 256"] == ("-", "-", "0.80")
-    assert cells["mass beyond L at 256"] == ("-", "-", "0.20")
-    assert found is not None
-    assert found.answer == "More than L = 64 tokens are needed by c and b to come within 0.01 bits of their best."
 
 
 # ---- right answers
@@ -266,14 +198,14 @@ def test_answers_are_told_with_their_shares_and_the_seeds_that_differ_most() -> 
         *(("c", seed, *at, 8) for seed in (0, 1) for at in ((64, 0), (128, 0), (128, 50))),
     )  # fmt: skip
     summary = named("a", "b", "c").assign(effective=[1.0, 0.0, 0.0])
-    found = answered(table, summary)
+    found = answered(table, by_length(table), summary)
     cells = columns(found)
     assert [cell.split()[0] for cell in cells["1x [95 %]"]] == ["0.950", "0.500", "0.800"]
     assert [cell.split()[0] for cell in cells["2x [95 %]"]] == ["0.500", "0.300", "0.800"]
     assert cells["seeds at 2x"] == ("0.300 to 0.700", "0.300 to 0.300", "0.800 to 0.800")
     assert cells["effective"] == ("1x (64)", "-", "-")
     assert found.answer == "Chance is 0.100. At 2x, seeds of a differ most (0.300 to 0.700)."
-    where = placed(table, summary)
+    where = placed(table, by_place(table), summary)
     assert columns(where)["0 to 50 %"] == ("0.600", "0.250", "0.800")
     assert columns(where)["50 to 100 %"] == ("0.400", "0.350", "0.800")
     assert where is not None
@@ -312,30 +244,6 @@ def test_how_many_tokens_would_be_enough_is_a_line_in_their_logarithm() -> None:
     assert f"reaches that of a guess after about {round(2000 * 2**1.5, -2):.0f} tokens in all" in note
 
 
-@pytest.mark.parametrize(
-    "losses",
-    [
-        [3.5] * 20,
-        [3.4 + 0.005 * n for n in range(20)],  # it rises
-        [3.65 + 0.1 * (-1) ** n - 0.1 * math.log(n + 1) for n in range(20)],  # it falls by less than its noise
-        [5.0 - 0.0001 * n for n in range(20)],  # too slowly
-        [3.9, 3.8, 3.7],  # too few rows
-    ],
-)
-def test_no_number_is_told_where_the_loss_does_not_fall(losses: list[float]) -> None:
-    rows = lost(["a"])
-    (note,) = budget_note(rows, summarize(rows), logs(rows, a=curve(*losses)))
-    assert "For a no number can be told" in note
-    assert "in all" not in note
-
-
-def test_nothing_is_said_of_budgets_where_all_are_trained_or_nothing_is_known() -> None:
-    rows = lost([])
-    assert budget_note(rows, summarize(rows), logs(rows, fine=curve(5.0, 3.0))) == []
-    rows = lost(["a"])
-    assert budget_note(rows, summarize(rows), {}) == []
-
-
 @pytest.mark.parametrize(("count", "lines"), [(3, 3), (4, 1), (64, 1)])
 def test_many_untrained_encodings_share_a_line(count: int, lines: int) -> None:
     names = [f"e{n:02d}" for n in range(count)]
@@ -347,12 +255,6 @@ def test_many_untrained_encodings_share_a_line(count: int, lines: int) -> None:
         assert told[0][0] == f"e00, e01, e02 and {count - 3} more"
         assert told[0][2].startswith(f"{count} encodings; e00: its loss at its training length is 3.40 nats per token")
         assert told[0][2].endswith("and guessing costs 3.30")  # by frequency, which is better than evenly
-
-
-def test_other_failures_keep_their_own_lines() -> None:
-    rows = lost([f"e{n}" for n in range(5)])
-    rows.loc[rows["encoding"] == "fine", ["status", "reason"]] = ["oom", "no memory"]
-    assert [line[1:] for line in failures(summarize(rows))][1:] == [("oom", "no memory")]
 
 
 def test_runs_of_one_training_are_counted_once() -> None:
@@ -368,26 +270,6 @@ def test_runs_of_one_training_are_counted_once() -> None:
 
 
 # ---- protocols, and how far a task is solved
-
-
-def test_what_a_protocol_flatters_is_the_fall_beyond_the_gain() -> None:
-    rows, _ = results({"a": (1.4, lambda octaves: 0.05 * octaves), "b": (1.5, lambda octaves: -0.1 * octaves)})
-    found = audit(rows, summarize(rows))
-    early = dict(zip(columns(found)["protocol"], columns(found)["early-token effect"], strict=True))
-    bits = f"{(0.12 - 0.12 / 16) / LN2:+.3f}"  # the invented losses fall by so much under nonoverlapping
-    assert early == {"nonoverlapping": f"{bits} ({bits} to {bits})"} | dict.fromkeys(
-        ("sliding", "fixed"), "0.000 (0.000 to 0.000)"
-    )
-
-
-@pytest.mark.parametrize(("apart", "swapped"), [(0.005, False), (0.015, True)])
-def test_encodings_change_places_only_if_both_differences_matter(apart: float, swapped: bool) -> None:
-    """Under sliding, a is better by 0.1 bits; under nonoverlapping, b is better by so little or so much."""
-    rows, _ = results({"a": (1.4, lambda _: 0.0), "b": (1.4 + 0.1 * LN2, lambda _: 0.0)})
-    moved = rows["encoding"].eq("b") & rows["protocol"].eq("nonoverlapping")
-    found = audit(rows.assign(bpb=rows["bpb"].where(~moved, rows["bpb"] - 0.1 - apart)), summarize(rows))
-    assert found is not None
-    assert found.answer.startswith("Yes: under nonoverlapping, other than under sliding" if swapped else "No: ")
 
 
 def test_a_task_is_solved_up_to_the_last_length_before_the_first_failure() -> None:

@@ -16,9 +16,11 @@ from poscli.drawing.axes import log_ticks, tick_texts
 from poscli.drawing.page import Page
 from poscli.drawing.style import FAINT, PALETTE, styles_for
 from poscli.encodings import get, names
-from poscli.report import figures
-from poscli.report.page.described import looks
-from poscli.report.page.render import DARK, LIGHT, contrast, render, rgb
+from poscli.report import build_report
+from poscli.report.catalogue import looks
+from poscli.report.figures import page_of
+from poscli.report.page import DARK, LIGHT, contrast, render, rgb
+from poscli.report.summary import standings
 
 LOOKS_AT_PICTURES = True
 APART = 25  # in CIELAB; a step of 2 or 3 can just be seen side by side, and lines are thin
@@ -35,7 +37,7 @@ def lab(color: str) -> np.ndarray:
 
 def shown_colors() -> dict[str, list[str]]:
     """The colours of the series on each paper, as the style of the page gives them."""
-    page = render("index.html.jinja", title="", sections=[], encodings=[])
+    page = render("index.html.jinja", title="", sections=[], files={}, encodings=[])
     style = page[page.index("<style>") : page.index("</style>")]
     light, dark = style[: style.index("@media")], style[style.index('[data-theme="dark"]') :]
     return {
@@ -107,11 +109,19 @@ def words(page: Page) -> list[str]:
     return [text.get_text() for text in page.figure.findobj(Text) if text.get_text().strip()]
 
 
-@pytest.mark.parametrize("draw", [figures.perplexity_by_length, figures.context_gain_by_length])
+@pytest.fixture(scope="module")
+def pages(results: tuple[pd.DataFrame, pd.DataFrame], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
+    """Every picture, by its name."""
+    (section,) = build_report(*results, tmp_path_factory.mktemp("all")).sections
+    styles = styles_for(*standings(section.summary))
+    return {figure.name: page_of(figure, styles) for figure in section.figures}
+
+
+@pytest.mark.parametrize("name", ["perplexity", "gain"])
 def test_names_in_pictures_are_whole_inside_the_page_and_do_not_overlap(
-    results: tuple[pd.DataFrame, pd.DataFrame], draw
+    results: tuple[pd.DataFrame, pd.DataFrame], pages: dict[str, Page], name: str
 ) -> None:
-    page = draw(results[0]).page
+    page = pages[name]
     assert not any("\u2026" in text for text in words(page)[: -len(page.figure.texts)])
     labels = [text for axes in filter(None, (page.axes, page.strip)) for text in axes.texts if text.get_text()]
     first = {text.get_text().split(" ")[0].rstrip(":,") for text in labels}
@@ -132,8 +142,8 @@ def test_names_in_pictures_are_whole_inside_the_page_and_do_not_overlap(
         assert wide < 1 or high < 0.35 * min(a.height, b.height), (one, other)
 
 
-def test_an_axis_around_zero_says_where_it_is_logarithmic(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    axes = figures.context_gain_by_length(results[0]).page.axes
+def test_an_axis_around_zero_says_where_it_is_logarithmic(pages: dict[str, Page]) -> None:
+    axes = pages["gain"].axes
     assert axes.get_yscale() == "symlog"
     below = float(re.fullmatch(r"context gain, bits per byte, logarithmic below (-[\d.]+)", axes.get_ylabel()).group(1))
 

@@ -11,21 +11,19 @@ import pandas as pd
 import pytest
 from drawn import drawn
 from fake_pages import fake_runs, fake_tables, tables_with_holes, task_tables
-from fake_results import BEHAVIOUR, results, units_of
+from fake_results import BEHAVIOUR, of_two_tokenizers, results, units_of
 from lines import bare_table, outcome, printed, sections
-from test_report import of_two_tokenizers
 from test_snapshots_report import outline
 from torture.reports import undrawn
 
 from poscli.drawing.page import Page
 from poscli.report import About, build_report, terminal
-from poscli.report.answer import answers
 from poscli.report.build import for_spreadsheets
 from poscli.report.caveats import caveats
 from poscli.report.comparison import compare_named
-from poscli.report.page.data import section_data
+from poscli.report.groups import split
 from poscli.report.page.site import site_pages
-from poscli.report.sections import Section, split
+from poscli.report.pooling import headline, points_of
 from poscli.report.summary import records, summarize
 from poscli.runs.schema import DETAILS, POSITION_COLUMNS, frame
 
@@ -97,7 +95,11 @@ def test_doubts_about_numbers(snapshot: Say) -> None:
         "machines": rows.assign(machine=rows["machine"].mask(rope, "").mask(odd, "other")),
         "episodes": rows.query("protocol == 'sliding' and seed == 0").assign(protocol="answer", gain=np.nan),
     }
-    snapshot(bare_table([name, *(caveats(each, summarize(each)) or ["-"])] for name, each in cases.items()))
+    snapshot(bare_table([name, *doubts(each)] for name, each in cases.items()))
+
+
+def doubts(rows: pd.DataFrame) -> list[str]:
+    return caveats(rows, summarize(rows), points_of(rows, headline(rows).perplexity)) or ["-"]
 
 
 def by_run(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -233,8 +235,15 @@ def test_a_site(tmp_path: Path, snapshot: Say) -> None:
     }
     both = pd.concat([rows, task], ignore_index=True)
     with undrawn():
-        report = build_report(both, positions, tmp_path / "report", details=every, about=About(title="Both <b>"))
-    pages = site_pages(report, fake_runs(both))
+        report = build_report(
+            both,
+            positions,
+            tmp_path / "report",
+            details=every,
+            about=About(title="Both <b>"),
+            runs=fake_runs(both),
+        )
+    pages = site_pages(report)
     chosen = [name for name in pages if name.startswith(("index", "encoding-learned", "encoding-rope"))]
     bodies = {
         name: re.sub(r"<(script|style).*?</\1>", "", pages[name].partition("<body")[2], flags=re.DOTALL)
@@ -254,15 +263,3 @@ def test_one_model_under_many_encodings(tmp_path: Path, snapshot: Say, monkeypat
     (section,) = report.sections
     said = {picture.path.name: f"{picture.alt}\n{picture.path.read_text()}" for picture in section.pictures}
     snapshot(sections({"answer": section.answer.text, **said}), rounded=True)
-
-
-def test_the_data_of_two_tokenizers(snapshot: Say) -> None:
-    """What the page shows of runs that only bits per byte compare."""
-    rows, positions = of_two_tokenizers()
-    rows = rows[rows["encoding"].isin(["learned", "rope"]) & (rows["length"] <= 512)]
-    positions = positions[positions["to"] <= 64]
-    units = units_of(rows).assign(bytes=lambda own: own["tokens"] * (1 + 3 * (own["fingerprint"] == "77aa88bb99cc")))
-    group = split(rows, positions, {"units": units}, mix=True)[0]
-    summary = summarize(group.rows, mix=True)
-    section = Section(group, summary, (), group.notes, answers(group, summary, {}))
-    snapshot("\n".join(outline(section_data(section, fake_runs(group.rows)))), rounded=True)

@@ -15,14 +15,13 @@ from lines import bare_table, outcome, sections
 
 from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recalibration, Recipe, RunConfig
 from poscli.drawing.style import styles_for
-from poscli.report import catalogue, local, told, verdicts
-from poscli.report.budget import budget_note, passed, tokens_until
-from poscli.report.collect import collect, refuse_damaged, trained_tokens
-from poscli.report.explain import explanations
-from poscli.report.folder import UNFINISHED, write_folder
-from poscli.report.formats import known_formats
-from poscli.report.named_once import the_model
-from poscli.report.page.described import describe, in_order, looks, spec_of
+from poscli.report import answer, catalogue, verdicts
+from poscli.report.catalogue import describe, looks, spec_of
+from poscli.report.caveats import budget_note, passed, tokens_until
+from poscli.report.collect import collect, refuse_damaged, shown, trained_tokens
+from poscli.report.documents import explanations
+from poscli.report.folder import UNFINISHED, known_formats, write_folder
+from poscli.report.groups import the_model
 from poscli.report.summary import summarize
 from poscli.report.trained import (
     Trained,
@@ -229,7 +228,7 @@ def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) ->
             [
                 *gain,
                 *(verdicts.verdict(gain[1], gain[0], gain[2], seeds=n) for n in (3, 2)),
-                told.reads(gain[1], gain[0], gain[2], seeds=3),
+                answer.reads(gain[1], gain[0], gain[2], seeds=3),
             ]
             for gain in gains
         ),
@@ -245,16 +244,22 @@ def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) ->
         ),
         "meanings": bare_table(verdicts.meanings("bits per cell").items()),
         "beyond": "\n".join(
-            told.beyond(n, items) for n, items in ((1, "documents"), (2, "episodes"), (3, "documents"))
+            answer.beyond(n, items) for n, items in ((1, "documents"), (2, "episodes"), (3, "documents"))
         ),
-        "times": bare_table([v, told.seconds(v)] for v in (0.04, 9.94, 9.96, 119.4, 120, 599, 601, 7199, 7201, 90000)),
+        "times": bare_table(
+            [v, answer.seconds(v)] for v in (0.04, 9.94, 9.96, 119.4, 120, 599, 601, 7199, 7201, 90000)
+        ),
         "means": bare_table(
-            told.student_of_logs(v) for v in ([5.0], [4.0, 9.0], [4.0, 6.0, 9.0], [3.0, 3.0, 3.0, 3.0])
+            answer.student_of_logs(v) for v in ([5.0], [4.0, 9.0], [4.0, 6.0, 9.0], [3.0, 3.0, 3.0, 3.0])
         ),
         "brackets": "\n".join(
-            [told.bracket([1, 2, 3]), told.bracket([1, None, 3], items="episodes"), told.bracket([1, 2, None])]
+            [
+                answer.bracket([1, 2, 3]),
+                answer.bracket([1, np.nan, 3], items="episodes"),
+                answer.bracket([1, 2, np.nan]),
+            ]
         ),
-        "paths": bare_table([path, local.shown(path)] for path in paths),
+        "paths": bare_table([path, shown(path)] for path in paths),
         "specs": bare_table(
             [spec, describe(spec).family, describe(spec).acts, [name for name, *_ in describe(spec).parts]]
             for spec in specs
@@ -264,7 +269,6 @@ def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) ->
             [name, *vars(look).values()]
             for name, look in looks(families, styles_for(["alibi", "rope"], ["t5", "kerple-log", "none", "a"])).items()
         ),
-        "order": str(in_order(["rotary", "other", "none", "bias", "several"])),
         "models": bare_table([names, the_model(names)] for names in models),
         "formats": "\n".join(
             outcome(lambda words=words: known_formats(words)) for words in (["PNG", "", " svg"], ["gif"], [])

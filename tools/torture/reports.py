@@ -23,10 +23,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
 
-from poscli.report import About, Report, build, build_report, records, terminal
+from poscli.report import About, Report, Section, build, build_report, records, terminal
 from poscli.report.build import FORMULA_SIGNS
-from poscli.report.explain import explanations
-from poscli.report.sections import Group
+from poscli.report.documents import explanations
 from poscli.system.text import printable_line
 
 HOSTILE = (
@@ -175,12 +174,9 @@ def _all(token: Token) -> list[Token]:
 
 def undrawn() -> AbstractContextManager[object]:
     """A report has no pictures within this context: to draw them takes most of its time."""
-    return mock.patch.object(build, "_draw", _not_drawn)
+    return mock.patch.object(build, "draw", _not_drawn)
 
 
-def _not_drawn(
-    group: Group, summary: pd.DataFrame, trained: object, formats: object
-) -> tuple[dict[str, tuple[dict[str, bytes], str]], list[str]]:
-    """An empty picture whose alternative text names all encodings, and the reason why another was not drawn."""
-    names = " ".join(summary["encoding"])
-    return {"perplexity": ({"png": b""}, names)}, [f"No picture of gain: {names}."]
+def _not_drawn(section: Section, formats: object) -> dict[str, bytes]:
+    """Empty files in the place of the pictures of a section."""
+    return {f"{figure.name}{section.slug}.png": b"" for figure in section.figures}

@@ -88,7 +88,7 @@ def _measure_and_tell(matrix: Matrix, programs: list[str], json_: bool) -> None:
     """Make the evaluations, and print the advice with what to paste."""
     from poscli.checkpoints.matrix import measured, to_paste
     from poscli.report.advice import advise as judged
-    from poscli.report.advice_text import answer, show_advice
+    from poscli.report.advice import answer, show_advice
     from poscli.statistics.comparison import LossTable
 
     tables = measured(matrix)

@@ -42,7 +42,7 @@ def report(
     """
     from poscli import workflows
     from poscli.report import collect
-    from poscli.report.formats import known_formats
+    from poscli.report.folder import known_formats
     from poscli.system.files import check_folder
     from poscli.tasks import task_columns
 

@@ -1,0 +1,336 @@
+"""Everything that a report says about one section, computed in one place from the rows of its runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from poscli.drawing.style import styles_for
+from poscli.evaluation.protocol import PROTOCOLS
+from poscli.report.accuracy import answered, by_length, by_place, is_depth, placed
+from poscli.report.analyses import audit, compared, hits, known_limit, recalled, spread
+from poscli.report.answer import Answers
+from poscli.report.catalogue import describe, looks, spec_of
+from poscli.report.caveats import budget_note, caveats
+from poscli.report.charts import SKIPPED_POSITIONS, Charts
+from poscli.report.comparison import Pairs, gains_of, losses_of, wrong_answers
+from poscli.report.data import (
+    Accuracies,
+    Analysis,
+    Bin,
+    Cost,
+    EncodingData,
+    Fact,
+    Harm,
+    Measured,
+    ProtocolData,
+    Section,
+    Values,
+)
+from poscli.report.groups import Group
+from poscli.report.origin import bits_per, facts, unit_of
+from poscli.report.pooling import (
+    ACCURACY,
+    Headline,
+    Point,
+    gain_protocol,
+    headline,
+    is_per_byte,
+    of_model,
+    points_of,
+    ratio_name,
+    task_measures,
+    the_train_length,
+)
+from poscli.report.summary import is_answered, standings, summarize
+from poscli.report.trained import Trained, configurations, reproduce, timing_note
+from poscli.report.verdicts import can_win, meanings
+from poscli.report.why import broken_by, on_key_tokens, used_window
+from poscli.runs.schema import FULL
+from poscli.statistics import FEWEST_SEEDS
+from poscli.statistics.comparison import LN2, Losses
+from poscli.statistics.intervals import many_differences
+from poscli.why.attribution import CAUSES
+from poscli.why.attribution import FULL as WHOLE
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of lists by encoding, by length and by seed."""
+
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+    def per_seed(self, table: pd.DataFrame, column: str) -> tuple[Values, ...]:
+        """The values of a column of rows with `encoding` and `seed`, a list for each encoding; NaN where missing."""
+        known = table.drop_duplicates(["encoding", "seed"]).set_index(["encoding", "seed"])[column].to_dict()
+        return tuple(tuple(float(known.get((name, seed), math.nan)) for seed in self.seeds) for name in self.names)
+
+    def bins(self, table: pd.DataFrame, column: str) -> tuple[Bin, ...]:
+        """The values of a column in each bin from `from` to `to`."""
+        groups = table.groupby(["from", "to"])
+        return tuple(Bin(int(first), int(last), self.per_seed(part, column)) for (first, last), part in groups)
+
+
+def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trained], baseline: str = "") -> Section:
+    """The section of a group of rows.
+
+    `trained` are the tokens that runs were trained on, and `runs` is what else is known about them, by run id. All
+    other encodings are compared with `baseline`.
+    """
+    rows, quoted, train_length = group.rows, headline(group.rows), the_train_length(group.rows)
+    summary = summarize(rows, mix=True)  # corpora that must stay apart are different groups already
+    order = Order(
+        tuple(map(str, summary["encoding"])),
+        tuple(int(length) for length in sorted(set(rows["length"]))),
+        tuple(sorted(int(seed) for seed in set(rows["seed"]))),
+    )
+    names = list(dict.fromkeys(map(str, rows["protocol"])))
+    losses = {} if group.units is None else {name: losses_of(rows, group.units, name) for name in names}
+    measured = {
+        (protocol, variant): points_of(
+            rows, protocol, variant, _exact(losses[protocol], order) if variant == FULL and losses else None
+        )
+        for protocol, variant in dict.fromkeys(zip(rows["protocol"], rows["variant"], strict=True))
+    }
+    accuracies = _accuracies(group, measured[quoted.perplexity, FULL], order, quoted)
+    protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
+    drawn, missing = Charts(group, summary, measured, trained).all()
+    main = measured[quoted.perplexity, FULL]
+    own = [runs[run] for run in dict.fromkeys(rows["run_id"]) if run in runs]
+    return Section(
+        title=group.title,
+        slug=group.slug,
+        corpus=", ".join(sorted(set(rows["corpus"]))),
+        train_length=train_length,
+        lengths=order.lengths,
+        seeds=order.seeds,
+        few_seeds=bool(rows.groupby("encoding")["seed"].nunique().max() < FEWEST_SEEDS),
+        unit=unit_of(rows),
+        bits=bits_per(rows),
+        items="episodes" if accuracies else "documents",
+        per_byte=is_per_byte(rows),
+        headline=quoted,
+        summary=summary,
+        answered=is_answered(summary),
+        encodings=_encodings(summary, rows, runs),
+        protocols=protocols,
+        measured=tuple(Measured(*key, points) for key, points in measured.items()),
+        accuracies=accuracies,
+        measures=_measures(rows, order),
+        costs=_costs(rows, order, runs),
+        timing=timing_note(rows["run_id"].unique(), runs),
+        positions=_positions(group, order, train_length),
+        recall=order.bins(hits(group.details["recall"]), "bits") if "recall" in group.details else (),
+        harms=_harms(group.details.get("why/attribution", pd.DataFrame()), order),
+        facts=tuple(facts(rows, trained)),
+        made=(*facts(rows, tokens := {run: each.tokens for run, each in runs.items()}), *configurations(own)),
+        made_of={str(name): _made(part, tokens, runs) for name, part in rows.groupby("encoding")},
+        analyses=tuple(_analyses(group, summary, measured, protocols, accuracies, baseline)),
+        notes=(*group.notes, *caveats(rows, summary, main), *budget_note(rows, summary, runs), *missing),
+        figures=tuple(drawn),
+    )
+
+
+def _exact(losses: Losses, order: Order) -> dict[tuple[str, int], np.ndarray]:
+    """The mean loss of every encoding at every length with its 95 % interval over seeds and documents."""
+    keys = [(name, length) for name in order.names for length in order.lengths]
+    numbers = many_differences([losses.of((name, FULL), length) for name, length in keys], test=False)
+    return dict(zip(keys, numbers[:, :3], strict=True))
+
+
+def _protocols(
+    group: Group,
+    summary: pd.DataFrame,
+    measured: Mapping[tuple[str, str], Sequence[Point]],
+    losses: Mapping[str, Losses],
+    accuracies: Accuracies | None,
+    order: Order,
+    runs: Mapping[str, Trained],
+) -> tuple[ProtocolData, ...]:
+    """Each protocol with its comparisons and its answer; a task with right answers has one answer."""
+    rows, answers = group.rows, Answers(group.rows, summary, runs)
+    names = list(dict.fromkeys(map(str, rows["protocol"])))
+    gain_from = {name: gain_protocol(rows, name) for name in names}
+    by_accuracy = answers.by_accuracy(accuracies) if accuracies is not None and is_answered(summary) else None
+    protocols = []
+    for name in names:
+        explained = PROTOCOLS.get(name).explained if name in PROTOCOLS.names() else ""
+        pairs = Pairs.of(losses[name], order.names, order.lengths) if losses else None
+        gains = None
+        if group.units is not None and name in gain_from.values():
+            gains = Pairs.of(gains_of(rows, group.units, name), order.names, order.lengths)
+        answer = by_accuracy or answers.by_loss(measured[name, FULL], measured.get((gain_from[name], FULL), ()), pairs)
+        plain = explained.replace("**", "").replace("`", "")
+        protocols.append(ProtocolData(name, plain, answer, pairs, gains, gain_from[name]))
+    return tuple(protocols)
+
+
+def _encodings(summary: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Trained]) -> tuple[EncodingData, ...]:
+    """The encodings in the order of the summary: the best at the longest length first."""
+    meaning = meanings(bits_per(summary))
+    described = {str(name): describe(spec_of(str(name))) for name in summary["encoding"]}
+    look = looks({name: each.family for name, each in described.items()}, styles_for(*standings(summary)))
+    ids = rows.groupby("encoding")["run_id"].unique()
+    encodings = []
+    for row in summary.to_dict("records"):
+        name = str(row["encoding"])
+        encodings.append(
+            EncodingData(
+                name=name,
+                family=described[name].family,
+                acts=described[name].acts,
+                formulas=described[name].parts,
+                parameters=int(row["parameters"]),
+                seeds=int(row["seeds"]),
+                safe=float(row["safe"]),
+                effective=float(row["effective"]),
+                verdict=row["verdict"],
+                meaning=meaning.get(row["verdict"], "no number at the longest length"),
+                reason=row["reason"],
+                can_win=can_win(row["verdict"]),
+                color=look[name].color,
+                dash=look[name].dash,
+                strong=look[name].strong,
+                command=reproduce([runs[run] for run in ids[name] if run in runs]),
+            )
+        )
+    return tuple(encodings)
+
+
+def _made(rows: pd.DataFrame, tokens: Mapping[str, int], runs: Mapping[str, Trained]) -> tuple[Fact, ...]:
+    """How these rows were made: first the results, then the models."""
+    own = [runs[run] for run in dict.fromkeys(rows["run_id"]) if run in runs]
+    return (*facts(rows, tokens), *configurations(own))
+
+
+def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Headline) -> Accuracies | None:
+    """The right answers; None for tasks without them. `points` are those of the protocol that reports quote."""
+    rows, answers = group.rows, group.details.get("answers", pd.DataFrame())
+    if ACCURACY not in rows or rows[ACCURACY].isna().all():
+        return None
+    known = {(point.encoding, point.length): (point.measures[ACCURACY], math.nan, math.nan) for point in points}
+    chance, pairs, by_depth, longest, places = math.nan, None, False, 0, tuple[Bin, ...]()
+    if not answers.empty:
+        known = {key: numbers for key, numbers in known.items() if key[0] not in set(answers["encoding"])}
+        columns = ["encoding", "length", "accuracy", "low", "high"]
+        for name, length, *numbers in by_length(answers)[columns].itertuples(index=False):
+            known[str(name), int(length)] = (float(numbers[0]), float(numbers[1]), float(numbers[2]))
+        losses = losses_of(rows, wrong_answers(answers, quoted.perplexity), quoted.perplexity)
+        pairs = Pairs.of(losses, order.names, order.lengths)
+        chance, by_depth, longest = float(answers["chance"].iloc[0]), is_depth(answers), int(answers["length"].max())
+        bins = by_place(answers)[["from", "to"]].drop_duplicates()
+        if len(bins) > 1:
+            last = answers[answers["length"] == longest].merge(bins, on=["from", "to"])
+            totals = last.groupby(["encoding", "seed", "from", "to"], as_index=False)[["right", "tokens"]].sum()
+            share = totals["right"] / np.maximum(totals["tokens"], 1)
+            places = order.bins(totals.assign(accuracy=share), "accuracy")
+    unknown = (math.nan,) * 3
+    lines = tuple(tuple(known.get((name, length), unknown) for length in order.lengths) for name in order.names)
+    return Accuracies(lines, chance, pairs, by_depth, places, longest)
+
+
+def _measures(rows: pd.DataFrame, order: Order) -> dict[str, dict[str, tuple[tuple[Values, ...], ...]]]:
+    """The columns that a task added, such as accuracy: by name, protocol, length, encoding and seed."""
+    own = rows[(rows["variant"] == FULL) & (rows["status"] == "ok")]
+    return {
+        name: {
+            str(protocol): tuple(order.per_seed(part[part["length"] == length], name) for length in order.lengths)
+            for protocol, part in own.groupby("protocol")
+            if part[name].notna().any()
+        }
+        for name in task_measures(own)
+    }
+
+
+def _costs(rows: pd.DataFrame, order: Order, runs: Mapping[str, Trained]) -> tuple[Cost, ...]:
+    """Seconds of training, and of reading a million tokens in the longest window, where they are known."""
+    own = of_model(rows, headline(rows).perplexity)
+    last = own[own["length"] == rows["length"].max()]
+    last = last.assign(reading=MILLION / last["tokens_per_s"].where(last["tokens_per_s"] > 0))
+    every = rows.drop_duplicates("run_id")
+    every = every.assign(seconds=[runs[run].seconds if run in runs else math.nan for run in every["run_id"]])
+    ratio = ratio_name(rows["length"].max() / the_train_length(rows))
+    costs = (
+        Cost("seconds", "training time", order.per_seed(every, "seconds")),
+        Cost("reading", f"reading 1M tokens at {ratio}", order.per_seed(last, "reading")),
+    )
+    return tuple(cost for cost in costs if any(map(math.isfinite, (v for line in cost.values for v in line))))
+
+
+def _positions(group: Group, order: Order, train_length: int) -> tuple[Bin, ...]:
+    """Loss by position in the longest window of each encoding, in bits per byte."""
+    table, scored = group.positions, group.rows[group.rows["status"] == "ok"]
+    if table.empty:
+        return ()
+    per_byte = float(scored["tokens"].sum() / scored["bytes"].sum()) if scored["bytes"].sum() else 1.0
+    table = table[table["length"] == table.groupby("encoding")["length"].transform("max")]
+    table = table[table["to"] > int(train_length * SKIPPED_POSITIONS)]
+    return order.bins(table.assign(bits=table["nll"] / LN2 * per_byte), "bits")
+
+
+def _harms(table: pd.DataFrame, order: Order) -> tuple[Harm, ...]:
+    """Harm of the long window, and of one change at a time, in bits per token by seed; or why there is none."""
+    if table.empty:
+        return ()
+    titles = {WHOLE: "the whole window"} | {change: f"{what} ({change})" for change, what in CAUSES.items()}
+    harms = []
+    for change, title in titles.items():
+        part = table[table["change"] == change]
+        known = part[part["status"] == "ok"]
+        failed = part[(part["status"] != "ok") & ~part["encoding"].isin(known["encoding"])].drop_duplicates("encoding")
+        reasons = {row["encoding"]: f"{row['status']}: {row['reason']}" for row in failed.to_dict("records")}
+        values = order.per_seed(known.assign(bits=known["harm"] / LN2), "bits")
+        harms.append(Harm(title, values, tuple(reasons.get(name, "") for name in order.names)))
+    return tuple(harms)
+
+
+def _analyses(
+    group: Group,
+    summary: pd.DataFrame,
+    measured: Mapping[tuple[str, str], Sequence[Point]],
+    protocols: Sequence[ProtocolData],
+    accuracies: Accuracies | None,
+    baseline: str,
+) -> list[Analysis]:
+    """The analyses, in the order in which a report shows them."""
+    rows, quoted, bits = group.rows, headline(group.rows), bits_per(group.rows)
+    details = {name: table for name, table in group.details.items() if len(table)}
+    main = measured[quoted.perplexity, FULL]
+    analyses = list[Analysis | None]()
+    if "answers" in details:
+        answers = details["answers"]
+        analyses += [
+            answered(answers, by_length(answers), summary),
+            placed(answers, by_place(answers), summary),
+        ]
+        if baseline and accuracies is not None and accuracies.pairs is not None:
+            analyses.append(compared(accuracies.pairs, main, baseline, bits, of_answers=True))
+    elif group.units is not None:
+        pairs = next(each.losses for each in protocols if each.name == quoted.perplexity)
+        if baseline and pairs is not None:
+            analyses.append(compared(pairs, main, baseline, bits, of_answers=False))
+        analyses.append(spread(rows, group.units))
+    analyses.append(known_limit(rows, summary))
+    if "recall" in details:
+        analyses.append(recalled(details["recall"], summary))
+    if "why/attribution" in details:
+        gains = {variant: points for (protocol, variant), points in measured.items() if protocol == quoted.gain}
+        variants = dict.fromkeys(rows["variant"])
+        gains = {variant: gains.get(variant, ()) for variant in variants}
+        analyses.append(broken_by(details["why/attribution"], gains, summary))
+    if "why/saturation" in details:
+        analyses.append(used_window(group.details, summary))
+    if "why/key_tokens" in details:
+        analyses.append(on_key_tokens(details["why/key_tokens"], summary))
+    if not is_answered(summary):
+        of_model_only = {protocol: points for (protocol, variant), points in measured.items() if variant == FULL}
+        analyses.append(audit(of_model_only, quoted, summary, bits))
+    return [analysis for analysis in analyses if analysis is not None]
