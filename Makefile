@@ -50,6 +50,7 @@ format: $(DEV)
 
 table: $(DEV)
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m oracles.table
+	PYTHONPATH=tests:tools $(BIN)/python tools/architecture.py
 
 golden: $(DEV)
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m golden

@@ -1,3 +1,3 @@
 """poscli: which position encoding still works past the length it was trained on?"""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -33,6 +33,7 @@ FLOORS = (
     ("equation", "native"),
     ("statistics", "system"),
 )
+SATELLITES = ("grids", "inspect", "bench", "checkpoints", "cluster")
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 

@@ -1,4 +1,4 @@
-"""poscli from Python: the commands as functions, with the same names, options and errors; docs/API.md shows each.
+"""poscli from Python: the commands as functions, for notebooks and models of your own.
 
     from poscli import api
 

@@ -1,4 +1,4 @@
-"""Attention: how the equation of poscli/equation/blanks.py is computed fast; poscli/equation/reference.py specifies it.
+"""Attention engines: the equation, computed fast.
 
 One engine is chosen for an encoding, the first in `ENGINES` that can run it. Results record the engine, and the reason
 why each faster one was passed over. Files: engines.py (one call, the table of engines, the choice), place.py (what

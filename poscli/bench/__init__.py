@@ -1,4 +1,4 @@
-"""What each encoding costs: time and memory of training, evaluation and decoding, beside a model without encoding.
+"""What each encoding costs in time and memory, beside a model without one.
 
 Read in this order: settings.py (what a user may ask for), cases.py (which models, workloads and lengths, and which of
 them get a status in place of a number), workloads.py (what is timed), timing.py (how), limits.py (the best that the

@@ -1,1 +1,1 @@
-"""Checkpoints of Hugging Face models: where they come from, what positions they have, and how they run under others."""
+"""Models of Hugging Face: their positions, and how they run under other encodings."""

@@ -1,4 +1,4 @@
-"""The command line: reads the arguments, runs a command of `commands/`, and ends with its exit code."""
+"""The command line; one file per command."""
 
 from __future__ import annotations
 

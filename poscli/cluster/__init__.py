@@ -1,4 +1,4 @@
-"""Runs of a suite on a Ray cluster: `poscli run --ray`.
+"""The jobs of a suite on a Ray cluster.
 
 commands.py has the option, cluster.py the workers. This file has what runs in a process on a node of the cluster: a
 job, and before the first one a look around. It imports nothing heavy, which every look would wait for.

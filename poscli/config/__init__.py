@@ -1,1 +1,1 @@
-"""Everything that decides a result, as frozen models: a person's request, a suite, and the configuration of a run."""
+"""What decides a result: a request, a suite, a run."""

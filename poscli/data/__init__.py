@@ -1,4 +1,4 @@
-"""Corpora: documents, split into training and held-out ones, as memory-mapped arrays of tokens.
+"""Corpora and tokenizers: texts as arrays of tokens.
 
 A corpus is named by a spec such as `stdlib`, `text:PATH` or `hf:REPO`; each kind is one file in corpora/. A tokenizer
 turns documents into tokens; each is one file in tokenizers/. `bpe:SIZE` is trained on the corpus that it encodes.

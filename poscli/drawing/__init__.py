@@ -1,1 +1,1 @@
-"""Drawing with matplotlib: the page of a figure, its axes, line styles, bars, and numbers written as text."""
+"""Figures: pages, axes, line styles, numbers as text."""

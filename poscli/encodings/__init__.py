@@ -1,4 +1,4 @@
-"""Position encodings: one paper, one file. registry.py finds them; see poscli/equation/blanks.py."""
+"""Position encodings: one paper, one file."""
 
 from poscli.encodings.registry import above, at_least, full_name, get, missing, names, register
 from poscli.equation import Encoding, Operands, Shape, Unsupported

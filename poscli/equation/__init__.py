@@ -1,4 +1,4 @@
-"""The attention equation: its blanks, what fills them, the inputs of one call, and the specification.
+"""The attention equation: its blanks and its specification.
 
 Read in this order: blanks.py (the equation and every blank), encoding.py (the base class of all encodings),
 operands.py (the inputs of one attention call), reference.py (the specification that every engine is measured against),

@@ -1,1 +1,1 @@
-"""Measuring trained models at growing lengths: protocols, baselines, post-hoc encodings, losses, intervals."""
+"""Trained models at growing lengths: protocols, baselines, losses."""

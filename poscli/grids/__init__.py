@@ -1,4 +1,4 @@
-"""Grids: tokens that are the cells of images, at positions of rows and columns.
+"""Tokens that are cells of images, at rows and columns.
 
 This folder is a satellite: nothing of the core imports it, and poscli works without it. Read in this order: images.py
 (from pixels to a corpus of cells), corpora.py (`--corpus images`), tasks.py (`--task grid`), encodings/ (one paper, one

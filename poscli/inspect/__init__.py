@@ -1,4 +1,4 @@
-"""What one encoding does: its numbers, its measured properties and its pictures, as `poscli inspect` shows them.
+"""What one encoding does: its numbers, measured properties and pictures.
 
 This folder is a satellite: nothing of the core but the command imports it. Read in this order: subject.py (an encoding
 with the layers that have it, at fresh or trained weights), views.py (which pictures it gets; a satellite's views.py has

@@ -1,1 +1,1 @@
-"""The language model around an encoding: layers, cache, loss, weights, generation."""
+"""The language model around an encoding."""

@@ -1,4 +1,4 @@
-"""Kernels in C++, compiled for the CPU they run on at their first use. Without a compiler, torch's run instead.
+"""C++ kernels, compiled for the CPU at hand and proven before they serve.
 
 attention.h states the equation, and library.py how the kernels are compiled, proven and kept.
 """

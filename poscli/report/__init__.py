@@ -1,4 +1,4 @@
-"""`poscli report`: from the rows of all runs to verdicts, tables, pictures and pages in Markdown and HTML.
+"""What was found: verdicts, tables, pictures and pages.
 
 `collect` reads the rows, `build_report` writes the files and returns a `Report`, `terminal.show` prints a report, and
 `records` turns its summary into JSON.

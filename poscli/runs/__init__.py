@@ -1,1 +1,1 @@
-"""Runs on disk: a run's folder, its checkpoints, the schema of its results, and the selection of runs."""
+"""Runs on disk: folders, checkpoints, tables of results."""

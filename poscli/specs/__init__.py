@@ -1,4 +1,4 @@
-"""Specs: grammar.py reads one, build.py makes the encodings of a model's layers and counts their parameters."""
+"""Specs such as rope+window(128): how they are read and built."""
 
 from poscli.specs.build import build, check, plugins_among
 from poscli.specs.grammar import Leaf, Spec, parse, refuse_twice

@@ -1,4 +1,4 @@
-"""Statistics of runs that share seeds and documents: intervals, tests, and what a planned number of them can detect."""
+"""Intervals, tests and comparisons over seeds and documents."""
 
 UPPER = 0.975  # the upper end of a 95 % interval; 1 - UPPER is the lower one
 FEWEST_SEEDS = 3  # with fewer, the spread between seeds is not estimated

@@ -1,1 +1,1 @@
-"""Sweeps: the jobs of a suite (suite.py), what a job is (job.py), and what executes jobs (runners.py)."""
+"""The jobs of a suite, and the workers that execute them."""

@@ -1,1 +1,1 @@
-"""What every room may use: device, memory, provenance, files, errors, console, progress, signals, seeds, registry."""
+"""What every room may use: files, errors, memory, devices, plugins."""

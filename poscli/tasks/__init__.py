@@ -1,4 +1,4 @@
-"""Tasks: what is asked of a model.
+"""What is asked of a model, and how its answers are scored.
 
 task.py has the base class and the documents to evaluate on, episodes.py the base of synthetic tasks; every other file
 is a task. Satellites have more: poscli/grids/tasks.py.

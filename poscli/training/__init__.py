@@ -1,1 +1,1 @@
-"""Training a model: the loop and the optimizers."""
+"""The training loop and its optimizers."""

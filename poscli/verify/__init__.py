@@ -1,4 +1,4 @@
-"""Check any encoding for the properties that every encoding must have, as `poscli verify` does.
+"""What every encoding must do.
 
 checks.py has the checks, probe.py the encoding under test, and noise.py the differences to allow. All checks run on
 the CPU on random input, with weights moved away from their initial values.
