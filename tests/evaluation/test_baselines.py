@@ -7,9 +7,14 @@ import torch
 from cli_runner import LENGTH, NANO, SHORT, cli
 from toys import VOCAB, model, perturbed, rounding, tokens
 
-from poscli.evaluation.baseline import baseline
+from poscli.bench.workloads import synthetic_task
+from poscli.evaluation.baseline import BASELINES, baseline
+from poscli.evaluation.baselines.crop import Crop
+from poscli.evaluation.plan import Plan
+from poscli.evaluation.protocol import EvaluationSettings
 from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError
+from poscli.tasks.copy import Copy
 
 SINKS = "sink(2)+window(3)"
 TRAINED = 6  # tokens of a training window
@@ -75,3 +80,26 @@ def test_an_evaluation_may_name_further_baselines(tmp_path) -> None:
     refused = cli("extrapolate", *SHORT, "--baseline", "alibi", "--out", tmp_path)
     assert refused.code == 2
     assert "--baseline alibi: a model would have to be trained with alibi" in refused.err
+
+
+@pytest.mark.parametrize(("share", "refused"), [(2, False), (4, True)])
+def test_a_baseline_must_read_all_tokens_that_are_scored(
+    share: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The protocol answer scores L/2 tokens. Sliding reads what it scores in pieces, which fit any baseline."""
+
+    class Part(Crop):
+        """The window cut to a part of the training length."""
+
+        def window(self, length: int, train_length: int) -> int:
+            return train_length // share
+
+    BASELINES.names()
+    monkeypatch.setattr(BASELINES, "_plugins", BASELINES._plugins | {"part": Part})
+    asked = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=4, baselines=("part",))
+    assert Plan(synthetic_task(16), asked).variants("sliding") == ["full", "crop", "part"]
+    if not refused:
+        assert Plan(Copy(), asked).variants("answer") == ["full", "crop", "part"]
+        return
+    with pytest.raises(UsageError, match="the baseline part reads 2 tokens, and the protocol answer scores 4"):
+        Plan(Copy(), asked)

@@ -1,17 +1,12 @@
 """Protocols against a brute-force reading of their definitions, and intervals against known cases."""
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 
 from poscli.data import Corpus, Split
 from poscli.data.tokenizers.bytes import Bytes
-from poscli.evaluation.losses import Losses, position_curve, tail_slope
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
-from poscli.statistics.intervals import ratio_interval
 from poscli.system.errors import DataError, UsageError
 from poscli.tasks.copy import Copy
 from poscli.tasks.language import Language
@@ -33,12 +28,6 @@ def settings(**changes):
 @pytest.fixture
 def plan():
     return Plan(documents(SIZES), settings())
-
-
-def test_lengths_double_up_to_max_len():
-    assert settings().lengths == [64, 128, 256, 512]
-    assert settings(max_len=511).lengths == [64, 128, 256]
-    assert settings(max_len=64).lengths == [64]
 
 
 @pytest.mark.parametrize(
@@ -114,54 +103,6 @@ def test_windows_hold_what_every_protocol_and_the_crop_baseline_need(plan):
 def test_documents_too_short_for_the_longest_window_are_refused():
     with pytest.raises(DataError, match=r"needs a held-out document of 544 tokens, and the longest has 500"):
         Plan(documents(np.array([500, 300])), settings())
-
-
-def test_losses_are_looked_up_by_document_and_end():
-    spans = np.array([[0, 8], [0, 12], [3, 4]])
-    nll = np.arange(12, dtype=np.float32).reshape(3, 4)
-    losses = Losses(spans, {"nll": nll})
-    np.testing.assert_array_equal(losses.at(spans[[2, 0]], 2), [[10, 11], [2, 3]])
-    with pytest.raises(AssertionError):
-        losses.at(np.array([[1, 8]]), 2)
-
-
-def test_position_curve_averages_by_position():
-    nll = np.tile(np.log2(np.arange(1, 65)), (3, 1)).astype(np.float32)  # the loss at position p is log2 p
-    bins = position_curve(Losses(np.array([[0, 64], [0, 128], [1, 64]]), {"nll": nll}))
-    assert (bins[0].start, bins[0].stop) == (1, 1)
-    assert bins[-1].stop == 64
-    assert sum(b.tokens for b in bins) == 3 * 64
-    for left, right in itertools.pairwise(bins):
-        assert right.start == left.stop + 1
-    for b in bins:
-        expected = np.mean(np.log2(np.arange(b.start, b.stop + 1)))
-        assert b.nll == pytest.approx(expected, abs=1e-6)
-
-
-def test_tail_slope_is_per_octave():
-    nll = (5 - 0.25 * np.log2(np.arange(1, 257)))[None].astype(np.float32)
-    assert tail_slope(Losses(np.array([[0, 256]]), {"nll": nll})) == pytest.approx(-0.25, abs=1e-5)
-
-
-def test_interval_of_a_mean_agrees_with_the_normal_one():
-    rng = np.random.default_rng(0)
-    counts = np.full(200, 50)
-    means = rng.normal(2.0, 0.5, 200)
-    low, high = ratio_interval(means * counts, counts)
-    half = 1.96 * means.std(ddof=1) / math.sqrt(200)
-    assert low == pytest.approx(means.mean() - half, abs=0.1 * half)
-    assert high == pytest.approx(means.mean() + half, abs=0.1 * half)
-
-
-def test_interval_weighs_units_by_their_tokens():
-    counts = np.array([10] * 20 + [3000] * 20)
-    low, high = ratio_interval(counts * np.array([1.0, 1.2] * 10 + [3.0, 3.2] * 10), counts)
-    assert 3.0 < low < high < 3.2
-
-
-def test_interval_of_a_constant_is_the_constant_and_of_one_unit_unknown():
-    assert ratio_interval(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3])) == (2.0, 2.0)
-    assert all(math.isnan(x) for x in ratio_interval(np.array([2.0]), np.array([1])))
 
 
 def test_a_protocol_for_another_kind_of_text_is_refused():

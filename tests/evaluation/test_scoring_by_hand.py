@@ -7,21 +7,27 @@ target t in document d is d + a t, where a depends on the measurement: so every 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from pieces_task import Pieces
+from pieces_task import PIECES, Pieces
 from test_windows_by_hand import DOCUMENTS, settings
+from toys import model, perturbed
 
 from poscli.config.run import RunConfig
 from poscli.evaluation import losses as losses_module
-from poscli.evaluation import tables
+from poscli.evaluation import measure, tables
+from poscli.evaluation.evaluate import eval_records
 from poscli.evaluation.losses import Losses, Measured, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.plan import Measurement
+from poscli.evaluation.plan import Measurement, record_of
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
 from poscli.runs.run import Run
+from poscli.runs.schema import perplexity
 
 SLOPES = {Measurement(4, 0, "full"): 0.1, Measurement(8, 0, "full"): 0.08, Measurement(8, 0, "window"): 0.09}
 LN2 = 0.6931471805599453
@@ -212,3 +218,59 @@ def test_a_loss_beyond_every_float_has_no_perplexity_of_its_own(tmp_path, monkey
     row = row_of(scored_rows(tmp_path), 8, "sliding", "full")
     assert row["nll"] > 3000
     assert row["ppl"] == math.inf
+
+
+SETTINGS = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=4)
+
+
+def test_a_budget_takes_the_same_windows_in_every_version() -> None:
+    """Five of the permutation [7 0 1 4 2 5 8 6 3] of nine segments: another draw would change published numbers."""
+    documents = Documents(Pieces([[1] * 9 * 8]).text(8), SETTINGS, 8)
+    spans = PROTOCOLS.get("nonoverlapping")().spans(documents, 8)
+    assert spans.tolist() == [[0, 8 * (n + 1)] for n in (7, 0, 1, 4, 2)]  # (document, end)
+
+
+@pytest.mark.parametrize(("trained", "recorded"), [("", False), ("alibi", True)])
+def test_a_record_has_the_source_of_an_encoding_that_the_model_was_not_trained_with(
+    tmp_path: Path, trained: str, recorded: bool
+) -> None:
+    """That of the trained encoding is part of the run's configuration."""
+    run = Run(tmp_path, RunConfig(encoding="toys:Squares"), {}, trained=trained)
+    record = record_of(run, SETTINGS)
+    assert list(record.get("plugins", {})) == (["toys:Squares"] if recorded else [])
+
+
+def test_a_perplexity_is_the_exponential_of_the_loss_or_infinite() -> None:
+    """No number that was not measured: neither a bound where the exponential is larger, nor one in JSON."""
+    assert perplexity(2.0) == pytest.approx(math.e**2)
+    assert perplexity(705.0) == math.exp(705.0)
+    assert perplexity(1e6) == math.inf
+    assert math.isnan(perplexity(math.nan))
+    table = pd.DataFrame({"encoding": ["rope", "rope"], "nll": [1e6, math.nan], "ppl": [math.inf, math.nan]})
+    assert eval_records([table]) == [
+        {"encoding": "rope", "nll": 1e6, "ppl": None},
+        {"encoding": "rope", "nll": None, "ppl": None},
+    ]
+
+
+class Sliding(Pieces):
+    protocols = ("sliding",)
+
+
+def test_losses_measured_under_other_settings_are_not_taken_even_for_as_many_windows(tmp_path: Path) -> None:
+    """Eight windows each: one ends at every token that counts, which are other tokens for every stride."""
+    draw = np.random.default_rng(0)
+    task = Sliding([draw.integers(1, PIECES, 60).tolist() for _ in range(4)])
+
+    def losses(folder: str, stride: int) -> Losses:
+        run = Run(tmp_path / folder, RunConfig(encoding="rope", length=8), {})
+        asked = EvaluationSettings(train_length=8, max_len=8, tokens=8, stride=stride)
+        setup = measure.EvaluationSetup(run, task, asked, torch.device("cpu"))
+        (found,) = measure.Evaluation(setup, perturbed(model("rope", length=8))).measure().values()
+        assert found.losses is not None
+        return found.losses
+
+    first, alone = losses("both", stride=4), losses("alone", stride=8)
+    assert len(first.spans) == len(alone.spans) == 8
+    assert not np.array_equal(first.nll, alone.nll)
+    assert np.array_equal(losses("both", stride=8).nll, alone.nll)
