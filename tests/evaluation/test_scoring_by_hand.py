@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -274,3 +275,23 @@ def test_losses_measured_under_other_settings_are_not_taken_even_for_as_many_win
     assert len(first.spans) == len(alone.spans) == 8
     assert not np.array_equal(first.nll, alone.nll)
     assert np.array_equal(losses("both", stride=8).nll, alone.nll)
+
+
+def test_a_measurement_takes_the_seconds_of_all_its_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight windows of 8 tokens, three in a pass of 24 tokens, so three passes; each takes two seconds."""
+    clock, sizes, score = SimpleNamespace(now=100.0), [], measure.score
+
+    def slow(model: Any, task: Any, inputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        clock.now += 2.0
+        sizes.append(len(inputs))
+        return score(model, task, inputs, targets)
+
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(measure, "PASS_TOKENS", 24)
+    monkeypatch.setattr(measure, "score", slow)
+    task = Sliding([np.random.default_rng(0).integers(1, PIECES, 60).tolist() for _ in range(4)])
+    asked = EvaluationSettings(train_length=8, max_len=8, tokens=8, stride=4)
+    run = Run(tmp_path, RunConfig(encoding="rope", length=8), {})
+    setup = measure.EvaluationSetup(run, task, asked, torch.device("cpu"))
+    (made,) = measure.Evaluation(setup, model("rope", length=8)).measure().values()
+    assert (sizes, made.seconds, made.status) == ([3, 3, 2], 6.0, "ok")
