@@ -23,8 +23,9 @@ from torture.reports import undrawn
 
 from poscli.encodings import names
 from poscli.report import About, Report, build_report
-from poscli.report.accuracy import by_length, wrong_answers
+from poscli.report.accuracy import by_length
 from poscli.report.answer import seconds
+from poscli.report.comparison import wrong_answers
 from poscli.report.groups import Group, split
 from poscli.report.page.numbers import page_section
 from poscli.report.pooling import pool
