@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 from poscli.report.build import build_report
-from poscli.report.collect import collect, trained_tokens
+from poscli.report.collect import collect, trained_runs, trained_tokens
 from poscli.report.data import About, Picture, Report, Section
 from poscli.report.page.site import write_site
 from poscli.report.summary import records, summarize
-from poscli.report.trained import trained_runs
 
 __all__ = [
     "About", "Picture", "Report", "Section", "build_report", "collect", "records", "summarize", "trained_runs",

@@ -13,12 +13,12 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from poscli.drawing.text import listed, low_to_high, named, signed
+from poscli.report.collect import Trained, timing_note
 from poscli.report.comparison import Pairs
 from poscli.report.data import Accuracies, Answer, Fact
 from poscli.report.origin import bits_per, items_of
 from poscli.report.pooling import Point, ratio_name, the_train_length
 from poscli.report.table import solved_up_to
-from poscli.report.trained import Trained, timing_note
 from poscli.report.verdicts import (
     BREAKS,
     DEGRADES,

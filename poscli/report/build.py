@@ -10,7 +10,7 @@ import pandas as pd
 
 from poscli.drawing.style import styles_for
 from poscli.drawing.text import listed
-from poscli.report.collect import FIRST_COMMANDS, shown, shown_runs, shown_table
+from poscli.report.collect import FIRST_COMMANDS, Trained, shown, shown_runs, shown_table
 from poscli.report.comparison import as_written
 from poscli.report.data import About, Picture, Report, Section
 from poscli.report.documents import latex_tables, report_markdown
@@ -20,7 +20,6 @@ from poscli.report.page import page_html
 from poscli.report.pooling import ACCURACY, refuse_several_tokenizers
 from poscli.report.section import section_of
 from poscli.report.summary import standings
-from poscli.report.trained import Trained
 from poscli.system.errors import PoscliError, UsageError, near
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are full-width

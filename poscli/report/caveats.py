@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import amount, distinct, listed, low_to_high
+from poscli.report.collect import Trained
 from poscli.report.origin import items_of, machines
 from poscli.report.pooling import Point, guesses, headline, is_per_byte, of_model, ratio_name
-from poscli.report.trained import Trained
 from poscli.report.verdicts import NOT_TRAINED, is_failure
 from poscli.statistics import FEWEST_SEEDS
 

@@ -17,6 +17,7 @@ from poscli.report.answer import Answers
 from poscli.report.catalogue import describe, looks, spec_of
 from poscli.report.caveats import budget_note, caveats
 from poscli.report.charts import SKIPPED_POSITIONS, Charts
+from poscli.report.collect import Trained, configurations, reproduce, timing_note
 from poscli.report.comparison import Pairs, gains_of, losses_of, wrong_answers
 from poscli.report.data import (
     Accuracies,
@@ -47,7 +48,6 @@ from poscli.report.pooling import (
     the_train_length,
 )
 from poscli.report.summary import is_answered, standings, summarize
-from poscli.report.trained import Trained, configurations, reproduce, timing_note
 from poscli.report.verdicts import can_win, meanings
 from poscli.report.why import broken_by, on_key_tokens, used_window
 from poscli.runs.schema import FULL

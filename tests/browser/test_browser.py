@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +22,10 @@ from torture.reports import undrawn
 
 from poscli.encodings import names
 from poscli.report import About, Report, build_report
-from poscli.report.accuracy import by_length
 from poscli.report.answer import seconds
 from poscli.report.comparison import wrong_answers
 from poscli.report.groups import Group, split
-from poscli.report.page.numbers import page_section
+from poscli.report.page import page_section
 from poscli.report.pooling import pool
 
 pytestmark = pytest.mark.browser
@@ -111,19 +109,6 @@ def test_it_loads_without_a_message_or_a_request(browser: Browser, page: Path) -
     assert asked == [page.as_uri()]
 
 
-def test_it_sorts_by_any_column(opened: Browser, rows: pd.DataFrame) -> None:
-    best = list(last(rows, "sliding").index)
-    assert [row["Encoding"] for row in opened.table("all")][: len(best)] == best
-    assert opened.sort("all", "Loss at 16x") == "ascending"
-    assert opened.sort("all", "Loss at 16x") == "descending"
-    assert [row["Encoding"] for row in opened.table("all")] == [*best[::-1], "learned"]  # without a number comes last
-    assert opened.sort("all", "Encoding") == "ascending"
-    names = [row["Encoding"] for row in opened.table("all")]
-    assert names == sorted(names)
-    assert opened.run("return document.querySelectorAll('table[data-table=all] th[aria-sort=ascending]').length") == 1
-    assert opened.run("return document.activeElement.textContent") == "Encoding"
-
-
 @pytest.mark.parametrize("base", ["rope", "alibi", "learned"])
 def test_it_re_bases_losses_to_what_the_report_computes(
     opened: Browser, group: Group, rows: pd.DataFrame, base: str
@@ -182,21 +167,6 @@ def test_every_number_has_an_interval_or_says_why_not(opened: Browser) -> None:
                     assert "[" in cell or "(" in cell or cell.endswith("the base"), (name, head, cell)
 
 
-@pytest.mark.parametrize("protocol", ["nonoverlapping", "fixed"])
-def test_the_protocol_switch_ranks_anew(opened: Browser, rows: pd.DataFrame, protocol: str) -> None:
-    opened.choose("protocol", protocol)
-    order, before = list(last(rows, protocol).index), list(last(rows, "sliding").index)
-    table = opened.table("all")
-    assert [row["Encoding"] for row in table][: len(order)] == order
-    assert order[0] in opened.run("return document.getElementById('sentence').textContent")
-    for place, name in enumerate(order):
-        moved = before.index(name) - place
-        mark = f"\n{UP if moved > 0 else DOWN}{abs(moved)} from sliding" if moved else ""
-        assert table[place]["Rank"] == f"{place + 1}{mark}"
-    texts = opened.run("return [...document.querySelectorAll('#protocols svg text.chosen')].map((t) => t.textContent)")
-    assert texts == [protocol]
-
-
 def test_the_pareto_front_is_what_nothing_beats_in_both(opened: Browser, rows: pd.DataFrame) -> None:
     runs, loss = fake_runs(rows), last(rows, "sliding")
     cost = {
@@ -207,39 +177,6 @@ def test_the_pareto_front_is_what_nothing_beats_in_both(opened: Browser, rows: p
     found = opened.run("return [...document.querySelectorAll('#pareto .mark.best title')].map((t) => t.textContent)")
     assert {text.split(":")[0] for text in found} == front
     assert 0 < len(front) < len(loss)
-
-
-def test_an_encoding_is_linked_to_its_curve_its_row_and_its_formula(opened: Browser) -> None:
-    opened.run("document.querySelector('table[data-table=all] tr:nth-child(2) button.name').focus()")
-    name = opened.run("return document.activeElement.textContent")
-    card = opened.run("return document.getElementById('card').textContent")
-    assert name in card
-    assert "loss at 16x" in card
-    assert opened.run("return document.querySelectorAll('tr.on').length") == 4  # one in each table
-    assert opened.run("return document.querySelectorAll('svg.dim .line.on').length") >= 4
-    formula = opened.run("return document.querySelector('tr.on .formula').textContent")
-    assert formula
-    assert formula in card
-    opened.run("document.activeElement.click(); document.activeElement.blur()")
-    assert name in opened.run("return document.getElementById('card').textContent")  # it was pinned
-    opened.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
-    assert opened.run("return document.getElementById('card').hidden")
-
-
-def test_failed_cells_are_hatched_and_the_command_is_copied(opened: Browser) -> None:
-    cells = opened.run(
-        "return [...document.querySelectorAll('table[data-table=loss] td.failed')].map((c) => [c.textContent, c.title,"
-        " getComputedStyle(c).backgroundImage])"
-    )
-    assert [cell[0] for cell in cells] == ["refused"] * 4
-    assert all("no row for position" in cell[1] and "gradient" in cell[2] for cell in cells)
-    copied = opened.driver.execute_async_script(
-        "const done = arguments[0];"
-        "navigator.clipboard.writeText = (text) => { setTimeout(() => done(text), 50); return Promise.resolve(); };"
-        "document.querySelector('table[data-table=all] button.copy').click();"
-    )
-    assert copied.startswith("for seed in 0 1 2; do poscli train --enc ")
-    assert opened.run("return document.querySelector('button.copy').textContent") == "Copied"
 
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
@@ -319,18 +256,6 @@ def test_odd_results_open_without_a_message(browser: Browser, tmp_path: Path, ki
     browser.picture(PICTURES / f"{kind.replace(' ', '-')}.png")
 
 
-def test_a_measure_that_a_task_added_has_a_table(browser: Browser, tmp_path: Path) -> None:
-    rows, positions, details = odd_results()["a measure of its own"]
-    with undrawn():
-        build_report(rows, positions, tmp_path, details=details)
-    browser.open(tmp_path / "report.html")
-    shown = {row["Encoding"]: row for row in browser.table("task-hits")}
-    reach = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3)
-    assert number(shown["alibi"]["4x"]) == pytest.approx(0.26, abs=5.1e-4)
-    assert ends(shown["alibi"]["4x"]) == pytest.approx([0.26 - reach, 0.26 + reach], abs=5.1e-4)
-    assert shown["learned"]["4x"] == "not measured"
-
-
 @pytest.fixture
 def task(browser: Browser, tmp_path: Path) -> Browser:
     rows, positions, details = task_tables()
@@ -339,28 +264,6 @@ def task(browser: Browser, tmp_path: Path) -> Browser:
     browser.look(1400, "light")
     browser.open(tmp_path / "report.html")
     return browser
-
-
-def test_a_task_with_right_answers_leads_with_its_accuracy(task: Browser) -> None:
-    browser = task
-    heads = browser.run("return [...document.querySelectorAll('main h2')].map((head) => head.textContent)")
-    assert heads[1].startswith("How long may a window be")
-    assert not [head for head in heads if "longer context help" in head]
-    points = by_length(task_tables()[2]["answers"].assign(train_length=256)).set_index(["encoding", "ratio"])
-    shown = {row["Encoding"]: row for row in browser.table("accuracy")}
-    for (name, ratio), point in points.iterrows():
-        assert number(shown[name][f"{ratio:g}x"]) == pytest.approx(point["accuracy"], abs=5.1e-4)
-        assert ends(shown[name][f"{ratio:g}x"]) == pytest.approx([point["low"], point["high"]], abs=5.1e-4)
-    assert [row["Encoding"] for row in browser.table("all")] == ["alibi", "rope", "none", "learned"]
-    assert {name: row["effective length"] for name, row in shown.items()} == {
-        "alibi": "16x", "rope": "1x", "none": "solved at no length", "learned": "1x",
-    }  # fmt: skip
-    best = browser.run("return [...document.querySelectorAll('#pareto .mark.best title')].map((t) => t.textContent)")
-    assert [text.split(":")[0] for text in best] == ["alibi"]  # `none` is no better than a guess, however fast
-    levels = browser.run(
-        "return [...document.querySelectorAll('#accuracy svg')].map((s) => s.querySelectorAll('.level').length)"
-    )
-    assert set(levels) == {2}
 
 
 def test_a_sorted_table_survives_the_change_to_a_section_with_other_columns(browser: Browser, tmp_path: Path) -> None:
@@ -773,93 +676,9 @@ def test_drawn_shades_say_what_is_better(opened: Browser, rows: pd.DataFrame) ->
         assert all(better * value * shade > 0 for value, shade in signs), table
 
 
-def test_drawn_columns_begin_with_the_best(opened: Browser, rows: pd.DataFrame) -> None:
-    for head, direction in (
-        ("Parameters", "ascending"), ("Loss at 16x", "ascending"), ("Gain at 16x", "descending"),
-        ("Safe length", "descending"), ("Training time", "ascending"),
-    ):  # fmt: skip
-        opened.sort("all", "Encoding")
-        assert opened.sort("all", head) == direction, head
-        values = [number(row[head]) for row in opened.table("all")]
-        known = [value for value in values if not math.isnan(value)]
-        assert math.isnan(values[-1]) or len(known) == len(values)
-        assert known == sorted(known, reverse=direction == "descending")
-
-
-def test_drawn_exact_numbers_are_relative_to_the_base(opened: Browser, rows: pd.DataFrame) -> None:
-    own = {each["name"]: each for each in numbers_of(opened)["encodings"]}
-    longest = math.log2(16)
-    bars = opened.run(
-        "return [...document.querySelectorAll('table[data-table=all] td.bar')].map((c) =>"
-        " [c.textContent, parseFloat(c.style.getPropertyValue('--length'))])"
-    )
-    assert bars
-    assert all(length == pytest.approx(100 * math.log2(number(text)) / longest) for text, length in bars)
-    for base in ("rope", "alibi"):
-        opened.choose("base", base)
-        for row in opened.table("all"):
-            name, more = row["Encoding"], own[row["Encoding"]]["parameters"] - own[base]["parameters"]
-            assert number(row["Parameters"]) == more
-            said = "the base" if name == base else "better" if more < 0 else "worse"
-            assert row["Parameters"].endswith(said)
-            safe, other = own[name]["safe"], own[base]["safe"]
-            if safe is not None and other is not None:
-                assert number(row["Safe length"]) == pytest.approx(safe / other, rel=1e-2)
-                assert (
-                    name == base or safe == other or row["Safe length"].endswith("better" if safe > other else "worse")
-                )
-    opened.choose("base", "rope")
-    section = numbers_of(opened)
-    found = pairs_of(section, section["pairs"][section["main"]]["loss"])
-    facts = opened.run(
-        "const texts = (d) => [...d.children].map((c) => c.textContent);"
-        "return [...document.querySelectorAll('#answer-facts div')].map(texts)"
-    )
-    better = [name for name in own if name != "rope" and found[name, "rope", 4096][1] == "better"]
-    better.sort(key=lambda name: found[name, "rope", 4096][0][0])
-    told = dict(facts)["Better"].rstrip(".").replace(" and ", ", ").split(", ")
-    assert [name.strip('"') for name in told] == better
-    assert len(better) > 1
-
-
-def test_drawn_marks_and_lines_answer_the_pointer(opened: Browser, rows: pd.DataFrame) -> None:
-    names = [each["name"] for each in numbers_of(opened)["encodings"]]
-    for where, mark in (("#pareto svg", ".mark"), ("#loss svg", ".line")):
-        found = opened.run(
-            "const svg = document.querySelector(arguments[0]);"
-            "return [...svg.querySelectorAll(arguments[1])].map((g) => {"
-            " const box = [...g.querySelectorAll('.point')].pop().getBoundingClientRect();"
-            " const at = {clientX: box.left + box.width / 2, clientY: box.top + box.height / 2};"
-            " svg.dispatchEvent(new PointerEvent('pointermove', at));"
-            " return [Number(g.dataset.enc), document.querySelector('#card h2').textContent]; });",
-            where,
-            mark,
-        )
-        assert len(found) >= 5
-        apart = [name == names[n] for n, name in found]
-        assert sum(apart) >= len(apart) - 1  # two ends may lie on one another
-
-
 def test_drawn_times_are_written_as_in_the_answer(opened: Browser, rows: pd.DataFrame) -> None:
     script = (ROOT / "poscli" / "report" / "page" / "core.js").read_text(encoding="utf-8")
     times = [0.11, 0.84, 3.14159, 9.9, 45.2, 119, 121, 170, 599, 601, 5000, 7199, 7300, 9000, 90000]
     write = "const write = new Function(arguments[0] + '; return seconds;')();"
     shown = opened.run(f"{write} return arguments[1].map((value) => write(value));", script, times)
     assert shown == [seconds(value) for value in times]
-
-
-def test_drawn_costs_say_where_runs_were_trained_beside_each_other(browser: Browser, tmp_path: Path) -> None:
-    rows, positions, details = fake_tables()
-    found = fake_runs(rows)
-    beside = {run: replace(each, training=run, machine="bench", span=(0.0, 60.0)) for run, each in found.items()}
-    alone = {run: replace(each, span=(100.0 * n, 100.0 * n + 60)) for n, (run, each) in enumerate(beside.items())}
-    said = "Training times do not compare: 18 of 18 runs were trained at the same time"
-    for name, runs, expected in (("beside", beside, True), ("alone", alone, False)):
-        with undrawn():
-            report = build_report(rows, positions, tmp_path / name, details=details, runs=runs)
-        browser.open(report.files[0].parent / "report.html")
-        captions = browser.run(
-            "return [...document.querySelectorAll('#pareto-choice button')].map((button) => {"
-            " button.click(); return document.getElementById('pareto-caption').textContent; })"
-        )
-        assert [said in caption for caption in captions] == [expected, False, False]  # of training, not of reading

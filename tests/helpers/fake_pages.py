@@ -13,9 +13,9 @@ from fake_results import BEHAVIOUR, LN2, Shape, results, units_of
 
 from poscli.config.run import RunConfig
 from poscli.report import About, Report, build_report
+from poscli.report.collect import Trained
 from poscli.report.comparison import Pairs, losses_of
 from poscli.report.pooling import headline
-from poscli.report.trained import Trained
 from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.comparison import LossTable
 

@@ -18,7 +18,7 @@ from torture.reports import undrawn
 from poscli.report import Report, build_report
 from poscli.report.accuracy import by_length
 from poscli.report.caveats import caveats
-from poscli.report.page.numbers import page_section
+from poscli.report.page import page_section
 from poscli.report.pooling import headline, points_of
 from poscli.report.summary import summarize
 from poscli.report.table import verdict_sentences

@@ -22,11 +22,10 @@ from toys import first
 from poscli import api
 from poscli.report import Report, build_report, trained_runs, write_site
 from poscli.report.catalogue import looks
+from poscli.report.collect import reproduce
 from poscli.report.comparison import wrong_answers
 from poscli.report.groups import Group, split
-from poscli.report.page import READABLE, contrast, readable, rgb
-from poscli.report.page.numbers import page_section
-from poscli.report.trained import reproduce
+from poscli.report.page import READABLE, contrast, page_section, readable, rgb
 from poscli.runs.run import list_runs
 from poscli.runs.schema import DETAILS, frame
 from poscli.system.errors import UsageError

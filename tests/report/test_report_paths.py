@@ -11,7 +11,7 @@ from fake_results import BEHAVIOUR, results
 
 from poscli.config.run import CheckpointConfig, RunConfig
 from poscli.report import About, build_report, write_site
-from poscli.report.trained import Trained
+from poscli.report.collect import Trained
 
 OWN = """
 from poscli import api

@@ -18,11 +18,11 @@ from poscli.config.run import RunConfig
 from poscli.report.accuracy import answered, by_length, by_place, placed
 from poscli.report.analyses import compared, known_limit, recalled, spread
 from poscli.report.caveats import budget_note
+from poscli.report.collect import Trained, timed_together
 from poscli.report.comparison import Pairs, losses_of
 from poscli.report.pooling import points_of, pool, untrained, with_intervals
 from poscli.report.summary import safe_ratio, summarize
 from poscli.report.table import failures, solved_up_to
-from poscli.report.trained import Trained, timed_together
 from poscli.report.verdicts import NOT_TRAINED
 from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.comparison import LossTable

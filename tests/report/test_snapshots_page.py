@@ -22,7 +22,7 @@ from fake_results import BEHAVIOUR, LN2, many, units_of
 from torture.reports import undrawn
 
 from poscli.report import About, build_report
-from poscli.report.trained import Trained
+from poscli.report.collect import Trained
 
 pytestmark = pytest.mark.browser
 Say = Callable[..., None]

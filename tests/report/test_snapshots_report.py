@@ -28,7 +28,7 @@ from poscli.config.run import CheckpointConfig
 from poscli.drawing.page import Page
 from poscli.encodings import names
 from poscli.report import About, Report, build_report, terminal
-from poscli.report.trained import Trained
+from poscli.report.collect import Trained
 
 LOOKS_AT_PICTURES = True
 Tables = tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]

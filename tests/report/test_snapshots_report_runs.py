@@ -18,20 +18,23 @@ from poscli.drawing.style import styles_for
 from poscli.report import answer, catalogue, verdicts
 from poscli.report.catalogue import describe, looks, spec_of
 from poscli.report.caveats import budget_note, passed, tokens_until
-from poscli.report.collect import collect, refuse_damaged, shown, trained_tokens
+from poscli.report.collect import (
+    Trained,
+    collect,
+    configurations,
+    refuse_damaged,
+    reproduce,
+    shown,
+    timed_together,
+    timing_note,
+    trained_runs,
+    trained_tokens,
+    training_seconds,
+)
 from poscli.report.documents import explanations
 from poscli.report.folder import UNFINISHED, known_formats, write_folder
 from poscli.report.groups import the_model
 from poscli.report.summary import summarize
-from poscli.report.trained import (
-    Trained,
-    configurations,
-    reproduce,
-    timed_together,
-    timing_note,
-    trained_runs,
-    training_seconds,
-)
 from poscli.runs.results import Tables, write_evaluation, write_training_log
 from poscli.runs.run import Run, create, evaluated_as
 from poscli.runs.schema import TRAIN_COLUMNS

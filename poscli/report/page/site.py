@@ -12,8 +12,7 @@ from typing import Any
 from poscli.config.run import slug
 from poscli.report.data import Report, Section
 from poscli.report.folder import Kind, write_folder
-from poscli.report.page import TITLE, render, sections_html
-from poscli.report.page.numbers import page_section
+from poscli.report.page import TITLE, page_section, render, sections_html
 from poscli.report.pooling import Point, ratio_name
 from poscli.system.text import printable_line
 
