@@ -60,26 +60,28 @@ def refuses(encoding: Encoding, place: Place) -> str:
 
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     """Attention output `[B, H, T, E]` of an encoding that is not refused."""
-    form = _form(encoding, x, sizes)
-    if form is None and of_tier(encoding.blanks, "row"):
-        return blocks.run(encoding, x, sizes)
+    few = x.queries < sizes.native_queries  # most rows of the kernels' tiles would be empty
+    form: Form | Parts | None = None
+    if not few and x.step is not None and _has_form(encoding, torch.is_grad_enabled()):
+        form = encoding.kernel_form(x)
     if isinstance(form, Parts):
         return _joined(encoding, x, form)
     known = form is not None or _is_known(encoding)
     by_distance = known and not (x.step is None and encoding.blanks & BY_DISTANCE)
-    if "relative_values" in encoding.blanks and not by_distance:
+    needs_rows = form is None and of_tier(encoding.blanks, "row")
+    if needs_rows or ("relative_values" in encoding.blanks and (few or not by_distance)):
         return blocks.run(encoding, x, sizes)
-    if x.queries < sizes.native_queries:  # most rows of the kernels' tiles would be empty
-        return (blocks if "relative_values" in encoding.blanks else sdpa).run(encoding, x, sizes)
+    if few:
+        return sdpa.run(encoding, x, sizes)
     x = replace(x, q_BHTD=tempered(x, x.q_BHTD))
     qkv, kernels = (x.q_BHTD, x.k_BHSD, x.v_BHSE), library()
     assert kernels is not None
     if not by_distance:
-        return attention(kernels, qkv, list(_pairwise(encoding, x, sizes)), scale=encoding.scale)
+        return attention(kernels, qkv, list(_blocks_of_pairs(encoding, x, sizes)), scale=encoding.scale)
     reach = x.reach if x.reach is not None and x.reach < x.keys else 0
     visible, vectors = Visible(reach=reach, sinks=x.sinks), _vectors(encoding, x)
-    parts = list(_parts(encoding, x, sizes, vectors, plain=form is None))
-    return attention(kernels, qkv, parts, scale=encoding.scale, visible=visible, vectors=vectors, form=form)
+    of_distances = list(_blocks_of_distances(encoding, x, sizes, vectors, plain=form is None))
+    return attention(kernels, qkv, of_distances, scale=encoding.scale, visible=visible, vectors=vectors, form=form)
 
 
 def _has_form(encoding: Encoding, gradient: bool) -> bool:
@@ -93,14 +95,6 @@ def _has_form(encoding: Encoding, gradient: bool) -> bool:
     return fits and beside <= KNOWN and encoding.has_kernel_form
 
 
-def _form(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Form | Parts | None:
-    """The form of an encoding, where the kernels can compute it."""
-    if x.queries < sizes.native_queries or x.step is None or not _has_form(encoding, torch.is_grad_enabled()):
-        return None
-    form: Form | Parts | None = encoding.kernel_form(x)
-    return form
-
-
 def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
     """Attention output `[B, H, T, E]` from attention to parts of the pairs, without gradient."""
     out_BHTE = x.q_BHTD.new_zeros(*x.q_BHTD.shape[:3], x.v_BHSE.shape[3])
@@ -109,8 +103,8 @@ def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
     assert kernels is not None
     for part in form.parts:
         at = part.queries
-        found = attention_to_part(kernels, part, x.v_BHSE[:, :, part.keys], encoding.scale)
-        out_BHTE[:, :, at], lse_BHT[:, :, at] = merged([(out_BHTE[:, :, at], lse_BHT[:, :, at]), found])
+        new = attention_to_part(kernels, part, x.v_BHSE[:, :, part.keys], encoding.scale)
+        out_BHTE[:, :, at], lse_BHT[:, :, at] = merged([(out_BHTE[:, :, at], lse_BHT[:, :, at]), new])
     return out_BHTE
 
 
@@ -122,7 +116,7 @@ def _is_known(encoding: Encoding) -> bool:
     return beside <= KNOWN and not ("temperature" in encoding.blanks and beside - {"reach"})
 
 
-def _pairwise(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Block]:
+def _blocks_of_pairs(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Block]:
     """Blocks of queries, each with its bias for every pair."""
     most = sizes.training_queries if torch.is_grad_enabled() else None
     first = 0
@@ -133,7 +127,9 @@ def _pairwise(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Iterator[Bl
         first = stop
 
 
-def _parts(encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors, *, plain: bool) -> Iterator[Block]:
+def _blocks_of_distances(
+    encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors, *, plain: bool
+) -> Iterator[Block]:
     """All queries as one block; several if each needs numbers of its own for the keys, as a potential does."""
     table = None
     if "distance_bias" in encoding.blanks:
@@ -154,9 +150,9 @@ def _parts(encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors,
         # which keeps the others small enough for float32.
         of_keys = (c_BHS[..., past + first, None] - c_BHS[..., : past + stop])[:, :, None].to(x.q_BHTD.dtype)
         terms = () if table is None else (Term(table[..., x.queries - stop :], skewed=True),)
-        own = None if first_key is None else first_key[:, first // QUERIES : _blocks(stop)].contiguous()
+        firsts = None if first_key is None else first_key[:, first // QUERIES : _blocks(stop)].contiguous()
         equal = max(0, constant - (x.queries - stop))
-        yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), own, equal)
+        yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), firsts, equal)
 
 
 def _vectors(encoding: Encoding, x: Operands) -> Vectors:
@@ -186,13 +182,8 @@ def _constant(x: Operands, table: Tensor | None, vectors: Vectors) -> int:
     by_distance += [each.vectors[:, : x.keys] for each in vectors if each is not None]
     if torch.is_grad_enabled() or not by_distance:
         return 0
-    return min(_equal_to_first(each) for each in by_distance)
-
-
-def _equal_to_first(x_HND: Tensor) -> int:
-    """The number of entries, from the first one on, that are equal in all heads."""
-    differs_N = (x_HND != x_HND[:, :1]).any(-1).any(0)
-    return int(differs_N.int().argmax()) if differs_N.any() else len(differs_N)
+    differ = [(x_HND != x_HND[:, :1]).any(-1).any(0) for x_HND in by_distance]  # from the largest distance
+    return min(int(x_N.int().argmax()) if x_N.any() else len(x_N) for x_N in differ)
 
 
 def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:
@@ -204,20 +195,20 @@ def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | 
     if torch.is_grad_enabled() or not decays or x.sinks or x.queries < sizes.tile_queries:
         return None
     bounds = ScoreBounds.of(TileInputs.of(encoding, x))
-    found = torch.zeros(x.q_BHTD.shape[1], _blocks(x.queries), dtype=torch.int32)
+    firsts = torch.zeros(x.q_BHTD.shape[1], _blocks(x.queries), dtype=torch.int32)
     rows = _whole_blocks(sizes.skip_multiple)
     for first in range(0, x.queries, rows):
         queries = slice(first, min(first + rows, x.queries))
         for first_key, heads in bounds.first_keys(queries, QUERIES):
-            found[heads, first // QUERIES : _blocks(queries.stop)] = first_key
-    return found
+            firsts[heads, first // QUERIES : _blocks(queries.stop)] = first_key
+    return firsts
 
 
 def _blocks(queries: int) -> int:
-    """The number of the kernels' blocks that hold so many queries."""
+    """The number of the kernels' blocks that hold `queries` queries."""
     return -(-queries // QUERIES)
 
 
 def _whole_blocks(queries: int) -> int:
-    """A number of queries near this one that fills the kernels' blocks."""
+    """The largest multiple of the kernels' block that is at most `queries`, and at least one block."""
     return max(1, queries // QUERIES) * QUERIES

@@ -19,8 +19,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from poscli.native.proof import with_gradients
-from poscli.native.proof_forms import difference
+from poscli.native.proof import first_difference
 from poscli.system.device import device_name
 from poscli.system.errors import PoscliError, one_line
 from poscli.system.memory import is_out_of_memory
@@ -57,27 +56,17 @@ class Variant:
         inputs, upstream = self._inputs(queries=side + 9, keys=2 * side + 6)
         scale = self.width**-0.5
 
-        def by_kernels(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
-            return flash(q.to(device), k.to(device), v.to(device), table.to(device), scale).cpu()
+        def by_kernels(x: dict[str, Tensor]) -> Tensor:
+            q, k, v, table = (y.to(device) for y in x.values())
+            return flash(q, k, v, table, scale).cpu()
 
-        def by_formula(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
-            apart = torch.arange(k.shape[2])[-q.shape[2] :, None] - torch.arange(k.shape[2])
-            s = q @ k.mT * scale + table[:, apart.clamp(min=0)]
-            return s.masked_fill(apart < 0, -math.inf).softmax(-1).to(v.dtype) @ v
+        def by_formula(x: dict[str, Tensor]) -> Tensor:
+            apart = torch.arange(x["k"].shape[2])[-x["q"].shape[2] :, None] - torch.arange(x["k"].shape[2])
+            s = x["q"] @ x["k"].mT * scale + x["table"][:, apart.clamp(min=0)]
+            return s.masked_fill(apart < 0, -math.inf).softmax(-1).to(x["v"].dtype) @ x["v"]
 
-        def results(run: object, dtype: torch.dtype | None) -> dict[str, Tensor]:
-            x = {name: y.detach().clone().to(dtype or y.dtype).requires_grad_() for name, y in inputs.items()}
-            out = run(**x)  # type: ignore[operator]
-            return {name: y.double() for name, y in with_gradients(out, x, upstream.to(out.dtype)).items()}
-
-        with torch.enable_grad():
-            found, rounded = results(by_kernels, None), results(by_formula, None)
-            exact = results(by_formula, torch.float64)
         least = ROUNDINGS * torch.finfo(self.dtype).eps / 2
-        for name, x in exact.items():
-            if differs := difference(found[name], x, rounded[name], least=least):
-                return f"{f'the gradient of {name}' if name else 'the output'} differs {differs}"
-        return ""
+        return first_difference(by_kernels, by_formula, inputs, upstream, least=least)
 
     def _inputs(self, queries: int, keys: int) -> tuple[dict[str, Tensor], Tensor]:
         """Random queries, keys, values and table, and the gradient of the output."""

@@ -7,7 +7,7 @@ from torch.nn.functional import softplus
 from poscli.attention.biases import even_distances
 from poscli.attention.skew import descending
 from poscli.encodings import Encoding, Operands, Shape, above, at_least, register
-from poscli.native.forms import MOST_BENDS, Pieces
+from poscli.native.call import MOST_BENDS, Pieces
 
 
 @register("fire", paper="arXiv:2310.04418", family="bias")

@@ -317,7 +317,7 @@ class Blanks(nn.Module):
     fast_reweight = _fast("reweight")
 
     def kernel_form(self, x: Operands) -> Any:
-        """All of these blanks that a class fills, as one of the forms of poscli/native/forms.py; None: there is none.
+        """All of these blanks that a class fills, as one of the forms of poscli/native/call.py; None: there is none.
 
         The engine asks for it only where positions are evenly spaced. In training it does so where the class sets
         `kernel_gradient`; the tensors of the form must then have gradients to all that they are computed from.

@@ -4,10 +4,24 @@ attention.h states the equation, and library.py how the kernels are compiled, pr
 """
 
 from poscli.native.attention import attention, attention_to_part
-from poscli.native.fields import QUERIES
-from poscli.native.forms import Costs, Factors, Form, Gates, Mixing, Part, Parts, Pieces, Stick
-from poscli.native.inputs import Block, Relative, Term, Vectors, Visible
-from poscli.native.library import identity, library, why_not
+from poscli.native.call import (
+    QUERIES,
+    Block,
+    Costs,
+    Factors,
+    Form,
+    Gates,
+    Mixing,
+    Part,
+    Parts,
+    Pieces,
+    Relative,
+    Stick,
+    Term,
+    Vectors,
+    Visible,
+)
+from poscli.native.library import library, why_not
 
 __all__ = [
     "QUERIES",
@@ -27,7 +41,6 @@ __all__ = [
     "Visible",
     "attention",
     "attention_to_part",
-    "identity",
     "library",
     "why_not",
 ]

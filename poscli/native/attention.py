@@ -23,10 +23,27 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from poscli.native.fields import MOST_TERMS, QUERIES, CallFields, RelativeFields, TermFields, by_token, strides, term_at
-from poscli.native.forms import Form, Part, has_gradient, tensors_of
-from poscli.native.gradients import Gradients
-from poscli.native.inputs import EVERY_KEY, NO_VECTORS, Block, Term, Vectors, Visible
+from poscli.native.call import (
+    EVERY_KEY,
+    MOST_TERMS,
+    NO_VECTORS,
+    QUERIES,
+    Block,
+    CallFields,
+    Form,
+    Learned,
+    Part,
+    RelativeFields,
+    Term,
+    TermFields,
+    Vectors,
+    Visible,
+    by_token,
+    has_gradient,
+    strides,
+    tensors_of,
+    term_at,
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +130,7 @@ class _Attention(torch.autograd.Function):
         plan: _Plan = ctx.plan
         tensors, (out, *tops_and_sums) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         grad_o = grad_o if grad_o.stride(-1) == 1 else grad_o.contiguous()
-        grads = Gradients(tensors, ctx.needs_input_grad[1:], plan.of_form)
+        grads = _Gradients(tensors, ctx.needs_input_grad[1:], plan.of_form)
         for block, (top, total), at in zip(plan.blocks, tops_and_sums, _terms_of(plan), strict=True):
             call = _call(plan, block, tensors, tensors[at])
             call.put(o=out[:, :, block.queries], grad_o=grad_o[:, :, block.queries])
@@ -122,7 +139,65 @@ class _Attention(torch.autograd.Function):
             grads.put(call, block, at, plan.form)
             _check(plan.library.attention_backward(ctypes.byref(call)))
             del kept
-        return None, *grads.found()
+        return None, *grads.summed()
+
+
+class _Gradients:
+    """The gradients of all tensors of a call. Those of what several texts or heads share are added up at the end."""
+
+    def __init__(self, tensors: Sequence[Tensor], wanted: Sequence[bool], of_form: slice) -> None:
+        """The tensors are q, k, v, six of relative vectors, those of the form (`of_form`), and all terms."""
+        self.tensors, (q, k, v) = tensors, tensors[:3]
+        self.wanted, everyone = wanted, q.shape[:2]
+        self.grads: list[Tensor | None] = [by_token(q, q.shape[3], torch.empty)]
+        self.grads += [by_token(x, x.shape[3], torch.zeros) for x in (k, v)]
+        for x in tensors[3:9]:  # vectors have three dimensions, what meets them has four
+            per_token = x is not None and x.ndim == 4
+            shared = None if x is None or per_token else x.new_empty(*everyone, *x.shape[1:])
+            self.grads.append(by_token(x, x.shape[3], torch.zeros) if per_token else shared)
+        self.form = of_form
+        for x, needed in zip(tensors[self.form], wanted[self.form], strict=True):  # of each text, or shared by all
+            shape = x.shape if x.ndim == 4 else (len(q), *x.shape)
+            self.grads.append(x.new_zeros(shape) if needed else None)
+        for x, needed in zip(tensors[self.form.stop :], wanted[self.form.stop :], strict=True):
+            self.grads.append(x.new_zeros(*everyone, *x.shape[2:]) if needed else None)
+
+    def put(self, call: CallFields, block: Block, terms: slice, form: Form | None) -> None:
+        """Tell the kernels where to put the gradients of a block."""
+        if isinstance(form, Learned):
+            form.put_gradients(call, *self.grads[self.form])
+        q, k, v, *relative = self.grads[:9]
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        call.put(grad_q=q[:, :, block.queries], grad_k=k[:, :, block.keys], grad_v=v[:, :, block.keys])
+        for fields, vectors, met in zip((call.a, call.b, call.c), relative[::2], relative[1::2], strict=True):
+            if vectors is not None:
+                fields.grad_vectors = vectors.data_ptr()
+            if met is not None:
+                fields.grad_met, fields.grad_met_at = met.data_ptr(), strides(met)
+        queries = block.queries.stop - block.queries.start
+        for index, (term, grad) in enumerate(zip(block.terms, self.grads[terms], strict=True)):
+            if grad is not None:
+                fields = call.term[index]
+                fields.grad, *steps = term_at(grad, queries, skewed=term.skewed)
+                fields.grad_batch, fields.grad_head, fields.grad_query = steps
+
+    def summed(self) -> list[Tensor | None]:
+        """The gradient of every tensor, in its shape; None where there is none."""
+        return [
+            None if grad is None or not needed else _summed(grad, x)
+            for grad, x, needed in zip(self.grads, self.tensors, self.wanted, strict=True)
+        ]
+
+
+def _summed(grad: Tensor, x: Tensor) -> Tensor:
+    """A gradient for every text and head, added up to the shape of the tensor."""
+    if grad.shape == x.shape:
+        return grad
+    if x.ndim < 4:  # vectors [H or 1, N, W], or a tensor of a form that all texts share
+        return grad.sum(0).sum_to_size(x.shape)
+    return grad.sum_to_size(x.shape)
 
 
 def _forward(
@@ -167,14 +242,25 @@ def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Se
     call.threads, call.scale, call.constant = torch.get_num_threads(), plan.scale, block.constant
     call.past = keys if plan.every else keys - queries
     call.put(q=q, k=k, v=v)
-    _check_terms(block, terms, queries, keys)
+    # The kernels read memory unchecked: terms and vectors must have all entries.
+    assert len(terms) <= MOST_TERMS
     for index, (term, x) in enumerate(zip(block.terms, terms, strict=True)):
         assert x is not None
+        assert x.shape[2] in (1, queries)
+        assert x.shape[3] >= (queries + keys - 1 if term.skewed else keys)
+        assert not (term.skewed and x.shape[2] != 1)
         first, *steps = term_at(x, queries, skewed=term.skewed)
         call.term[index] = TermFields(first, None, *steps)
     for name, vectors, met in zip("abc", tensors[3:9:2], tensors[4:9:2], strict=True):
         if vectors is not None:
-            setattr(call, name, _relative(vectors, met, queries + keys - 1))
+            assert vectors.is_contiguous()
+            assert vectors.shape[1] == queries + keys - 1
+            head = 0 if len(vectors) == 1 else vectors.stride(0)
+            relative = RelativeFields(None, vectors.data_ptr(), width=vectors.shape[2], head=head)
+            if met is not None:
+                assert met.shape[3] == vectors.shape[2]
+                relative.met, relative.met_at = met.data_ptr(), strides(met)
+            setattr(call, name, relative)
     if (first_key := block.first_key) is not None:
         assert first_key.dtype == torch.int32
         assert first_key.is_contiguous()
@@ -183,31 +269,10 @@ def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Se
     return call
 
 
-def _check_terms(block: Block, terms: Sequence[Tensor | None], queries: int, keys: int) -> None:
-    """The kernels read memory unchecked: the terms must have all entries."""
-    assert len(terms) <= MOST_TERMS
-    for term, x in zip(block.terms, terms, strict=True):
-        assert x is not None
-        assert x.shape[2] in (1, queries)
-        assert x.shape[3] >= (queries + keys - 1 if term.skewed else keys)
-        assert not (term.skewed and x.shape[2] != 1)
-
-
-def _relative(vectors: Tensor, met: Tensor | None, distances: int) -> RelativeFields:
-    assert vectors.is_contiguous()
-    assert vectors.shape[1] == distances
-    head = 0 if len(vectors) == 1 else vectors.stride(0)
-    fields = RelativeFields(None, vectors.data_ptr(), width=vectors.shape[2], head=head)
-    if met is not None:
-        assert met.shape[3] == vectors.shape[2]
-        fields.met, fields.met_at = met.data_ptr(), strides(met)
-    return fields
-
-
 def _terms_of(plan: _Plan) -> list[slice]:
     """Where the terms of each block stand among the tensors."""
-    found, first = [], plan.of_form.stop
+    places, first = [], plan.of_form.stop
     for block in plan.blocks:
-        found.append(slice(first, first + len(block.terms)))
+        places.append(slice(first, first + len(block.terms)))
         first += len(block.terms)
-    return found
+    return places

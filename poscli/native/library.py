@@ -4,14 +4,12 @@ A library is compiled with the instructions of the CPU at hand. Its file name ho
 machine code (sources, compiler, flags, CPU), and one of its content. It gets that name only after its results have been
 compared with the formula (proof.py), so that a library found under it has been proven on such a CPU.
 
-A library is code. It is read only from a folder in which nobody but this user and root can put or exchange a file, and
-what is loaded is the open file whose owner and content have been checked.
+A library is code. It is read only from a folder in which nobody but this user and root can put or exchange a file.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import hashlib
 import os
 import platform
@@ -41,7 +39,6 @@ FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno")
 FOR_THIS_CPU = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
 LONGEST_COMPILATION = 300  # seconds; it takes 5
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-OPEN_FILES = Path("/proc/self/fd")  # where Linux gives what a process has open a path
 
 
 class _Unavailable(Exception):
@@ -58,23 +55,14 @@ def why_not() -> str:
     return _found()[1]
 
 
-def identity() -> str:
-    """A name for the kernels that run here: that of their file, which changes with their code; '' if none do."""
-    found = library()
-    return "" if found is None else Path(found._name).stem.partition("-")[0]
-
-
-def switched_off() -> bool:
-    """Whether the user has switched compiled kernels off."""
-    return os.environ.get(OFF, "") == "0"
-
-
 def _found() -> tuple[ctypes.CDLL | None, str]:
-    return (None, f"{OFF}=0 switches compiled kernels off") if switched_off() else _loaded()
+    off = os.environ.get(OFF, "") == "0"
+    return (None, f"{OFF}=0 switches compiled kernels off") if off else _loaded()
 
 
 @cache
 def _loaded() -> tuple[ctypes.CDLL | None, str]:
+    """The library, and why there is none: it is looked for, and compiled, once per process."""
     try:
         return _proven(_compiler()), ""
     except _Unavailable as error:
@@ -84,60 +72,75 @@ def _loaded() -> tuple[ctypes.CDLL | None, str]:
 
 def _compiler() -> str:
     """The path of a C++ compiler: that of the variable CXX, or the first that is found."""
-    asked = os.environ.get("CXX", "")
-    for name in [asked] if asked else COMPILERS:
+    wanted = os.environ.get("CXX", "")
+    for name in [wanted] if wanted else COMPILERS:
         if path := shutil.which(name):
             return path
-    raise _Unavailable(f"CXX={asked} is not found" if asked else f"no C++ compiler ({', '.join(COMPILERS)}) is found")
+    raise _Unavailable(f"CXX={wanted} is not found" if wanted else f"no C++ compiler ({', '.join(COMPILERS)}) is found")
 
 
 def _proven(compiler: str) -> ctypes.CDLL:
     """The library from the cache folder; compiled and compared with the formula first, if it is not there."""
     folder, key = _place(compiler)
-    with suppress(OSError):  # nothing is found in the folder then, and nothing can be kept, which `_keep` says
+    with suppress(OSError):  # nothing is found in the folder then, and nothing can be kept, which is said below
         make_in_cache(folder)
     if unsafe := _why_unsafe(folder):
         warn_once(f"compiled kernels are neither read from nor kept in {folder}, but compiled anew each time: {unsafe}")
     for path in [] if unsafe else sorted(folder.glob(f"{key}-*.so")):
-        try:
-            opened = _Opened(path)
-        except PermissionError:
+        if _others_can_write(path):
             warn_once(f"{path} could have been written by another user: its kernels are not run, but compiled again")
-        except OSError:
-            warn_once(f"{path} is damaged: its kernels are compiled again")
+        elif _digest(path) == path.stem.partition("-")[2]:
+            return _load(path)
         else:
-            if opened.digest == path.stem.partition("-")[2]:
-                return _loaded_from(opened)
-            opened.close()
             warn_once(f"{path} is damaged: its kernels are compiled again")
     with _workshop(None if unsafe else folder) as temporary:
         new = Path(temporary) / f"{key}.so"
         if not unsafe:
             note(f"compiling kernels for this CPU, once ({folder})")
         _compile(compiler, new)
-        try:
-            new.chmod(0o755)  # whatever the umask, nobody else can write it
-            opened = _Opened(new)
-        except OSError as error:
-            raise _Unavailable(f"the compiled kernels cannot be read: {error}") from error
-        loaded = _loaded_from(opened)
+        loaded = _load(new)
         if wrong := disagreement(loaded):
             raise _Unavailable(f"the kernels that {compiler} has compiled are wrong on this CPU: {wrong}")
-        if not unsafe and _keep(new, kept := folder / f"{key}-{opened.digest}.so"):
-            loaded._name = str(kept)
+        if not unsafe:
+            kept = folder / f"{key}-{_digest(new)}.so"
+            try:
+                new.chmod(0o755)  # whatever the umask, nobody else can write it
+                new.replace(kept)
+                loaded._name = str(kept)
+            except OSError as error:  # it serves this process only
+                warn_once(
+                    f"the compiled kernels cannot be kept in {folder} ({error.strerror}): compiled anew each time"
+                )
     return loaded
 
 
-def _loaded_from(opened: _Opened) -> ctypes.CDLL:
-    """The library of an open file, whose `_name` is the file's path."""
+def _load(path: Path) -> ctypes.CDLL:
+    """The library in a file, which `_name` names."""
     try:
-        found = opened.load()
+        loaded = ctypes.CDLL(str(path))
     except OSError as error:
-        opened.close()
         raise _Unavailable(f"the compiled kernels cannot be loaded: {error}") from error
     for name in ("attention_forward", "attention_backward"):
-        getattr(found, name).restype = ctypes.c_bool  # whether there was enough memory
-    return found
+        getattr(loaded, name).restype = ctypes.c_bool  # whether there was enough memory
+    return loaded
+
+
+def _digest(path: Path) -> str:
+    """A hash of the content of a file; '' if it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def _others_can_write(path: Path) -> bool:
+    """Whether a file is a link or something else than a file, or belongs to, or can be written by, somebody else."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    foreign = os.name == "posix" and (status.st_uid not in (0, os.getuid()) or bool(status.st_mode & OTHERS_WRITE))
+    return foreign or not stat.S_ISREG(status.st_mode)
 
 
 def _why_unsafe(folder: Path) -> str:
@@ -148,68 +151,19 @@ def _why_unsafe(folder: Path) -> str:
     """
     for each in (folder, *folder.parents) if os.name == "posix" else ():
         try:
-            found = os.lstat(each)
+            status = os.lstat(each)
         except OSError:  # what cannot be looked at cannot be opened
             continue
-        if found.st_uid not in (0, os.getuid()):
+        if (owner := status.st_uid) not in (0, os.getuid()):
             return (
-                f"{each} belongs to user {found.st_uid}, who can exchange them; only you ({os.getuid()}) and root may: "
+                f"{each} belongs to user {owner}, who can exchange them; only you ({os.getuid()}) and root may: "
                 "set POSCLI_CACHE to a folder of your own"
             )
-        sticky = each != folder and found.st_mode & stat.S_ISVTX
-        if found.st_mode & OTHERS_WRITE and not sticky:
-            mode = f"{stat.S_IMODE(found.st_mode):o}"
+        sticky = each != folder and status.st_mode & stat.S_ISVTX
+        if status.st_mode & OTHERS_WRITE and not sticky:
+            mode = f"{stat.S_IMODE(status.st_mode):o}"
             return f"others can write {each} (mode {mode}) and exchange them; only you and root may: chmod go-w {each}"
     return ""
-
-
-class _Opened:
-    """A file of kernels that is open for reading, and the hash of what was read from it.
-
-    Raises PermissionError if somebody else can have written the file, and OSError if it cannot be read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        # Some systems lack some of these flags. With O_NONBLOCK, a pipe in place of the file is not waited for.
-        flags = sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
-        self.path = path
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY | flags)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise PermissionError("it is a link, which O_NOFOLLOW forbids") from error
-            raise
-        try:
-            found = os.fstat(self.descriptor)
-            if os.name == "posix" and (found.st_uid not in (0, os.getuid()) or found.st_mode & OTHERS_WRITE):
-                raise PermissionError("its owner or mode allows others to write it")
-            with open(self.descriptor, "rb", closefd=False) as file:
-                self.content = file.read()
-        except OSError:
-            self.close()
-            raise
-        self.digest = hashlib.sha256(self.content).hexdigest()[:16]
-
-    def load(self) -> ctypes.CDLL:
-        """The content as a library whose `_name` is the path; OSError if it is not one.
-
-        The descriptor stays open. The loader knows libraries by the path they were loaded from, and would take the next
-        file that has this number for this one.
-        """
-        if os.name != "posix":
-            return ctypes.CDLL(str(self.path))
-        if OPEN_FILES.is_dir():
-            found = ctypes.CDLL(str(OPEN_FILES / str(self.descriptor)))
-        else:
-            with tempfile.TemporaryDirectory(prefix="poscli-") as private:
-                (copy := Path(private) / self.path.name).write_bytes(self.content)
-                found = ctypes.CDLL(str(copy))
-        found._name = str(self.path)
-        return found
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self.descriptor)
 
 
 @contextmanager
@@ -259,13 +213,3 @@ def _openmp() -> list[str]:
     return [
         str(path) for path in sorted([*folder.glob("libgomp*"), *folder.glob("libomp*"), *folder.glob("libiomp5*")])[:1]
     ]
-
-
-def _keep(new: Path, path: Path) -> bool:
-    """Whether a proven library could be moved to its place. Where it could not, it serves this process only."""
-    try:
-        new.replace(path)
-    except OSError as error:
-        warn_once(f"the compiled kernels cannot be kept in {path.parent} ({error.strerror}): compiled anew each time")
-        return False
-    return True

@@ -1,48 +1,111 @@
-"""Whether a compiled library computes what it should: small random cases of everything against the formula.
+"""Whether kernels compute what they should: small random cases against the formula in float64, gradients included.
 
-Some fit into a tile, others take several, with long and short queries and keys in every tile.
+`first_difference` compares any kernels with any formula. `disagreement` compares a compiled library: attention with
+terms and vectors, and every form. Some cases fit into a tile, others take several, with long and short queries and keys
+in every tile.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu, softplus
 
 from poscli.native.attention import attention
-from poscli.native.fields import QUERIES
-from poscli.native.inputs import Block, Relative, Term, Visible
-from poscli.native.proof_forms import difference, spread, wrong_form
+from poscli.native.call import (
+    QUERIES,
+    Block,
+    Costs,
+    Factors,
+    Form,
+    Gates,
+    Mixing,
+    Pieces,
+    Relative,
+    Stick,
+    Term,
+    Visible,
+    has_gradient,
+)
 
-# Largest difference from the formula in float64, as a share of the largest number: 64 roundings of float32. Sums of
-# 100 numbers differ by about 10 roundings.
-TOLERANCE = 64 * 2.0**-24
+UNIT = 2.0**-24  # of rounding of float32
+# Largest difference from the formula, as a share of the largest number. Sums of 100 numbers differ by about 10
+# roundings; the scores of forms are sums over up to 600 keys.
+TOLERANCE, TOLERANCE_OF_FORMS = 64 * UNIT, 256 * UNIT
+# Where numbers are large or cancel, so often the error of the formula itself in the dtype of the kernels.
+OWN_ERRORS = 16
 SCALE = 0.3
+
+Inputs = dict[str, Tensor]
+
+
+def first_difference(
+    kernels: Callable[[Inputs], Tensor],
+    formula: Callable[[Inputs], Tensor],
+    inputs: Inputs,
+    upstream: Tensor,
+    *,
+    least: float,
+    gradient: bool = True,
+) -> str:
+    """The first result in which kernels differ from a formula, in words with the error; '' if only rounding differs.
+
+    The results are the output and, with `gradient`, the gradients of all inputs for the gradient `upstream` of the
+    output. A difference of `least`, as a share of the largest number, is always allowed.
+    """
+
+    def results(run: Callable[[Inputs], Tensor], dtype: torch.dtype | None = None) -> Inputs:
+        x = {name: y.detach().clone().to(dtype or y.dtype).requires_grad_(gradient) for name, y in inputs.items()}
+        with torch.set_grad_enabled(gradient):
+            named = {"the output": run(x)}
+            if gradient:
+                (out,) = named.values()
+                grads = torch.autograd.grad(out, list(x.values()), upstream.to(out.dtype), allow_unused=True)
+                named |= {f"the gradient of {name}": y for name, y in zip(x, grads, strict=True) if y is not None}
+        return {name: y.detach().double() for name, y in named.items()}
+
+    found, exact, rounded = results(kernels), results(formula, torch.float64), results(formula)
+    for name, x in exact.items():
+        if differs := difference(found[name], x, rounded[name], least=least):
+            return f"{name} differs {differs}"
+    return ""
+
+
+def difference(found: Tensor, exact: Tensor, rounded: Tensor, *, least: float) -> str:
+    """By how much a result differs from the exact one, if it is more than rounding: '' otherwise.
+
+    `rounded` is the formula in the dtype of the kernels. `least` is a difference, as a share of the largest number,
+    that is always allowed.
+    """
+    largest = exact.abs().max()
+    error, own = (float((x - exact).abs().max() / largest) for x in (found, rounded))
+    limit = max(least, OWN_ERRORS * own)
+    return "" if error <= limit else f"by {error:.1e} of its largest number, more than {limit:.1e}"
+
+
+def disagreement(library: ctypes.CDLL) -> str:
+    """What a compiled library computes wrongly, in words; '' if all is right."""
+    with torch.inference_mode(False), torch.enable_grad():  # the first use may be an evaluation
+        wrong = chain((_wrong_attention(library, case) for case in CASES), (_wrong_form(library, s) for s in SIZES))
+        return next(filter(None, wrong), "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Case:
-    """The sizes of a call. A case without a gradient also tells the kernels what they may leave out."""
+class _Sizes:
+    """The sizes of a call."""
 
-    batch: int = 1
-    heads: int = 2
-    queries: int = 150
-    keys: int = 600  # several tiles
-    width: int = 5
-    values: int = 6
+    batch: int
+    heads: int
+    queries: int
+    keys: int
     reach: int = 0
-    sinks: int = 0
-    constant: int = 0  # so many of the largest distances share one entry in terms and vectors
-    steep: bool = False  # the first head gives keys far away no weight, and the kernels are told from where on
-    spread: bool = True  # queries and keys are of different lengths
-
-    @property
-    def gradient(self) -> bool:
-        """Whether gradients are compared, too."""
-        return not (self.constant or self.steep)
 
     @property
     def distances(self) -> int:
@@ -53,10 +116,33 @@ class _Case:
         """The distance of every pair, `[T, S]`."""
         return torch.arange(self.keys - self.queries, self.keys)[:, None] - torch.arange(self.keys)
 
-    def hidden(self) -> Tensor:
-        """The pairs of which the query does not see the key."""
-        d, j = self.apart(), torch.arange(self.keys)
-        return (d < 0) | ((d >= self.reach) & (j >= self.sinks) if self.reach else d < 0)
+    def entry(self) -> Tensor:
+        """The entry of each pair in numbers by descending distance, `[T, S]`; that of the first key if it is hidden."""
+        return (self.keys - 1 - self.apart()).clamp(max=self.distances - 1)
+
+    def visible(self) -> Tensor:
+        """The pairs of which the query sees the key."""
+        return (self.apart() >= 0) & (self.apart() < (self.reach or self.keys))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case(_Sizes):
+    """A call with all terms and vectors. One without a gradient also tells the kernels what they may leave out."""
+
+    batch: int = 1
+    heads: int = 2
+    queries: int = 150
+    keys: int = 600  # several tiles
+    width: int = 5
+    values: int = 6
+    sinks: int = 0
+    constant: int = 0  # so many of the largest distances share one entry in terms and vectors
+    steep: bool = False  # the first head gives keys far away no weight, and the kernels are told from where on
+    spread: bool = True  # queries and keys are of different lengths
+
+    def visible(self) -> Tensor:
+        sinks = (self.apart() >= 0) & (torch.arange(self.keys) < self.sinks)
+        return super().visible() | sinks
 
     def first_key(self) -> Tensor | None:
         """The first key of each head and block of queries whose weight is not 0."""
@@ -78,37 +164,7 @@ CASES = (
 )
 
 
-def disagreement(library: ctypes.CDLL) -> str:
-    """What the library computes wrongly, in words; '' if all is right."""
-    with torch.inference_mode(False), torch.enable_grad():  # the first use may be an evaluation
-        return next(filter(None, (_wrong_attention(library, case) for case in CASES)), "") or wrong_form(library)
-
-
 def _wrong_attention(library: ctypes.CDLL, case: _Case) -> str:
-    inputs, upstream = _inputs(case)
-    given = {name: x.clone().requires_grad_(case.gradient) for name, x in inputs.items()}
-    exact = {name: x.double().requires_grad_(case.gradient) for name, x in inputs.items()}
-    rounded = {name: x.clone().requires_grad_(case.gradient) for name, x in inputs.items()}
-    with torch.set_grad_enabled(case.gradient):
-        results = [
-            with_gradients(_by_kernels(library, case, given), given, upstream),
-            with_gradients(_by_formula(case, exact), exact, upstream.double()),
-            with_gradients(_by_formula(case, rounded), rounded, upstream),
-        ]
-    for name, *found in zip(results[0], *(each.values() for each in results), strict=True):
-        if differs := difference(*found, least=TOLERANCE):
-            return f"{f'the gradient of {name}' if name else 'the output'} differs {differs}"
-    return ""
-
-
-def with_gradients(out: Tensor, inputs: dict[str, Tensor], upstream: Tensor) -> dict[str, Tensor]:
-    """The output under the name '', and the gradients of all inputs, if the output has one."""
-    grads = torch.autograd.grad(out, list(inputs.values()), upstream) if out.requires_grad else ()
-    return {"": out.detach()} | dict(zip(inputs, grads, strict=False))
-
-
-def _inputs(case: _Case) -> tuple[dict[str, Tensor], Tensor]:
-    """Random numbers of each name, and the gradient of the output."""
     draw = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:
@@ -130,35 +186,180 @@ def _inputs(case: _Case) -> tuple[dict[str, Tensor], Tensor]:
     }
     upstream = random(batch, heads, case.queries, case.values)
     if case.spread:
-        inputs |= {name: spread(inputs[name], draw) for name in ("q", "k")}
+        inputs |= {name: _spread(inputs[name], draw) for name in ("q", "k")}
     for x in (inputs["a"], inputs["b"], inputs["c"], inputs["table"].mT):
         x[..., : case.constant, :] = x[..., :1, :]
     inputs["table"][:, -1, :, : case.constant] += HIGH
     if case.steep:
         # Far keys of the first head have no weight whatever else is added, of which nothing exceeds 10.
         inputs |= {name: inputs[name].clamp(-1, 1) / 10 for name in ("q", "a", "b", "keys", "pairs")}
-        far = torch.arange(case.keys - 1, -case.queries, -1).clamp(min=0)
-        inputs["table"][0, 0, 0] -= far
-    return inputs, upstream
+        inputs["table"][0, 0, 0] -= torch.arange(case.keys - 1, -case.queries, -1).clamp(min=0)
+
+    def by_kernels(x: Inputs) -> Tensor:
+        terms = (Term(x["table"], skewed=True), Term(x["keys"]), Term(x["pairs"]))
+        block = Block(slice(0, case.queries), slice(0, case.keys), terms, case.first_key(), case.constant)
+        visible = Visible(reach=case.reach, sinks=case.sinks)
+        vectors = (Relative(x["a"], x["p"]), Relative(x["b"], x["r"]), Relative(x["c"]))
+        return attention(library, (x["q"], x["k"], x["v"]), [block], scale=SCALE, visible=visible, vectors=vectors)
+
+    def by_formula(x: Inputs) -> Tensor:
+        entry = case.keys - 1 - case.apart()
+        s = SCALE * x["q"] @ x["k"].mT + x["table"][:, :, 0][..., entry] + x["keys"] + x["pairs"].flip(2)
+        s = s + (x["p"] @ x["a"].mT)[..., torch.arange(case.queries)[:, None], entry]
+        s = s + (x["r"] @ x["b"].mT)[..., torch.arange(case.keys), entry]
+        p = s.masked_fill(~case.visible(), -math.inf).softmax(-1)
+        return p @ x["v"] + torch.einsum("bhts,htse->bhte", p, x["c"][:, entry])
+
+    gradient = not (case.constant or case.steep)
+    return first_difference(by_kernels, by_formula, inputs, upstream, least=TOLERANCE, gradient=gradient)
 
 
-def _by_kernels(library: ctypes.CDLL, case: _Case, x: dict[str, Tensor]) -> Tensor:
-    terms = (Term(x["table"], skewed=True), Term(x["keys"]), Term(x["pairs"]))
-    block = Block(slice(0, case.queries), slice(0, case.keys), terms, case.first_key(), case.constant)
-    return attention(
-        library,
-        (x["q"], x["k"], x["v"]),
-        [block],
-        scale=SCALE,
-        visible=Visible(reach=case.reach, sinks=case.sinks),
-        vectors=(Relative(x["a"], x["p"]), Relative(x["b"], x["r"]), Relative(x["c"])),
-    )
+def _spread(x_BHTD: Tensor, draw: torch.Generator) -> Tensor:
+    """Vectors of different lengths: a third of them a tenth as long, and a third three times."""
+    lengths = torch.tensor([0.1, 1.0, 3.0])
+    return x_BHTD * lengths[torch.randint(len(lengths), (*x_BHTD.shape[:3], 1), generator=draw)]
 
 
-def _by_formula(case: _Case, x: dict[str, Tensor]) -> Tensor:
-    entry = case.keys - 1 - case.apart()
-    s = SCALE * x["q"] @ x["k"].mT + x["table"][:, :, 0][..., entry] + x["keys"] + x["pairs"].flip(2)
-    s = s + (x["p"] @ x["a"].mT)[..., torch.arange(case.queries)[:, None], entry]
-    s = s + (x["r"] @ x["b"].mT)[..., torch.arange(case.keys), entry]
-    p = s.masked_fill(case.hidden(), -math.inf).softmax(-1)
-    return p @ x["v"] + torch.einsum("bhts,htse->bhte", p, x["c"][:, entry])
+@dataclass(frozen=True, kw_only=True)
+class _FormSizes(_Sizes):
+    """The sizes of a call with a form."""
+
+    # With it no position in a table comes so near to a whole number, and no hidden number to 0, that rounding decides
+    # the slope there: they stay 6e-5 and 8e-6 apart.
+    seed: int
+    positions: int
+    hidden: int
+
+    @property
+    def long(self) -> bool:
+        """Whether queries see several tiles, of which the farthest may have no weight."""
+        return not self.reach
+
+
+SIZES = (
+    _FormSizes(batch=2, heads=3, queries=70, keys=300, reach=200, seed=29, positions=21, hidden=37),
+    _FormSizes(batch=1, heads=2, queries=130, keys=600, seed=2, positions=201, hidden=5),
+)
+WIDTH, VALUES, BENDS, PROBE, LEAK = 10, 12, 5, 4, 0.125
+FAR_KEY, LONG_SCORE, LOW_SCORE = 3, 172.0, -3.0
+LONG_FACTORS = (0.3, 0.01)  # of costs; a key costs about 1
+# A form with its tensors, scores (-inf where a key is hidden), and the sizes -> weights.
+Weights = Callable[[Any, Tensor, _FormSizes], Tensor]
+
+
+def _wrong_form(library: ctypes.CDLL, size: _FormSizes) -> str:
+    draw = torch.Generator().manual_seed(size.seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw)
+
+    tokens = {
+        "q": random(size.batch, size.heads, size.queries, WIDTH),
+        "k": random(size.batch, size.heads, size.keys, WIDTH),
+        "v": random(size.batch, size.heads, size.keys, VALUES),
+        "the table": random(1, size.heads, 1, size.distances),
+    }
+    upstream = random(size.batch, size.heads, size.queries, VALUES)
+    if size.long:
+        tokens |= {name: _spread(tokens[name], draw) for name in ("q", "k")}
+    for form, weights, tabled in _forms(random, size):
+        given = _made_hard(tokens, form, size, tabled) if size.long else tokens
+        given = given | {field.name: x for field in fields(form) if isinstance(x := getattr(form, field.name), Tensor)}
+
+        def with_tensors(x: Inputs, form: Form = form) -> Form:
+            return replace(form, **{name: y for name, y in x.items() if name not in tokens})  # type: ignore[arg-type]
+
+        def by_kernels(x: Inputs, tabled: bool = tabled) -> Tensor:
+            terms = (Term(x["the table"], skewed=True),) if tabled else ()
+            block, qkv = Block(slice(0, size.queries), slice(0, size.keys), terms), (x["q"], x["k"], x["v"])
+            visible = Visible(reach=size.reach)
+            return attention(library, qkv, [block], scale=SCALE, visible=visible, form=with_tensors(x))
+
+        def by_formula(x: Inputs, tabled: bool = tabled, weights: Weights = weights) -> Tensor:
+            s = SCALE * x["q"] @ x["k"].mT
+            s = s + x["the table"][:, :, 0][..., size.entry()] if tabled else s
+            return weights(with_tensors(x), s.masked_fill(~size.visible(), -math.inf), size) @ x["v"]
+
+        wrong = first_difference(
+            by_kernels, by_formula, given, upstream, least=TOLERANCE_OF_FORMS, gradient=has_gradient(form)
+        )
+        if wrong:
+            what, differs, error = wrong.partition(" differs ")
+            return f"{what} of the form {type(form).__name__.lower()}{differs}{error}"
+    return ""
+
+
+def _made_hard(tokens: Inputs, form: Form, size: _FormSizes, tabled: bool) -> Inputs:
+    """Queries, keys and a table with which far keys of the first head have a weight where one could take none."""
+    x = {name: y.clone() for name, y in tokens.items()}
+    if tabled:  # the table adds about as much to the scores of the first head as the keys between cost
+        far = torch.arange(size.distances - 1, -1, -1) - (size.queries - 1)
+        x["the table"] = torch.zeros_like(x["the table"])
+        x["the table"][:, 0] = far.clamp(min=0) * LONG_FACTORS[0]
+    elif isinstance(form, Costs):  # one far key has a weight in spite of its cost
+        x["q"][:, 0, :, 0] = LONG_SCORE / SCALE
+        x["k"][:, 0] /= LONG_SCORE
+        x["k"][:, 0, FAR_KEY] = torch.eye(WIDTH)[0]
+        x["q"][:, 1:] /= 10
+    elif isinstance(form, Gates | Stick):  # scores so low that keys of all tiles have a weight
+        x["q"][:, 0, :, 0] = LOW_SCORE / SCALE
+        x["k"][:, 0, :, 0] = 1
+    return x
+
+
+def _forms(random: Callable[..., Tensor], size: _FormSizes) -> Iterator[tuple[Form, Weights, bool]]:
+    """Every form with random numbers, its formula, and whether a table by distance is added to the scores."""
+    batch, heads, queries, keys = size.batch, size.heads, size.queries, size.keys
+    u = random(size.distances).abs().sort(descending=True).values
+    yield Pieces(u, random(queries), random(heads), random(heads, BENDS), random(BENDS)), _pieces, not size.long
+    of_tokens = random(batch, heads, queries, PROBE), random(batch, heads, keys, PROBE)
+    factor = torch.tensor(LONG_FACTORS) if size.long else random(heads).abs() / 4
+    for tabled in (True, False) if size.long else (True,):  # beside a table, no key may be left out
+        yield Costs(*of_tokens, factor), _costs, tabled
+    table = random(batch, heads, queries, 1 if size.long else size.positions)
+    yield Gates(table * torch.arange(size.positions) / 20 if size.long else table), _gates, not size.long
+    yield Stick(own=size.long), _stick, not size.long
+    network = random(size.hidden, heads) / 2, random(size.hidden, size.distances), random(heads, size.hidden) / 8
+    if size.long:  # no hidden number comes near to 0
+        network = network[0] / 20, network[1] + 20 * network[1].sign(), network[2]
+    yield Mixing(*network, LEAK), _mixing, not size.long
+    yield Factors(random(heads, size.distances)), _factors, not size.long
+
+
+def _pieces(form: Pieces, s: Tensor, size: _FormSizes) -> Tensor:
+    x = form.of_distance_N[size.entry()] * form.of_query_T[:, None]
+    terms = form.slopes_HM[..., None, None] * torch.maximum(x, form.bends_M[:, None, None])
+    return torch.softmax(s + form.start_H[:, None, None] + terms.sum(1), -1)
+
+
+def _costs(form: Costs, s: Tensor, size: _FormSizes) -> Tensor:
+    cost = softplus(form.of_queries_BHTP @ form.of_keys_BHSP.mT).masked_fill(~size.visible(), 0)
+    return torch.softmax(s - form.factor_H[:, None, None] * _later(cost), -1)
+
+
+def _gates(form: Gates, s: Tensor, _: _FormSizes) -> Tensor:
+    gate = torch.sigmoid(s)
+    at = (_later(gate) + gate).clamp(max=form.table_BHTP.shape[-1] - 1)
+    low, high = (form.table_BHTP.gather(-1, x.long()) for x in (at.floor(), at.ceil()))
+    return torch.softmax(s + low + at.frac() * (high - low), -1)
+
+
+def _stick(form: Stick, s: Tensor, size: _FormSizes) -> Tensor:
+    if not form.own:
+        s = s.masked_fill(size.apart() == 0, -math.inf)
+    return torch.sigmoid(s) * torch.exp(-_later(softplus(s)))
+
+
+def _mixing(form: Mixing, s: Tensor, size: _FormSizes) -> Tensor:
+    hidden = torch.einsum("gh,bhts->bgts", form.of_scores_GH, s.masked_fill(~size.visible(), 0))
+    hidden = leaky_relu(hidden + form.of_distance_GN[:, size.entry()], form.leak)
+    return torch.softmax(s + torch.einsum("hg,bgts->bhts", form.out_HG, hidden), -1)
+
+
+def _factors(form: Factors, s: Tensor, size: _FormSizes) -> Tensor:
+    return torch.softmax(s, -1) * form.factors_HN[:, size.entry()]
+
+
+def _later(x: Tensor) -> Tensor:
+    """The sum of the entries after each one, along the keys."""
+    return x.flip(-1).cumsum(-1).flip(-1) - x

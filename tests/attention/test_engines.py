@@ -1,48 +1,130 @@
-"""The choice of an engine, what engines refuse, and the memory that they need."""
+"""The choice of an engine, what engines refuse, what is said of them, and the memory that they need."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+
 import pytest
 import torch
+from compiled import needs_kernels
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import ENDS, EVERYWHERE, LENGTH, NARROW, TOYS, WIDTH, draw, make, shape, wide
+from toys import COMPOSITES, ENDS, EVERYWHERE, LENGTH, NARROW, TOYS, WIDTH, draw, make, shape, wide
 
-from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose
+from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose, engines_for, native, selfcheck
 from poscli.attention.biases import biases
-from poscli.attention.place import SINKS_REFUSED
 from poscli.encodings import Encoding, names
+from poscli.encodings.fire import FIRE
 from poscli.equation import Positions, Unsupported
 from poscli.equation.blanks import of_tier
 from poscli.equation.reference import operands
 from poscli.specs import build, parse
 from poscli.system.errors import UsageError
 
-
-def test_the_fastest_possible_engine_is_chosen() -> None:
-    for name in names():
-        encoding = make(name)
-        rows = of_tier(encoding.blanks, "row")
-        choice = choose(encoding)
-        first = choose(make("none")).name  # "sdpa" where there is no C++ compiler
-        assert first in ("native", "sdpa")
-        known = first == "native" and encoding.kernel_form_has_gradient
-        whole = rows and not known
-        assert choice.name == (
-            "blocks" if whole or (first == "sdpa" and "relative_values" in encoding.blanks) else first
-        )
-        assert known or all(blank in choice.reason for blank in rows)
-        assert ("not sdpa: needs whole rows of scores" in choice.reason) == (choice.name == "blocks")
-        assert choice.reason or choice.name == "native"
+Snapshot = Callable[..., None]
 
 
-def test_a_named_engine_is_used_or_refused() -> None:
-    assert choose(make("rope"), "blocks").name == "blocks"
-    assert choose(make("rope"), "reference").reason == "asked for"
-    with pytest.raises(UsageError, match=r"there is no engine 'sdpaa': did you mean sdpa\?"):
-        choose(make("rope"), "sdpaa")
-    with pytest.raises(UsageError, match=r"the engine sdpa cannot run cope\+fox: .*\(scores\); blocks can"):
-        choose(make("cope+fox"), "sdpa")
+def table(rows: Iterable[Iterable[object]]) -> str:
+    """A line for every row, with its cells between bars."""
+    return "".join(" | ".join(map(str, row)).rstrip() + "\n" for row in rows)
+
+
+def kinds() -> list[Encoding]:
+    """An encoding for each set of blanks, and of what else decides which engine can run it."""
+    found: dict[tuple[object, ...], Encoding] = {}
+    for spec in (*names(), *COMPOSITES, *TOYS):
+        e = make(spec)
+        form = e.has_kernel_form, e.kernel_form_has_gradient
+        found.setdefault((e.blanks, e.axes, e.sinks > 0, e.reach is None, *form), e)
+    return list(found.values())
+
+
+@pytest.fixture
+def every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a C++ compiler and Triton, whatever this one has."""
+    monkeypatch.setattr(native, "why_not", lambda: "")
+    monkeypatch.setattr(selfcheck, "find_spec", lambda _: True)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+PLACES = {
+    "training on a CPU": Place(),
+    "evaluation on a CPU": Place(gradient=False),
+    "bfloat16 on a CPU": Place(dtype=torch.bfloat16, gradient=False),
+    "training on a GPU": Place("cuda", torch.bfloat16, 64),
+    "narrow heads on a GPU": Place("cuda", torch.float32, 8, gradient=False),
+    "wide heads on a GPU": Place("cuda", torch.float16, 160, gradient=False),
+    "float64 on a GPU": Place("cuda", torch.float64, 64, gradient=False),
+}
+
+
+def grouped(pairs: Iterable[tuple[str, str]]) -> str:
+    """A line for every first text, with the second texts that it stands beside."""
+    found: dict[str, list[str]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return table([key, ", ".join(values)] for key, values in found.items())
+
+
+@pytest.mark.usefixtures("every_engine")
+def test_which_engine_is_chosen_and_why(snapshot: Snapshot) -> None:
+    """In every place; the reasons follow for two of them."""
+    encodings = {e.spec or e.name: e for e in kinds()}
+    rows = [[name, *(choose(e, place=place).name for place in PLACES.values())] for name, e in encodings.items()]
+    parts = [grouped((", ".join(engines), name) for name, *engines in rows)]
+    for what in ("bfloat16 on a CPU", "training on a GPU"):
+        reasons = {name: choose(e, place=PLACES[what]).reason for name, e in encodings.items()}
+        parts.append(f"## {what}\n" + grouped((reason, name) for name, reason in reasons.items() if reason))
+    snapshot(f"{', '.join(PLACES)}\n{''.join(parts)}")
+
+
+@pytest.mark.usefixtures("every_engine")
+def test_what_engines_refuse(snapshot: Snapshot) -> None:
+    """What each engine says of itself and of the encodings that it cannot run, which the first lines number."""
+    encodings = kinds()
+    parts = [", ".join(f"{n} {e.spec or e.name}" for n, e in enumerate(encodings)) + "\n"]
+    for engine in ENGINES.values():
+        known = {f.name: getattr(engine, f.name) for f in fields(engine) if f.name not in ("run", "refuses", "fault")}
+        parts.append(f"## {known}\n")
+        for place in (Place(), Place(gradient=False), Place("cuda", width=64)):
+            if place.device == "cuda" and "cuda" not in engine.devices:
+                continue
+            reasons = [engine.refuses(e, place) for e in encodings]
+            rows = [(reason, str(n)) for n, reason in enumerate(reasons) if reason]
+            if len(set(reasons)) == 1:
+                rows = [(reasons[0] or "nothing", "all")]
+            parts.append(f"# {place.device} {place.gradient}\n" + grouped(rows))
+    snapshot("".join(parts))
+
+
+@pytest.mark.usefixtures("every_engine")
+def test_what_is_said_of_engines_that_were_asked_for(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[list[object]] = []
+    for spec, what, engine in itertools.product(
+        ("rope", "cope+fox", "sink(2)+window(5)+alibi"), list(PLACES)[1:4], [*ENGINES, "sdp"]
+    ):
+        encoding, place = make(spec), PLACES[what]
+        try:
+            found = choose(encoding, engine, place)
+        except UsageError as error:
+            rows.append([what, error])
+        else:
+            rows.append([what, found.said_of(encoding)])
+    for spec, place in itertools.product(("rope", "fire"), (Place(), Place("cuda"))):
+        rows.append([spec, place.device, *(engine.name for engine in engines_for(make(spec), place))])
+    rows.append(["no place", *(engine.name for engine in engines_for(make("rope")))])
+    rows += [[n, ENGINES["triton"].refuses(make("alibi"), Place("cuda", width=n))] for n in (15, 16, 128, 129)]
+    rows += [[n, ENGINES["flex"].refuses(make("alibi"), Place("cuda", width=n))] for n in (15, 16)]
+    own = Engine("mine", ENGINES["sdpa"].run, lambda *_: "", "one of a test")
+    rows.append([choose(make("rope"), own).name])
+    monkeypatch.setenv(selfcheck.SWITCH, "0")
+    rows.append([ENGINES["triton"].refuses(make("alibi"), Place("cuda"))])
+    monkeypatch.delenv(selfcheck.SWITCH)
+    monkeypatch.setattr(selfcheck, "find_spec", lambda _: None)
+    rows.append([ENGINES["triton"].refuses(make("alibi"), Place("cuda"))])
+    snapshot(table(rows))
 
 
 def test_the_step_between_positions_is_measured() -> None:
@@ -84,10 +166,41 @@ def test_a_position_without_a_row_is_unsupported() -> None:
         encoding.embed(x, torch.arange(LENGTH + 1), torch.zeros(1, LENGTH + 1, dtype=torch.long))
 
 
-@pytest.mark.parametrize("engine", ["sdpa", "flex"])
-def test_engines_that_hide_every_key_beyond_the_reach_refuse_sinks(engine: str) -> None:
-    place = Place(gradient=False)
-    assert ENGINES[engine].refuses(make("sink(2)+window(5)+alibi"), place) == SINKS_REFUSED
+FORMS = [name for name in names() if make(name).has_kernel_form]
+FORMS_IN_SUMS = [
+    "cope(max_pos=5)+window(150)",
+    "fire+alibi",
+    "grape-additive+alibi",
+    "rope+cope",
+    "shaw+urpe(base=none)",
+]
+WHOLE = [  # two parts for which kernels know a form, and what else they cannot take beside one
+    "urpe(base=cope)", "fire+cope", "dape(base=fire)", "cope+logn(5)", "cope+fox", "cope+sink(2)+window(5)",
+    "stick-breaking+interpolated(4)", "path+alibi", "rerope+window(5)",
+]  # fmt: skip
+
+
+@needs_kernels
+def test_kernels_run_forms_in_evaluation_and_those_with_a_gradient_in_training() -> None:
+    for spec in [*FORMS, *FORMS_IN_SUMS]:
+        encoding = make(spec)
+        assert choose(encoding, place=Place(gradient=False)).name == "native", spec
+        rows = encoding.tier == "row" and not encoding.kernel_form_has_gradient
+        assert choose(encoding).name == ("blocks" if rows else "native"), spec
+    for spec in WHOLE:
+        assert choose(make(spec), place=Place(gradient=False)).name == "blocks", spec
+
+
+def test_a_subclass_that_changes_the_formula_loses_the_form() -> None:
+    class Other(FIRE):
+        def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
+            return 2 * super().bias(i, j, f_i, f_j)
+
+    class Same(FIRE):
+        pass
+
+    assert Same(shape()).has_kernel_form
+    assert not Other(shape()).has_kernel_form
 
 
 def test_the_narrow_specs_fill_every_blank_and_run_on_every_engine() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import architecture
 import pytest
 import suite_document
+from compiled import needs_kernels
 from oracles import every
 from oracles.measure import largest
 from oracles.table import DOCUMENT, document, errors, without_errors
-from test_native import needs_kernels
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import ModelConfig, Recipe

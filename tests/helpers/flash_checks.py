@@ -11,7 +11,7 @@ from toys import draw, make, shape
 
 from poscli.attention import ENGINES, Engine, attend, triton
 from poscli.encodings import Encoding
-from poscli.native.proof_forms import difference
+from poscli.native.proof import difference
 
 TRITON = Engine("triton", triton.run, triton.refuses, "")
 LEARNED = ["t5", "kerple-log", "alibi(trainable=true)", "pope+t5", "tupe", "rope+clipped"]

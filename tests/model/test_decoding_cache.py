@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_native import needs_kernels
+from compiled import needs_kernels
 from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, draw, make, model, perturbed, rounding, tokens
 

@@ -1,25 +1,78 @@
-"""Forms of the scores that the kernels of formulas.h compute. All tensors are float32.
+"""One call of the kernels of attention: what a caller gives, and how the kernels are told.
 
-An encoding whose blank has one of these forms says so with `kernel_form`. Pieces and Parts have no gradient
-and are for evaluation; the others have gradients of all their tensors.
+Terms, vectors and blocks are given beside queries, keys and values. A form is another way to score pairs that the
+kernels of formulas.h compute. An encoding whose blank has one of these forms says so with `kernel_form`. Pieces and
+Parts have no gradient and are for evaluation; the others have gradients of all their tensors. All tensors are float32.
 
-Shapes: B batch, H heads, T queries, S keys, N = T + S - 1 distances in descending order (query t and key j meet entry
-T - 1 - t + j), M bends, P numbers per token, G hidden numbers.
+Shapes: B batch, H heads, T queries, S keys (the queries are the last T of the S tokens), W width of relative vectors,
+N = T + S - 1 distances in descending order (query t and key j meet entry T - 1 - t + j), M bends, P numbers per token,
+G hidden numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ctypes
+from collections.abc import Callable, Iterable
+from ctypes import c_float, c_int64, c_void_p
 from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.native.fields import QUERIES, CallFields, strides
-
+MOST_TERMS = 4
+BYTES = 4  # of a float32
+QUERIES = 32  # queries of a block of the kernels, of which each has a first key
 COSTS, GATES, STICK = 1, 2, 3  # as in attention.h
 MOST_BENDS = 256
 MIXED = 8  # heads are mixed in multiples of it
+
+
+@dataclass(frozen=True)
+class Term:
+    """Numbers that are added to the scores, in one of three forms.
+
+    - One per distance, `[B or 1, H or 1, 1, N]`: `skewed`.
+    - One per key, `[B or 1, H or 1, 1, S]`.
+    - One per pair, `[B or 1, H or 1, T, S]`, with the queries in reverse order, of any strides.
+    """
+
+    x: Tensor
+    skewed: bool = False
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Vectors by distance, `[H or 1, N, W]`, and what meets them: queries `[B, H, T, W]` or keys `[B, H, S, W]`."""
+
+    vectors: Tensor
+    met: Tensor | None = None  # None for the vectors c, which are added to the values
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive queries of a call and the keys they see; the last query stands at the last of these keys."""
+
+    queries: slice
+    keys: slice
+    terms: tuple[Term, ...] = ()
+    # int32 [H, blocks of QUERIES queries]: keys before these have no weight and are skipped.
+    first_key: Tensor | None = None
+    # The number of first entries that are equal in each term and vector by distance: faster without gradient.
+    constant: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visible:
+    """Which keys a query sees: the last `reach`, itself among them (0: all), and always the first `sinks`."""
+
+    reach: int = 0
+    sinks: int = 0
+
+
+EVERY_KEY = Visible()
+Vectors = tuple[Relative | None, Relative | None, Relative | None]
+NO_VECTORS: Vectors = (None, None, None)
 
 
 @dataclass(frozen=True)
@@ -212,3 +265,126 @@ def tensors_of(form: Form) -> list[Tensor]:
     """The tensors of a form, in the order of its fields."""
     found = (getattr(form, field.name) for field in fields(form))
     return [x for x in found if isinstance(x, Tensor)]
+
+
+# The structures of attention.h, field by field in the same order, and how tensors fill them.
+
+
+class Strides(ctypes.Structure):
+    """Strides of a tensor `[B, H, tokens, channels]` whose channels are contiguous, in numbers."""
+
+    _fields_ = [(name, c_int64) for name in ("batch", "head", "token")]
+
+
+class TermFields(ctypes.Structure):
+    """A term of the scores, and the gradient that is added up for it."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("grad", c_void_p),
+        *((name, c_int64) for name in ("batch", "head", "query", "grad_batch", "grad_head", "grad_query")),
+    ]
+
+
+class RelativeFields(ctypes.Structure):
+    """Vectors by distance, and the queries or keys that meet them."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("met", "vectors", "grad_met", "grad_vectors")),
+        ("met_at", Strides),
+        ("grad_met_at", Strides),
+        ("width", c_int64),
+        ("head", c_int64),
+    ]
+
+
+class PiecesFields(ctypes.Structure):
+    """A function made of straight pieces, of a number by distance times a number by query."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("of_distance", "of_query", "start", "slopes", "bends")),
+        ("count", c_int64),
+    ]
+
+
+class PassedFields(ctypes.Structure):
+    """What each key does to the keys before it."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("kind", "width")),
+        *((name, c_void_p) for name in ("of_queries", "of_keys", "factor")),
+        ("of_queries_at", Strides),
+        ("of_keys_at", Strides),
+        ("without_own", c_int64),
+        *((name, c_void_p) for name in ("grad_of_queries", "grad_of_keys", "grad_factor")),
+        ("grad_of_queries_at", Strides),
+        ("grad_of_keys_at", Strides),
+    ]
+
+
+class MixingFields(ctypes.Structure):
+    """A network of one hidden layer over the heads of a pair."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("of_scores", "of_distance", "out")),
+        ("hidden", c_int64),
+        ("given", c_int64),
+        *((name, c_void_p) for name in ("grad_of_scores", "grad_of_distance", "grad_out")),
+        ("leak", c_float),
+    ]
+
+
+TENSORS = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")  # those with strides
+
+
+class CallFields(ctypes.Structure):
+    """One call of the kernels."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("batch", "heads", "queries", "keys", "width", "value_width")),
+        *((name, c_int64) for name in ("reach", "sinks", "terms", "threads", "constant")),
+        *((name, c_void_p) for name in ("q", "k", "v", "o", "top", "sum", "grad_o", "grad_q", "grad_k", "grad_v")),
+        *((f"{name}_at", Strides) for name in TENSORS),
+        ("term", TermFields * MOST_TERMS),
+        ("a", RelativeFields),
+        ("b", RelativeFields),
+        ("c", RelativeFields),
+        ("first_key", c_void_p),
+        ("factors", c_void_p),
+        ("grad_factors", c_void_p),
+        ("pieces", PiecesFields),
+        ("passed", PassedFields),
+        ("mixing", MixingFields),
+        ("past", c_int64),
+        ("scale", c_float),
+    ]
+
+    def put(self, **tensors: Tensor) -> None:
+        """Set the pointers and strides of some of `TENSORS`, `[B, H, tokens, channels]`."""
+        for name, x in tensors.items():
+            setattr(self, name, x.data_ptr())
+            setattr(self, f"{name}_at", strides(x))
+
+
+def strides(x: Tensor) -> Strides:
+    """The strides of a tensor whose channels are contiguous; a batch or head of size 1 is shared by all."""
+    assert x.stride(3) == 1 or x.shape[3] == 1
+    return Strides(*x.stride()[:3])
+
+
+def by_token(x: Tensor, width: int, make: Callable[..., Tensor]) -> Tensor:
+    """A new tensor `[B, H, tokens, width]` in which the heads of a token are contiguous, as projections need them."""
+    batch, heads, tokens, _ = x.shape
+    return make(batch, tokens, heads, width, dtype=torch.float32).transpose(1, 2)
+
+
+def term_at(x: Tensor, queries: int, *, skewed: bool) -> tuple[int, int, int, int]:
+    """Address of the entry of the first query and key, and the strides of batch, head and query, of a term."""
+    batch, head = (0 if x.shape[dim] == 1 else x.stride(dim) for dim in (0, 1))
+    if skewed:
+        first, query = queries - 1, -1
+    elif x.shape[2] == 1:
+        first, query = 0, 0
+    else:  # the queries are in reverse order
+        first, query = (queries - 1) * x.stride(2), -x.stride(2)
+    return x.data_ptr() + BYTES * first, batch, head, query
