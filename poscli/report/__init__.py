@@ -1,6 +1,6 @@
 """What was found: verdicts, tables, pictures and pages.
 
-`collect` reads the rows, `build_report` writes the files and returns a `Report`, `terminal.show` prints a report, and
+`collect` reads the rows, `build_report` writes the files and returns a `Report`, `terminal.print_report` prints it, and
 `records` turns its summary into JSON.
 """
 

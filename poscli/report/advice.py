@@ -46,8 +46,8 @@ from poscli.statistics.comparison import (
     WITHIN_NOISE,
     WORSE,
     Comparison,
+    EncodingLosses,
     Key,
-    Losses,
     LossTable,
     judged,
 )  # fmt: skip
@@ -75,8 +75,8 @@ class Candidate:
     @property
     def name(self) -> str:
         """How tables and sentences call it."""
-        own = "as it is" if self.variant == FULL else f"as it is + {self.variant}"
-        return self.spec or own
+        unnamed = "as it is" if self.variant == FULL else f"as it is + {self.variant}"
+        return self.spec or unnamed
 
     def record(self) -> dict[str, Any]:
         """The candidate for a JSON document: gain and cost are [difference, low, high, p, documents]."""
@@ -112,7 +112,7 @@ class Advice:
         return _plain(asdict(self) | {"candidates": candidates, "chosen": chosen})
 
 
-def advise(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> Advice:
+def advice_on(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> Advice:
     """Advice for the model of this name from its evaluations; `rows` are those of eval.csv of this model alone.
 
     UsageError if they lack the target, or compare nothing with the cropped context.
@@ -126,7 +126,7 @@ def advise(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> Adv
         raise UsageError(f"{model} was evaluated on several corpora: losses on different text cannot be compared")
     for _, runs in rows.groupby("encoding"):
         refuse_several_per_seed(runs)
-    losses = Losses(rows, sound(rows), table, protocol, pair_singles=False)
+    losses = EncodingLosses(rows, sound(rows), table, protocol, pair_singles=False)
     keys: list[Key] = [(str(name), FULL) for name in dict.fromkeys(rows["encoding"])]
     baselines = dict.fromkeys(rows.loc[rows["encoding"] == model, "variant"])
     keys += [(model, str(variant)) for variant in baselines if variant not in (FULL, PAIRED)]
@@ -183,15 +183,17 @@ def _counted(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [replace(each, counts=count) for each, count in zip(candidates, counts, strict=True)]
 
 
-def _compared(candidates: Sequence[Candidate], losses: Losses, target: int) -> list[Candidate]:
+def _compared(candidates: Sequence[Candidate], losses: EncodingLosses, target: int) -> list[Candidate]:
     """The candidates, the gain of each compared with the best one that counts."""
     best = next((each for each in candidates if each.counts), None)
     if best is None:
         return list(candidates)
     others = [each for each in candidates if each is not best]
-    found = judged(losses.compare((_key(each), _key(best), target) for each in others))
+    comparisons = judged(losses.compare((_key(each), _key(best), target) for each in others))
     worse = {NOT_COMPARED: NOT_COMPARED, BETTER: WORSE, WORSE: WORSE}
-    words = {id(each): worse.get(comparison.word, WITHIN_NOISE) for each, comparison in zip(others, found, strict=True)}
+    words = {
+        id(each): worse.get(comparison.word, WITHIN_NOISE) for each, comparison in zip(others, comparisons, strict=True)
+    }
     return [replace(each, word=words.get(id(each), BEST)) for each in candidates]
 
 
@@ -286,8 +288,8 @@ def _encoding(advice: Advice, chosen: Candidate) -> list[str]:
     last = f"its last {advice.train_length} tokens"
     do = f"Run {advice.model} under {chosen.spec}"
     if not chosen.spec:
-        own = f"Leave the positions of {advice.model} as they are"
-        do = own if chosen.variant == FULL else f"{own} and limit its attention ({chosen.variant})"
+        leave = f"Leave the positions of {advice.model} as they are"
+        do = leave if chosen.variant == FULL else f"{leave} and limit its attention ({chosen.variant})"
     gain, cost = _numbers(chosen.gain), _numbers(chosen.cost)
     first = f"{do}: at {advice.target} tokens it gains {gain} {advice.bits} over reading {last}"
     unchanged = chosen.variant == FULL and not chosen.spec

@@ -14,7 +14,7 @@ from poscli.evaluation.plan import PAIRED
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.evaluation.recall import HIT
 from poscli.report.answer import paired
-from poscli.report.comparison import Pairs
+from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
 from poscli.report.origin import bits_per
 from poscli.report.pooling import Headline, Point, headline, of_model, ratio_name, sound
@@ -40,7 +40,9 @@ SHARED_FROM_BITS = 0.005  # less information beyond L than that is not worth a s
 SHOWN = 4  # pairs of encodings that are named
 
 
-def compared(pairs: Pairs, points: Sequence[Point], baseline: str, bits: str, *, of_answers: bool) -> Analysis | None:
+def compared(
+    pairs: AllPairs, points: Sequence[Point], baseline: str, bits: str, *, of_answers: bool
+) -> Analysis | None:
     """Differences to the baseline at every length of `points`; None where the section does not have the baseline.
 
     `of_answers` says that accuracies are compared, and not losses, which are in `bits`.
@@ -101,16 +103,16 @@ def _compared_at_end(last: Mapping[str, Comparison], baseline: str, unit: str) -
     return "; ".join(parts)
 
 
-def spread(rows: pd.DataFrame, units: LossTable) -> Analysis | None:
+def seed_spread(rows: pd.DataFrame, units: LossTable) -> Analysis | None:
     """The spread over seeds apart from that over documents, of the loss at 1x and at the longest length.
 
     None if no encoding has enough seeds.
     """
     protocol, bits = headline(rows).perplexity, bits_per(rows)
-    own = of_model(rows, protocol)
+    scored = of_model(rows, protocol)
     intervals: dict[tuple[str, float], Interval] = {}
-    for ratio in sorted({1.0, float(own["ratio"].max())}) if len(own) else []:
-        for name, part in own[own["ratio"] == ratio].groupby("encoding"):
+    for ratio in sorted({1.0, float(scored["ratio"].max())}) if len(scored) else []:
+        for name, part in scored[scored["ratio"] == ratio].groupby("encoding"):
             runs = list(part["run_id"].unique())
             losses = units.losses(runs, protocol, int(part["length"].iloc[0]), FULL)
             if len(runs) >= FEWEST_SEEDS and losses is not None:
@@ -196,8 +198,8 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
 
 def hits(recall: pd.DataFrame) -> pd.DataFrame:
     """The rows of recall.csv about tokens that could be copied, where there are enough, with the gain in `bits`."""
-    found = recall[(recall["kind"] == HIT) & (recall["tokens"] >= FEWEST_TOKENS) & recall["gain"].notna()]
-    return found.assign(bits=found["gain"] / LN2)
+    copied = recall[(recall["kind"] == HIT) & (recall["tokens"] >= FEWEST_TOKENS) & recall["gain"].notna()]
+    return copied.assign(bits=copied["gain"] / LN2)
 
 
 def recall_points(recall: pd.DataFrame) -> pd.DataFrame:

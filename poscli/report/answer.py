@@ -14,8 +14,8 @@ from scipy.special import stdtrit
 
 from poscli.drawing.text import listed, low_to_high, named, signed
 from poscli.report.collect import Trained, timing_note
-from poscli.report.comparison import Pairs
-from poscli.report.data import Accuracies, Answer, Fact
+from poscli.report.comparison import AllPairs
+from poscli.report.data import Accuracies, AnswerData, Fact
 from poscli.report.origin import bits_per, items_of
 from poscli.report.pooling import Point, ratio_name, the_train_length
 from poscli.report.table import solved_up_to
@@ -63,7 +63,7 @@ class Answers:
         multiple = "" if self.last == self.train_length else f"{ratio_name(self.last / self.train_length)} "
         self.window = f"{self.last:,} tokens ({multiple}the training length)"
 
-    def by_loss(self, points: Sequence[Point], gains: Sequence[Point], pairs: Pairs | None) -> Answer:
+    def by_loss(self, points: Sequence[Point], gains: Sequence[Point], pairs: AllPairs | None) -> AnswerData:
         """The answer under a protocol; `gains` are the points whose gain is shown with its losses."""
         ends = {point.encoding: point for point in points if point.length == self.last}
         known = {  # rounded as on the page, so that both write the same digits
@@ -81,7 +81,7 @@ class Answers:
         forms = (" predicts best: ", unit), (" has the lowest loss: ", unit), (" has a loss of ", unit)
         return self._about(f"{read}, ", forms, known, rivals, pairs, facts)
 
-    def by_accuracy(self, accuracies: Accuracies) -> Answer:
+    def by_accuracy(self, accuracies: Accuracies) -> AnswerData:
         """The answer of a task with right answers; rivals have more of them right than a guess."""
         ends = {name: line[-1] for name, line in zip(self.names, accuracies.points, strict=True)}
         known = {name: end for name, end in ends.items() if not math.isnan(end[0])}
@@ -105,10 +105,10 @@ class Answers:
         forms = most, most, (" gets ", " of the answers right")
         return self._about(f"Asked i{windows}, ", forms, known, rivals, accuracies.pairs, facts)
 
-    def _nothing(self, sentence: str, facts: tuple[Fact, ...]) -> Answer:
+    def _nothing(self, sentence: str, facts: tuple[Fact, ...]) -> AnswerData:
         """The answer where no encoding can be called best."""
         basis = self._basis(told_apart=False)
-        return Answer(((sentence, False),), (*facts, (QUESTION, basis)), basis)
+        return AnswerData(((sentence, False),), (*facts, (QUESTION, basis)), basis)
 
     def _about(
         self,
@@ -116,9 +116,9 @@ class Answers:
         forms: tuple[Form, Form, Form],
         ends: Ends,
         rivals: list[str],
-        pairs: Pairs | None,
+        pairs: AllPairs | None,
         facts: tuple[Fact, ...],
-    ) -> Answer:
+    ) -> AnswerData:
         """The answer about the first of the rivals, which are in the order of the ranking.
 
         `forms` are the words around its number: where it is the best, where it cannot be told from others, and where it
@@ -148,7 +148,7 @@ class Answers:
         basis = self._basis(told_apart=words is not None and WORSE in words.values())
         timing = timing_note(self.rows["run_id"].unique(), self.trained) if cost else ""
         facts = (*facts, (QUESTION, basis), *([("Do the times compare?", timing)] if timing else []))
-        return Answer(sentence, facts, basis, () if alone else tuple(peers), timing)
+        return AnswerData(sentence, facts, basis, () if alone else tuple(peers), timing)
 
     def _beside(self, words: Mapping[str, str] | None, seeds: int, ends: Ends) -> str:
         """How the first of the rivals compares with all others in the longest window, given the word for each."""

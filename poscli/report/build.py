@@ -60,7 +60,7 @@ def build_report(
     known, sections = shown_runs(runs or {}), []
     for group in groups:
         section = section_of(group, trained or {}, known, baseline)
-        pictures = draw(section, formats)
+        pictures = draw_pictures(section, formats)
         contents |= pictures
         shown_first = [(each, out / f"{each.name}{section.slug}.png") for each in section.figures]
         sections.append(replace(section, pictures=tuple(Picture(path, each.alt) for each, path in shown_first)))
@@ -75,7 +75,7 @@ def build_report(
     return report
 
 
-def draw(section: Section, formats: Sequence[str] = ()) -> dict[str, bytes]:
+def draw_pictures(section: Section, formats: Sequence[str] = ()) -> dict[str, bytes]:
     """The pictures of a section in common styles, as PNG and in further formats, by the names of their files."""
     from poscli.report.figures import page_of  # matplotlib takes a second to import
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,21 @@ FAMILIES = {
 
 def describe_encodings() -> list[dict[str, Any]]:
     """One row per registered encoding, at the `tiny` shape; if its package is missing, only how to install that."""
-    return [_unavailable(name, why) if (why := missing(name)) else _describe(get(name)) for name in names()]
+    rows = []
+    for name in names():
+        if why := missing(name):
+            words = dict.fromkeys(("family", "tier", "engine", "paper", "formula"), "")
+            rows.append({"name": name, **words, "options": {}, "engines": [], "facts": [], "unavailable": why})
+        else:
+            rows.append(_describe(get(name)))
+    return rows
 
 
 def _describe(cls: type[Encoding]) -> dict[str, Any]:
     encoding = cls(PRESETS["tiny"].shape(TRAIN_LENGTH))
     choice = choose(encoding)
+    defaults = {key: option.default for key, option in cls.options().items()}
+    plain = {key: str(v).lower() if isinstance(v, bool) or v is None else v for key, v in defaults.items()}
     return {
         "name": cls.name,
         "family": cls.family,
@@ -51,7 +60,7 @@ def _describe(cls: type[Encoding]) -> dict[str, Any]:
         "relative": encoding.relative,
         "rescales": encoding.rescales,
         "parameters": parameters(cls),
-        "options": {key: _plain(option.default) for key, option in cls.options().items()},
+        "options": plain,
         "engine": choice.name,
         "engines": [engine.name for engine in engines_for(encoding, Place(gradient=False))],
         "reason": choice.reason,
@@ -97,10 +106,6 @@ def options_text(row: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in row["options"].items())
 
 
-def _plain(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) or value is None else value
-
-
 SEVERAL, OTHER = "several", "other"  # families of specs with several encodings, and of encodings that are not known
 TITLES = FAMILIES | {
     SEVERAL: "combinations: several encodings in one model",
@@ -117,11 +122,11 @@ class Described:
     parts: tuple[tuple[str, str, str], ...]  # (name, formula, paper)
 
 
-def describe(spec: str) -> Described:
+def describe_spec(spec: str) -> Described:
     """Describe a spec by the registered names in it; it is not parsed, so that no file that it names is run.
 
-    >>> describe("rope(base=500000.0)").family, describe("rope|none").family, describe("./mine.py:Mine").family
-    ('rotary', 'several', 'other')
+    >>> [describe_spec(spec).family for spec in ("rope(base=500000.0)", "rope|none", "./mine.py:Mine")]
+    ['rotary', 'several', 'other']
     """
     leaves = list(dict.fromkeys(part.strip() for part in re.split(r"[|+]", re.sub(r"\([^()]*\)", "", spec))))
     known = [name for name in leaves if name in names() and not missing(name)]
@@ -134,10 +139,10 @@ def describe(spec: str) -> Described:
     return Described(family, TITLES[family], parts)
 
 
-def spec_of(label: str) -> str:
+def spec_in_label(label: str) -> str:
     """The spec in the label of an encoding in a report: without the model, the memory and the marks in brackets.
 
-    >>> spec_of("rope as yarn(factor=4.0) (recalibrated 200k)"), spec_of("none (memory 64) [a1b2c3]")
+    >>> spec_in_label("rope as yarn(factor=4.0) (recalibrated 200k)"), spec_in_label("none (memory 64) [a1b2c3]")
     ('yarn(factor=4.0)', 'none')
     """
     return re.sub(r"( \((memory|recalibrated) .*\))|( \[[^\]]*\])$", "", label).split(" as ")[-1].strip()
@@ -160,28 +165,21 @@ def looks(families: Mapping[str, str], styles: Mapping[str, Style]) -> dict[str,
     """
     strong = {name: PALETTE.index(style.color) for name, style in styles.items() if style.strong}
     used = Counter(strong.values())
-    pairs: Counter[tuple[int, int]] = Counter((color, _dash(styles[name])) for name, color in strong.items())
-    found: dict[str, Look] = {}
+    pairs: Counter[tuple[int, int]] = Counter(
+        (color, DASHES.index(styles[name].dash)) for name, color in strong.items()
+    )
+    look: dict[str, Look] = {}
     for family in dict.fromkeys(families.values()):
         members = [name for name in families if families[name] == family]
         taken = Counter(strong[name] for name in members if name in strong)
         for name in members:
             if name in strong:
-                found[name] = Look(strong[name], _dash(styles[name]), True)
+                look[name] = Look(strong[name], DASHES.index(styles[name].dash), True)
                 continue
             color = min(range(len(PALETTE)), key=lambda n: (taken[n], used[n], n))
             _, dash = min((pairs[color, n], n) for n in range(len(DASHES)))
             pairs[color, dash] += 1
-            found[name] = Look(color, dash, False)
+            look[name] = Look(color, dash, False)
             taken[color] += 1
             used[color] += 1
-    return found
-
-
-def _dash(style: Style) -> int:
-    return DASHES.index(style.dash)
-
-
-def in_order(families: Sequence[str]) -> list[str]:
-    """The families that occur, in the order of the table of all encodings."""
-    return [family for family in TITLES if family in families]
+    return look

@@ -53,8 +53,10 @@ def caveats(rows: pd.DataFrame, summary: pd.DataFrame, points: Sequence[Point]) 
         spread = f"{amount(sizes.min())} to {amount(sizes.max())}"
         notes.append(f"Models have {spread} parameters: size may explain part of a difference.")
     main = rows[rows["protocol"] == quoted.perplexity]
-    own = of_model(rows, quoted.perplexity)
-    windows = own.groupby(["tokenizer", "length"] if "tokenizer" in own else "length")[["tokens", "bytes"]].nunique()
+    scored = of_model(rows, quoted.perplexity)
+    windows = scored.groupby(["tokenizer", "length"] if "tokenizer" in scored else "length")[
+        ["tokens", "bytes"]
+    ].nunique()
     if main.groupby("length")["stride"].nunique().max() > 1:
         strides = low_to_high(set(main["stride"]))
         notes.append(

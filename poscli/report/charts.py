@@ -18,7 +18,7 @@ from poscli.drawing.style import MAX_COLORED_LINES
 from poscli.drawing.text import distinct, listed, named, number, signed
 from poscli.report import accuracy
 from poscli.report.analyses import recall_points, recalled_from
-from poscli.report.data import Figure, Line, Missing
+from poscli.report.data import Figure, Line, MissingResults
 from poscli.report.groups import AS, Group, the_model
 from poscli.report.origin import bits_per, footnote, unit_of
 from poscli.report.pooling import (
@@ -135,8 +135,8 @@ class Charts:
         last = max(point.length for point in points)
 
         def label(name: str, known: Sequence[Point]) -> str:
-            own = [point.ppl for point in known if point.ratio == 1]
-            growth = f" ({number(known[-1].ppl / own[0])}x)" if own and known[-1].ratio > 1 else ""
+            at_training = [point.ppl for point in known if point.ratio == 1]
+            growth = f" ({number(known[-1].ppl / at_training[0])}x)" if at_training and known[-1].ratio > 1 else ""
             return self._marked(name, f"{name} {number(known[-1].ppl)}{growth}")
 
         lines = tuple(_lines(points, lambda point: (point.ppl, point.ppl_low, point.ppl_high), label))
@@ -211,10 +211,10 @@ class Charts:
         last, right = int(bins["to"].max()), known["length"].max()
         lines = []
         for name, part in bins.groupby("encoding"):
-            own, label = known[known["encoding"] == name], ""
-            if len(own) > 1 or (len(own) and own["length"].iloc[-1] == right):
-                at_end = self._marked(str(name), f"{name} {own['bits'].iloc[-1]:.2f}")
-                label = at_end if own["length"].iloc[-1] == right else str(name)
+            line, label = known[known["encoding"] == name], ""
+            if len(line) > 1 or (len(line) and line["length"].iloc[-1] == right):
+                at_end = self._marked(str(name), f"{name} {line['bits'].iloc[-1]:.2f}")
+                label = at_end if line["length"].iloc[-1] == right else str(name)
             lines.append(Line(str(name), tuple(part["length"]), tuple(part["bits"]), label=label))
         below = [train_length >> power for power in range(4, 0, -1) if train_length % (1 << power) == 0]
         octaves = [*below, *(train_length << power for power in range(24))]
@@ -349,7 +349,7 @@ def _lines(
         yield Line(name, lengths, finite, low, high, text)
 
 
-def _missing(points: Sequence[Point]) -> tuple[Missing, ...]:
+def _missing(points: Sequence[Point]) -> tuple[MissingResults, ...]:
     """Encodings without a result at some lengths; those of one cause and one set of lengths stand together."""
     alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for name in sorted({point.encoding for point in points}):
@@ -360,7 +360,7 @@ def _missing(points: Sequence[Point]) -> tuple[Missing, ...]:
             status = "infinite" if first.status == "ok" else first.status
             cause = f"{status} from {ratio_name(first.ratio)}{some}"
             alike.setdefault((cause, tuple(point.length for point in lost)), []).append(name)
-    return tuple(Missing(tuple(names), cause, lengths) for (cause, lengths), names in alike.items())
+    return tuple(MissingResults(tuple(names), cause, lengths) for (cause, lengths), names in alike.items())
 
 
 def perplexity_finding(points: Sequence[Point], unit: str, guessing: Collection[str], score: str) -> str:

@@ -52,7 +52,7 @@ def collect(runs: Path, measures: Columns | None = None) -> Tables:
     are damaged.
     """
     trained, damaged = opened_runs(Path(runs))
-    own: list[Tables] = []
+    of_runs: list[Tables] = []
     parts: list[Tables] = []
     waiting = 0
     for home in trained:
@@ -62,20 +62,20 @@ def collect(runs: Path, measures: Columns | None = None) -> Tables:
             part = folder != home.folder
             try:
                 training_log(home)  # of which the report tells
-                (parts if part else own).append(all_tables(open_evaluated(folder), measures))
+                (parts if part else of_runs).append(all_tables(open_evaluated(folder), measures))
             except CorruptError as error:
                 damaged[f"{home.id}.as.{folder.name}" if part else home.id] = error
-    found = own + parts
-    if not found and damaged:
+    evaluations = of_runs + parts
+    if not evaluations and damaged:
         raise next(iter(damaged.values()))
-    if not found:
+    if not evaluations:
         raise PoscliError(f"no evaluated runs in {runs}: {FIRST_COMMANDS}")
     if waiting:
         note(f"{waiting} of {len(trained)} runs are not evaluated yet and left out: poscli extrapolate")
     left_out = {name: str(error) for name, error in damaged.items()}
     for name, reason in left_out.items():
         note(f"{name} is left out: {reason}")
-    return join_evaluations(found)._replace(left_out=left_out)
+    return join_evaluations(evaluations)._replace(left_out=left_out)
 
 
 def refuse_damaged(tables: Tables, *names: str) -> None:
@@ -89,13 +89,13 @@ def refuse_damaged(tables: Tables, *names: str) -> None:
 
 def trained_tokens(runs: Path) -> dict[str, int]:
     """The number of tokens that each run in a folder was trained on, by run id; without those that are damaged."""
-    found: dict[str, int] = {}
+    tokens: dict[str, int] = {}
     for run in opened_runs(Path(runs))[0]:
         with suppress(CorruptError):
             if len(log := training_log(run)):
                 ids = [run.id, *(part.id for part in evaluated_parts(run))]
-                found |= dict.fromkeys(ids, int(log["tokens"].max()))
-    return found
+                tokens |= dict.fromkeys(ids, int(log["tokens"].max()))
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Trained:
 
 def trained_runs(runs: Path) -> dict[str, Trained]:
     """Every evaluated run in a folder by its id, post-hoc evaluations included, without those that are damaged."""
-    found: dict[str, Trained] = {}
+    known: dict[str, Trained] = {}
     for home in opened_runs(Path(runs))[0]:
         try:
             log = training_log(home)
@@ -128,8 +128,8 @@ def trained_runs(runs: Path) -> dict[str, Trained]:
             made |= {"tokens": int(log["tokens"].max()), "seconds": training_seconds(log), "curve": curve}
             made |= {"span": _span(home, float(log["seconds"].iloc[-1]))}
         for run in [*([home] if has_evaluation(home) else []), *evaluated_parts(home)]:
-            found[run.id] = Trained(run.config, evaluated_under(run) or {}, run.trained, run.recalibration, **made)
-    return found
+            known[run.id] = Trained(run.config, evaluated_under(run) or {}, run.trained, run.recalibration, **made)
+    return known
 
 
 def _span(run: Run, seconds: float) -> tuple[float, float] | None:
@@ -163,7 +163,7 @@ def timed_together(runs: Iterable[str], trained: Mapping[str, Trained]) -> tuple
     without recorded times are left out.
     """
     every = {each.training: each for each in trained.values() if each.span is not None and each.training}
-    own = [every[name] for name in {trained[run].training for run in runs if run in trained} if name in every]
+    chosen = [every[name] for name in {trained[run].training for run in runs if run in trained} if name in every]
 
     def overlap(one: Trained, other: Trained) -> bool:
         """Whether two trainings on one machine overlap by more than the rounding of recorded times."""
@@ -171,8 +171,8 @@ def timed_together(runs: Iterable[str], trained: Mapping[str, Trained]) -> tuple
             return False
         return min(one.span[1], other.span[1]) - max(one.span[0], other.span[0]) > CLOCK_ROUNDING
 
-    beside = [each for each in own if any(overlap(each, other) for other in every.values())]
-    return len(beside), len(own)
+    beside = [each for each in chosen if any(overlap(each, other) for other in every.values())]
+    return len(beside), len(chosen)
 
 
 def timing_note(runs: Iterable[str], trained: Mapping[str, Trained]) -> str:
@@ -189,7 +189,7 @@ def timing_note(runs: Iterable[str], trained: Mapping[str, Trained]) -> str:
 def configurations(runs: Sequence[Trained]) -> list[tuple[str, str]]:
     """How models were made, as (fact, value); where runs differ, their values are listed. Checkpoints have no facts."""
     trained = [run.config for run in runs if run.config.checkpoint is None]
-    found = {
+    facts = {
         "Model": (
             f"{counted(m.layers, 'layer')}, width {m.width}, {counted(m.heads, 'head')}"
             for m in (each.model for each in trained)
@@ -202,7 +202,7 @@ def configurations(runs: Sequence[Trained]) -> list[tuple[str, str]]:
         ),
         "Precision": (each.precision for each in trained),
     }
-    return [(fact, "; ".join(dict.fromkeys(values))) for fact, values in found.items()] if trained else []
+    return [(fact, "; ".join(dict.fromkeys(values))) for fact, values in facts.items()] if trained else []
 
 
 def reproduce(runs: Sequence[Trained]) -> str:

@@ -12,7 +12,7 @@ from poscli.drawing.text import listed
 from poscli.evaluation.plan import PAIRED
 from poscli.report.pooling import headline, sound, tokenizer_spec
 from poscli.runs.schema import FULL
-from poscli.statistics.comparison import LN2, Comparison, Losses, LossTable, corrected, judged
+from poscli.statistics.comparison import LN2, Comparison, EncodingLosses, LossTable, corrected, judged
 from poscli.system.errors import UsageError, near
 
 COMPARED = [
@@ -20,18 +20,18 @@ COMPARED = [
 ]  # fmt: skip
 
 
-def losses_of(rows: pd.DataFrame, table: LossTable, protocol: str) -> Losses:
+def losses_of(rows: pd.DataFrame, table: LossTable, protocol: str) -> EncodingLosses:
     """The losses of the encodings in rows of eval.csv under a protocol."""
-    return Losses(rows, sound(rows), table, protocol)
+    return EncodingLosses(rows, sound(rows), table, protocol)
 
 
-def gains_of(rows: pd.DataFrame, table: LossTable, protocol: str) -> Losses:
+def gains_of(rows: pd.DataFrame, table: LossTable, protocol: str) -> EncodingLosses:
     """The context gains of the encodings in rows of eval.csv under a protocol."""
-    return Losses(rows, sound(rows) & rows["gain"].notna(), table, protocol, gain_over=PAIRED)
+    return EncodingLosses(rows, sound(rows) & rows["gain"].notna(), table, protocol, gain_over=PAIRED)
 
 
 @dataclass(frozen=True)
-class Pairs:
+class AllPairs:
     """All encodings of a section compared with each other at every length.
 
     A difference and its interval change only their sign when the two encodings are swapped, so each pair is kept once:
@@ -45,7 +45,7 @@ class Pairs:
     more_is_better: bool = False
 
     @classmethod
-    def of(cls, losses: Losses, names: Sequence[str], lengths: Sequence[int]) -> Pairs:
+    def of(cls, losses: EncodingLosses, names: Sequence[str], lengths: Sequence[int]) -> AllPairs:
         """Compare all of these encodings."""
         keys = [(name, FULL) for name in names]
         pairs = ((keys[i], keys[j], length) for i in range(len(keys)) for j in range(i) for length in lengths)
@@ -92,14 +92,17 @@ def on_corpus(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     The text may also begin a fingerprint, because a corpus under several tokenizers has one name.
     """
     known = sorted(set(rows["corpus"]))
-    found = [wanted] if wanted in known else [name for name in known if name.startswith(wanted)]
-    if not found and len(prints := [mark for mark in sorted(set(rows["fingerprint"])) if mark.startswith(wanted)]) == 1:
+    chosen = [wanted] if wanted in known else [name for name in known if name.startswith(wanted)]
+    if (
+        not chosen
+        and len(prints := [mark for mark in sorted(set(rows["fingerprint"])) if mark.startswith(wanted)]) == 1
+    ):
         return rows[rows["fingerprint"] == prints[0]]
-    if not found:
+    if not chosen:
         raise UsageError(f"--corpus {wanted}: no run was evaluated on it: {near(wanted, known)}")
-    if len(found) > 1:
-        raise UsageError(f"--corpus {wanted} begins the names of {' and '.join(found)}; give more of one")
-    return rows[rows["corpus"] == found[0]]
+    if len(chosen) > 1:
+        raise UsageError(f"--corpus {wanted} begins the names of {' and '.join(chosen)}; give more of one")
+    return rows[rows["corpus"] == chosen[0]]
 
 
 def as_written(spec: str, names: Collection[str]) -> str:
@@ -137,15 +140,15 @@ def compare_named(
 def pick(rows: pd.DataFrame, wanted: str) -> pd.DataFrame:
     """The rows of the run whose id is or begins with this text, else of all runs of this encoding; else UsageError."""
     runs = sorted(set(rows["run_id"]))
-    found = [wanted] if wanted in runs else [run for run in runs if run.startswith(wanted)]
+    chosen = [wanted] if wanted in runs else [run for run in runs if run.startswith(wanted)]
     encodings = sorted(set(rows["encoding"]))
     wanted = as_written(wanted, encodings)
     if wanted in encodings:
         return rows[rows["encoding"] == wanted]
-    if len(found) == 1:
-        return rows[rows["run_id"] == found[0]]
-    if found:
-        raise UsageError(f"{wanted!r} begins {len(found)} ids: {', '.join(found[:3])}, ...; give more of it")
+    if len(chosen) == 1:
+        return rows[rows["run_id"] == chosen[0]]
+    if chosen:
+        raise UsageError(f"{wanted!r} begins {len(chosen)} ids: {', '.join(chosen[:3])}, ...; give more of it")
     raise UsageError(f"no evaluated run is called {wanted!r}, nor its encoding: {near(wanted, [*runs, *encodings])}")
 
 
@@ -158,20 +161,20 @@ def compare_runs(ours: pd.DataFrame, theirs: pd.DataFrame, table: LossTable, pro
     known = sorted(set(ours["protocol"]) & set(theirs["protocol"]))
     if protocol not in known:
         raise UsageError(f"--protocol {protocol}: these runs have {', '.join(known) or 'none in common'}")
-    own, other = (each[(each["protocol"] == protocol) & (each["variant"] == FULL)] for each in (ours, theirs))
-    for selected in (own, other):
+    first, second = (each[(each["protocol"] == protocol) & (each["variant"] == FULL)] for each in (ours, theirs))
+    for selected in (first, second):
         refuse_several_per_seed(selected)
-    lengths = sorted(set(own["length"]) & set(other["length"]))
+    lengths = sorted(set(first["length"]) & set(second["length"]))
     if not lengths:
         raise UsageError("these runs share no length; evaluate them with equal --max-len and --lengths")
-    both = pd.concat([own.assign(encoding="first"), other.assign(encoding="second")])
+    both = pd.concat([first.assign(encoding="first"), second.assign(encoding="second")])
     losses = losses_of(both, table, protocol)
-    found = losses.compare((("first", FULL), ("second", FULL), length) for length in lengths)
-    if not any(each.seeds for each in found):
+    comparisons = losses.compare((("first", FULL), ("second", FULL), length) for length in lengths)
+    if not any(each.seeds for each in comparisons):
         raise UsageError("these runs have no seed with a loss and no text in common; train both with the same --seed")
     lines = []
-    for length, each in zip(lengths, judged(found, more_is_better=losses.more_is_better), strict=True):
-        one, two = (part[part["length"] == length] for part in (own, other))
+    for length, each in zip(lengths, judged(comparisons, more_is_better=losses.more_is_better), strict=True):
+        one, two = (part[part["length"] == length] for part in (first, second))
         head = {"encoding": _called(one), "baseline": _called(two), "length": length, "ratio": one["ratio"].iloc[0]}
         lines.append(head | vars(each))
     return pd.DataFrame(lines)[COMPARED]
@@ -228,5 +231,5 @@ def _texts(rows: pd.DataFrame) -> list[str]:
     """The corpora of these rows, each with the beginning of its fingerprint, and its tokenizer if there are several."""
     names = rows["tokenizer"].map(tokenizer_spec) if "tokenizer" in rows else pd.Series("", rows.index)
     several = names.nunique() > 1
-    found = sorted(set(zip(rows["corpus"], names, rows["fingerprint"], strict=True)))
-    return [f"{corpus}{f' in {name}' if several else ''} ({mark[:8]})" for corpus, name, mark in found]
+    texts = sorted(set(zip(rows["corpus"], names, rows["fingerprint"], strict=True)))
+    return [f"{corpus}{f' in {name}' if several else ''} ({mark[:8]})" for corpus, name, mark in texts]

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from poscli.drawing.text import number
-from poscli.report.comparison import Pairs
+from poscli.report.comparison import AllPairs
 from poscli.report.pooling import Headline, Point, without_perplexities
 from poscli.report.summary import join, records
 from poscli.report.table import Column
@@ -27,7 +27,7 @@ Fact = tuple[str, str]  # a question or the name of a fact, and what is known
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerData:
     """Which encoding is best: a sentence in parts, of which those marked True are emphasised, and facts beside it.
 
     `best` are the encodings that may be called best: one, or several that cannot be told apart. It is empty where
@@ -90,14 +90,14 @@ class ProtocolData:
 
     name: str
     explained: str
-    answer: Answer
-    losses: Pairs | None  # None without a table of units
-    gains: Pairs | None
+    answer: AnswerData
+    losses: AllPairs | None  # None without a table of units
+    gains: AllPairs | None
     gain_from: str  # the protocol whose gain is shown with these losses; empty if there is none
 
 
 @dataclass(frozen=True)
-class Measured:
+class ProtocolPoints:
     """The points of all encodings and lengths under one protocol, of the model or under a baseline."""
 
     protocol: str
@@ -106,7 +106,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Bin:
+class BinData:
     """A range of positions, distances or depths, with the values of every encoding by seed."""
 
     first: int
@@ -120,9 +120,9 @@ class Accuracies:
 
     points: tuple[tuple[tuple[float, float, float], ...], ...]
     chance: float
-    pairs: Pairs | None
+    pairs: AllPairs | None
     by_depth: bool  # places are depths in percent of the window, and not gaps in tokens
-    places: tuple[Bin, ...]  # in the longest window; empty where all answers lie in one bin
+    places: tuple[BinData, ...]  # in the longest window; empty where all answers lie in one bin
     place_length: int  # of that window
 
 
@@ -157,7 +157,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingResults:
     """Encodings without a result at some lengths, all for the same cause."""
 
     names: tuple[str, ...]
@@ -180,7 +180,7 @@ class Figure:
     ticks: tuple[int, ...]
     tick_names: tuple[str, ...] = ()
     lines: tuple[Line, ...]
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingResults, ...] = ()
     baselines: tuple[tuple[str, tuple[Line, ...]], ...] = ()
     levels: tuple[tuple[float, str], ...] = ()
     remarks: tuple[str, ...] = ()
@@ -223,13 +223,13 @@ class Section:
     answered: bool  # a task with right answers, by which encodings are judged
     encodings: tuple[EncodingData, ...]
     protocols: tuple[ProtocolData, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[ProtocolPoints, ...]
     accuracies: Accuracies | None
     measures: Mapping[str, Mapping[str, tuple[tuple[Values, ...], ...]]]  # of a task, by protocol, length and encoding
     costs: tuple[Cost, ...]
     timing: str  # why training times do not compare; empty where they may
-    positions: tuple[Bin, ...]
-    recall: tuple[Bin, ...]
+    positions: tuple[BinData, ...]
+    recall: tuple[BinData, ...]
     harms: tuple[Harm, ...]
     facts: tuple[Fact, ...]  # how the results were made
     made: tuple[Fact, ...]  # how the results and the models were made
@@ -240,14 +240,14 @@ class Section:
     pictures: tuple[Picture, ...] = ()
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> AnswerData:
         """The answer under the protocol that reports quote, which the page, the terminal and report.md print."""
         return next(each.answer for each in self.protocols if each.name == self.headline.perplexity)
 
     def points(self, protocol: str, variant: str = FULL) -> tuple[Point, ...]:
         """The points of all encodings under a protocol; none if it was not measured."""
-        found = (each.points for each in self.measured if (each.protocol, each.variant) == (protocol, variant))
-        return next(found, ())
+        points = (each.points for each in self.measured if (each.protocol, each.variant) == (protocol, variant))
+        return next(points, ())
 
 
 @dataclass(frozen=True, kw_only=True)

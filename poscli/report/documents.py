@@ -20,7 +20,16 @@ from poscli.evaluation.baseline import baseline
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.data import Report, Section
 from poscli.report.pooling import ACCURACY, ratio_name
-from poscli.report.table import Column, failures, gain_text, gains_of, legend, summary_columns, verdict_sentences, words
+from poscli.report.table import (
+    Column,
+    failures,
+    gain_numbers,
+    gain_text,
+    legend,
+    summary_columns,
+    verdict_sentences,
+    words,
+)
 from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError
 from poscli.system.text import printable_line
@@ -131,7 +140,7 @@ def _protocols(section: Section) -> list[Column]:
         name = measured.protocol if measured.variant == FULL else f"{measured.protocol}, {measured.variant}"
         columns.append(Column(name, cells))
     if not section.answered:  # the context cut to L often lacks what was asked for, so that a gain is no surprise
-        gains = tuple(gain_text(*gain) for gain in gains_of(section.summary))
+        gains = tuple(gain_text(*gain) for gain in gain_numbers(section.summary))
         columns.append(Column(f"gain, {section.bits} [95 %]", gains))
     return columns
 

@@ -28,7 +28,7 @@ Repeat the command that wrote them.
 
 
 @dataclass(frozen=True)
-class Kind:
+class FolderKind:
     """What is written to a folder: the page that is written last, the list of files, and the names they may have."""
 
     page: str
@@ -37,11 +37,11 @@ class Kind:
     unfinished: str  # the content of the page while files of two versions lie side by side
 
 
-REPORT = Kind(PAGE, LIST, OURS, UNFINISHED)
+REPORT = FolderKind(PAGE, LIST, OURS, UNFINISHED)
 Hashes = dict[str, list[str]]  # name of a file -> the SHA-256 of every content that poscli may have given it
 
 
-def write_folder(folder: Path, contents: Mapping[str, bytes], kind: Kind = REPORT) -> None:
+def write_folder(folder: Path, contents: Mapping[str, bytes], kind: FolderKind = REPORT) -> None:
     """Write the files of a report, its page among them, and remove those that only an earlier report had.
 
     While files of two reports lie side by side, the page says so. Raises PoscliError, and UsageError if the page would
@@ -69,11 +69,11 @@ def _list(path: Path, hashes: Hashes) -> None:
     write_atomic(path, json.dumps(hashes, indent=2, sort_keys=True) + "\n")
 
 
-def _listed(folder: Path, kind: Kind) -> Hashes:
+def _listed(folder: Path, kind: FolderKind) -> Hashes:
     """The files of the report that was in the folder before; none if there is no list, or one that is damaged."""
     try:
-        found = json.loads((folder / kind.list).read_text(encoding="utf-8"))
-        return {name: [str(mark) for mark in marks] for name, marks in found.items() if kind.names.fullmatch(name)}
+        hashes = json.loads((folder / kind.list).read_text(encoding="utf-8"))
+        return {name: [str(mark) for mark in marks] for name, marks in hashes.items() if kind.names.fullmatch(name)}
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
@@ -103,8 +103,8 @@ def known_formats(words: Iterable[str]) -> tuple[str, ...]:
     >>> known_formats(["SVG", " pdf ", ""])
     ('svg', 'pdf')
     """
-    found = tuple(word.strip().lower() for word in words if word.strip())
-    for word in found:
+    formats = tuple(word.strip().lower() for word in words if word.strip())
+    for word in formats:
         if word not in FORMATS:
             raise UsageError(f"--formats {word}: pictures are written as {', '.join(FORMATS)}; give some of these")
-    return found
+    return formats

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from poscli.drawing.text import amount, listed
-from poscli.report.origin import corpora
+from poscli.report.origin import corpus_names
 from poscli.report.pooling import is_per_byte, per_byte, positions_per_byte, tokenizer_spec, with_intervals
 from poscli.statistics.comparison import LossTable
 from poscli.system.text import printable_line
@@ -65,14 +65,14 @@ def _group(
 
     def of_runs(table: pd.DataFrame) -> pd.DataFrame:
         """The rows of a table that belong to these runs, with their labels as encodings."""
-        own = table[table["run_id"].isin(labels.index)]
-        return own.assign(encoding=own["run_id"].map(labels))
+        chosen = table[table["run_id"].isin(labels.index)]
+        return chosen.assign(encoding=chosen["run_id"].map(labels))
 
     tables = {name: of_runs(table) for name, table in details.items()}
     units = LossTable(tables["units"]) if "units" in tables else None
     rows = part.assign(encoding=part["run_id"].map(labels))
     return Group(
-        title=f"{corpora(part)}, trained at L = {part['train_length'].iloc[0]}",
+        title=f"{corpus_names(part)}, trained at L = {part['train_length'].iloc[0]}",
         slug=slug,
         rows=per_byte(rows) if units is None else with_intervals(per_byte(rows), units),
         positions=positions_per_byte(of_runs(positions), rows),

@@ -24,7 +24,7 @@ def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int], mode
     budget = _budget(rows, trained)
     stride = low_to_high(set(scored_at_the_end(chosen)["stride"]))
     parts = [
-        f"Corpus {corpora(rows)}",
+        f"Corpus {corpus_names(rows)}",
         f"trained at L = {low_to_high(set(rows['train_length']))}" + (f" on {budget}" if budget else ""),
         f"protocol {protocol}" + (f", stride {stride}" if stride else ""),
         f"{low_to_high(set(scored_tokens(scored)))} tokens of {low_to_high(set(scored['documents']))} "
@@ -69,12 +69,12 @@ def machine_facts(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Every machine on which rows were measured, as (fact, value): with what, and how many of the runs."""
     facts = []
     for name in machines(rows):
-        own = rows[_machine_of(rows) == ("" if name == UNKNOWN_MACHINE else name)]
-        torch, commits, runs = _list(own["torch"]), _list(own["commit"]), own["run_id"].nunique()
+        measured = rows[_machine_of(rows) == ("" if name == UNKNOWN_MACHINE else name)]
+        torch, commits, runs = _list(measured["torch"]), _list(measured["commit"]), measured["run_id"].nunique()
         parts = [
-            _list(own["cpu"]),
+            _list(measured["cpu"]),
             f"torch {torch}" if torch else "",
-            _list(own["device"]),
+            _list(measured["device"]),
             f"commit {commits}" if commits else "",
             f"{runs} run{'s' * (runs != 1)}",
         ]
@@ -118,7 +118,7 @@ def bits_per(table: pd.DataFrame) -> str:
     return f"bits per {loss_unit(corpora)}"
 
 
-def corpora(rows: pd.DataFrame) -> str:
+def corpus_names(rows: pd.DataFrame) -> str:
     """The corpora of these rows, each with the beginning of its fingerprint."""
     pairs = sorted(set(zip(rows["corpus"], rows["fingerprint"], strict=True)))
     return listed([f"{corpus} ({mark[:8]})" for corpus, mark in pairs], 3)

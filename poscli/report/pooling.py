@@ -230,7 +230,8 @@ def points_of(
         low, high = (math.nan, math.nan) if exact is None else map(float, exact[key][1:])
         if math.isnan(low):
             ends = (float(row["ppl_low"]), float(row["ppl_high"]))
-            bits = ends if several_tokenizers else (_bits(end) * per_byte for end in ends)
+            known = (end if end and math.isfinite(end) else math.nan for end in ends)
+            bits = ends if several_tokenizers else (math.log2(end) * per_byte for end in known)
             low, high = bits
         bpb = float(row["bpb"])
         point = Point(
@@ -251,10 +252,6 @@ def points_of(
         )
         points.append(point)
     return tuple(points)
-
-
-def _bits(perplexity: float) -> float:
-    return math.log2(perplexity) if perplexity and math.isfinite(perplexity) else math.nan
 
 
 def with_intervals(rows: pd.DataFrame, units: LossTable) -> pd.DataFrame:
@@ -289,9 +286,9 @@ def untrained(rows: pd.DataFrame) -> dict[str, str]:
     the vocabulary (`chance`). One such seed is enough, as one failed seed is: a mean over seeds would hide it. A seed
     that has more answers right than the guess, by two standard errors, has learned something, whatever its loss.
     """
-    own = guesses(rows)
+    losses_at_l = guesses(rows)
     reasons = {}
-    for name, runs in own.groupby("encoding"):
+    for name, runs in losses_at_l.groupby("encoding"):
         guessing = [
             only_guesses(*each) for each in zip(runs["nll"], runs["guess_gain_low"], runs["guess"], strict=True)
         ]
@@ -312,9 +309,9 @@ def untrained(rows: pd.DataFrame) -> dict[str, str]:
 
 def guesses(rows: pd.DataFrame) -> pd.DataFrame:
     """The row of each run at its training length, with what a guess costs there in nats: `guess`."""
-    own = of_model(rows, headline(rows).perplexity)
-    own = own[own["length"] == own["train_length"]].drop_duplicates("run_id", keep="last")
-    return own.assign(guess=own[["unigram", "chance"]].min(axis=1))
+    scored = of_model(rows, headline(rows).perplexity)
+    scored = scored[scored["length"] == scored["train_length"]].drop_duplicates("run_id", keep="last")
+    return scored.assign(guess=scored[["unigram", "chance"]].min(axis=1))
 
 
 def is_per_byte(table: pd.DataFrame) -> bool:

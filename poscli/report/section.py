@@ -12,23 +12,23 @@ import pandas as pd
 from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.accuracy import answered, by_length, by_place, is_depth, placed
-from poscli.report.analyses import audit, compared, hits, known_limit, recalled, spread
+from poscli.report.analyses import audit, compared, hits, known_limit, recalled, seed_spread
 from poscli.report.answer import Answers
-from poscli.report.catalogue import describe, looks, spec_of
+from poscli.report.catalogue import describe_spec, looks, spec_in_label
 from poscli.report.caveats import budget_note, caveats
 from poscli.report.charts import SKIPPED_POSITIONS, Charts
 from poscli.report.collect import Trained, configurations, reproduce, timing_note
-from poscli.report.comparison import Pairs, gains_of, losses_of, wrong_answers
+from poscli.report.comparison import AllPairs, gains_of, losses_of, wrong_answers
 from poscli.report.data import (
     Accuracies,
     Analysis,
-    Bin,
+    BinData,
     Cost,
     EncodingData,
     Fact,
     Harm,
-    Measured,
     ProtocolData,
+    ProtocolPoints,
     Section,
     Values,
 )
@@ -52,7 +52,7 @@ from poscli.report.verdicts import can_win, meanings
 from poscli.report.why import broken_by, on_key_tokens, used_window
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
-from poscli.statistics.comparison import LN2, Losses
+from poscli.statistics.comparison import LN2, EncodingLosses
 from poscli.statistics.intervals import many_differences
 from poscli.why.attribution import CAUSES
 from poscli.why.attribution import FULL as WHOLE
@@ -73,10 +73,10 @@ class Order:
         known = table.drop_duplicates(["encoding", "seed"]).set_index(["encoding", "seed"])[column].to_dict()
         return tuple(tuple(float(known.get((name, seed), math.nan)) for seed in self.seeds) for name in self.names)
 
-    def bins(self, table: pd.DataFrame, column: str) -> tuple[Bin, ...]:
+    def bins(self, table: pd.DataFrame, column: str) -> tuple[BinData, ...]:
         """The values of a column in each bin from `from` to `to`."""
         groups = table.groupby(["from", "to"])
-        return tuple(Bin(int(first), int(last), self.per_seed(part, column)) for (first, last), part in groups)
+        return tuple(BinData(int(first), int(last), self.per_seed(part, column)) for (first, last), part in groups)
 
 
 def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trained], baseline: str = "") -> Section:
@@ -104,7 +104,6 @@ def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trai
     protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
     drawn, missing = Charts(group, summary, measured, trained).all()
     main = measured[quoted.perplexity, FULL]
-    own = [runs[run] for run in dict.fromkeys(rows["run_id"]) if run in runs]
     return Section(
         title=group.title,
         slug=group.slug,
@@ -122,7 +121,7 @@ def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trai
         answered=is_answered(summary),
         encodings=_encodings(summary, rows, runs),
         protocols=protocols,
-        measured=tuple(Measured(*key, points) for key, points in measured.items()),
+        measured=tuple(ProtocolPoints(*key, points) for key, points in measured.items()),
         accuracies=accuracies,
         measures=_measures(rows, order),
         costs=_costs(rows, order, runs),
@@ -131,15 +130,15 @@ def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trai
         recall=order.bins(hits(group.details["recall"]), "bits") if "recall" in group.details else (),
         harms=_harms(group.details.get("why/attribution", pd.DataFrame()), order),
         facts=tuple(facts(rows, trained)),
-        made=(*facts(rows, tokens := {run: each.tokens for run, each in runs.items()}), *configurations(own)),
-        made_of={str(name): _made(part, tokens, runs) for name, part in rows.groupby("encoding")},
+        made=_made(rows, runs),
+        made_of={str(name): _made(part, runs) for name, part in rows.groupby("encoding")},
         analyses=tuple(_analyses(group, summary, measured, protocols, accuracies, baseline)),
         notes=(*group.notes, *caveats(rows, summary, main), *budget_note(rows, summary, runs), *missing),
         figures=tuple(drawn),
     )
 
 
-def _exact(losses: Losses, order: Order) -> dict[tuple[str, int], np.ndarray]:
+def _exact(losses: EncodingLosses, order: Order) -> dict[tuple[str, int], np.ndarray]:
     """The mean loss of every encoding at every length with its 95 % interval over seeds and documents."""
     keys = [(name, length) for name in order.names for length in order.lengths]
     numbers = many_differences([losses.of((name, FULL), length) for name, length in keys], test=False)
@@ -150,7 +149,7 @@ def _protocols(
     group: Group,
     summary: pd.DataFrame,
     measured: Mapping[tuple[str, str], Sequence[Point]],
-    losses: Mapping[str, Losses],
+    losses: Mapping[str, EncodingLosses],
     accuracies: Accuracies | None,
     order: Order,
     runs: Mapping[str, Trained],
@@ -163,10 +162,10 @@ def _protocols(
     protocols = []
     for name in names:
         explained = PROTOCOLS.get(name).explained if name in PROTOCOLS.names() else ""
-        pairs = Pairs.of(losses[name], order.names, order.lengths) if losses else None
+        pairs = AllPairs.of(losses[name], order.names, order.lengths) if losses else None
         gains = None
         if group.units is not None and name in gain_from.values():
-            gains = Pairs.of(gains_of(rows, group.units, name), order.names, order.lengths)
+            gains = AllPairs.of(gains_of(rows, group.units, name), order.names, order.lengths)
         answer = by_accuracy or answers.by_loss(measured[name, FULL], measured.get((gain_from[name], FULL), ()), pairs)
         plain = explained.replace("**", "").replace("`", "")
         protocols.append(ProtocolData(name, plain, answer, pairs, gains, gain_from[name]))
@@ -176,7 +175,7 @@ def _protocols(
 def _encodings(summary: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Trained]) -> tuple[EncodingData, ...]:
     """The encodings in the order of the summary: the best at the longest length first."""
     meaning = meanings(bits_per(summary))
-    described = {str(name): describe(spec_of(str(name))) for name in summary["encoding"]}
+    described = {str(name): describe_spec(spec_in_label(str(name))) for name in summary["encoding"]}
     look = looks({name: each.family for name, each in described.items()}, styles_for(*standings(summary)))
     ids = rows.groupby("encoding")["run_id"].unique()
     encodings = []
@@ -205,10 +204,10 @@ def _encodings(summary: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Tra
     return tuple(encodings)
 
 
-def _made(rows: pd.DataFrame, tokens: Mapping[str, int], runs: Mapping[str, Trained]) -> tuple[Fact, ...]:
+def _made(rows: pd.DataFrame, runs: Mapping[str, Trained]) -> tuple[Fact, ...]:
     """How these rows were made: first the results, then the models."""
-    own = [runs[run] for run in dict.fromkeys(rows["run_id"]) if run in runs]
-    return (*facts(rows, tokens), *configurations(own))
+    models = [runs[run] for run in dict.fromkeys(rows["run_id"]) if run in runs]
+    return (*facts(rows, {run: each.tokens for run, each in runs.items()}), *configurations(models))
 
 
 def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Headline) -> Accuracies | None:
@@ -217,14 +216,14 @@ def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Hea
     if ACCURACY not in rows or rows[ACCURACY].isna().all():
         return None
     known = {(point.encoding, point.length): (point.measures[ACCURACY], math.nan, math.nan) for point in points}
-    chance, pairs, by_depth, longest, places = math.nan, None, False, 0, tuple[Bin, ...]()
+    chance, pairs, by_depth, longest, places = math.nan, None, False, 0, tuple[BinData, ...]()
     if not answers.empty:
         known = {key: numbers for key, numbers in known.items() if key[0] not in set(answers["encoding"])}
         columns = ["encoding", "length", "accuracy", "low", "high"]
         for name, length, *numbers in by_length(answers)[columns].itertuples(index=False):
             known[str(name), int(length)] = (float(numbers[0]), float(numbers[1]), float(numbers[2]))
         losses = losses_of(rows, wrong_answers(answers, quoted.perplexity), quoted.perplexity)
-        pairs = Pairs.of(losses, order.names, order.lengths)
+        pairs = AllPairs.of(losses, order.names, order.lengths)
         chance, by_depth, longest = float(answers["chance"].iloc[0]), is_depth(answers), int(answers["length"].max())
         bins = by_place(answers)[["from", "to"]].drop_duplicates()
         if len(bins) > 1:
@@ -239,21 +238,21 @@ def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Hea
 
 def _measures(rows: pd.DataFrame, order: Order) -> dict[str, dict[str, tuple[tuple[Values, ...], ...]]]:
     """The columns that a task added, such as accuracy: by name, protocol, length, encoding and seed."""
-    own = rows[(rows["variant"] == FULL) & (rows["status"] == "ok")]
+    scored = rows[(rows["variant"] == FULL) & (rows["status"] == "ok")]
     return {
         name: {
             str(protocol): tuple(order.per_seed(part[part["length"] == length], name) for length in order.lengths)
-            for protocol, part in own.groupby("protocol")
+            for protocol, part in scored.groupby("protocol")
             if part[name].notna().any()
         }
-        for name in task_measures(own)
+        for name in task_measures(scored)
     }
 
 
 def _costs(rows: pd.DataFrame, order: Order, runs: Mapping[str, Trained]) -> tuple[Cost, ...]:
     """Seconds of training, and of reading a million tokens in the longest window, where they are known."""
-    own = of_model(rows, headline(rows).perplexity)
-    last = own[own["length"] == rows["length"].max()]
+    scored = of_model(rows, headline(rows).perplexity)
+    last = scored[scored["length"] == rows["length"].max()]
     last = last.assign(reading=MILLION / last["tokens_per_s"].where(last["tokens_per_s"] > 0))
     every = rows.drop_duplicates("run_id")
     every = every.assign(seconds=[runs[run].seconds if run in runs else math.nan for run in every["run_id"]])
@@ -265,7 +264,7 @@ def _costs(rows: pd.DataFrame, order: Order, runs: Mapping[str, Trained]) -> tup
     return tuple(cost for cost in costs if any(map(math.isfinite, (v for line in cost.values for v in line))))
 
 
-def _positions(group: Group, order: Order, train_length: int) -> tuple[Bin, ...]:
+def _positions(group: Group, order: Order, train_length: int) -> tuple[BinData, ...]:
     """Loss by position in the longest window of each encoding, in bits per byte."""
     table, scored = group.positions, group.rows[group.rows["status"] == "ok"]
     if table.empty:
@@ -317,7 +316,7 @@ def _analyses(
         pairs = next(each.losses for each in protocols if each.name == quoted.perplexity)
         if baseline and pairs is not None:
             analyses.append(compared(pairs, main, baseline, bits, of_answers=False))
-        analyses.append(spread(rows, group.units))
+        analyses.append(seed_spread(rows, group.units))
     analyses.append(known_limit(rows, summary))
     if "recall" in details:
         analyses.append(recalled(details["recall"], summary))

@@ -42,7 +42,7 @@ FAILED_COLOR = "magenta"
 OPTIONAL_COLUMNS = ("params", "bpb", "bpc", "growth")  # dropped from the left where the terminal is too narrow
 
 
-def show(report: Report, console: Console) -> None:
+def print_report(report: Report, console: Console) -> None:
     """Print every section: the answer, the summary, what its columns mean, failures and caveats."""
     for line in (report.about.title, report.about.description):
         if line:

@@ -123,14 +123,14 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
             saturates[name] = int(near.index.min())
 
     def gradient(name: str) -> str:
-        own = receptive[(receptive["encoding"] == name) & (receptive["method"] == "gradient")]
-        share = own["beyond"].mean()
+        chosen = receptive[(receptive["encoding"] == name) & (receptive["method"] == "gradient")]
+        share = chosen["beyond"].mean()
         return "-" if math.isnan(share) else f"{100 * share:.0f} %"
 
     def replaced(name: str) -> str:
-        own = receptive[(receptive["encoding"] == name) & (receptive["method"] == "replace")]
-        own = own[own["from"] == length]
-        return signed(own["value"].mean() / LN2) if len(own) else "-"
+        chosen = receptive[(receptive["encoding"] == name) & (receptive["method"] == "replace")]
+        chosen = chosen[chosen["from"] == length]
+        return signed(chosen["value"].mean() / LN2) if len(chosen) else "-"
 
     def attention(column: str, window: int) -> tuple[str, ...]:
         at = dilution[dilution["window"] == window]

@@ -149,7 +149,7 @@ class LossTable:
         return UnitLosses(model.units, cropped.minus(model), model.tokens, model.bytes)
 
 
-class Losses:
+class EncodingLosses:
     """The losses of every encoding at every length under one protocol, or its gains over a baseline, to be paired."""
 
     def __init__(

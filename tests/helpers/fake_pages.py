@@ -14,7 +14,7 @@ from fake_results import BEHAVIOUR, LN2, Shape, results, units_of
 from poscli.config.run import RunConfig
 from poscli.report import About, Report, build_report
 from poscli.report.collect import Trained
-from poscli.report.comparison import Pairs, losses_of
+from poscli.report.comparison import AllPairs, losses_of
 from poscli.report.pooling import headline
 from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.comparison import LossTable
@@ -110,7 +110,7 @@ def tables_with_holes() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFr
 def against(rows: pd.DataFrame, table: LossTable, base: str) -> pd.DataFrame:
     """Every other encoding in rows of eval.csv compared with one at every length, under the protocol reports quote."""
     names, lengths = sorted(set(rows["encoding"])), sorted(set(rows["length"]))
-    found = Pairs.of(losses_of(rows, table, headline(rows).perplexity), names, lengths).against(base)
+    found = AllPairs.of(losses_of(rows, table, headline(rows).perplexity), names, lengths).against(base)
     train_length = rows["train_length"].iloc[0]
     return pd.DataFrame(
         {"encoding": name, "baseline": base, "length": length, "ratio": length / train_length} | vars(each)
@@ -138,7 +138,7 @@ def fake_runs(rows: pd.DataFrame) -> dict[str, Trained]:
 def pairs_of(section: dict[str, Any], pairs: dict[str, Any]) -> dict[tuple[str, str, int], tuple[list[float], str]]:
     """(numbers, word) of every encoding compared with every base at every length, as the page's data hold them.
 
-    Pairs are stored in the order (1, 0), (2, 0), (2, 1), (3, 0) and so on, each the first minus the second.
+    AllPairs are stored in the order (1, 0), (2, 0), (2, 1), (3, 0) and so on, each the first minus the second.
     """
     names, lengths = [each["name"] for each in section["encodings"]], section["lengths"]
     stored = iter(pairs["numbers"])

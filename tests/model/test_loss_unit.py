@@ -43,7 +43,7 @@ def printed(screen: Console) -> str:
 def texts_of(report: Report, folder: Path, rows: pd.DataFrame) -> dict[str, str]:
     """Everything that a reader of a report sees, by where it stands."""
     first = console()
-    terminal.show(report, first)
+    terminal.print_report(report, first)
     fresh = console()
     fresh.print(terminal.lengths_table([rows[rows["run_id"] == run] for run in sorted(set(rows["run_id"]))[:2]]))
     told = {name: (folder / name).read_text(encoding="utf-8") for name in ("report.md", "tables.tex", "report.html")}

@@ -10,7 +10,7 @@ from fake_results import results, units_of
 from lines import bare_table, outcome, printed, sections
 from test_snapshots_report import outline
 
-from poscli.report.advice import Advice, Candidate, advise, answer, notes, show_advice
+from poscli.report.advice import Advice, Candidate, advice_on, answer, notes, show_advice
 from poscli.statistics.comparison import LossTable
 
 L, T = 256, 1024
@@ -31,7 +31,7 @@ def measured(**behaviours):
 
 def advice_for(**behaviours):
     rows, units = measured(**behaviours)
-    return advise(rows, LossTable(units), "m", T)
+    return advice_on(rows, LossTable(units), "m", T)
 
 
 def test_the_best_is_chosen_and_what_it_costs_is_said():
@@ -68,7 +68,7 @@ def test_of_several_within_noise_the_one_that_costs_least_is_named():
     yarn = units[(units["encoding"] == "m as yarn") & (units["length"] == T) & (units["variant"] == "full")]
     wobble = [(-1) ** n * 0.01 - 0.0005 for n in range(16)] * (len(yarn) // 16)
     units.loc[at, "nll"] = yarn["nll"].to_numpy() + wobble
-    found = advise(rows, LossTable(units), "m", T)
+    found = advice_on(rows, LossTable(units), "m", T)
     assert found.candidates[0].spec == "llama3"
     assert found.candidates[0].word == "best"
     assert found.chosen.spec == "yarn"
@@ -85,7 +85,7 @@ def test_a_baseline_is_simpler_than_another_encoding():
     window = fixed & (units["encoding"] == "m") & (units["variant"] == "window")
     yarn = fixed & (units["encoding"] == "m as yarn") & (units["variant"] == "full")
     units.loc[window, "nll"] = units.loc[yarn, "nll"].to_numpy()
-    found = advise(rows, LossTable(units), "m", T)
+    found = advice_on(rows, LossTable(units), "m", T)
     assert (found.chosen.spec, found.chosen.variant) == ("", "window")
 
 
@@ -96,7 +96,7 @@ def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
     lucky = fixed.index[(fixed["encoding"] == "m as other7") & (fixed["variant"] == "full")]
     better = [0.4, 3.0, 0.2, -1.2, 2.0, 0.1, 1.3, -0.8, 1.2, 1.5, 0.0, 1.0, -0.9, 0.8, 0.2, 1.0]  # p = 0.04, of 30
     units.loc[lucky, "nll"] = crop - 0.01 * np.array(better)
-    found = advise(rows, LossTable(units), "m", T)
+    found = advice_on(rows, LossTable(units), "m", T)
     best = found.candidates[0]
     assert best.spec == "other7"
     assert best.gain.low > 0
@@ -108,7 +108,7 @@ def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
 def test_a_model_that_only_guesses_gets_no_advice():
     rows, units = measured(own=gains(-0.5), yarn=gains(0.1))
     rows["guess_gain_low"] = -0.1
-    (first,) = answer(advise(rows, LossTable(units), "m", T))
+    (first,) = answer(advice_on(rows, LossTable(units), "m", T))
     assert first.startswith("No advice: on this text m is no better than a guess (its loss")
 
 
@@ -139,7 +139,7 @@ def test_runs_are_compared_with_those_of_the_same_seed(own, other, common):
     """Seeds differ by up to 1.2 nats, so that a gain of 0.2 is only seen between equal seeds."""
     tables = [seeded("m", -0.5, own), seeded("m as yarn", 0.2, other)]
     rows, units = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
-    yarn = next(each for each in advise(rows, LossTable(units), "m", T).candidates if each.spec == "yarn")
+    yarn = next(each for each in advice_on(rows, LossTable(units), "m", T).candidates if each.spec == "yarn")
     if not common:
         assert math.isnan(yarn.gain.difference)
         assert yarn.verdict == "not tested"
@@ -161,7 +161,7 @@ def cheaper_of_two_alike() -> Advice:
     ends = units[(units["length"] == 1024) & (units["variant"] == "full")]
     yarn, other = (ends[ends["encoding"] == f"m as {name}"] for name in ("yarn", "rope+logn"))
     units.loc[yarn.index, "nll"] = other["nll"].to_numpy() + 0.01 * (-1.0) ** np.arange(len(yarn)) - 5e-4
-    return advise(rows, LossTable(units), "m", 1024)
+    return advice_on(rows, LossTable(units), "m", 1024)
 
 
 def test_the_advice_about_a_model(snapshot):
@@ -175,10 +175,10 @@ def test_the_advice_about_a_model(snapshot):
         "nothing gains": advice_for(own=gains(-0.5), yarn=gains(-0.002, 0.001), rope=gains(-0.003), none=gains(-0.9)),
         "the simplest": advice_for(own=gains(-0.5), **{"rope+logn": gains(0.1), "yarn": gains(0.1)}),
         "the cheaper of two alike": cheaper_of_two_alike(),
-        "three seeds": advise(three, LossTable(theirs), "m", 1024),
-        "at twice the length": advise(rows, LossTable(units), "m", 512),
-        "of images": advise(rows.assign(corpus="images"), LossTable(units), "m", 1024),
-        "it only guesses": advise(rows.assign(guess_gain_low=-0.1), LossTable(units), "m", 1024),
+        "three seeds": advice_on(three, LossTable(theirs), "m", 1024),
+        "at twice the length": advice_on(rows, LossTable(units), "m", 512),
+        "of images": advice_on(rows.assign(corpus="images"), LossTable(units), "m", 1024),
+        "it only guesses": advice_on(rows.assign(guess_gain_low=-0.1), LossTable(units), "m", 1024),
     }
     texts = {"a page": printed(lambda console: show_advice(found["three seeds"], console), 110)}
     texts["all answers"] = "\n".join(f"{name}: {' / '.join(answer(each))}" for name, each in found.items())
@@ -190,12 +190,13 @@ def test_the_advice_about_a_model(snapshot):
     )
     texts["the record of one"] = "\n".join(outline(found["at twice the length"].record()))
     again = pd.concat([rows, rows.assign(run_id=rows["run_id"] + "b")])
+    other = pd.concat([rows, rows.assign(fingerprint="other")])
     texts["refused"] = "\n".join(
         [
-            outcome(lambda: advise(rows, LossTable(units), "m", 4096)),
-            outcome(lambda: advise(pd.concat([rows, rows.assign(fingerprint="other")]), LossTable(units), "m", 1024)),
-            outcome(lambda: advise(again, LossTable(units), "m", 1024)),
-            outcome(lambda: advise(rows[:0], LossTable(units), "m", 1024)),
+            outcome(lambda: advice_on(rows, LossTable(units), "m", 4096)),
+            outcome(lambda: advice_on(other, LossTable(units), "m", 1024)),
+            outcome(lambda: advice_on(again, LossTable(units), "m", 1024)),
+            outcome(lambda: advice_on(rows[:0], LossTable(units), "m", 1024)),
         ]
     )
     snapshot(sections(texts), rounded=True)

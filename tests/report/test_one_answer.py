@@ -21,7 +21,7 @@ from rich.console import Console
 from torture.reports import undrawn
 
 from poscli.report import Report, build_report, terminal
-from poscli.report.data import Answer
+from poscli.report.data import AnswerData
 from poscli.runs.schema import POSITION_COLUMNS, frame
 from poscli.statistics.comparison import LossTable
 
@@ -61,7 +61,7 @@ def said(report: Report, folder: Path) -> list[list[str]]:
     data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[0])
     shown = re.findall(r'<p class="sentence" id="sentence">(.*?)</p>', page, re.DOTALL)[0]
     console = Console(width=4000, file=io.StringIO(), no_color=True)
-    terminal.show(report, console)
+    terminal.print_report(report, console)
     printed = plain(console.file.getvalue())  # type: ignore[attr-defined]
     markdown = plain(re.sub(r"\\(.)", r"\1", text))
     found = []
@@ -78,7 +78,7 @@ def said(report: Report, folder: Path) -> list[list[str]]:
     return found
 
 
-def agreed(report: Report, folder: Path) -> list[Answer]:
+def agreed(report: Report, folder: Path) -> list[AnswerData]:
     """The answers of all sections, after a check that the page, report.md and the terminal say them alike."""
     for section, sentences in zip(report.sections, said(report, folder), strict=True):
         assert set(sentences) == {section.answer.text}
@@ -202,7 +202,7 @@ def test_the_words_are_those_of_the_comparison_with_the_best(tmp_path: Path) -> 
 # ---- tasks with right answers
 
 
-def task(folder: Path, right: Mapping[str, int] | None = None) -> Answer:
+def task(folder: Path, right: Mapping[str, int] | None = None) -> AnswerData:
     """The answer of a task; `right` are the tokens, of 4, that an encoding answers right in each episode."""
     rows, positions, details = task_tables()
     if right is not None:
@@ -252,7 +252,7 @@ def test_a_sure_harm_is_told_as_harm_everywhere(tmp_path: Path, low: float, high
     report = built(tmp_path, rows)
     assert dict(report.sections[0].answer.facts)["Does it use the longer context?"].startswith(fact)
     console = Console(width=4000, file=io.StringIO(), no_color=True)
-    terminal.show(report, console)
+    terminal.print_report(report, console)
     for text in (console.file.getvalue(), (tmp_path / "report.md").read_text()):  # type: ignore[attr-defined]
         assert f"Longer context than 256 {told}: alibi." in text
     whole = (tmp_path / "report.md").read_text() + (tmp_path / "report.html").read_text()
@@ -291,7 +291,7 @@ def test_times_of_runs_beside_each_other_are_said_not_to_compare(tmp_path: Path,
         else ""
     )
     console = Console(width=4000, file=io.StringIO(), no_color=True)
-    terminal.show(report, console)
+    terminal.print_report(report, console)
     page = (tmp_path / "report.html").read_text()
     texts = [console.file.getvalue(), (tmp_path / "report.md").read_text(), page]  # type: ignore[attr-defined]
     for text in texts:

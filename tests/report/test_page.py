@@ -25,7 +25,7 @@ from poscli.report.catalogue import looks
 from poscli.report.collect import reproduce
 from poscli.report.comparison import wrong_answers
 from poscli.report.groups import Group, split
-from poscli.report.page import READABLE, contrast, page_section, readable, rgb
+from poscli.report.page import READABLE, contrast, page_section, readable_color, rgb
 from poscli.runs.run import list_runs
 from poscli.runs.schema import DETAILS, frame
 from poscli.system.errors import UsageError
@@ -171,7 +171,7 @@ def test_fifty_three_encodings_weigh_less_than_two_megabytes(tmp_path: Path) -> 
 def test_colors_can_be_read_and_members_of_a_family_differ(section: dict[str, Any]) -> None:
     for paper in ("#ffffff", "#15181c"):
         for color in ("#000000", "#3592C4", "#B07800"):
-            assert contrast(rgb(readable(color, paper)), rgb(paper)) >= READABLE - 0.1  # rounded to 256 steps
+            assert contrast(rgb(readable_color(color, paper)), rgb(paper)) >= READABLE - 0.1  # rounded to 256 steps
     looked = {(each["family"], each["color"], each["dash"]) for each in section["encodings"]}
     assert len(looked) == len(section["encodings"])
     assert looks({}, {}) == {}

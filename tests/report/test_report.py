@@ -409,7 +409,7 @@ def test_measures_of_a_task_are_pooled_and_reported(tmp_path: Path, answers: pd.
     assert "| encoding | answer | answer, sink(4)+window |" in text
     assert "(sliding)" not in text
     console = printed(100)
-    terminal.show(report, console)
+    terminal.print_report(report, console)
     terminal.show_fresh([part for _, part in answers.groupby("run_id")], console, summed=False)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "hits 16x" in shown
@@ -441,7 +441,7 @@ def test_declared_measures_are_read_where_a_file_has_them(
 @pytest.mark.parametrize("width", [100, 140])
 def test_terminal_table_fits_and_needs_no_colour(report: Report, width: int) -> None:
     console = printed(width)
-    terminal.show(report, console)
+    terminal.print_report(report, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= width
     for word in (*BEHAVIOUR, MAY_USE_CONTEXT, BREAKS, "unsupported", REASON, "3.94", "16x"):

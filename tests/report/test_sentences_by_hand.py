@@ -16,10 +16,10 @@ from scipy import stats
 
 from poscli.config.run import RunConfig
 from poscli.report.accuracy import answered, by_length, by_place, placed
-from poscli.report.analyses import compared, known_limit, recalled, spread
+from poscli.report.analyses import compared, known_limit, recalled, seed_spread
 from poscli.report.caveats import budget_note
 from poscli.report.collect import Trained, timed_together
-from poscli.report.comparison import Pairs, losses_of
+from poscli.report.comparison import AllPairs, losses_of
 from poscli.report.pooling import points_of, pool, untrained, with_intervals
 from poscli.report.summary import safe_ratio, summarize
 from poscli.report.table import failures, solved_up_to
@@ -67,7 +67,7 @@ def of_parts(losses: dict[str, float], seeds: dict[str, Sequence[float]], per_by
 def test_the_spread_over_seeds_and_over_documents(per_byte: int) -> None:
     twice = tuple(2 * part for part in SEED)
     rows, units = of_parts({"a": 2.0, "b": 2.0}, {"a": SEED, "b": twice}, per_byte)
-    found = spread(rows, LossTable(units))
+    found = seed_spread(rows, LossTable(units))
     of_seeds, of_documents = np.std(SEED, ddof=1), np.std(DOCUMENT, ddof=1)
     cells = columns(found)
     assert cells["over seeds 4x"] == (f"{of_seeds:.3f}", f"{2 * of_seeds:.3f}")
@@ -98,7 +98,7 @@ def test_an_interval_over_seeds_is_students_where_documents_are_alike(monkeypatc
 def against(rows: pd.DataFrame, units: pd.DataFrame, base: str) -> str:
     """What a report says of all encodings compared with one."""
     names, lengths = [str(name) for name in summarize(rows)["encoding"]], (256, 1024)
-    pairs = Pairs.of(losses_of(rows, LossTable(units), "sliding"), names, lengths)
+    pairs = AllPairs.of(losses_of(rows, LossTable(units), "sliding"), names, lengths)
     found = compared(pairs, points_of(rows, "sliding"), base, "bits per byte", of_answers=False)
     assert found is not None
     assert "although the intervals of the two overlap" in " ".join(found.legend)

@@ -225,7 +225,7 @@ def test_a_report(kind: str, tmp_path: Path, snapshot: Say, monkeypatch: pytest.
     monkeypatch.setattr(Page, "png", lambda page: drawn(page.figure).encode())
     report = built(tmp_path, kind)
     console = Console(width=160, file=io.StringIO(), no_color=True)
-    terminal.show(report, console)
+    terminal.print_report(report, console)
     parts = {"the terminal": console.file.getvalue()}  # type: ignore[attr-defined]
     parts |= {path.name: path.read_text(encoding="utf-8") for path in sorted(tmp_path.iterdir())}
     parts["files.json"] = "\n".join(json.loads(parts["files.json"]))

@@ -154,7 +154,7 @@ def test_a_report_in_a_narrow_terminal(tmp_path: Path, snapshot: Say) -> None:
     )
     page = report._repr_html_().replace(str(tmp_path), "FOLDER")
     said = {
-        "shown": printed(lambda console: terminal.show(report, console), 80),
+        "shown": printed(lambda console: terminal.print_report(report, console), 80),
         "in a notebook": re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL),
         "repr": repr(report).replace(str(tmp_path), "FOLDER"),
         "notes": "\n".join(report.notes),

@@ -16,7 +16,7 @@ from lines import bare_table, outcome, sections
 from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recalibration, Recipe, RunConfig
 from poscli.drawing.style import styles_for
 from poscli.report import answer, catalogue, verdicts
-from poscli.report.catalogue import describe, looks, spec_of
+from poscli.report.catalogue import describe_spec, looks, spec_in_label
 from poscli.report.caveats import budget_note, passed, tokens_until
 from poscli.report.collect import (
     Trained,
@@ -264,10 +264,15 @@ def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) ->
         ),
         "paths": bare_table([path, shown(path)] for path in paths),
         "specs": bare_table(
-            [spec, describe(spec).family, describe(spec).acts, [name for name, *_ in describe(spec).parts]]
+            [
+                spec,
+                describe_spec(spec).family,
+                describe_spec(spec).acts,
+                [name for name, *_ in describe_spec(spec).parts],
+            ]
             for spec in specs
         ),
-        "labels": bare_table([label, spec_of(label)] for label in labels),
+        "labels": bare_table([label, spec_in_label(label)] for label in labels),
         "looks": bare_table(
             [name, *vars(look).values()]
             for name, look in looks(families, styles_for(["alibi", "rope"], ["t5", "kerple-log", "none", "a"])).items()

@@ -138,7 +138,7 @@ def check_table(text: str, report: Report) -> None:
 def check_terminal(report: Report, rows: pd.DataFrame) -> None:
     """The terminal gets no control character, and no text is taken for Rich's markup or an emoji code."""
     console = Console(width=10_000, file=io.StringIO(), force_terminal=False)
-    terminal.show(report, console)
+    terminal.print_report(report, console)
     for summed in (False, True):
         terminal.show_fresh([part for _, part in rows.groupby("run_id")], console, summed=summed)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -174,7 +174,7 @@ def _all(token: Token) -> list[Token]:
 
 def undrawn() -> AbstractContextManager[object]:
     """A report has no pictures within this context: to draw them takes most of its time."""
-    return mock.patch.object(build, "draw", _not_drawn)
+    return mock.patch.object(build, "draw_pictures", _not_drawn)
 
 
 def _not_drawn(section: Section, formats: object) -> dict[str, bytes]:

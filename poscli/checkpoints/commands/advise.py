@@ -87,12 +87,11 @@ def advise(
 def _measure_and_tell(matrix: Matrix, programs: list[str], json_: bool) -> None:
     """Make the evaluations, and print the advice with what to paste."""
     from poscli.checkpoints.matrix import measured, to_paste
-    from poscli.report.advice import advise as judged
-    from poscli.report.advice import answer, show_advice
+    from poscli.report.advice import advice_on, answer, show_advice
     from poscli.statistics.comparison import LossTable
 
     tables = measured(matrix)
-    advice = judged(tables.rows, LossTable(tables.details["units"]), matrix.name, matrix.target)
+    advice = advice_on(tables.rows, LossTable(tables.details["units"]), matrix.name, matrix.target)
     pasted, other, others = to_paste(matrix, advice, programs)
     document = {"answer": answer(advice), **advice.record(), "paste": [each.record() for each in pasted]}
     if other is not None:

@@ -27,8 +27,8 @@ from scipy.special import stdtrit
 from poscli.drawing.style import DASHES, PALETTE
 from poscli.report.accuracy import PLACES
 from poscli.report.catalogue import TITLES
-from poscli.report.comparison import Pairs
-from poscli.report.data import Accuracies, Answer, Bin, Report, Section, Values
+from poscli.report.comparison import AllPairs
+from poscli.report.data import Accuracies, AnswerData, BinData, Report, Section, Values
 from poscli.report.pooling import ratio_name
 from poscli.report.verdicts import SOLVED_SHARE
 from poscli.statistics import FEWEST_SEEDS, UPPER
@@ -108,17 +108,17 @@ def _colors() -> str:
     """
     on_dark = [LIGHTEST if color == BLACK else color for color in PALETTE]
     light, dark = (
-        "".join(f"--c{n}:{readable(color, paper)};" for n, color in enumerate(colors))
+        "".join(f"--c{n}:{readable_color(color, paper)};" for n, color in enumerate(colors))
         for colors, paper in ((PALETTE, LIGHT), (on_dark, DARK))
     )
     chosen = f':root[data-theme="dark"]{{{dark}}}'
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root:not([data-theme]){{{dark}}}}}{chosen}\n"
 
 
-def readable(color: str, paper: str) -> str:
+def readable_color(color: str, paper: str) -> str:
     """The color, moved towards black or white until it has the contrast of small text on this paper.
 
-    >>> readable("#0072B2", "#ffffff"), readable("#000000", "#15181c")
+    >>> readable_color("#0072B2", "#ffffff"), readable_color("#000000", "#15181c")
     ('#0072b2', '#858585')
     """
     target = 0.0 if _luminance(rgb(paper)) > 0.5 else 1.0
@@ -213,11 +213,11 @@ def _lists(values: Sequence[Values]) -> list[list[float | None]]:
     return [shorts(each) for each in values]
 
 
-def _bins(bins: Sequence[Bin]) -> list[dict[str, Any]]:
+def _bins(bins: Sequence[BinData]) -> list[dict[str, Any]]:
     return [{"from": each.first, "to": each.last, "values": _lists(each.values)} for each in bins]
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: AnswerData) -> dict[str, Any]:
     return {"sentence": answer.sentence, "facts": answer.facts, "best": answer.best}
 
 
@@ -260,7 +260,7 @@ def _points(section: Section, protocol: str) -> list[list[list[Any] | None]]:
     return [[known.get((each.name, length)) for length in section.lengths] for each in section.encodings]
 
 
-def _packed(pairs: Pairs | None) -> dict[str, Any] | None:
+def _packed(pairs: AllPairs | None) -> dict[str, Any] | None:
     """Every pair at every length as [difference, low, high] in 1 / UNITS, and for every base a letter for each word."""
     if pairs is None:
         return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from poscli.config.run import slug
 from poscli.report.data import Report, Section
-from poscli.report.folder import Kind, write_folder
+from poscli.report.folder import FolderKind, write_folder
 from poscli.report.page import TITLE, page_section, render, sections_html
 from poscli.report.pooling import Point, ratio_name
 from poscli.system.text import printable_line
@@ -21,7 +21,7 @@ LONGEST = 60  # characters of a name in the name of a file
 UNFINISHED = """<!doctype html><title>This site is not finished</title><p>poscli was stopped while it wrote this folder.
 Repeat the command that wrote it.</p>
 """
-SITE = Kind(INDEX, LIST, re.compile(r"index\.html|(corpus|encoding)-[A-Za-z0-9.+-]+\.html"), UNFINISHED)
+SITE = FolderKind(INDEX, LIST, re.compile(r"index\.html|(corpus|encoding)-[A-Za-z0-9.+-]+\.html"), UNFINISHED)
 
 
 def write_site(report: Report, folder: Path) -> tuple[Path, ...]:
