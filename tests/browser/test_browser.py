@@ -22,7 +22,6 @@ from torture.reports import undrawn
 
 from poscli.encodings import names
 from poscli.report import About, Report, build_report
-from poscli.report.answer import seconds
 from poscli.report.comparison import wrong_answers
 from poscli.report.groups import Group, split
 from poscli.report.page import page_section
@@ -353,32 +352,6 @@ def holes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     return folder / "report.html", page_section(made.sections[0])
 
 
-def test_every_base_and_protocol_shows_every_pair(browser: Browser, holes: tuple[Path, dict]) -> None:
-    page, section = holes
-    browser.look(1400, "light")
-    browser.open(page)
-    names, compared = [each["name"] for each in section["encodings"]], 0
-    for number_, protocol in enumerate(section["protocols"]):
-        browser.choose("protocol", protocol["name"])
-        pairs = section["pairs"][number_], section["pairs"][section["gainFrom"][number_]]
-        for base in names:
-            browser.choose("base", base)
-            for kind, of_kind in zip(("loss", "gain"), pairs, strict=True):
-                found = pairs_of(section, of_kind[kind])
-                for row in browser.table(kind):
-                    for ratio, length in zip(section["ratios"], section["lengths"], strict=True):
-                        cell = row[ratio]
-                        if row["Encoding"] == base or math.isnan(found[row["Encoding"], base, length][0][0]):
-                            assert math.isnan(number(cell)) or cell == "0.000\nthe base"
-                            continue
-                        numbers, word = found[row["Encoding"], base, length]
-                        close(cell, numbers)
-                        assert cell.endswith(word)
-                        compared += 1
-    assert compared == 2 * 3 * 2 * (6 + 3)
-    assert browser.logs()[0] == []
-
-
 def test_numbers_by_seed_are_compared_between_equal_seeds(browser: Browser, holes: tuple[Path, dict]) -> None:
     """Costs as ratios of geometric means, harms as differences; of less, both are better."""
     page, section = holes
@@ -648,37 +621,3 @@ def test_drawn_intervals_end_where_they_are(opened: Browser, rows: pd.DataFrame)
         value, low, high = points[n][-1][3:6]
         assert sorted(upright) == pytest.approx([slope * math.log(end) + zero for end in (high, low)], abs=0.6)
         assert level == pytest.approx([slope * math.log(value) + zero] * 2, abs=0.6)
-
-
-SHADES = (
-    "return [...document.querySelectorAll(`table[data-table=${arguments[0]}] tbody tr`)].map((row) =>"
-    " [row.querySelector('th').textContent, [...row.cells].slice(1).map((c) => ["
-    " c.querySelector('.v')?.textContent ?? '',"
-    " (c.classList.contains('good') ? 1 : c.classList.contains('harm') ? -1 : 0)"
-    " * parseFloat(c.style.getPropertyValue('--share') || 0)])]);"
-)
-
-
-def test_drawn_shades_say_what_is_better(opened: Browser, rows: pd.DataFrame) -> None:
-    def cells(table: str) -> list[list[tuple[float, float]]]:
-        found = opened.run(SHADES, table)
-        return [[(number(text), shade) for text, shade in row if text and "x" not in text] for _, row in found]
-
-    for column in itertools.zip_longest(*cells("loss")):
-        known = sorted(cell for cell in column if cell is not None)
-        assert known[0][1] == 0  # the best at a length has no shade
-        assert [shade for _, shade in known] == sorted((shade for _, shade in known), reverse=True)
-        assert known[-1][1] < -10
-    opened.choose("base", "rope")
-    for table, better in (("loss", -1), ("gain", 1), ("why", -1)):
-        signs = [(value, shade) for row in cells(table) for value, shade in row if abs(value) > 0.05]
-        assert len(signs) > 5
-        assert all(better * value * shade > 0 for value, shade in signs), table
-
-
-def test_drawn_times_are_written_as_in_the_answer(opened: Browser, rows: pd.DataFrame) -> None:
-    script = (ROOT / "poscli" / "report" / "page" / "core.js").read_text(encoding="utf-8")
-    times = [0.11, 0.84, 3.14159, 9.9, 45.2, 119, 121, 170, 599, 601, 5000, 7199, 7300, 9000, 90000]
-    write = "const write = new Function(arguments[0] + '; return seconds;')();"
-    shown = opened.run(f"{write} return arguments[1].map((value) => write(value));", script, times)
-    assert shown == [seconds(value) for value in times]

@@ -21,6 +21,7 @@ from rich.console import Console
 from torture.reports import undrawn
 
 from poscli.report import Report, build_report, terminal
+from poscli.report.answer import reads
 from poscli.report.data import AnswerData
 from poscli.runs.schema import POSITION_COLUMNS, frame
 from poscli.statistics.comparison import LossTable
@@ -234,6 +235,22 @@ def test_a_task_that_nobody_answers_better_than_by_chance_has_no_best(tmp_path: 
 
 
 # ---- gain and harm
+
+
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        ((-0.005, -0.008, -0.001), "No, it harms a little (by less than 0.01)"),
+        ((-0.05, -0.09, -0.001), "No, it harms (whether by 0.01 or more is open)"),
+        ((-0.05, -0.09, -0.02), "No, it harms"),
+        ((0.002, 0.001, 0.003), "Hardly, it gains a little (less than 0.005)"),
+        ((0.0, -0.001, 0.001), "Not measurably"),
+        ((0.05, 0.03, 0.07), "Yes"),
+        ((-0.05, -0.09, 0.01), "Unclear"),
+    ],
+)
+def test_the_side_of_an_interval_is_told_as_it_lies(interval: tuple[float, float, float], said: str) -> None:
+    assert reads(*interval, seeds=3) == said
 
 
 @pytest.mark.parametrize(

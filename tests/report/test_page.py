@@ -15,7 +15,6 @@ import pytest
 from cli_runner import ALIBI, SHORT, assert_refused, cli
 from fake_pages import STEP, against, fake_report, fake_runs, fake_tables, pairs_of, tables_with_holes, task_tables
 from fake_results import BEHAVIOUR, LN2, many, results
-from scipy import stats
 from torture.reports import HOSTILE, undrawn
 from toys import first
 
@@ -295,22 +294,6 @@ def test_differences_of_losses_are_means_over_runs_of_equal_seeds(holes: Made) -
     assert compared == 3 * 2 * (6 + 3)  # of 4 encodings 6 pairs at 256; learned ends there, and the others are 3 pairs
 
 
-def test_intervals_and_words_are_those_of_the_report_under_every_protocol(holes: Made) -> None:
-    group, section = holes
-    seen = set()
-    for number, protocol in enumerate(section["protocols"]):
-        found = pairs_of(section, section["pairs"][number]["loss"])
-        own = group.rows[group.rows["protocol"] == protocol["name"]]
-        for base in (each["name"] for each in section["encodings"]):
-            for row in against(own, group.units, base).to_dict("records"):
-                numbers, word = found[row["encoding"], base, row["length"]]
-                expected = [row["difference"], row["low"], row["high"]]
-                assert numbers == pytest.approx(expected, abs=NEAR, nan_ok=True), (row, base)
-                assert word == row["word"]
-                seen.add(word)
-    assert {"better", "worse", "not compared"} <= seen
-
-
 def test_gains_compare_the_other_way_round(holes: Made) -> None:
     group, section = holes
     losses = bits(group)
@@ -349,66 +332,6 @@ def test_accuracies_of_all_pairs_are_those_of_the_report(part_of_task: Made) -> 
     assert {"better", "worse"} <= seen
 
 
-def test_numbers_per_seed_stand_in_the_order_of_the_seeds(holes: Made) -> None:
-    group, section = holes
-    rows = group.rows
-    runs = fake_runs(rows)
-    assert section["seeds"] == [0, 1, 2]
-    assert section["student"] == pytest.approx(list(stats.t.ppf(0.975, [1, 2])), abs=STEP)
-    of_run = rows.drop_duplicates("run_id").set_index(["encoding", "seed"])["run_id"]
-    costs = {each["key"]: each["values"] for each in section["costs"]}
-    last = rows[(rows["protocol"] == "sliding") & (rows["variant"] == "full") & (rows["length"] == 1024)]
-    speeds = last[last["status"] == "ok"].set_index(["encoding", "seed"])["tokens_per_s"]
-    for n, encoding in enumerate(each["name"] for each in section["encodings"]):
-        for k, seed in enumerate(section["seeds"]):
-            run = of_run.get((encoding, seed))
-            assert costs["seconds"][n][k] == (None if run is None else pytest.approx(runs[run].seconds))
-            speed = speeds.get((encoding, seed))
-            assert costs["reading"][n][k] == (None if speed is None else pytest.approx(1e6 / speed, abs=STEP))
-
-
-def test_bins_of_positions_and_distances_are_in_bits_by_seed(holes: Made) -> None:
-    group, section = holes
-    names = [each["name"] for each in section["encodings"]]
-    table = group.positions
-    longest = table[table["length"] == table.groupby("encoding")["length"].transform("max")]
-    assert [each["from"] for each in section["position"]] == sorted(each["from"] for each in section["position"])
-    assert min(each["to"] for each in section["position"]) > 256 / 16  # the first of them are costly for all
-    recall = group.details["recall"]
-    for bins, source, column in ((section["position"], longest, "nll"), (section["recall"], recall, "gain")):
-        assert bins
-        for each in bins:
-            part = source[(source["from"] == each["from"]) & (source["to"] == each["to"])]
-            known = (part.set_index(["encoding", "seed"])[column] / math.log(2)).to_dict()
-            expected = [[known.get((name, seed)) for seed in section["seeds"]] for name in names]
-            for own, other in zip(each["values"], expected, strict=True):
-                assert own == [None if value is None else pytest.approx(value, abs=STEP) for value in other]
-
-
-def test_harms_of_single_changes_are_in_bits_by_seed_or_say_why_not(holes: Made) -> None:
-    group, section = holes
-    table = group.details["why/attribution"]
-    names = [each["name"] for each in section["encodings"]]
-    titles = [each["title"].rpartition("(")[2].strip(")") for each in section["attribution"]]
-    changes = dict(zip(["full", *titles[1:]], section["attribution"], strict=True))
-    assert list(changes) == ["full", "offset", "stretch", "crowd"]
-    reasons = 0
-    for change, found in changes.items():
-        for n, name in enumerate(names):
-            own = table[(table["change"] == change) & (table["encoding"] == name)].set_index("seed")
-            good = own[own["status"] == "ok"]
-            for k, seed in enumerate(section["seeds"]):
-                harm = good["harm"].get(seed)
-                expected = None if harm is None else pytest.approx(harm / math.log(2), abs=STEP)
-                assert found["values"][n][k] == expected
-            reasons += bool(found["why"][n])
-            assert bool(found["why"][n]) == (len(own) > 0 and good.empty)
-    assert reasons
-    rope = names.index("rope")  # one seed is void: the others are shown, and no reason in their place
-    assert [value is None for value in changes["stretch"]["values"][rope]] == [False, True, False]
-    assert changes["stretch"]["why"][rope] == ""
-
-
 def test_a_page_lacks_seeds_only_where_no_encoding_has_three(holes: Made, tmp_path: Path) -> None:
     _, section = holes
     seeds = {each["name"]: each["seeds"] for each in section["encodings"]}
@@ -419,21 +342,6 @@ def test_a_page_lacks_seeds_only_where_no_encoding_has_three(holes: Made, tmp_pa
     details = {name: table[table["encoding"].isin(["alibi", "none"])] for name, table in details.items()}
     _, section = made((rows, positions, details), tmp_path)
     assert section["fewSeeds"]
-
-
-def test_places_of_answers_are_shares_by_seed(part_of_task: Made) -> None:
-    group, section = part_of_task
-    place, answers = section["answered"]["place"], group.details["answers"]
-    last = answers[answers["length"] == 4096]
-    assert (place["length"], place["depth"]) == (4096, True)
-    assert [(each["from"], each["to"]) for each in place["bins"]] == [(n, n + 19) for n in range(0, 100, 20)]
-    for each in place["bins"]:
-        part = last[last["from"] == each["from"]].groupby(["encoding", "seed"])[["right", "tokens"]].sum()
-        known = (part["right"] / part["tokens"]).to_dict()
-        for n, encoding in enumerate(section["encodings"]):
-            expected = [known.get((encoding["name"], seed)) for seed in section["seeds"]]
-            own = each["values"][n]
-            assert own == [None if value is None else pytest.approx(value, abs=STEP) for value in expected]
 
 
 def test_a_task_without_any_seed_in_common_is_not_compared(tmp_path: Path) -> None:

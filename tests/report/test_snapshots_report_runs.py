@@ -14,9 +14,7 @@ from fake_results import BEHAVIOUR, results
 from lines import bare_table, outcome, sections
 
 from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recalibration, Recipe, RunConfig
-from poscli.drawing.style import styles_for
-from poscli.report import answer, catalogue, verdicts
-from poscli.report.catalogue import describe_spec, looks, spec_in_label
+from poscli.report import catalogue
 from poscli.report.caveats import budget_note, passed, tokens_until
 from poscli.report.collect import (
     Trained,
@@ -24,7 +22,6 @@ from poscli.report.collect import (
     configurations,
     refuse_damaged,
     reproduce,
-    shown,
     timed_together,
     timing_note,
     trained_runs,
@@ -32,8 +29,7 @@ from poscli.report.collect import (
     training_seconds,
 )
 from poscli.report.documents import explanations
-from poscli.report.folder import UNFINISHED, known_formats, write_folder
-from poscli.report.groups import the_model
+from poscli.report.folder import UNFINISHED, write_folder
 from poscli.report.summary import summarize
 from poscli.runs.results import Tables, write_evaluation, write_training_log
 from poscli.runs.run import Run, create, evaluated_as
@@ -210,79 +206,6 @@ def test_what_is_read_from_a_folder_of_runs(
     names = ["alibi", "sinusoidal", broken.id, broken.id[:13], lost.id, "nobody", alibi.id]
     said["refused"] = bare_table([name, outcome(lambda name=name: refuse_damaged(found, name))] for name in names)
     snapshot(sections(said))
-
-
-def test_the_words_of_reports(snapshot: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small functions on a grid of cases each."""
-    monkeypatch.chdir("/usr/share")
-    monkeypatch.setenv("HOME", "/home/me")
-    ends = (-0.5, -0.35, -0.3, -0.02, -0.01, -0.004, 0.0, 0.003, 0.005, 0.02)
-    gains = [(low, (low + high) / 2, high) for n, low in enumerate(ends) for high in ends[n::2]]
-    paths = [
-        "text:/usr/share/books", "text:/home/me/books/a b", "/usr/share/x.py:Mine and /usr/lib/y.py:Other", "rope",
-        "hf:org/name@main", "no /etc/passwd here", "https://a.b/c", "/usr/lib/my.py:E(a=1)+rope", "text:~/x", "", "/",
-    ]  # fmt: skip
-    specs = ["rope", "alibi+rope", "rope|none", "learned(x=1)", "nothing", "rope+nothing", "fox+window(width=4)", ""]
-    labels = ["rope as yarn(factor=4.0) (recalibrated 200k)", "none (memory 64) [a1b2]", "rope [6f]", "a as b as c"]
-    families = {"alibi": "bias", "t5": "bias", "kerple-log": "bias", "rope": "rotary", "none": "none", "a": "other"}
-    models = [["rope", "rope as a"], ["rope", "rope as a", "a"], ["rope"], [], ["rope", "yarn"], ["m as a", "m as b"]]
-    said = {
-        "verdicts": bare_table(
-            [
-                *gain,
-                *(verdicts.verdict(gain[1], gain[0], gain[2], seeds=n) for n in (3, 2)),
-                answer.reads(gain[1], gain[0], gain[2], seeds=3),
-            ]
-            for gain in gains
-        ),
-        "without an interval": verdicts.verdict(0.1, float("nan"), 0.2)
-        + " "
-        + verdicts.verdict(0.1, 0.1, float("nan")),
-        "of tasks": bare_table([a, b, verdicts.task_verdict(a, b)] for a in (0, 1, 2, 16) for b in (1, 2, 16)),
-        "guesses": bare_table(
-            [n, g, verdicts.only_guesses(n, g, 3.0)] for n in (2.9, 3.0, 3.1) for g in (-0.1, 0.0, 0.1, float("nan"))
-        ),
-        "winners": bare_table(
-            [word, verdicts.can_win(word), verdicts.is_failure(word)] for word in [*verdicts.MEANING, "oom"]
-        ),
-        "meanings": bare_table(verdicts.meanings("bits per cell").items()),
-        "beyond": "\n".join(
-            answer.beyond(n, items) for n, items in ((1, "documents"), (2, "episodes"), (3, "documents"))
-        ),
-        "times": bare_table(
-            [v, answer.seconds(v)] for v in (0.04, 9.94, 9.96, 119.4, 120, 599, 601, 7199, 7201, 90000)
-        ),
-        "means": bare_table(
-            answer.student_of_logs(v) for v in ([5.0], [4.0, 9.0], [4.0, 6.0, 9.0], [3.0, 3.0, 3.0, 3.0])
-        ),
-        "brackets": "\n".join(
-            [
-                answer.bracket([1, 2, 3]),
-                answer.bracket([1, np.nan, 3], items="episodes"),
-                answer.bracket([1, 2, np.nan]),
-            ]
-        ),
-        "paths": bare_table([path, shown(path)] for path in paths),
-        "specs": bare_table(
-            [
-                spec,
-                describe_spec(spec).family,
-                describe_spec(spec).acts,
-                [name for name, *_ in describe_spec(spec).parts],
-            ]
-            for spec in specs
-        ),
-        "labels": bare_table([label, spec_in_label(label)] for label in labels),
-        "looks": bare_table(
-            [name, *vars(look).values()]
-            for name, look in looks(families, styles_for(["alibi", "rope"], ["t5", "kerple-log", "none", "a"])).items()
-        ),
-        "models": bare_table([names, the_model(names)] for names in models),
-        "formats": "\n".join(
-            outcome(lambda words=words: known_formats(words)) for words in (["PNG", "", " svg"], ["gif"], [])
-        ),
-    }
-    snapshot(sections(said), rounded=True)
 
 
 def test_what_corpora_protocols_and_baselines_are(snapshot: Say) -> None:
