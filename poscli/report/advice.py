@@ -25,6 +25,7 @@ from poscli.report.comparison import refuse_several_per_seed
 from poscli.report.groups import AS
 from poscli.report.origin import bits_per
 from poscli.report.pooling import headline, sound, the_train_length, untrained
+from poscli.report.summary import as_json
 from poscli.report.table import gain_text
 from poscli.report.terminal import COLORS, FAILED_COLOR
 from poscli.report.verdicts import (
@@ -86,6 +87,11 @@ class Candidate:
         return asdict(self) | numbers
 
     @property
+    def key(self) -> Key:
+        """What names it in the results."""
+        return self.encoding, self.variant
+
+    @property
     def price(self) -> float:
         """The cost, or 0 where its interval includes 0."""
         return self.cost.difference if not self.cost.low <= 0 else 0.0
@@ -109,7 +115,7 @@ class Advice:
         """The advice for a JSON document; NaN becomes None, and a comparison a list of its numbers."""
         chosen = None if self.chosen is None else self.chosen.record()
         candidates = [each.record() for each in self.candidates]
-        return _plain(asdict(self) | {"candidates": candidates, "chosen": chosen})
+        return as_json(asdict(self) | {"candidates": candidates, "chosen": chosen})
 
 
 def advice_on(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> Advice:
@@ -135,7 +141,7 @@ def advice_on(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> 
     candidates = sorted(
         (_candidate(rows, model, target, *each) for each in zip(keys, gains, costs, strict=True)), key=_order
     )
-    candidates = _compared(_counted(candidates), losses, target)
+    candidates = _judged(candidates, losses, target)
     return Advice(
         model=model,
         target=target,
@@ -175,36 +181,30 @@ def chosen(candidates: Sequence[Candidate]) -> Candidate | None:
     return min(peers, key=lambda each: (each.price, _parts(each), -each.gain.difference), default=None)
 
 
-def _counted(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, each with whether its gain counts: among many, some intervals lie above 0 by chance."""
-    p = holm([each.gain.p for each in candidates])
-    above = [each.verdict in (USES_CONTEXT, MAY_USE_CONTEXT) for each in candidates]
-    counts = [bool(up and p_holm <= SIGNIFICANT) for up, p_holm in zip(above, p, strict=True)]
-    return [replace(each, counts=count) for each, count in zip(candidates, counts, strict=True)]
+def _judged(candidates: Sequence[Candidate], losses: EncodingLosses, target: int) -> list[Candidate]:
+    """The candidates, each with whether its gain counts, and compared with the best one that counts.
 
-
-def _compared(candidates: Sequence[Candidate], losses: EncodingLosses, target: int) -> list[Candidate]:
-    """The candidates, the gain of each compared with the best one that counts."""
+    Among many candidates some intervals lie above 0 by chance, which Holm's correction of their p-values leaves out.
+    """
+    corrected = holm([each.gain.p for each in candidates])
+    candidates = [
+        replace(each, counts=each.verdict in (USES_CONTEXT, MAY_USE_CONTEXT) and bool(p <= SIGNIFICANT))
+        for each, p in zip(candidates, corrected, strict=True)
+    ]
     best = next((each for each in candidates if each.counts), None)
     if best is None:
-        return list(candidates)
+        return candidates
     others = [each for each in candidates if each is not best]
-    comparisons = judged(losses.compare((_key(each), _key(best), target) for each in others))
+    comparisons = judged(losses.compare((each.key, best.key, target) for each in others))
     worse = {NOT_COMPARED: NOT_COMPARED, BETTER: WORSE, WORSE: WORSE}
-    words = {
-        id(each): worse.get(comparison.word, WITHIN_NOISE) for each, comparison in zip(others, comparisons, strict=True)
-    }
-    return [replace(each, word=words.get(id(each), BEST)) for each in candidates]
-
-
-def _key(candidate: Candidate) -> Key:
-    return candidate.encoding, candidate.variant
+    words = {each.key: worse.get(to_best.word, WITHIN_NOISE) for each, to_best in zip(others, comparisons, strict=True)}
+    return [replace(each, word=words.get(each.key, BEST)) for each in candidates]
 
 
 def _order(candidate: Candidate) -> tuple[bool, float, str, str]:
     """Failures and candidates without a gain last."""
     unknown = is_failure(candidate.verdict) or math.isnan(candidate.gain.difference)
-    return unknown, 0.0 if unknown else -candidate.gain.difference, *_key(candidate)
+    return unknown, 0.0 if unknown else -candidate.gain.difference, *candidate.key
 
 
 def _parts(candidate: Candidate) -> int:
@@ -212,14 +212,6 @@ def _parts(candidate: Candidate) -> int:
     if not candidate.spec:
         return int(candidate.variant != FULL)
     return 1 + len(set(re.split("[+|]", candidate.spec)))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def answer(advice: Advice) -> list[str]:

@@ -5,9 +5,8 @@ Numbers that are not known are NaN, and None in the JSON form. Losses and gains 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pandas as pd
 from poscli.drawing.text import number
 from poscli.report.comparison import AllPairs
 from poscli.report.pooling import Headline, Point, without_perplexities
-from poscli.report.summary import join, records
+from poscli.report.summary import as_json, join
 from poscli.report.table import Column
 from poscli.runs.schema import FULL
 from poscli.system.notebook import html_table
@@ -69,8 +68,9 @@ class EncodingData:
     name: str
     family: str
     acts: str
-    formulas: tuple[tuple[str, str, str], ...]  # name, formula and paper of each encoding that it consists of
+    parts: tuple[tuple[str, str, str], ...]  # name, formula and paper of each encoding that it consists of
     parameters: int
+    extra: int  # parameters more than the smallest model has
     seeds: int
     safe: float
     effective: float
@@ -280,7 +280,7 @@ class Report:
 
     def json(self) -> dict[str, Any]:
         """The report as plain values; NaN becomes None, and tables become lists of records."""
-        return {"about": _plain(self.about), "sections": _plain(self.sections)}
+        return {"about": as_json(self.about), "sections": as_json(self.sections)}
 
     def __repr__(self) -> str:
         verdicts = (f"{row['encoding']}: {row['verdict']}" for row in self.summary.to_dict("records"))
@@ -294,17 +294,3 @@ class Report:
         ]
         head = ["encoding", *(name.replace("ppl_", "perplexity ") for name in scores), "verdict"]
         return html_table("", rows, head, notes=[str(path) for path in self.files])
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, pd.DataFrame):
-        return records(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value) if isinstance(value, Path) else value

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import distinct
@@ -148,12 +151,23 @@ def is_answered(summary: pd.DataFrame) -> bool:
 
 def records(summary: pd.DataFrame) -> list[dict[str, Any]]:
     """The summary as JSON records; NaN and infinity become None."""
+    return as_json(summary.to_dict("records"))
 
-    def plain(value: Any) -> Any:
-        value = value.item() if hasattr(value, "item") else value
-        return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return [{key: plain(value) for key, value in row.items()} for row in summary.to_dict("records")]
+def as_json(value: Any) -> Any:
+    """A value as plain JSON: NaN and infinity become None, objects dictionaries, and tables lists of records."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, pd.DataFrame):
+        return records(value)
+    if isinstance(value, Mapping):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    if is_dataclass(value):
+        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value
 
 
 def standings(summary: pd.DataFrame) -> tuple[list[str], list[str]]:

@@ -15,7 +15,9 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from importlib import resources
 from typing import Any
 
@@ -28,7 +30,7 @@ from poscli.drawing.style import DASHES, PALETTE
 from poscli.report.accuracy import PLACES
 from poscli.report.catalogue import TITLES
 from poscli.report.comparison import AllPairs
-from poscli.report.data import Accuracies, AnswerData, BinData, Report, Section, Values
+from poscli.report.data import Accuracies, BinData, Report, Section
 from poscli.report.pooling import ratio_name
 from poscli.report.verdicts import SOLVED_SHARE
 from poscli.statistics import FEWEST_SEEDS, UPPER
@@ -168,26 +170,26 @@ def page_section(section: Section) -> dict[str, Any]:
         "main": names.index(section.headline.perplexity),
         "gainFrom": [names.index(each.gain_from) if each.gain_from else None for each in section.protocols],
         "families": [{"key": key, "title": title} for key, title in TITLES.items() if key in families],
-        "encodings": _encodings(section),
+        "encodings": _plain(section.encodings),
         "points": [_points(section, name) for name in names],
         "pairs": [{"loss": _packed(each.losses), "gain": _packed(each.gains)} for each in section.protocols],
         "answered": None if section.accuracies is None else _accuracies(section, section.accuracies),
-        "tasks": {
-            name: {protocol: [_lists(values) for values in by_length] for protocol, by_length in protocols.items()}
-            for name, protocols in section.measures.items()
-        },
-        "costs": [{"key": c.key, "title": c.title, "values": _lists(c.values)} for c in section.costs],
+        "tasks": _plain(section.measures),
+        "costs": _plain(section.costs),
         "timing": section.timing,
         "position": _bins(section.positions),
         "recall": _bins(section.recall),
-        "attribution": [{"title": h.title, "values": _lists(h.values), "why": h.why} for h in section.harms],
+        "attribution": _plain(section.harms),
         "facts": section.made,
         "notes": section.notes,
         "seeds": section.seeds,
         "items": section.items,
         "fewSeeds": section.few_seeds,
-        "student": shorts(stdtrit(np.arange(1, max(2, len(section.seeds))), UPPER)),
-        "answers": [_answer(each.answer) for each in section.protocols],
+        "student": _plain(stdtrit(np.arange(1, max(2, len(section.seeds))), UPPER).tolist()),
+        "answers": [
+            {"sentence": each.answer.sentence, "facts": each.answer.facts, "best": each.answer.best}
+            for each in section.protocols
+        ],
     }
 
 
@@ -204,47 +206,22 @@ def short(value: float) -> float | None:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-def shorts(values: Iterable[float]) -> list[float | None]:
-    """Several numbers for JSON."""
-    return [short(value) for value in values]
-
-
-def _lists(values: Sequence[Values]) -> list[list[float | None]]:
-    return [shorts(each) for each in values]
+def _plain(value: Any) -> Any:
+    """A value for JSON: numbers shortened, and objects as dictionaries with the names that scripts use."""
+    if isinstance(value, float):
+        return short(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    names = {each.name: re.sub("_(.)", lambda letter: letter[1].upper(), each.name) for each in fields(value)}
+    return {key: _plain(getattr(value, name)) for name, key in names.items()}
 
 
 def _bins(bins: Sequence[BinData]) -> list[dict[str, Any]]:
-    return [{"from": each.first, "to": each.last, "values": _lists(each.values)} for each in bins]
-
-
-def _answer(answer: AnswerData) -> dict[str, Any]:
-    return {"sentence": answer.sentence, "facts": answer.facts, "best": answer.best}
-
-
-def _encodings(section: Section) -> list[dict[str, Any]]:
-    least = min(each.parameters for each in section.encodings)
-    return [
-        {
-            "name": each.name,
-            "family": each.family,
-            "acts": each.acts,
-            "parts": each.formulas,
-            "parameters": each.parameters,
-            "extra": each.parameters - least,
-            "seeds": each.seeds,
-            "safe": short(each.safe),
-            "effective": short(each.effective),
-            "verdict": each.verdict,
-            "meaning": each.meaning,
-            "reason": each.reason,
-            "canWin": each.can_win,
-            "color": each.color,
-            "dash": each.dash,
-            "strong": each.strong,
-            "command": each.command,
-        }
-        for each in section.encodings
-    ]
+    return [{"from": each.first, "to": each.last, "values": _plain(each.values)} for each in bins]
 
 
 def _points(section: Section, protocol: str) -> list[list[list[Any] | None]]:
@@ -254,7 +231,7 @@ def _points(section: Section, protocol: str) -> list[list[list[Any] | None]]:
     the gain and the ends of its own, and tokens per byte.
     """
     known = {
-        (p.encoding, p.length): [p.status, p.failed, p.reason, *shorts((*p.loss, *p.gain, p.tokens_per_byte))]
+        (p.encoding, p.length): [p.status, p.failed, p.reason, *_plain((*p.loss, *p.gain, p.tokens_per_byte))]
         for p in section.points(protocol)
     }
     return [[known.get((each.name, length)) for length in section.lengths] for each in section.encodings]
@@ -286,6 +263,6 @@ def _accuracies(section: Section, accuracies: Accuracies) -> dict[str, Any]:
         "pairs": _packed(accuracies.pairs),
         "place": place,
         "points": [
-            [None if math.isnan(numbers[0]) else shorts(numbers) for numbers in line] for line in accuracies.points
+            [None if math.isnan(numbers[0]) else _plain(numbers) for numbers in line] for line in accuracies.points
         ],
     }
