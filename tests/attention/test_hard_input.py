@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,11 +43,11 @@ PIECES = (
 ON_A_GRID = ["swin-2d", "alibi-2d", "t5-2d+window(25)", "rope-2d", "swin-2d+fox", "alibi-2d+sink(3)+window(30)+ssmax"]
 # Encodings that only one path of an engine serves, and inputs of several tiles of the usual sizes.
 ALONE = [
-    "fox+ssmax", "fox+shaw(clip=4)", "fox+window(20)", "shaw(clip=4)+window(30)", "transformer-xl", "deberta(span=9)",
-    "convolution(width=30)", "dape", "path", "urpe(base=t5)", "rerope(window=7)", "grape-additive",
-    "alibi+randomized(400)", "stick-breaking+alibi(trainable=true)", "cope(max_pos=5)+window(50)",
-    "self-extend(window=20, group=3)", "rope-dynamic", "alibi(trainable=true)+interpolated(3)",
-    "toys:Capped+window(9)", "sink(2)+window(9)+rope",
+    "fox", "cable", "alibi(trainable=true)", "t5+fox", "fox+ssmax", "fox+shaw(clip=4)", "fox+window(20)",
+    "shaw(clip=4)+window(30)", "transformer-xl", "deberta(span=9)", "convolution(width=30)", "dape", "path",
+    "urpe(base=t5)", "rerope(window=7)", "grape-additive", "alibi+randomized(400)",
+    "stick-breaking+alibi(trainable=true)", "cope(max_pos=5)+window(50)", "self-extend(window=20, group=3)",
+    "rope-dynamic", "alibi(trainable=true)+interpolated(3)", "toys:Capped+window(9)", "sink(2)+window(9)+rope",
 ]  # fmt: skip
 EVALUATED = [
     ("shaw(clip=8)", 600, 1100), ("fox+t5", 2049, 2049), ("alibi", 1025, 2049), ("sink(70)+window(300)+t5", 600, 600),
@@ -65,13 +66,13 @@ TOKENS = [(2, 33, 70), (1, 90, 120), (3, 20, 20), (2, 1, 50), (1, 130, 300), (2,
 class Layer:
     """One call of attention under encodings drawn at random, on texts with long and short queries and keys."""
 
-    def __init__(self, seed: int, spec: str = "", queries: int = 0, keys: int = 0) -> None:
+    def __init__(self, seed: int, spec: str = "", size: tuple[int, int, int] | None = None) -> None:
         self.random = random.Random(seed)
         self.spec = spec or (self.random.choice(ON_A_GRID) if seed % 8 == 0 else self._drawn_spec())
         self.batch, self.queries, self.keys = self.random.choice(TOKENS)
         self.sizes = self.random.choice([FEW, FEW, DEFAULT_SIZES])
-        if keys:
-            (self.batch, self.queries, self.keys), self.sizes = (1, queries, keys), DEFAULT_SIZES
+        if size is not None:
+            (self.batch, self.queries, self.keys), self.sizes = size, FEW if size[0] > 1 else DEFAULT_SIZES
         self.columns = 7 if "2d" in self.spec else None
         self.encoding = make(self.spec)
         lengths = torch.tensor([0.1, 1.0, 2.0])
@@ -189,38 +190,65 @@ def test_outputs_equal_those_of_the_reference_on_anything(first: int) -> None:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("spec", ALONE)
 def test_engines_equal_the_reference_under_encodings_with_a_path_of_their_own(spec: str) -> None:
-    for seed in (100, 101, 102):
-        assert_trained(Layer(seed, spec))
+    for seed, size in enumerate(((2, 33, 70), (2, 64, 64), (2, 90, 120)), start=100):
+        assert_trained(Layer(seed, spec, size))
         with torch.no_grad():
-            assert_evaluated(Layer(seed, spec))
+            assert_evaluated(Layer(seed, spec, size))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(("spec", "queries", "keys"), first(8, EVALUATED))
 @torch.inference_mode()
 def test_outputs_over_several_tiles_equal_those_of_the_reference(spec: str, queries: int, keys: int) -> None:
-    assert_evaluated(Layer(103, spec, queries, keys), decoding=False)
+    assert_evaluated(Layer(103, spec, (1, queries, keys)), decoding=False)
 
 
 @pytest.mark.parametrize(("spec", "queries", "keys"), first(6, TRAINED))
 def test_gradients_over_several_tiles_equal_those_of_the_reference(spec: str, queries: int, keys: int) -> None:
-    assert_trained(Layer(103, spec, queries, keys))
+    assert_trained(Layer(103, spec, (1, queries, keys)))
 
 
 @torch.no_grad()
-def test_keys_without_weight_are_skipped_for_each_head_alone() -> None:
-    """The outer heads forget fast, the one between them slowly. Heads that begin at one key need not be neighbours."""
-    encoding = make("alibi(trainable=true)")
+def test_keys_without_weight_are_skipped_for_each_head_alone_and_no_others() -> None:
+    """The outer heads forget fast, the one between them slowly. Heads that begin at one key need not be neighbours.
+
+    In the first text, whose numbers are small, keys are skipped. In the second one, queries dislike all keys but the
+    first six so much that these have all the weight of a head that forgets slowly.
+    """
+    encoding, at = make("alibi(trainable=true)"), make("alibi").locate(72, CPU)
     encoding.slope.copy_(torch.tensor([30.0, 5.0, 30.0]))
-    q, k, v = (draw(1, HEADS, 72, 8, seed=n) for n in range(3))
-    x = operands(encoding, q, k, v, encoding.locate(72, CPU))
+    q, k, v = (draw(2, HEADS, 72, 8, seed=n) for n in range(3))
+    direction = 8 * draw(HEADS, 1, 8, seed=4).sign()
+    q[1], k[1], k[1, :, :6] = direction, -direction, direction
+    x = operands(encoding, q[:1], k[:1], v[:1], at)
     firsts = ScoreBounds.of(TileInputs.of(encoding, x)).first_keys(slice(64, 72), 4)
     assert [heads for _, heads in firsts] == [[1], [0, 2]]
     assert all(first > 0 for first, _ in firsts)
-    found, exact = (
-        attend(ENGINES[n], encoding, q, k, v, encoding.locate(72, CPU), None, FEW) for n in ("tiles", "reference")
-    )
-    assert float((found - exact).abs().max()) <= 64 * UNIT * float(exact.abs().max())
+    sizes = replace(FEW, tile_queries=8, tile_keys=12, skip_multiple=4)
+    exact = attend(REFERENCE, copy.deepcopy(encoding).double(), q.double(), k.double(), v.double(), at)
+    later = torch.cat([torch.zeros_like(v[:, :, :6]), v[:, :, 6:]], dim=2)
+    without = attend(REFERENCE, encoding, q, k, later, at)
+    assert float(without[1, 1, 64:].abs().max()) < 0.01 < float(exact[1, 1, 64:].abs().max())
+    for engine in engines_for(encoding, Place(gradient=False)):
+        for texts in (slice(0, 1), slice(1, 2), slice(0, 2)):
+            found = attend(engine, encoding, q[texts], k[texts], v[texts], at, None, sizes)
+            # Units of the largest score, 181, and as many of the largest term of the distance.
+            assert float((found - exact[texts]).abs().max()) <= 16 * UNIT * 2200, engine.name
+
+
+@pytest.mark.parametrize("spec", ["alibi(trainable=true)", "fox"])
+@torch.no_grad()
+def test_keys_with_a_small_weight_are_not_skipped(spec: str) -> None:
+    """Where queries and keys are 0, the table or what is forgotten, 1.6 per token, alone decides the weights."""
+    encoding = make(spec)
+    for name, p in encoding.named_parameters():
+        p.copy_({"slope": torch.tensor([0.2, 0.8, 1.6]), "w": torch.zeros_like(p), "b": torch.tensor(-1.376)}[name])
+    nothing, v, at = torch.zeros(1, HEADS, 160, 8), draw(1, HEADS, 160, 8, seed=2), encoding.locate(160, CPU)
+    features = encoding.features(torch.zeros(1, 160, WIDTH))
+    exact = attend(REFERENCE, encoding, nothing, nothing, v, at, features)
+    for engine in engines_for(encoding, Place(gradient=False)):
+        found = attend(engine, encoding, nothing, nothing, v, at, features, replace(FEW, skip_multiple=1))
+        assert float((found - exact).abs().max()) <= 32 * UNIT * 1.6 * 160, engine.name
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
@@ -234,7 +262,7 @@ def test_a_text_that_forgets_everything_takes_no_keys_from_one_that_forgets_noth
     at = encoding.locate(72, CPU)
     exact = attend(REFERENCE, encoding, q, k, v, at, features)
     for engine in engines_for(encoding, Place(gradient=False)):
-        for sizes in (FEW, DEFAULT_SIZES):
+        for sizes in (FEW, DEFAULT_SIZES, replace(FEW, tile_queries=8, tile_keys=12, skip_multiple=4)):
             found = attend(engine, encoding, q, k, v, at, features, sizes)
             # Units of the largest score, 5 per token of the text that forgets.
             assert float((found - exact).abs().max()) <= 32 * UNIT * 5 * 72, engine.name
@@ -246,7 +274,7 @@ def test_positions_are_not_rounded_to_the_bfloat16_of_queries_and_keys(spec: str
 
     @torch.no_grad()
     def error(spec: str) -> float:
-        layer = Layer(103, spec, 600, 600)
+        layer = Layer(103, spec, (1, 600, 600))
         layer.x = {name: x.bfloat16().double() for name, x in layer.x.items()}
         exact = layer.attended(REFERENCE, torch.float64)
         encoding, x = layer.encoding, {name: y.bfloat16() for name, y in layer.x.items()}
