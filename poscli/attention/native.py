@@ -150,7 +150,7 @@ def _blocks_of_distances(
         # which keeps the others small enough for float32.
         of_keys = (c_BHS[..., past + first, None] - c_BHS[..., : past + stop])[:, :, None].to(x.q_BHTD.dtype)
         terms = () if table is None else (Term(table[..., x.queries - stop :], skewed=True),)
-        firsts = None if first_key is None else first_key[:, first // QUERIES : _blocks(stop)].contiguous()
+        firsts = None if first_key is None else first_key[:, first // QUERIES : _count_blocks(stop)].contiguous()
         equal = max(0, constant - (x.queries - stop))
         yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), firsts, equal)
 
@@ -195,16 +195,16 @@ def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | 
     if torch.is_grad_enabled() or not decays or x.sinks or x.queries < sizes.tile_queries:
         return None
     bounds = ScoreBounds.of(TileInputs.of(encoding, x))
-    firsts = torch.zeros(x.q_BHTD.shape[1], _blocks(x.queries), dtype=torch.int32)
+    firsts = torch.zeros(x.q_BHTD.shape[1], _count_blocks(x.queries), dtype=torch.int32)
     rows = _whole_blocks(sizes.skip_multiple)
     for first in range(0, x.queries, rows):
         queries = slice(first, min(first + rows, x.queries))
         for first_key, heads in bounds.first_keys(queries, QUERIES):
-            firsts[heads, first // QUERIES : _blocks(queries.stop)] = first_key
+            firsts[heads, first // QUERIES : _count_blocks(queries.stop)] = first_key
     return firsts
 
 
-def _blocks(queries: int) -> int:
+def _count_blocks(queries: int) -> int:
     """The number of the kernels' blocks that hold `queries` queries."""
     return -(-queries // QUERIES)
 

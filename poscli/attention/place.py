@@ -59,11 +59,11 @@ class BlockSizes:
 
     native_queries: int = 8  # queries from which on our own kernels are used: native.py
 
-    # The backward pass of a learned bias: fused.py.
+    # The backward pass of a learned bias: sdpa.py.
     backward_entries: int = 2**19  # scores held at once: 2 MiB of float32, about the cache of one core
     backward_queries: int = 128  # queries of a chunk of causal attention, which skips the keys after its queries
 
-    # Tiles of queries and keys in evaluation on CPU: tiled.py.
+    # Tiles of queries and keys in evaluation on CPU: tiles.py.
     tile_queries: int = 1024  # enough for torch's kernel to take 256 at a time
     tile_keys: int = 1024  # keys of a tile whose bias is no view: 8 MiB of float32 for one head and its distances
     tile_entries: int = 2**21  # entries of biases held at once: one head, or several heads of a small tile

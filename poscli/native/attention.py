@@ -76,7 +76,7 @@ def attention(
     """Attention output `[B, H, T, E]` of queries, keys and values `[B, H, tokens, width]`.
 
     The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) or with a form has one
-    block. Forms without a gradient (forms.py) need `torch.no_grad()`.
+    block. Forms without a gradient (call.py) need `torch.no_grad()`.
     """
     assert len(blocks) == 1 or (vectors == NO_VECTORS and form is None)
     assert form is None or has_gradient(form) or not torch.is_grad_enabled()
