@@ -248,7 +248,6 @@ def _bars(part: pd.DataFrame) -> Iterator[Bar]:
         yield Bar("" if n else row["encoding"], row["speedup"], *spread, text, PALETTE[0 if trained else 1])
 
 
-@command("against")  # with the options, the errors and the exit codes of poscli's own commands
 @from_model(FLAGS)
 def against(
     settings: BenchSettings,
@@ -281,5 +280,6 @@ def against(
 
 
 if __name__ == "__main__":
+    command("against")(against)  # with the options, the errors and the exit codes of poscli's own commands
     sys.argv.insert(1, "against")
     main()
