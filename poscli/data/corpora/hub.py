@@ -113,8 +113,11 @@ def _read(spec: HubSpec) -> Reading:
         )
     import datasets
 
-    datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = STREAM_ATTEMPTS
-    datasets.config.STREAMING_OPEN_RETRY_INTERVAL = datasets.config.STREAMING_READ_RETRY_INTERVAL = 0
+    settings = datasets.config
+    settings.STREAMING_OPEN_MAX_RETRIES = settings.STREAMING_READ_MAX_RETRIES = STREAM_ATTEMPTS
+    # It sleeps after the last attempt too: a minute, by default, where the hub asks for fewer requests.
+    settings.STREAMING_OPEN_RETRY_INTERVAL = settings.STREAMING_READ_RETRY_INTERVAL = 0
+    settings.STREAMING_READ_SERVER_UNAVAILABLE_RETRY_INTERVAL = settings.STREAMING_READ_RATE_LIMIT_RETRY_INTERVAL = 0
     if not err.is_terminal:
         datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
