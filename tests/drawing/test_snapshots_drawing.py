@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,18 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from looks import figures, looks, pictured, pictures_as_text
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from poscli.drawing import axes as on_axes
 from poscli.drawing import text
-from poscli.drawing.page import Bar, BarPage, End, Page, clip, clip_name, failure_rows, place_labels
+from poscli.drawing.page import Bar, BarPage, End, Page, clip, clip_name, failure_rows
 from poscli.drawing.sheet import Contents, Sheet
 from poscli.drawing.style import FAINT, INK, PALETTE, styles_for
 from poscli.drawing.text import drawable
 from poscli.grids.continuation import side_by_side
 
 LOOKS_AT_PICTURES = True
-NAN = float("nan")
+NAN = math.nan
 STYLES = styles_for(["rope", "alibi", "none", "t5"], ["learned"])
 LONG = "a specification whose name is far too long for the margin: rope(base=10000.0)+window(width=128)+sink(2)"
 
@@ -120,17 +122,13 @@ def test_a_sheet_of_panels(snapshot: Callable[..., None]) -> None:
     snapshot("\n".join(whole(each.figure) for each in (sheet, wide, bare)), rounded=True)
 
 
-def test_panels_that_share_their_axes(snapshot: Callable[..., None]) -> None:
-    panels = list(Figure().subplots(1, 3))
-    for n, axes in enumerate(panels):
-        axes.set(xlim=(n, 5 + n), ylim=(4 - n, 1 - n))
-    on_axes.share_axes(panels)
-    turned = list(Figure().subplots(1, 2))
-    for axes, ends in zip(turned, ((1, 3), (-2, 2)), strict=True):
-        axes.set(ylim=ends)
-    on_axes.share_axes(turned)
-    limits = [numbers((*axes.get_xlim(), *axes.get_ylim())) for axes in (*panels, *turned)]
-    snapshot("\n".join(limits), rounded=True)
+def test_panels_that_share_their_axes() -> None:
+    left, right = Figure().subplots(1, 2)
+    left.set(xlim=(0, 10), ylim=(3, -1))
+    right.set(xlim=(5, 20), ylim=(5, 0))
+    on_axes.share_axes([left, right])
+    for axes in (left, right):
+        assert (axes.get_xlim(), axes.get_ylim()) == ((0, 20), (5, -1))
 
 
 def test_grey_images_side_by_side(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None]) -> None:
@@ -147,52 +145,25 @@ def test_grey_images_side_by_side(monkeypatch: pytest.MonkeyPatch, snapshot: Cal
     snapshot("\n".join(part.decode() for part in parts), rounded=True)
 
 
-def test_curves_in_bins(snapshot: Callable[..., None]) -> None:
-    """The middle, mean, smallest and largest value of bins, for few and for many distances."""
-    lines = []
-    for n, bins in ((1, 4), (5, 3), (40, 6), (1000, 8), (9, 260)):
-        values = np.stack([np.arange(n), -((np.arange(n) % 7) ** 2.0)])
-        for name, found in zip(("middle", "mean", "low", "high"), on_axes.binned(values, bins), strict=True):
-            lines.append(f"{n} in {bins} {name}: " + " / ".join(numbers(row) for row in np.atleast_2d(found)))
-    lines += [f"{count}: {' '.join(on_axes.head_colors(count))}" for count in (1, 2, 5)]
-    snapshot("\n".join(lines), rounded=True)
+def ticks_of_x(axes: Axes) -> str:
+    """The scale, limits and ticks of x, and what is written into the axes."""
+    texts = [label.get_text() for label in axes.xaxis.get_ticklabels()]
+    limits = " ".join(map(figures, axes.xaxis.get_view_interval().tolist()))
+    marks = [annotation.get_text() for annotation in axes.texts]
+    return f"{axes.xaxis.get_scale()} {limits} {texts} {marks} {len(axes.xaxis.get_minorticklocs())}"
 
 
-@pytest.mark.parametrize("name", ["length", "log", "distance"])
-def test_axes(name: str, snapshot: Callable[..., None]) -> None:
-    """The limits and ticks of every kind of axis."""
+def test_axes_of_lengths_and_distances(snapshot: Callable[..., None]) -> None:
     lines = []
-    for case in AXES[name]:
+    for case in (([64, 128, 256], 128), ([100, 250, 1000], 200), ([2**n for n in range(5, 17)], 256), ([512], 512)):
         axes = Figure(figsize=(8, 5)).add_subplot()
-        if name == "length":
-            lengths, train = case
-            on_axes.length_axis(axes, lengths, train)
-        elif name == "log":
-            axes.set_ylim(*case)
-            on_axes.log_ticks(axes)
-        else:
-            on_axes.distance_axis(axes, *case)
-        axis = axes.yaxis if name == "log" else axes.xaxis
-        ticks = [label.get_text() for label in axis.get_ticklabels()]
-        limits = " ".join(map(figures, axis.get_view_interval().tolist()))
-        marks = [annotation.get_text() for annotation in axes.texts]
-        lines.append(f"{case}: {axis.get_scale()} {limits} {ticks} {marks} {len(axis.get_minorticklocs())}")
-    snapshot("\n".join(lines), name, rounded=True)
-
-
-AXES: dict[str, list[tuple]] = {  # type: ignore[type-arg]
-    "length": [([64, 128, 256], 128), ([100, 250, 1000], 200), ([2**n for n in range(5, 17)], 256), ([512], 512)],
-    "log": [(3.1, 3.9), (2, 40), (0.011, 0.35), (1e4, 3e6), (0.5, 800), (99990, 100010), (7, 8e9)],
-    "distance": [(2, 1), (10, 10), (11, 3, "tokens"), (101, 64), (70000, 512)],
-}
-
-
-def test_places_of_labels(snapshot: Callable[..., None]) -> None:
-    cases = [
-        ([1.0, 1.1, 1.2], 0.5, 0.0, 5.0), ([4.9, 5.0], 0.5, 0.0, 5.0), ([0.0, -1.0], 0.3, 0.0, 5.0),
-        ([2.0, 2.0, 0.1, 3.0], 0.4, 0.0, 3.2), ([1.0] * 9, 0.5, 0.0, 2.0), ([3.0], 1.0, 0.0, 2.0),
-    ]  # fmt: skip
-    snapshot("\n".join(f"{case}: {numbers(place_labels(*case))}" for case in cases), rounded=True)
+        on_axes.length_axis(axes, *case)
+        lines.append(f"{case}: {ticks_of_x(axes)}")
+    for limits in ((2, 1), (10, 10), (11, 3, "tokens"), (101, 64), (70000, 512)):
+        axes = Figure(figsize=(8, 5)).add_subplot()
+        on_axes.distance_axis(axes, *limits)
+        lines.append(f"{limits}: {ticks_of_x(axes)}")
+    snapshot("\n".join(lines), rounded=True)
 
 
 def test_looks_of_lines(snapshot: Callable[..., None]) -> None:
@@ -204,33 +175,18 @@ def test_looks_of_lines(snapshot: Callable[..., None]) -> None:
             look = f"{style.color} {style.text} {style.dash} {style.marker}{'' if style.filled else ' hollow'}"
             lines.append(f"{count} and {failed}, {always}: {name} {look if style.strong else 'background'}")
     background = styles_for([f"n{n}" for n in range(11)])["n6"]
-    snapshot("\n".join([*dict.fromkeys(lines), str(background)]))
+    heads = [f"{count} heads: {' '.join(on_axes.head_colors(count))}" for count in (1, 2, 5)]
+    snapshot("\n".join([*dict.fromkeys(lines), str(background), *heads]))
 
 
 def test_texts(snapshot: Callable[..., None]) -> None:
     """Numbers, counts, lists and names in words."""
-    values = [
-        0,
-        1e-5,
-        0.0012,
-        0.0996,
-        0.5,
-        0.99951,
-        1,
-        9.996,
-        10,
-        99.96,
-        123.4,
-        999.4,
-        9999.4,
-        12345,
-        99999,
-        1e5,
-        3e7,
-        NAN,
-    ]
+    values = (
+        0, 1e-5, 0.0012, 0.0996, 0.5, 0.99951, 1, 9.996, 10, 99.96, 123.4, 999.4, 9999.4, 12345, 99999, 1e5, 3e7, NAN,
+        math.inf,
+    )  # fmt: skip
     tables = {
-        "number": [f"{value:g} {text.number(value)} {text.number(value, 2)}" for value in [*values, float("inf")]],
+        "number": [f"{value:g} {text.number(value)} {text.number(value, 2)}" for value in values],
         "signed": [
             f"{s * v:g} {text.signed(s * v)}" for v in (4.9e-4, 5e-4, 0.0234, 0.9994, 0.9996, 2.5) for s in (1, -1)
         ],
@@ -254,8 +210,3 @@ def test_texts(snapshot: Callable[..., None]) -> None:
     failed = {(cause, (n,)): each for cause in ("oom", "x" * 40) for n, each in enumerate(who)}
     rows = [f"{row.text} {row.lengths} {row.style.color} {row.style.marker}" for row in failure_rows(failed, STYLES)]
     snapshot("\n".join(f"{name}: {' | '.join(each)}" for name, each in (tables | {"failures": rows}).items()))
-
-
-def numbers(values: object) -> str:
-    """Numbers one after another."""
-    return " ".join(figures(float(value)) for value in np.asarray(values).ravel())
