@@ -1,4 +1,8 @@
-"""`poscli card`: the numbers of the page, and the claims about transformers on which its faults stand."""
+"""`poscli card`: its numbers, what the installed transformers reads, and the claims about it on which faults stand.
+
+The faults of every key, with what they say, are in test_snapshots_checkpoints.py. No weights here: a card reads
+config.json and tokenizer_config.json only. The tests run under transformers 4 and under 5.
+"""
 
 from __future__ import annotations
 
@@ -9,107 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import FAMILIES, make
-from cli_runner import assert_refused, cli
+from cli_runner import cli
 from published_configs import PUBLISHED, spaced, write
 
 transformers = pytest.importorskip("transformers")
 
 from poscli.checkpoints.card import card_of, read_card, read_subject  # noqa: E402
 from poscli.checkpoints.faults import EVERYWHERE, KNOWN, READ  # noqa: E402
-from poscli.checkpoints.readings import (  # noqa: E402
-    Stock,
-    Turns,
-    stock_reading,
-)
-from poscli.checkpoints.stock import quiet  # noqa: E402
+from poscli.checkpoints.readings import Stock, Turns, stock_reading  # noqa: E402
 
 FOUR = int(transformers.__version__.split(".")[0]) < 5
+ORIGINAL = "original_max_position_embeddings"
 LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2}
 LLAMA |= {"num_attention_heads": 2, "vocab_size": 99, "max_position_embeddings": 256, "rope_theta": 500.0}
-
-
-def made(family: str, folder: Path, **changes: Any) -> Path:
-    with quiet():
-        return make(family, folder, **changes)
-
-
-def published(name: str, folder: Path) -> Path:
-    return write(folder, *PUBLISHED[name])
-
-
-# The numbers of the page.
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refusals must write nothing to the current folder, which is quicker to see in an empty one."""
-    monkeypatch.chdir(tmp_path)
-
-
-def test_the_numbers_of_rope(tmp_path: Path) -> None:
-    """Theta 500000 and 128 channels: theta_m = 500000^(-m/64), and L = 8192."""
-    (group,) = read_card(published("Meta-Llama-3-8B", tmp_path)).groups
-    speeds = [500000 ** (-m / 64) for m in range(64)]
-    assert (group.layers, group.theta, group.pairs, group.window) == ((0, 1), 500000.0, 64, None)
-    assert group.slowest_wavelength == pytest.approx(2 * math.pi / speeds[-1])
-    assert group.never_turning == sum(speed * 8192 < 2 * math.pi for speed in speeds)
-    assert 0 < group.never_turning < 64
-    assert (group.factor, group.original, group.amplitude) == (None, None, 1.0)
-
-
-def test_the_numbers_of_a_scaling(tmp_path: Path) -> None:
-    card = read_card(published("Qwen2.5-7B-Instruct with YaRN, as its page tells", tmp_path))
-    (group,) = card.groups
-    assert (card.length, card.length_from, card.promised) == (32768, "max_position_embeddings", 131072)
-    assert (group.factor, group.original) == (4.0, 32768)
-    assert group.amplitude == pytest.approx(0.1 * math.log(4) + 1)
-    assert card.tokenizer_limit == 131072
-
-
-def test_layers_are_grouped_by_their_positions(tmp_path: Path) -> None:
-    local, everywhere = read_card(published("gemma-3-1b-it", tmp_path)).groups
-    assert everywhere.layers == (5, 11, 17, 23)
-    assert sorted(local.layers + everywhere.layers) == list(range(26))
-    assert (local.theta, local.window) == (10000.0, 512)
-    assert (everywhere.theta, everywhere.window) == (1000000.0, None)
-
-
-# By the name on the hub: heads, heads of keys, width of a head, length, the key that states it, promised length.
-SIZES_ON_THE_PAGE = {
-    "Llama-2-7b-hf": (32, 32, 128, 4096, "max_position_embeddings", 4096),
-    "Llama-3.1-8B": (32, 8, 128, 131072, "max_position_embeddings", 131072),
-    "Qwen2.5-7B-Instruct with YaRN, as its page tells": (28, 4, 128, 32768, "max_position_embeddings", 131072),
-    "pythia-160m": (12, 12, 64, 2048, "max_position_embeddings", 2048),
-    "gemma-3-1b-it": (4, 1, 256, 32768, "max_position_embeddings", 32768),
-    "Phi-3-mini-128k-instruct": (32, 32, 96, 131072, "max_position_embeddings", 131072),
-    "Mistral-7B-v0.1": (32, 8, 128, 32768, "max_position_embeddings", 32768),
-    "bloom-560m": (16, 16, 64, 2048, "seq_length", 2048),
-    "mpt-7b": (32, 32, 128, 2048, "max_seq_len", 2048),
-    "falcon-7b": (71, 1, 64, 2048, "the default of falcon", 2048),
-    "gpt2": (12, 12, 64, 1024, "n_positions", 1024),
-}
-
-
-@pytest.mark.parametrize("name", SIZES_ON_THE_PAGE)
-def test_the_sizes_of_published_models(name: str, tmp_path: Path) -> None:
-    card = read_card(published(name, tmp_path))
-    sizes = (card.heads, card.kv_heads, card.head_width)
-    assert (*sizes, card.length, card.length_from, card.promised) == SIZES_ON_THE_PAGE[name]
-
-
-@pytest.mark.parametrize(
-    ("scaling", "promised"),
-    [
-        ({"rope_type": "linear", "factor": 4.0}, 1024),  # of the stated length
-        ({"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}, 512),  # of the length before
-        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}, 256),  # less than is stated
-    ],
-)
-def test_a_scaling_promises_its_factor_times_the_length_before_it(
-    scaling: dict[str, Any], promised: int, tmp_path: Path
-) -> None:
-    assert read_card(write(tmp_path, LLAMA | {"rope_scaling": scaling})).promised == promised
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0])
@@ -127,10 +43,10 @@ def test_dynamic_scaling_is_compared_in_a_text_of_four_lengths(tmp_path: Path) -
     """Beyond L, theta grows by (f T / L - f + 1)^(D / (D - 2)) (bloc97, 2023): here by (3 * 4 - 2)^(32 / 30)."""
     folder = write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}})
     subject = read_subject(folder)
-    for theta, layers in ((500.0, "short"), (500.0 * 10 ** (32 / 30), "long")):
+    for theta, text in ((500.0, "short"), (500.0 * 10 ** (32 / 30), "long")):
         expected = pytest.approx([theta ** (-m / 16) for m in range(16)])
-        assert list(getattr(subject.layers[0].measured, layers).speeds) == expected
-        assert list(getattr(subject.stock.layers[0], layers).speeds) == expected
+        assert list(getattr(subject.layers[0].measured, text).speeds) == expected
+        assert list(getattr(subject.stock.layers[0], text).speeds) == expected
     wrong = replace(subject.stock.layers[0], long=subject.stock.layers[0].short)
     said = {fault.name: fault.wrong for fault in card_of(replace(subject, stock=Stock("9.9", (wrong,) * 2))).grave}
     assert (
@@ -139,49 +55,85 @@ def test_dynamic_scaling_is_compared_in_a_text_of_four_lengths(tmp_path: Path) -
     )
 
 
-def test_layers_without_rotations_have_no_numbers_of_them(tmp_path: Path) -> None:
-    rotated, bare = read_card(published("SmolLM3-3B", tmp_path)).groups
-    assert (rotated.layers, bare.layers) == ((0, 1, 2), (3,))
-    assert (bare.spec, bare.theta, bare.pairs, bare.never_turning) == ("none", None, 0, 0)
-    assert bare.slowest_wavelength is None
-    assert (rotated.theta, rotated.pairs) == (5000000.0, 64)
-
-
-def test_a_length_that_config_json_does_not_state_is_named_as_a_default(tmp_path: Path) -> None:
-    card = read_card(published("falcon-7b", tmp_path))
-    assert (card.length, card.length_from) == (2048, "the default of falcon")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_transformers_saves_has_no_faults(family: str, tmp_path: Path) -> None:
-    assert read_card(made(family, tmp_path)).grave == ()
-
-
-# Readings of transformers that no configuration leads to.
-
-
-def test_other_windows_and_other_numbers_of_layers_are_named(tmp_path: Path) -> None:
-    subject = read_subject(published("Mistral-7B-v0.1", tmp_path))
-    first, second = subject.stock.layers
-    wider = Stock("9.9", (replace(first, window=None), second))
-    (fault,) = card_of(replace(subject, stock=wider)).grave
-    assert fault.name == "windows-read-otherwise"
-    assert "a window of 4096 tokens for layers 0, and transformers 9.9 gives them no window" in fault.wrong
-    (fault,) = card_of(replace(subject, stock=Stock("9.9", (first,)))).grave
-    assert fault.name == "layers-read-otherwise"
-
-
 @pytest.mark.parametrize(("factor", "differs"), [(1 + 1e-7, False), (1 - 1e-4, True), (1 + 1e-4, True)])
 def test_speeds_are_compared_beyond_rounding(factor: float, differs: bool) -> None:
-    own = Turns((1.0, 0.1, 0.01))
-    assert own.differs(Turns((1.0, 0.1, 0.01 * factor))) is differs
-    assert own.differs(Turns((1.0, 0.1, 0.01), amplitude=factor)) is differs
-    assert own.differs(Turns((1.0, 0.1)))
+    turns = Turns((1.0, 0.1, 0.01))
+    assert turns.differs(Turns((1.0, 0.1, 0.01 * factor))) is differs
+    assert turns.differs(Turns((1.0, 0.1, 0.01), amplitude=factor)) is differs
+    assert turns.differs(Turns((1.0, 0.1)))
 
 
-# What transformers reads: a key is read if the reading changes with its value.
+NOTED = {
+    "Qwen2.5-7B-Instruct with YaRN, as its page tells": ["length-not-raised-for-yarn"],
+    "Phi-3-mini-128k-instruct": ["window-never-cuts"],
+    "mpt-7b": ["alibi-ends-at-length"],
+}
 
-ORIGINAL = "original_max_position_embeddings"
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configurations_have_no_faults(name: str, tmp_path: Path) -> None:
+    config, limit = PUBLISHED[name]
+    card = read_card(write(tmp_path, config, limit))
+    assert card.grave == ()
+    assert [note.name for note in card.faults] == NOTED.get(name, [])
+
+
+# What the installed version refuses, does not read, or reads otherwise.
+
+SIZES = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}
+BARE = SIZES | {"model_type": "llama", "max_position_embeddings": 64}
+SMALL = BARE | {"rope_theta": 500.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 16}
+LONGROPE = {"rope_type": "longrope", "factor": 4.0, "short_factor": spaced(1, 1.2, 4), "long_factor": spaced(1, 4, 4)}
+NEOX = SIZES | {"model_type": "gpt_neox", "max_position_embeddings": 64, "rotary_emb_base": 500, "rotary_pct": 0.5}
+GEMMA = SMALL | {"model_type": "gemma3_text", "head_dim": 8, "num_key_value_heads": 1, "sliding_window": 16}
+GEMMA |= {"layer_types": ["sliding_attention", "full_attention"]}
+LINEAR = {
+    "sliding_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 100.0},
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 500.0},
+}
+
+# A configuration, its faults in any version, those in version 4 only and in version 5 only, and words of one of them.
+PLANTED: list[tuple[dict[str, Any], set[str], set[str], set[str], str]] = [
+    (SMALL | {"rope_scaling": {"rope_type": "llama3", "factor": 4.0, ORIGINAL: 16}}, {"refused"}, set(), set(),
+     "low_freq_factor"),
+    (BARE | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, set(),
+     {"rope-parameters-unread", "rotations-read-otherwise"}, set(), "transformers 5"),
+    (BARE | {"rope_scaling": YARN | {"rope_theta": 500.0}}, set(), {"theta-unread", "rotations-read-otherwise"}, set(),
+     "500"),
+    (SMALL | {"rope_scaling": YARN | {"rope_theta": 600.0}}, {"two-thetas"},
+     {"theta-unread", "rotations-read-otherwise"}, set(), "rope_theta 500 and, in rope_scaling, rope_theta 600"),
+    (SMALL | {"rope_scaling": LONGROPE | {ORIGINAL: 16}}, set(), {"original-misplaced", "rotations-read-otherwise"},
+     set(), ""),
+    (SMALL | {"partial_rotary_factor": 0.5}, {"key-of-another-model-type"}, set(), {"rotations-read-otherwise"},
+     "partial_rotary_factor 0.5"),
+    (NEOX | {"rope_theta": 700.0}, {"theta-under-another-name", "rotations-read-otherwise"}, set(), set(), "700.0"),
+    (SMALL | {"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 2.0}},
+     {"two-types", "dynamic-keeps-state"}, {"rotations-read-otherwise"}, set(), "'linear'"),
+    (GEMMA | {"rope_parameters": LINEAR}, {"local-layers-scaled"},
+     {"rope-parameters-unread", "rotations-read-otherwise"}, set(), "linear on the layers with a window"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "always", "in_four", "in_five", "words"), PLANTED)
+def test_what_the_installed_transformers_reads_otherwise_is_named_and_nothing_else(
+    config: dict[str, Any], always: set[str], in_four: set[str], in_five: set[str], words: str, tmp_path: Path
+) -> None:
+    card = read_card(write(tmp_path, config))
+    assert {fault.name for fault in card.faults} == always | (in_four if FOUR else in_five), card.faults
+    assert not card.faults or any(words in fault.wrong for fault in card.faults)
+
+
+def test_a_refusal_without_a_message_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
+    assert stock_reading(write(tmp_path, LLAMA), 64).refusal == "ValueError: no message"
+
+
+# A key of a scaling is read if the reading changes with its value.
+
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 4.0},
@@ -211,16 +163,7 @@ def test_the_keys_of_a_scaling_are_those_that_transformers_reads(kind: str, tmp_
     assert changing == READ[kind] - unread
 
 
-def test_mpt_in_transformers_reads_neither_the_switch_of_alibi_nor_its_smallest_slope(tmp_path: Path) -> None:
-    ids_BT = torch.arange(24)[None]
-    changes: tuple[dict[str, Any], ...] = ({}, {"alibi": False}, {"alibi_bias_max": 4})
-    with quiet(), torch.inference_mode():
-        logits = [stock(made("mpt", tmp_path / str(n), attn_config=c))(ids_BT).logits for n, c in enumerate(changes)]
-        longer = torch.arange(65)[None]
-        with pytest.raises(RuntimeError):
-            stock(tmp_path / "0")(longer)
-    assert torch.equal(logits[0], logits[1])
-    assert torch.equal(logits[0], logits[2])
+# ALiBi of Falcon in bfloat16.
 
 
 def test_alibi_of_falcon_in_transformers_is_computed_in_bfloat16() -> None:
@@ -232,32 +175,24 @@ def test_alibi_of_falcon_in_transformers_is_computed_in_bfloat16() -> None:
     assert sorted(set(bias_T[1024:].diff().tolist())) == [0, 8]
 
 
-def stock(folder: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+@pytest.mark.parametrize(("length", "step"), [(64, 1), (256, 1), (512, 2), (1024, 4), (4096, 16)])
+def test_the_step_of_positions_in_bfloat16_is_that_of_the_format(length: int, step: int, tmp_path: Path) -> None:
+    last = torch.arange(length - 2 * step, length, dtype=torch.float64).bfloat16().double()
+    assert int(last.unique().diff().max()) == step
+    falcon = SIZES | {"model_type": "falcon", "alibi": True, "max_position_embeddings": length}
+    (note,) = read_card(write(tmp_path, falcon)).faults
+    assert f"at {length} to multiples of {step}." in note.wrong
 
 
-# The command.
-
-
-ODD: tuple[dict[str, Any], ...] = (
-    {"layer_types": [[1]]},
-    {"layer_types": -1},
-    {"no_rope_layers": "all"},
-    {"sliding_window": [1]},
-    {"rope_scaling": {"type": "yarn", "factor": 4.0, ORIGINAL: 64, 7: None}, ORIGINAL: None},
-    {"transformers_version": {}},
-)
-
-
-@pytest.mark.parametrize("odd", ODD)
-def test_values_that_llama_does_not_read_may_be_anything(odd: dict[str, Any], tmp_path: Path) -> None:
-    assert cli("card", write(tmp_path, LLAMA | odd)).code in (0, 1)
-
-
-def test_a_folder_without_config_json_is_no_checkpoint(tmp_path: Path) -> None:
-    assert_refused(("card", tmp_path), 4, "no config.json")
-    assert_refused(("card", tmp_path / "none"), 4, "there is no folder")
-
-
-def test_a_probe_needs_the_weights(tmp_path: Path) -> None:
-    assert_refused(("card", published("gpt2", tmp_path), "--probe"), 4, "holds no weights")
+def test_values_that_llama_does_not_read_may_be_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    odd: tuple[dict[str, Any], ...] = (
+        {"layer_types": [[1]]},
+        {"layer_types": -1},
+        {"no_rope_layers": "all"},
+        {"sliding_window": [1]},
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, ORIGINAL: 64, 7: None}, ORIGINAL: None},
+        {"transformers_version": {}},
+    )
+    for each in odd:
+        assert cli("card", write(tmp_path, LLAMA | each)).code in (0, 1), each

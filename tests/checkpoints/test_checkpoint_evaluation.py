@@ -1,4 +1,4 @@
-"""`poscli extrapolate --model`: its losses are those of a plain loop, and its runs are runs like any other."""
+"""`extrapolate --model` and `advise`: losses are those of a plain loop, and their runs are runs like any other."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 import torch
 import transformers
 from checkpoints import LENGTH, make, write_corpus
-from cli_runner import assert_refused, cli, document, snapshot
+from cli_runner import cli, document, snapshot
 from several_ranks import on_ranks
 
 from poscli import api
+from poscli.checkpoints.matrix import read_target
 from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
 from poscli.runs.run import list_runs
-from poscli.system import memory
-from poscli.system.errors import CorruptError, DataError
+from poscli.system.errors import CorruptError, UsageError
 from poscli.tasks import open_task
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ BUDGET = ("--max-len", "2x", "--tokens", 128, "--stride", 16)
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with some checkpoints and a corpus of sixteen documents."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    for family in ("llama", "gpt2", "bloom"):
+    for family in ("llama", "bloom"):
         make(family, folder / family)
     write_corpus(folder / "text.jsonl")
     return folder
@@ -57,9 +57,8 @@ def test_summed_losses_are_those_of_a_plain_loop_over_windows(
     place: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop knows neither slices nor passes of several windows; it reads the same windows of the same text."""
-    monkeypatch.setattr(
-        "poscli.checkpoints.checkpoint_model.SLICE_NUMBERS", 50 * 320
-    )  # so that a window has several slices
+    several = 50 * 320  # so that a window has several slices
+    monkeypatch.setattr("poscli.checkpoints.checkpoint_model.SLICE_NUMBERS", several)
     rows = evaluated(place, family)
     [run] = [run for run in list_runs(place / "results" / "runs") if run.label == family]
     task = open_task("language", run.config.corpus, run.config.tokenizer)
@@ -110,70 +109,14 @@ def test_a_checkpoint_is_a_run_that_every_command_knows(place: Path) -> None:
     assert names <= set(summary["encoding"])
 
 
-def test_a_table_of_positions_ends_where_it_ends_in_the_tables(place: Path) -> None:
-    rows = evaluated(place, "gpt2", "--as", "learned(beyond=interpolate)")
-    status = {(row["encoding"], row["length"]): row["status"] for row in rows if row["variant"] == "full"}
-    assert status["gpt2", LENGTH] == "ok"
-    assert status["gpt2", 2 * LENGTH] == "unsupported"
-    assert status["gpt2 as learned(beyond=interpolate)", 2 * LENGTH] == "ok"
-
-
 def test_a_checkpoint_named_twice_is_evaluated_once_and_keeps_the_whole_name_of_its_folder(place: Path) -> None:
     make("llama", place / "an @ odd, [name]")
     plan = document(
-        "extrapolate", "--model", place / "an @ odd, [name]", "--model", f"{place}/gpt2/../an @ odd, [name]/",
+        "extrapolate", "--model", place / "an @ odd, [name]", "--model", f"{place}/llama/../an @ odd, [name]/",
         "--corpus", corpus(place), "--out", place / "dry", "--dry-run",
     )  # fmt: skip
     assert [job["encoding"] for job in plan["jobs"]] == ["an @ odd, [name]"]
-
-
-def test_a_dry_run_writes_nothing(place: Path) -> None:
-    out = place / "dry"
-    plan = document("extrapolate", "--model", place / "bloom", "--corpus", corpus(place), "--out", out, "--dry-run")
-    assert [job["encoding"] for job in plan["jobs"]] == ["bloom"]
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("--model", "nowhere"), 4, "there is no folder nowhere"),
-        (("--model", "{place}/text.jsonl"), 4, "is a file, and a checkpoint is a folder"),
-        (("--corpus", "stdlib"), 2, "--corpus stdlib is for --model"),
-        (("--model", "{place}/llama", "--enc", "rope"), 2, "rope selects a trained run"),
-        (("--model", "{place}/llama", "--as", "alibi"), 2, "cannot be evaluated as alibi"),
-        (("--model", "{place}/llama", "--as", "learned"), 2, "cannot be evaluated as learned"),
-        (("--model", "{place}/bloom", "--as", "yarn"), 2, "cannot be evaluated as yarn"),
-        (("--model", "{place}/llama", "--precision", "float8"), 2, "--precision 'float8'"),
-        (("--model", "{place}/llama", "--max-len", "x"), 2, "--max-len"),
-        (("--model", "{place}/llama", "--as", "none", "--recalibrate", "1k"), 2, "trains poscli's own models"),
-    ],
-)
-def test_bad_input_gets_one_line(place: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
-    given = [argument.replace("{place}", str(place)) for argument in arguments]
-    assert_refused(("extrapolate", *given, "--out", place / "refused"), code, message)
-    assert not (place / "refused").exists()
-
-
-def test_what_does_not_fit_the_memory_is_refused_before_it_is_loaded(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "free_memory", lambda _: 1e5)
-    arguments = ("extrapolate", "--model", place / "llama", "--corpus", corpus(place), "--out", place / "refused")
-    assert_refused(arguments, 2, "parameters in float32 needs about")
-
-
-def test_positions_that_are_not_those_of_the_model_are_noticed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, _ = checkpoint_config(Wish(str(place / "llama"), corpus(place)), CPU)
-    assert load_checkpoint(config, CPU).engine
-    monkeypatch.setattr("poscli.checkpoints.models.config_of", lambda source: _without_theta(source.folder))
-    with pytest.raises(DataError, match="the logits differ from those of transformers"):
-        load_checkpoint(config, CPU)
-
-
-def _without_theta(folder: Path) -> dict[str, Any]:
-    config = json.loads((folder / "config.json").read_text())
-    return {key: value for key, value in config.items() if key not in ("rope_theta", "rope_parameters")}
+    assert not (place / "dry").exists()
 
 
 def test_a_checkpoint_that_changed_since_is_noticed(place: Path, tmp_path: Path) -> None:
@@ -191,6 +134,27 @@ def test_a_checkpoint_is_evaluated_from_python_as_on_the_command_line(place: Pat
     rows = found.rows[found.rows["variant"] == "full"]
     expected = [row for row in evaluated(place, "bloom") if row["variant"] == "full"]
     assert rows["nll"].tolist() == pytest.approx([row["nll"] for row in expected], rel=1e-6)
+
+
+def test_a_random_model_gets_no_advice_and_its_runs_can_be_reported(place: Path, tmp_path: Path) -> None:
+    out = ("--corpus", corpus(place), "--out", tmp_path / "results")
+    command = ("advise", place / "llama", "--target", "2x", "--tokens", 256, "--as", "yarn", "--as", "rope-dynamic")
+    advice = document(*command, *out)
+    assert advice["answer"][0].startswith("No advice: on this text llama is no better than a guess")
+    specs = [candidate["spec"] for candidate in advice["candidates"]]
+    assert sorted(filter(None, specs)) == ["rope-dynamic(base=5000.0)", "yarn(factor=2.0, base=5000.0)"]
+    assert advice["target"] == 2 * LENGTH
+    assert cli(*command, *out).err.count("nothing to do") == 3  # everything was measured before
+    report = document("report", "--out", tmp_path / "results")
+    assert {row["encoding"] for row in report["summary"]} >= {"llama", "llama as yarn(factor=2.0, base=5000.0)"}
+
+
+def test_lengths_of_contexts_are_binary_and_multiples_of_the_trained_length() -> None:
+    for text, tokens in (("32k", 32768), ("128K", 131072), ("0.5M", 524288), ("3.5x", 7168), (" 5000 ", 5000)):
+        assert read_target(text, 2048) == tokens
+    for text in ("", "-1", "4xx", "1e5", "k", "9" * 200):
+        with pytest.raises(UsageError, match="is no length"):
+            read_target(text, 2048)
 
 
 def test_two_ranks_share_out_the_windows_of_a_checkpoint(place: Path, tmp_path: Path) -> None:

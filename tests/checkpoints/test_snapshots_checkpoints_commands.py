@@ -129,6 +129,7 @@ FOLDERS: dict[str, dict[str, bytes]] = {
     "weights under another name": less("model.safetensors", b__safetensors=b"", a__safetensors=b""),
     "a list of nothing": shards(),
     "a list that leaves the folder": shards("../model.safetensors"),
+    "a list of an empty name": shards(""),
     "a list of numbers": shards() | {INDEX: index(3)},
     "a missing file": shards("x.safetensors", "y.safetensors", "z.safetensors", x=WEIGHTS),
     "a truncated file": weights(WEIGHTS[:-3]),
@@ -276,6 +277,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for family, keys in changes.items():
             make(family, folder / family, **keys)
         make("llama", folder / "dynamic", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    write(folder / "config", llama())
     write_corpus(folder / "text.jsonl")
     return folder
 
@@ -354,24 +356,32 @@ REFUSALS: tuple[tuple[object, ...], ...] = (
     ("extrapolate", "--model", "{}/llama", "--enc", "rope"),
     ("extrapolate", "--model", "{}/llama", "--run", "0123"),
     ("extrapolate", "--model", "{}/llama", "--as", "alibi"),
+    ("extrapolate", "--model", "{}/llama", "--as", "learned"),
+    ("extrapolate", "--model", "{}/bloom-6", "--as", "yarn"),
+    ("extrapolate", "--model", "{}/llama", "--max-len", "x"),
     ("extrapolate", "--model", "{}/llama", "--as", "none", "--recalibrate", "1k"),
     ("extrapolate", "--model", "{}/llama", "--length", 7),
     ("extrapolate", "--model", "{}/llama", "--precision", "half"),
     ("advise", "{}/llama", "--target", "long"),
     ("advise", "{}/llama", "--target", "1x"),
+    ("advise", "{}/llama", "--target", "0.5x"),
+    ("advise", "{}/llama", "--target", "1.01x"),
+    ("advise", "{}/llama", "--target", "9999999999"),
     ("advise", "{}/llama", "--target", "2x", "--tokens", "some"),
     ("advise", "{}/llama", "--target", "2x", "--runtime", "vlm"),
     ("advise", "{}/llama", "--target", "2x", "--as", "alibi"),
     ("advise", "{}/gpt2", "--target", "2x", "--as", "yarn"),
     ("card", "{}/text.jsonl"),
+    ("card", "{}/config", "--probe"),
 )
 
 
-def test_what_commands_refuse(place: Path, snapshot: Snapshot) -> None:
+def test_what_commands_refuse(place: Path, tmp_path: Path, snapshot: Snapshot) -> None:
     lines = []
     for words in REFUSALS:
         found = cli(*(str(word).replace("{}", str(place)) for word in words))
         lines.append(masked(f"{' '.join(map(str, words))} -> {found.code}: {found.err.strip()}", place))
+    assert not list(tmp_path.iterdir())  # a refused command writes nothing
     snapshot("\n".join(lines))
 
 
@@ -419,4 +429,5 @@ def test_the_jobs_of_advice(place: Path, tmp_path: Path, snapshot: Snapshot) -> 
     for family in ("llama", "gpt2", "bloom-6"):
         plan = document("advise", place / family, "--target", "3x", "--dry-run", *corpus(place, tmp_path / "results"))
         lines += [f"## {family}", *(job["encoding"] for job in plan["jobs"])]
+    assert not (tmp_path / "results").exists()
     snapshot("\n".join(lines), rounded=True)

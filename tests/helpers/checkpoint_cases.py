@@ -90,6 +90,7 @@ READ: dict[str, Config] = {
     "yarn with one factor of attention": scaled("yarn", factor=6.0, original_max_position_embeddings=16, mscale=0.7),
     "yarn by its lengths": scaled("yarn", original_max_position_embeddings=12),
     "yarn with the length at the top": scaled("yarn", factor=4.0) | {ORIGINAL: 32},
+    "yarn with the length in both places": scaled("yarn", factor=4.0, **{ORIGINAL: 48}) | {ORIGINAL: 24},
     "yarn that squeezes nothing": scaled(
         "yarn", factor=1, original_max_position_embeddings=96, mscale=2, mscale_all_dim=3
     ),
@@ -142,6 +143,10 @@ READ: dict[str, Config] = {
     ),
     "gemma3 of version 5": sizes("gemma3_text")
     | {"head_dim": 8, "max_position_embeddings": 80, "sliding_window": 20, "rope_parameters": NESTED, **MIXED},
+    "gemma3 of version 5 without types": of(
+        "gemma3_text", head_dim=8, sliding_window=20, rope_theta=None, **MIXED,
+        rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 750.0},
+    ),
     "smollm3": of("smollm3", num_key_value_heads=3, no_rope_layers=[0, 1, 1]),
     "smollm3 by its interval": of("smollm3", no_rope_layer_interval=2, num_hidden_layers=5),
     "smollm3 with a window": of("smollm3", **ON, no_rope_layers=[0, 1, 1]),
