@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cli_runner import LENGTH, NANO, SHORT, cli
 from toys import VOCAB, model, perturbed, rounding, tokens
 
 from poscli.bench.workloads import synthetic_task
@@ -12,29 +11,11 @@ from poscli.evaluation.baseline import BASELINES, baseline
 from poscli.evaluation.baselines.crop import Crop
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
-from poscli.runs.schema import FULL
 from poscli.system.errors import UsageError
 from poscli.tasks.copy import Copy
 
 SINKS = "sink(2)+window(3)"
 TRAINED = 6  # tokens of a training window
-
-
-def test_crop_reads_the_training_length_and_masks_nothing() -> None:
-    crop = baseline("crop")
-    assert [crop.window(length, 64) for length in (64, 256)] == [64, 64]
-    assert not crop.changes_model(256, 64)
-
-
-def test_a_mask_changes_the_model_only_where_it_hides_tokens() -> None:
-    """A window without a width hides nothing up to the training length, 64; wrappers other than windows always act."""
-    window = baseline("window")
-    assert window.window(256, 64) == 256
-    assert [window.changes_model(length, 64) for length in (64, 65)] == [False, True]
-    assert [baseline("sink(4)+window").changes_model(length, 64) for length in (64, 65)] == [False, True]
-    assert [baseline("window(8)").changes_model(length, 64) for length in (8, 64)] == [False, True]
-    assert [baseline("window(128)").changes_model(length, 64) for length in (128, 256)] == [False, True]
-    assert baseline("ssmax").changes_model(64, 64)
 
 
 @pytest.mark.parametrize(
@@ -53,33 +34,6 @@ def test_sinks_and_a_window_are_all_that_a_query_sees(spec: str, sinks: int, wid
         moved = float((reduced(text) - reduced(other))[0, last].abs().max())
         assert (moved > limit) == (changed < sinks or changed > last - width), changed
     assert float((whole(text) - reduced(text))[0, last].abs().max()) > limit
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("rope", "would have to be trained with rope"),
-        ("windw", "did you mean"),
-        ("sink(4)", r"hides nothing by itself; join a window: 'sink\(4\)\+window'"),
-    ],
-)
-def test_an_unknown_baseline_is_refused(name: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        baseline(name)
-
-
-def test_an_evaluation_may_name_further_baselines(tmp_path) -> None:
-    assert cli("train", "--enc", "rope", *NANO, "--out", tmp_path).code == 0
-    rows = cli("extrapolate", *SHORT, "--baseline", "sink(4)+window", "--out", tmp_path, "--json").json
-    variants = {row["variant"]: row for row in rows if row["length"] == 4 * LENGTH and row["protocol"] == "fixed"}
-    assert list(variants) == [FULL, "crop", "window", "sink(4)+window"]
-    assert len({row["nll"] for row in variants.values()}) == 4
-    assert all(row["status"] == "ok" for row in variants.values())
-    again = cli("extrapolate", *SHORT, "--baseline", "sink(4)+window", "--out", tmp_path)
-    assert "is evaluated already" in again.err
-    refused = cli("extrapolate", *SHORT, "--baseline", "alibi", "--out", tmp_path)
-    assert refused.code == 2
-    assert "--baseline alibi: a model would have to be trained with alibi" in refused.err
 
 
 @pytest.mark.parametrize(("share", "refused"), [(2, False), (4, True)])

@@ -6,7 +6,6 @@ Here a document of n bytes has windows ending at bytes 1..n; S is the stride, L 
 import itertools
 import json
 import math
-import random
 import shutil
 import signal
 
@@ -14,17 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from books import write_books
 from cli_runner import LENGTH, NANO, cli
 from safetensors.torch import load_file
 from torch.nn import functional as F
-from toys import first, make
+from toys import make
 
 import poscli
 from poscli.attention import Place, choose
 from poscli.data import load_corpus
 from poscli.data.tokenizers.bytes import END, VOCAB
 from poscli.evaluation import measure
-from poscli.evaluation.evaluate import settings_of
 from poscli.model.initialise import build_model, fresh_model, load_weights
 from poscli.runs.run import list_runs
 from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, read_table
@@ -38,17 +37,6 @@ VARIANTS = {"nonoverlapping": ["full"], "sliding": ["full", "crop", "window"], "
 ROWS = [(length, p, v) for length in LENGTHS for p, variants in VARIANTS.items() for v in variants]
 NUMBERS = ["nll", "bpb", "ppl", "nll_low", "nll_high", "gain", "gain_low", "gain_high"]
 COST = ["seconds", "tokens_per_s", "peak_mb"]
-
-
-def write_books(folder):
-    """60 documents of about 400 bytes: words from a small vocabulary."""
-    draw = random.Random(0)
-    words = ["".join(draw.choices("aeioulmnrst", k=draw.randint(2, 7))) for _ in range(40)]
-    folder.mkdir()
-    for n in range(60):
-        text = " ".join(draw.choices(words, k=draw.randint(70, 90)))
-        (folder / f"{n}.txt").write_text(f"{n} {text}\n")
-    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -117,6 +105,21 @@ def assert_honest(table):
     assert (bad["reason"] != "").all()
 
 
+def assert_same(run, before):
+    """The rows of a run are those from before, but for what they cost."""
+    pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
+
+
+def forget(run, *, losses=False):
+    """Remove the finished tables, as if the evaluation had been cut off before them; returns the rows from before."""
+    before = table_of(run)
+    for path in (run.eval_csv, run.position_csv, run.folder / "eval.json"):
+        path.unlink()
+    if losses:
+        shutil.rmtree(run.folder / "nll")
+    return before
+
+
 def windows(sizes, protocol, length):
     """Every window (document, end) of a protocol, by its definition."""
     ends = {
@@ -142,17 +145,6 @@ def scored(run, sizes, length, protocol, variant):
     )
 
 
-def test_the_table_has_exactly_the_schema(results):
-    path = run_of(results, "alibi").eval_csv
-    raw = pd.read_csv(path, keep_default_na=False, na_values=[""])
-    assert list(raw.columns) == list(EVAL_COLUMNS)
-    for name, (kind, _) in EVAL_COLUMNS.items():
-        if kind != "str" and raw[name].notna().any():
-            assert raw[name].dtype == kind, name
-    for name, kind in table_of(run_of(results, "learned")).dtypes.items():
-        assert kind == pd.Series([], dtype=EVAL_COLUMNS[name][0]).dtype, name
-
-
 @pytest.mark.parametrize("encoding", ["alibi", "learned", "sinusoidal"])
 def test_one_row_for_each_length_protocol_and_variant(results, encoding):
     table = table_of(run_of(results, encoding))
@@ -160,20 +152,11 @@ def test_one_row_for_each_length_protocol_and_variant(results, encoding):
     assert_honest(table)
 
 
-def test_every_row_says_how_it_was_made(results, books):
+def test_every_row_says_on_what_it_was_measured(results):
     run = run_of(results, "sinusoidal")
     row = row_of(run, 2 * LENGTH, "sliding", "full")
-    size = sum(weight.numel() for weight in load_file(checkpoint_of(run)).values())
     expected = {
-        "run_id": run.folder.name,
-        "encoding": "sinusoidal",
-        "seed": 0,
-        "corpus": f"text:{books}",
-        "fingerprint": load_corpus(f"text:{books}").fingerprint,
-        "train_length": LENGTH,
-        "ratio": 2.0,
-        "stride": 2 * LENGTH // 8,
-        "parameters": size,
+        "parameters": sum(weight.numel() for weight in load_file(checkpoint_of(run)).values()),
         "engine": choose(make("alibi"), place=Place(gradient=False)).name,
         "device": "cpu",
         "dtype": "float32",
@@ -221,11 +204,6 @@ def test_gain_is_crop_minus_this_row_on_identical_tokens(results, sizes, encodin
         assert abs(row["gain"]) > 1e-3  # else there is nothing to tell apart here
 
 
-def test_nonoverlapping_rows_have_no_gain(results):
-    table = table_of(run_of(results, "alibi"))
-    assert table[table["protocol"] == "nonoverlapping"][["gain", "gain_low", "gain_high"]].isna().all(axis=None)
-
-
 @pytest.mark.parametrize("protocol", list(VARIANTS))
 def test_every_protocol_scores_the_same_tokens_at_every_length(results, sizes, protocol):
     run = run_of(results, "alibi")
@@ -251,33 +229,6 @@ def test_the_table_of_units_adds_up_to_the_rows(results):
         assert whole["total"] / whole["tokens"] == pytest.approx(row["nll"], rel=1e-12)
     assert units.groupby(key)["unit"].nunique().eq(rows.set_index(key)["documents"]).all()
     assert not units.duplicated([*key, "unit"]).any()
-
-
-def test_a_run_that_ends_early_has_no_units_where_it_has_no_losses(results):
-    units = read_table(run_of(results, "learned").folder / "units.csv", DETAILS["units"])
-    assert set(units.loc[units["variant"] != "crop", "length"]) == {LENGTH}
-    assert set(units.loc[units["variant"] == "crop", "length"]) == set(LENGTHS)
-
-
-@pytest.mark.parametrize("encoding", ["alibi", "learned", "sinusoidal"])
-def test_at_the_training_length_crop_and_window_are_the_model_itself(results, encoding):
-    run = run_of(results, encoding)
-    for protocol in ("sliding", "fixed"):
-        full, crop, window = (row_of(run, LENGTH, protocol, variant) for variant in VARIANTS[protocol])
-        pd.testing.assert_series_equal(pd.Series(crop | {"variant": "full"}), pd.Series(full))
-        pd.testing.assert_series_equal(pd.Series(window | {"variant": "full"}), pd.Series(full))
-
-
-def test_learned_positions_are_unsupported_beyond_their_length_while_the_crop_has_numbers(results):
-    table = table_of(run_of(results, "learned"))
-    beyond = table[table["length"] > LENGTH]
-    own = beyond[beyond["variant"] != "crop"]
-    assert (own["status"] == "unsupported").all()
-    assert own["reason"].str.contains(f"{LENGTH} positions").all()
-    assert (beyond[beyond["variant"] == "crop"]["status"] == "ok").all()
-    assert (table[table["length"] == LENGTH]["status"] == "ok").all()
-    positions = read_table(run_of(results, "learned").position_csv, POSITION_COLUMNS)
-    assert set(positions["length"]) == {LENGTH}
 
 
 def losses(run, model, books, length, spans):
@@ -326,18 +277,6 @@ def test_the_window_variant_is_the_encoding_joined_with_a_window(results, books,
     assert abs(window - full) > 1e-4  # else the mask is not seen to do anything
 
 
-def test_loss_by_position_is_the_mean_of_the_table(results):
-    run = run_of(results, "alibi")
-    positions = read_table(run.position_csv, POSITION_COLUMNS)
-    assert set(positions["length"]) == set(LENGTHS)
-    for length in LENGTHS:
-        _, nll = saved(run, str(length))
-        for row in positions[positions["length"] == length].to_dict("records"):
-            inside = nll[:, row["from"] - 1 : row["to"]].astype(float)
-            assert row["tokens"] == inside.size
-            assert row["nll"] == pytest.approx(inside.mean(), rel=1e-6)
-
-
 @pytest.fixture
 def forwards(monkeypatch):
     """The lengths that go through a model, in order, and whether a baseline restricts its attention."""
@@ -352,44 +291,20 @@ def forwards(monkeypatch):
     return seen
 
 
-def forget(run):
-    """Remove the finished tables, as if the evaluation had been cut off before them."""
-    run.eval_csv.unlink()
-    run.position_csv.unlink()
-    (run.folder / "eval.json").unlink()
-
-
 def test_an_evaluation_goes_on_from_the_lengths_it_has(copied, forwards):
     run = run_of(copied, "alibi")
-    before = table_of(run)
-    forget(run)
+    before = forget(run)
     (run.folder / "nll" / f"{2 * LENGTH}.parquet").unlink()
     assert cli("extrapolate", *ALL, "--out", copied).code == 0
     assert set(forwards) == {(2 * LENGTH, False)}
-    after = table_of(run)
-    pd.testing.assert_frame_equal(after.drop(columns=COST), before.drop(columns=COST))
+    assert_same(run, before)
     known = before["length"] != 2 * LENGTH
-    pd.testing.assert_frame_equal(after[known], before[known])
-
-
-def test_other_settings_are_measured_anew(copied, forwards):
-    run = run_of(copied, "alibi")
-    assert cli("extrapolate", "--max-len", 64, "--stride", 8, "--tokens", "1M", "--out", copied).code == 0
-    assert {length for length, _ in forwards} == {32, 64}
-    assert set(table_of(run)["stride"]) == {32, 64, 4, 8}  # windows of 32 are read in pieces of an eighth
-
-
-def test_smoke_scores_four_strides(copied):
-    assert cli("extrapolate", "--smoke", "--max-len", 64, "--stride", 16, "--out", copied).code == 0
-    table = table_of(run_of(copied, "alibi"))
-    assert set(table[table["protocol"] != "nonoverlapping"]["tokens"]) == {4 * 16}
+    pd.testing.assert_frame_equal(table_of(run)[known], before[known])
 
 
 def test_an_interrupted_evaluation_keeps_what_is_done(copied, monkeypatch, forwards):
     run = run_of(copied, "alibi")
-    before = table_of(run)
-    forget(run)
-    shutil.rmtree(run.folder / "nll")
+    before = forget(run, losses=True)
     counted = measure.score
 
     def interrupted(model, task, inputs, targets):
@@ -409,43 +324,9 @@ def test_an_interrupted_evaluation_keeps_what_is_done(copied, monkeypatch, forwa
     pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
 
 
-def _flip(at):
-    def damage(content):
-        position = int(at * len(content))
-        return content[:position] + bytes([content[position] ^ 8]) + content[position + 1 :]
-
-    return damage
-
-
-DAMAGE = {
-    "empty": lambda content: b"",
-    "cut": lambda content: content[: len(content) // 2],
-    "text": lambda content: b"nll\n1.0\n" * 100,
-    "grown": lambda content: content + b"\0" * 64,
-} | {f"bit at {at:.2f}": _flip(at) for at in np.linspace(0.01, 0.99, 12)}
-
-
-@pytest.mark.parametrize("damage", first(7, [*DAMAGE.values()]), ids=DAMAGE)
-def test_a_damaged_table_of_losses_is_never_used(copied, damage):
-    run = run_of(copied, "alibi")
-    short = ("extrapolate", "--max-len", LENGTH, "--stride", STRIDE, "--tokens", 256, "--out", copied)
-    assert cli(*short).code == 0
-    before = table_of(run)
-    forget(run)
-    path = run.folder / "nll" / f"{LENGTH}.parquet"
-    path.write_bytes(damage(path.read_bytes()))
-    result = cli(*short)
-    if result.code:
-        assert result.code == 5
-        assert str(path) in result.err
-    else:
-        pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
-
-
 def test_the_losses_of_another_run_or_length_are_not_taken(copied, results, forwards):
     run, other = run_of(copied, "alibi"), run_of(results, "sinusoidal")
-    before = table_of(run)
-    forget(run)
+    before = forget(run)
     nll = run.folder / "nll"
     shutil.copy(other.folder / "nll" / "32.parquet", nll / "32.parquet")
     shutil.copy(nll / "128-window.parquet", nll / "64-window.parquet")
@@ -454,59 +335,69 @@ def test_the_losses_of_another_run_or_length_are_not_taken(copied, results, forw
     pd.testing.assert_frame_equal(table_of(run).drop(columns=COST), before.drop(columns=COST))
 
 
-def test_a_diverged_run_has_rows_that_say_so(books, tmp_path):
-    train = ("train", "--enc", "alibi", *NANO, "--corpus", f"text:{books}", "--set", "matrix_lr=1e30")
-    assert cli(*train, "--out", tmp_path).code == 3
-    result = cli("extrapolate", *ALL, "--out", tmp_path, "--json")
-    assert result.code == 3
-    assert len(result.json) == len(ROWS)
-    table = table_of(run_of(tmp_path, "alibi"))
-    assert_honest(table)
-    assert (table["status"] == "diverged").all()
-    assert table["reason"].str.contains("not finite at step").all()
+def test_json_is_the_table(results):
+    run = run_of(results, "learned")
+    rows = cli("extrapolate", *ALL, "--enc", "learned", "--out", results, "--json").json
+    table = table_of(run)
+    assert [list(row) for row in rows] == [list(EVAL_COLUMNS)] * len(table)
+    for row, record in zip(rows, json.loads(table.to_json(orient="records", double_precision=15)), strict=True):
+        expected = {k: pytest.approx(v) if isinstance(v, float) else v for k, v in record.items()}
+        assert row == expected
 
 
-def failing(monkeypatch, length, fail):
-    """Let every forward pass at one length fail."""
+def bit(at):
+    def flip(content):
+        position = int(at * len(content))
+        return content[:position] + bytes([content[position] ^ 8]) + content[position + 1 :]
+
+    return flip
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "text": lambda content: b"nll\n1.0\n" * 100,
+    "grown": lambda content: content + b"\0" * 64,
+} | {f"bit at {at}": bit(at) for at in (0.01, 0.5, 0.99)}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_table_of_losses_is_never_used(copied, damage):
+    run = run_of(copied, "alibi")
+    before = forget(run)
+    path = run.folder / "nll" / f"{LENGTH}.parquet"
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    result = cli("extrapolate", *ALL, "--out", copied)
+    if result.code:
+        assert result.code == 5
+        assert str(path) in result.err
+    else:
+        assert_same(run, before)
+
+
+def failing(monkeypatch, length, error):
+    """Let the forward passes at one length raise an error or, without one, give an infinite loss to one token."""
     original = measure.score
 
     def score(model, task, inputs, targets):
         scored = original(model, task, inputs, targets)
-        return {"nll": fail(scored["nll"].clone())} if inputs.shape[1] == length else scored
+        if inputs.shape[1] == length:
+            if error is not None:
+                raise error
+            scored["nll"][-1, -1] = math.inf
+        return scored
 
     monkeypatch.setattr(measure, "score", score)
 
 
-def raising(error):
-    def fail(nll):
-        raise error
-
-    return fail
-
-
-def poisoned(value):
-    def fail(nll):
-        nll[-1, -1] = value
-        return nll
-
-    return fail
-
-
-FAULTS = {
-    "cuda memory": ("oom", raising(torch.OutOfMemoryError("CUDA out of memory"))),
-    "cpu memory": ("oom", raising(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"))),
-    "nan": ("nonfinite", poisoned(math.nan)),
-    "inf": ("nonfinite", poisoned(math.inf)),
-}
-
-
-@pytest.mark.parametrize(("status", "fail"), FAULTS.values(), ids=FAULTS)
-def test_a_failed_length_gets_rows_with_its_status_and_others_go_on(copied, monkeypatch, status, fail):
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [("oom", RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to")), ("nonfinite", None)],
+)
+def test_a_failed_length_gets_rows_with_its_status_and_others_go_on(copied, monkeypatch, status, error):
     run = run_of(copied, "alibi")
-    before = table_of(run)
-    forget(run)
-    shutil.rmtree(run.folder / "nll")
-    failing(monkeypatch, 2 * LENGTH, fail)
+    before = forget(run, losses=True)
+    failing(monkeypatch, 2 * LENGTH, error)
     result = cli("extrapolate", *ALL, "--out", copied, "--json")
     assert result.code == 0, result.err
     table = table_of(run)
@@ -520,10 +411,8 @@ def test_a_failed_length_gets_rows_with_its_status_and_others_go_on(copied, monk
 
 def test_if_the_training_length_fails_longer_ones_keep_their_losses(copied, monkeypatch):
     run = run_of(copied, "alibi")
-    before = table_of(run)
-    forget(run)
-    shutil.rmtree(run.folder / "nll")
-    failing(monkeypatch, LENGTH, raising(torch.OutOfMemoryError("CUDA out of memory")))
+    before = forget(run, losses=True)
+    failing(monkeypatch, LENGTH, torch.OutOfMemoryError("CUDA out of memory"))
     assert cli("extrapolate", *ALL, "--out", copied).code == 0
     table = table_of(run)
     assert_honest(table)
@@ -535,41 +424,19 @@ def test_if_the_training_length_fails_longer_ones_keep_their_losses(copied, monk
 
 def test_errors_other_than_lack_of_memory_end_the_command(copied, monkeypatch):
     run = run_of(copied, "alibi")
-    forget(run)
-    shutil.rmtree(run.folder / "nll")
-    failing(monkeypatch, 2 * LENGTH, raising(RuntimeError("shapes do not match")))
+    forget(run, losses=True)
+    failing(monkeypatch, 2 * LENGTH, RuntimeError("shapes do not match"))
     result = cli("extrapolate", *ALL, "--out", copied)
     assert result.code == 1
     assert "shapes do not match" in result.err
     assert not run.eval_csv.exists()
 
 
-def test_a_corpus_that_changed_since_training_is_refused(tmp_path):
-    books = write_books(tmp_path / "books")
-    assert cli("train", "--enc", "none", *NANO, "--corpus", f"text:{books}", "--out", tmp_path).code == 0
-    (books / "0.txt").write_text("another text\n")
-    result = cli("extrapolate", *ALL, "--out", tmp_path)
-    assert result.code == 4
-    assert "fingerprint" in result.err
-    assert not run_of(tmp_path, "none").eval_csv.exists()
-
-
-def test_json_is_the_table(results):
-    run = run_of(results, "learned")
-    rows = cli("extrapolate", *ALL, "--enc", "learned", "--out", results, "--json").json
-    table = table_of(run)
-    assert [list(row) for row in rows] == [list(EVAL_COLUMNS)] * len(table)
-    for row, record in zip(rows, json.loads(table.to_json(orient="records", double_precision=15)), strict=True):
-        expected = {k: pytest.approx(v) if isinstance(v, float) else v for k, v in record.items()}
-        assert row == expected
-
-
-def test_the_settings_of_a_run_follow_its_length():
-    from poscli.config.request import ExtrapolateRequest, TrainRequest
-    from poscli.config.resolve import resolve
-
-    for length, stride in ((64, 32), (512, 128)):
-        config = resolve(TrainRequest(preset="nano", length=length), "none", 0, CPU)
-        settings = settings_of(config, ExtrapolateRequest())
-        assert (settings.train_length, settings.max_len, settings.stride) == (length, 16 * length, stride)
-        assert settings.tokens == 4096
+def test_a_diverged_run_has_rows_that_say_so(books, tmp_path):
+    train = ("train", "--enc", "alibi", *NANO, "--corpus", f"text:{books}", "--set", "matrix_lr=1e30")
+    assert cli(*train, "--out", tmp_path).code == 3
+    result = cli("extrapolate", *ALL, "--out", tmp_path, "--json")
+    assert result.code == 3
+    assert len(result.json) == len(ROWS)
+    assert_honest(table_of(run_of(tmp_path, "alibi")))
+    assert {row["status"] for row in result.json} == {"diverged"}

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 from rich.console import Console
 from torch import Tensor
 
+from poscli.system.console import collected_warnings
 from poscli.system.errors import PoscliError
 
 
@@ -63,3 +65,11 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
 def sections(parts: Mapping[str, str]) -> str:
     """Several texts, each under its title."""
     return "".join(f"##### {title}\n{text.rstrip()}\n\n" for title, text in parts.items())
+
+
+def heard(capsys: pytest.CaptureFixture[str], call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """What a call returns or refuses with, after its notes and warnings."""
+    with collected_warnings() as warned:
+        found = outcome(call, *arguments, **options)
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
+    return "\n".join([*(f"  said: {line}" for line in lines), *(f"  warned: {line}" for line in warned), found])

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from books import write_books
 from cli_runner import LENGTH, NANO, cli
-from test_evaluate import write_books
 
 from poscli.runs.run import list_runs
 from poscli.runs.schema import DETAILS, read_table

@@ -1,7 +1,7 @@
-"""Rows of eval.csv and position.csv from losses that are written down: every number again by hand.
+"""The windows of every protocol on three small documents, written out by hand, and every number of their rows.
 
-Documents, protocols and windows are those of test_windows_by_hand.py; tokens stand for several bytes. The loss of
-target t in document d is d + a t, where a depends on the measurement: so every gain is known.
+L = 4 and the stride is 2. The documents have 11, 5 and 8 targets; a window is (document, number of its last target).
+Tokens stand for several bytes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,125 @@ import pandas as pd
 import pytest
 import torch
 from pieces_task import PIECES, Pieces
-from test_windows_by_hand import DOCUMENTS, settings
 from toys import model, perturbed
 
 from poscli.config.run import RunConfig
 from poscli.evaluation import losses as losses_module
 from poscli.evaluation import measure, tables
 from poscli.evaluation.evaluate import eval_records
-from poscli.evaluation.losses import Losses, Measured, position_curve, tail_slope
+from poscli.evaluation.losses import Losses, Measured
 from poscli.evaluation.measure import EvaluationSetup
-from poscli.evaluation.plan import Measurement, record_of
+from poscli.evaluation.plan import Measurement, Plan, record_of
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
 from poscli.runs.run import Run
 from poscli.runs.schema import perplexity
+from poscli.tasks.copy import Copy
 
+DOCUMENTS = ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], [3, 3, 5, 3, 3], [7, 6, 5, 4, 3, 2, 1, 7])
+
+SPANS = {
+    ("nonoverlapping", 4): [(0, 4), (0, 8), (2, 4), (2, 8)],  # document 1 has no segment of the longest length, 8
+    ("nonoverlapping", 8): [(0, 8), (2, 8)],
+    ("sliding", 4): [(0, 8), (0, 10), (2, 8)],
+    ("sliding", 8): [(0, 8), (0, 10), (2, 8)],
+    ("fixed", 4): [(0, 10)],  # targets 9 and 10 lie beyond the longest length, 8
+    ("fixed", 8): [(0, 10)],
+}
+SCORED = {("nonoverlapping", 4): 4, ("nonoverlapping", 8): 8} | {
+    (p, n): 2 for p in ("sliding", "fixed") for n in (4, 8)
+}
+
+
+def settings(**changes) -> EvaluationSettings:
+    return EvaluationSettings(**{"train_length": 4, "max_len": 8, "tokens": 1000, "stride": 2} | changes)
+
+
+def plan(**changes) -> Plan:
+    return Plan(Pieces(DOCUMENTS), settings(**changes))
+
+
+def pairs(spans: np.ndarray) -> list[tuple[int, int]]:
+    return [(int(document), int(end)) for document, end in spans]
+
+
+@pytest.mark.parametrize(("protocol", "length"), SPANS)
+def test_the_windows_of_a_protocol(protocol: str, length: int) -> None:
+    assert pairs(plan().spans(protocol, length)) == SPANS[protocol, length]
+    assert PROTOCOLS.get(protocol)().scored(settings(), length) == SCORED[protocol, length]
+
+
+def test_the_tokens_of_a_window_and_those_that_are_scored() -> None:
+    """A window holds the l tokens before its last target and that target; a document opens with token 0."""
+    text, spans = Pieces(DOCUMENTS).text(4), np.array([[0, 4], [0, 10], [2, 8]])
+    assert text.sizes.tolist() == [11, 5, 8]
+    assert text.windows(spans, 4).tolist() == [[0, 1, 2, 3, 4], [6, 7, 1, 2, 3], [4, 3, 2, 1, 7]]
+    assert text.targets(spans, 2).tolist() == [[3, 4], [2, 3], [1, 7]]
+    assert text.targets(spans, 4).tolist() == [[1, 2, 3, 4], [7, 1, 2, 3], [3, 2, 1, 7]]
+    assert text.windows(np.array([[1, 5]]), 5).tolist() == [[0, 3, 3, 5, 3, 3]]
+    assert text.counts(spans, 2).all()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "protocol", "length", "count"),
+    [
+        (2, "sliding", 4, 1),
+        (5, "sliding", 4, 2),  # whole windows of 2 scored tokens that fit 5
+        (16, "sliding", 4, 3),  # all there are
+        (2, "fixed", 8, 1),
+        (8, "nonoverlapping", 4, 4),  # up to five segments whatever the budget
+        (2, "nonoverlapping", 8, 2),
+    ],
+)
+def test_the_budget(tokens: int, protocol: str, length: int, count: int) -> None:
+    chosen = pairs(plan(tokens=tokens).spans(protocol, length))
+    assert len(set(chosen)) == len(chosen) == count
+    assert set(chosen) <= set(SPANS[protocol, length])
+
+
+@pytest.mark.parametrize(("tokens", "segments"), [(2, 5), (40, 5), (48, 6), (79, 9), (1000, 9)])
+def test_the_budget_of_nonoverlapping(tokens: int, segments: int) -> None:
+    """A document of 76 targets has nine segments of 8; each is cut into the windows of every length."""
+    made = Plan(Pieces([[1] * 76]), settings(tokens=tokens))
+    long, short = pairs(made.spans("nonoverlapping", 8)), pairs(made.spans("nonoverlapping", 4))
+    assert len(long) == segments
+    assert short == sorted((0, end - back) for _, end in long for back in (0, 4))
+
+
+def test_the_measurements_of_a_plan() -> None:
+    """Rows share measurements: crop at 8 is the model at 4, and a window of L hides nothing at 4.
+
+    The 2 tokens that sliding scores at the end of a window are read one by one, because a piece is at most 1/8 of it.
+    """
+    made = plan()
+    found = {one: pairs(spans) for one, spans in made.measurements().items()}
+    assert found == {
+        Measurement(4, 0, "full"): [(0, 4), (0, 7), (0, 8), (0, 9), (0, 10), (2, 4), (2, 7), (2, 8)],
+        Measurement(8, 0, "full"): [(0, 7), (0, 8), (0, 9), (0, 10), (2, 7), (2, 8)],
+        Measurement(8, 0, "window"): [(0, 7), (0, 8), (0, 9), (0, 10), (2, 7), (2, 8)],
+    }
+    assert [one.file for one in found] == ["4.parquet", "8.parquet", "8-window.parquet"]
+    assert made.measurement(8, "crop") == made.measurement(4, "crop") == made.measurement(4, "full")
+    assert made.measurement(4, "window") == Measurement(4, 0, "full")
+    assert made.variants("nonoverlapping") == ["full"]
+    assert made.variants("sliding") == made.variants("fixed") == ["full", "crop", "window"]
+
+
+def test_the_answer_protocol_reads_one_whole_episode_and_scores_half_of_L() -> None:
+    """Episodes of l + 1 tokens have one window each, which ends with the episode."""
+    answer, at = PROTOCOLS.get("answer")(), EvaluationSettings(train_length=8, max_len=16, tokens=12, stride=4)
+    documents = Documents(Pieces([[1] * 16] * 5).text(16), at, 16)
+    assert answer.scored(at, 16) == answer.scored(at, 8) == 4
+    assert pairs(answer.spans(documents, 16)) == [(0, 16), (1, 16), (2, 16)]  # 3 windows of 4 tokens make 12
+    made = Plan(Copy(), at)
+    assert pairs(made.spans("answer", 16)) == [(0, 16), (1, 16), (2, 16)]
+    assert pairs(made.spans("answer", 8)) == [(0, 8), (1, 8), (2, 8)]
+    assert made.measurement(16, "crop") == Measurement(8, 16, "full")  # the last 8 tokens of the text of 16
+    assert made.measurement(16, "full") == Measurement(16, 16, "full")
+
+
+# Rows of eval.csv and position.csv from losses that are written down
+
+# The loss of target t in document d is d + a t, where a depends on the measurement: so every gain is known.
 SLOPES = {Measurement(4, 0, "full"): 0.1, Measurement(8, 0, "full"): 0.08, Measurement(8, 0, "window"): 0.09}
 LN2 = 0.6931471805599453
 
@@ -40,7 +145,7 @@ class Marked(Pieces):
     columns: ClassVar = {"even": ("float64", "share of the targets with an even number")}
 
 
-def scored_rows(tmp_path, task: Pieces | None = None, failed: Measurement | None = None) -> list[dict]:
+def scored_rows(tmp_path, task: Pieces | None = None) -> list[dict]:
     """The rows of an evaluation in which every loss is d + a t."""
     task = task or Pieces(DOCUMENTS)
     run = Run(tmp_path / "rope-1", RunConfig(encoding="rope", length=8), {"parameters": 5})
@@ -51,8 +156,6 @@ def scored_rows(tmp_path, task: Pieces | None = None, failed: Measurement | None
         values = {"nll": (spans[:, :1] + SLOPES[one] * target).astype(np.float32)}
         values |= {name: (target % 2 == 0).astype(np.float32) for name in task.columns}
         measured[one] = Measured(Losses(spans, values), seconds=2.0, peak_mb=3.0, engine="sdpa")
-        if one == failed:
-            measured[one] = Measured(None, "oom", "does not fit")
     return list(tables.eval_rows(setup, measured)) + list(tables.position_rows(setup, measured))
 
 
@@ -72,6 +175,7 @@ TARGETS = {
     ("fixed", 8): ({0: range(9, 11)}, 8),
 }
 MODELS = {"full": {4: 0.1, 8: 0.08}, "crop": {4: 0.1, 8: 0.1}, "window": {4: 0.1, 8: 0.09}}
+COST = ("seconds", "tokens_per_s", "peak_mb", "engine", "parameters", "run_id", "fingerprint")
 CASES = [(p, n, v) for p, n in TARGETS for v in (["full"] if p == "nonoverlapping" else MODELS)]
 
 
@@ -96,22 +200,9 @@ def test_the_numbers_of_a_row(protocol: str, length: int, variant: str, tmp_path
         gains = [(0.1 - slope) * t for numbers in targets.values() for t in numbers]
         assert row["gain"] == pytest.approx(sum(gains) / len(gains), rel=1e-5, abs=1e-6)
     assert (row["stride"], row["ratio"]) == (length if protocol == "nonoverlapping" else 1, length / 8)
-
-
-def test_the_cost_of_a_row_is_that_of_its_measurement(tmp_path) -> None:
-    rows = scored_rows(tmp_path)
-    windows = {("full", 4): 8 * 4, ("crop", 8): 8 * 4, ("full", 8): 6 * 8, ("window", 8): 6 * 8}
-    for (variant, length), read in windows.items():
-        row = row_of(rows, length, "sliding", variant)
-        assert (row["seconds"], row["peak_mb"], row["engine"]) == (2.0, 3.0, "sdpa")
-        assert row["tokens_per_s"] == read / 2.0
-        assert (row["parameters"], row["run_id"], row["fingerprint"]) == (5, "rope-1", "5ca1ab1e")
-
-
-def test_a_length_that_failed_leaves_the_positions_of_longer_ones(tmp_path) -> None:
-    rows = scored_rows(tmp_path, failed=Measurement(4, 0, "full"))
-    assert {row["length"] for row in rows if "from" in row} == {8}
-    assert row_of(rows, 4, "sliding", "full")["tokens"] == 0
+    read = 8 * 4 if slope == 0.1 else 6 * 8  # tokens of all windows of the measurement
+    cost = (2.0, read / 2.0, 3.0, "sdpa", 5, "rope-1", "5ca1ab1e")
+    assert tuple(row[name] for name in COST) == cost
 
 
 def test_targets_that_do_not_count_are_left_out_of_every_number(tmp_path) -> None:
@@ -125,22 +216,6 @@ def test_targets_that_do_not_count_are_left_out_of_every_number(tmp_path) -> Non
     assert row["bpb"] == pytest.approx(sum(nats) / LN2 / 20, rel=1e-6)
     assert row["gain"] == pytest.approx(0.02 * (7 + 8 + 10 + 7) / 4, rel=1e-5)
     assert row["even"] == 0.5
-
-
-def test_a_tasks_own_column_is_a_mean_over_the_same_tokens(tmp_path) -> None:
-    rows = scored_rows(tmp_path, Marked(DOCUMENTS))
-    assert row_of(rows, 4, "sliding", "full")["even"] == 0.5
-    assert row_of(rows, 8, "fixed", "window")["even"] == 0.5
-    assert row_of(rows, 8, "nonoverlapping", "full")["even"] == 0.5
-
-
-def test_a_failed_measurement_has_no_numbers_and_without_crop_there_is_no_gain(tmp_path) -> None:
-    rows = scored_rows(tmp_path, failed=Measurement(4, 0, "full"))
-    failed, whole = row_of(rows, 8, "sliding", "crop"), row_of(rows, 8, "sliding", "full")
-    assert (failed["status"], failed["reason"], failed["tokens"]) == ("oom", "does not fit", 0)
-    assert "nll" not in failed
-    assert "gain" not in whole
-    assert whole["nll"] == pytest.approx((0.08 * (7 + 8 + 9 + 10 + 7 + 8) + 2 * 2) / 6, rel=1e-6)
 
 
 def test_what_the_intervals_resample(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,48 +262,7 @@ def slope_of_the_identity() -> float:
     return sum((a - mean) * (p - 5.5) for a, p in zip(x, range(3, 9), strict=True)) / sum((a - mean) ** 2 for a in x)
 
 
-def test_the_curve_and_the_slope_of_two_windows() -> None:
-    """Positions count from 1. The slope takes the last two octaves, 3 to 8 of 8; what lies before has no effect."""
-    nll = np.array([[9.0, 9, 9, 2, 3, 4, 5, 6], [1.0, 3, 5, 4, 5, 6, 7, 8]], dtype=np.float32)
-    spans = np.array([[0, 8], [1, 8]])
-    bins = position_curve(Losses(spans, {"nll": nll}))
-    assert [(b.start, b.stop, b.tokens, b.nll) for b in bins] == [
-        (1, 1, 2, 5),
-        (2, 3, 4, 6.5),
-        (4, 4, 2, 3),
-        (5, 8, 8, 5.5),
-    ]
-    falling = 7 - 0.5 * np.log2(np.arange(1, 9))
-    for first in ([0.0, 0.0], [50.0, -3.0]):
-        steep, flat = np.array([*first, *falling[2:]]), np.array([*first, *falling[2:] + 1])
-        found = tail_slope(Losses(spans, {"nll": np.stack([steep, flat]).astype(np.float32)}))
-        assert found == pytest.approx(-0.5, abs=1e-6)
-
-
-def test_losses_are_the_last_tokens_of_the_windows_asked_for() -> None:
-    spans = np.array([[0, 4], [0, 6], [2, 3]])
-    nll = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], dtype=np.float32)
-    losses = Losses(spans, {"nll": nll, "other": -nll})
-    assert losses.at(spans[[2, 0]], 2).tolist() == [[8, 9], [2, 3]]
-    assert losses.at(spans[1:2], 3).tolist() == [[4, 5, 6]]
-    assert losses.at(spans[1:2], 1, "other").tolist() == [[-6]]
-
-
-def test_a_loss_beyond_every_float_has_no_perplexity_of_its_own(tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(SLOPES, Measurement(8, 0, "full"), 400.0)
-    row = row_of(scored_rows(tmp_path), 8, "sliding", "full")
-    assert row["nll"] > 3000
-    assert row["ppl"] == math.inf
-
-
 SETTINGS = EvaluationSettings(train_length=8, max_len=16, tokens=32, stride=4)
-
-
-def test_a_budget_takes_the_same_windows_in_every_version() -> None:
-    """Five of the permutation [7 0 1 4 2 5 8 6 3] of nine segments: another draw would change published numbers."""
-    documents = Documents(Pieces([[1] * 9 * 8]).text(8), SETTINGS, 8)
-    spans = PROTOCOLS.get("nonoverlapping")().spans(documents, 8)
-    assert spans.tolist() == [[0, 8 * (n + 1)] for n in (7, 0, 1, 4, 2)]  # (document, end)
 
 
 @pytest.mark.parametrize(("trained", "recorded"), [("", False), ("alibi", True)])
