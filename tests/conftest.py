@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import io
+import math
 import os
 import shutil
 import sys
@@ -88,6 +89,14 @@ def made_once() -> None:
 
     library()
     load_corpus("stdlib")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_lines_of_progress() -> None:
+    """Print no line of progress every 15 seconds: how fast a machine is must not change what a command says."""
+    from poscli.system import progress
+
+    progress.SECONDS_BETWEEN_LINES = math.inf
 
 
 def pytest_collection_finish() -> None:

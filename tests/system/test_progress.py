@@ -15,6 +15,7 @@ def test_what_is_left_of_a_job_is_told_by_its_pace_since_it_began(monkeypatch: p
     said: list[str] = []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.now))
     monkeypatch.setattr(progress, "err", SimpleNamespace(is_terminal=False, print=lambda text, **_: said.append(text)))
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 15.0)  # as before the tests began
     monkeypatch.delenv("POSCLI_QUIET", raising=False)
     with progress.Meter("job", 100, done=40) as meter:
         for seconds, amount, words in ((14.9, 5, "early"), (0.1, 5, "first"), (15.0, 10, "second"), (14.0, 10, "not")):
