@@ -17,7 +17,6 @@ from cli_runner import Result, cli
 from grid_images import noise
 from looks import NOISE, figures, pictures_as_text, short
 from PIL import Image
-from test_inspect_command import FILE
 
 from poscli.config.run import SCHEMA, ModelConfig, RunConfig
 from poscli.inspect import absolute, gallery
@@ -30,6 +29,40 @@ from poscli.tasks import open_task
 from poscli.verify.noise import perturbed
 
 LOOKS_AT_PICTURES = True
+FILE = """
+import torch
+from poscli.encodings import Encoding, Shape
+
+class Root(Encoding):
+    "s_ij -= r sqrt(i - j)"
+    def __init__(self, shape: Shape, *, r: float = 1.0) -> None:
+        super().__init__(shape)
+        self.r = r
+
+    def distance_bias(self, d):
+        return -self.r * d.sqrt()[None]
+
+class Nan(Encoding):
+    def distance_bias(self, d):
+        return torch.where(d > 40, torch.nan, -d.double())[None]
+
+class Hidden(Encoding):
+    def distance_bias(self, d):
+        return torch.where(d > 40, -torch.inf, -d.double())[None]
+
+class Zero(Encoding):
+    def embed(self, x, pos, ids):
+        return x * 0
+
+    def query(self, q, pos):
+        return q * 0
+
+class Fails(Encoding):
+    def distance_bias(self, d):
+        if len(d) > 64:
+            raise RuntimeError("no luck")
+        return -d[None]
+"""
 SMALL = ("--preset", "nano", "--length", 16, "--max-len", 80, "--no-properties")
 NARROW = ("--layers", 1, "--width", 16, "--heads", 2)  # heads of 8 channels
 WIDE = ("--layers", 1, "--width", 24)
