@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from cli_runner import assert_refused, cli, run_of
-from grid_images import stripes
+from grid_images import stripes, write
 from PIL import Image
 from toys import model, perturbed, rounding
 
-from poscli.equation.operands import grid_shape
-from poscli.grids import continuation
 from poscli.grids.continuation import ImageChoice, continue_image
 from poscli.grids.tasks import Grid
 from poscli.runs.results import evaluation_tables, open_evaluated
-from poscli.system.errors import DataError, UsageError
 
 LENGTH = 64  # a grid of 8 x 8
 GRID = ("--task", "grid", "--preset", "nano", "--length", LENGTH, "--batch", 4)
@@ -39,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_an_evaluation_of_images(results: Path) -> None:
+def test_an_evaluation_of_images_and_a_report_of_it(results: Path, tmp_path: Path) -> None:
     run = run_of(results, "alibi")
     tables = evaluation_tables([open_evaluated(run.folder)], {})
     rows = tables.rows.set_index(["protocol", "variant", "length"]).sort_index()
@@ -53,9 +49,6 @@ def test_an_evaluation_of_images(results: Path) -> None:
     assert rows.loc[("fixed", "crop"), "nll"].nunique() == 1
     assert tables.details["recall"].empty
     assert not (run.folder / "why").exists()
-
-
-def test_a_report_says_what_its_numbers_are_of_images(results: Path, tmp_path: Path) -> None:
     result = cli("report", "--out", results, "--to", tmp_path)
     assert result.code == 0, result.err
     text = (tmp_path / "report.md").read_text()
@@ -88,21 +81,17 @@ def test_a_picture_of_a_continued_image(results: Path) -> None:
 
 
 def test_the_numbers_of_a_continued_image(results: Path, tmp_path: Path) -> None:
-    chosen = ("generate", "--enc", "alibi", "--out", results, "--side", 12, "--rows", 9, "--image", 2)
-    made = cli(*chosen, "--to", tmp_path / "a.png", "--json").json
+    chosen = ("generate", "--enc", "alibi", "--out", results, "--side", 12, "--rows", 9, "--image", 2, "--json")
+    made = cli(*chosen, "--to", tmp_path / "a.png").json
     assert (made["rows"], made["columns"], made["kept"], made["cells"]) == (12, 12, 9, 36)
     assert (made["image"], made["images"], made["file"]) == (2, 11, str(tmp_path / "a.png"))
-    again = cli(*chosen, "--to", tmp_path / "b.png", "--json").json
-    assert again["nll"] == pytest.approx(made["nll"], rel=1e-6)
+    cli(*chosen, "--to", tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    other = cli(*chosen, "--to", tmp_path / "c.png", "--json", "--seed", 1)
-    assert other.code == 0
+    cli(*chosen, "--to", tmp_path / "c.png", "--seed", 1)
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "c.png").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "spec", ["rope", "alibi-2d", "rope-2d", "t5-2d", "swin-2d", "sinusoidal-2d", "alibi-2d+window(9)"]
-)
+@pytest.mark.parametrize("spec", ["rope", "rope-2d", "t5-2d", "sinusoidal-2d", "alibi-2d+window(9)"])
 @torch.no_grad()
 def test_cells_are_drawn_from_the_logits_of_the_whole_grid(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One cell at a time with a cache gives the logits of one pass over the grid of 8 x 8, trained on 4 x 4."""
@@ -146,72 +135,17 @@ def test_the_token_that_opens_a_grid_is_never_drawn() -> None:
     assert (made.made // 25 < 10).all()
 
 
-@pytest.mark.parametrize(
-    ("wish", "says"),
-    [
-        (ImageChoice(rows=8), "--rows 8 must be between 1 and 7, for an image of 8 x 8 cells"),
-        (
-            ImageChoice(side=10),
-            "image of stripes has 10 x 10 cells, and the largest has 9 x 12; give --side 9",
-        ),
-        (ImageChoice(image=3), "--image 3 must be between 1 and 2"),
-    ],
-)
-def test_images_that_cannot_be_continued(wish: ImageChoice, says: str) -> None:
-    with pytest.raises((UsageError, DataError)) as caught:
-        continue_image(model("none"), stripes(), wish, temperature=1.0, seed=0)
-    assert says in str(caught.value)
-
-
-def test_the_default_image_has_twice_the_side() -> None:
-    assert grid_shape(ImageChoice().length(256)) == (32, 32)
-    assert ImageChoice(side=5).length(256) == 25
-    assert continuation.GROWTH == 4
-
-
-# ---- what is refused
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with images of 12 x 20 pixels, and folders without images."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("small", "none"):
-        (tmp_path / name).mkdir()
-    for n in range(6):
-        pixels = np.random.default_rng(n).integers(0, 256, (12, 20), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "small" / f"{n}.png")
-    (tmp_path / "none" / "notes.txt").write_text("no image")
-    (tmp_path / "indents.py").write_text(
-        "from poscli.data.tokenizers import Tokenizer\nclass Indents(Tokenizer): pass\n"
-    )
-    return tmp_path
-
+# ---- what is refused: what a task, a corpus and a choice of images refuse are whole texts of tasks, data, evaluation
 
 TRAIN = ("train", "--enc", "none", *GRID, "--tokens", "4k")
 
 
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("--corpus", "images:nowhere"), 4, ("images:nowhere", "no file, no folder and no pattern")),
-        (("--corpus", "images:none"), 4, ("holds no image in 1 file", "notes.txt (no image)")),
-        (("--corpus", "images:small", "--length", 256), 4, ("no training image of 16 x 16", "12 x 20", "--length 144")),
-        (("--corpus", "images:small?patch=2"), 4, ("no training image of 8 x 8", "6 x 10", "--length 36")),
-        (("--corpus", "images:small?patch=0"), 2, ("patch", "1 to 1024", "'0'")),
-        (("--corpus", "images:small?levels=1"), 2, ("levels", "2 to 256", "'1'")),
-        (("--corpus", "images:small?size=9"), 2, "there is no option 'size'"),
-        (("--corpus", "text:none"), 2, ("the corpus text:none is no images", "write images[:FOLDER]")),
-        (("--tokenizer", "indents.py:Indents"), 2, "leave out --tokenizer indents.py:Indents"),
-        (("--length", 282), 2, ("282 tokens is a grid of 6 x 47", "280 (14 x 20) or 285 (15 x 19)")),
-        (("--memory", 64), 2, ("--memory 64", "leave it out")),
-        (("--task", "language", "--corpus", "images"), 2, ("images, not text", "--task grid")),
-        (("--task", "language", "--corpus", "images:small"), 2, ("images, not text", "--task grid")),
-    ],
-)
-def test_trainings_that_are_refused(arguments: tuple[object, ...], code: int, words: str | tuple[str, ...]) -> None:
-    assert_refused((*TRAIN, *arguments), code, words)
+def test_trainings_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "small", 6, rows=12, columns=20)
+    fits = ("no training image of 8 x 8", "6 x 10", "--length 36")
+    assert_refused((*TRAIN, "--corpus", "images:small?patch=2"), 4, fits)
+    assert_refused((*TRAIN, "--task", "language", "--corpus", "images:small"), 2, ("images, not text", "--task grid"))
 
 
 @pytest.mark.parametrize(
@@ -219,43 +153,36 @@ def test_trainings_that_are_refused(arguments: tuple[object, ...], code: int, wo
     [
         (("extrapolate", "--max-len", 128 * LENGTH), 4, ("64 x 128", "65 x 132", "96 x 96", "--max-len 8464")),
         (("extrapolate", "--stride", 9), 2, ("--stride 9", "between 1 and 8", "leave it out for 4")),
-        (("extrapolate", "--lengths", "1,1.1"), 2, ("length 64 is a grid of 8 x 8 cells", "the longest, 7 x 10")),
         (("generate", "--prompt", "x"), 2, ("was trained on images", "--prompt")),
-        (("generate", "--rows", 16), 2, "--rows 16 must be between 1 and 15"),
-        (("generate", "--side", 97), 4, "the largest has 96 x 96; give --side 96"),
+        (("generate", "--rows", 16), 2, ("--rows 16 must be between 1 and 15",)),
         (("generate", "--enc", "learned-2d", "--side", 9), 2, ("cannot continue so large an image", "--side")),
     ],
 )
 def test_evaluations_that_are_refused(
-    results: Path, arguments: tuple[object, ...], code: int, words: str | tuple[str, ...]
+    results: Path, arguments: tuple[object, ...], code: int, words: tuple[str, ...]
 ) -> None:
     enc = () if "--enc" in arguments else ("--enc", "alibi")
     result = cli(*arguments, *enc, "--out", results)
     (line,) = result.err.splitlines()
     assert result.code == code
     assert line.startswith("error: ")
-    assert all(word in line for word in (words if isinstance(words, tuple) else (words,)))
+    assert all(word in line for word in words)
 
 
 def test_a_prompt_that_does_not_fit_the_memory(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 1000.0)
     result = cli("generate", "--enc", "alibi", "--out", results)
     assert result.code == 2
-    (line,) = result.err.splitlines()
-    assert "reading 256 tokens with alibi needs about" in line
-    assert "give a smaller --side" in line
+    assert "reading 256 tokens with alibi needs about" in result.err
+    assert "give a smaller --side" in result.err
 
 
-def test_images_that_have_changed(folder: Path) -> None:
-    corpus = ("--corpus", f"images:{folder}/small")
-    assert cli(*TRAIN, *corpus).code == 0
-    (folder / "small" / "0.png").unlink()
+def test_images_that_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "small", 6, rows=12, columns=20)
+    assert cli(*TRAIN, "--corpus", "images:small").code == 0
+    (tmp_path / "small/0.png").unlink()
     for command in (("generate", "--side", 8), ("extrapolate", "--max-len", LENGTH)):
         result = cli(*command)
         assert result.code == 4
         assert "its files or the Python version changed" in result.err
-
-
-def test_ls_shows_images() -> None:
-    corpora = {row["corpus"]: row["what"] for row in json.loads(cli("ls", "corpora", "--json").out)}
-    assert "--task grid" in corpora["images[:FOLDER][?patch=4&levels=32]"]

@@ -1,4 +1,4 @@
-"""Positions on a grid: the shapes of grids, the table behind a block's bias, cached decoding, and what is refused."""
+"""Positions on a grid: distances by hand, the table behind a block's bias, cached decoding, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from poscli.attention import ENGINES, BlockSizes, Place, attend, choose
 from poscli.attention.place import ON_GRID_REFUSED
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
-from poscli.equation import Encoding, Positions
-from poscli.equation.operands import grid_shape, raster
+from poscli.equation import Encoding, Positions, Unsupported
+from poscli.equation.operands import raster
 from poscli.equation.reference import operands
 from poscli.model.cache import Cache
 from poscli.model.transformer import Model
@@ -21,20 +21,12 @@ from poscli.specs import check
 from poscli.system.errors import UsageError
 
 GRIDS = ["sinusoidal-2d", "learned-2d", "t5-2d", "swin-2d", "alibi-2d", "rope-2d", "rope-2d(mixed=true)"]
-BIASES = ["t5-2d", "swin-2d(window=3)", "alibi-2d", "alibi-2d+ssmax", "alibi-2d+window(9)", "rope-2d+t5-2d"]
+BIASES = ["swin-2d(window=3)", "alibi-2d+ssmax", "alibi-2d+window(9)", "rope-2d+t5-2d"]
 CPU = torch.device("cpu")
 
 
 def model(spec: str) -> Model:
     return perturbed(initial(spec))
-
-
-@pytest.mark.parametrize(
-    ("cells", "rows", "columns"),
-    [(256, 16, 16), (512, 16, 32), (1024, 32, 32), (2304, 48, 48), (4096, 64, 64), (7, 1, 7), (1, 1, 1), (12, 3, 4)],
-)
-def test_a_grid_is_as_square_as_its_cells_allow(cells: int, rows: int, columns: int) -> None:
-    assert grid_shape(cells) == (rows, columns)
 
 
 def test_positions_follow_the_columns_of_the_grid() -> None:
@@ -46,43 +38,11 @@ def test_positions_follow_the_columns_of_the_grid() -> None:
     assert make("alibi").locate(6, CPU, columns=4).pos.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def attention(engine: str, encoding: Encoding, queries: int, keys: int, columns: int, queries_of_a_block: int):
-    """The output on a grid, and its gradients if the engine has a backward pass."""
-    sizes = BlockSizes(
-        block_queries=queries_of_a_block, training_queries=queries_of_a_block, backward_queries=5, backward_entries=1
-    )
-    given = [
-        draw(2, HEADS, t, HEAD_WIDTH, seed=n).double().requires_grad_() for n, t in enumerate((queries, keys, keys))
-    ]
-    encoding = encoding.double()
-    encoding.zero_grad()
-    out = attend(ENGINES[engine], encoding, *given, encoding.locate(keys, CPU, columns), None, sizes)
-    (out * draw(*out.shape, seed=5).double()).sum().backward()
-    return [out.detach(), *(x.grad for x in given), *(p.grad for p in encoding.parameters())]
-
-
-@pytest.mark.parametrize(
-    # one spec is enough for `blocks`: both engines take their bias from the same blocks of queries
-    ("engine", "spec"),
-    [*(("sdpa", spec) for spec in BIASES), ("blocks", "alibi-2d+ssmax")],
-)
-@pytest.mark.parametrize(
-    ("queries", "keys", "columns", "block"),
-    [(24, 24, 4, 8), (24, 24, 6, 100), (23, 23, 6, 12), (11, 23, 6, 6), (7, 22, 6, 13), (30, 30, 3, 12), (5, 5, 9, 4)],
-)
-def test_slices_of_one_matrix_equal_the_formula(
-    engine: str, spec: str, queries: int, keys: int, columns: int, block: int
-) -> None:
-    """Blocks that begin in the middle of a row, grids whose last row is short, and grids higher than wide."""
-    encoding = make(spec)
-    found = attention(engine, encoding, queries, keys, columns, block)
-    exact = attention("reference", encoding, queries, keys, columns, block)
-    for one, other in zip(found, exact, strict=True):
-        assert float((one - other).abs().max()) <= 1e-12 * max(1.0, float(other.abs().max()))
+# The token that predicts the cell (1, 1) of a grid of 3 columns sees the 4 cells before it, and a first token.
+DISTANCES = [[2, -1], [1, 1], [1, 0], [1, -1], [0, 1]]
 
 
 def test_the_cells_of_the_bias_by_hand() -> None:
-    """The token that predicts the cell (1, 1) of a grid of 3 columns sees the 4 cells before it, and a first token."""
     seen: list[Tensor] = []
 
     class Recorded(type(make("alibi-2d"))):  # type: ignore[misc]
@@ -93,7 +53,49 @@ def test_the_cells_of_the_bias_by_hand() -> None:
     encoding = Recorded(shape())
     x = draw(1, HEADS, 5, HEAD_WIDTH)
     attend(ENGINES["reference"], encoding, x[:, :, 4:], x, x, encoding.locate(5, CPU, columns=3))
-    assert seen[0].tolist() == [[2, -1], [1, 1], [1, 0], [1, -1], [0, 1]]
+    assert seen[0].tolist() == DISTANCES
+
+
+def test_rotations_turn_by_the_cell_that_a_query_predicts_and_the_cell_that_a_key_shows() -> None:
+    """Products of equal vectors are sums of cosines of the distances."""
+    encoding = make("rope-2d(base=50)")
+    x = torch.ones(1, HEADS, 5, HEAD_WIDTH, dtype=torch.float64)
+    turned = operands(encoding, x[:, :, 4:], x, x, encoding.locate(5, CPU, columns=3))
+    theta = torch.tensor([1.0, 50**-0.5], dtype=torch.float64)
+    expected = 2 * (torch.tensor(DISTANCES, dtype=torch.float64)[:, :, None] * theta).cos().sum((1, 2))
+    torch.testing.assert_close((turned.q_BHTD @ turned.k_BHSD.mT)[0, 0, 0], expected, rtol=0, atol=1e-12)
+
+
+def attention(engine: str, encoding: Encoding, queries: int, keys: int, columns: int, block: int) -> list[Tensor]:
+    """The output on a grid, and the gradients of queries, keys, values and parameters."""
+    sizes = BlockSizes(block_queries=block, training_queries=block, backward_queries=5, backward_entries=1)
+    counts = enumerate((queries, keys, keys))
+    qkv = [draw(2, HEADS, count, HEAD_WIDTH, seed=n).double().requires_grad_() for n, count in counts]
+    encoding = encoding.double()
+    encoding.zero_grad()
+    out = attend(ENGINES[engine], encoding, *qkv, encoding.locate(keys, CPU, columns), None, sizes)
+    (out * draw(*out.shape, seed=5).double()).sum().backward()
+    return [out.detach(), *(x.grad for x in qkv), *(p.grad for p in encoding.parameters())]
+
+
+@pytest.mark.parametrize(
+    # one spec is enough for `blocks`: both engines take their bias from the same blocks of queries
+    ("engine", "spec"),
+    [*(("sdpa", spec) for spec in BIASES), ("blocks", "alibi-2d+ssmax")],
+)
+@pytest.mark.parametrize(
+    ("queries", "keys", "columns", "block"),
+    [(24, 24, 4, 8), (23, 23, 6, 12), (11, 23, 6, 6), (7, 22, 6, 13), (30, 30, 3, 12), (5, 5, 9, 4)],
+)
+def test_slices_of_one_matrix_equal_the_formula(
+    engine: str, spec: str, queries: int, keys: int, columns: int, block: int
+) -> None:
+    """Blocks that begin in the middle of a row, grids whose last row is short, and grids higher than wide."""
+    encoding = make(spec)
+    found = attention(engine, encoding, queries, keys, columns, block)
+    exact = attention("reference", encoding, queries, keys, columns, block)
+    for one, other in zip(found, exact, strict=True):
+        assert float((one - other).abs().max()) <= 1e-12 * max(1.0, float(other.abs().max()))
 
 
 @pytest.mark.parametrize("spec", [*GRIDS, "alibi-2d|alibi", "none"])
@@ -107,21 +109,12 @@ def test_decoding_with_the_width_of_the_grid_equals_the_full_forward(spec: str) 
     assert float((torch.cat(parts, dim=1) - whole).abs().max()) <= rounding(steps, text)
 
 
-def test_decoding_on_a_grid_needs_its_width() -> None:
+# ---- what is refused
+
+
+def test_decoding_on_a_grid_needs_its_width_and_interpolation_the_whole_grid_at_once() -> None:
     with pytest.raises(ValueError, match=r"Cache\(columns="):
         model("rope-2d")(tokens(1, 4), cache=Cache())
-    model("rope")(tokens(1, 4), cache=Cache())
-
-
-def test_another_width_is_another_grid() -> None:
-    text = tokens(1, 12)
-    wide, high = (model("alibi-2d")(text, cache=Cache(columns=columns)) for columns in (6, 3))
-    assert not torch.allclose(wide, high)
-
-
-def test_interpolation_needs_the_whole_grid_at_once() -> None:
-    from poscli.equation import Unsupported
-
     cache, grid = Cache(columns=4), model("learned-2d(beyond=interpolate)")
     grid(tokens(1, 8), cache=cache)
     with pytest.raises(Unsupported, match="size of the whole grid"):
@@ -137,53 +130,18 @@ def test_engines_of_distances_along_a_line_refuse_a_grid(name: str) -> None:
         assert not ENGINES[name].refuses(make("rope-2d"), place)
 
 
-def test_positions_of_the_other_kind_are_refused() -> None:
+def test_a_line_and_a_grid_share_no_layer_and_no_positions() -> None:
     x = draw(1, HEADS, 4, HEAD_WIDTH)
     grid, line = Positions(pos=raster(torch.arange(4), 2), step=None), Positions(pos=torch.arange(4))
     for spec, at, takes in (("alibi", grid, "along a line"), ("alibi-2d", line, "rows and columns")):
         with pytest.raises(UsageError, match=f"{spec} takes .*{takes}.* was given"):
             attend(ENGINES["reference"], make(spec), x, x, x, at)
     attend(ENGINES["reference"], make("none"), x, x, x, grid)
-
-
-def test_a_line_and_a_grid_share_no_layer() -> None:
     with pytest.raises(UsageError, match="alibi counts positions along a line and rope-2d on a grid; alternate them"):
         check("alibi+rope-2d", shape())
-    assert make("rope-2d+window(9)").axes == make("ssmax+rope-2d").axes == 2
-    assert make("rope+window(9)").axes == 1
     check("alibi|rope-2d", shape())
-
-
-def test_a_text_has_no_rows_and_columns() -> None:
-    with pytest.raises(
-        UsageError, match="rope-2d encodes rows and columns, and the tokens of this task stand on a line"
-    ):
+    assert [make(spec).axes for spec in ("rope-2d+window(9)", "ssmax+rope-2d", "rope+window(9)")] == [2, 2, 1]
+    with pytest.raises(UsageError, match="rope-2d encodes rows and columns, and the tokens of this task stand on a"):
         resolve(TrainRequest(), "none|rope-2d", 0, CPU)
     with pytest.raises(UsageError, match="rope-2d cannot be trained with a memory: a grid does not go on"):
         check("rope-2d", shape(), memory=True)
-
-
-def test_bad_options_are_refused() -> None:
-    for spec, why in (
-        ("sinusoidal-2d(base=1)", "base must be above 1"),
-        ("swin-2d(window=1)", "window must be at least 2"),
-        ("t5-2d(buckets=5)", "even buckets"),
-        ("t5-2d(far=8)", "far > buckets / 2"),
-    ):
-        with pytest.raises(UsageError, match=why):
-            check(spec, shape())
-    with pytest.raises(UsageError, match="4 must divide the head width; got 6"):
-        check("rope-2d", shape(heads=4))
-    with pytest.raises(UsageError, match="4 must divide it; got 6"):
-        check("sinusoidal-2d", shape(heads=3, width=6))
-
-
-def test_rotations_turn_by_the_cell_that_a_query_predicts_and_the_cell_that_a_key_shows() -> None:
-    """Products of equal vectors are sums of cosines of the distances by hand in the test above."""
-    encoding = make("rope-2d(base=50)")
-    x = torch.ones(1, HEADS, 5, HEAD_WIDTH, dtype=torch.float64)
-    given = operands(encoding, x[:, :, 4:], x, x, encoding.locate(5, CPU, columns=3))
-    d = torch.tensor([[2, -1], [1, 1], [1, 0], [1, -1], [0, 1]], dtype=torch.float64)
-    theta = torch.tensor([1.0, 50**-0.5], dtype=torch.float64)
-    expected = 2 * (d[:, :, None] * theta).cos().sum((1, 2))
-    torch.testing.assert_close((given.q_BHTD @ given.k_BHSD.mT)[0, 0, 0], expected, rtol=0, atol=1e-12)
