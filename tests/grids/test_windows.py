@@ -1,7 +1,7 @@
 """Windows of images: an image of 4 x 6 cells by hand, and larger ones against a brute-force reading of the definitions.
 
 Cells are numbered in raster order from 1, and each cell's level is its own number, so that a window says what it holds.
-The windows themselves, cell by cell, and what is refused of them are whole texts of tests/tasks/test_snapshots_tasks.py.
+The windows cell by cell, and what is refused of them, are whole texts of tests/tasks/test_snapshots_tasks.py.
 """
 
 from __future__ import annotations
