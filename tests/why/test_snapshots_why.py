@@ -15,6 +15,7 @@ from lines import heard, outcome, sections, table, told
 from pieces_task import DOCUMENTS, WINDOWS, Pieces, document, ended_run, small, windows_of_pieces
 
 from poscli.config.run import CheckpointConfig, RunConfig
+from poscli.encodings import get, names
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.runs.results import explanations_of
@@ -47,6 +48,18 @@ def test_attributions(snapshot: Snapshot) -> None:
     rows += [{"encoding": "with a memory", **row} for row in attribution(small("shaw", memory=8), sample)]
     refused = {spec: refuses(small(spec).encodings[0]) for spec in ("rope", "toys:Carried", "toys:Capped", "path")}
     snapshot(sections({"rows": table(rows), "refused": told(refused)}), rounded=True)
+
+
+def test_what_can_be_changed_of_every_encoding(snapshot: Snapshot) -> None:
+    """The status of every change: void where a definition says that nothing can change, and never a fault."""
+    sample = windows_of_pieces(spans=WINDOWS[:2])
+    lines = []
+    for name in names():
+        if get(name).axes == 1:
+            rows = attribution(small(name), sample)
+            assert all(math.isfinite(row["nll"]) == (row["reason"] == "") for row in rows if row["status"] == "ok")
+            lines.append(f"{name}: {', '.join(row['status'] for row in rows[1:])}")
+    snapshot("\n".join(["of full, offset, stretch, crowd", *lines]) + "\n")
 
 
 def changes(full: float, **shares: float | str) -> list[dict[str, Any]]:
