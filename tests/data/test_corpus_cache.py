@@ -7,13 +7,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from corpus_places import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torture.corpora import mutate_and_load
@@ -27,11 +27,7 @@ from poscli.system.errors import DataError, UsageError
 @pytest.fixture
 def books(tmp_path: Path) -> Path:
     """Ten documents of 100 bytes."""
-    folder = tmp_path / "books"
-    folder.mkdir()
-    for n in range(10):
-        (folder / f"{n}.txt").write_text(f"book {n} ".ljust(99, ".") + "\n")
-    return folder
+    return write(tmp_path / "books", {f"{n}.txt": f"book {n} ".ljust(99, ".") + "\n" for n in range(10)})
 
 
 @pytest.fixture
@@ -54,52 +50,28 @@ def same(one: Corpus, other: Corpus) -> bool:
     return equal and one.describe() == other.describe()
 
 
-def edit(index: dict[str, Any], name: str) -> None:
-    """Change one value of an index, whatever its type."""
-    values: dict[type, Callable[[Any], Any]] = {
-        str: lambda value: "0" * len(value),
-        dict: lambda value: {**value, "extra": [1, ""]},
-    }
-    index[name] = values[type(index[name])](index[name])
-
-
-@pytest.mark.parametrize("field", ["fingerprint", "spec", "bytes", "origin", "files", "key", "checksum"])
 def test_no_edited_field_of_the_index_is_believed(
-    built: tuple[Corpus, Path], cache: Path, field: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sound, folder = built
-    index = json.loads((folder / "index.json").read_text())
-    assert field in index
-    edit(index, field)
-    (folder / "index.json").write_text(json.dumps(index, indent=2))
-    assert same(load_corpus(sound.spec, cache=cache), sound)
-    assert "is damaged" in capsys.readouterr().err
-
-
-def test_every_field_of_the_index_is_tried_above(built: tuple[Corpus, Path]) -> None:
-    fields = {"fingerprint", "spec", "bytes", "origin", "files", "key", "checksum"}
-    assert set(json.loads((built[1] / "index.json").read_text())) == fields
-
-
-def test_a_cache_without_a_checksum_is_built_again(
     built: tuple[Corpus, Path], cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sound, folder = built
     index = json.loads((folder / "index.json").read_text())
-    del index["checksum"]
-    (folder / "index.json").write_text(json.dumps(index))
-    assert same(load_corpus(sound.spec, cache=cache), sound)
-    assert "an older version wrote it" in capsys.readouterr().err
+    unsigned = {name: value for name, value in index.items() if name != "checksum"}
+    assert index["checksum"] == hashlib.sha256(json.dumps(unsigned, sort_keys=True).encode()).hexdigest()
+    for name, value in index.items():
+        edited = {**value, "extra": [1, ""]} if isinstance(value, dict) else "0" * len(value)
+        (folder / "index.json").write_text(json.dumps(index | {name: edited}, indent=2))
+        assert same(load_corpus(sound.spec, cache=cache), sound)
+        assert "is damaged" in capsys.readouterr().err
 
 
 JUNK = [b"", b"[]", b"null", b'"text"', b"\xff\xfe{}", b"[" * 100_000, b'{"files": 3}', b'{"checksum": {}}']
 
 
-@pytest.mark.parametrize("junk", JUNK, ids=range(len(JUNK)))
-def test_an_index_that_is_none_is_built_again(built: tuple[Corpus, Path], cache: Path, junk: bytes) -> None:
+def test_an_index_of_junk_is_built_again(built: tuple[Corpus, Path], cache: Path) -> None:
     sound, folder = built
-    (folder / "index.json").write_bytes(junk)
-    assert same(load_corpus(sound.spec, cache=cache), sound)
+    for junk in JUNK:
+        (folder / "index.json").write_bytes(junk)
+        assert same(load_corpus(sound.spec, cache=cache), sound)
 
 
 @pytest.mark.parametrize("name", ["index.json", "valid.starts.npy", ""])
@@ -131,30 +103,26 @@ def test_a_link_in_place_of_the_folder_is_removed_and_not_what_it_points_at(
     assert (tmp_path / "precious" / "file").read_text() == "keep"
 
 
-def test_the_folder_of_another_corpus_is_not_taken(built: tuple[Corpus, Path], books: Path, cache: Path) -> None:
-    _, folder = built
-    other = load_corpus(f"text:{books}/[0-4].txt", cache=cache)
-    (there,) = (path for path in cache.iterdir() if path.is_dir() and path != folder)
-    shutil.rmtree(there)
-    shutil.copytree(folder, there)
-    assert same(load_corpus(f"text:{books}/[0-4].txt", cache=cache), other)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_random_damage(seed: int) -> None:
     assert mutate_and_load(seed).fault == ""
 
 
-FAILURES = {"full": errno.ENOSPC, "read-only": errno.EROFS, "broken": errno.EIO, "forbidden": errno.EACCES}
-CALLS = ["mkdir", "open", "fsync", "rename", "write_text", "lock"]
+FAILURES = {
+    "mkdir": errno.EACCES,
+    "open": errno.ENOSPC,
+    "fsync": errno.EIO,
+    "rename": errno.EROFS,
+    "write_text": errno.ENOSPC,
+    "lock": errno.EACCES,
+}
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", FAILURES)
 def test_a_disk_that_fails_is_one_line_and_the_next_try_succeeds(
-    call: str, failure: str, books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    call: str, books: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = FAILURES[failure]
+    number = FAILURES[call]
 
     def fail(path: object, *_: object, **__: object) -> Any:
         raise OSError(number, os.strerror(number), str(path))
@@ -210,7 +178,8 @@ HOSTILE = st.one_of(
 @given(kind=st.sampled_from(["text", "hf", "jsonl", "..", "/"]), argument=HOSTILE)
 def test_no_name_of_a_corpus_leads_out_of_the_cache(kind: str, argument: str) -> None:
     source = Source(f"{kind}:{argument}", None, lambda: Reading(iter([Document(b"a line\n" * 50)]), {}))
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)  # which takes most of the time
         disk_cache.load_or_build(source, tokenizer("bytes"), Path(folder, "cache"))
         (name,) = (path.name for path in Path(folder, "cache").iterdir() if path.is_dir())
         assert [path.name for path in Path(folder).iterdir()] == ["cache"]
@@ -247,12 +216,6 @@ def test_a_home_that_does_not_exist_is_an_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("POSCLI_CACHE", "~nosuchuser/cache")
     with pytest.raises(DataError, match="set POSCLI_CACHE"):
         load_corpus("stdlib")
-
-
-def test_the_checksum_is_that_of_the_published_form(built: tuple[Corpus, Path]) -> None:
-    index = json.loads((built[1] / "index.json").read_text())
-    checksum = index.pop("checksum")
-    assert checksum == hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
 
 
 def test_the_cache_is_made_so_that_nobody_else_can_write_it(books: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""Corpora of the hub, served by hub_stub.py.
+"""Corpora of the hub, served by hub_stub.py, sound and spoiled in every way at every stage of a load.
 
-`datasets` reads HF_ENDPOINT when it is imported, so every load runs in a child process.
+Whatever fails: one line, exit code 4, nothing kept, and the same load succeeds as soon as the hub does. Loads run in
+child processes, because `datasets` reads HF_ENDPOINT when it is imported.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_stub import REVISION, Hub, card, parquet, prose, run_child
+from hub_stub import KINDS, REVISION, STAGES, Hub, assert_gives_up_soon, card, parquet, prose, run_child
+from toys import first
 
 from poscli.data import load_corpus
 from poscli.data.corpora.hub import HubSpec
@@ -107,7 +110,6 @@ def unreachable() -> str:
 
 def test_the_validation_split_of_a_data_set_is_held_out(online: dict[str, dict[str, Any]]) -> None:
     described, texts = online["parts"]["describe"], online["parts"]["texts"]
-    assert described["spec"] == "hf:org/parts:one"
     assert described["revision"] == REVISION
     # "both" is a row of both splits: it must not be trained on. Empty rows are dropped.
     assert sorted(texts["train"].split()) == ["first", "third"]
@@ -227,3 +229,108 @@ def test_specs_have_one_canonical_form(text: str, canonical: str) -> None:
 def test_specs_outside_the_grammar_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not of the form hf:REPO"):
         HubSpec.parse(text)
+
+
+# --- a hub that fails
+
+FAILING = """
+import json, os, sys, urllib.request
+os.dup2(1, 2)  # what libraries say is read with the answers
+from pathlib import Path
+from poscli.data import load_corpus
+from poscli.system.errors import PoscliError
+
+def attempt(spec):
+    try:
+        result = {"bytes": load_corpus(spec).train.bytes}
+    except PoscliError as error:
+        result = {"error": str(error), "exit_code": error.exit_code}
+    name = spec.partition("/")[2].partition("?")[0]
+    kept = [path.name for path in Path(os.environ["POSCLI_CACHE"]).glob(f"*{name}-*") if path.is_dir()]
+    return result | {"kept": kept, "slept": slept()}
+
+for case in sys.argv[1:]:
+    stage, kind, spec = case.split(" ")
+    urllib.request.urlopen(f"{os.environ['HF_ENDPOINT']}/fault/{stage}/{kind}").read()
+    spoiled = attempt(spec)
+    urllib.request.urlopen(f"{os.environ['HF_ENDPOINT']}/fault/none/none").read()
+    print(json.dumps([spoiled, attempt(spec)]))
+"""
+MATRIX = list(product([s for s in STAGES if s != "none"], [k for k in KINDS if k != "none"], ["", "?bytes=10K"]))
+SOME = [
+    ("info", "401", ""),
+    ("info", "silent", ""),
+    ("listing", "truncated", "?bytes=10K"),
+    ("download", "429", "?bytes=10K"),
+    ("download", "500", ""),
+    ("download", "short", ""),
+]
+OTHERS = [
+    ("info", "429", "?bytes=10K"),
+    ("listing", "404", ""),
+    ("download", "truncated", ""),
+    ("download", "dropped", "?bytes=10K"),
+]
+SAYS = {"401": "hf auth login", "429": "wait a few minutes", "500": "later"}
+IMPATIENT = {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}  # seconds
+
+
+def check(cases: list[tuple[str, str, str]], home: Path) -> None:
+    """Each case is one repository of its own, because the hub's client remembers what it has seen."""
+    specs = {case: f"hf:org/{case[0]}{case[1]}{'s' if case[2] else ''}{case[2]}" for case in cases}
+    files = {f"default/train-{n}.parquet": parquet(prose(20, 1000, n)) for n in range(2)}
+    repository = {"README.md": card({"default": ["train"]}), **files}
+    names = [spec.removeprefix("hf:").partition("?")[0] for spec in specs.values()]
+    with Hub(dict.fromkeys(names, repository)) as hub:
+        arguments = [f"{stage} {kind} {specs[stage, kind, mode]}" for stage, kind, mode in cases]
+        lines = run_child(FAILING, arguments, home, HF_ENDPOINT=hub.url, **IMPATIENT)
+    answers = [line for line in lines if line.startswith("[")]
+    noise = [line for line in lines if line not in answers and not line.startswith("preparing the corpus hf:org/")]
+    assert all(line.startswith("Failed to read ") for line in noise), noise  # which datasets says of a damaged file
+    for (stage, kind, mode), line in zip(cases, answers, strict=True):
+        spoiled, repaired = json.loads(line)
+        assert spoiled.get("exit_code") == 4, (stage, kind, mode, spoiled)
+        assert "\n" not in spoiled["error"]
+        assert SAYS.get(kind, "; ") in spoiled["error"], (stage, kind, mode)
+        assert not spoiled["kept"]
+        asked = hub.spoiled_of(specs[stage, kind, mode].removeprefix("hf:").partition("?")[0])
+        assert_gives_up_soon(spoiled["slept"], asked, kind)
+        assert repaired["bytes"] == (9000 if mode else 36_000), (stage, kind, mode, repaired)
+        assert len(repaired["kept"]) == 1
+
+
+@pytest.mark.parametrize("cases", first(1, [SOME, OTHERS]), ids=["some", "others"])
+def test_a_failing_hub_is_an_error_of_one_line_and_leaves_nothing_behind(
+    cases: list[tuple[str, str, str]], tmp_path: Path
+) -> None:
+    check(cases, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_way_to_fail_at_every_stage(tmp_path: Path) -> None:
+    check(MATRIX, tmp_path)
+
+
+STALE = """
+import json, os, sys, urllib.request
+from poscli.data import load_corpus
+from poscli.system.errors import DataError
+if sys.argv[1] == "spoiled":
+    urllib.request.urlopen(os.environ["HF_ENDPOINT"] + "/fault/listing/500").read()
+try:
+    print(json.dumps(load_corpus("hf:org/set").describe()))
+except DataError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+def test_an_older_download_is_never_taken_for_the_newest_revision(tmp_path: Path) -> None:
+    """`datasets` falls back on any download of the data set if the hub fails half-way."""
+    files = {"README.md": card({"default": ["train"]}), "default/train-0.parquet": parquet(prose(20, 100, 0))}
+    with Hub({"org/set": files}) as hub:
+        (before,) = run_child(STALE, ["sound"], tmp_path, HF_ENDPOINT=hub.url)
+        assert json.loads(before)["revision"] == hub.revision
+        hub.revision = "f" * 40
+        there = {"HF_ENDPOINT": hub.url, "POSCLI_CACHE": str(tmp_path / "other")}
+        (after,) = run_child(STALE, ["spoiled"], tmp_path, **there)
+    assert "the hub has a fault" in json.loads(after)["error"] or "stopped answering" in json.loads(after)["error"]

@@ -1,0 +1,163 @@
+"""Images: what is read from files of many formats, kept, drawn for training and refused, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from corpus_places import Place, write
+from lines import outcome, sections, table, told
+from numpy.typing import NDArray
+from PIL import Image
+
+from poscli.grids.corpora import ImageSpec, available, blocks, load_images
+from poscli.grids.images import (
+    ImageSplit,
+    greys,
+    patches,
+    quantised,
+    stretched,
+    thresholds,
+    training_grids,
+    transformed,
+)
+
+Snapshot = Callable[..., None]
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    return Place(tmp_path, capsys)
+
+
+def noise(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (rows, columns), dtype=np.uint8)
+
+
+def write_pictures(folder: Path) -> Path:
+    """Images in several formats, and files that are none."""
+    folder.mkdir()
+    for n in range(4):
+        Image.fromarray(noise(6 + n, 8, n)).save(folder / f"grey{n}.png")
+    Image.fromarray(noise(6, 8, 0)).save(folder / "same.bmp")
+    Image.fromarray(np.stack([noise(6, 6, n) for n in (5, 6, 7)], axis=2)).save(folder / "colour.png")
+    Image.fromarray(noise(6, 6, 8).astype(np.uint16) * 100 + 50).save(folder / "deep.png")
+    Image.fromarray(noise(6, 6, 9).astype(np.float32) / 7 - 3).save(folder / "float.tiff")
+    Image.fromarray(np.full((6, 6), np.nan, np.float32)).save(folder / "nan.tiff")
+    Image.fromarray(noise(6, 6, 10) > 128).save(folder / "black.png")
+    Image.fromarray(noise(1, 5, 11)).save(folder / "strip.png")
+    Image.fromarray(noise(3, 2, 12)).save(folder / "dot.png")
+    (folder / "cut.png").write_bytes((folder / "grey3.png").read_bytes()[:60])
+    (folder / "notes.txt").write_text("no image")
+    (folder / "empty.gif").write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize("options", ["?levels=40", "?patch=2&levels=3"])
+def test_images(options: str, place: Place, snapshot: Snapshot) -> None:
+    folder = write_pictures(place.folder / "pictures")
+    made: list[Any] = []
+
+    def load() -> dict[str, Any]:
+        made.append(load_images(f"images:{folder}{options}"))
+        found: dict[str, Any] = made[0].describe()
+        return found
+
+    parts = {"says": place.heard(load)}
+    (corpus,) = made
+    parts["greys"] = told([corpus.greys, corpus.start, corpus.vocab, corpus.spec.removeprefix(f"images:{folder}")])
+    for name, split in (("train", corpus.train), ("valid", corpus.valid)):
+        parts[name] = "\n".join(told(image) for image in split.images)
+        parts[f"sizes of {name}"] = told([split.shapes, split.cells, split.largest, split.fits(3, 4)])
+    for shape in ((2, 3), (2, 2), (1, 3)):
+        parts[f"batch of {shape}"] = told(
+            [
+                training_grids(corpus.train, shape=shape, size=6, seed=seed, step=step)
+                for seed, step in ((0, 0), (0, 1), (2, 1))
+            ]
+        )
+    snapshot(sections(parts))
+
+
+def test_images_that_are_refused(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(place.folder / "all")
+    write(
+        place.folder, {"texts/a.txt": "a", "texts/b.txt": "b", "texts/c.md": "c", "texts/d": "d", "single/x.txt": "x"}
+    )
+    (place.folder / "one").mkdir()
+    Image.fromarray(noise(4, 4, 0)).save(place.folder / "one/a.png")
+    specs = [
+        "images:texts",
+        "images:single",
+        "images:one",
+        "images:one/a.png?patch=5",
+        "images:all/*.txt",
+        "images:none",
+        "images:all?patch=9",
+    ]
+    specs += [
+        "images?patch=700",
+        "images?patch=0",
+        "images?levels=257",
+        "images?levels=1&patch=3",
+        "images?level=4",
+        "images?patch",
+        "images?",
+        "image",
+    ]
+    specs += [
+        "images:",
+        "images:a?patch=1&levels=32",
+        "images?levels=3&patch=2&levels=4",
+        "images?patch=1025",
+        "images?patch=2.5",
+        "images:a\nb",
+    ]
+    lines = [f"{spec!r}: {place.heard(lambda spec=spec: load_images(spec).describe())}" for spec in specs]
+    lines += [
+        f"{spec}: {outcome(ImageSpec.parse, spec)}"
+        for spec in ("images", "images?patch=4", "images:a/b?levels=9&patch=2", "images?patch=1&levels=32")
+    ]
+    monkeypatch.setattr("matplotlib.get_data_path", lambda: "/nowhere")
+    lines += [available(), outcome(load_images, "images")]
+    snapshot("\n".join(lines) + "\n")
+
+
+def test_cells(snapshot: Snapshot) -> None:
+    pictures = [noise(3, 4, n) // (10 * n + 1) for n in range(3)]
+    rows = []
+    for levels in (2, 3, 5, 16):
+        bounds = thresholds(pictures, levels)
+        rows.append(
+            {
+                "levels": levels,
+                "bounds": bounds,
+                "greys": greys(pictures, bounds),
+                "first": quantised(pictures[0], bounds),
+            }
+        )
+    values = [
+        np.array([[-5, 0, 5, 4]]),
+        np.array([[0, 65535, 300]], np.uint16),
+        np.array([[2.5, 2.5]]),
+        np.array([[1.25, -0.5, 0.1]]),
+    ]
+    split = ImageSplit((noise(3, 9, 0), noise(5, 4, 1), noise(4, 4, 2)))
+    parts = {
+        "levels": table(rows),
+        "stretched": "\n".join(told(stretched(each)) for each in values),
+        "patches": "\n".join(told([size, patches(noise(5, 7, 3), size)]) for size in (1, 2, 3, 6)),
+        "blocks": told(
+            [
+                [block.shape for block in blocks(np.zeros(shape, np.uint8))]
+                for shape in ((96, 96), (175, 176), (80, 79), (300, 272), (79, 200))
+            ]
+        ),
+        "symmetries": "\n".join(told(transformed(np.arange(6, dtype=np.uint8).reshape(2, 3), s)) for s in range(8)),
+        "largest": told([split.largest, split.fits(4, 4), split.cells]),
+    }
+    snapshot(sections(parts))
