@@ -204,7 +204,7 @@ def comparison_table(against: pd.DataFrame) -> Table:
     return table
 
 
-def draw_pictures(against: pd.DataFrame, folder: Path) -> list[Path]:
+def draw_comparisons(against: pd.DataFrame, folder: Path) -> list[Path]:
     """Draw a picture for each peer of which there are numbers; returns the files."""
     compared, files = against.dropna(subset=["speedup"]), []
     for peer, part in compared.groupby(compared["peer"].str.split().str[0], sort=False):
@@ -270,7 +270,7 @@ def against(
     session = Against(settings, where, out_, find_peer(peer), resume=resume)
     session.run()
     table = session.comparisons.table()
-    files = [session.comparisons.path, *draw_pictures(session.own(table), out_)]
+    files = [session.comparisons.path, *draw_comparisons(session.own(table), out_)]
     document = {"environment": describe(where), "against": records(table), "files": [str(path) for path in files]}
     emit(json_, document, lambda: show(session.here(table), out()))
     for path in files:

@@ -33,7 +33,15 @@ FLOORS = (
     ("equation", "native"),
     ("statistics", "system"),
 )
-SATELLITES = ("grids", "inspect", "bench", "checkpoints", "cluster")
+
+SATELLITES = ("grids", "inspect", "bench", "checkpoints", "cluster")  # named in the picture of the house
+# Files whose functions are called as what they call is: the commands, their completions, and the API.
+CALLERS = ("cli/commands/", "cli/complete", "cli/__init__", "__main__", "sweep/__main__", "api/", "workflows")
+# What is called alike because it is alike: what every engine has, every kind of corpus, and every formula of a blank.
+ALIKE = {
+    *{"refuses", "run", "source", "available"},
+    *{"distance_bias", "met_by_keys", "met_by_queries", "pair_bias", "potential"},
+}
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -83,3 +91,14 @@ def test_no_room_names_an_encoding(room: str) -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("poscli.encodings."):
                 assert (node.module or "").split(".")[2] not in files, f"{path}:{node.lineno}"
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted(HOUSE.rglob("*.py")):
+        file = str(path.relative_to(HOUSE))
+        for node in ast.parse(path.read_text()).body:
+            public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+            if public and not (isinstance(node, ast.FunctionDef) and file.startswith(CALLERS)):
+                places.setdefault(node.name, []).append(file)
+    assert not {name: files for name, files in places.items() if len(files) > 1 and name not in ALIKE}

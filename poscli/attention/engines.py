@@ -85,7 +85,7 @@ def choose(encoding: Encoding, wanted: str | Engine | None = None, place: Place 
     """
     place = place or Place()
     if wanted is not None:
-        engine = wanted if isinstance(wanted, Engine) else named(wanted)
+        engine = wanted if isinstance(wanted, Engine) else engine_named(wanted)
         if reason := refusal(engine, encoding, place):
             instead = choose(encoding, place=place).name
             raise UsageError(f"the engine {engine.name} cannot run {encoding.name}: {reason}; {instead} can")
@@ -124,7 +124,7 @@ def attend(
     return encoding.output(engine.run(encoding, x, sizes), x.pos_T)
 
 
-def named(name: str) -> Engine:
+def engine_named(name: str) -> Engine:
     """The engine of a name; UsageError, with the near names, if there is none."""
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}: {near(name, ENGINES)}")

@@ -30,9 +30,9 @@ from poscli.native import (
     Term,
     Vectors,
     Visible,
-    attention,
     attention_to_part,
     library,
+    native_attention,
     why_not,
 )
 
@@ -77,11 +77,13 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     qkv, kernels = (x.q_BHTD, x.k_BHSD, x.v_BHSE), library()
     assert kernels is not None
     if not by_distance:
-        return attention(kernels, qkv, list(_blocks_of_pairs(encoding, x, sizes)), scale=encoding.scale)
+        return native_attention(kernels, qkv, list(_blocks_of_pairs(encoding, x, sizes)), scale=encoding.scale)
     reach = x.reach if x.reach is not None and x.reach < x.keys else 0
     visible, vectors = Visible(reach=reach, sinks=x.sinks), _vectors(encoding, x)
     of_distances = list(_blocks_of_distances(encoding, x, sizes, vectors, plain=form is None))
-    return attention(kernels, qkv, of_distances, scale=encoding.scale, visible=visible, vectors=vectors, form=form)
+    return native_attention(
+        kernels, qkv, of_distances, scale=encoding.scale, visible=visible, vectors=vectors, form=form
+    )
 
 
 def _has_form(encoding: Encoding, gradient: bool) -> bool:

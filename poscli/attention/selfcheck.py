@@ -100,7 +100,7 @@ def unavailable() -> str:
     return "" if find_spec("triton") else "triton is not installed"
 
 
-def fault(variant: Variant, device: torch.device) -> str:
+def trial_fault(variant: Variant, device: torch.device) -> str:
     """What a trial found wrong on a device, in one line that names both; '' if the variant is proven.
 
     Raises BrokenDevice if nothing runs on the device any more, and the error for lack of memory.

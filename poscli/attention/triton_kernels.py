@@ -185,7 +185,7 @@ def put_rows(matrix, index, count, x, WIDTH: tl.constexpr, PADDED: tl.constexpr)
 
 
 @triton.jit
-def scores(x, y, i, j, table, S, scale, PRECISION: tl.constexpr):
+def scores_of_pairs(x, y, i, j, table, S, scale, PRECISION: tl.constexpr):
     """Scores `[N, N]` of the queries i and keys j, both counted as tokens; -inf where a key is not visible."""
     d = i[:, None] - j[None, :]
     visible = (d >= 0) & (d < S) & (j[None, :] >= 0) & (j[None, :] < S)
@@ -225,7 +225,7 @@ def query_kernel(
         j = key + tl.arange(0, N)
         y = get_rows(k + at * S * D, j, S, D, D_PADDED)
         z = get_rows(v + at * S * E, j, S, E, E_PADDED)
-        s = scores(x, y, i, j, table, S, scale, PRECISION)
+        s = scores_of_pairs(x, y, i, j, table, S, scale, PRECISION)
         if BACKWARD:
             p = tl.exp2(s - log_sum[:, None])
             ds = p * (product(g, tl.trans(z), None, PRECISION) - share[:, None])
@@ -265,7 +265,7 @@ def key_kernel(
         m = query + tl.arange(0, N)
         x = get_rows(q + at * T * D, m, T, D, D_PADDED)
         g = get_rows(do + at * T * E, m, T, E, E_PADDED)
-        s = scores(x, y, S - T + m, j, table, S, scale, PRECISION)
+        s = scores_of_pairs(x, y, S - T + m, j, table, S, scale, PRECISION)
         p = tl.exp2(s - tl.load(lse + at * T + m, mask=m < T, other=float("inf"))[:, None])
         share = tl.load(delta + at * T + m, mask=m < T, other=0.0)
         ds = p * (product(g, tl.trans(z), None, PRECISION) - share[:, None])
@@ -306,7 +306,7 @@ def distance_kernel(
             y = get_rows(k + at * S * D, j, S, D, D_PADDED)
             z = get_rows(v + at * S * E, j, S, E, E_PADDED)
             g = get_rows(do + at * T * E, m, T, E, E_PADDED)
-            s = scores(x, y, i, j, table, S, scale, PRECISION)
+            s = scores_of_pairs(x, y, i, j, table, S, scale, PRECISION)
             p = tl.exp2(s - tl.load(lse + at * T + m, mask=m < T, other=float("inf"))[:, None])
             share = tl.load(delta + at * T + m, mask=m < T, other=0.0)
             acc += p * (product(g, tl.trans(z), None, PRECISION) - share[:, None])

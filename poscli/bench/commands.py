@@ -65,13 +65,13 @@ def _affordable(threads: int) -> int:
 
 def _report(session: Bench, device: torch.device, folder: Path, json_: bool) -> None:
     """Draw the pictures, print the tables, and name the files."""
-    from poscli.bench.show import draw_pictures, show_bench
+    from poscli.bench.show import draw_costs, show_bench
     from poscli.report import records
     from poscli.system.provenance import describe
 
     costs, limits = tables = [file.table() for file in session.files]
     files = [file.path for file in session.files if file.rows]
-    files += draw_pictures(session.own(costs), folder)
+    files += draw_costs(session.own(costs), folder)
     payload = {"environment": describe(device), "rows": records(costs), "limits": records(limits)}
     payload["files"] = [str(path) for path in files]
     emit(json_, payload, lambda: show_bench(session.here(costs), session.here(limits), out()))

@@ -16,8 +16,9 @@ from poscli.drawing.axes import LENGTH_AXIS, length_axis, log_ticks, name_axes
 from poscli.drawing.axes import draw_line as draw_line
 from poscli.drawing.page import Bar, BarPage, End, Page, failure_rows
 from poscli.drawing.style import FAINT, INK, PALETTE, Style, styles_for
-from poscli.drawing.text import amount, counted, listed, low_to_high, number
+from poscli.drawing.text import amount, listed, low_to_high, number
 from poscli.evaluation.measure import PASS_TOKENS
+from poscli.system.text import counted
 
 LEGEND = (
     "x none: time over that of `none`, measured in turns; the line of `none` itself shows the noise of this machine. "
@@ -73,7 +74,7 @@ def _limits(limits: pd.DataFrame) -> Table:
     """A line per limit of the machine."""
     first = limits.iloc[0]
     table = number_table(("limit", "dtype", "of what"), ["shape", "rate", "least ms", "ms", "most ms"])
-    table.title = f"limits of {first['machine']} ({first['device']}), {counted(first['threads'], 'threads')}"
+    table.title = f"limits of {first['machine']} ({first['device']}), {counted(first['threads'], 'thread')}"
     for _, row in limits.iterrows():
         times = [number(1000 * row[name]) for name in ("seconds_min", "seconds", "seconds_max")]
         rate = f"{number(row['rate'])} {row['unit']}"
@@ -117,7 +118,7 @@ def number_table(words: tuple[str, ...], numbers: list[str]) -> Table:
     return table
 
 
-def draw_pictures(costs: pd.DataFrame, folder: Path) -> list[Path]:
+def draw_costs(costs: pd.DataFrame, folder: Path) -> list[Path]:
     """Draw every picture for which the table of costs has numbers; returns the files."""
     asked = costs["asked"].where(costs["asked"] != AUTO, "")
     rows = costs.assign(label=costs["encoding"].where(asked == "", costs["encoding"] + " on " + asked))
@@ -249,7 +250,7 @@ def how_measured(rows: pd.DataFrame) -> str:
     """How the numbers were measured, for a footnote: machine, model, turns."""
     good = rows[rows["status"] == "ok"]
     row = good.iloc[-1]
-    on = row["device"] if row["device"] != "cpu" else f"{row['machine']}, {counted(row['threads'], 'threads')}"
+    on = row["device"] if row["device"] != "cpu" else f"{row['machine']}, {counted(row['threads'], 'thread')}"
     turns = low_to_high(good["repeats"])
     turns += " turn" if turns == "1" else " turns"
     model = f"{row['layers']} layers of width {row['width']}, {row['heads']} heads, {row['dtype']}"

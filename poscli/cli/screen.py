@@ -120,7 +120,7 @@ SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_LINES = 15.0  # if stdout is no terminal and nothing else changes
 
 
-def watch(runs: Path) -> None:
+def watch_runs(runs: Path) -> None:
     """Show what is being worked on until Ctrl-C: a screen on a terminal, a line for each change elsewhere."""
     console, folder = out(), _Folder(runs)
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None

@@ -32,15 +32,6 @@ def listed(items: Sequence[str], most: int = 5) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
-def counted(count: int, unit: str) -> str:
-    """A count with its unit, which is given in the plural.
-
-    >>> counted(2, "threads"), counted(1, "threads")
-    ('2 threads', '1 thread')
-    """
-    return f"{count} {unit.removesuffix('s') if count == 1 else unit}"
-
-
 def number(value: float, digits: int = 3) -> str:
     """Write a positive number with about three significant digits, and NaN as a dash.
 

@@ -18,7 +18,7 @@ EXPECTED = "it must be a subclass of poscli.encodings.Encoding"
 TRIED = Shape(width=128, heads=8, layers=4, length=512)  # the shape at which encodings of other packages are tried
 
 
-def fault(cls: type[Encoding]) -> str:
+def fault_of_plugin(cls: type[Encoding]) -> str:
     """What is wrong with an encoding of another package at an ordinary shape; "" if nothing is."""
     with torch.random.fork_rng(devices=[]):
         try:
@@ -30,7 +30,9 @@ def fault(cls: type[Encoding]) -> str:
             return ""
 
 
-ENCODINGS: Registry[type[Encoding]] = Registry("encoding", "poscli.encodings", subclass_of(Encoding), EXPECTED, fault)
+ENCODINGS: Registry[type[Encoding]] = Registry(
+    "encoding", "poscli.encodings", subclass_of(Encoding), EXPECTED, fault_of_plugin
+)
 missing, names, full_name = ENCODINGS.missing, ENCODINGS.names, ENCODINGS.full_name
 
 

@@ -9,7 +9,7 @@ from abc import ABC
 
 from poscli.encodings import get
 from poscli.equation import Shape
-from poscli.evaluation.posthoc import joined
+from poscli.evaluation.posthoc import with_joined
 from poscli.model.language_model import LanguageModel
 from poscli.specs import build, parse
 from poscli.system.errors import UsageError
@@ -58,7 +58,7 @@ class Masked(Baseline):
         )
 
     def model(self, model: LanguageModel) -> LanguageModel:
-        return joined(model, self.spec)
+        return with_joined(model, self.spec)
 
     def changes_model(self, length: int, train_length: int) -> bool:
         spec = parse(self.spec)

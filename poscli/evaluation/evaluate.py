@@ -18,7 +18,7 @@ from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.validate import longest_window
 from poscli.equation import Encoding
-from poscli.evaluation.losses import NLL, Measured
+from poscli.evaluation.losses import NLL, MeasuredLosses
 from poscli.evaluation.measure import Evaluation, EvaluationSetup, score
 from poscli.evaluation.plan import record_of
 from poscli.evaluation.posthoc import with_encoding
@@ -74,7 +74,7 @@ def evaluate_run(setup: EvaluationSetup, *, force: bool = False) -> pd.DataFrame
             status = run.status()
             model = None if status["state"] in FAILED_STATES else model_to_measure(setup)
         if model is None:
-            without = Measured(None, status["state"], status["message"])
+            without = MeasuredLosses(None, status["state"], status["message"])
             measured = dict.fromkeys(setup.plan.measurements(), without)
         else:
             measured = Evaluation(setup, model).measure()

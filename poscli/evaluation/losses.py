@@ -56,7 +56,7 @@ def span_keys(spans: Spans) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLosses:
     """The outcome of one measurement: its losses, or the reason why there are none; and its cost."""
 
     losses: Losses | None
@@ -89,7 +89,7 @@ class Measured:
         return file.getvalue()
 
     @staticmethod
-    def of_content(content: bytes, key: str, spans: Spans, length: int) -> Measured | None:
+    def of_content(content: bytes, key: str, spans: Spans, length: int) -> MeasuredLosses | None:
         """The measurement in a file of `content`; None if it was made under another key or for other windows."""
         table = pq.read_table(io.BytesIO(content))
         metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
@@ -98,7 +98,7 @@ class Measured:
         measured = [name for name in table.column_names if name not in ("document", "end", "position")]
         values = {name: table[name].to_numpy().reshape(len(spans), length) for name in measured}
         of_earlier_versions = {"where": dict.fromkeys(ADDED_COLUMNS, "")}
-        return Measured(Losses(spans, values), **(of_earlier_versions | json.loads(metadata["cost"])))
+        return MeasuredLosses(Losses(spans, values), **(of_earlier_versions | json.loads(metadata["cost"])))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from poscli.config.run import SCHEMA
 from poscli.equation import Unsupported
-from poscli.evaluation.losses import NLL, Losses, Measured, Scores
+from poscli.evaluation.losses import NLL, Losses, MeasuredLosses, Scores
 from poscli.evaluation.plan import Measurement, Plan, record_of
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.language_model import LanguageModel
@@ -46,7 +46,7 @@ from poscli.tasks import Spans, Task
 
 PASS_TOKENS = 8192  # tokens in one forward pass; more are no faster on CPU and take more memory
 
-Measurements = dict[Measurement, Measured]
+Measurements = dict[Measurement, MeasuredLosses]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +95,13 @@ class Evaluation:
         with stoppable() as stop, meter as progress:
             return {each: self._measure(each, spans, progress, stop) for each, spans in planned.items()}
 
-    def _measure(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> Measured:
+    def _measure(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> MeasuredLosses:
         """Make one measurement, or read it from its file if it was made before."""
         with together():  # the first rank reads and writes
             known = self._known(measurement, spans) if ranks().first else None
         if any_rank(known is not None):
             progress.advance(cost(measurement, spans))
-            return known or Measured(None)
+            return known or MeasuredLosses(None)
         measured = self._run(measurement, spans, progress, stop)
         with together():
             if measured.losses is not None:
@@ -114,7 +114,7 @@ class Evaluation:
         setup = self.setup
         return json.dumps([SCHEMA, setup.run.id, record_of(setup.run, setup.settings), device_name(setup.device)])
 
-    def _known(self, measurement: Measurement, spans: Spans) -> Measured | None:
+    def _known(self, measurement: Measurement, spans: Spans) -> MeasuredLosses | None:
         """A measurement that was made before; None if there is none, or its file is damaged."""
         files, name = self.setup.run.files, f"{LOSSES}/{measurement.file}"
         if not files.has(name):
@@ -124,9 +124,9 @@ class Evaluation:
         except CorruptError as error:
             note(f"{str(error).partition(';')[0]}: measuring it again")
             return None
-        return Measured.of_content(content, self._key, spans, measurement.window)
+        return MeasuredLosses.of_content(content, self._key, spans, measurement.window)
 
-    def _run(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> Measured:
+    def _run(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> MeasuredLosses:
         """Make a measurement; of several ranks, only the first one gets the losses.
 
         A pass reads as many windows as have PASS_TOKENS together. In each round every rank makes one pass.
@@ -150,10 +150,10 @@ class Evaluation:
         if count > 1:
             values = _of_all_ranks(values, reader, length)
         if not ranks().first:
-            return Measured(None)
+            return MeasuredLosses(None)
         on = measured_on(self.setup.device)
         losses = Losses(spans, values)
-        made = Measured(losses, "ok", "", seconds, peak, model.engine, model.engine_reason, on)
+        made = MeasuredLosses(losses, "ok", "", seconds, peak, model.engine, model.engine_reason, on)
         if not np.isfinite(values[NLL]).all():
             return replace(made, losses=None, status="nonfinite", reason=f"a loss at {length} is not finite")
         return made
@@ -217,13 +217,13 @@ def first_failure(outcome: PassOutcome) -> tuple[PassOutcome, int] | None:
     return next((each, rank) for rank, each in enumerate(outcomes) if each.status != "ok")
 
 
-def _without_losses(outcome: PassOutcome, rank: int, length: int, model: LanguageModel) -> Measured:
+def _without_losses(outcome: PassOutcome, rank: int, length: int, model: LanguageModel) -> MeasuredLosses:
     """The measurement that a failed pass leaves; raises what ends the command instead."""
     if outcome.status == "stopped":
         raise Interrupted(f"stopped at {length} tokens; the same command goes on from there", outcome.code)
     if outcome.status == "failed":
         raise SharedError(f"rank {rank}: {outcome.reason}", outcome.code)
-    return Measured(None, outcome.status, outcome.reason, engine=model.engine, engine_reason=model.engine_reason)
+    return MeasuredLosses(None, outcome.status, outcome.reason, engine=model.engine, engine_reason=model.engine_reason)
 
 
 def _of_all_ranks(

@@ -145,7 +145,7 @@ def with_encoding(model: M, target: str, trained: str) -> M:
     return model.under([other.to(model.device) for other in others])
 
 
-def joined(model: M, spec: str) -> M:
+def with_joined(model: M, spec: str) -> M:
     """A model with the same weights, and with the encodings of a spec joined to those of every layer."""
     others = build(parse(spec), model.shape, seed=0)
     composed: dict[tuple[Encoding, Encoding], Encoding] = {}  # layers that share both encodings share what they make

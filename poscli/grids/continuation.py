@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from poscli.cli.commands.generate import Draw, refuse_long_input, speed
+from poscli.cli.commands.generate import Sampling, refuse_long_input, speed
 from poscli.drawing.page import DOTS_PER_INCH, clip
 from poscli.drawing.style import INK, PALETTE, QUIET
 from poscli.drawing.text import drawable
@@ -83,7 +83,7 @@ class ImageChoice:
         return GROWTH * train_length if self.side is None else self.side**2
 
 
-def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, draw: Draw, json_: bool) -> None:
+def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, draw: Sampling, json_: bool) -> None:
     """What `poscli generate` does with a model of images: write a picture, and print its file and the loss.
 
     `wish` has fields of `ImageChoice`, `file` is that of the picture, and `draw` says how cells are drawn and where.

@@ -18,7 +18,7 @@ from rich.text import Text
 from poscli.config.resolve import model_config
 from poscli.config.run import ModelConfig, slug
 from poscli.drawing.sheet import Contents, Sheet
-from poscli.drawing.text import counted, listed
+from poscli.drawing.text import listed
 from poscli.equation.encoding import formula
 from poscli.inspect.numbers import Missing
 from poscli.inspect.properties import Properties, measure_properties
@@ -30,7 +30,7 @@ from poscli.system.console import note
 from poscli.system.errors import UsageError
 from poscli.system.files import write_atomic
 from poscli.system.memory import unaffordable
-from poscli.system.text import printable
+from poscli.system.text import counted, printable
 
 FIXED = ("length", "preset", "model", "seed")  # settings that a trained run decides
 COPIES = 12  # of a window of W numbers per token in float64, that a view holds at once
@@ -224,8 +224,8 @@ def _footnote(subjects: Sequence[Subject]) -> str:
     """For which model the encodings were built, with which weights, and what the views assume."""
     first, shape = subjects[0], subjects[0].encoding.shape
     made = (
-        f"Built for training windows of L = {first.length} tokens, {counted(first.depth, 'layers')} and "
-        f"{counted(shape.heads, 'heads')} of width {shape.head_width}; drawn up to {first.max_len} tokens."
+        f"Built for training windows of L = {first.length} tokens, {counted(first.depth, 'layer')} and "
+        f"{counted(shape.heads, 'head')} of width {shape.head_width}; drawn up to {first.max_len} tokens."
     )
     runs = list(dict.fromkeys(s.trained.run.id for s in subjects if s.trained))
     weights = f"Weights and held-out text of {listed(runs)}." if runs else ""

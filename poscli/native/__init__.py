@@ -3,7 +3,7 @@
 attention.h states the equation, and library.py how the kernels are compiled, proven and kept.
 """
 
-from poscli.native.attention import attention, attention_to_part
+from poscli.native.attention import attention_to_part, native_attention
 from poscli.native.call import (
     QUERIES,
     Block,
@@ -39,8 +39,8 @@ __all__ = [
     "Term",
     "Vectors",
     "Visible",
-    "attention",
     "attention_to_part",
     "library",
+    "native_attention",
     "why_not",
 ]

@@ -63,7 +63,7 @@ class _Plan:
         return slice(9, 9 + (0 if self.form is None else len(tensors_of(self.form))))
 
 
-def attention(
+def native_attention(
     library: ctypes.CDLL,
     qkv: tuple[Tensor, Tensor, Tensor],
     blocks: Sequence[Block],

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu, softplus
 
-from poscli.native.attention import attention
+from poscli.native.attention import native_attention
 from poscli.native.call import (
     QUERIES,
     Block,
@@ -200,7 +200,9 @@ def _wrong_attention(library: ctypes.CDLL, case: _Case) -> str:
         block = Block(slice(0, case.queries), slice(0, case.keys), terms, case.first_key(), case.constant)
         visible = Visible(reach=case.reach, sinks=case.sinks)
         vectors = (Relative(x["a"], x["p"]), Relative(x["b"], x["r"]), Relative(x["c"]))
-        return attention(library, (x["q"], x["k"], x["v"]), [block], scale=SCALE, visible=visible, vectors=vectors)
+        return native_attention(
+            library, (x["q"], x["k"], x["v"]), [block], scale=SCALE, visible=visible, vectors=vectors
+        )
 
     def by_formula(x: Inputs) -> Tensor:
         entry = case.keys - 1 - case.apart()
@@ -273,7 +275,7 @@ def _wrong_form(library: ctypes.CDLL, size: _FormSizes) -> str:
             terms = (Term(x["the table"], skewed=True),) if tabled else ()
             block, qkv = Block(slice(0, size.queries), slice(0, size.keys), terms), (x["q"], x["k"], x["v"])
             visible = Visible(reach=size.reach)
-            return attention(library, qkv, [block], scale=SCALE, visible=visible, form=with_tensors(x))
+            return native_attention(library, qkv, [block], scale=SCALE, visible=visible, form=with_tensors(x))
 
         def by_formula(x: Inputs, tabled: bool = tabled, weights: Weights = weights) -> Tensor:
             s = SCALE * x["q"] @ x["k"].mT

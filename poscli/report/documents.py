@@ -23,7 +23,7 @@ from poscli.report.pooling import ACCURACY, ratio_name
 from poscli.report.table import (
     Column,
     failures,
-    gain_numbers,
+    gain_intervals,
     gain_text,
     legend,
     summary_columns,
@@ -140,7 +140,7 @@ def _protocols(section: Section) -> list[Column]:
         name = measured.protocol if measured.variant == FULL else f"{measured.protocol}, {measured.variant}"
         columns.append(Column(name, cells))
     if not section.answered:  # the context cut to L often lacks what was asked for, so that a gain is no surprise
-        gains = tuple(gain_text(*gain) for gain in gain_numbers(section.summary))
+        gains = tuple(gain_text(*gain) for gain in gain_intervals(section.summary))
         columns.append(Column(f"gain, {section.bits} [95 %]", gains))
     return columns
 

@@ -99,7 +99,7 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
             columns.append(numbers(f"{bits} {last}", f"bpb_{last}"))
         for measure in _task_measures(summary):
             columns.append(Column(f"{measure} {last}", tuple(map(number, summary[f"{measure}_{last}"]))))
-        gains = tuple(gain_text(*gain, wide=wide) for gain in gain_numbers(summary))
+        gains = tuple(gain_text(*gain, wide=wide) for gain in gain_intervals(summary))
         head = f"gain {last} [95 %]" if wide else f"gain {last}"
         columns.append(Column(head, gains, best=best(-summary["gain_bpb"], at_last=True)))
         if summary["safe"].notna().any():
@@ -218,7 +218,7 @@ def gain_text(gain: float, low: float, high: float, *, wide: bool = True) -> str
     return f"{signed(gain)} ±{max(gain - low, high - gain):.{3 if abs(gain) < 1 else 2}f}"
 
 
-def gain_numbers(summary: pd.DataFrame) -> list[tuple[float, float, float]]:
+def gain_intervals(summary: pd.DataFrame) -> list[tuple[float, float, float]]:
     """(gain, low, high) of every encoding, in bits per byte or cell."""
     return list(summary[list(GAIN)].itertuples(index=False, name=None))
 

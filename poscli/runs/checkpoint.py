@@ -58,7 +58,7 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def load(folder: Path, step: int) -> Checkpoint:
+def read_checkpoint(folder: Path, step: int) -> Checkpoint:
     """Read a checkpoint; CorruptError if a file is missing or differs from what was written."""
     state = Sealed(folder / f"step-{step}", CURE).read_object(STATE)
     return Checkpoint(load_model_tensors(folder, step), _tensors(folder, step, OPTIM), state)
@@ -73,7 +73,7 @@ def load_last(folder: Path) -> Checkpoint | None:
     """Read the last checkpoint that is not damaged; a note names each damaged one. None if there is none."""
     for step in reversed(steps(folder)):
         try:
-            return load(folder, step)
+            return read_checkpoint(folder, step)
         except CorruptError as error:
             note(f"{folder / f'step-{step}'} is damaged ({str(error).partition(';')[0]}): going back to the one before")
     return None
@@ -82,7 +82,7 @@ def load_last(folder: Path) -> Checkpoint | None:
 def is_whole(folder: Path, step: int) -> bool:
     """Whether there is a checkpoint of a step, and it is not damaged."""
     try:
-        load(folder, step)
+        read_checkpoint(folder, step)
     except CorruptError:
         return False
     return True

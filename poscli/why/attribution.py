@@ -43,7 +43,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class ChangeOutcome:
     """The losses `[n, scored]` under one change, or the reason why there are none, or why they mean nothing."""
 
     losses: Array | None
@@ -56,7 +56,7 @@ def attribution(model: Model, sample: Sample) -> list[dict[str, Any]]:
     return rows(measure(model, sample), sample)
 
 
-def rows(outcomes: dict[str, Outcome], sample: Sample) -> list[dict[str, Any]]:
+def rows(outcomes: dict[str, ChangeOutcome], sample: Sample) -> list[dict[str, Any]]:
     """The rows of the table, from what `measure` found."""
     counted = sample.text.counts(sample.spans, sample.scored)
     nll = {c: math.nan if o.losses is None else float(o.losses[counted].mean()) for c, o in outcomes.items()}
@@ -76,7 +76,7 @@ def rows(outcomes: dict[str, Outcome], sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-def measure(model: Model, sample: Sample) -> dict[str, Outcome]:
+def measure(model: Model, sample: Sample) -> dict[str, ChangeOutcome]:
     """The losses under every change, in the order of the rows; the model is in evaluation mode."""
     long, length = sample.length, sample.train_length
     base = _outcome(lambda: model, sample, length)
@@ -89,31 +89,31 @@ def measure(model: Model, sample: Sample) -> dict[str, Outcome]:
     return {BASE: base} | {change: _checked(each, base, model, sample) for change, each in changed.items()}
 
 
-def _outcome(changed: Callable[[], Model], sample: Sample, window: int) -> Outcome:
+def _outcome(changed: Callable[[], Model], sample: Sample, window: int) -> ChangeOutcome:
     """The losses of a changed model on windows of `window` tokens, or the reason why there are none."""
     try:
         losses = sample.losses(changed(), window)
     except Unsupported as error:
-        return Outcome(None, "unsupported", str(error))
+        return ChangeOutcome(None, "unsupported", str(error))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return Outcome(None, "not measured", f"{window} tokens do not fit the memory")
+        return ChangeOutcome(None, "not measured", f"{window} tokens do not fit the memory")
     if not np.isfinite(losses).all():
-        return Outcome(None, "not measured", "a loss is not finite")
-    return Outcome(losses)
+        return ChangeOutcome(None, "not measured", "a loss is not finite")
+    return ChangeOutcome(losses)
 
 
-def _short(model: Model, sample: Sample, change: str, places: Places) -> Outcome:
+def _short(model: Model, sample: Sample, change: str, places: Places) -> ChangeOutcome:
     """The losses on the last L tokens if the encodings are told other places; void, with its reason, by definition."""
     if reason := _by_segments(model):
-        return Outcome(None, "not measured", reason)
+        return ChangeOutcome(None, "not measured", reason)
     outcome = _outcome(lambda: relocate(model, places), sample, sample.train_length)
     reason = _void(model, sample.device, change)
     return replace(outcome, status="void", reason=reason) if reason and outcome.losses is not None else outcome
 
 
-def _checked(outcome: Outcome, base: Outcome, model: Model, sample: Sample) -> Outcome:
+def _checked(outcome: ChangeOutcome, base: ChangeOutcome, model: Model, sample: Sample) -> ChangeOutcome:
     """An outcome; if it is void, its reason goes on with how much the losses changed all the same."""
     if outcome.status != "void" or outcome.losses is None or base.losses is None:
         return outcome
@@ -131,16 +131,16 @@ def _rounding(model: Model, sample: Sample) -> float:
     return 2 * rounding(model, text, coarsest)  # the target's logit may fall, and all others rise
 
 
-def _crowd(model: Model, sample: Sample) -> Outcome:
+def _crowd(model: Model, sample: Sample) -> ChangeOutcome:
     """The losses if no distance and no position exceeds those of training."""
     length = sample.train_length
     if reason := _by_segments(model):
-        return Outcome(None, "not measured", reason)
+        return ChangeOutcome(None, "not measured", reason)
     if "embed" in model.encodings[0].blanks:
         reason = "a position belongs to a token, not to a pair of tokens, so no distance can be shortened for a query"
-        return Outcome(None, "void", reason)
+        return ChangeOutcome(None, "void", reason)
     if reason := next(filter(None, map(refuses, model.encodings)), ""):
-        return Outcome(None, "not measured", reason)
+        return ChangeOutcome(None, "not measured", reason)
 
     def crowded() -> Model:
         changed = relocate(model, lambda index: index.clamp(max=length - 1))

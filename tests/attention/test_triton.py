@@ -169,7 +169,7 @@ class TestTrials:
 
     @pytest.mark.parametrize("variant", [Variant(torch.bfloat16, 24, 16), Variant(torch.float16, 64, 64)], ids=str)
     def test_the_kernels_are_proven(self, variant: Variant) -> None:
-        assert selfcheck.fault(variant, CPU) == ""
+        assert selfcheck.trial_fault(variant, CPU) == ""
 
     @pytest.mark.parametrize(("inject", "said"), INJECTED, ids=lambda x: getattr(x, "__name__", ""))
     def test_a_wrong_kernel_is_switched_off(
@@ -220,7 +220,7 @@ class TestVerdicts:
     )
     def test_a_trial_is_made_once(self, end: str | BaseException, said: str) -> None:
         stub = Stub(end)
-        assert [selfcheck.fault(stub, CPU) for _ in range(2)] == [said, said]
+        assert [selfcheck.trial_fault(stub, CPU) for _ in range(2)] == [said, said]
         assert stub.count == 1
 
     @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ class TestVerdicts:
     def test_other_errors_say_nothing_of_a_kernel(self, end: BaseException, raised: type[BaseException]) -> None:
         stub = Stub(end)
         with pytest.raises(raised):
-            selfcheck.fault(stub, CPU)
+            selfcheck.trial_fault(stub, CPU)
         stub.end = ""
-        assert selfcheck.fault(stub, CPU) == ""
+        assert selfcheck.trial_fault(stub, CPU) == ""
 
     def test_a_device_that_nothing_runs_on_any_more_ends_the_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def ones(*size: int, device: torch.device) -> None:
@@ -246,7 +246,7 @@ class TestVerdicts:
 
         monkeypatch.setattr(torch, "ones", ones)
         with pytest.raises(selfcheck.BrokenDevice, match=r"a stub broke cpu .* set POSCLI_TRITON=0 in the environment"):
-            selfcheck.fault(Stub(RuntimeError("an illegal memory access was encountered")), CPU)
+            selfcheck.trial_fault(Stub(RuntimeError("an illegal memory access was encountered")), CPU)
 
     def test_doctor_says_what_was_found(self) -> None:
         stubs = [Stub(), Stub("the output is off"), Stub(torch.OutOfMemoryError("CUDA out of memory"))]

@@ -22,7 +22,7 @@ from toys import Slope
 
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
-from poscli.bench.show import draw_pictures, show_bench
+from poscli.bench.show import draw_costs, show_bench
 from poscli.encodings import names
 from poscli.equation.shapes import TOKENS
 from poscli.native import why_not
@@ -136,7 +136,7 @@ def test_limits_are_rates(made: Bench) -> None:
 
 
 def test_pictures_are_drawn_of_what_was_measured(made: Bench, tmp_path: Path) -> None:
-    files = draw_pictures(made.own(made.costs.table()), tmp_path)
+    files = draw_costs(made.own(made.costs.table()), tmp_path)
     assert [path.name for path in files] == ["training.png", "time.png", "memory.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
 

@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from against import Against
-from against import draw_pictures as draw_comparisons
+from against import Against, draw_comparisons
 from against import show as show_comparisons
 from drawn import drawn
 from measured import number
@@ -27,7 +26,7 @@ from poscli.bench import limits, timing
 from poscli.bench.cases import BenchCase, TimeEstimate, cases_of, engine_refusal, outcome, run_configs
 from poscli.bench.session import Bench
 from poscli.bench.settings import BenchSettings
-from poscli.bench.show import draw_pictures, show_bench
+from poscli.bench.show import draw_costs, show_bench
 from poscli.bench.tables import COLUMNS, KEYS
 from poscli.bench.timing import SIZES, Conditions, Timing, TurnPace, ratio, time_in_turns
 from poscli.config.request import TrainRequest
@@ -167,7 +166,7 @@ def test_pictures_of_a_bench(kind: str, tmp_path: Path, snapshot: Callable[..., 
     costs = costs_of(PICTURED[kind], (128, 32, 64))
     costs = costs[costs["what"] == "eval"].assign(device="GPU 7") if kind == "many" else costs
     drawn_of = costs[costs["what"] == "train"] if kind == "few" else costs
-    lines = [line for path in draw_pictures(drawn_of, tmp_path) for line in drawn_lines(path)]
+    lines = [line for path in draw_costs(drawn_of, tmp_path) for line in drawn_lines(path)]
     lines += ["##### printed", *printed(show_bench, costs, costs.iloc[:0])] if kind == "few" else []
     snapshot("\n".join(lines) + "\n", rounded=True)
 

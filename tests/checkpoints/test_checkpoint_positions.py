@@ -20,7 +20,7 @@ from poscli.checkpoints.card import read_card
 from poscli.checkpoints.checkpoint_model import CheckpointModel, converted
 from poscli.encodings import get
 from poscli.equation import Unsupported
-from poscli.evaluation.posthoc import joined, posthoc_spec, with_encoding
+from poscli.evaluation.posthoc import posthoc_spec, with_encoding, with_joined
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -151,7 +151,7 @@ def test_a_window_joined_to_a_model_is_that_of_transformers(tmp_path: Path) -> N
     _, ours = stock("mistral", tmp_path / "without", sliding_window=None)
     theirs, _ = stock("mistral", tmp_path / "with", sliding_window=24)
     expected = theirs(input_ids=tokens(4 * LENGTH), use_cache=False).logits
-    assert apart(in_slices(joined(ours, "window(24)"), 4 * LENGTH), expected) < ROUNDING
+    assert apart(in_slices(with_joined(ours, "window(24)"), 4 * LENGTH), expected) < ROUNDING
 
 
 def test_a_learned_table_ends_where_it_ends_and_can_be_interpolated(tmp_path: Path) -> None:

@@ -12,15 +12,15 @@ import pytest
 from cli_runner import COMMANDS, assert_refused, cli, errors
 from toys import first
 
-from poscli.cli.commands.new import LONGEST, Kind
+from poscli.cli.commands.new import LONGEST, Start
 
 TESTS = ("test_attention_follows_the_formula", "test_it_does_what_every_encoding_must_do")
 # For each kind, a piece of its formula and another in its place: the first test must fail.
 WRONG = {
-    Kind.BIAS: ("d.sqrt()", "d.float()"),
-    Kind.ABSOLUTE: ("(angle + self.phi).sin()", "(angle - self.phi).sin()"),
-    Kind.ROTARY: ("b * cos + a * sin", "b * cos - a * sin"),
-    Kind.RELATIVE: ("max=self.clip", "max=self.clip - 1"),
+    Start.BIAS: ("d.sqrt()", "d.float()"),
+    Start.ABSOLUTE: ("(angle + self.phi).sin()", "(angle - self.phi).sin()"),
+    Start.ROTARY: ("b * cos + a * sin", "b * cos - a * sin"),
+    Start.RELATIVE: ("max=self.clip", "max=self.clip - 1"),
 }
 
 
@@ -41,8 +41,8 @@ def module(path: Path) -> ModuleType:
     return loaded
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_the_files_work_as_they_are(here: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(Start))
+def test_the_files_work_as_they_are(here: Path, kind: Start) -> None:
     result = cli("new", "my-Own_2", "--kind", kind, "--json")
     assert result.code == 0, result.err
     assert result.json["files"] == ["my_Own_2.py", "test_my_Own_2.py"]
@@ -58,8 +58,8 @@ def test_the_files_work_as_they_are(here: Path, kind: Kind) -> None:
         vars(module(Path("test_my_Own_2.py")))[TESTS[0]]()
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_the_encoding_is_short_and_fits_the_longest_name(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(Start))
+def test_the_encoding_is_short_and_fits_the_longest_name(kind: Start) -> None:
     assert cli("new", "a" * LONGEST, "--kind", kind).code == 0
     code, test = (Path(f"{start}{'a' * LONGEST}.py").read_text() for start in ("", "test_"))
     assert len(code.splitlines()) < 30
@@ -69,11 +69,11 @@ def test_the_encoding_is_short_and_fits_the_longest_name(kind: Kind) -> None:
     assert "poscli.equation.blanks" in code
 
 
-@pytest.mark.parametrize("kind", first(1, list(Kind)))
-def test_the_encoding_can_be_verified_by_its_file_with_an_option(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", first(1, list(Start)))
+def test_the_encoding_can_be_verified_by_its_file_with_an_option(kind: Start) -> None:
     assert cli("new", "freshly-made", "--kind", kind).code == 0
     (verdict,) = cli(
-        "verify", "freshly_made.py(2)" if kind != Kind.ROTARY else "freshly_made.py(base=2)", "--json"
+        "verify", "freshly_made.py(2)" if kind != Start.ROTARY else "freshly_made.py(base=2)", "--json"
     ).json
     assert verdict["status"] == "passed"
 

@@ -12,7 +12,7 @@ from toys import model, perturbed
 from poscli.config.run import ModelConfig
 from poscli.equation import Encoding
 from poscli.evaluation.evaluate import search_constants
-from poscli.evaluation.posthoc import joined
+from poscli.evaluation.posthoc import with_joined
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
 from poscli.tasks.copy import Copy
@@ -21,8 +21,8 @@ from poscli.tasks.copy import Copy
 @pytest.mark.parametrize("spec", ["alibi", "rope", "t5", "rope|t5"])
 def test_joined_windows_alternate_where_layers_share_their_encoding_too(spec: str) -> None:
     made = model(spec, layers=4)
-    assert [e.reach for e in joined(made, "window(3)|window(9)").encodings] == [3, 9, 3, 9]
-    cut = joined(made, "window(3)")
+    assert [e.reach for e in with_joined(made, "window(3)|window(9)").encodings] == [3, 9, 3, 9]
+    cut = with_joined(made, "window(3)")
     assert [e.reach for e in cut.encodings] == [3] * 4
     assert len(set(cut.encodings)) == len(set(made.encodings))  # what layers share they still share
 

@@ -21,7 +21,7 @@ from poscli.attention import BlockSizes, Place, attend, engines_for
 from poscli.config.run import ModelConfig
 from poscli.encodings import Encoding, names
 from poscli.equation.composed import scale_of
-from poscli.evaluation.posthoc import joined
+from poscli.evaluation.posthoc import with_joined
 from poscli.model.cache import Cache, Memory
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Model
@@ -211,4 +211,4 @@ JOINED = {
 @torch.no_grad()
 def test_a_trained_model_with_more_encodings_equals_its_oracle(spec: str, wrapper: str) -> None:
     trained, text = perturbed(model(spec)), tokens(2, LENGTH)
-    assert_rounded(joined(trained, wrapper)(text), logits(trained, text, JOINED[wrapper]), rounding(trained, text))
+    assert_rounded(with_joined(trained, wrapper)(text), logits(trained, text, JOINED[wrapper]), rounding(trained, text))

@@ -32,18 +32,18 @@ from poscli.equation import Unsupported
 from poscli.evaluation import measure
 from poscli.evaluation.baseline import baseline
 from poscli.evaluation.evaluate import evaluate_run, search_constants, settings_of
-from poscli.evaluation.losses import Losses, Measured, position_curve, tail_slope
+from poscli.evaluation.losses import Losses, MeasuredLosses, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, cost
 from poscli.evaluation.plan import Plan, record_of
 from poscli.evaluation.posthoc import (
     compatible_specs,
-    joined,
     posthoc_spec,
     posthoc_specs,
     recalibration,
     refuse_recalibration,
     runs_as,
     with_encoding,
+    with_joined,
 )
 from poscli.evaluation.protocol import PROTOCOLS, EvaluationSettings
 from poscli.evaluation.recall import recall_by_distance, recurrences
@@ -324,14 +324,14 @@ def test_losses(snapshot: Snapshot) -> None:
     spans = np.array([[0, 12], [0, 20], [3, 12], [5, 40]])
     nll = (np.arange(4)[:, None] + np.sqrt(np.arange(12)) / 4).astype(np.float32)
     losses = Losses(spans, {"nll": nll, "accuracy": (nll > 1).astype(np.float32)})
-    measured = Measured(losses, seconds=2.5, peak_mb=7.0, engine="sdpa", engine_reason="slow", where={"cpu": "x"})
+    measured = MeasuredLosses(losses, seconds=2.5, peak_mb=7.0, engine="sdpa", engine_reason="slow", where={"cpu": "x"})
     content = measured.content("key")
-    again = Measured.of_content(content, "key", spans, 12)
+    again = MeasuredLosses.of_content(content, "key", spans, 12)
     assert again is not None
     assert again.losses is not None
     assert all((values == losses.values[name]).all() for name, values in again.losses.values.items())
     others = [("other", spans, 12), ("key", spans[:3], 12), ("key", spans, 13)]
-    assert not any(Measured.of_content(content, *other) for other in others)
+    assert not any(MeasuredLosses.of_content(content, *other) for other in others)
     kept = pq.read_table(io.BytesIO(content))
     cut = [Losses(spans, {"nll": nll[:, :n]}) for n in (4, 9, 12)]
     parts = {
@@ -502,7 +502,7 @@ def test_models_under_other_encodings(snapshot: Snapshot, capsys: pytest.Capture
         for target in targets:
             add(trained, target, with_encoding(small(trained), target, trained))
     for trained, wrapper in (("rope", "window(5)"), ("t5", "sink(2)+window(4)"), ("rope|none", "logn+window")):
-        add(trained, f"joined to {wrapper}", joined(small(trained), wrapper))
+        add(trained, f"joined to {wrapper}", with_joined(small(trained), wrapper))
     searched = []
     for length in (16, 48):
         model = perturbed(toy("longrope(search=6)")).eval().requires_grad_(False)

@@ -26,7 +26,7 @@ from poscli.attention import Place, choose
 from poscli.config.run import ModelConfig
 from poscli.encodings import names
 from poscli.equation.operands import columns_of
-from poscli.evaluation.posthoc import joined
+from poscli.evaluation.posthoc import with_joined
 from poscli.model.cache import Cache
 from poscli.model.initialise import build_model, load_weights, weights_of
 from poscli.model.transformer import Precision
@@ -105,7 +105,7 @@ def test_a_fresh_model_predicts_nothing() -> None:
 @torch.no_grad()
 def test_a_window_is_the_masked_model(spec: str, width: int) -> None:
     trained = perturbed(model(spec))
-    cut = joined(trained, f"window({width})")
+    cut = with_joined(trained, f"window({width})")
     built = model("|".join(f"{layer}+window({width})" for layer in spec.split("|")))
     for theirs, ours in zip(built.parameters(), trained.parameters(), strict=True):
         theirs.copy_(ours)
@@ -119,7 +119,7 @@ def test_a_window_is_the_masked_model(spec: str, width: int) -> None:
 
 def test_a_window_shares_the_weights() -> None:
     trained = perturbed(model("rope+t5"))
-    cut = joined(trained, "window(4)")
+    cut = with_joined(trained, "window(4)")
     assert {id(p) for p in cut.parameters()} == {id(p) for p in trained.parameters()}
     assert cut.size == trained.size
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_a_window_shares_the_weights() -> None:
 @torch.no_grad()
 def test_a_window_bounds_what_is_seen() -> None:
     """Through two layers, a token w - 1 further back each; nothing beyond."""
-    trained, width, last = joined(perturbed(model("rope")), "window(4)"), 4, LENGTH - 1
+    trained, width, last = with_joined(perturbed(model("rope")), "window(4)"), 4, LENGTH - 1
     text = tokens(1, LENGTH)
     logits, limit = trained(text), rounding(trained, text)
     for changed in range(LENGTH):

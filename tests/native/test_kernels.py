@@ -38,8 +38,8 @@ from poscli.native import (
     Stick,
     Term,
     Visible,
-    attention,
     attention_to_part,
+    native_attention,
     proof,
 )
 from poscli.native.layers import rms_norm, swiglu
@@ -201,7 +201,9 @@ class Drawn:
         vectors = tuple(Relative(x[n], x.get(f"met by {n}")) if n in x else None for n in "abc")
         visible = Visible(reach=self.reach, sinks=self.sinks)
         qkv = (x["q"], x["k"], x["v"])
-        return attention(kernels(), qkv, blocks, scale=0.7, visible=visible, vectors=vectors, form=self.of_form(x))  # type: ignore[arg-type]
+        return native_attention(
+            kernels(), qkv, blocks, scale=0.7, visible=visible, vectors=vectors, form=self.of_form(x)
+        )  # type: ignore[arg-type]
 
     def by_formula(self, x: dict[str, Tensor]) -> Tensor:
         t, j, entry = torch.arange(self.queries)[:, None], torch.arange(self.keys), self.entry
@@ -336,13 +338,13 @@ def test_functions_in_the_kernels_are_exact_to_some_units_of_rounding() -> None:
     x = torch.cat([torch.linspace(-30, 30, 2000), torch.linspace(-1, 1, 2001), torch.tensor([-80.0, 80.0])])
     one, exact = torch.ones(len(x), 1, 1, 1), x.double().sigmoid()
     block = [Block(slice(0, 1), slice(0, 1))]
-    stick = attention(kernels(), (x.view(-1, 1, 1, 1), one, one), block, scale=1.0, form=Stick()).flatten()
+    stick = native_attention(kernels(), (x.view(-1, 1, 1, 1), one, one), block, scale=1.0, form=Stick()).flatten()
     ends = torch.tensor([1.0, 0.0]).view(1, 1, 2, 1).expand(len(x), -1, -1, -1)
     two = [Block(slice(0, 1), slice(0, 2))]
-    of_two = attention(kernels(), (x.view(-1, 1, 1, 1), ends, ends), two, scale=1.0).flatten()
+    of_two = native_attention(kernels(), (x.view(-1, 1, 1, 1), ends, ends), two, scale=1.0).flatten()
     factor, nothing = torch.ones(1), torch.zeros(len(x), 1, 1, 1)
     costs = Costs(x.view(-1, 1, 1, 1), torch.ones(len(x), 1, 2, 1), factor)
-    other = attention(kernels(), (nothing, ends, 1 - ends), two, scale=1.0, form=costs).flatten()
+    other = native_attention(kernels(), (nothing, ends, 1 - ends), two, scale=1.0, form=costs).flatten()
     gated = swiglu(kernels(), x, torch.ones(len(x)))
     # Near 0 their logarithms are of the order of x, which is rounded, too.
     units = 6 + 2 * x.double().abs()
@@ -366,10 +368,10 @@ def test_far_keys_without_weight_are_skipped_and_a_nan_among_them_is_not() -> No
     entry = 399 - (torch.arange(400)[:, None] - torch.arange(400))
     hidden = torch.ones(400, 400, dtype=torch.bool).triu(1)
     exact = (q.double() @ k.double().mT + steep[0, 0, 0][entry]).masked_fill(hidden, -math.inf).softmax(-1) @ v.double()
-    found = attention(kernels(), (q, k, v), whole, scale=1.0)
+    found = native_attention(kernels(), (q, k, v), whole, scale=1.0)
     assert float((found - exact).abs().max()) <= 64 * UNIT * float(exact.abs().max())
     k[0, 0, 0] = math.nan
-    assert attention(kernels(), (q, k, v), whole, scale=1.0).isnan().all()
+    assert native_attention(kernels(), (q, k, v), whole, scale=1.0).isnan().all()
 
 
 def learned(encoding: Encoding) -> Encoding:
@@ -440,7 +442,7 @@ def test_results_have_the_same_bits_on_any_number_of_threads(form: int) -> None:
         terms = (Term(table, skewed=True),) if form < 0 else ()
         vectors = (Relative(a, q), None, None) if form < 0 else (None, None, None)
         whole = [Block(slice(0, 200), slice(0, 200), terms)]
-        out = attention(kernels(), (q, k, v), whole, scale=0.25, vectors=vectors, form=made(*given))  # type: ignore[arg-type]
+        out = native_attention(kernels(), (q, k, v), whole, scale=0.25, vectors=vectors, form=made(*given))  # type: ignore[arg-type]
         normed = rms_norm(kernels(), x, weight, 1e-6)
         learned = [q, k, v, x, weight, *([table, a] if form < 0 else given)]
         return [out, normed, *torch.autograd.grad(out.square().sum() + normed.square().sum(), learned)]
@@ -465,13 +467,13 @@ def test_lack_of_memory_is_an_error_that_says_so(name: str) -> None:
 
 STARVED = """
 import resource, torch
-from poscli.native import Block, attention, library
+from poscli.native import Block, library, native_attention
 
 torch.set_num_threads(1)  # the stacks of threads that start later would need room, too
 tokens, width = 1_000_000, 32
 q, k, v = (torch.randn(1, 1, *shape) for shape in ((1, width), (tokens, width), (tokens, 1)))
 whole = [Block(slice(0, 1), slice(0, tokens))]
-run = lambda: attention(library(), (q.requires_grad_(), k, v), whole, scale=1.0)
+run = lambda: native_attention(library(), (q.requires_grad_(), k, v), whole, scale=1.0)
 if {backward}:
     out = run()
     run = out.sum().backward

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from poscli.config.run import SCHEMA, RunConfig
-from poscli.runs.checkpoint import Checkpoint, is_whole, load, load_last, save, steps
+from poscli.runs.checkpoint import Checkpoint, is_whole, load_last, read_checkpoint, save, steps
 from poscli.runs.results import training_log, write_training_log
 from poscli.runs.run import Run, create, evaluated_as, open_run
 from poscli.runs.summary import run_summary, training_summary
@@ -22,8 +22,8 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {"m": torch.zeros(2)}, {"step": step}))
     assert steps(tmp_path) == [20, 100]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-100", "step-20"]
-    assert load(tmp_path, 100).state == {"step": 100}
-    assert load(tmp_path, 100).model["w"].item() == 100
+    assert read_checkpoint(tmp_path, 100).state == {"step": 100}
+    assert read_checkpoint(tmp_path, 100).model["w"].item() == 100
 
 
 def test_a_post_hoc_evaluation_is_found_again_by_the_name_of_its_folder(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_tensors_that_were_never_such_are_a_damaged_checkpoint(tmp_path: Path) -
     with pytest.raises(
         CorruptError, match=r"step-6/model\.safetensors cannot be read \(.*\); repeat the command that trained it"
     ):
-        load(tmp_path, 6)
+        read_checkpoint(tmp_path, 6)
     assert not is_whole(tmp_path, 6)
     assert is_whole(tmp_path, 5)
     last = load_last(tmp_path)

@@ -15,7 +15,7 @@ from cli_runner import ALIBI, LENGTH, SHORT, cli, document, run_of
 from fake_results import BEHAVIOUR, results
 from rich.console import Console
 
-from poscli.evaluation.losses import NLL, Losses, Measured
+from poscli.evaluation.losses import NLL, Losses, MeasuredLosses
 from poscli.report import build_report, terminal
 from poscli.report.origin import machine_facts, machines
 from poscli.runs.results import evaluation, evaluation_tables
@@ -97,9 +97,9 @@ def test_a_measurement_that_is_used_again_keeps_its_machine(monkeypatch) -> None
     monkeypatch.setenv("POSCLI_MACHINE", "first")
     spans = np.array([[0, LENGTH]])
     losses = Losses(spans, {NLL: np.ones((1, LENGTH), np.float32)})
-    made = Measured(losses, seconds=2.0, where=measured_on(torch.device("cpu")))
+    made = MeasuredLosses(losses, seconds=2.0, where=measured_on(torch.device("cpu")))
     monkeypatch.setenv("POSCLI_MACHINE", "second")
-    again = Measured.of_content(made.content("key"), "key", spans, LENGTH)
+    again = MeasuredLosses.of_content(made.content("key"), "key", spans, LENGTH)
     assert again is not None
     assert again.where == made.where
     assert again.where["machine"] == "first"
@@ -122,7 +122,7 @@ def test_a_report_says_which_machine_measured_what(tmp_path: Path) -> None:
     page = (tmp_path / "report.md").read_text()
     assert "- Machine bench: a processor; torch 2.13.0; cpu; commit 0123abc; 3 runs\n" in page
     assert "- Machine far: CPU 2; torch 2.14; cuda:GPU; commit fedcba9; 3 runs\n" in page
-    assert "Measured on bench and far: seconds, tokens per second and memory" in page
+    assert "MeasuredLosses on bench and far: seconds, tokens per second and memory" in page
     assert "times of different machines cannot be compared" in page
     head, _, *lines = [line for line in page.splitlines() if line.startswith("|")][:5]
     at = head.split("|").index(" machine ")

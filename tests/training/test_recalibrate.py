@@ -55,8 +55,8 @@ def test_recalibration_makes_a_rope_model_without_positions_clearly_better(out: 
 
 def test_it_trains_other_weights_beside_those_of_the_run(out: Path) -> None:
     run = part(out, "rope as none (recalibrated 12800)")
-    own = checkpoint.load(run.checkpoints, STEPS).model
-    trained = checkpoint.load(run.home / "checkpoints", 500).model
+    own = checkpoint.read_checkpoint(run.checkpoints, STEPS).model
+    trained = checkpoint.read_checkpoint(run.home / "checkpoints", 500).model
     assert own.keys() == trained.keys()
     assert not any(torch.equal(own[name], trained[name]) for name in own)
     assert run.status()["state"] == "complete"
@@ -100,7 +100,7 @@ def test_it_is_found_again(out: Path) -> None:
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
-    return checkpoint.load(run.checkpoints, STEPS).model
+    return checkpoint.read_checkpoint(run.checkpoints, STEPS).model
 
 
 def test_it_gives_the_same_weights_after_an_interruption(

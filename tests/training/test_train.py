@@ -39,7 +39,7 @@ def task():
 
 
 def weights(run):
-    return checkpoint.load(run.checkpoints, run.config.steps).model
+    return checkpoint.read_checkpoint(run.checkpoints, run.config.steps).model
 
 
 @pytest.mark.parametrize("encoding", ["rope", "t5", "shaw", "cope", "alibi with memory"])

@@ -16,7 +16,7 @@ from torch import Tensor
 from toys import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, Squares, draw, make, model, perturbed
 
 from poscli.attention import Engine, attend
-from poscli.attention.engines import named
+from poscli.attention.engines import engine_named
 from poscli.encodings import Encoding, names
 from poscli.model.transformer import Model, Precision
 from poscli.system.errors import UsageError
@@ -54,7 +54,13 @@ def attended(encoding: Encoding, at: dict[str, Tensor], engine: Engine | str) ->
     features = encoding.features(at["x"])
     positions = encoding.locate(at["q"].shape[2], torch.device("cpu"))
     return attend(
-        named(engine) if isinstance(engine, str) else engine, encoding, at["q"], at["k"], at["v"], positions, features
+        engine_named(engine) if isinstance(engine, str) else engine,
+        encoding,
+        at["q"],
+        at["k"],
+        at["v"],
+        positions,
+        features,
     )
 
 
@@ -297,7 +303,8 @@ def test_one_layer_is_enough_for_a_change_to_matter_or_not_to_be_defined(spec: s
 def test_losses_harms_and_shares_of_the_harm_by_hand(harm: float, known: bool) -> None:
     """A share is told of a harm from 0.01 nats on, relative to the base."""
     parts = {"base": 0, "full": 1, "offset": 0.25, "crowd": -0.5}
-    rows = why.rows({change: why.Outcome(np.full((3, 5), 2 + part * harm)) for change, part in parts.items()}, sample())
+    outcomes = {change: why.ChangeOutcome(np.full((3, 5), 2 + part * harm)) for change, part in parts.items()}
+    rows = why.rows(outcomes, sample())
     assert [row["nll"] for row in rows] == pytest.approx([2 + part * harm for part in parts.values()])
     assert [row["harm"] for row in rows] == pytest.approx([part * harm for part in parts.values()])
     assert [row["share"] for row in rows] == pytest.approx([*parts.values()] if known else [math.nan] * 4, nan_ok=True)

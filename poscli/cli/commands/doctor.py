@@ -117,7 +117,7 @@ def tried(variants: Sequence[Variant], device: torch.device) -> Iterator[dict[st
     for number, variant in enumerate(variants, 1):
         name = f"triton kernel {number}"
         try:
-            fault = selfcheck.fault(variant, device)
+            fault = selfcheck.trial_fault(variant, device)
         except selfcheck.BrokenDevice as error:
             yield _check(name, "broken", str(error))
             return

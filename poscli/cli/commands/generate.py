@@ -60,7 +60,7 @@ To = Annotated[Path | None, typer.Option(help="File of the picture.", show_defau
 
 
 @dataclass(frozen=True)
-class Draw:
+class Sampling:
     """How tokens are drawn, and where the model runs."""
 
     temperature: float
@@ -108,7 +108,7 @@ def generate(
         raise UsageError(f"--to {to} is a folder; name a file in it, such as {to / 'image.png'}")
     if to is not None:
         check_folder(to.parent, "--to")
-    draw, chosen = Draw(temperature, seed, device_of(device)), _newest(out_ / "runs", run, enc)
+    draw, chosen = Sampling(temperature, seed, device_of(device)), _newest(out_ / "runs", run, enc)
     task = TASKS.get(chosen.config.task)
     if continue_image := task.generator():
         _refuse(chosen, "images", {"--prompt": prompt, "--tokens": tokens})
@@ -127,7 +127,7 @@ def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
         raise UsageError(f"{run.id} was trained on {kind}, for which {names[0]} means nothing; leave it out")
 
 
-def _continue_text(run: Run, prompt: str, tokens: int, draw: Draw, json_: bool) -> None:
+def _continue_text(run: Run, prompt: str, tokens: int, draw: Sampling, json_: bool) -> None:
     """Print a prompt and its continuation."""
     from poscli.model.generate import generate as stream
     from poscli.model.load import load_tokenizer, load_trained
@@ -149,7 +149,7 @@ def speed(run: Run, count: int, unit: str, seconds: float) -> str:
     return f"{run.id}: {count} {unit}, {1000 * seconds / max(1, count):.1f} ms each"
 
 
-def refuse_long_input(run: Run, length: int, draw: Draw, fix: str) -> None:
+def refuse_long_input(run: Run, length: int, draw: Sampling, fix: str) -> None:
     """UsageError if reading `length` tokens at once certainly does not fit the memory; `fix` says what to change."""
     from poscli.estimate import unaffordable_window
 

@@ -50,13 +50,13 @@ def runs(
 
     Damaged runs are named with the command that repairs them, and the exit code is 3; it is 5 if none can be read.
     """
-    from poscli.cli.screen import watch as keep_watching
+    from poscli.cli.screen import watch_runs
     from poscli.runs.summary import run_summaries
 
     if watch and json_:
         raise UsageError("--watch is a screen for people, and --json a document: give one of them")
     if watch:
-        keep_watching(out_ / "runs")
+        watch_runs(out_ / "runs")
         return
     rows = run_summaries(out_ / "runs")
     columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated", "doing"]

@@ -25,7 +25,7 @@ LONGEST = 40  # characters of a name
 IMPORTED = {"Encoding", "Shape", "Tensor"}  # what the file imports under these names
 
 
-class Kind(StrEnum):
+class Start(StrEnum):
     """What the encoding begins with; each has its templates."""
 
     BIAS = "bias"
@@ -65,12 +65,12 @@ class Names:
 def new(
     name: Annotated[str, typer.Argument(help="The encoding's name: letters, digits, - and _, such as my-encoding.")],
     kind: Annotated[
-        Kind,
+        Start,
         typer.Option(
             help="What it begins with: a bias of the scores, something added to the embedding, a rotation of queries "
             "and keys, or a vector for each distance."
         ),
-    ] = Kind.BIAS,
+    ] = Start.BIAS,
     to: Annotated[Path, typer.Option("--to", help="Folder of the two files.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files of these names.")] = False,
     json_: Json = False,
@@ -118,7 +118,7 @@ def _is_taken(module: str, to: Path) -> bool:
     return module in sys.stdlib_module_names or (spec is not None and spec.origin is not None)
 
 
-def _rendered(template: str, names: Names, kind: Kind) -> str:
+def _rendered(template: str, names: Names, kind: Start) -> str:
     """A template, filled in."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

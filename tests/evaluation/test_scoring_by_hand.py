@@ -22,7 +22,7 @@ from poscli.config.run import RunConfig
 from poscli.evaluation import losses as losses_module
 from poscli.evaluation import measure, tables
 from poscli.evaluation.evaluate import eval_records
-from poscli.evaluation.losses import Losses, Measured
+from poscli.evaluation.losses import Losses, MeasuredLosses
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.plan import Measurement, Plan, record_of
 from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings
@@ -155,7 +155,7 @@ def scored_rows(tmp_path, task: Pieces | None = None) -> list[dict]:
         target = spans[:, 1:] + np.arange(1 - one.window, 1)
         values = {"nll": (spans[:, :1] + SLOPES[one] * target).astype(np.float32)}
         values |= {name: (target % 2 == 0).astype(np.float32) for name in task.columns}
-        measured[one] = Measured(Losses(spans, values), seconds=2.0, peak_mb=3.0, engine="sdpa")
+        measured[one] = MeasuredLosses(Losses(spans, values), seconds=2.0, peak_mb=3.0, engine="sdpa")
     return list(tables.eval_rows(setup, measured)) + list(tables.position_rows(setup, measured))
 
 
