@@ -83,20 +83,20 @@ class ImageChoice:
         return GROWTH * train_length if self.side is None else self.side**2
 
 
-def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, draw: Sampling, json_: bool) -> None:
+def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, sampling: Sampling, json_: bool) -> None:
     """What `poscli generate` does with a model of images: write a picture, and print its file and the loss.
 
-    `wish` has fields of `ImageChoice`, `file` is that of the picture, and `draw` says how cells are drawn and where.
+    `wish` has fields of `ImageChoice`, `file` is that of the picture, and `sampling` says how cells are drawn and where.
     UsageError or DataError if there is no such image, or if it is too large for the memory or the encoding.
     """
     asked, config = ImageChoice(**wish), run.config
     task = open_task(config.task, config.corpus, config.tokenizer)
     assert isinstance(task, Grid)
     refuse_other_text(run, task)
-    refuse_long_input(run, asked.length(config.length), draw, "give a smaller --side")
-    model = load_trained(run, draw.device)
+    refuse_long_input(run, asked.length(config.length), sampling, "give a smaller --side")
+    model = load_trained(run, sampling.device)
     try:
-        made = continue_image(model, task, asked, temperature=draw.temperature, seed=draw.seed)
+        made = continue_image(model, task, asked, temperature=sampling.temperature, seed=sampling.seed)
     except Unsupported as error:
         raise UsageError(f"{run.id} cannot continue so large an image: {error}; give a smaller --side") from error
     write_atomic(file, picture(made, run.label, config.length))

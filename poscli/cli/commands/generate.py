@@ -108,17 +108,17 @@ def generate(
         raise UsageError(f"--to {to} is a folder; name a file in it, such as {to / 'image.png'}")
     if to is not None:
         check_folder(to.parent, "--to")
-    draw, chosen = Sampling(temperature, seed, device_of(device)), _newest(out_ / "runs", run, enc)
+    sampling, chosen = Sampling(temperature, seed, device_of(device)), _newest(out_ / "runs", run, enc)
     task = TASKS.get(chosen.config.task)
     if continue_image := task.generator():
         _refuse(chosen, "images", {"--prompt": prompt, "--tokens": tokens})
         file = to or out_ / "generated" / f"{chosen.id}.png"
-        continue_image(chosen, {"rows": rows, "side": side, "image": image or 1}, file, draw, json_)
+        continue_image(chosen, {"rows": rows, "side": side, "image": image or 1}, file, sampling, json_)
     elif task.axes > 1:
         raise UsageError(f"{chosen.id} was trained on the task {task.name}, which has no images; choose another")
     else:
         _refuse(chosen, "text", {"--rows": rows, "--side": side, "--image": image, "--to": to})
-        _continue_text(chosen, PROMPT if prompt is None else prompt, tokens or TOKENS, draw, json_)
+        _continue_text(chosen, PROMPT if prompt is None else prompt, tokens or TOKENS, sampling, json_)
 
 
 def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
@@ -127,17 +127,17 @@ def _refuse(run: Run, kind: str, options: Mapping[str, object]) -> None:
         raise UsageError(f"{run.id} was trained on {kind}, for which {names[0]} means nothing; leave it out")
 
 
-def _continue_text(run: Run, prompt: str, tokens: int, draw: Sampling, json_: bool) -> None:
+def _continue_text(run: Run, prompt: str, tokens: int, sampling: Sampling, json_: bool) -> None:
     """Print a prompt and its continuation."""
     from poscli.model.generate import generate as stream
     from poscli.model.load import load_tokenizer, load_trained
 
-    model, coder = load_trained(run, draw.device), load_tokenizer(run)
+    model, coder = load_trained(run, sampling.device), load_tokenizer(run)
     if model.vocab != coder.vocab:
         raise UsageError(f"{run.id} was trained on the task {run.config.task}, not on text; choose another")
     begun = coder.encode(os.fsencode(prompt)).tolist()  # as typed, even if it is not UTF-8
-    refuse_long_input(run, 1 + len(begun), draw, "give a shorter --prompt")
-    ids = stream(model, begun, coder.end, tokens=tokens, temperature=draw.temperature, seed=draw.seed)
+    refuse_long_input(run, 1 + len(begun), sampling, "give a shorter --prompt")
+    ids = stream(model, begun, coder.end, tokens=tokens, temperature=sampling.temperature, seed=sampling.seed)
     generated = _print_as_it_comes((coder.decode([token]) for token in ids), prompt, quiet=json_)
     emit(json_, {"run_id": run.id, "prompt": prompt, **vars(generated)}, lambda: data().write("\n"))
     words = speed(run, generated.tokens, "tokens", generated.seconds)
@@ -149,11 +149,11 @@ def speed(run: Run, count: int, unit: str, seconds: float) -> str:
     return f"{run.id}: {count} {unit}, {1000 * seconds / max(1, count):.1f} ms each"
 
 
-def refuse_long_input(run: Run, length: int, draw: Sampling, fix: str) -> None:
+def refuse_long_input(run: Run, length: int, sampling: Sampling, fix: str) -> None:
     """UsageError if reading `length` tokens at once certainly does not fit the memory; `fix` says what to change."""
     from poscli.estimate import unaffordable_window
 
-    if why := unaffordable_window(run.config, length, draw.device):
+    if why := unaffordable_window(run.config, length, sampling.device):
         raise UsageError(f"reading {length:,} tokens with {run.config.encoding} {why}; {fix}")
 
 
