@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from poscli.checkpoints.architecture import architecture
-from poscli.checkpoints.faults import Fault, Readings, faults_of, ranges
-from poscli.checkpoints.fields import LENGTH
-from poscli.checkpoints.readings import OwnLayer, own_layers, stock_reading
+from poscli.checkpoints.architecture import LENGTH, architecture
+from poscli.checkpoints.faults import Fault, faults_of
+from poscli.checkpoints.readings import OwnLayer, Readings, own_layers, ranges, stock_reading
 from poscli.checkpoints.source import CONFIG, FETCH
 from poscli.specs import parse
 from poscli.system.files import read_object

@@ -1,38 +1,339 @@
 """A checkpoint as a model: transformers' own layers, with poscli's encodings in the place of their positions.
 
 Whatever a model type does with positions is switched off where it does it, and poscli's attention runs in the place of
-its attention (stock.py). So the weights, norms and layers are those of transformers, and every encoding that a model
-can take acts on the outputs of its projections. Loading a checkpoint compares the logits of both.
+its attention. So the weights, norms and layers are those of transformers, and every encoding that a model can take acts
+on the outputs of its projections. Loading a checkpoint compares the logits of both.
 
-Shapes: B windows, T tokens, W model width, V vocabulary.
+Most model types call a function that is registered under a name, and get their rotations from a module, which is made
+to return angles of zero. BLOOM, MPT and Falcon compute attention in their own code, one function per type below; they
+also build masks of T x T numbers before the first layer, so that the loop over their layers is replaced as well.
+
+Shapes: B windows, T tokens, H heads, G heads of keys and values, D head width, W model width, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from poscli.attention import Choice
+from poscli.attention import Choice, Place, attend, choose
 from poscli.checkpoints.architecture import Architecture
-from poscli.checkpoints.stock import (
-    Seats,
-    attention_dtype,
-    head,
-    install,
-    stock_logits,
-    stock_model,
-    table_of,
-    trunk_of,
-)
 from poscli.config.size import SLICE_NUMBERS
-from poscli.equation import Encoding, Shape
+from poscli.equation import Encoding, Positions, Shape
 from poscli.equation.composed import Composed
 from poscli.specs import build, parse
-from poscli.system.errors import DataError
+from poscli.system.console import warn_once
+from poscli.system.errors import DataError, UsageError
+
+MOST_SAID = 300  # characters of what transformers says of a checkpoint that it cannot load
+
+
+def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -> Any:
+    """The model as transformers loads it: safetensors only, no code from the checkpoint, nothing from the network.
+
+    `dtype` None keeps the number format of its weights. DataError if transformers cannot load it, or if the weight
+    files lack a tensor of the model, which transformers would fill with random numbers.
+    """
+    import transformers
+
+    try:
+        with quiet():
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype="auto" if dtype is None else dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+            model, report = loaded
+            model = model.to(device).eval().requires_grad_(False)
+    except Exception as error:  # transformers checks little, and what a damaged file makes it raise can be anything
+        raise _refusal(folder, error) from error
+    _compare_names(folder, report["missing_keys"], report["unexpected_keys"])
+    return model
+
+
+def stock_logits(stock: Any, tokens_BT: Tensor, folder: Path) -> Tensor:
+    """The logits of a stock model as it was loaded; DataError if it cannot run, or if they are no finite numbers."""
+    try:
+        with torch.inference_mode(), quiet():
+            logits_BTV = stock(input_ids=tokens_BT, use_cache=False).logits.double()
+    except Exception as error:  # of numbers in config.json that fit no model
+        raise _refusal(folder, error) from error
+    if not logits_BTV.isfinite().all():
+        kind = str(next(stock.parameters()).dtype).removeprefix("torch.")
+        cause = "its weights are damaged; fetch them again"
+        if kind != "float32":
+            cause = f"its weights are damaged, or too large for {kind}; try --precision float32"
+        raise DataError(f"{folder} has logits that are no finite numbers: {cause}")
+    return logits_BTV
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings and progress bars of transformers: poscli has its own words for what they say."""
+    from transformers.utils import logging as theirs
+
+    logger, bars = logging.getLogger("transformers"), theirs.is_progress_bar_enabled()
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    theirs.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+        if bars:
+            theirs.enable_progress_bar()
+
+
+def _refusal(folder: Path, error: Exception) -> DataError:
+    """The error for a checkpoint with which transformers fails."""
+    import transformers
+
+    said = " ".join(str(error).split())[:MOST_SAID] or "it gives no reason"
+    return DataError(f"transformers {transformers.__version__} cannot use {folder}: {type(error).__name__}: {said}")
+
+
+def _compare_names(folder: Path, missing: Collection[str], unused: Collection[str]) -> None:
+    """Refuse weight files that lack a tensor of the model, and warn of those that hold others besides."""
+    if missing:
+        raise DataError(
+            f"the weight files of {folder} lack {len(missing)} of the tensors of the model that config.json describes, "
+            f"such as {min(missing)}: they do not belong together, or a file is missing; fetch the checkpoint again"
+        )
+    if unused:
+        warn_once(
+            f"the model that config.json of {folder} describes has no use for {len(unused)} of the tensors in the "
+            f"weight files, such as {min(unused)}"
+        )
+
+
+@dataclass
+class Seats:
+    """Where attention of the stock model finds the encoding of its layer, and the positions of the current input."""
+
+    head_width: int
+    encodings: Sequence[Encoding] = ()
+    positions: dict[int, Positions] = field(default_factory=dict)
+
+    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, scaling: float) -> Tensor:
+        """Attention output `[B, H, T, D]` from the outputs of the projections; `scaling` is the factor on q . k."""
+        encoding, dtype = self.encodings[layer], q_BHTD.dtype
+        inner = attention_dtype(q_BHTD)
+        shared = q_BHTD.shape[1] // k_BGTD.shape[1]
+        k_BHTD, v_BHTD = (x.to(inner).repeat_interleave(shared, dim=1) for x in (k_BGTD, v_BGTD))
+        q_BHTD = q_BHTD.to(inner)
+        if (ratio := scaling / encoding.scale) != 1:
+            q_BHTD = q_BHTD * ratio
+        engine = self.choice(encoding, q_BHTD).engine
+        return attend(engine, encoding, q_BHTD, k_BHTD, v_BHTD, self.positions[id(encoding)]).to(dtype)
+
+    def choice(self, encoding: Encoding, like: Tensor) -> Choice:
+        """The engine that runs an encoding where a tensor is."""
+        device, dtype = like.device, attention_dtype(like)
+        place = Place(device.type, dtype, self.head_width, gradient=False, here=device)
+        return choose(encoding, None, place)
+
+
+def attention_dtype(like: Tensor) -> torch.dtype:
+    """The number format of attention: float32 on CPU, where kernels in half precision are slow, else the model's."""
+    return torch.float32 if like.device.type == "cpu" else like.dtype
+
+
+def trunk_of(stock: Any) -> Any:
+    """The stock model without its head. (Gemma 3 in version 4 of transformers calls itself its base model.)"""
+    trunk = stock.base_model
+    return stock.model if trunk is stock else trunk
+
+
+def head(stock: Any, tokens_BT: Tensor, states_BTW: Any) -> Tensor:
+    """The logits of the stock model for states that its layers have computed.
+
+    This is the model's own code after its layers, whatever it is (a factor, a cap, a norm): only the layers are
+    replaced, by a function that returns the states.
+    """
+    from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
+
+    with replaced(trunk_of(stock), "forward", lambda *_, **__: Output(last_hidden_state=states_BTW)):
+        return stock(input_ids=tokens_BT, use_cache=False).logits
+
+
+@contextmanager
+def replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    """Replace a method of one module in a block."""
+    before = vars(module).get(name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(module, name)
+        else:
+            setattr(module, name, before)
+
+
+NAME = "poscli"  # of the attention function registered with transformers
+SEATS = "poscli_seats"  # the attribute under which an attention module finds the encodings
+
+Trunk = Callable[[Any, Tensor], Tensor]  # from a model without its head and token ids [B, T] to states [B, T, W]
+
+
+def install(stock: Any, seats: Seats) -> None:
+    """Make a stock model run on the encodings of `seats`; UsageError if its attention cannot be replaced."""
+    model_type, trunk = stock.config.model_type, trunk_of(stock)
+    if model_type in OWN_ATTENTION:
+        attention, run = OWN_ATTENTION[model_type]
+        for n, layer in enumerate(_layers(trunk)):
+            module = layer.self_attention if hasattr(layer, "self_attention") else layer.attn
+            module.forward = partial(attention, module, seats, n)
+        trunk.forward = partial(_without_masks, trunk, run)
+        return
+    _register()
+    stock.config._attn_implementation = NAME
+    for module in trunk.modules():
+        if hasattr(module, "layer_idx") and "Attention" in type(module).__name__:
+            setattr(module, SEATS, seats)
+        if type(module).__name__.endswith("RotaryEmbedding"):
+            module.forward = partial(_unrotated, module.forward)
+        if hasattr(module, "_update_causal_mask"):  # OPT in version 4 builds a mask of T x T numbers
+            module._update_causal_mask = lambda *_, **__: None
+    _replace_table(trunk, seats)
+
+
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, lambda *_, **__: None)  # attention is causal without a mask
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **given: Any
+) -> tuple[Tensor, None]:
+    """The function that model types call in the place of their attention; returns `[B, T, H, D]`."""
+    if changed := [name for name in ("softcap", "s_aux") if given.get(name) is not None]:
+        raise UsageError(f"{type(module).__name__} changes its scores by {changed[0]}, which poscli does not compute")
+    scaling = given.get("scaling")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    o_BHTD = getattr(module, SEATS).attend(module.layer_idx, query, key, value, scaling)
+    return o_BHTD.transpose(1, 2).contiguous(), None
+
+
+def _unrotated(forward: Callable[..., tuple[Tensor, Tensor]], *given: Any, **named: Any) -> tuple[Tensor, Tensor]:
+    """The cos and sin of angles of zero, in the shape that a rotary module returns."""
+    cos, sin = forward(*given, **named)
+    return torch.ones_like(cos), torch.zeros_like(sin)
+
+
+def _replace_table(trunk: Any, seats: Seats) -> None:
+    """Let the first encoding's blank `embed` be what GPT-2 and OPT add to the token embeddings."""
+    if hasattr(trunk, "wpe"):
+        table, width = trunk.wpe, trunk.wpe.embedding_dim
+        table.forward = partial(_embedded, table, seats, width)
+    decoder = getattr(trunk, "decoder", trunk)
+    if hasattr(decoder, "embed_positions"):
+        table = decoder.embed_positions
+        table.forward = partial(_embedded, table, seats, table.embedding_dim)
+
+
+def _embedded(table: nn.Embedding, seats: Seats, width: int, *_: Any, **__: Any) -> Tensor:
+    """What the encoding adds to every token's embedding, `[1, T, W]`."""
+    first = seats.encodings[0]
+    pos = seats.positions[id(first)].pos
+    nothing = torch.zeros(1, len(pos), width, dtype=table.weight.dtype, device=table.weight.device)
+    ids = torch.zeros(1, len(pos), dtype=torch.long, device=table.weight.device)
+    return first.embed(nothing, pos, ids) if "embed" in first.blanks else nothing
+
+
+def table_of(stock: Any) -> Tensor | None:
+    """The rows of a learned table of positions, `[L, W]`; None for a model without one."""
+    trunk = trunk_of(stock)
+    if hasattr(trunk, "wpe"):
+        return trunk.wpe.weight
+    decoder = getattr(trunk, "decoder", trunk)
+    if hasattr(decoder, "embed_positions"):
+        table = decoder.embed_positions
+        return table.weight[table.offset :]
+    return None
+
+
+def _layers(trunk: Any) -> Any:
+    return trunk.blocks if hasattr(trunk, "blocks") else trunk.h
+
+
+def _without_masks(trunk: Any, run: Trunk, input_ids: Tensor, **_: Any) -> Any:
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    states: Any = run(trunk, input_ids)
+    return BaseModelOutputWithPast(last_hidden_state=states)
+
+
+def _bloom(trunk: Any, ids_BT: Tensor) -> Tensor:
+    x_BTW = trunk.word_embeddings_layernorm(trunk.word_embeddings(ids_BT))
+    for block in trunk.h:
+        x_BTW = block(x_BTW, alibi=None, attention_mask=None)[0]
+    return trunk.ln_f(x_BTW)
+
+
+def _bloom_attention(
+    module: Any, seats: Seats, layer: int, hidden_states: Tensor, residual: Tensor, *_: Any, **__: Any
+) -> tuple[Tensor, None]:
+    q, k, v = module._reshape(module.query_key_value(hidden_states))
+    o_BHTD = seats.attend(layer, q, k, v, module.inv_norm_factor)
+    return module.dense(_merged(o_BHTD)) + residual, None
+
+
+def _mpt(trunk: Any, ids_BT: Tensor) -> Tensor:
+    x_BTW = trunk.wte(ids_BT)
+    for block in trunk.blocks:
+        x_BTW = block(x_BTW, position_bias=None, attention_mask=None)[0]
+    return trunk.norm_f(x_BTW)
+
+
+def _mpt_attention(module: Any, seats: Seats, layer: int, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
+    mixed = module.Wqkv(hidden_states)
+    if module.clip_qkv:
+        mixed = mixed.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+    q, k, v = (x.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for x in mixed.chunk(3, dim=2))
+    return module.out_proj(_merged(seats.attend(layer, q, k, v, module.softmax_scale))), None
+
+
+def _falcon(trunk: Any, ids_BT: Tensor) -> Tensor:
+    x_BTW = trunk.word_embeddings(ids_BT)
+    for block in trunk.h:
+        x_BTW = block(x_BTW, alibi=None, attention_mask=None)[0]
+    return trunk.ln_f(x_BTW)
+
+
+def _falcon_attention(module: Any, seats: Seats, layer: int, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
+    q, k, v = (x.transpose(1, 2) for x in module._split_heads(module.query_key_value(hidden_states)))
+    o_BHTD = seats.attend(layer, q, k, v, 1 / math.sqrt(module.head_dim))
+    return module.dense(_merged(o_BHTD)), None
+
+
+def _merged(o_BHTD: Tensor) -> Tensor:
+    return o_BHTD.transpose(1, 2).flatten(2)
+
+
+OWN_ATTENTION: dict[str, tuple[Callable[..., Any], Trunk]] = {
+    "bloom": (_bloom_attention, _bloom),
+    "mpt": (_mpt_attention, _mpt),
+    "falcon": (_falcon_attention, _falcon),
+}
+
 
 CHECKED_TOKENS = 48  # of the text on which both are compared, at most; never above the trained length
 # The largest difference that is taken for rounding, as root mean square over the spread of the logits: 16 times that of

@@ -7,20 +7,14 @@ versions of transformers read the keys that it is about.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
-from poscli.checkpoints.architecture import LOCAL, Architecture
-from poscli.checkpoints.fields import Config
-from poscli.checkpoints.readings import FAR, ROUNDING, OwnLayer, Stock, Turns
-from poscli.checkpoints.scaling import SCALINGS
+from poscli.checkpoints.architecture import LOCAL, SCALINGS
+from poscli.checkpoints.readings import FAR, ORIGINAL, ROUNDING, Readings, Scaling, Turns, ranges
 
-ORIGINAL = "original_max_position_embeddings"
 NEED_FACTOR = ("linear", "yarn", "llama3", "dynamic")  # scalings with a factor of their own
 LONGROPE = ("longrope", "su")  # two names of one scaling
-FAR_APART = 2.0  # between factor * original and the stated length; both are rounded by people
 FAR_ABOVE = 4  # times the longest text; published tokenizers have up to 4 times the length before a scaling
 MPT_BIAS = 8  # alibi_bias_max as transformers computes slopes
 EXACT_IN_BFLOAT16 = 256  # the whole numbers up to here are exact in bfloat16
@@ -66,112 +60,6 @@ class Fault:
     wrong: str  # one sentence with the values
     fix: str  # one sentence that says what to do
     note: bool = False
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """One object with parameters of rope in config.json."""
-
-    where: str  # such as `rope_scaling` or `rope_parameters.full_attention`
-    parameters: dict[str, Any]
-    original: float | None  # the trained length before the scaling, wherever config.json has it
-    length: int  # that config.json states
-
-    @property
-    def kind(self) -> str:
-        return str(self.parameters.get("rope_type") or self.parameters.get("type") or "default")
-
-    @property
-    def layer_type(self) -> str:
-        """The type of layer that has these parameters; "" for those of all layers."""
-        return self.where.partition(".")[2]
-
-    def number(self, key: str) -> float | None:
-        """The value of a key if it is a number."""
-        return number_in(self.parameters, key)
-
-    @property
-    def factor(self) -> float | None:
-        return self.number("factor")
-
-    @property
-    def theta(self) -> float | None:
-        return self.number("rope_theta")
-
-    @property
-    def reach(self) -> float:
-        """The tokens that the scaling makes of those before it; 0 if it does not say both numbers."""
-        return (self.factor or 0) * (self.original or 0)
-
-    @property
-    def growth(self) -> float:
-        """The stated length over the one before the scaling."""
-        return self.length / (self.original or self.length)
-
-    @property
-    def contradicts_length(self) -> bool:
-        """Whether the stated length is far from the factor times the length before the scaling."""
-        if not self.reach or self.length == self.original:
-            return False
-        return not 1 / FAR_APART <= self.length / self.reach <= FAR_APART
-
-
-@dataclass(frozen=True)
-class Readings:
-    """A checkpoint as three readers see it: config.json as written, poscli's reading of it, and transformers'."""
-
-    config: Config
-    architecture: Architecture
-    layers: tuple[OwnLayer, ...]
-    stock: Stock
-    tokenizer_limit: int | None = None
-
-    @cached_property
-    def scalings(self) -> list[Scaling]:
-        at_top, scalings = number_in(self.config, ORIGINAL), []
-        for where, parameters in rope_dictionaries(self.config).items():
-            original = number_in(parameters, ORIGINAL) if at_top is None else at_top
-            scalings.append(Scaling(where, parameters, original, self.length))
-        return scalings
-
-    @property
-    def model_type(self) -> str:
-        return self.architecture.model_type
-
-    @property
-    def length(self) -> int:
-        return self.architecture.length
-
-    @property
-    def layer_types(self) -> tuple[str, ...]:
-        """`layer_types` of config.json; empty if it is not a list of words."""
-        types = self.config.get("layer_types")
-        return tuple(each for each in types if isinstance(each, str)) if isinstance(types, list) else ()
-
-    @property
-    def window_switch(self) -> Any:
-        return self.config.get("use_sliding_window", False)
-
-    @property
-    def attn_config(self) -> dict[str, Any]:
-        """The object in which MPT has the parameters of attention."""
-        value = self.config.get("attn_config")
-        return value if isinstance(value, dict) else {}
-
-    @property
-    def writer(self) -> str:
-        """The version of transformers that wrote config.json."""
-        return str(self.config.get("transformers_version", "VERSION"))
-
-    @property
-    def rotates(self) -> bool:
-        """Whether any layer turns queries and keys."""
-        return any(layer.rotation is not None for layer in self.layers)
-
-    @property
-    def windowed(self) -> bool:
-        """Whether any layer has a window."""
-        return any(layer.window for layer in self.layers)
 
 
 Places = Iterable[Mapping[str, object]]  # the values to put into the sentences, once for each place with the fault
@@ -228,29 +116,6 @@ def scalings(*kinds: str, where: Callable[[Scaling], object] = lambda scaling: T
     return lambda model: [
         {"scaling": each} for each in model.scalings if (not kinds or each.kind in kinds) and where(each)
     ]
-
-
-def number_in(values: Mapping[str, Any], key: str) -> float | None:
-    """The value of a key if it is a number."""
-    value = values.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def rope_dictionaries(config: Config) -> dict[str, dict[str, Any]]:
-    """Every object with parameters of rope in config.json, by the name under which it stands.
-
-    transformers 4 has `rope_scaling`, version 5 `rope_parameters`, which may hold one object for each type of layer.
-    """
-    dictionaries: dict[str, dict[str, Any]] = {}
-    for name in ("rope_scaling", "rope_parameters"):
-        parameters = config.get(name)
-        if not isinstance(parameters, dict):
-            continue
-        nested = {key: value for key, value in parameters.items() if isinstance(value, dict)}
-        dictionaries |= {f"{name}.{key}": value for key, value in nested.items()}
-        if flat := {key: value for key, value in parameters.items() if key not in nested}:
-            dictionaries[name] = flat
-    return dictionaries
 
 
 def _unknown_keys(model: Readings) -> Places:
@@ -439,21 +304,6 @@ def _layer_list_too_long(model: Readings) -> Places:
     entries, layers = model.config.get("no_rope_layers"), len(model.layers)
     if isinstance(entries, list) and len(entries) > layers:
         yield {"entries": len(entries), "layers": layers, "unread": len(entries) - layers}
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Numbers in order as ranges.
-
-    >>> ranges([0, 1, 2, 5, 7, 8])
-    '0-2, 5, 7-8'
-    """
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and n == runs[-1][-1] + 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 FAULTS = (

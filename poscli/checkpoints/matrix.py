@@ -32,18 +32,6 @@ CONTEXT_FACTORS = {"": 1, "k": 1024, "m": 1024**2}
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a person asks: a checkpoint, the length of the inputs, and what to measure it on."""
-
-    model: str  # DIR or hf:ORG/NAME@REVISION
-    target: str  # 32k, 8192 or 4x
-    corpus: str
-    tokens: int  # scored per length and protocol
-    encodings: tuple[str, ...] = ()  # to compare; () for all that need no training
-    device: str = "auto"
-
-
-@dataclass(frozen=True)
 class Matrix:
     """The checkpoint, the length that it is to read, and its evaluations, the first one as it is."""
 
@@ -77,30 +65,36 @@ def read_target(text: str, train_length: int) -> int:
     return int(tokens)
 
 
-def opened(question: Question, runs: Path) -> Matrix:
+def opened(
+    model: str, target: str, *, corpus: str, tokens: int, encodings: Sequence[str], device_name: str, runs: Path
+) -> Matrix:
     """The checkpoint and the evaluations that are asked for. Nothing is written.
 
+    `model` is DIR or hf:ORG/NAME@REVISION, `target` the length of the inputs as `read_target` takes it, `tokens` the
+    number to score per length and protocol, and `encodings` those to compare; without any, all that need no training.
     The factor of every scaling is the one for the target: a configuration has one factor for inputs of all lengths, and
     what it costs on short ones must be measured with this factor.
     """
-    device = device_of(question.device)
-    run_config, rows = checkpoint_config(Wish(question.model, question.corpus), device)
+    device = device_of(device_name)
+    run_config, rows = checkpoint_config(Wish(model, corpus), device)
     assert run_config.checkpoint is not None
     length = run_config.length
-    target = read_target(question.target, length)
-    wanted = posthoc_specs(run_config, list(question.encodings or [ALL]), strict=True)
-    specs = dict.fromkeys(fixed(spec, length, target) for spec in wanted)
-    request = ExtrapolateRequest.model_validate(
-        {"lengths": (1, target / length), "tokens": question.tokens, "as": list(specs)}
-    )
+    longest = read_target(target, length)
+    wanted = posthoc_specs(run_config, list(encodings or [ALL]), strict=True)
+    specs = dict.fromkeys(fixed(spec, length, longest) for spec in wanted)
+    request = ExtrapolateRequest.model_validate({"lengths": (1, longest / length), "tokens": tokens, "as": list(specs)})
     run, task = checkpoint_run(run_config, rows, runs, device)
-    work = setups_of([run], request, device, open_task=lambda *names: task)
     source = find(run_config.checkpoint.source, config_only=True)
-    model = source.spec.removeprefix("hf:").partition("@")[0] if source.revision else question.model
     config = dict(config_of(source))
     return Matrix(
-        run_config.checkpoint.name, model, config, architecture(config), run_config, target, tuple(work)
-    )  # fmt: skip
+        name=run_config.checkpoint.name,
+        model=source.spec.removeprefix("hf:").partition("@")[0] if source.revision else model,
+        config=config,
+        architecture=architecture(config),
+        run=run_config,
+        target=longest,
+        work=tuple(setups_of([run], request, device, open_task=lambda *names: task)),
+    )
 
 
 def measured(matrix: Matrix) -> Tables:
@@ -116,22 +110,20 @@ def to_paste(
 
     Only candidates whose gain counts are looked at.
     """
+
+    def pasted(candidate: Candidate) -> list[Snippet]:
+        spec = candidate.spec or matrix.run.encoding
+        if candidate.variant != FULL:
+            spec = posthoc_spec(matrix.run.encoding, candidate.variant, matrix.run.model.shape(matrix.run.length))
+        return snippets(matrix.model, matrix.architecture, matrix.config, spec, matrix.target, runtimes)
+
     if advice.chosen is None:
         return cropped(matrix.model, matrix.run.length, runtimes), None, []
-    first = _snippets(matrix, advice.chosen, runtimes)
-    if any(not each.reason for each in first):
-        return first, None, []
-    for other in advice.candidates:
-        if other.counts and other != advice.chosen:
-            pasted = _snippets(matrix, other, runtimes)
-            if any(not each.reason for each in pasted):
-                return first, other, pasted
+    first = pasted(advice.chosen)
+    if all(snippet.reason for snippet in first):
+        for other in advice.candidates:
+            if other.counts and other != advice.chosen:
+                others = pasted(other)
+                if not all(snippet.reason for snippet in others):
+                    return first, other, others
     return first, None, []
-
-
-def _snippets(matrix: Matrix, candidate: Candidate, runtimes: Sequence[str]) -> list[Snippet]:
-    own = matrix.run.encoding
-    spec = candidate.spec or own
-    if candidate.variant != FULL:
-        spec = posthoc_spec(own, candidate.variant, matrix.run.model.shape(matrix.run.length))
-    return snippets(matrix.model, matrix.architecture, matrix.config, spec, matrix.target, runtimes)

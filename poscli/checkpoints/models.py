@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from poscli.checkpoints.architecture import architecture
+from poscli.checkpoints.architecture import Config, architecture, whole
 from poscli.checkpoints.checkpoint_model import load_checked
-from poscli.checkpoints.fields import Config, whole
 from poscli.checkpoints.source import CONFIG, FETCH, CheckpointSource, find
 from poscli.config.run import SCHEMA, CheckpointConfig, ModelConfig, RunConfig, mlp_width
 from poscli.config.validate import LONGEST_WINDOW, validated

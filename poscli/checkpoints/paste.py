@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from poscli.checkpoints.architecture import LOCAL, Architecture
-from poscli.checkpoints.fields import LENGTH, Config
+from poscli.checkpoints.architecture import LENGTH, LOCAL, Architecture, Config
 from poscli.checkpoints.wanted import ALL, Inexpressible, Keys, Wanted, original_of, rope_parameters, wanted_of
 from poscli.specs.grammar import Leaf
 
@@ -32,8 +31,7 @@ WINDOWS: dict[str, Keys] = {
     "mistral": {},
     "phi3": {},
     "starcoder2": {},
-    "qwen2": {"use_sliding_window": True, "max_window_layers": 0},
-    "qwen3": {"use_sliding_window": True, "max_window_layers": 0},
+    **{name: {"use_sliding_window": True, "max_window_layers": 0} for name in ("qwen2", "qwen3")},
 }
 GROUPED = "self-extend"
 IN_FILE = ("llama3", "longrope")  # scalings whose factors convert_hf_to_gguf.py writes into the file

@@ -23,11 +23,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.checkpoints.architecture import Architecture
-from poscli.checkpoints.checkpoint_model import LEAST, CheckpointModel, converted, relative_difference
+from poscli.checkpoints.checkpoint_model import (
+    LEAST,
+    CheckpointModel,
+    converted,
+    quiet,
+    relative_difference,
+    replaced,
+    stock_logits,
+    stock_model,
+)
 from poscli.checkpoints.checkpoint_model import ROUNDING as UNITS
-from poscli.checkpoints.faults import Readings, ranges
-from poscli.checkpoints.readings import FAR, ROUNDING, Turns, attentions, rotation_of, turns_now
-from poscli.checkpoints.stock import quiet, replaced, stock_logits, stock_model
+from poscli.checkpoints.readings import FAR, ROUNDING, Readings, Turns, attentions, ranges, rotation_of, turns_now
 from poscli.equation import Encoding, Positions
 from poscli.specs import parse
 from poscli.system.errors import DataError

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, RotaryKind
-from poscli.checkpoints.fields import Config
+from poscli.checkpoints.architecture import GLOBAL, LOCAL, Architecture, Config, RotaryKind
 from poscli.drawing.text import named
 from poscli.encodings import get
 from poscli.specs.grammar import Leaf, Spec, parse

@@ -15,8 +15,8 @@ pytest.importorskip("transformers")
 from checkpoints import LENGTH, make
 
 from poscli.checkpoints.card import read_subject
+from poscli.checkpoints.checkpoint_model import quiet, stock_model
 from poscli.checkpoints.probe import Probe, passage, probe, probe_model
-from poscli.checkpoints.stock import quiet, stock_model
 from poscli.system.errors import DataError
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ from checkpoint_cases import FAULTY, LIMITS, MISPLACED, PASTED, READ, REFUSED, C
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.card import Card, card_of
-from poscli.checkpoints.faults import FAULTS, Readings
+from poscli.checkpoints.faults import FAULTS
 from poscli.checkpoints.paste import RUNTIMES, Snippet, cropped, snippets
-from poscli.checkpoints.readings import LayerNumbers, Stock, Turns, own_layers
+from poscli.checkpoints.readings import LayerNumbers, Readings, Stock, Turns, own_layers
 from poscli.checkpoints.wanted import fixed
 from poscli.system.errors import PoscliError
 

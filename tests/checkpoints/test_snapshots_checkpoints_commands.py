@@ -20,10 +20,10 @@ from published_configs import write
 
 from poscli.checkpoints import matrix
 from poscli.checkpoints.card import read_subject
+from poscli.checkpoints.checkpoint_model import quiet, stock_model
 from poscli.checkpoints.models import Wish, checkpoint_config
 from poscli.checkpoints.probe import passage, probe_model
 from poscli.checkpoints.source import CheckpointSource, find
-from poscli.checkpoints.stock import quiet, stock_model
 from poscli.runs.results import Tables
 from poscli.system import memory
 from poscli.system.errors import PoscliError

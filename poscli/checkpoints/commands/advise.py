@@ -17,7 +17,6 @@ from poscli.system.errors import UsageError, near
 from poscli.system.text import printable
 
 if TYPE_CHECKING:
-    from poscli.checkpoints.matrix import Matrix
     from poscli.checkpoints.paste import Snippet
 
 PROGRAMS = ("transformers", "vllm", "llama.cpp")  # the keys of RUNTIMES in poscli.checkpoints.paste, which is slow
@@ -70,29 +69,32 @@ def advise(
     It is measured under every encoding that needs no training, with the factor for the target written out, at the
     target and at its trained length. Where nothing is better than to read the last tokens of an input, it says so.
     """
-    from poscli.checkpoints.matrix import Question, opened
-    from poscli.estimate import evaluations
+    from pydantic import TypeAdapter, ValidationError
 
-    programs = _programs(runtime or [])
-    question = Question(model, target, corpus, _count(tokens), tuple(as_ or ()), device)
-    matrix = opened(question, out_ / "runs")
-    jobs = evaluations(matrix.work, why=False)
+    from poscli.checkpoints import matrix
+    from poscli.config.validate import TokenCount, rule
+    from poscli.estimate import evaluations
+    from poscli.report.advice import advice_on, answer, show_advice
+    from poscli.statistics.comparison import LossTable
+
+    for name in runtime or ():
+        if name not in PROGRAMS:
+            raise UsageError(f"--runtime {name!r}: {near(name, PROGRAMS)}")
+    try:
+        count = int(TypeAdapter(TokenCount).validate_python(tokens))
+    except ValidationError as error:
+        raise UsageError(f"--tokens {tokens!r}: {rule(error)}") from error
+    asked = matrix.opened(
+        model, target, corpus=corpus, tokens=count, encodings=as_ or (), device_name=device, runs=out_ / "runs"
+    )
+    jobs = evaluations(asked.work, why=False)
     if dry_run:
         plan.show(jobs, json_)
         return
     plan.confirm(sum(job.seconds for job in jobs), "--target or --tokens", yes=yes)
-    _measure_and_tell(matrix, programs, json_)
-
-
-def _measure_and_tell(matrix: Matrix, programs: list[str], json_: bool) -> None:
-    """Make the evaluations, and print the advice with what to paste."""
-    from poscli.checkpoints.matrix import measured, to_paste
-    from poscli.report.advice import advice_on, answer, show_advice
-    from poscli.statistics.comparison import LossTable
-
-    tables = measured(matrix)
-    advice = advice_on(tables.rows, LossTable(tables.details["units"]), matrix.name, matrix.target)
-    pasted, other, others = to_paste(matrix, advice, programs)
+    tables = matrix.measured(asked)
+    advice = advice_on(tables.rows, LossTable(tables.details["units"]), asked.name, asked.target)
+    pasted, other, others = matrix.to_paste(asked, advice, runtime or PROGRAMS)
     document = {"answer": answer(advice), **advice.record(), "paste": [each.record() for each in pasted]}
     if other is not None:
         document["instead"] = {"spec": other.spec, "paste": [each.record() for each in others]}
@@ -105,26 +107,6 @@ def _measure_and_tell(matrix: Matrix, programs: list[str], json_: bool) -> None:
             _show(others)
 
     emit(json_, document, show)
-
-
-def _programs(names: list[str]) -> list[str]:
-    """The programs to write for; UsageError for one that is not known."""
-    for name in names:
-        if name not in PROGRAMS:
-            raise UsageError(f"--runtime {name!r}: {near(name, PROGRAMS)}")
-    return names or list(PROGRAMS)
-
-
-def _count(text: str) -> int:
-    """The number of tokens to score; UsageError for a text that is none."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from poscli.config.validate import TokenCount, rule
-
-    try:
-        return int(TypeAdapter(TokenCount).validate_python(text))
-    except ValidationError as error:
-        raise UsageError(f"--tokens {text!r}: {rule(error)}") from error
 
 
 def _show(snippets: list[Snippet]) -> None:

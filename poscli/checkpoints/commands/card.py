@@ -17,8 +17,8 @@ from poscli.system.text import counted, printable
 
 if TYPE_CHECKING:
     from poscli.checkpoints.card import Card
-    from poscli.checkpoints.faults import Readings
     from poscli.checkpoints.probe import Probe
+    from poscli.checkpoints.readings import Readings
     from poscli.checkpoints.source import CheckpointSource
 
 PROSE = 110  # characters of a line of sentences
