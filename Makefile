@@ -5,7 +5,7 @@
 #   make wide     the cases that `make test` leaves out: before a release
 #   make other-cpu   those of them that depend on how a CPU rounds; .ci/run runs them with the kernels of another CPU
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
-#   make browser  tests of report.html in a real browser (two minutes; installs Debian's chromium where it is missing)
+#   make browser  tests of report.html in a real browser (a minute; installs Debian's chromium where it is missing)
 #   make golden      write the losses that tests/training/test_golden.py expects; say why when they change
 #   make snapshots   write the texts that tests compare whole (tests/helpers/snapshots.py); read the difference before you commit it
 #   make anywhere   the fast tests in ten random orders, on one core, beside busy processes, without a home folder, ... (over an hour)
@@ -79,7 +79,7 @@ gpu: $(DEV)
 	$(BIN)/pytest -s -m gpu tests/gpu
 
 browser: $(BROWSER)
-	$(BIN)/pytest -m browser tests/browser tests/report/test_snapshots_page.py
+	$(BIN)/pytest -m browser tests/browser
 
 anywhere: $(ANYWHERE)
 	OMP_NUM_THREADS=1 $(BIN)/python tools/anywhere.py --seed $(SEED) $(ANYWHERE_FLAGS)

@@ -115,19 +115,21 @@ def same_path() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def blank_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Write a dot for every picture, unless the file of the tests says `LOOKS_AT_PICTURES = True`.
+    """Draw no picture, unless the file of the tests says `LOOKS_AT_PICTURES = True`.
 
-    Commands in hundreds of tests write reports, and to draw their pictures would take half of that time.
+    Commands in hundreds of tests write reports, and to draw their pictures would take half of that time: the files of
+    pictures are empty, and what else is drawn is a dot.
     """
     if getattr(getattr(request.node, "obj", None), "LOOKS_AT_PICTURES", False):
         yield
         return
     from PIL import Image
+    from torture.reports import undrawn  # not at the top: `make mutants` changes poscli after this file was imported
 
     from poscli.drawing.page import Page
 
     Image.new("RGB", (1, 1)).save(dot := io.BytesIO(), "png")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, undrawn():
         patch.setattr(Page, "png", lambda _: dot.getvalue())
         yield
 

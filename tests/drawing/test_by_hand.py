@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from poscli.drawing.axes import binned, log_ticks, signed_axis, tick_texts
 from poscli.drawing.page import Page, clip, failure_rows, place_labels
-from poscli.drawing.sheet import Contents, Sheet
 
 LOOKS_AT_PICTURES = True
 
@@ -118,17 +117,3 @@ def test_a_failure_is_told_in_36_characters_but_no_name_of_24_is_cut(who: list[s
     (row,) = failure_rows({(cause, (64,)): who}, {})
     assert row.text == text
     assert clip("abcdefg", 6) == "ab…efg"
-
-
-def test_rows_of_a_table_do_not_overlap() -> None:
-    long = " ".join(["word"] * 40)
-    table = [("first", ["short", long]), ("second", [long, "short"]), ("third", ["a", "b"])]
-    sheet = Sheet(1, 1, Contents("title", [], [], table, "foot"))
-    sheet.png()
-    renderer = sheet.figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    extents = {text.get_text(): text.get_window_extent(renderer) for text in sheet.figure.texts}
-    lines = [text for text in extents if text.startswith("word")]
-    assert extents[lines[0]].y0 > extents["third"].y1 - 1
-    tops = [extents[name].y1 for name in ("first", "second", "third", "foot")]
-    assert tops == sorted(tops, reverse=True)
-    assert tops[0] - tops[1] > 0.9 * extents[lines[0]].height

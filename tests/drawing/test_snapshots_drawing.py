@@ -127,8 +127,7 @@ def test_panels_that_share_their_axes() -> None:
     left.set(xlim=(0, 10), ylim=(3, -1))
     right.set(xlim=(5, 20), ylim=(5, 0))
     on_axes.share_axes([left, right])
-    for axes in (left, right):
-        assert (axes.get_xlim(), axes.get_ylim()) == ((0, 20), (5, -1))
+    assert [(*axes.get_xlim(), *axes.get_ylim()) for axes in (left, right)] == [(0, 20, 5, -1)] * 2
 
 
 def test_grey_images_side_by_side(monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None]) -> None:

@@ -12,14 +12,6 @@ from typing import Any
 READY = "return document.documentElement.dataset.ready === 'true'"
 
 
-def axe_source() -> str:
-    """The script of axe-core's rules, which the package axe-playwright-python carries; it is not imported."""
-    found = find_spec("axe_playwright_python")
-    assert found, "axe-core is missing: run `make browser`"
-    assert found.submodule_search_locations
-    return (Path(found.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
-
-
 class Browser:
     """Chromium without a window, driven through selenium."""
 
@@ -34,7 +26,9 @@ class Browser:
         driver = which("chromedriver")
         assert driver, "chromedriver is missing: run `make browser`"
         self.driver = Chrome(options=options, service=Service(driver))
-        self._axe = axe_source()
+        axe = find_spec("axe_playwright_python")  # carries the script of axe-core's rules, and is not imported
+        assert axe and axe.submodule_search_locations, "axe-core is missing: run `make browser`"  # noqa: PT018
+        self._axe = (Path(axe.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
 
     def look(self, width: int, scheme: str, height: int = 900, media: str = "screen") -> None:
         """Set the size of the window in pixels and the color scheme that the reader prefers."""
@@ -80,17 +74,6 @@ class Browser:
             "return [...table.tBodies[0].rows].map((row) =>"
             "  Object.fromEntries([...row.cells].map((cell, n) => [heads[n], text(cell)])));",
             name,
-        )
-
-    def sort(self, name: str, head: str) -> str:
-        """Click the head of a column; returns its `aria-sort` then."""
-        return self.run(
-            "const table = document.querySelector(`table[data-table='${arguments[0]}']`);"
-            "const cell = [...table.tHead.rows[0].cells].find((each) => each.textContent === arguments[1]);"
-            "cell.querySelector('button').click();"
-            "return cell.getAttribute('aria-sort');",
-            name,
-            head,
         )
 
     def violations(self) -> list[str]:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pandas as pd
-from fake_results import LN2
+from fake_results import LN2, runs_of
 
 from poscli.runs.schema import DETAILS, frame
 
@@ -27,13 +27,6 @@ REASONS = {
     "void": "it uses no positions",
     "fault": "by definition nothing may change, but the loss of a token changes by 0.3 nats",
 }
-
-
-def runs_of(rows: pd.DataFrame) -> list[dict]:
-    """The columns that name a run, of every run in rows of eval.csv."""
-    return rows.drop_duplicates("run_id")[["run_id", "encoding", "seed", "fingerprint", "train_length"]].to_dict(
-        "records"
-    )
 
 
 def explained(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:

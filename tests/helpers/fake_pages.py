@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from fake_results import BEHAVIOUR, LN2, Shape, results, units_of
+from fake_results import BEHAVIOUR, LN2, Shape, results, runs_of, units_of
 
 from poscli.config.run import RunConfig
 from poscli.report import About, Report, build_report
@@ -41,15 +41,9 @@ def fake_tables(
     return rows, positions, {"units": units_of(rows), "recall": _recall(rows), "why/attribution": _attribution(rows)}
 
 
-def _runs(rows: pd.DataFrame) -> list[dict]:
-    return rows.drop_duplicates("run_id")[["run_id", "encoding", "seed", "fingerprint", "train_length"]].to_dict(
-        "records"
-    )
-
-
 def _recall(rows: pd.DataFrame) -> pd.DataFrame:
     made = []
-    for n, run in enumerate(_runs(rows)):
+    for n, run in enumerate(runs_of(rows)):
         for first in (64, 128, 256, 512, 1024):
             gain = 0.1 - 0.01 * (n % 7) - 0.02 * (first > 256)
             bins = {"from": first, "to": 2 * first - 1, "kind": "hit", "ngram": 6, "tokens": 400, "documents": 12}
@@ -59,7 +53,7 @@ def _recall(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _attribution(rows: pd.DataFrame) -> pd.DataFrame:
     made = []
-    for n, run in enumerate(_runs(rows)):
+    for n, run in enumerate(runs_of(rows)):
         for k, change in enumerate(("base", "full", "offset", "stretch", "crowd")):
             harm, void = 0.02 * k * (1 + n % 5), change == "stretch" and n % 6 == 0
             told = {"status": "void", "reason": "distances do not matter"} if void else {"status": "ok", "reason": ""}
@@ -128,7 +122,7 @@ def failed_once(rows: pd.DataFrame, encoding: str) -> pd.DataFrame:
 def fake_runs(rows: pd.DataFrame) -> dict[str, Trained]:
     """What training each run took: seconds that differ between encodings and seeds."""
     found = {}
-    for n, run in enumerate(_runs(rows)):
+    for n, run in enumerate(runs_of(rows)):
         config = RunConfig(encoding=run["encoding"], seed=run["seed"], length=256, tokens=640_000)
         settings = {"train_length": 256, "max_len": 4096, "tokens": 4096, "stride": 128}
         found[run["run_id"]] = Trained(config, settings, tokens=640_000, seconds=40.0 + 7 * (n // 3) + run["seed"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from poscli.config.run import SCHEMA, RunConfig
-from poscli.runs.results import Tables, write_evaluation, write_training_log
-from poscli.runs.run import Run, create
-from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, TRAIN_COLUMNS, frame
+from poscli.config.run import SCHEMA
+from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, frame
 
 LN2 = math.log(2)
 RATIOS = (1, 2, 4, 8, 16)
@@ -28,6 +26,12 @@ BEHAVIOUR: dict[str, Shape] = {
     "sinusoidal": (1.43, lambda octaves: -0.75 * octaves),
     "t5(buckets=32)": (1.375, lambda octaves: 0.008 * octaves if octaves < 3 else -0.01 * octaves),
 }
+
+MACHINE = {
+    "schema": SCHEMA, "tokenizer": "bytes", "tokens_per_s": 150000.0, "peak_mb": 620.0, "parameters": 842000,
+    "engine": "sdpa", "device": "cpu", "dtype": "float32", "poscli": "0.1.0", "commit": "0123abc", "machine": "bench",
+    "cpu": "a processor", "torch": "2.13.0",
+}  # fmt: skip
 
 
 def many(count: int) -> dict[str, Shape]:
@@ -60,14 +64,11 @@ def results(
     positions: list[dict] = []
     for name, shape in (shapes or BEHAVIOUR).items():
         for seed in seeds:
-            run = {
-                "run_id": f"{name.split('(')[0]}-{fingerprint[:3]}{train_length}{seed}",
-                "encoding": name,
-                "seed": seed,
-                "fingerprint": fingerprint,
-                "train_length": train_length,
-            }
-            evals += _evals(shape, run | {"corpus": corpus}, lengths)
+            run = {"run_id": f"{name.split('(')[0]}-{fingerprint[:3]}{train_length}{seed}", "encoding": name}
+            run |= {"seed": seed, "fingerprint": fingerprint, "train_length": train_length}
+            for length, protocol in itertools.product(lengths, ("nonoverlapping", "sliding", "fixed")):
+                variants = ("full", "crop", "window") if protocol != "nonoverlapping" else ("full",)
+                evals += [_eval(shape, run | {"corpus": corpus}, length, protocol, each) for each in variants]
             positions += _positions(shape, run, lengths)
     return frame(evals, EVAL_COLUMNS), frame(positions, POSITION_COLUMNS)
 
@@ -85,19 +86,11 @@ def of_two_tokenizers() -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-def _evals(shape: Shape, run: dict, lengths: Sequence[int]) -> list[dict]:
-    rows = []
-    for length in lengths:
-        for protocol in ("nonoverlapping", "sliding", "fixed"):
-            for variant in ("full", "crop", "window") if protocol != "nonoverlapping" else ("full",):
-                rows.append(_eval(shape, run, length, protocol, variant))
-    return rows
-
-
 def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> dict:
     base, gain_of = shape
     ratio = length / run["train_length"]
-    row = dict(run, length=length, ratio=ratio, protocol=protocol, variant=variant, **_made(protocol, length, ratio))
+    row = run | {"length": length, "ratio": ratio, "protocol": protocol, "variant": variant, "seconds": 0.4 * ratio}
+    row |= MACHINE | {"stride": length if protocol == "nonoverlapping" else 128}
     if gain_of is None and ratio > 1 and variant != "crop":
         reason = f"learned table of {run['train_length']} positions has no row for position {length}"
         return row | {"status": "unsupported", "reason": reason, "tokens": 0, "bytes": 0, "documents": 0}
@@ -107,45 +100,11 @@ def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> 
     nll = base + {"nonoverlapping": 0.12 / ratio, "sliding": 0.0, "fixed": -0.02}[protocol] - gain
     half = 0.002 + 0.08 * abs(gain) if ratio > 1 and variant != "crop" else 0.0
     told = math.nan if protocol == "nonoverlapping" else gain
-    return row | {
-        "status": "ok",
-        "reason": "",
-        "tokens": 131072,
-        "bytes": 131072,
-        "documents": 21,
-        "nll": nll,
-        "bpb": nll / LN2,
-        "ppl": math.exp(nll),
-        "unigram": UNIGRAM,
-        "chance": math.log(257),
-        "guess_gain_low": UNIGRAM - nll - 0.01,
-        "nll_low": nll - 0.03,
-        "nll_high": nll + 0.03,
-        "gain": told,
-        "gain_low": told - half,
-        "gain_high": told + half,
-        "resampled": "documents",
-    }
-
-
-def _made(protocol: str, length: int, ratio: float) -> dict:
-    return {
-        "schema": SCHEMA,
-        "tokenizer": "bytes",
-        "stride": length if protocol == "nonoverlapping" else 128,
-        "seconds": 0.4 * ratio,
-        "tokens_per_s": 150000.0,
-        "peak_mb": 620.0,
-        "parameters": 842000,
-        "engine": "sdpa",
-        "device": "cpu",
-        "dtype": "float32",
-        "poscli": "0.1.0",
-        "commit": "0123abc",
-        "machine": "bench",
-        "cpu": "a processor",
-        "torch": "2.13.0",
-    }
+    loss = {"nll": nll, "bpb": nll / LN2, "ppl": math.exp(nll), "nll_low": nll - 0.03, "nll_high": nll + 0.03}
+    gains = {"gain": told, "gain_low": told - half, "gain_high": told + half}
+    guess = {"unigram": UNIGRAM, "chance": math.log(257), "guess_gain_low": UNIGRAM - nll - 0.01}
+    sizes = {"tokens": 131072, "bytes": 131072, "documents": 21, "resampled": "documents"}
+    return row | {"status": "ok", "reason": ""} | loss | gains | guess | sizes
 
 
 def _positions(shape: Shape, run: dict, lengths: Sequence[int]) -> list[dict]:
@@ -166,16 +125,10 @@ def _positions(shape: Shape, run: dict, lengths: Sequence[int]) -> list[dict]:
     return rows
 
 
-def evaluated_run(runs: Path, seed: int, rows: pd.DataFrame, positions: pd.DataFrame) -> Run:
-    """A run on disk with this evaluation, and a training log of 9000 tokens."""
-    config = RunConfig(encoding="alibi", seed=seed)
-    run = create(runs / config.run_id("0" * 16), config, {"corpus": {"fingerprint": "0" * 16}, "schema": SCHEMA})
-    with run.locked():
-        log = dict.fromkeys(TRAIN_COLUMNS, 1) | {"tokens": 9000, "status": "ok"}
-        write_training_log(run, [log])
-        run.set_status("complete", 1)
-        write_evaluation(run, Tables(rows, positions), {})
-    return run
+def runs_of(rows: pd.DataFrame) -> list[dict]:
+    """The columns that name a run, of every run in rows of eval.csv."""
+    names = ["run_id", "encoding", "seed", "fingerprint", "train_length"]
+    return rows.drop_duplicates("run_id")[names].to_dict("records")
 
 
 def units_of(evals: pd.DataFrame, documents: int = 12) -> pd.DataFrame:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,3 +74,15 @@ def heard(capsys: pytest.CaptureFixture[str], call: Callable[..., Any], *argumen
         found = outcome(call, *arguments, **options)
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
     return "\n".join([*(f"  said: {line}" for line in lines), *(f"  warned: {line}" for line in warned), found])
+
+
+def outline(value: Any, path: str = "") -> Iterator[str]:
+    """A line for every list of plain values, and for every value beside it, with the keys that lead there."""
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from outline(each, f"{path}.{key}")
+    elif isinstance(value, list | tuple) and any(isinstance(each, dict | list | tuple) for each in value):
+        for number, each in enumerate(value):
+            yield from outline(each, f"{path}[{number}]")
+    else:
+        yield f"{path[1:]}: {json.dumps(value, ensure_ascii=False)}"

@@ -13,23 +13,6 @@ from scipy.special import ndtri, stdtr, stdtrit
 RESAMPLES, FLIPS, FEWEST_SEEDS, UPPER = 2000, 10_000, 3, 0.975
 
 
-class Interval(NamedTuple):
-    """An estimate with its 95 % interval, and the two spreads behind it, in the unit of the values.
-
-    With fewer than three `seeds`, the interval is over documents only: it is about the mean of these very models.
-    `seed_sd` is the standard deviation of a seed's mean, NaN for one seed. `document_sd` is the standard deviation of
-    what all seeds share of a document's value (of the value itself for one seed), as if documents were equally long.
-    """
-
-    estimate: float
-    low: float
-    high: float
-    seeds: int
-    documents: int
-    seed_sd: float
-    document_sd: float
-
-
 class _Variances(NamedTuple):
     """Means of documents over seeds, their weights, and the variances of the estimate by origin."""
 
@@ -53,8 +36,8 @@ def ratio_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> tuple[flo
     return float(estimate - below), float(estimate + above)
 
 
-def two_level_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> Interval:
-    """The interval over documents and seeds."""
+def two_level_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> tuple[float, ...]:
+    """Estimate, ends of the interval over documents and seeds, seeds, documents, and the two spreads behind it."""
     parts = _variances(totals, counts)
     count, documents = len(totals), len(parts.means)
     if count < FEWEST_SEEDS:
@@ -65,7 +48,7 @@ def two_level_interval(totals: NDArray, counts: NDArray, seed: int = 0) -> Inter
         below, above = _combined_reach(parts, count, seed)
         low, high = parts.estimate - below, parts.estimate + above
     seed_sd, document_sd = math.sqrt(count * parts.seeds), math.sqrt(documents * parts.shared)
-    return Interval(parts.estimate, low, high, count, documents, seed_sd, document_sd)
+    return parts.estimate, low, high, count, documents, seed_sd, document_sd
 
 
 def permutation_test(totals: NDArray, counts: NDArray, seed: int = 0) -> float:

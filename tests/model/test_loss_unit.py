@@ -22,6 +22,8 @@ from poscli.report.page.site import site_pages
 from poscli.report.pooling import per_byte
 from poscli.statistics.comparison import LossTable
 
+LOOKS_AT_PICTURES = True
+
 BYTE, CELL = r"(?i)per byte|bits/byte|\bbpb\b", r"(?i)per cell|bits/cell|\bbpc\b"
 KINDS = [("images?levels=16", CELL, BYTE), ("stdlib", BYTE, CELL)]
 

@@ -6,7 +6,6 @@ import inspect
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from cli_runner import ROOT
@@ -24,28 +23,15 @@ def git(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
 
 
-def written() -> list[str]:
-    """The folders that the commands of the README and of the Makefile write to."""
-    out = inspect.signature(run).parameters["out_"].default
-    costs = inspect.signature(bench).parameters["out_"].default
-    assert isinstance(out, Path)
-    assert inspect.signature(report).parameters["out_"].default == out
+def test_what_commands_write_is_ignored_and_only_published_results_are_tracked() -> None:
+    out, also_out, costs = (inspect.signature(each).parameters["out_"].default for each in (run, report, bench))
+    assert also_out == out
     suites = [f"{out}/{path.stem}" for path in (ROOT / "suites").glob("*.toml")]
-    return [f"{out}/runs", f"{out}/report", str(costs), *suites]
-
-
-@pytest.mark.parametrize("folder", written())
-def test_what_a_command_writes_is_ignored(folder: str) -> None:
-    assert git("check-ignore", "--quiet", f"{folder}/report.md").returncode == 0
-
-
-def test_only_published_results_are_tracked() -> None:
+    written = [f"{folder}/report.md" for folder in (f"{out}/runs", f"{out}/report", costs, *suites)]
+    assert git("check-ignore", *written).stdout.split() == written
+    assert git("check-ignore", "--quiet", "results/published/quick/new.png").returncode == 1
     tracked = git("ls-files", "results").stdout.split()
     assert tracked
     assert all(name.startswith(("results/published/", "results/torture/")) for name in tracked)
-    assert git("check-ignore", "--quiet", "results/published/quick/new.png").returncode == 1
-
-
-def test_only_the_targets_for_maintainers_write_to_published_results() -> None:
     recipes = re.findall(r"^([a-z]+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {name for name, recipe in recipes if "results/published" in recipe} == {"bench", "publish"}

@@ -11,7 +11,7 @@ from fake_results import BEHAVIOUR, results
 
 from poscli.config.run import CheckpointConfig, RunConfig
 from poscli.report import About, build_report, write_site
-from poscli.report.collect import Trained
+from poscli.report.collect import Trained, shown
 
 OWN = """
 from poscli import api
@@ -63,8 +63,6 @@ def test_no_file_of_a_report_holds_an_absolute_path(places: dict[str, Path]) -> 
 
 def test_the_command_of_a_report_names_the_same_file(places: dict[str, Path]) -> None:
     """Every spelling leads back to the file, from the current folder."""
-    from poscli.report.collect import shown
-
     for folder in places.values():
         path = folder / "my texts" / "a.txt"
         word = shlex.split(shown(f"poscli train --corpus {shlex.quote(f'text:{path}')}"))[-1]

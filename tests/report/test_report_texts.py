@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from pathlib import Path
 
 import pytest
 from fake_results import BEHAVIOUR, results
-from rich.console import Console
 from torture.reports import check_page, torture, undrawn
 from toys import first
 
 from poscli.drawing.page import Page
 from poscli.drawing.text import drawable
-from poscli.report import About, build_report, terminal
-from poscli.report.documents import escape, explanations
+from poscli.report import About, build_report
+from poscli.report.documents import escape
 from poscli.runs.schema import POSITION_COLUMNS, frame
 
 LOOKS_AT_PICTURES = True
 
 
 def test_hostile_texts_in_pages_tables_and_terminals() -> None:
-    torture(6, draw_pictures=False)
+    torture(4, draw_pictures=False)
 
 
 def test_hostile_texts_in_pictures() -> None:
-    torture(2)  # warnings are errors: one of a missing glyph would fail
+    torture(1)  # warnings are errors: one of a missing glyph would fail
 
 
 def test_addresses_and_mathematics_are_plain_text() -> None:
@@ -45,7 +42,8 @@ def test_pictures_draw_dollars_as_they_are_and_escape_what_the_font_lacks() -> N
 
 def test_the_encoding_none_is_not_read_as_a_word(tmp_path: Path) -> None:
     rows, positions = results({"none": (1.2, lambda _: 0.01), "rope": (1.3, lambda _: 0.0)})
-    (section,) = build_report(rows, positions, tmp_path).sections
+    with undrawn():
+        (section,) = build_report(rows, positions, tmp_path).sections
     assert ', "none" has the lowest loss: ' in (tmp_path / "report.md").read_text(encoding="utf-8")
     told = " ".join(picture.alt for picture in section.pictures)
     assert 'at once, "none" has the lowest perplexity' in told
@@ -53,29 +51,11 @@ def test_the_encoding_none_is_not_read_as_a_word(tmp_path: Path) -> None:
     assert 'help "none"' in told
 
 
-@pytest.mark.parametrize("column", ["protocol", "variant"])
-def test_names_from_a_file_are_escaped_in_explanations(column: str) -> None:
-    rows = results()[0].assign(**{column: "<b>|`x`"})
-    kind = "protocol" if column == "protocol" else "baseline"
-    assert f"**\\<b\\>\\|\\`x\\`** is a {kind} that is not installed here." in explanations(rows)
-
-
-LINES = ("- - -", "---", "+ x", "1. x", "2) x", "- x", "===", "# x", "> x", "    x", "* * *", "```")
-
-
-@pytest.mark.parametrize("text", first(4, LINES))
+@pytest.mark.parametrize("text", first(1, ["- - -", "---", "+ x", "1. x", "===", "# x", "> x", "    x", "```"]))
 def test_no_text_begins_a_block_of_its_own(text: str, tmp_path: Path) -> None:
     rows = results({"alibi": BEHAVIOUR["alibi"]}, lengths=(256, 512))[0].assign(corpus=text, commit=text)
     rows.loc[rows["length"] == 512, ["status", "reason"]] = ["oom", text]
     about = About(title=text, description=text, left_out=[text])
-    with contextlib.nullcontext() if text == LINES[0] else undrawn():
+    with undrawn():
         report = build_report(rows, frame([], POSITION_COLUMNS), tmp_path, about=about)
     check_page(report.files[0].read_text(encoding="utf-8"), report)
-
-
-def test_names_of_protocols_are_not_markup_in_the_terminal() -> None:
-    rows = results({"alibi": BEHAVIOUR["alibi"]})[0]
-    rows["protocol"] = rows["protocol"].replace("sliding", "[b]x[/b]")
-    console = Console(width=200, file=io.StringIO(), no_color=True)
-    terminal.show_fresh([rows], console, summed=False)
-    assert "[b]x[/b]" in console.file.getvalue()  # type: ignore[attr-defined]

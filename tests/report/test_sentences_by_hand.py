@@ -14,15 +14,12 @@ from fake_pages import fake_runs
 from fake_results import LN2, results
 from scipy import stats
 
-from poscli.config.run import RunConfig
-from poscli.report.accuracy import answered, by_length, by_place, placed
-from poscli.report.analyses import compared, known_limit, recalled, seed_spread
+from poscli.report.analyses import audit, known_limit, recalled, seed_spread
 from poscli.report.caveats import budget_note
-from poscli.report.collect import Trained, timed_together
-from poscli.report.comparison import AllPairs, losses_of
-from poscli.report.pooling import points_of, pool, untrained, with_intervals
-from poscli.report.summary import safe_ratio, summarize
-from poscli.report.table import failures, solved_up_to
+from poscli.report.data import Analysis
+from poscli.report.pooling import headline, points_of, pool, with_intervals
+from poscli.report.summary import summarize
+from poscli.report.table import failures
 from poscli.report.verdicts import NOT_TRAINED
 from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.comparison import LossTable
@@ -95,29 +92,6 @@ def test_an_interval_over_seeds_is_students_where_documents_are_alike(monkeypatc
     assert two["seeds_nll_low"].isna().all()
 
 
-def against(rows: pd.DataFrame, units: pd.DataFrame, base: str) -> str:
-    """What a report says of all encodings compared with one."""
-    names, lengths = [str(name) for name in summarize(rows)["encoding"]], (256, 1024)
-    pairs = AllPairs.of(losses_of(rows, LossTable(units), "sliding"), names, lengths)
-    found = compared(pairs, points_of(rows, "sliding"), base, "bits per byte", of_answers=False)
-    assert found is not None
-    assert "although the intervals of the two overlap" in " ".join(found.legend)
-    return found.answer
-
-
-def test_a_comparison_says_who_is_better_and_by_how_much() -> None:
-    losses = {"base": 2.0, "good": 1.9, "best": 1.7, "bad": 2.05, "worst": 2.5, "twin": 2.0}
-    wobble = dict.fromkeys(losses, (0.0, 0.001, -0.001)) | {"base": (0.0, 0.0, 0.0), "twin": (0.02, -0.02, 0.01)}
-    rows, units = of_parts(losses, wobble)
-    assert against(rows, units, "base") == (
-        "At 4x, best and good are better than base (best by 0.300 bits per byte); twin is within noise of base; "
-        "bad and worst are worse than base (worst by 0.500 bits per byte)."
-    )
-    few = rows[rows["encoding"].isin(["base", "good"])]
-    assert against(few, units, "base") == "At 4x, good is better than base by 0.100 bits per byte."
-    assert against(few, units, "good") == "At 4x, base is worse than good by 0.100 bits per byte."
-
-
 # ---- recall
 
 
@@ -143,14 +117,6 @@ def test_text_is_recalled_as_far_as_the_last_bin_that_is_sure() -> None:
     )
 
 
-def test_recall_is_the_mean_over_seeds_and_so_is_its_lower_end() -> None:
-    table = hits(("a", 64, 60, 0.5, 0.3), ("a", 64, 80, 0.1, -0.1), ("a", 128, 70, 0.5, 0.1), ("a", 128, 70, 0.5, -0.3))
-    found = recalled(table, named("a"))
-    assert found is not None
-    assert found.answer == "Beyond 64 tokens, text is recalled by a (up to 127 tokens back, +0.300 bits)."
-    assert list(columns(found)) == ["encoding", "64 to 127 (80)", "128 to 255 (70)"]
-
-
 # ---- tokens that need context, and texts of known limit
 
 
@@ -173,50 +139,7 @@ def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
     )
 
 
-# ---- how much of a window is used
-
-
-# ---- right answers
-
-
-def of_answers(*rows: tuple[str, int, int, int, int]) -> pd.DataFrame:
-    """Rows of answers.csv, with ten episodes each: (encoding, seed, length, from, tokens right of 10 per episode)."""
-    made = [
-        {"run_id": f"{name}{seed}", "encoding": name, "seed": seed, "length": length, "from": first, "to": first + 49}
-        | {"unit": f"{first}-{unit}", "tokens": 10, "right": right, "chance": 0.1, "train_length": 64, "by": "depth"}
-        for name, seed, length, first, right in rows
-        for unit in range(10)
-    ]
-    return pd.DataFrame(made)
-
-
-def test_answers_are_told_with_their_shares_and_the_seeds_that_differ_most() -> None:
-    table = of_answers(
-        ("a", 0, 64, 0, 10), ("a", 1, 64, 0, 9), ("b", 0, 64, 0, 5), ("b", 1, 64, 0, 5),
-        ("a", 0, 128, 0, 9), ("a", 0, 128, 50, 5), ("a", 1, 128, 0, 3), ("a", 1, 128, 50, 3),
-        ("b", 0, 128, 0, 2), ("b", 0, 128, 50, 4), ("b", 1, 128, 0, 3), ("b", 1, 128, 50, 3),
-        *(("c", seed, *at, 8) for seed in (0, 1) for at in ((64, 0), (128, 0), (128, 50))),
-    )  # fmt: skip
-    summary = named("a", "b", "c").assign(effective=[1.0, 0.0, 0.0])
-    found = answered(table, by_length(table), summary)
-    cells = columns(found)
-    assert [cell.split()[0] for cell in cells["1x [95 %]"]] == ["0.950", "0.500", "0.800"]
-    assert [cell.split()[0] for cell in cells["2x [95 %]"]] == ["0.500", "0.300", "0.800"]
-    assert cells["seeds at 2x"] == ("0.300 to 0.700", "0.300 to 0.300", "0.800 to 0.800")
-    assert cells["effective"] == ("1x (64)", "-", "-")
-    assert found.answer == "Chance is 0.100. At 2x, seeds of a differ most (0.300 to 0.700)."
-    where = placed(table, by_place(table), summary)
-    assert columns(where)["0 to 50 %"] == ("0.600", "0.250", "0.800")
-    assert columns(where)["50 to 100 %"] == ("0.400", "0.350", "0.800")
-    assert where is not None
-    assert where.answer == "Most for a, whose accuracy lies between 0.400 and 0.600."
-
-
 # ---- encodings that learned nothing
-
-
-def curve(*losses: float, every: int = 100) -> tuple[tuple[int, float], ...]:
-    return tuple((every * (n + 1), loss) for n, loss in enumerate(losses))
 
 
 def lost(names: Sequence[str]) -> pd.DataFrame:
@@ -226,72 +149,50 @@ def lost(names: Sequence[str]) -> pd.DataFrame:
     return rows.assign(guess_gain_low=rows["guess_gain_low"].mask(guesses, -0.2), nll=rows["nll"].mask(guesses, 3.4))
 
 
-def logs(rows: pd.DataFrame, **curves: Sequence[tuple[int, float]]) -> dict[str, Trained]:
-    known = fake_runs(rows)
-    return {run: replace(each, curve=tuple(curves.get(each.config.encoding, ()))) for run, each in known.items()}
-
-
 def test_how_many_tokens_would_be_enough_is_a_line_in_their_logarithm() -> None:
     """The loss falls by 0.2 nats with every doubling of the tokens: 3.6 at 2,000, so 3.3 after 2^1.5 times as many."""
     rows = lost(["a"])
-    falling = tuple(
-        (tokens, 3.6 - 0.2 * math.log2(tokens / 2000) + (tokens < 1000)) for tokens in range(100, 2001, 100)
-    )  # only the second half counts
-    fine = curve(5.0, 3.31, 3.29, 2.0)
-    (note,) = budget_note(rows, summarize(rows), logs(rows, a=falling, fine=fine))
+    falls = tuple((n, 3.6 - 0.2 * math.log2(n / 2000) + (n < 1000)) for n in range(100, 2001, 100))  # half of it counts
+    curves = {"a": falls, "fine": ((100, 5.0), (200, 3.31), (300, 3.29), (400, 2.0))}
+    runs = {run: replace(each, curve=curves[each.config.encoding]) for run, each in fake_runs(rows).items()}
+    (note,) = budget_note(rows, summarize(rows), runs)
     assert note.startswith("Not trained: a saw 2000 tokens. ")
     assert "encodings that did train fell below that of a guess after 300 tokens" in note
     assert f"reaches that of a guess after about {round(2000 * 2**1.5, -2):.0f} tokens in all" in note
 
 
-@pytest.mark.parametrize(("count", "lines"), [(3, 3), (4, 1), (64, 1)])
-def test_many_untrained_encodings_share_a_line(count: int, lines: int) -> None:
-    names = [f"e{n:02d}" for n in range(count)]
-    rows = lost(names)
-    told = [line for line in failures(summarize(rows)) if line[1] == NOT_TRAINED]
-    assert len(told) == lines
-    assert untrained(rows).keys() == set(names)
-    if lines == 1:
-        assert told[0][0] == f"e00, e01, e02 and {count - 3} more"
-        assert told[0][2].startswith(f"{count} encodings; e00: its loss at its training length is 3.40 nats per token")
-        assert told[0][2].endswith("and guessing costs 3.30")  # by frequency, which is better than evenly
+def test_many_untrained_encodings_share_a_line() -> None:
+    names = [f"e{n:02d}" for n in range(4)]
+    told = [line for line in failures(summarize(lost(names))) if line[1] == NOT_TRAINED]
+    ((who, _, reason),) = told
+    assert who == "e00, e01, e02 and 1 more"
+    assert reason.startswith("4 encodings; e00: its loss at its training length is 3.40 nats per token")
+    assert reason.endswith("and guessing costs 3.30")  # by frequency, which is better than evenly
+    assert len([line for line in failures(summarize(lost(names[:3]))) if line[1] == NOT_TRAINED]) == 3
 
 
-def test_runs_of_one_training_are_counted_once() -> None:
-    """A run that was evaluated under several encodings was trained once, and not beside itself."""
-    each = Trained(RunConfig(encoding="rope"), {}, training="rope-1", machine="m", span=(0.0, 50.0))
-    runs = {"rope-1": each, "rope-1.as.yarn": each, "alibi-1": replace(each, training="alibi-1", span=(60.0, 90.0))}
-    assert timed_together(runs, runs) == (0, 2)
-    runs["t5-1"] = replace(each, training="t5-1", span=(80.0, 100.0))
-    assert timed_together(runs, runs) == (2, 3)
-    assert timed_together(["rope-1"], runs) == (0, 1)
-    assert timed_together(["alibi-1"], runs) == (1, 1)  # beside a run of another section
-    assert timed_together(["alibi-1"], runs | {"t5-1": replace(runs["t5-1"], span=None)}) == (0, 1)
+# ---- protocols
 
 
-# ---- protocols, and how far a task is solved
+def audited(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis:
+    points = {name: points_of(rows, name) for name in dict.fromkeys(rows["protocol"])}
+    analysis = audit(points, headline(rows), summary, "bits per byte")
+    assert analysis is not None
+    return analysis
 
 
-def test_a_task_is_solved_up_to_the_last_length_before_the_first_failure() -> None:
-    """Nine in ten are enough, also as a mean of seeds that floats round down; a later success does not count."""
-    names = ("a", "b", "c")
-    rows, _ = results({name: (1.4, lambda _: 0.0) for name in names}, seeds=(0, 1, 2))
-    shares = {"a": (0.9, 0.95, 0.89, 1.0, 1.0), "b": (0.9, 0.5, 1.0, 1.0, 1.0), "c": (0.89, 1.0, 1.0, 1.0, 1.0)}
-    at = dict(zip((1, 2, 4, 8, 16), range(5), strict=True))
-    keys = zip(rows["encoding"], rows["ratio"], rows["seed"], strict=True)
-    accuracy = [shares[name][at[int(ratio)]] + 0.05 * (seed - 1) * (ratio < 4) for name, ratio, seed in keys]
-    summary = summarize(rows.assign(accuracy=accuracy))
-    assert summary.set_index("encoding")["effective"].to_dict() == {"a": 2.0, "b": 1.0, "c": 0.0}
-    assert solved_up_to(summary) == (
-        "At least 90 % of the answers are right with a up to 2x, b at 1x only; c at no length."
-    )
-
-
-@pytest.mark.parametrize(
-    ("lows", "safe"), [([0.0, -0.009], 4.0), ([0.0, -0.01], 2.0), ([-0.02, 0.1], 1.0), ([0.0, math.nan], 2.0)]
-)
-def test_a_length_is_safe_if_the_lower_end_of_the_gain_excludes_harm(lows: list[float], safe: float) -> None:
-    points = pd.DataFrame({"ratio": [2.0, 4.0], "gain_low": lows, "gain_high": 0.5, "seeds": 3, "failed": 0})
-    assert safe_ratio(points) == safe
-    assert safe_ratio(points.assign(failed=[0, 1])) == min(safe, 2.0)
-    assert math.isnan(safe_ratio(points.assign(seeds=2)))
+def test_the_audit_names_what_changes_places() -> None:
+    rows, _ = results({"a": (1.40, lambda _: 0.0), "b": (1.41, lambda _: 0.0)})
+    summary = summarize(rows)
+    analysis = audited(rows, summary)
+    start = "No: under nonoverlapping, sliding and fixed, no two encodings that differ by 0.01"
+    assert analysis.answer.startswith(start)
+    early = dict(zip(analysis.columns[0].cells, analysis.columns[3].cells, strict=True))
+    assert early["sliding"] == "0.000 (0.000 to 0.000)"
+    bits = (0.12 - 0.12 / 16) / LN2  # the fake losses fall by so much under nonoverlapping
+    assert early["nonoverlapping"] == f"{bits:+.3f} ({bits:+.3f} to {bits:+.3f})"
+    swapped = (rows["encoding"] == "b") & (rows["protocol"] == "nonoverlapping")
+    analysis = audited(rows.assign(bpb=rows["bpb"] - 0.1 * swapped), summary)
+    assert "under nonoverlapping, other than under sliding, these change places: a with b" in analysis.answer
+    agreement = dict(zip(analysis.columns[0].cells, analysis.columns[2].cells, strict=True))
+    assert agreement == {"nonoverlapping": "-1.00", "sliding": "1.00", "fixed": "1.00"}

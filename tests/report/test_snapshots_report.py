@@ -9,7 +9,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ import pytest
 from drawn import drawn
 from fake_explained import HARMS, explained, recall_of, with_optimum
 from fake_pages import fake_runs, fake_tables, tables_with_holes, task_tables
-from fake_results import BEHAVIOUR, LN2, many, of_two_tokenizers, units_of
+from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, units_of
+from lines import outline
 from rich.console import Console
 from torture.reports import undrawn
 
 from poscli.config.run import CheckpointConfig
 from poscli.drawing.page import Page
-from poscli.encodings import names
 from poscli.report import About, Report, build_report, terminal
 from poscli.report.collect import Trained
 
@@ -105,26 +105,6 @@ def by_gap() -> Tables:
     return rows, positions, details | {"answers": answered}
 
 
-def unequal() -> Tables:
-    """The mean of alibi is the lowest, but on the seeds that both have, t5 is better; rope shares no seed with them."""
-    rows, positions, _ = fake_tables(some("alibi", "rope", "t5(buckets=32)"), (256, 512))
-    seeds = {"alibi": (0, 1, 2), "rope": (0,), "t5(buckets=32)": (1, 2)}
-    rows = rows[[seed in seeds[name] for name, seed in zip(rows["encoding"], rows["seed"], strict=True)]]
-    nll = rows["nll"] + 0.1 * rows["seed"]
-    rows = rows.assign(
-        nll=nll, bpb=nll / LN2, ppl=np.exp(nll), parameters=900_000 + 200_000 * (rows["encoding"] == "rope")
-    )
-    return rows, positions, {"units": units_of(rows)}
-
-
-def in_one_place() -> Tables:
-    """One seed of a task whose answers all lie at the same depth, so that the place is no question."""
-    rows, positions, details = task_tables()
-    answered = details["answers"].assign(**{"from": 0, "to": 99})
-    one = {name: each[each["seed"] == 1] for name, each in (details | {"answers": answered}).items()}
-    return rows[rows["seed"] == 1], positions, one
-
-
 def two_tokenizers() -> Tables:
     """Runs on bytes and on tokens of four bytes, which only bits per byte compare."""
     rows, positions = of_two_tokenizers()
@@ -132,15 +112,6 @@ def two_tokenizers() -> Tables:
     units = units_of(rows)
     units = units.assign(bytes=units["tokens"] * (1 + 3 * (units["fingerprint"] == "77aa88bb99cc")))
     return rows, positions, {"units": units, "recall": recall_of(rows, {256: 0.5})}
-
-
-def corpora() -> Tables:
-    """Two corpora in one section."""
-    rows, positions, details = fake_tables(some("alibi", "none", "rope"), (256, 512))
-    other = rows[rows["encoding"] != "none"]
-    other = other.assign(corpus="text:other", fingerprint="99aa", run_id="o" + other["run_id"])
-    both = pd.concat([rows, other], ignore_index=True)
-    return both, positions, details | {"units": units_of(both)}
 
 
 def checkpoint() -> Tables:
@@ -160,11 +131,6 @@ def guessing() -> Tables:
     return rows.assign(guess_gain_low=rows["guess_gain_low"].mask(untrained, -0.1)), positions, details
 
 
-def every_encoding() -> Tables:
-    """All registered encodings."""
-    return fake_tables(dict(zip(names(), many(len(names())).values(), strict=True)), (256, 4096))
-
-
 def failures() -> Tables:
     """Nothing but failures."""
     rows, positions, _ = fake_tables(some("alibi", "rope"), (256, 1024))
@@ -175,23 +141,19 @@ def failures() -> Tables:
 WHOLE: dict[str, tuple[Callable[[], Tables], dict[str, Any]]] = {
     "language": (language, {}),
     "task": (task_tables, {}),
-    "grid": (grid, {}),
-    "sections": (sections, {}),
     "alone": (alone, {}),
     "holes": (tables_with_holes, {}),
     "everything": (everything, {"baseline": "rope"}),
 }
 TEXTS: dict[str, tuple[Callable[[], Tables], dict[str, Any]]] = {
+    "grid": (grid, {}),
+    "sections": (sections, {}),
     "unharmed": (unharmed, {"baseline": "alibi"}),
     "undecided": (undecided, {"baseline": "none"}),
-    "unequal": (unequal, {"baseline": "alibi"}),
     "by-gap": (by_gap, {"baseline": "rope"}),
-    "in-one-place": (in_one_place, {"baseline": "alibi"}),
     "two-tokenizers": (two_tokenizers, {"mix": True, "baseline": "rope [bytes]"}),
-    "corpora": (corpora, {"mix": True}),
     "checkpoint": (checkpoint, {}),
     "guessing": (guessing, {}),
-    "every-encoding": (every_encoding, {"baseline": "rope"}),
     "failures": (failures, {}),
 }
 
@@ -256,15 +218,3 @@ def test_a_report_as_json_has_the_numbers_of_the_page(tmp_path: Path) -> None:
     for harms, others in zip(section["harms"], shown["attribution"], strict=True):
         for values, rounded in zip(harms["values"], others["values"], strict=True):
             assert values == [each if each is None else pytest.approx(each, abs=1e-5) for each in rounded]
-
-
-def outline(value: Any, path: str = "") -> Iterator[str]:
-    """A line for every list of plain values, and for every value beside it, with the keys that lead there."""
-    if isinstance(value, dict) and value:
-        for key, each in value.items():
-            yield from outline(each, f"{path}.{key}")
-    elif isinstance(value, list | tuple) and any(isinstance(each, dict | list | tuple) for each in value):
-        for number, each in enumerate(value):
-            yield from outline(each, f"{path}[{number}]")
-    else:
-        yield f"{path[1:]}: {json.dumps(value, ensure_ascii=False)}"

@@ -12,8 +12,7 @@ import pytest
 from drawn import drawn
 from fake_pages import fake_runs, fake_tables, tables_with_holes, task_tables
 from fake_results import BEHAVIOUR, of_two_tokenizers, results, units_of
-from lines import bare_table, outcome, printed, sections
-from test_snapshots_report import outline
+from lines import bare_table, outcome, outline, printed, sections
 from torture.reports import undrawn
 
 from poscli.drawing.page import Page
@@ -175,50 +174,46 @@ def test_two_selections_compared(snapshot: Say) -> None:
     every = pd.concat([rows, books, news], ignore_index=True)
     lone, odd = rows.drop_duplicates("run_id")["run_id"].iloc[0], rows[rows["seed"] == 1]
     failed = rows.assign(status=rows["status"].mask(rows["seed"] == 2, "oom"))
-    made: dict[str, Callable[[], tuple[pd.DataFrame, bool]]] = {
-        "two encodings": lambda: compare_named(rows, details, "rope", "alibi"),
-        "the other way round": lambda: compare_named(rows, details, "alibi", "rope( )"),
-        "single runs": lambda: compare_named(rows, details, "alibi-3f22560", "rope-3f22561"),
-        "a run and an encoding": lambda: compare_named(rows, details, lone, "rope", protocol="fixed"),
-        "one without all lengths": lambda: compare_named(rows, details, "learned", "rope"),
-        "a seed that failed": lambda: compare_named(failed, details, "rope", "alibi", protocol="nonoverlapping"),
-        "answers": lambda: compare_named(task, of_task, "rope", "alibi"),
-        "few documents": lambda: compare_named(
-            odd, {**details, "units": details["units"][details["units"]["unit"].isin(list("0123"))]}, "rope", "alibi"
-        ),
-        "a part of the name of a corpus": lambda: compare_named(
-            every, details | {"units": units_of(every)}, "rope", "alibi", corpus="text:b"
-        ),
-        "a fingerprint": lambda: compare_named(every, details, "rope", "alibi", corpus="3f2a"),
-        "two corpora": lambda: compare_named(every, details, "rope", "alibi"),
-        "corpora of one beginning": lambda: compare_named(every, details, "rope", "alibi", corpus="text"),
-        "no such corpus": lambda: compare_named(every, details, "rope", "alibi", corpus="book"),
-        "other texts": lambda: compare_named(every, details, "alibi-", "brope-3f22560"),
-        "texts apart": lambda: compare_named(every, details, "alibi-3f22560", "brope-3f22560"),
-        "tokenizers apart": lambda: compare_named(pd.concat([rows, bpe]), details, "alibi-3f22560", "erope-3f22560"),
-        "two tokenizers": lambda: compare_named(pd.concat([rows, bpe]), details, "alibi", "rope"),
-        "one name for both": lambda: compare_named(rows, details, "rope", "rope-3f22561"),
-        "training lengths": lambda: compare_named(pd.concat([rows, short]), details, "rope", "alibi"),
-        "two runs of one seed": lambda: compare_named(
-            pd.concat([rows, rows.assign(run_id="again" + rows["run_id"])]), details, "rope", "alibi"
-        ),
-        "no such run": lambda: compare_named(rows, details, "ropes", "alibi"),
-        "no such protocol": lambda: compare_named(rows, details, "rope", "alibi", protocol="answer"),
-        "no common length": lambda: compare_named(
-            rows[(rows["encoding"] == "rope") == (rows["length"] > 256)], details, "rope", "alibi"
-        ),
-        "no common seed": lambda: compare_named(
-            rows[(rows["encoding"] == "rope") == (rows["seed"] == 1)], details, "rope", "alibi"
-        ),
-    }  # fmt: skip
+    everywhere = details | {"units": units_of(every)}
+    short_of = {**details, "units": details["units"][details["units"]["unit"].isin(list("0123"))]}
+    rope = rows["encoding"] == "rope"
+    again = pd.concat([rows, rows.assign(run_id="again" + rows["run_id"])])
+    cases: dict[str, tuple[pd.DataFrame, dict[str, pd.DataFrame], str, str, dict[str, str]]] = {
+        "two encodings": (rows, details, "rope", "alibi", {}),
+        "the other way round": (rows, details, "alibi", "rope( )", {}),
+        "single runs": (rows, details, "alibi-3f22560", "rope-3f22561", {}),
+        "a run and an encoding": (rows, details, lone, "rope", {"protocol": "fixed"}),
+        "one without all lengths": (rows, details, "learned", "rope", {}),
+        "a seed that failed": (failed, details, "rope", "alibi", {"protocol": "nonoverlapping"}),
+        "answers": (task, of_task, "rope", "alibi", {}),
+        "few documents": (odd, short_of, "rope", "alibi", {}),
+        "a part of the name of a corpus": (every, everywhere, "rope", "alibi", {"corpus": "text:b"}),
+        "a fingerprint": (every, details, "rope", "alibi", {"corpus": "3f2a"}),
+        "two corpora": (every, details, "rope", "alibi", {}),
+        "corpora of one beginning": (every, details, "rope", "alibi", {"corpus": "text"}),
+        "no such corpus": (every, details, "rope", "alibi", {"corpus": "book"}),
+        "other texts": (every, details, "alibi-", "brope-3f22560", {}),
+        "texts apart": (every, details, "alibi-3f22560", "brope-3f22560", {}),
+        "tokenizers apart": (pd.concat([rows, bpe]), details, "alibi-3f22560", "erope-3f22560", {}),
+        "two tokenizers": (pd.concat([rows, bpe]), details, "alibi", "rope", {}),
+        "one name for both": (rows, details, "rope", "rope-3f22561", {}),
+        "training lengths": (pd.concat([rows, short]), details, "rope", "alibi", {}),
+        "two runs of one seed": (again, details, "rope", "alibi", {}),
+        "no such run": (rows, details, "ropes", "alibi", {}),
+        "no such protocol": (rows, details, "rope", "alibi", {"protocol": "answer"}),
+        "no common length": (rows[rope == (rows["length"] > 256)], details, "rope", "alibi", {}),
+        "no common seed": (rows[rope == (rows["seed"] == 1)], details, "rope", "alibi", {}),
+    }
 
-    def shown(make: Callable[[], tuple[pd.DataFrame, bool]]) -> str:
-        found, of_answers = make()
-        bits = "bits per cell" if len(found) == 1 else "bits per byte"
-        drawn = terminal.comparison_table(found, of_answers=of_answers, bits=bits)
-        return bare_table(found.itertuples(index=False)) + "\n" + printed(lambda console: console.print(drawn), 90)
+    def shown(
+        rows: pd.DataFrame, details: dict[str, pd.DataFrame], first: str, second: str, options: dict[str, str]
+    ) -> str:
+        table, of_answers = compare_named(rows, details, first, second, **options)
+        bits = "bits per cell" if len(table) == 1 else "bits per byte"
+        drawn = terminal.comparison_table(table, of_answers=of_answers, bits=bits)
+        return bare_table(table.itertuples(index=False)) + "\n" + printed(lambda console: console.print(drawn), 90)
 
-    snapshot(sections({name: outcome(lambda make=make: shown(make)) for name, make in made.items()}), rounded=True)
+    snapshot(sections({name: outcome(shown, *case) for name, case in cases.items()}), rounded=True)
 
 
 def test_a_site(tmp_path: Path, snapshot: Say) -> None:
@@ -234,15 +229,9 @@ def test_a_site(tmp_path: Path, snapshot: Say) -> None:
         for name in ("units", "answers")
     }
     both = pd.concat([rows, task], ignore_index=True)
+    about = About(title="Both <b>")
     with undrawn():
-        report = build_report(
-            both,
-            positions,
-            tmp_path / "report",
-            details=every,
-            about=About(title="Both <b>"),
-            runs=fake_runs(both),
-        )
+        report = build_report(both, positions, tmp_path / "report", details=every, about=about, runs=fake_runs(both))
     pages = site_pages(report)
     chosen = [name for name in pages if name.startswith(("index", "encoding-learned", "encoding-rope"))]
     bodies = {

@@ -1,4 +1,4 @@
-// What a reader sees of report.html, as lines of text: `outline(geometry)`. For tests/page_states.py.
+// What a reader sees of report.html, as lines of text: `outline(geometry)`. For test_snapshots_page.py.
 //
 // Every line begins with the part that it belongs to. Coordinates have one decimal. Nothing depends on a font: texts in
 // charts are as wide as they have letters, and times of waiting are kept in `timers`, which the tests run.
@@ -19,7 +19,7 @@ const decimal = (text) => text.replace(/-?\d*\.?\d+(e-?\d+)?/g, (number) => Numb
 
 window.outline = (geometry) => {
   const lines = [];
-  const wanted = { none: [], wide: [".wide svg", "#pareto svg", "#protocols svg"], biases: ["#loss figure:nth-child(4) svg", "#loss .wide svg", "#pareto svg", "#protocols svg"], all: ["#loss svg", "#gain svg", ".wide svg", "#pareto svg", "#protocols svg"] }[geometry];
+  const wanted = { none: [], wide: [".wide svg", "#pareto svg", "#protocols svg"], all: ["#loss svg", "#gain svg", ".wide svg", "#pareto svg", "#protocols svg"] }[geometry];
   const attributes = (element, skipped = []) =>
     [...element.attributes].filter(({ name }) => !["class", "id", "viewBox", "vector-effect", "data-table", "content", "style", ...skipped].includes(name))
       .map(({ name, value }) => (value === "" ? name : `${name}=${value}`)).join(" ");
@@ -97,21 +97,6 @@ window.sortBy = (name, number) => {
   const sorted = [...find().tHead.rows[0].cells].map((cell) => cell.ariaSort ?? "-").join(" ");
   const order = [...find().tBodies[0].rows].map((row) => row.dataset.enc).join(" ");
   return [sorted, order, document.activeElement.textContent, document.getElementById("said").textContent].join(" | ");
-};
-
-/** The encoding that the page shows when the pointer is this far to the right of each point of a chart. */
-window.shownNear = (selector, far) => {
-  const svg = document.querySelector(selector);
-  const box = svg.getBoundingClientRect();
-  return [...svg.querySelectorAll(".point")].map((point) => {
-    const place = point.getBoundingClientRect();
-    const [x, y] = [place.left + place.width / 2, place.top + place.height / 2];
-    svg.dispatchEvent(new PointerEvent("pointermove", { clientX: x + far, clientY: y }));
-    const card = document.getElementById("card");
-    const shown = card.hidden ? "-" : card.querySelector("h2").textContent;
-    svg.dispatchEvent(new PointerEvent("pointerleave"));
-    return `${point.closest("g").dataset.enc} ${shown}${card.hidden ? "" : " stays"}`;
-  }).join(" | ");
 };
 
 /** Click a button that copies, in a browser that grants, refuses or lacks (null) the clipboard, and does the older way or not. */

@@ -1,0 +1,147 @@
+"""Comparisons that look fair and are not: other tokens, too few documents, missing seeds, other tasks."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_pages import against, task_tables
+from fake_results import BEHAVIOUR, LN2, results, units_of
+
+from poscli.report import build_report
+from poscli.report.accuracy import by_length
+from poscli.report.page import page_section
+from poscli.report.summary import summarize
+from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, Comparison, LossTable, judged
+from poscli.statistics.intervals import ratio_interval
+from poscli.system.errors import UsageError
+
+ALIKE = {"alibi": (1.385, lambda octaves: 0.0), "rope": (1.385, lambda octaves: 0.0)}
+
+
+def test_losses_on_other_amounts_of_text_are_compared_as_if_it_were_as_much() -> None:
+    """10 nats on 100 bytes of a document, and 6 on 50 of them, which are 12 on 100; by bytes of the first."""
+    made = {"protocol": "sliding", "length": 512, "variant": "full", "unit": "a"}
+    rows = [made | {"run_id": "one", "nll": 0.1, "tokens": 100, "bytes": 100}]
+    rows += [made | {"run_id": "other", "nll": 0.5, "tokens": 12, "bytes": 50}]
+    units = LossTable(pd.DataFrame(rows))
+    one, other = (units.losses([run], "sliding", 512, "full") for run in ("one", "other"))
+    assert one is not None
+    assert other is not None
+    assert one.minus(other).tolist() == [[pytest.approx(-2.0)]]
+    assert other.minus(one).tolist() == [[pytest.approx(1.0)]]
+
+
+def test_what_no_agreement_could_decide_is_not_within_noise() -> None:
+    """Of 40 comparisons, five or ten documents that all agree are too few; of two, ten are enough."""
+    shown = [(0.0625, 5), (0.25, 5), (2**-9, 10), (2**-9, 12), (0.2, 12)]
+    family = [Comparison(-1.0, -2.0, -0.5, p, seeds=1, documents=documents) for p, documents in shown]
+    others = [Comparison(1.0, 0.0, 2.0, 0.9, seeds=1, documents=12)] * 35
+    words = [each.word for each in judged([*family, Comparison(), *others])]
+    assert words[:6] == [TOO_FEW, TOO_FEW, TOO_FEW, WITHIN_NOISE, WITHIN_NOISE, "not compared"]
+    two = [family[2], family[2].reversed()]
+    assert [each.word for each in judged(two)] == ["better", "worse"]
+    assert [each.word for each in judged(two, more_is_better=True)] == ["worse", "better"]
+
+
+def test_failures_do_not_pair_runs_of_different_seeds() -> None:
+    """Each encoding has another seed left at 4096 tokens. Single runs are a pair whatever their seeds."""
+    rows, _ = results(ALIKE, seeds=(0, 1))
+    failed = (rows["length"] == 4096) & (rows["seed"] == (rows["encoding"] == "rope"))
+    rows = rows.assign(status=rows["status"].mask(failed, "oom"))
+    table = against(rows, LossTable(units_of(rows)), "rope")
+    assert list(table["seeds"]) == [2, 2, 2, 2, 0]
+    assert table["word"].iloc[-1] == "not compared"
+    single = rows[~failed & (rows["seed"] == (rows["encoding"] == "alibi"))]
+    assert list(against(single, LossTable(units_of(single)), "rope")["seeds"]) == [1] * 5
+
+
+def test_with_five_documents_and_one_seed_a_report_does_not_say_noise(tmp_path: Path) -> None:
+    rows, _ = results({"alibi": BEHAVIOUR["alibi"], "rope(base=500000.0)": BEHAVIOUR["rope"]})
+    units = units_of(rows, documents=4)
+    report = build_report(rows, results()[1], tmp_path, details={"units": units}, baseline="rope(base=5e5)")
+    text = (tmp_path / "report.md").read_text()
+    assert "within noise" not in report.sections[0].answer.text
+    assert report.sections[0].analyses[0].title == "Compared with rope(base=500000.0)"
+    assert "with too few documents to tell from rope" in text
+    assert "so few were scored that no difference could be significant" in text
+
+
+def test_bands_of_losses_per_byte_are_over_documents_and_not_over_tokens(tmp_path: Path) -> None:
+    """Documents of which each token is 1, 2 or 3 bytes have other losses per byte than per token."""
+    rows, _ = results({"alibi": BEHAVIOUR["alibi"]})
+    other = results({"rope": BEHAVIOUR["rope"]}, fingerprint="ff00aa")[0].assign(tokenizer="bpe:512")
+    both = pd.concat([rows.assign(tokenizer="bytes"), other], ignore_index=True)
+    units = units_of(both)
+    sizes = units["unit"].map({unit: 1 + n % 3 for n, unit in enumerate(sorted(set(units["unit"])))})
+    units = units.assign(bytes=units["tokens"] * np.where(units["run_id"].str.startswith("rope"), sizes, 1))
+    report = build_report(both, results()[1], tmp_path, details={"units": units}, mix=True)
+    (run,) = set(other["run_id"])
+    losses = LossTable(units).losses([run], "sliding", 4096, "full")
+    assert losses is not None
+    expected = [end / LN2 for end in ratio_interval(losses.nats[0], losses.bytes)]
+    (line,) = (each for each in report.sections[0].figures[0].lines if each.name == "rope [bpe:512]")
+    assert (line.low[-1], line.high[-1]) == pytest.approx(expected)
+
+
+# ---- right answers
+
+
+def test_tasks_with_right_answers_are_not_mixed_with_others(tmp_path: Path) -> None:
+    rows, positions, details = task_tables()
+    text = results({"alibi": BEHAVIOUR["alibi"]}, fingerprint="beef00112233", corpus="text")[0]
+    both = pd.concat([rows, text])
+    with pytest.raises(UsageError, match="--mix would join stdlib and text, all trained at L = 256, although stdlib"):
+        build_report(both, positions, tmp_path, details=details, mix=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_intervals_of_accuracies_grow_no_narrower_with_a_wrong_answer() -> None:
+    def answers(wrong: int) -> pd.DataFrame:
+        right = np.array([4] * 256)
+        right[:wrong] = 3
+        columns = {"run_id": "a", "encoding": "rope", "train_length": 32, "length": 64, "tokens": 4, "chance": 0.1}
+        return pd.DataFrame({"unit": map(str, range(256)), "right": right}).assign(**columns)
+
+    lows = [by_length(answers(wrong))["low"].iloc[0] for wrong in range(4)]
+    assert lows == sorted(lows, reverse=True)
+    assert lows[0] == pytest.approx(0.025 ** (1 / 256))
+
+
+def test_differences_of_accuracy_stay_within_one_and_are_never_certain(tmp_path: Path) -> None:
+    rows, positions, details = task_tables()
+    answers = details["answers"]
+    right = answers["encoding"].map({"alibi": 4, "learned": 4, "none": 0, "rope": 4})
+    right -= (answers["encoding"].eq("rope") & answers["unit"].eq("7")).astype(int)
+    report = build_report(rows, positions, tmp_path, details=details | {"answers": answers.assign(right=right)})
+    section = page_section(report.sections[0])
+    numbers = np.array(section["answered"]["pairs"]["numbers"], float).reshape(-1, 3) / 1e5
+    numbers = numbers[~np.isnan(numbers[:, 0])]
+    assert (np.abs(numbers) <= 1).all()
+    assert ((numbers[:, 2] - numbers[:, 1]) > 0.02).all()
+    assert math.isclose(np.abs(numbers[:, 0]).max(), 1)
+    json.dumps(section, allow_nan=False)
+
+
+def test_encodings_without_rows_of_answers_keep_their_accuracy(tmp_path: Path) -> None:
+    rows, positions, details = task_tables()
+    answers = details["answers"][details["answers"]["encoding"] != "rope"]
+    report = build_report(rows, positions, tmp_path, details=details | {"answers": answers})
+    section = page_section(report.sections[0])
+    rope = [each["name"] for each in section["encodings"]].index("rope")
+    accuracy = rows[(rows["encoding"] == "rope") & (rows["ratio"] == 16)]["accuracy"].mean()
+    assert section["answered"]["points"][rope][-1] == [pytest.approx(accuracy, abs=1e-5), None, None]
+
+
+def test_a_task_is_judged_by_answers_also_where_its_loss_is_that_of_a_guess() -> None:
+    rows, _, _ = task_tables()
+    guessing = rows.assign(guess_gain_low=-1.0, nll=rows["unigram"] + 1)
+    verdicts = summarize(guessing).set_index("encoding")["verdict"]
+    assert verdicts.to_dict() == {"alibi": "solved", "rope": "fades", "none": "unsolved", "learned": "unsupported"}
+    none = guessing["encoding"] == "none"
+    guessing.loc[none, "accuracy"] = np.exp(-guessing.loc[none, ["unigram", "chance"]].min(axis=1))
+    assert summarize(guessing).set_index("encoding")["verdict"]["none"] == "not trained"
