@@ -192,7 +192,6 @@ def test_texts(snapshot: Callable[..., None]) -> None:
         "amount": [
             f"{v:g} {text.amount(v)}" for v in (0, 0.4, 9999, 9999.6, 1e4, 12345, 999499, 999500, 1e6, 999.5e6, 2e9)
         ],
-        "counted": [text.counted(count, unit) for count in (0, 1, 2) for unit in ("heads", "MiB")],
         "listed": [text.listed(list("abcdefgh"[:n]), most) for n in (0, 1, 2, 3, 8) for most in (2, 5)],
         "named": [text.listed(["none", "rope"]), text.named("none"), text.named("nones")],
         "low to high": [text.low_to_high(values) for values in ([5], [3, 1, 2], [12340, 12344])],
