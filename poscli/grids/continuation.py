@@ -86,7 +86,7 @@ class ImageChoice:
 def continue_held_out(run: Run, wish: Mapping[str, Any], file: Path, sampling: Sampling, json_: bool) -> None:
     """What `poscli generate` does with a model of images: write a picture, and print its file and the loss.
 
-    `wish` has fields of `ImageChoice`, `file` is that of the picture, and `sampling` says how cells are drawn and where.
+    `wish` has fields of `ImageChoice`, `file` is that of the picture, and `sampling` how cells are drawn and where.
     UsageError or DataError if there is no such image, or if it is too large for the memory or the encoding.
     """
     asked, config = ImageChoice(**wish), run.config
