@@ -6,7 +6,7 @@ import gc
 import json
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,49 +64,30 @@ def change_weights(folder: Path, change: Callable[[Tensors], Any]) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def a_layer_more(folder: Path) -> None:
-    change_config(folder, num_hidden_layers=4, layer_types=None)
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a layer more": (
+        lambda folder: change_config(folder, num_hidden_layers=4, layer_types=None),
+        "lack 9 of the tensors of the model that config.json describes, such as model.layers.3.",
+    ),
+    "a tensor less": (
+        lambda folder: change_weights(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight")),
+        "lack 1 of the tensors",
+    ),
+    "one logit is not a number": (
+        lambda folder: change_weights(folder, lambda tensors: tensors["lm_head.weight"][3].fill_(torch.nan)),
+        "has logits that are no finite numbers: its weights are damaged; fetch them again",
+    ),
+    "text for a number": (lambda folder: change_config(folder, rms_norm_eps="small"), "cannot use"),
+    "other sizes": (lambda folder: change_config(folder, num_key_value_heads=4), "cannot use"),
+    "a list for an object": (lambda folder: (folder / "generation_config.json").write_text("[]"), "cannot use"),
+}
 
 
-def a_tensor_less(folder: Path) -> None:
-    change_weights(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
-
-
-def not_a_number(folder: Path) -> None:
-    change_weights(folder, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan))
-
-
-def a_row_is_not_a_number(folder: Path) -> None:
-    change_weights(folder, lambda tensors: tensors["lm_head.weight"][3].fill_(torch.nan))
-
-
-def text_for_a_number(folder: Path) -> None:
-    change_config(folder, rms_norm_eps="small")
-
-
-def other_sizes(folder: Path) -> None:
-    change_config(folder, num_key_value_heads=4)
-
-
-def no_object(folder: Path) -> None:
-    (folder / "generation_config.json").write_text("[]")
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (a_layer_more, "lack 9 of the tensors of the model that config.json describes, such as model.layers.3."),
-        (a_tensor_less, "lack 1 of the tensors"),
-        (not_a_number, "has logits that are no finite numbers: its weights are damaged; fetch them again"),
-        (a_row_is_not_a_number, "has logits that are no finite numbers"),
-        (text_for_a_number, "cannot use"),
-        (other_sizes, "cannot use"),
-        (no_object, "cannot use"),
-    ],
-)
+@pytest.mark.parametrize("name", DAMAGES)
 def test_what_does_not_fit_together_is_refused_and_leaves_no_run(
-    llama: Path, corpus: str, tmp_path: Path, damage: Callable[[Path], None], message: str
+    llama: Path, corpus: str, tmp_path: Path, name: str
 ) -> None:
+    damage, message = DAMAGES[name]
     damage(llama)
     results = tmp_path / "results"
     options = ("--corpus", corpus, "--max-len", "1x", "--tokens", 64, "--out", results)
@@ -122,18 +103,14 @@ def test_tensors_that_the_model_has_no_use_for_are_announced(
     assert "has no use for 9 of the tensors in the weight files" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.fixture
-def _no_collector() -> Iterator[None]:
+@pytest.mark.parametrize("family", ["gpt_neox", "bloom"])
+def test_a_held_checkpoint_is_loaded_once_and_freed_afterwards(
+    tmp_path: Path, corpus: str, family: str, request: pytest.FixtureRequest
+) -> None:
+    """Without the collector, which would free what lies in cycles at a time of its own choice."""
     gc.collect()
     gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("_no_collector")
-@pytest.mark.parametrize("family", ["gpt_neox", "bloom"])
-def test_a_held_checkpoint_is_loaded_once_and_freed_afterwards(tmp_path: Path, corpus: str, family: str) -> None:
-    """Without the collector, which would free what lies in cycles at a time of its own choice."""
+    request.addfinalizer(gc.enable)
     config = config_of(make(family, tmp_path / family), corpus)
     with held():
         first = load_checkpoint(config, CPU)

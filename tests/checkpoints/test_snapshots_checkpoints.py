@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from checkpoint_cases import FAULTY, LIMITS, MISPLACED, PASTED, READ, REFUSED, Config
 
@@ -106,24 +107,18 @@ def with_layers(stock: Stock, change: Callable[[LayerNumbers], LayerNumbers], *n
     return replace(stock, layers=tuple(change(each) if n in chosen else each for n, each in enumerate(stock.layers)))
 
 
-def louder(layer: LayerNumbers) -> LayerNumbers:
-    return replace(layer, short=replace(layer.short, amplitude=1.25))
+def short(stock: Stock, *numbers: int, **changes: Any) -> Stock:
+    """A reading in which some layers turn otherwise in short texts."""
+    return with_layers(stock, lambda layer: replace(layer, short=replace(layer.short, **changes)), *numbers)
 
 
-def fewer(layer: LayerNumbers) -> LayerNumbers:
-    return replace(layer, short=replace(layer.short, speeds=layer.short.speeds[:3]))
+def forgetful(stock: Stock) -> Stock:
+    """A reading in which long texts are like short ones."""
+    return with_layers(stock, lambda layer: replace(layer, long=layer.short))
 
 
-def forgetful(layer: LayerNumbers) -> LayerNumbers:
-    return replace(layer, long=layer.short)
-
-
-def narrower(layer: LayerNumbers) -> LayerNumbers:
-    return replace(layer, window=7)
-
-
-def boundless(layer: LayerNumbers) -> LayerNumbers:
-    return replace(layer, window=None)
+def windowed(stock: Stock, window: int | None, *numbers: int) -> Stock:
+    return with_layers(stock, lambda layer: replace(layer, window=window), *numbers)
 
 
 def refused(stock: Stock) -> Stock:
@@ -136,17 +131,19 @@ READINGS: dict[str, tuple[Config, str, Alter]] = {
     "slower": (READ["plain"], "4.57.0", slower),
     "parameters of version 5, slower": (READ["parameters of version 5"], "4.57.0", slower),
     "parameters of version 5, slower in version 5": (READ["parameters of version 5"], "5.0.0", slower),
-    "louder in two layers": (READ["yarn"], "5.0.0", lambda stock: with_layers(stock, louder, 0, 2)),
-    "louder and slower": (READ["yarn"], "5.0.0", lambda stock: slower(with_layers(stock, louder))),
-    "fewer pairs in one layer": (READ["plain"], "5.0.0", lambda stock: with_layers(stock, fewer, 1)),
-    "one of two lists": (READ["longrope"], "5.0.0", lambda stock: with_layers(stock, forgetful)),
-    "a scaling that never begins": (READ["dynamic"], "5.0.0", lambda stock: with_layers(stock, forgetful)),
-    "a narrower window": (READ["gemma3 with types"], "5.0.0", lambda stock: with_layers(stock, narrower)),
-    "no window": (READ["mistral"], "5.0.0", lambda stock: with_layers(stock, boundless, 1, 2)),
+    "louder in two layers": (READ["yarn"], "5.0.0", lambda stock: short(stock, 0, 2, amplitude=1.25)),
+    "louder and slower": (READ["yarn"], "5.0.0", lambda stock: slower(short(stock, amplitude=1.25))),
+    "fewer pairs in one layer": (
+        READ["plain"], "5.0.0", lambda stock: short(stock, 1, speeds=stock.layers[1].short.speeds[:3]),
+    ),
+    "one of two lists": (READ["longrope"], "5.0.0", forgetful),
+    "a scaling that never begins": (READ["dynamic"], "5.0.0", forgetful),
+    "a narrower window": (READ["gemma3 with types"], "5.0.0", lambda stock: windowed(stock, 7)),
+    "no window": (READ["mistral"], "5.0.0", lambda stock: windowed(stock, None, 1, 2)),
     "fewer layers": (READ["smollm3"], "5.0.0", lambda stock: replace(stock, layers=stock.layers[:2])),
     "no model": (READ["plain"], "5.0.0", refused),
     "no model of a version": (READ["plain"] | {"transformers_version": "4.31.0"}, "5.0.0", refused),
-}
+}  # fmt: skip
 OF_READING = {
     "refused", "rope-parameters-unread", "theta-unread", "original-misplaced", "rotations-read-otherwise",
     "windows-read-otherwise", "layers-read-otherwise",

@@ -143,35 +143,6 @@ def test_values_of_bigram_have_the_probabilities_of_a_table_that_is_drawn() -> N
     assert 2 < squares < 45  # chi-square with 15 degrees of freedom: both ends have a probability below 1e-4
 
 
-def test_no_other_prediction_of_bigram_is_better_and_more_context_is(short: Callable[[int], None]) -> None:
-    short(1000)
-    tokens = written(Bigram(symbols=6, alpha=0.2), 100)
-    best, scored = Bigram(symbols=6, alpha=0.2).optimum(tokens[:, -101:]), slice(-32, None)
-    others = [
-        Bigram(symbols=6, alpha=0.1).optimum(tokens[:, -101:]),
-        Bigram(symbols=6, alpha=0.4).optimum(tokens[:, -101:]),
-        Bigram(symbols=6, alpha=0.2).optimum(tokens[:, -51:]),
-    ]
-    for other in others:
-        gap = (other[:, scored] - best[:, scored]).mean(axis=1)
-        assert gap.mean() > 3 * gap.std() / math.sqrt(len(gap))
-
-
-def test_the_mean_optimum_of_bigram_is_the_entropy_of_the_best_prediction() -> None:
-    """If a prediction p is right, -log p(x) is on average the entropy of p, here for the last answer of a window."""
-    symbols, alpha = 4, 0.5
-    source = Bigram(symbols=symbols, alpha=alpha)
-    windows = written(source, 4)[:, 1 : 1 + 42 * 390].reshape(-1, 42)
-    entropies = []
-    for window in windows.tolist():
-        seen = Counter(window[1:-1:2])
-        row = [seen[FIRST + symbols + (window[-2] - FIRST) * symbols + value] + alpha for value in range(symbols)]
-        entropies.append(-sum(n / sum(row) * math.log(n / sum(row)) for n in row))
-    difference = source.optimum(windows)[:, -1] - entropies
-    assert abs(difference.mean()) < 4 * difference.std() / math.sqrt(len(difference))
-    assert difference.std() > 0.1
-
-
 # --- recall: brute force
 
 
