@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
-from compiled import needs_kernels
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import COMPOSITES, ENDS, EVERYWHERE, LENGTH, NARROW, TOYS, WIDTH, draw, make, shape, wide
+from toys import COMPOSITES, ENDS, EVERYWHERE, LENGTH, NARROW, TOYS, draw, make, shape, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose, engines_for, native, selfcheck
 from poscli.attention.biases import biases
 from poscli.encodings import Encoding, names
-from poscli.encodings.fire import FIRE
-from poscli.equation import Positions, Unsupported
+from poscli.equation import Positions
 from poscli.equation.blanks import of_tier
 from poscli.equation.reference import operands
 from poscli.specs import build, parse
@@ -116,6 +114,7 @@ def test_what_is_said_of_engines_that_were_asked_for(snapshot: Snapshot, monkeyp
         rows.append([spec, place.device, *(engine.name for engine in engines_for(make(spec), place))])
     rows.append(["no place", *(engine.name for engine in engines_for(make("rope")))])
     rows += [[n, ENGINES["triton"].refuses(make("alibi"), Place("cuda", width=n))] for n in (15, 16, 128, 129)]
+    rows += [[ENGINES["triton"].refuses(make("t5"), replace(PLACES[what], width=64))] for what in list(PLACES)[3:]]
     rows += [[n, ENGINES["flex"].refuses(make("alibi"), Place("cuda", width=n))] for n in (15, 16)]
     own = Engine("mine", ENGINES["sdpa"].run, lambda *_: "", "one of a test")
     rows.append([choose(make("rope"), own).name])
@@ -127,19 +126,10 @@ def test_what_is_said_of_engines_that_were_asked_for(snapshot: Snapshot, monkeyp
     snapshot(table(rows))
 
 
-def test_the_step_between_positions_is_measured() -> None:
-    def step(spec: str, tokens: int = 9) -> float | None:
-        return make(spec).locate(tokens, torch.device("cpu")).step
-
-    assert step("rope") == 1
-    assert step("toys:Quarters") == 0.25
-    assert step("toys:Squares") is None
-    assert step("toys:SquaredVectors") is None
-
-
 def test_positions_are_even_only_if_each_of_them_is() -> None:
+    steps = {"rope": 1, "toys:Quarters": 0.25, "toys:Squares": None}
+    assert {spec: make(spec).locate(9, torch.device("cpu")).step for spec in steps} == steps
     line = torch.arange(16, dtype=torch.float64)
-    assert Positions.spaced(line).step == 1
     assert Positions.spaced(line / 3).step == pytest.approx(1 / 3)
     for token, off in ((7, 1e-3), (1, -1e-3), (14, 1e-2)):
         moved = line.clone()
@@ -157,50 +147,6 @@ def test_distances_are_those_of_positions_and_never_negative(factor: int) -> Non
     found, expected = x.distances().double(), (apart.double() / factor).clamp(min=0)
     assert float((found - expected).abs().max()) <= LENGTH * 2.0**-22
     assert torch.equal(found[apart % factor == 0], expected[apart % factor == 0])
-
-
-def test_a_position_without_a_row_is_unsupported() -> None:
-    encoding = make("learned")
-    x = draw(1, LENGTH + 1, WIDTH)
-    with pytest.raises(Unsupported, match=f"learned has {LENGTH} positions; position {LENGTH} "):
-        encoding.embed(x, torch.arange(LENGTH + 1), torch.zeros(1, LENGTH + 1, dtype=torch.long))
-
-
-FORMS = [name for name in names() if make(name).has_kernel_form]
-FORMS_IN_SUMS = [
-    "cope(max_pos=5)+window(150)",
-    "fire+alibi",
-    "grape-additive+alibi",
-    "rope+cope",
-    "shaw+urpe(base=none)",
-]
-WHOLE = [  # two parts for which kernels know a form, and what else they cannot take beside one
-    "urpe(base=cope)", "fire+cope", "dape(base=fire)", "cope+logn(5)", "cope+fox", "cope+sink(2)+window(5)",
-    "stick-breaking+interpolated(4)", "path+alibi", "rerope+window(5)",
-]  # fmt: skip
-
-
-@needs_kernels
-def test_kernels_run_forms_in_evaluation_and_those_with_a_gradient_in_training() -> None:
-    for spec in [*FORMS, *FORMS_IN_SUMS]:
-        encoding = make(spec)
-        assert choose(encoding, place=Place(gradient=False)).name == "native", spec
-        rows = encoding.tier == "row" and not encoding.kernel_form_has_gradient
-        assert choose(encoding).name == ("blocks" if rows else "native"), spec
-    for spec in WHOLE:
-        assert choose(make(spec), place=Place(gradient=False)).name == "blocks", spec
-
-
-def test_a_subclass_that_changes_the_formula_loses_the_form() -> None:
-    class Other(FIRE):
-        def bias(self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None) -> Tensor:
-            return 2 * super().bias(i, j, f_i, f_j)
-
-    class Same(FIRE):
-        pass
-
-    assert Same(shape()).has_kernel_form
-    assert not Other(shape()).has_kernel_form
 
 
 def test_the_narrow_specs_fill_every_blank_and_run_on_every_engine() -> None:

@@ -9,44 +9,37 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from cli_runner import NANO, cli, run_of
-from flash_checks import LEARNED, NARROW, SIZES, check_encoding, check_flash
+from flash_checks import (
+    CHILD,
+    INJECTED,
+    LEARNED,
+    NARROW,
+    SIZES,
+    check_encoding,
+    check_flash,
+    check_injected,
+    check_proven,
+    nothing_tried,  # noqa: F401 - a fixture
+    scaled,
+)
 from torch import Tensor
-from toys import draw, first, make, shape
+from toys import draw, first
 
-from poscli.attention import ENGINES, Place, choose, selfcheck, triton
+from poscli.attention import Place, selfcheck
 from poscli.attention.selfcheck import Variant
 from poscli.cli.commands.doctor import tried
-from poscli.system import console
-from poscli.system.device import device_name
-from poscli.system.errors import UsageError
 
-CHILD = os.environ.get("POSCLI_TRITON_CHILD") == "1"
 CPU = torch.device("cpu")
 HERE = Place("cpu", torch.float32, 16, here=CPU)
-ON_CUDA = Place("cuda", torch.bfloat16, 64)
-
-
-@pytest.fixture(autouse=True)
-def nothing_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test begins as a process does: nothing was tried, and nothing was said."""
-    monkeypatch.setattr(selfcheck, "_faults", {})
-    monkeypatch.setattr(console, "_warned", set())
-    if CHILD:  # the engine is chosen on CPU, where the interpreter runs it, and inputs are small
-        monkeypatch.setenv("POSCLI_NATIVE", "0")
-        monkeypatch.setitem(ENGINES, "triton", replace(ENGINES["triton"], devices=("cpu", "cuda")))
-        monkeypatch.setattr(selfcheck, "BATCH", 1)
-        monkeypatch.setattr(selfcheck, "HEADS", 1)
 
 
 def in_child(tests: str, interpret: str, folder: Path) -> None:
@@ -98,65 +91,6 @@ class TestKernels:
         q, k, v = (draw(1, 1, 128, 16, seed=n) for n in range(3))
         k[:, :, 96:], v[:, :, 96:] = torch.nan, torch.nan
         assert flash(q, k, v, draw(1, 128, seed=5), 0.25)[:, :, :96].isfinite().all()
-
-
-def check_proven(spec: str, place: Place) -> None:
-    """The kernels are proven on a device and run in training; evaluation needs no gradient and runs on torch's own."""
-    encoding = make(spec, shape(heads=2, width=2 * place.width)).to(place.here)
-    assert choose(encoding, place=place).name == "triton"
-    assert choose(encoding, place=replace(place, gradient=False)).name != "triton"
-
-
-def scaled(patch: pytest.MonkeyPatch) -> None:
-    """The output is 1.001 times what it should be."""
-    from poscli.attention import triton_kernels
-
-    whole = triton_kernels.flash
-    patch.setattr(triton_kernels, "flash", lambda *given: 1.001 * whole(*given))
-
-
-def shifted(patch: pytest.MonkeyPatch) -> None:
-    """The gradient of the table is that of the next distance."""
-    from poscli.attention import triton_kernels
-
-    whole = triton_kernels._by_distances
-    patch.setattr(triton_kernels, "_by_distances", lambda *given: whole(*given).roll(1, -1))
-
-
-def uncompiled(patch: pytest.MonkeyPatch) -> None:
-    """The forward kernel does not compile."""
-    from triton.runtime.errors import OutOfResources
-
-    from poscli.attention import triton_kernels
-
-    class Kernel:
-        def __getitem__(self, grid: object) -> None:
-            raise OutOfResources(300000, 232448, "shared memory")
-
-    patch.setattr(triton_kernels, "query_kernel", Kernel())
-
-
-INJECTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
-    (scaled, r"the (output|gradient of \w+) differs by .* of its largest number, more than \d"),
-    (shifted, r"the gradient of table differs by .* of its largest number, more than \d"),
-    (uncompiled, r"it fails with OutOfResources: out of resource: shared memory, Required: 300000"),
-]
-
-
-def check_injected(
-    inject: Callable[[pytest.MonkeyPatch], None], said: str, place: Place, patch: pytest.MonkeyPatch
-) -> None:
-    """A wrong kernel is switched off with its reason, said once, and the next engine is chosen."""
-    inject(patch)
-    encoding = make("t5", shape(heads=2, width=2 * place.width)).to(place.here)
-    choice = choose(encoding, place=place)
-    assert choose(encoding, place=place) == choice
-    assert choice.name == "sdpa"
-    device = re.escape(device_name(place.here))
-    assert re.search(rf"not triton: kernels in \w+ for {place.width} channels on {device}: {said}", choice.reason)
-    assert console._warned == {choice.said_of(encoding)}
-    with pytest.raises(UsageError, match=rf"the engine triton cannot run t5: kernels in .*; {choice.name} can"):
-        choose(encoding, "triton", place)
 
 
 class TestTrials:
@@ -264,39 +198,6 @@ class TestVerdicts:
         checks = {check["check"]: check for check in cli("doctor", "--json").json}
         detail = "none was tried: they run on CUDA devices, and torch finds none"
         assert checks["triton kernels"] == {"check": "triton kernels", "state": "missing", "detail": detail}
-
-
-class TestRefusals:
-    """The reasons why the engine refuses a place or an encoding."""
-
-    __test__ = not CHILD
-
-    @pytest.mark.parametrize(
-        ("place", "reason"),
-        [
-            (replace(ON_CUDA, device="cpu"), "runs on CUDA devices, this is cpu"),
-            (replace(ON_CUDA, dtype=torch.float64), "takes float32, bfloat16 and float16, not float64"),
-            (replace(ON_CUDA, width=8), "takes heads of 16 to 128 numbers, not 8"),
-            (replace(ON_CUDA, width=144), "takes heads of 16 to 128 numbers, not 144"),
-            (
-                replace(ON_CUDA, gradient=False),
-                "its numbers per distance need no gradient, and torch's own kernels take",
-            ),
-            (ON_CUDA, ""),
-        ],
-    )
-    def test_places(self, place: Place, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-        monkeypatch.setattr(selfcheck, "find_spec", lambda _: "here")
-        found = triton.refuses(make("t5"), place)
-        assert found.startswith(reason)
-        assert bool(found) == bool(reason)
-
-    def test_machines_without_triton_and_the_switch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(selfcheck, "find_spec", lambda _: None)
-        assert triton.refuses(make("t5"), ON_CUDA) == "triton is not installed"
-        monkeypatch.setenv("POSCLI_TRITON", "0")
-        assert triton.refuses(make("t5"), ON_CUDA) == "POSCLI_TRITON=0 switches it off"
 
 
 class TestCompiled:

@@ -1,6 +1,4 @@
-"""Joins `a+b` equal an oracle in float64, for every two blanks that can meet on one layer; so do layers that alternate,
-Transformer-XL's memory, and encodings that join a trained model.
-"""
+"""Joins `a+b` equal an oracle in float64, for every two blanks that can meet on one layer; so do whole models."""
 
 from __future__ import annotations
 
@@ -11,20 +9,15 @@ from collections.abc import Iterable
 import pytest
 import torch
 from oracles import Content
-from oracles.joins import attention_of, embedded
-from oracles.layers import logits
-from oracles.parts import PARTS, Part, parts_of
+from oracles.layer import attention_of, embedded, parts_of
+from oracles.model import logits
 from torch import Tensor
-from toys import HEAD_WIDTH, HEADS, LENGTH, VOCAB, WIDTH, draw, make, model, perturbed, rounding, tokens
+from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, tokens
 
-from poscli.attention import BlockSizes, Place, attend, engines_for
-from poscli.config.run import ModelConfig
+from poscli.attention import ENGINES, BlockSizes, Place, attend, engines_for
 from poscli.encodings import Encoding, names
 from poscli.equation.composed import scale_of
-from poscli.evaluation.posthoc import with_joined
-from poscli.model.cache import Cache, Memory
-from poscli.model.initialise import build_model
-from poscli.model.transformer import Model
+from poscli.model.cache import Cache
 
 Meeting = frozenset[str]  # two blanks, or one blank that both encodings fill
 
@@ -78,11 +71,10 @@ PAIRS = representative_pairs()
 
 
 def test_every_two_blanks_that_can_meet_meet_in_a_pair() -> None:
-    """A new blank needs an encoding among the representatives and a part in oracles/joins.py."""
-    every = [make(name) for name in names()]
-    again = [make(name) for name in names()]
-    assert union(meetings(a, b) for a, b in itertools.product(every, again)) <= union(PAIRS.values())
-    assert {blank for meeting in union(PAIRS.values()) for blank in meeting} >= union(e.blanks for e in every)
+    """A new blank needs an encoding among the representatives and a part in tests/oracles."""
+    alone, again = ([make(name) for name in names()] for _ in "ab")
+    assert union(meetings(a, b) for a, b in itertools.product(alone, again)) <= union(PAIRS.values())
+    assert {blank for meeting in union(PAIRS.values()) for blank in meeting} >= union(e.blanks for e in alone)
 
 
 TOKENS = 13
@@ -124,7 +116,7 @@ def test_every_engine_equals_the_oracle_of_a_join(spec: str) -> None:
         assert_equal({"embed": found}, {"embed": embedded(parts_of(encoding), exact).detach()}, spec)
     expected = with_gradients(attention_of(parts_of(encoding), exact), encoding, exact)
     for engine in engines_for(encoding, Place(dtype=torch.float64, gradient=False)):
-        if engine.name == "flex":  # takes few joins; test_engines_hard.py has it
+        if engine.name == "flex":  # takes few joins; test_hard_input.py has it
             continue
         own, c = copy.deepcopy(encoding).requires_grad_(), drawn()
         own.zero_grad()
@@ -140,75 +132,31 @@ def test_every_engine_equals_the_oracle_of_a_join(spec: str) -> None:
                 assert_equal({"output": out}, last, f"{engine.name} without gradient, {queries} queries")
 
 
-# Models
-
-
-def assert_rounded(found: Tensor, exact: Tensor, limit: float) -> None:
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=limit)
-
-
-ALTERNATING = ["rope+alibi|none", "cope(max_pos=5)|fire+fox", "shaw(clip=4)+window(5)|transformer-xl|dape+ssmax"]
-EMBEDDED = ["sinusoidal+alibi+ssmax", "learned+rope+fox", "learned+sinusoidal(combine=multiply)+interpolated(3)+rope"]
-
-
-@pytest.mark.parametrize("spec", [*ALTERNATING, *EMBEDDED, "sink(2)+window(5)+t5+path", "urpe(base=t5)+fox+logn(5)"])
 @torch.no_grad()
-def test_a_model_equals_its_oracle(spec: str) -> None:
-    trained, text = perturbed(model(spec, layers=3)), tokens(2, LENGTH)
-    exact, limit = logits(trained, text), rounding(trained, text)
-    assert_rounded(trained(text), exact, limit)
-    with torch.enable_grad():
-        assert_rounded(trained(text).detach(), exact, limit)
-    cache = Cache()
-    parts = [trained(part, cache=cache) for part in text.split([5, 1, 7, 3], dim=1)]
-    assert_rounded(torch.cat(parts, dim=1), exact, limit)
-
-
-KEPT = 10  # tokens of memory: neither a segment nor a part of one
-
-
-def remembering(spec: str) -> Model:
-    config = ModelConfig(layers=2, width=WIDTH, heads=HEADS, mlp=32, memory=KEPT)
-    return perturbed(build_model(config, spec, vocab=VOCAB, length=LENGTH, seed=0))
+def test_values_and_outputs_may_depend_on_positions() -> None:
+    """No encoding of the registry does so."""
+    carried, plain, c = make("toys:Carried"), make("none"), drawn()
+    at, pos = plain.locate(TOKENS, torch.device("cpu")), c.pos[:, None]
+    found = attend(ENGINES["reference"], carried, c.q, c.k, c.v, at, None)
+    exact = attend(ENGINES["reference"], plain, c.q, c.k, c.v * (1 + pos / 8), at, None) / (2 + pos / 4)
+    assert_equal({"output": found}, {"output": exact}, "toys:Carried")
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        "rope+alibi",
-        "fox+shaw(clip=4)+ssmax",
-        "transformer-xl+window(9)",
-        "cope(max_pos=5)+t5|path+logn(5)",
-        "dape+rope",
+        "rope+alibi|none", "cope(max_pos=5)|fire+fox", "shaw(clip=4)+window(5)|transformer-xl|dape+ssmax",
+        "sinusoidal+alibi+ssmax", "learned+sinusoidal(combine=multiply)+interpolated(3)+rope",
+        "sink(2)+window(5)+t5+path", "urpe(base=t5)+fox+logn(5)",
     ],
-)
+)  # fmt: skip
 @torch.no_grad()
-def test_a_model_with_a_memory_equals_its_oracle(spec: str) -> None:
-    trained, text = remembering(spec), tokens(2, 3 * LENGTH + 5)
-    exact, limit = logits(trained, text, segment=LENGTH), rounding(trained, text)
-    assert_rounded(trained(text), exact, limit)
-    for gradient in (False, True):
-        memory = Memory(KEPT)
-        with torch.set_grad_enabled(gradient):
-            parts = [trained(part, memory=memory) for part in text.split(LENGTH, dim=1)]
-        assert_rounded(torch.cat(parts, dim=1).detach(), exact, limit)
-    cache = Cache()
-    parts = [trained(part, cache=cache) for part in text.split([7, 20, 1, 1, 24], dim=1)]
-    assert_rounded(torch.cat(parts, dim=1), exact, limit)
-
-
-JOINED = {
-    "window(5)": [Part(width=5)],
-    "sink(2)+window(5)": [Part(sinks=2), Part(width=5)],
-    "logn(5)+window(5)": [PARTS["logn"](make("logn(5)")), Part(width=5)],
-}
-
-
-@pytest.mark.parametrize("wrapper", JOINED)
-@pytest.mark.parametrize(
-    "spec", ["rope", "rope+t5", "fox+rope|cope(max_pos=5)", "shaw(clip=4)+alibi", "alibi+window(9)"]
-)
-@torch.no_grad()
-def test_a_trained_model_with_more_encodings_equals_its_oracle(spec: str, wrapper: str) -> None:
-    trained, text = perturbed(model(spec)), tokens(2, LENGTH)
-    assert_rounded(with_joined(trained, wrapper)(text), logits(trained, text, JOINED[wrapper]), rounding(trained, text))
+def test_a_model_equals_its_oracle(spec: str) -> None:
+    """Decoding in parts, too."""
+    trained, text = perturbed(model(spec, layers=3)), tokens(2, LENGTH)
+    exact, limit, cache = logits(trained, text), rounding(trained, text), Cache()
+    with torch.enable_grad():
+        differentiable = trained(text).detach()
+    decoded = torch.cat([trained(part, cache=cache) for part in text.split([5, 1, 7, 3], dim=1)], dim=1)
+    for found in (trained(text), differentiable, decoded):
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=limit)

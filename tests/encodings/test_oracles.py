@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from oracles import FLOAT32, Oracle, every
+from oracles import FLOAT32, Oracle, biases, dots, every
 from oracles.measure import engines_of, expected, found, limits, strides_of
 from toys import NARROW
 
@@ -47,9 +47,7 @@ def test_every_encoding_has_an_oracle() -> None:
 
 def test_an_oracle_refuses_a_wrong_formula() -> None:
     """A slope that is off by one part in a thousand is more than the limit allows."""
-    import oracles.biases as biases
-
-    wrong = Oracle("alibi", "", "scores", lambda e, c: biases.alibi(e, c) * 1.001)
+    wrong = Oracle("alibi", "", "scores", lambda e, c: dots(c) + 1.001 * biases.alibi(e, c))
     exact = expected(wrong, 1)
     error = float((found(wrong, 1, "sdpa", torch.float32)["result"] - exact["result"]).abs().max())
     assert error > limits(wrong, 1, exact)["result"]

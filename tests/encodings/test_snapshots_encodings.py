@@ -13,7 +13,7 @@ import pytest
 import torch
 from measured import digest, numbers, wave
 from torch import Tensor
-from toys import HEAD_WIDTH, HEADS, LENGTH, perturbed, shape
+from toys import HEAD_WIDTH, perturbed, shape
 
 from poscli.encodings import Encoding, Shape, Unsupported, get, missing, names
 from poscli.equation.blanks import BLANKS
@@ -279,23 +279,3 @@ def attention(encoding: Encoding, queries: int, keys: int) -> Tensor:
     q, k, v = (wave(1, heads, t, width, start=n) for n, t in enumerate((queries, keys, keys)))
     x = operands(encoding, q, k, v, at, f)
     return encoding.output(reference(encoding, x), x.pos_T)
-
-
-def row(x: Tensor) -> str:
-    """The first numbers of the last row of the last head or text, and one number on all `[.., T, D]`."""
-    return f"{numbers(x.flatten(0, -3)[-1, -1, :2])} {digest(x)}"
-
-
-def test_what_a_step_of_training_changes(snapshot: Callable[..., None]) -> None:
-    """Of encodings that a step prepares: their positions, or whether they rotate, in training and in evaluation."""
-    lines = []
-    for spec in ("randomized+rope", "randomized(max=18)+rope", "rope-dropped", "rope-dropped(recalibrate=0.5)"):
-        for progress in (0.0, 0.49, 0.5, 0.9) if spec.startswith("rope") else (0.0, 0.5):
-            encoding = moved(spec)
-            for part in (each for each in encoding.modules() if isinstance(each, Encoding)):
-                part.begin_step(progress, torch.Generator().manual_seed(int(100 * progress)))
-            for training in (True, False):
-                pos = encoding.train(training).locate(LENGTH, CPU).pos
-                parts = f"{numbers(pos[:5])} {row(encoding.query(wave(2, HEADS, LENGTH, HEAD_WIDTH), pos))}"
-                lines.append(f"{spec} at {progress}, {'training' if training else 'evaluation'}: {parts}")
-    snapshot("\n".join(lines) + "\n", rounded=True)

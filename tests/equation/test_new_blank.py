@@ -1,4 +1,4 @@
-"""A blank that is declared here, and nowhere else, is checked, composed, computed and evaluated like any other.
+"""A blank that is declared here, and nowhere else, is checked, composed and computed like any other.
 
 B batch, T queries, S keys, H heads, D head width.
 """
@@ -10,17 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from cli_runner import NANO, SHORT, cli
 from torch import Tensor, nn
 from toys import HEADS, make, shape
 
-from poscli.attention import ENGINES, Place, attend, choose, engines_for
+from poscli.attention import attend, choose, engines_for
 from poscli.encodings import Encoding, Shape
 from poscli.equation.blanks import BLANKS, Blanks, blank, extend, multiplied
 from poscli.equation.composed import Composed
 from poscli.equation.reference import TERMS
 from poscli.equation.shapes import BlankInputs, wrong_shapes
-from poscli.verify import verify
 from poscli.verify.noise import draw
 
 CPU = torch.device("cpu")
@@ -65,32 +63,18 @@ def test_an_encoding_fills_it_and_its_shape_is_checked() -> None:
     assert wrong_shapes(Short(shape()), BlankInputs.of(shape())) == "swing returns [3, 16, 15], not [3, 16, 16]"
 
 
-def test_the_engines_that_do_not_compute_it_refuse_it() -> None:
-    for encoding in (Swinging(shape()), Composed([make("rope"), Swinging(shape())])):
-        chosen = choose(encoding)
-        assert chosen.name == "blocks"
-        assert "not sdpa: the swing of a pair is no function of its distance" in chosen.reason
-        assert [engine.name for engine in engines_for(encoding, Place(gradient=False))] == ["blocks", "reference"]
-
-
-@pytest.mark.parametrize("engine", ["blocks", "reference"])
-def test_parts_of_a_composition_fill_it_as_it_declares(engine: str) -> None:
-    """Beside the terms of other blanks, with queries that are fewer than the keys."""
+def test_parts_of_a_composition_fill_it_as_it_declares() -> None:
+    """Beside the terms of other blanks, with queries that are fewer than the keys, by the engines that compute it."""
     one, other, alibi = Swinging(shape()), Swinging(shape(), speed=0.05), make("alibi")
     composed = Composed([one, alibi, other]).double().requires_grad_(False)
+    assert "not sdpa: the swing of a pair is no function of its distance" in choose(composed).reason
+    assert [engine.name for engine in engines_for(composed)] == ["blocks", "reference"]
     q, k, v = (draw(2, HEADS, n, 8, seed=n, dtype=torch.float64) for n in (5, 9, 9))
-    out = attend(ENGINES[engine], composed, q, k, v, composed.locate(9, CPU))
     i, j = torch.arange(4, 9), torch.arange(9)
     apart = i[:, None] - j
     s = q @ k.mT / math.sqrt(8) + torch.cos(one.w[:, None, None] * apart) * torch.cos(other.w[:, None, None] * apart)
     s = s + alibi.distance_bias(apart.clamp(min=0).flatten()).unflatten(1, apart.shape)
     exact = torch.softmax(s.masked_fill(apart < 0, -math.inf), -1) @ v
-    assert float((out - exact).abs().max()) < 1e-12
-
-
-def test_it_is_verified_trained_and_evaluated(tmp_path) -> None:
-    name = f"{__file__}:Swinging"
-    assert verify(f"rope+{name}").status == "passed"
-    assert cli("train", "--enc", f"rope+{name}", *NANO, "--out", tmp_path).code == 0
-    rows = cli("extrapolate", *SHORT, "--out", tmp_path, "--json").json
-    assert {(row["status"], row["engine"]) for row in rows} == {("ok", "blocks")}
+    for engine in engines_for(composed):
+        out = attend(engine, composed, q, k, v, composed.locate(9, CPU))
+        assert float((out - exact).abs().max()) < 1e-12

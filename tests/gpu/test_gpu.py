@@ -6,8 +6,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from flash_checks import LEARNED, NARROW, SIZES, assert_as_exact, check_encoding, check_flash, encoded
-from test_triton import INJECTED, check_injected, check_proven, nothing_tried  # noqa: F401 - a fixture
+from flash_checks import (
+    INJECTED,
+    LEARNED,
+    NARROW,
+    SIZES,
+    assert_as_exact,
+    check_encoding,
+    check_flash,
+    check_injected,
+    check_proven,
+    encoded,
+    nothing_tried,  # noqa: F401 - a fixture
+)
 from torch import Tensor
 from torch.nn import functional as F
 from toys import VOCAB, draw, make, shape, tokens

@@ -1,17 +1,30 @@
-"""Comparisons of the Triton kernels on any device: with the dense formula, and with the reference under an encoding."""
+"""Comparisons of the Triton kernels on any device: with the dense formula, and with the reference under an encoding.
+
+And faults that are planted in them, which their trial must find.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 from toys import draw, make, shape
 
-from poscli.attention import ENGINES, Engine, attend, triton
+from poscli.attention import ENGINES, Engine, Place, attend, choose, selfcheck, triton
 from poscli.encodings import Encoding
 from poscli.native.proof import difference
+from poscli.system import console
+from poscli.system.device import device_name
+from poscli.system.errors import UsageError
+
+CHILD = os.environ.get("POSCLI_TRITON_CHILD") == "1"  # the process in which test_triton.py runs its kernels
 
 TRITON = Engine("triton", triton.run, triton.refuses, "")
 LEARNED = ["t5", "kerple-log", "alibi(trainable=true)", "pope+t5", "tupe", "rope+clipped"]
@@ -99,3 +112,74 @@ def assert_as_exact(
     assert found.keys() == exact.keys()
     for name, x in exact.items():
         assert difference(found[name], x, rounded[name], least=64 * torch.finfo(dtype).eps) == "", name
+
+
+@pytest.fixture(autouse=True)
+def nothing_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test begins as a process does: nothing was tried, and nothing was said."""
+    monkeypatch.setattr(selfcheck, "_faults", {})
+    monkeypatch.setattr(console, "_warned", set())
+    if CHILD:  # the engine is chosen on CPU, where the interpreter runs it, and inputs are small
+        monkeypatch.setenv("POSCLI_NATIVE", "0")
+        monkeypatch.setitem(ENGINES, "triton", replace(ENGINES["triton"], devices=("cpu", "cuda")))
+        monkeypatch.setattr(selfcheck, "BATCH", 1)
+        monkeypatch.setattr(selfcheck, "HEADS", 1)
+
+
+def check_proven(spec: str, place: Place) -> None:
+    """The kernels are proven on a device and run in training; evaluation needs no gradient and runs on torch's own."""
+    encoding = make(spec, shape(heads=2, width=2 * place.width)).to(place.here)
+    assert choose(encoding, place=place).name == "triton"
+    assert choose(encoding, place=replace(place, gradient=False)).name != "triton"
+
+
+def scaled(patch: pytest.MonkeyPatch) -> None:
+    """The output is 1.001 times what it should be."""
+    from poscli.attention import triton_kernels
+
+    whole = triton_kernels.flash
+    patch.setattr(triton_kernels, "flash", lambda *given: 1.001 * whole(*given))
+
+
+def shifted(patch: pytest.MonkeyPatch) -> None:
+    """The gradient of the table is that of the next distance."""
+    from poscli.attention import triton_kernels
+
+    whole = triton_kernels._by_distances
+    patch.setattr(triton_kernels, "_by_distances", lambda *given: whole(*given).roll(1, -1))
+
+
+def uncompiled(patch: pytest.MonkeyPatch) -> None:
+    """The forward kernel does not compile."""
+    from triton.runtime.errors import OutOfResources
+
+    from poscli.attention import triton_kernels
+
+    class Kernel:
+        def __getitem__(self, grid: object) -> None:
+            raise OutOfResources(300000, 232448, "shared memory")
+
+    patch.setattr(triton_kernels, "query_kernel", Kernel())
+
+
+INJECTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
+    (scaled, r"the (output|gradient of \w+) differs by .* of its largest number, more than \d"),
+    (shifted, r"the gradient of table differs by .* of its largest number, more than \d"),
+    (uncompiled, r"it fails with OutOfResources: out of resource: shared memory, Required: 300000"),
+]
+
+
+def check_injected(
+    inject: Callable[[pytest.MonkeyPatch], None], said: str, place: Place, patch: pytest.MonkeyPatch
+) -> None:
+    """A wrong kernel is switched off with its reason, said once, and the next engine is chosen."""
+    inject(patch)
+    encoding = make("t5", shape(heads=2, width=2 * place.width)).to(place.here)
+    choice = choose(encoding, place=place)
+    assert choose(encoding, place=place) == choice
+    assert choice.name == "sdpa"
+    device = re.escape(device_name(place.here))
+    assert re.search(rf"not triton: kernels in \w+ for {place.width} channels on {device}: {said}", choice.reason)
+    assert console._warned == {choice.said_of(encoding)}
+    with pytest.raises(UsageError, match=rf"the engine triton cannot run t5: kernels in .*; {choice.name} can"):
+        choose(encoding, "triton", place)

@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from oracles import FLOAT32, Content, dots, oracle
+from oracles import FLOAT32, Content, oracle
 from oracles import libraries as lib
+from oracles.layer import Part, part
 from poscli.encodings import Encoding
 from poscli.encodings.learned import noise
 from poscli.equation import Unsupported
 
 
-@oracle("none", against="the definition")
-def none(e: Encoding, c: Content) -> Tensor:
-    return dots(c)
+@part("none", against="the definition")
+def none(e: Encoding) -> Part:
+    return Part()
 
 
 # sinusoidal
@@ -29,21 +30,20 @@ def sinusoids(pos: Tensor, width: int, base: float = 10000.0) -> Tensor:
     return torch.stack(rows)
 
 
-@oracle("sinusoidal", gives="embedding")
-def sinusoidal(e: Encoding, c: Content) -> Tensor:
-    return c.x + sinusoids(c.pos, c.x.shape[-1])
+@part("sinusoidal(combine=concat)", against="the definition", gives="embedding")
+@part(
+    *("sinusoidal", "sinusoidal(base=20, combine=multiply)", "sinusoidal+interpolated(3)"),
+    gives="embedding",
+)
+def sinusoidal(e: Encoding) -> Part:
+    def embed(x: Tensor, pos: Tensor) -> Tensor:
+        p, width = sinusoids(pos, x.shape[-1], e.base), x.shape[-1]
+        if e.combine == "concat":
+            of_x, of_p = e.project.weight[:, :width], e.project.weight[:, width:]
+            return torch.einsum("btw,vw->btv", x, of_x) + torch.einsum("tw,vw->tv", p, of_p)
+        return x * p if e.combine == "multiply" else x + p
 
-
-@oracle("sinusoidal(base=20, combine=multiply)", gives="embedding")
-def sinusoidal_multiplied(e: Encoding, c: Content) -> Tensor:
-    return c.x * sinusoids(c.pos, c.x.shape[-1], base=20.0)
-
-
-@oracle("sinusoidal(combine=concat)", against="the definition", gives="embedding")
-def sinusoidal_beside(e: Encoding, c: Content) -> Tensor:
-    width = c.x.shape[-1]
-    of_x, of_p = e.project.weight[:, :width], e.project.weight[:, width:]
-    return torch.einsum("btw,vw->btv", c.x, of_x) + torch.einsum("tw,vw->tv", sinusoids(c.pos, width), of_p)
+    return Part(embed=embed)
 
 
 @oracle("sinusoidal", against="transformers Marian, interleaved", gives="embedding", unit=FLOAT32)
@@ -77,11 +77,14 @@ def row(table: Tensor, at: Tensor) -> Tensor:
     return (1 - (at - low)) * table[low] + (at - low) * table[high]
 
 
-@oracle("learned(beyond=interpolate)", against="the definition", gives="embedding")
-def learned_interpolated(e: Encoding, c: Content) -> Tensor:
-    rows, tokens = len(e.table), c.pos[-1] + 1
-    closer = (rows - 1) / (tokens - 1) if tokens > rows else 1.0
-    return c.x + torch.stack([row(e.table, k * closer) for k in c.pos])
+@part("learned(beyond=interpolate)", against="the definition", gives="embedding")
+def learned_rows(e: Encoding) -> Part:
+    def embed(x: Tensor, pos: Tensor) -> Tensor:
+        rows, tokens = len(e.table), pos[-1] + 1
+        closer = (rows - 1) / (tokens - 1) if e.beyond == "interpolate" and tokens > rows else 1.0
+        return x + torch.stack([row(e.table, k * closer) for k in pos])
+
+    return Part(embed=embed)
 
 
 def hierarchy(p: Tensor, k: int, a: float) -> Tensor:

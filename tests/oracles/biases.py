@@ -11,20 +11,10 @@ from torch.func import functional_call
 
 from oracles import FLOAT32, Content, attention, distances, dots, oracle
 from oracles import libraries as lib
+from oracles.layer import bias, by_step, steps
 from poscli.encodings import Encoding
 
 L = 16  # tokens of a training window
-
-
-def whole(c: Content) -> Tensor:
-    """Distances `[T, T]` as whole numbers, also if rounding noise has moved positions; negative in the future."""
-    return c.pos.round().long()[:, None] - c.pos.round().long()
-
-
-def each(term: Callable[[int], Tensor], c: Content) -> Tensor:
-    """Scores with a term `[H]` for each whole distance, pair by pair; terms in the future are arbitrary."""
-    rows = [torch.stack([term(max(0, int(d))) for d in row], dim=-1) for row in whole(c)]
-    return dots(c) + torch.stack(rows, dim=-2)
 
 
 def past(c: Content) -> Tensor:
@@ -58,50 +48,43 @@ def slopes(n: int) -> list[float]:
     return slopes(closest) + slopes(2 * closest)[0::2][: n - closest]
 
 
-@oracle("alibi")
+@bias("alibi", "alibi(trainable=true)")
 def alibi(e: Encoding, c: Content) -> Tensor:
-    m = torch.tensor(slopes(c.q.shape[1]), dtype=torch.float64)
-    return dots(c) - m[:, None, None] * distances(c)
+    trained = isinstance(e.slope, nn.Parameter)
+    m = e.slope if trained else torch.tensor(slopes(c.q.shape[1]), dtype=torch.float64)
+    return -per_head(m) * distances(c)
 
 
-@oracle("alibi(trainable=true)")
-def alibi_trained(e: Encoding, c: Content) -> Tensor:
-    return dots(c) - e.slope[:, None, None] * distances(c)
+oracle("alibi(trainable=true, scale=0.3)")(lambda e, c: dots(c) + 0.3 * alibi(e, c))
+oracle("alibi(scale=2.5)")(lambda e, c: dots(c) + 2.5 * alibi(e, c))
 
 
-@oracle("alibi(trainable=true, scale=0.3)")
-def alibi_trained_and_flatter(e: Encoding, c: Content) -> Tensor:
-    return dots(c) - 0.3 * e.slope[:, None, None] * distances(c)
+def everywhere(c: Content, term: Callable[[int], Tensor]) -> Tensor:
+    """Attention with a library's term for n consecutive keys, `[B, H, 1, n]`, read at the given positions.
 
-
-@oracle("alibi(scale=2.5)")
-def alibi_scaled(e: Encoding, c: Content) -> Tensor:
-    m = torch.tensor(slopes(c.q.shape[1]), dtype=torch.float64)
-    return dots(c) - 2.5 * m[:, None, None] * distances(c)
+    MPT and BLOOM add m_h j, which differs by a constant per query, so outputs are compared after the softmax.
+    """
+    pos = c.pos.round().long()
+    return attention(dots(c) + term(int(pos[-1]) + 1)[..., pos].double(), c)
 
 
 @oracle("alibi(most=5)", against="transformers MPT", gives="output", unit=FLOAT32)
 def mpt(e: Encoding, c: Content) -> Tensor:
-    """MPT adds -m_h (n - 1 - j), which differs by a constant per query, so outputs are compared after the softmax."""
-    pos = c.pos.round().long()
-    everywhere = lib.mpt.build_mpt_alibi_tensor(c.q.shape[1], int(pos[-1]) + 1, alibi_bias_max=5)
-    return attention(dots(c) + everywhere[..., pos].double(), c)
+    return everywhere(c, lambda n: lib.mpt.build_mpt_alibi_tensor(c.q.shape[1], n, alibi_bias_max=5))
 
 
 @oracle("alibi(before_scale=true)", against="transformers Falcon", gives="output", unit=FLOAT32)
 def falcon(e: Encoding, c: Content) -> Tensor:
     """(q_i . k_j + m_h j) / sqrt(D). A mask of floats spares the positions Falcon's rounding to bfloat16."""
-    pos = c.pos.round().long()
-    everywhere = lib.falcon.build_alibi_tensor(torch.ones(1, int(pos[-1]) + 1), c.q.shape[1], torch.float32)
-    return attention(dots(c) + everywhere[..., pos].double() / math.sqrt(c.q.shape[-1]), c)
+    heads, root = c.q.shape[1], math.sqrt(c.q.shape[-1])
+    return everywhere(
+        c, lambda n: lib.falcon.build_alibi_tensor(torch.ones(1, n), heads, torch.float32).double() / root
+    )
 
 
 @oracle("alibi", against="transformers BLOOM", gives="output", unit=FLOAT32)
 def bloom(e: Encoding, c: Content) -> Tensor:
-    """BLOOM adds m_h j, which differs by a constant per query, so outputs are compared after the softmax."""
-    pos = c.pos.round().long()
-    everywhere = lib.bloom.build_alibi_tensor(torch.ones(1, int(pos[-1]) + 1), c.q.shape[1], torch.float32)
-    return attention(dots(c) + everywhere[..., pos].double(), c)
+    return everywhere(c, lambda n: lib.bloom.build_alibi_tensor(torch.ones(1, n), c.q.shape[1], torch.float32))
 
 
 @oracle("alibi", against="x-transformers AlibiPositionalBias", unit=FLOAT32)
@@ -121,30 +104,24 @@ def bucket(d: int, buckets: int, far: int) -> int:
     return exact + sum(d >= edge for edge in edges)
 
 
-def t5(buckets: int, far: int) -> Callable[[Encoding, Content], Tensor]:
-    return lambda e, c: each(lambda d: e.table[:, bucket(d, buckets, far)], c)
+@bias("t5", "t5(buckets=6, far=11)", "t5(buckets=7, far=200)")
+def t5(e: Encoding, c: Content) -> Tensor:
+    return e.table[:, by_step(lambda d: bucket(d, e.buckets, e.far), c)]
 
 
-def t5_of_transformers(buckets: int, far: int) -> Callable[[Encoding, Content], Tensor]:
-    def formula(e: Encoding, c: Content) -> Tensor:
-        sizes = {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": far}
-        config = lib.transformers.T5Config(d_model=24, d_kv=8, num_heads=c.q.shape[1], is_decoder=True, **sizes)
-        layer = lib.t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
-        del layer.relative_attention_bias
-        layer.relative_attention_bias = lambda buckets_TT: e.table.T[buckets_TT]
-        return dots(c) + at(c, lambda n: layer.compute_bias(n, n, device="cpu")[0])
-
-    return formula
+@oracle(*("t5", "t5(buckets=6, far=11)", "t5(buckets=7, far=200)"), against="transformers T5Attention.compute_bias")
+def t5_of_transformers(e: Encoding, c: Content) -> Tensor:
+    sizes = {"relative_attention_num_buckets": e.buckets, "relative_attention_max_distance": e.far}
+    config = lib.transformers.T5Config(d_model=24, d_kv=8, num_heads=c.q.shape[1], is_decoder=True, **sizes)
+    layer = lib.t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+    del layer.relative_attention_bias
+    layer.relative_attention_bias = lambda buckets_TT: e.table.T[buckets_TT]
+    return dots(c) + at(c, lambda n: layer.compute_bias(n, n, device="cpu")[0])
 
 
-for spec, buckets, far in (("t5", 32, 128), ("t5(buckets=6, far=11)", 6, 11), ("t5(buckets=7, far=200)", 7, 200)):
-    oracle(spec)(t5(buckets, far))
-    oracle(spec, against="transformers T5Attention.compute_bias")(t5_of_transformers(buckets, far))
-
-
-@oracle("clipped", "clipped(clip=5)")
+@bias("clipped", "clipped(clip=5)")
 def clipped(e: Encoding, c: Content) -> Tensor:
-    return each(lambda d: e.table[:, min(d, len(e.table[0]) - 1)], c)
+    return e.table[:, steps(c).clamp(max=len(e.table[0]) - 1)]
 
 
 @oracle("clipped", against="transformers SwinSelfAttention")
@@ -159,13 +136,13 @@ def swin(e: Encoding, c: Content) -> Tensor:
     return dots(c) + at(c, bias)
 
 
-@oracle("convolution", "convolution(width=3)")
+@bias("convolution", "convolution(width=3)")
 def convolution(e: Encoding, c: Content) -> Tensor:
-    width = len(e.kernel[0])
-    return each(lambda d: e.kernel[:, d] if d < width else torch.zeros_like(e.kernel[:, 0]), c)
+    d, width = steps(c), len(e.kernel[0])
+    return torch.where(d < width, e.kernel[:, d.clamp(max=width - 1)], 0.0)
 
 
-@oracle("query-bias", "query-bias(clip=4)")
+@bias("query-bias", "query-bias(clip=4)")
 def query_bias(e: Encoding, c: Content) -> Tensor:
     u = torch.stack([e.u[:, min(int(i), L - 1)] for i in c.pos.round()], dim=-1)
     return clipped(e, c) + u[..., None]
@@ -174,60 +151,53 @@ def query_bias(e: Encoding, c: Content) -> Tensor:
 # functions of the distance
 
 
-@oracle("kerple-log")
+@bias("kerple-log")
 def kerple_log(e: Encoding, c: Content) -> Tensor:
     r1, r2 = softplus(per_head(e.r1)), softplus(per_head(e.r2))
-    return dots(c) - r1 * torch.log(1 + r2 * past(c))
+    return -r1 * torch.log(1 + r2 * past(c))
 
 
-@oracle("kerple-power")
+@bias("kerple-power")
 def kerple_power(e: Encoding, c: Content) -> Tensor:
     r1, r2 = softplus(per_head(e.r1)), 2 / (1 + torch.exp(-per_head(e.r2)))
     there = past(c) > 0
     powers = torch.exp(r2 * torch.log(torch.where(there, past(c), 1)))
-    return dots(c) - r1 * torch.where(there, powers, 0)
+    return -r1 * torch.where(there, powers, 0)
 
 
-def sandwich(width: int, base: float) -> Callable[[Encoding, Content], Tensor]:
+@bias("sandwich", "sandwich(width=10, base=50)")
+def sandwich(e: Encoding, c: Content) -> Tensor:
     """Inner products of sinusoidal rows, divided by the compression ratio of the head."""
-
-    def formula(e: Encoding, c: Content) -> Tensor:
-        angles = [c.pos / base ** (2 * m / width) for m in range(width // 2)]
-        p = torch.stack([f(angle) for angle in angles for f in (torch.sin, torch.cos)], dim=-1)
-        heads = c.q.shape[1]
-        ratio = torch.tensor([8 * h / heads for h in range(1, heads + 1)], dtype=torch.float64)
-        return dots(c) + (p @ p.T) / per_head(ratio)
-
-    return formula
+    angles = [c.pos / e.base ** (2 * m / e.width) for m in range(e.width // 2)]
+    p = torch.stack([f(angle) for angle in angles for f in (torch.sin, torch.cos)], dim=-1)
+    heads = c.q.shape[1]
+    ratio = torch.tensor([8 * h / heads for h in range(1, heads + 1)], dtype=torch.float64)
+    return (p @ p.T) / per_head(ratio)
 
 
-oracle("sandwich")(sandwich(128, 10000))
-oracle("sandwich(width=10, base=50)")(sandwich(10, 50))
-
-
-@oracle("polynomial", "polynomial(degree=1)", "polynomial(degree=6)")
+@bias("polynomial", "polynomial(degree=1)", "polynomial(degree=6)")
 def polynomial(e: Encoding, c: Content) -> Tensor:
     x = past(c).clamp(max=L) / L
-    return dots(c) + sum(per_head(a) * x**n for n, a in enumerate(e.a, start=1))
+    return sum(per_head(a) * x**n for n, a in enumerate(e.a, start=1))
 
 
-@oracle("gaussian", "gaussian(terms=3)")
+@bias("gaussian", "gaussian(terms=3)")
 def gaussian(e: Encoding, c: Content) -> Tensor:
     terms = zip(e.a, torch.exp(e.log_w), strict=True)
-    return dots(c) + sum(per_head(a) * torch.exp(-(past(c) ** 2) / (2 * per_head(w) ** 2)) for a, w in terms)
+    return sum(per_head(a) * torch.exp(-(past(c) ** 2) / (2 * per_head(w) ** 2)) for a, w in terms)
 
 
-@oracle("exponential", "exponential(terms=3)")
+@bias("exponential", "exponential(terms=3)")
 def exponential(e: Encoding, c: Content) -> Tensor:
     terms = zip(e.a, torch.exp(e.log_w), strict=True)
-    return dots(c) + sum(per_head(a) * torch.exp(-past(c) / per_head(w)) for a, w in terms)
+    return sum(per_head(a) * torch.exp(-past(c) / per_head(w)) for a, w in terms)
 
 
-@oracle("fourier", "fourier(terms=3)")
+@bias("fourier", "fourier(terms=3)")
 def fourier(e: Encoding, c: Content) -> Tensor:
     """Re (a_n - i b_n) exp(2 pi i n d / P) with the period P = 2L."""
     waves = [torch.exp(2j * math.pi * n * past(c) / (2 * L)) for n in range(1, len(e.a) + 1)]
-    return dots(c) + sum((per_head(torch.complex(a, -b)) * w).real for a, b, w in zip(e.a, e.b, waves, strict=True))
+    return sum((per_head(torch.complex(a, -b)) * w).real for a, b, w in zip(e.a, e.b, waves, strict=True))
 
 
 # networks: CPB, FIRE
@@ -240,39 +210,25 @@ def network(first: nn.Linear, last: nn.Linear, x: Tensor) -> Tensor:
     return out if last.bias is None else out + last.bias.view(-1, *[1] * x.ndim)
 
 
-@oracle("cpb", "cpb(hidden=7)")
-def cpb_log(e: Encoding, c: Content) -> Tensor:
-    return dots(c) + network(e.first, e.last, torch.log(1 + past(c)))
+@bias("cpb", "cpb(hidden=7)", "cpb(log=false)")
+def cpb(e: Encoding, c: Content) -> Tensor:
+    return network(e.first, e.last, torch.log(1 + past(c)) if e.log else past(c) / L)
 
 
-@oracle("cpb(log=false)")
-def cpb_linear(e: Encoding, c: Content) -> Tensor:
-    return dots(c) + network(e.first, e.last, past(c) / L)
-
-
-def dynamic_position_bias(log: bool) -> Callable[[Encoding, Content], Tensor]:
+@oracle("cpb", "cpb(log=false)", against="x-transformers DynamicPositionBias", unit=FLOAT32)
+def dynamic_position_bias(e: Encoding, c: Content) -> Tensor:
     """The library's network with ReLU for SiLU and no last bias. Its input is the distance, poscli's distance / L."""
-
-    def formula(e: Encoding, c: Content) -> Tensor:
-        first, last = e.first, e.last
-        theirs = lib.x_transformers.DynamicPositionBias(
-            len(first.weight), heads=c.q.shape[1], depth=1, log_distance=log
-        )
-        theirs.mlp[0][-1] = nn.ReLU()
-        weights = {
-            "mlp.0.0.weight": first.weight / (1 if log else L),
-            "mlp.0.0.bias": first.bias,
-            "mlp.1.weight": last.weight,
-            "mlp.1.bias": torch.zeros(c.q.shape[1]),
-        }
-        single = {name: weight.float() for name, weight in weights.items()}
-        return dots(c) + at(c, lambda n: functional_call(theirs, single, (n, n)).double())
-
-    return formula
-
-
-oracle("cpb", against="x-transformers DynamicPositionBias", unit=FLOAT32)(dynamic_position_bias(True))
-oracle("cpb(log=false)", against="x-transformers DynamicPositionBias", unit=FLOAT32)(dynamic_position_bias(False))
+    heads, width = c.q.shape[1], len(e.first.weight)
+    theirs = lib.x_transformers.DynamicPositionBias(width, heads=heads, depth=1, log_distance=e.log)
+    theirs.mlp[0][-1] = nn.ReLU()
+    weights = {
+        "mlp.0.0.weight": e.first.weight / (1 if e.log else L),
+        "mlp.0.0.bias": e.first.bias,
+        "mlp.1.weight": e.last.weight,
+        "mlp.1.bias": torch.zeros(heads),
+    }
+    single = {name: weight.float() for name, weight in weights.items()}
+    return dots(c) + at(c, lambda n: functional_call(theirs, single, (n, n)).double())
 
 
 @oracle("cpb(hidden=512)", against="transformers Swinv2SelfAttention", unit=FLOAT32)
@@ -296,10 +252,10 @@ def swinv2(e: Encoding, c: Content) -> Tensor:
     return dots(c) + at(c, bias)
 
 
-@oracle("fire", "fire(hidden=5)")
+@bias("fire", "fire(hidden=5)")
 def fire(e: Encoding, c: Content) -> Tensor:
     """The threshold lies among the positions, so queries occur before and after it."""
     scale, threshold = softplus(e.c), torch.abs(e.threshold) * L / 4
     assert 0 < threshold < L - 1
     far = torch.maximum(c.pos, threshold)
-    return dots(c) + network(e.f[0], e.f[2], torch.log(1 + scale * past(c)) / torch.log(1 + scale * far)[:, None])
+    return network(e.f[0], e.f[2], torch.log(1 + scale * past(c)) / torch.log(1 + scale * far)[:, None])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,18 +11,12 @@ from torch.func import functional_call
 
 from oracles import FLOAT32, Content, dots, oracle
 from oracles import libraries as lib
+from oracles.layer import Part, bias, pairwise, part, parts_of
 from poscli.encodings import Encoding
 
 
 def sigmoid(x: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-x))
-
-
-def pairs(c: Content, entry: Callable[[int, int], Tensor]) -> Tensor:
-    """`[B, H, T, T]` from a function of query i and key j that gives `[B, H]`; zero in the future."""
-    n = c.q.shape[2]
-    zero = torch.zeros_like(c.q[:, :, 0, 0])
-    return torch.stack([torch.stack([entry(i, j) if j <= i else zero for j in range(n)], -1) for i in range(n)], -2)
 
 
 def by_token(library: Tensor) -> Tensor:
@@ -38,22 +32,27 @@ def gate(e: Encoding, c: Content) -> Tensor:
     return torch.einsum("btw,hw->bht", c.x, e.w) + e.b[:, None]
 
 
+def tokens_between(c: Content) -> Tensor:
+    """1 where j < l <= i, else 0: `[i, j, l]`."""
+    order = torch.arange(len(c.pos))
+    return ((order > order[:, None]) & (order <= order[:, None, None])).double()
+
+
 def between(c: Content, term: Tensor) -> Tensor:
     """The sum over l = j+1..i of a term `[B, H, T]`, for every pair."""
-    return pairs(c, lambda i, j: sum((term[:, :, m] for m in range(j + 1, i + 1)), torch.zeros_like(term[:, :, 0])))
+    return torch.einsum("bhl,ijl->bhij", term, tokens_between(c))
 
 
-@oracle("fox", "fox(start=0.5)")
+@bias("fox", "fox(start=0.5)")
 def fox(e: Encoding, c: Content) -> Tensor:
-    return dots(c) + between(c, torch.log(sigmoid(gate(e, c))))
+    return between(c, torch.log(sigmoid(gate(e, c))))
 
 
 @oracle("fox", "fox(start=0.5)", against="fla naive_forgetting_attn", gives="output", unit=FLOAT32)
 def fox_of_fla(e: Encoding, c: Content) -> Tensor:
     log_f = torch.log(sigmoid(gate(e, c))).transpose(1, 2)
-    return by_token(
-        lib.fla_fox.naive_forgetting_attn(by_token(c.q), by_token(c.k), by_token(c.v).float(), log_f).double()
-    )
+    q, k, v = by_token(c.q), by_token(c.k), by_token(c.v).float()
+    return by_token(lib.fla_fox.naive_forgetting_attn(q, k, v, log_f).double())
 
 
 @oracle("fox", against="x-transformers DataDependentAlibi")
@@ -63,43 +62,36 @@ def fox_of_x_transformers(e: Encoding, c: Content) -> Tensor:
     return dots(c) + functional_call(theirs, weights, (c.x,))
 
 
-@oracle("cable", "cable(start=-2)")
+@bias("cable", "cable(start=-2)")
 def cable(e: Encoding, c: Content) -> Tensor:
-    return dots(c) - between(c, torch.log(1 + torch.exp(gate(e, c))))
+    return -between(c, torch.log(1 + torch.exp(gate(e, c))))
 
 
 # stick-breaking
 
 
-def stick(current: bool) -> Callable[[Encoding, Content], Tensor]:
+@part("stick-breaking", "stick-breaking(current=false)")
+def stick_breaking(e: Encoding) -> Part:
     """From the query back, each key breaks its share off what is left of a stick of length 1."""
 
-    def formula(e: Encoding, c: Content) -> Tensor:
-        share, rows = sigmoid(dots(c)), []
-        for i in range(c.q.shape[2]):
-            stick, o = torch.ones_like(share[:, :, 0, 0]), torch.zeros_like(c.v[:, :, 0])
-            for j in range(i if current else i - 1, -1, -1):
-                a = stick * share[:, :, i, j]
-                o, stick = o + a[..., None] * c.v[:, :, j], stick * (1 - share[:, :, i, j])
-            rows.append(o)
-        return torch.stack(rows, dim=2)
+    def weights(s: Tensor) -> Tensor:
+        share, left = torch.where(s > -math.inf, sigmoid(s.clamp(min=-700)), 0), torch.ones_like(s[..., 0])
+        if not e.current:
+            share = share * (1 - torch.eye(s.shape[-1], dtype=s.dtype))
+        taken = []
+        for j in reversed(range(s.shape[-1])):
+            taken.append(left * share[..., j])
+            left = left * (1 - share[..., j])
+        return torch.stack(taken[::-1], dim=-1)
 
-    return formula
-
-
-def stick_of_fla(current: bool) -> Callable[[Encoding, Content], Tensor]:
-    def formula(e: Encoding, c: Content) -> Tensor:
-        o, _ = lib.fla_stick_breaking.naive_stickbreaking_attn(
-            by_token(c.q), by_token(c.k), by_token(c.v), attend_current=current
-        )
-        return by_token(o)
-
-    return formula
+    return Part(weights=weights)
 
 
-for spec, current in (("stick-breaking", True), ("stick-breaking(current=false)", False)):
-    oracle(spec, gives="output")(stick(current))
-    oracle(spec, against="fla naive_stickbreaking_attn", gives="output")(stick_of_fla(current))
+@oracle(*("stick-breaking", "stick-breaking(current=false)"), against="fla naive_stickbreaking_attn", gives="output")
+def stick_breaking_of_fla(e: Encoding, c: Content) -> Tensor:
+    q, k, v = by_token(c.q), by_token(c.k), by_token(c.v)
+    o, _ = lib.fla_stick_breaking.naive_stickbreaking_attn(q, k, v, attend_current=e.current)
+    return by_token(o)
 
 
 # PaTH
@@ -112,20 +104,24 @@ def reflections(e: Encoding, c: Content) -> tuple[Tensor, Tensor]:
     return w / torch.sqrt((w**2).sum(-1, keepdim=True)), beta
 
 
-@oracle("path", "path(rank=3)")
-def path(e: Encoding, c: Content) -> Tensor:
+@part("path", "path(rank=3)")
+def path(e: Encoding) -> Part:
     """Scores with every product H_{j+1} ... H_i as a matrix."""
-    w, beta = (y.transpose(1, 2) for y in reflections(e, c))
-    eye = torch.eye(c.q.shape[-1], dtype=torch.float64)
-    h = eye - beta[..., None, None] * w[..., :, None] * w[..., None, :]
 
-    def score(i: int, j: int) -> Tensor:
-        product = eye
-        for t in range(j + 1, i + 1):
-            product = product @ h[:, :, t]
-        return torch.einsum("bhd,bhde,bhe->bh", c.k[:, :, j], product.expand_as(h[:, :, 0]), c.q[:, :, i])
+    def similarity(c: Content) -> Tensor:
+        w, beta = (y.transpose(1, 2) for y in reflections(e, c))
+        eye = torch.eye(c.q.shape[-1], dtype=torch.float64)
+        h = eye - beta[..., None, None] * w[..., :, None] * w[..., None, :]
 
-    return pairs(c, score) / math.sqrt(c.q.shape[-1])
+        def score(i: int, j: int) -> Tensor:
+            product = eye
+            for t in range(j + 1, i + 1):
+                product = product @ h[:, :, t]
+            return torch.einsum("bhd,bhde,bhe->bh", c.k[:, :, j], product.expand_as(h[:, :, 0]), c.q[:, :, i])
+
+        return pairwise(score, c)
+
+    return Part(similarity=similarity)
 
 
 @oracle("path", "path(rank=3)", against="fla naive_path_attn", gives="output", unit=FLOAT32)
@@ -139,66 +135,59 @@ def path_of_fla(e: Encoding, c: Content) -> Tensor:
 # CoPE
 
 
-@oracle("cope", "cope(max_pos=5)")
-def cope(e: Encoding, c: Content) -> Tensor:
-    """Positions are sums of gates; between whole positions the embedding is interpolated."""
-    s, last = dots(c), len(e.e) - 1
-    gates = sigmoid(s)
+@part("cope", "cope(max_pos=5)")
+def cope(e: Encoding) -> Part:
+    """Scores s_ij + q_i . e[p_ij], p_ij = sum_{l=j..i} sigmoid(s_il), e interpolated; hidden keys have no gate."""
 
-    def score(i: int, j: int) -> Tensor:
-        p = torch.clamp(sum(gates[:, :, i, m] for m in range(j, i + 1)), max=last)
+    def scores(s: Tensor, c: Content, factor: Tensor) -> Tensor:
+        last, order = len(e.e) - 1, torch.arange(s.shape[-1])
+        gates = torch.where(s > -math.inf, sigmoid(s.clamp(min=-700)), 0)
+        p = torch.clamp(torch.einsum("bhil,jl->bhij", gates, (order[:, None] <= order).double()), max=last)
         low = torch.floor(p.detach()).clamp(max=last - 1)
         mean = (1 - (p - low))[..., None] * e.e[low.long()] + (p - low)[..., None] * e.e[low.long() + 1]
-        return s[:, :, i, j] + torch.einsum("bhd,bhd->bh", c.q[:, :, i], mean)
+        return s + torch.einsum("bhid,bhijd->bhij", c.q, mean)
 
-    return pairs(c, score)
-
-
-def cope_of_x_transformers(max_pos: int) -> Callable[[Encoding, Content], Tensor]:
-    def formula(e: Encoding, c: Content) -> Tensor:
-        theirs = lib.x_transformers.CoPE(c.q.shape[-1], c.q.shape[1], max_pos)
-        future = torch.ones(c.q.shape[2], c.q.shape[2], dtype=torch.bool).triu(1)
-        s = dots(c).masked_fill(future, -1e9)  # the library sums the gates of all keys that are not masked
-        return s + functional_call(theirs, {"pos_emb": e.e}, (c.q, s))
-
-    return formula
+    return Part(scores=scores)
 
 
-oracle("cope", against="x-transformers CoPE")(cope_of_x_transformers(64))
-oracle("cope(max_pos=5)", against="x-transformers CoPE")(cope_of_x_transformers(5))
+@oracle("cope", "cope(max_pos=5)", against="x-transformers CoPE")
+def cope_of_x_transformers(e: Encoding, c: Content) -> Tensor:
+    theirs = lib.x_transformers.CoPE(c.q.shape[-1], c.q.shape[1], len(e.e))
+    future = torch.ones(c.q.shape[2], c.q.shape[2], dtype=torch.bool).triu(1)
+    s = dots(c).masked_fill(future, -1e9)  # the library sums the gates of all keys that are not masked
+    return s + functional_call(theirs, {"pos_emb": e.e}, (c.q, s))
 
 
 # DAPE
 
 
-def dape(prior: Callable[[Encoding, Content], Tensor]) -> Callable[[Encoding, Content], Tensor]:
-    """The network, applied to one pair at a time: 2H numbers in, H out."""
+@part("dape", "dape(hidden=5)", "dape(base=alibi)", "dape(base=fox)")
+def dape(e: Encoding) -> Part:
+    """S + f([s - b; b]) with one network for all pairs, b the base's bias times the temperature."""
+    (base,) = parts_of(e.parts[0])
 
-    def formula(e: Encoding, c: Content) -> Tensor:
-        s = dots(c)
-        b = prior(e.parts[0], c).expand_as(s)
+    def scores(s: Tensor, c: Content, factor: Tensor) -> Tensor:
+        s = s.masked_fill(s == -math.inf, 0)  # the mask is put back afterwards
+        b = (base.bias(c) * factor).expand_as(s)
+        y = torch.einsum("bnij,mn->bmij", torch.cat([s - b, b], dim=1), e.inner.weight) + e.inner.bias[:, None, None]
+        return s + torch.einsum("bmij,hm->bhij", torch.where(y > 0, y, 0.01 * y), e.outer.weight)
 
-        def bent(i: int, j: int) -> Tensor:
-            y = torch.cat([s[:, :, i, j], b[:, :, i, j]], dim=-1) @ e.inner.weight.T + e.inner.bias
-            return torch.where(y > 0, y, 0.01 * y) @ e.outer.weight.T
-
-        return s + b + pairs(c, bent)
-
-    return formula
+    return replace(base, scores=scores)
 
 
-def kerple(e: Encoding, c: Content) -> Tensor:
-    r1, r2 = (torch.log(1 + torch.exp(r))[:, None, None] for r in (e.r1, e.r2))
-    d = (c.pos[:, None] - c.pos).clamp(min=0)
-    return -r1 * torch.log(1 + r2 * d)
+# GRAPE's path integral
 
 
-def alibi(e: Encoding, c: Content) -> Tensor:
-    """Slopes for 3 heads: the two for 2 heads, then the first for 4 heads."""
-    m = torch.tensor([2**-4, 2**-8, 2**-2], dtype=torch.float64)
-    return -m[:, None, None] * (c.pos[:, None] - c.pos)
-
-
-oracle("dape", "dape(hidden=5)")(dape(kerple))
-oracle("dape(base=alibi)")(dape(alibi))
-oracle("dape(base=fox)")(dape(lambda e, c: between(c, torch.log(sigmoid(gate(e, c))))))
+@bias("grape-additive", "grape-additive(probe=2)")
+def grape_additive(e: Encoding, c: Content) -> Tensor:
+    """sum_{l=j+1..t} alpha_h log sigmoid(<p_t, R_l p_l> / d)."""
+    heads, size = c.q.shape[1], e.probe
+    alpha = torch.tensor([2.0**-4, 2.0**-8, 2.0**-2])  # of ALiBi for 3 heads: those of 2, then the first of 4
+    p = torch.einsum("btw,hpw->bhtp", c.x, e.w_p.reshape(heads, size, -1))
+    p = p / torch.sqrt((p**2).mean(-1, keepdim=True) + 1e-6)
+    real, imaginary = p[..., : size // 2], p[..., size // 2 :]
+    turned = torch.complex(real, imaginary) * torch.exp(1j * c.pos)[:, None]
+    r = torch.cat([turned.real, turned.imag], dim=-1)  # R_l p_l
+    edges = torch.einsum("bhtp,bhlp->bhtl", p, r) / size
+    psi = -torch.log(1 + torch.exp(-edges)) * alpha[:, None, None]
+    return torch.einsum("bhil,ijl->bhij", psi, tokens_between(c))

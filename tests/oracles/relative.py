@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -11,21 +11,11 @@ from torch import Tensor
 
 from oracles import FLOAT32, Content, causal, distances, dots, oracle
 from oracles import libraries as lib
+from oracles.absolute import sinusoids
+from oracles.biases import bucket
+from oracles.layer import Part, by_step, part, parts_of, steps
 from poscli.encodings import Encoding
 from poscli.equation import Unsupported
-
-
-def pairwise(score: Callable[[int, int], Tensor], c: Content) -> Tensor:
-    """Scores `[B, H, T, T]` of all visible pairs, from a function of one pair; 0 for the others."""
-    tokens = range(len(c.pos))
-    hidden = torch.zeros(c.q.shape[:2], dtype=torch.float64)
-    rows = [torch.stack([score(i, j) if j <= i else hidden for j in tokens], dim=-1) for i in tokens]
-    return torch.stack(rows, dim=-2)
-
-
-def steps(i: int, j: int, c: Content) -> int:
-    """The distance i - j as a whole number, also if rounding noise has moved the positions."""
-    return round(float(c.pos[i] - c.pos[j]))
 
 
 def heads_last(x: Tensor) -> Tensor:
@@ -36,47 +26,34 @@ def heads_last(x: Tensor) -> Tensor:
 # Shaw et al.: a^K and a^V hold w[-k] to w[k], of which a decoder needs one side
 
 
-def shaw_scores(e: Encoding, c: Content) -> Tensor:
-    def score(i: int, j: int) -> Tensor:
-        a = e.a_k[min(steps(i, j, c), len(e.a_k) - 1)]
-        return torch.einsum("bhd,bhd->bh", c.q[:, :, i], c.k[:, :, j] + a) / math.sqrt(c.q.shape[-1])
+@part("shaw", "shaw(clip=4)", "shaw(values=false)", "shaw(clip=4, values=false)", "shaw+randomized(40)")
+def shaw(e: Encoding) -> Part:
+    def rows(table: Tensor, c: Content) -> Tensor:
+        return table[steps(c).clamp(max=e.clip)]
 
-    return pairwise(score, c)
-
-
-@oracle("shaw", "shaw(clip=4)", gives="output")
-def shaw(e: Encoding, c: Content) -> Tensor:
-    s = shaw_scores(e, c)
-    rows = []
-    for i in range(len(c.pos)):
-        alpha = torch.softmax(s[:, :, i, : i + 1], dim=-1)
-        a = torch.stack([e.a_v[min(steps(i, j, c), len(e.a_v) - 1)] for j in range(i + 1)])
-        rows.append(torch.einsum("bhj,bhjd->bhd", alpha, c.v[:, :, : i + 1] + a))
-    return torch.stack(rows, dim=2)
-
-
-@oracle("shaw(values=false)", "shaw(clip=4, values=false)")
-def shaw_keys(e: Encoding, c: Content) -> Tensor:
-    return shaw_scores(e, c)
+    return Part(
+        vectors=lambda c: torch.einsum("bhid,ijd->bhij", c.q, rows(e.a_k, c)),
+        values=(lambda c: rows(e.a_v, c)) if "relative_values" in e.blanks else None,
+    )
 
 
 # Transformer-XL and XLNet, section 3.3 of the former: terms (a) to (d)
 
 
-def sinusoid(d: Tensor, width: int) -> Tensor:
+def halves(d: Tensor, width: int) -> Tensor:
+    """The sinusoids of distances, `[width, ...]`: all sines, then all cosines."""
     angles = [d * 10000 ** (-m / width) for m in range(0, width, 2)]
     return torch.stack([torch.sin(angle) for angle in angles] + [torch.cos(angle) for angle in angles])
 
 
-@oracle("transformer-xl", "transformer-xl(clamp=9)", "xlnet", "xlnet(clamp=9)")
-def four_terms(e: Encoding, c: Content) -> Tensor:
-    def score(i: int, j: int) -> Tensor:
-        d = c.pos[i] - c.pos[j]
-        r = e.w_r @ sinusoid(d if e.clamp is None else d.clamp(max=e.clamp), c.x.shape[-1])  # [H, D]
-        q, k, u, v = c.q[:, :, i], c.k[:, :, j], e.u[:, 0], e.v[:, 0]
-        return ((q * k).sum(-1) + (q * r).sum(-1) + (u * k).sum(-1) + (v * r).sum(-1)) / math.sqrt(q.shape[-1])
+@part("transformer-xl", "transformer-xl(clamp=9)", "xlnet", "xlnet(clamp=9)")
+def four_terms(e: Encoding) -> Part:
+    def vectors(c: Content) -> Tensor:
+        d = distances(c) if e.clamp is None else distances(c).clamp(max=e.clamp)
+        r = torch.einsum("hdw,wij->hijd", e.w_r, halves(d, e.w_r.shape[-1]))
+        return torch.einsum("bhid,hijd->bhij", c.q + e.v, r)
 
-    return pairwise(score, c)
+    return Part(content_query=lambda q: q + e.u, vectors=vectors)
 
 
 def frequencies(width: int) -> Tensor:
@@ -128,39 +105,32 @@ def delta(apart: int, k: int) -> int:
     return 2 * k - 1 if apart >= k else apart + k
 
 
-def disentangled(e: Encoding, c: Content, k: int, bucket: Callable[[int], int]) -> Tensor:
-    def score(i: int, j: int) -> Tensor:
-        apart = bucket(steps(i, j, c))
-        k_r = e.w_k @ e.p[delta(apart, k)]
-        q_r = e.w_q @ e.p[delta(-apart, k)]
-        q, key = c.q[:, :, i], c.k[:, :, j]
-        return ((q * key).sum(-1) + (q * k_r).sum(-1) + (key * q_r).sum(-1)) / math.sqrt(3 * q.shape[-1])
-
-    return pairwise(score, c)
-
-
-@oracle("deberta", "deberta(span=5)")
-def deberta(e: Encoding, c: Content) -> Tensor:
-    return disentangled(e, c, len(e.p) // 2, lambda apart: apart)
-
-
-@oracle("deberta(buckets=6)", "deberta(span=100, buckets=8)", "deberta(span=9, buckets=4)")
-def deberta_buckets(e: Encoding, c: Content) -> Tensor:
+def bucket_of(e: Encoding, apart: int) -> int:
     """Distances up to span - 1, in equal steps up to half of the buckets and in equal ratios from there on."""
-    buckets = len(e.p) // 2
-    middle = buckets // 2
-    ratio = ((e.span - 1) / middle) ** (1 / (middle - 1))
+    if e.buckets is None:
+        return apart
+    middle, apart = e.buckets // 2, min(apart, e.span - 1)
+    ratio, edges = ((e.span - 1) / middle) ** (1 / (middle - 1)), 0
+    if apart <= middle:
+        return apart
+    while middle * ratio**edges < apart * (1 - 1e-12):
+        edges += 1
+    return middle + edges
 
-    def bucket(apart: int) -> int:
-        apart = min(apart, e.span - 1)
-        if apart <= middle:
-            return apart
-        edges = 0
-        while middle * ratio**edges < apart * (1 - 1e-12):
-            edges += 1
-        return middle + edges
 
-    return disentangled(e, c, buckets, bucket)
+@part(
+    *("deberta", "deberta(span=5)", "deberta(buckets=6)", "deberta(span=100, buckets=8)"),
+    "deberta(span=9, buckets=4)",
+)
+def deberta(e: Encoding) -> Part:
+    def vectors(c: Content) -> Tensor:
+        k = len(e.p) // 2
+        of_keys, of_queries = (torch.einsum("hdw,rw->hrd", w, e.p) for w in (e.w_k, e.w_q))
+        there = of_keys[:, by_step(lambda apart: delta(bucket_of(e, apart), k), c)]
+        back = of_queries[:, by_step(lambda apart: delta(-bucket_of(e, apart), k), c)]
+        return torch.einsum("bhid,hijd->bhij", c.q, there) + torch.einsum("bhjd,hijd->bhij", c.k, back)
+
+    return Part(vectors=vectors, scale=(3 * e.shape.head_width) ** -0.5)
 
 
 @oracle(
@@ -196,74 +166,33 @@ def deberta_v2(e: Encoding, c: Content) -> Tensor:
 # TUPE, section 3.1: equations 7 and 8
 
 
-def t5_bucket(d: int) -> int:
-    """The bucket of 32 for a distance: 16 hold one distance each, 16 have equal ratios from 16 to 128."""
-    return d if d < 16 else min(31, 16 + math.floor(16 * math.log(d / 16, 8)))
+@part("tupe", "tupe(bias=false)", "tupe(table=sinusoidal)", "tupe(table=sinusoidal, bias=false)")
+def tupe(e: Encoding) -> Part:
+    """Rows of a table or sinusoids, mapped to queries and keys of their own beside the content; T5's buckets."""
 
+    def beside(x: Tensor, pos: Tensor, u: Tensor) -> Tensor:
+        if e.sinusoids is None:
+            if round(float(pos[-1])) >= len(e.p):
+                raise Unsupported("the table ends")
+            rows = e.p[pos.round().long()]
+        else:
+            rows = sinusoids(pos, u.shape[-1])
+        p = torch.einsum("hdw,tw->htd", u, rows)
+        return torch.cat([x, p.expand(len(x), -1, -1, -1)], dim=-1)
 
-def untied(e: Encoding, c: Content, p: list[Tensor]) -> Tensor:
     biased = "distance_bias" in e.blanks
-
-    def score(i: int, j: int) -> Tensor:
-        content = (c.q[:, :, i] * c.k[:, :, j]).sum(-1)
-        positions = ((e.u_q @ p[i]) * (e.u_k @ p[j])).sum(-1)  # [H]
-        s = content / math.sqrt(2 * c.q.shape[-1]) + positions / math.sqrt(2 * c.q.shape[-1])
-        return s + e.b.table[:, t5_bucket(steps(i, j, c))] if biased else s
-
-    return pairwise(score, c)
+    return Part(
+        query=lambda q, pos: beside(q, pos, e.u_q),
+        key=lambda k, pos: beside(k, pos, e.u_k),
+        scale=(2 * e.shape.head_width) ** -0.5,
+        bias=(lambda c: e.b.table[:, by_step(lambda d: bucket(d, 32, 128), c)]) if biased else None,
+    )
 
 
-@oracle("tupe", "tupe(bias=false)")
-def tupe(e: Encoding, c: Content) -> Tensor:
-    rows = [round(float(pos)) for pos in c.pos]
-    if rows[-1] >= len(e.p):
-        raise Unsupported("the table ends")
-    return untied(e, c, [e.p[row] for row in rows])
+# URPE, section 4: the attention matrix, after the softmax, times a Toeplitz matrix
 
 
-@oracle("tupe(table=sinusoidal)", "tupe(table=sinusoidal, bias=false)")
-def tupe_sinusoidal(e: Encoding, c: Content) -> Tensor:
-    width = c.x.shape[-1]
-    # sines and cosines in turn, as in Vaswani et al.
-    return untied(e, c, [sinusoid(pos, width).view(2, -1).T.flatten() for pos in c.pos])
-
-
-# URPE, section 4: the attention matrix, after the softmax, times a Toeplitz matrix, number by number
-
-
-def universal(s: Tensor, toeplitz: Tensor, c: Content) -> Tensor:
-    p = torch.softmax(s.masked_fill(~causal(c), -math.inf), dim=-1)
-    rows = []
-    for i in range(len(c.pos)):
-        factors = torch.stack([toeplitz[:, min(steps(i, j, c), toeplitz.shape[1] - 1)] for j in range(i + 1)], dim=-1)
-        rows.append(torch.einsum("bhj,bhjd->bhd", p[:, :, i, : i + 1] * factors, c.v[:, :, : i + 1]))
-    return torch.stack(rows, dim=2)
-
-
-def rotated(c: Content, base: float) -> Tensor:
-    """q_i . k_j / sqrt(D) after RoPE: Re sum_m q_m conj(k_m) e^(i (i-j) theta_m), pairs of channels as numbers."""
-    width = c.q.shape[-1]
-    q, k = (torch.complex(x[..., : width // 2], x[..., width // 2 :]) for x in (c.q, c.k))
-    theta = base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
-    turn = torch.exp(1j * distances(c)[..., None] * theta)
-    return torch.einsum("bhim,bhjm,ijm->bhij", q, k.conj(), turn).real / math.sqrt(width)
-
-
-@oracle("urpe", gives="output")
-def urpe(e: Encoding, c: Content) -> Tensor:
-    return universal(rotated(c, 10000), e.parts[1].c, c)
-
-
-@oracle("urpe(base=none)", gives="output")
-def urpe_alone(e: Encoding, c: Content) -> Tensor:
-    return universal(dots(c), e.parts[1].c, c)
-
-
-@oracle("rope(base=500)+urpe(base=none)", gives="output")
-def urpe_joined(e: Encoding, c: Content) -> Tensor:
-    return universal(rotated(c, 500), e.parts[1].parts[1].c, c)
-
-
-@oracle("urpe(base=transformer-xl)", gives="output")
-def urpe_over_vectors(e: Encoding, c: Content) -> Tensor:
-    return universal(four_terms(e.parts[0], c), e.parts[1].c, c)
+@part("urpe", "urpe(base=none)", "urpe(base=transformer-xl)", "rope(base=500)+urpe(base=none)")
+def urpe(e: Encoding) -> Part:
+    (base,), toeplitz = parts_of(e.parts[0]), e.parts[1].c
+    return replace(base, factors=lambda c: toeplitz[:, steps(c).clamp(max=toeplitz.shape[1] - 1)])

@@ -1,4 +1,4 @@
-"""Oracles of the rotary encodings: the paper's complex product, and transformers' frequencies and rotations."""
+"""Oracles of the rotary encodings that change frequencies: by the papers, and by transformers' own rotations."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import torch
 from rotary_embedding_torch import RotaryEmbedding, apply_rotary_emb
 from torch import Tensor
 
-from oracles import FLOAT32, Content, configs, dots, oracle
+from oracles import FLOAT32, Content, configs, oracle
 from oracles import libraries as lib
+from oracles.layer import Part, part
 from poscli.encodings import Encoding
 
 D, L = 8, 16  # numbers per head, tokens of a training window
 
 
-def scale_of(c: Content, original: int = L) -> Tensor:
+def scale_of(pos: Tensor, original: int = L) -> Tensor:
     """The factor s = max(1, L'/L)."""
-    return torch.clamp((c.pos.max() + 1) / original, min=1)
+    return torch.clamp((pos.max() + 1) / original, min=1)
 
 
 def powers(base: float | Tensor = 10000.0, width: int = D) -> list[Tensor]:
@@ -27,43 +28,55 @@ def powers(base: float | Tensor = 10000.0, width: int = D) -> list[Tensor]:
     return [torch.as_tensor(base, dtype=torch.float64) ** (-2 * m / width) for m in range(width // 2)]
 
 
-def products(
-    c: Content, theta: list[Tensor], *, interleaved: bool = False, times: Tensor | float = 1.0, keep: int = 0
-) -> Tensor:
-    """Re sum_m q_m conj(k_m) exp(i (p_i - p_j) theta_m) / sqrt(D) over pairs as complex numbers.
+def turned(x: Tensor, angle: Tensor, layout: str = "half", times: Tensor | float = 1.0) -> Tensor:
+    """Pairs of channels as complex numbers times e^(i angle), for angles `[.., T, pairs]`; other channels stay.
 
-    The channels beyond the pairs are not rotated. `times` multiplies the rotated channels of both q and k. Positions
-    below `keep` use RoPE's frequencies and factor 1.
+    Pair m is channels m and m + D/2, or 2m and 2m + 1 for the layout `interleaved`. `times` multiplies what is rotated.
     """
-    pairs = len(theta)
-    rope = powers(width=2 * pairs)
-    early = torch.arange(len(c.pos)) * (c.pos[1] - c.pos[0]).round() < keep
-    length = torch.where(early, 1.0, torch.as_tensor(times, dtype=torch.float64))
-    total = torch.einsum("bhid,bhjd->bhij", c.q[..., 2 * pairs :], c.k[..., 2 * pairs :])
-    for m in range(pairs):
-        x, y = (2 * m, 2 * m + 1) if interleaved else (m, m + pairs)
-        turn = c.pos * torch.where(early, rope[m], theta[m])
-        q, k = (torch.complex(z[..., x], z[..., y]) * length * torch.exp(1j * turn) for z in (c.q, c.k))
-        total = total + (q[..., :, None] * k[..., None, :].conj()).real
-    return total / math.sqrt(D)
+    count = angle.shape[-1]
+    rotated, rest = x[..., : 2 * count], x[..., 2 * count :]
+    pairs = rotated.unflatten(-1, (2, count)).mT if layout == "half" else rotated.unflatten(-1, (count, 2))
+    z = torch.complex(pairs[..., 0], pairs[..., 1]) * times * torch.exp(1j * angle)
+    both = torch.view_as_real(z)
+    return torch.cat([(both.mT if layout == "half" else both).flatten(-2), rest], dim=-1)
+
+
+def rotary(*specs: str, against: str = "the paper's formula") -> Callable[..., Any]:
+    """Declare a rotary encoding by its frequencies, and the factor on cos and sin, as functions of itself and s."""
+
+    def add(formula: Callable[[Encoding, Tensor], tuple[list[Tensor], Tensor | float]]) -> Any:
+        @part(*specs, against=against)
+        def of(e: Encoding) -> Part:
+            def turn(x: Tensor, pos: Tensor) -> Tensor:
+                theta, times = formula(e, factor_of(e, pos))
+                angle, rope = pos[:, None] * torch.stack(theta), pos[:, None] * torch.stack(powers(e.base, e.width))
+                order = torch.arange(len(pos)) * (pos[1] - pos[0]).round()
+                early = (order < getattr(e, "keep_first", 0))[:, None]  # these keep rope's angles
+                return turned(x, torch.where(early, rope, angle), e.layout, torch.where(early, 1.0, times))
+
+            return Part(query=turn, key=turn)
+
+        return formula
+
+    return add
+
+
+def factor_of(e: Encoding, pos: Tensor) -> Tensor:
+    """s: the factor that is given, or that of the length of the text."""
+    if getattr(e, "factor", None) is not None:
+        return torch.tensor(float(e.factor), dtype=torch.float64)
+    return scale_of(pos, getattr(e, "original", L))
 
 
 # rope
 
 
-@oracle("rope", "rope-linear(factor=1)", "rope-ntk(factor=1)", "yarn(factor=1)", "llama3(factor=1)", "p-rope(p=1)")
-def rope(e: Encoding, c: Content) -> Tensor:
-    return products(c, powers())
-
-
-@oracle("rope(layout=interleaved)")
-def rope_interleaved(e: Encoding, c: Content) -> Tensor:
-    return products(c, powers(), interleaved=True)
-
-
-@oracle("rope(base=50, layout=interleaved, fraction=0.5)")
-def rope_partly(e: Encoding, c: Content) -> Tensor:
-    return products(c, powers(50.0, D // 2), interleaved=True)
+@rotary(
+    "rope", "rope(layout=interleaved)", "rope(base=50, layout=interleaved, fraction=0.5)", "rope-dropped",
+    "rope-dropped(recalibrate=0)",
+)  # fmt: skip
+def rope(e: Encoding, s: Tensor) -> tuple[list[Tensor], float]:
+    return powers(e.base, e.width), 1.0
 
 
 @oracle("rope", against="transformers' Llama", unit=FLOAT32)
@@ -101,11 +114,6 @@ def rope_of_lucidrains(e: Encoding, c: Content) -> Tensor:
     return lucidrains(c)
 
 
-@oracle("rope-ntk(factor=4, layout=interleaved)", against="rotary-embedding-torch", unit=FLOAT32)
-def ntk_of_lucidrains(e: Encoding, c: Content) -> Tensor:
-    return lucidrains(c, theta_rescale_factor=4.0)
-
-
 # scaled: by the papers
 
 
@@ -120,23 +128,21 @@ def ntk(s: Tensor | float, base: float = 10000.0, width: int = D) -> list[Tensor
     return powers(slowest ** (-width / (width - 2)), width)
 
 
-def by_parts(
-    s: Tensor | float, alpha: float, beta: float, base: float = 10000.0, width: int = D, original: int = L
-) -> list[Tensor]:
+def by_parts(e: Encoding, s: Tensor, alpha: float, beta: float) -> list[Tensor]:
     """h(theta) = (1 - gamma(r)) theta / s + gamma(r) theta, r = L / wavelength."""
     out = []
-    for theta in powers(base, width):
-        r = float(original / (2 * math.pi / theta))
+    for theta in powers(e.base, e.width):
+        r = float(e.original / (2 * math.pi / theta))
         gamma = 0.0 if r < alpha else 1.0 if r > beta else (r - alpha) / (beta - alpha)
         out.append((1 - gamma) * theta / s + gamma * theta)
     return out
 
 
-def by_pairs(s: Tensor | float, alpha: float, beta: float, original: int = L, truncate: bool = True) -> list[Tensor]:
+def by_pairs(e: Encoding, s: Tensor, alpha: float = 1, beta: float = 32, truncate: bool = True) -> list[Tensor]:
     """The authors' code: linear in m from the pair that turns beta times, rounded down, to alpha times, rounded up."""
 
     def turning(turns: float) -> float:  # m of the pair with L theta_m = 2 pi turns
-        return D / 2 * math.log(original / (2 * math.pi * turns), 10000.0)
+        return D / 2 * math.log(e.original / (2 * math.pi * turns), 10000.0)
 
     first, last = turning(beta), turning(alpha)
     if truncate:
@@ -149,110 +155,86 @@ def by_pairs(s: Tensor | float, alpha: float, beta: float, original: int = L, tr
     return out
 
 
-def temperature(s: Tensor | float) -> Tensor:
-    """YaRN's 1 / sqrt(t) = 0.1 ln s + 1; scores are q . k / (t sqrt(D))."""
-    return 0.1 * torch.log(torch.as_tensor(s, dtype=torch.float64)) + 1
+@rotary(
+    "rope-linear", "rope-linear(factor=1)", "rope-linear(factor=4)", "rope-linear(factor=4, layout=interleaved)",
+    "rope-linear(original=8)",
+)  # fmt: skip
+def interpolation(e: Encoding, s: Tensor) -> tuple[list[Tensor], float]:
+    return linear(s), 1.0
 
 
-def su(s: Tensor | float, original: int = L) -> Tensor:
-    """The attention factor of Phi-3, for LongRoPE."""
-    return torch.sqrt(1 + torch.log(torch.as_tensor(s, dtype=torch.float64)) / math.log(original))
-
-
-@oracle("rope-linear")
-def interpolation(e: Encoding, c: Content) -> Tensor:
-    return products(c, linear(scale_of(c)))
-
-
-@oracle("rope-linear(factor=4)", "rope-linear(factor=4, layout=interleaved)")
-def interpolation_by_4(e: Encoding, c: Content) -> Tensor:
-    return products(c, linear(4), interleaved=e.layout == "interleaved")
-
-
-@oracle("rope-ntk")
-def ntk_aware(e: Encoding, c: Content) -> Tensor:
-    return products(c, ntk(scale_of(c)))
-
-
-@oracle("rope-ntk(factor=4)", "rope-ntk(factor=4, fraction=0.5)")
-def ntk_aware_by_4(e: Encoding, c: Content) -> Tensor:
-    return products(c, ntk(4, width=e.width))
-
-
-@oracle("rope-dynamic")
-def dynamic(e: Encoding, c: Content) -> Tensor:
-    return products(c, ntk(2 * scale_of(c) - 1))
-
-
-@oracle("rope-dynamic(factor=5, base=500)")
-def dynamic_by_5(e: Encoding, c: Content) -> Tensor:
-    return products(c, ntk(5 * scale_of(c) - 4, base=500.0))
-
-
-@oracle("rope-dynamic(factor=1)", against="the paper's formula of rope-ntk")
-def dynamic_by_1(e: Encoding, c: Content) -> Tensor:
-    return products(c, ntk(scale_of(c)))
-
-
-@oracle("yarn(ramp=turns)")
-def yarn(e: Encoding, c: Content) -> Tensor:
-    s = scale_of(c)
-    return products(c, by_parts(s, 1, 32), times=temperature(s))
-
-
-@oracle("yarn", "yarn(beta_fast=2, beta_slow=0.001)")
-def yarn_as_published(e: Encoding, c: Content) -> Tensor:
-    s = scale_of(c)
-    return products(c, by_pairs(s, e.beta_slow, e.beta_fast), times=temperature(s))
-
-
-@oracle(
-    "yarn(factor=4, beta_fast=2, beta_slow=0.1, ramp=turns, base=50)",
-    "yarn(factor=4, beta_fast=2, beta_slow=0.1, ramp=turns, fraction=0.5)",
+@rotary(
+    "rope-ntk", "rope-ntk(factor=1)", "rope-ntk(factor=4)", "rope-ntk(factor=4, fraction=0.5)", "rope-ntk(original=8)"
 )
-def yarn_by_4(e: Encoding, c: Content) -> Tensor:
-    return products(c, by_parts(4, 0.1, 2, e.base, e.width), times=temperature(4))
+def ntk_aware(e: Encoding, s: Tensor) -> tuple[list[Tensor], float]:
+    return ntk(s, e.base, e.width), 1.0
 
 
-@oracle("llama3")
-def llama3(e: Encoding, c: Content) -> Tensor:
-    return products(c, by_parts(scale_of(c), 1, 4))
+@rotary("rope-dynamic(factor=1)", against="the paper's formula of rope-ntk")
+@rotary("rope-dynamic", "rope-dynamic(factor=5, base=500)", "rope-dynamic(factor=3, original=8)")
+def dynamic(e: Encoding, s: Tensor) -> tuple[list[Tensor], float]:
+    return ntk(e.f * s - (e.f - 1), e.base), 1.0
 
 
-@oracle("llama3(factor=8, low=0.1, high=2, base=50, layout=interleaved)")
-def llama3_by_8(e: Encoding, c: Content) -> Tensor:
-    return products(c, by_parts(8, 0.1, 2, 50.0), interleaved=True)
+@rotary(
+    "yarn(ramp=turns)", "yarn", "yarn(factor=1)", "yarn(beta_fast=2, beta_slow=0.001)",
+    "yarn(factor=4, beta_fast=2, beta_slow=0.1, ramp=turns, base=50)",
+    "yarn(factor=4, beta_fast=2, beta_slow=0.1, ramp=turns, fraction=0.5)", "yarn(original=8, beta_slow=0.1)",
+    "yarn(factor=4, original=8, beta_slow=0.1, truncate=false)",
+    "yarn(factor=4, original=8, beta_slow=0.1, ramp=turns, attention=1.3)",
+)  # fmt: skip
+def yarn(e: Encoding, s: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Scores are q . k / (t sqrt(D)) with 1 / sqrt(t) = 0.1 ln s + 1."""
+    slow, fast = e.beta_slow, e.beta_fast
+    theta = by_parts(e, s, slow, fast) if e.ramp == "turns" else by_pairs(e, s, slow, fast, e.truncate)
+    return theta, 0.1 * torch.log(s) + 1 if e.attention is None else torch.tensor(e.attention, dtype=torch.float64)
 
 
-@oracle("longrope")
-def longrope(e: Encoding, c: Content) -> Tensor:
-    s = scale_of(c)
-    return products(c, by_pairs(s, 1, 32), times=su(s))
+@rotary(
+    "llama3", "llama3(factor=1)", "llama3(factor=8, low=0.1, high=2, base=50, layout=interleaved)",
+    "llama3(original=8, low=0.1, high=2)",
+)  # fmt: skip
+def llama3(e: Encoding, s: Tensor) -> tuple[list[Tensor], float]:
+    return by_parts(e, s, e.low, e.high), 1.0
 
 
-@oracle("longrope(factor=4, start=ntk)")
-def longrope_from_ntk(e: Encoding, c: Content) -> Tensor:
-    return products(c, ntk(4), times=su(4))
+@rotary(
+    "longrope", "longrope(factor=4, start=ntk)", "longrope(start=pi, keep_first=3)",
+    "longrope(start=pi, keep_first=150)", "longrope(original=8, start=ntk)",
+    "longrope(factor=4, start=pi, attention=1.3, keep_first=3)",
+)  # fmt: skip
+def longrope(e: Encoding, s: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The factor on cos and sin is Phi-3's."""
+    theta = {"yarn": lambda: by_pairs(e, s), "ntk": lambda: ntk(s), "pi": lambda: linear(s)}[e.start]()
+    times = torch.sqrt(1 + torch.log(s) / math.log(e.original))
+    return theta, times if e.attention is None else torch.tensor(e.attention, dtype=torch.float64)
 
 
-@oracle("longrope(start=pi, keep_first=3)", "longrope(start=pi, keep_first=150)")
-def longrope_from_pi(e: Encoding, c: Content) -> Tensor:
-    s = scale_of(c)
-    return products(c, linear(s), times=su(s), keep=e.keep_first)
+@rotary("p-rope(p=0)", against="attention without positions")
+@rotary("p-rope", "p-rope(p=1)", "p-rope(p=0.5, fraction=0.5)", "p-rope(p=0.45)", "p-rope(p=0.5, factor=4)")
+def p_rope(e: Encoding, s: Tensor) -> tuple[list[Tensor], float]:
+    rotated = math.floor(e.p * e.width / 2 + 1e-9)
+    return [theta / s if m < rotated else 0 * theta for m, theta in enumerate(powers(width=e.width))], 1.0
 
 
-@oracle("p-rope", "p-rope(p=0.5, fraction=0.5)", "p-rope(p=0.45)")
-def p_rope(e: Encoding, c: Content) -> Tensor:
-    rotated = {"0.75": 3, "0.5": 1, "0.45": 1}[f"{e.p:g}"]
-    return products(c, [theta if m < rotated else 0 * theta for m, theta in enumerate(powers(width=e.width))])
+@rotary(
+    "rope-clip", "rope-clip(clip=4, base=50)", "rope-clip(clip=2, base=100, layout=interleaved, fraction=0.75)",
+    against="the authors' formula",
+)  # fmt: skip
+def rope_clip(e: Encoding, s: Tensor) -> tuple[list[Tensor], float]:
+    """theta_m w_m with the raised cosine over the last pairs: of three of four, whose periods 2 pi 10^m exceed 16."""
+    theta, clip = powers(e.base, e.width), 3 if e.clip is None else e.clip
+    first = len(theta) - clip
+    w = [1.0 if m < first else 0.5 + 0.5 * math.cos(math.pi * (m - first) / (clip - 1)) for m in range(len(theta))]
+    return [each * weight for each, weight in zip(theta, w, strict=True)], 1.0
 
 
-@oracle("p-rope(p=0)", against="attention without positions")
-def p_rope_none(e: Encoding, c: Content) -> Tensor:
-    return dots(c)
+# scaled: by libraries
 
 
-# scaled: by transformers
+@oracle("rope-ntk(factor=4, layout=interleaved)", against="rotary-embedding-torch", unit=FLOAT32)
+def ntk_of_lucidrains(e: Encoding, c: Content) -> Tensor:
+    return lucidrains(c, theta_rescale_factor=4.0)
 
 
 def initialised(kind: str, c: Content, length: float | None = None, **options: Any) -> Tensor:
@@ -268,19 +250,15 @@ def against(kind: str, *specs: str) -> Callable[..., Any]:
     return oracle(*specs, against=f"transformers ROPE_INIT_FUNCTIONS[{kind!r}]", unit=FLOAT32)
 
 
-def factor_of(e: Encoding, c: Content) -> float:
-    return float(scale_of(c)) if e.factor is None else e.factor
-
-
 @against("linear", "rope-linear", "rope-linear(factor=4)")
 def linear_of_transformers(e: Encoding, c: Content) -> Tensor:
-    return initialised("linear", c, factor=factor_of(e, c))
+    return initialised("linear", c, factor=float(factor_of(e, c.pos)))
 
 
 @against("dynamic", "rope-ntk", "rope-ntk(factor=4)")
 def ntk_of_transformers(e: Encoding, c: Content) -> Tensor:
     """Dynamic NTK scaling with factor 1, at the length s L; rope-ntk has the factor s."""
-    return initialised("dynamic", c, length=factor_of(e, c) * L, factor=1.0)
+    return initialised("dynamic", c, length=float(factor_of(e, c.pos)) * L, factor=1.0)
 
 
 @against("dynamic", "rope-dynamic", "rope-dynamic(factor=5)")
@@ -288,26 +266,24 @@ def dynamic_of_transformers(e: Encoding, c: Content) -> Tensor:
     return initialised("dynamic", c, length=float(c.pos.max() + 1), factor=e.f)
 
 
-@against("yarn", "yarn", "yarn(factor=4)", "yarn(factor=4, beta_fast=2, ramp=turns)")
+@against(
+    *("yarn", "yarn", "yarn(factor=4)", "yarn(factor=4, beta_fast=2, ramp=turns)"),
+    "yarn(factor=4, beta_fast=2, beta_slow=0.001)",
+)
 def yarn_of_transformers(e: Encoding, c: Content) -> Tensor:
-    """Transformers has the ramp of the authors' code. In the last spec no pair is on the ramp, so both ramps agree."""
-    return initialised("yarn", c, factor=factor_of(e, c), beta_fast=e.beta_fast, beta_slow=e.beta_slow)
-
-
-@against("yarn", "yarn(factor=4, beta_fast=2, beta_slow=0.001)")
-def yarn_on_the_ramp_of_transformers(e: Encoding, c: Content) -> Tensor:
-    return initialised("yarn", c, factor=4.0, beta_fast=2.0, beta_slow=0.001)
+    """Transformers has the ramp of the authors' code. Under `turns` no pair is on the ramp, so both ramps agree."""
+    return initialised("yarn", c, factor=float(factor_of(e, c.pos)), beta_fast=e.beta_fast, beta_slow=e.beta_slow)
 
 
 @against("llama3", "llama3", "llama3(factor=8)", "llama3(factor=8, low=0.1, high=3)")
 def llama3_of_transformers(e: Encoding, c: Content) -> Tensor:
     bands = {"low_freq_factor": e.low, "high_freq_factor": e.high, "original_max_position_embeddings": L}
-    return initialised("llama3", c, factor=factor_of(e, c), **bands)
+    return initialised("llama3", c, factor=float(factor_of(e, c.pos)), **bands)
 
 
 @against("longrope", "longrope(start=ntk)", "longrope(factor=4, start=pi)")
 def longrope_of_transformers(e: Encoding, c: Content) -> Tensor:
-    s = factor_of(e, c)
+    s = float(factor_of(e, c.pos))
     scaled = ntk(s) if e.start == "ntk" else linear(s)
     factors = [float(a / b) for a, b in zip(powers(), scaled, strict=True)]
     return initialised("longrope", c, length=L + 1.0, factor=s, long_factor=factors, short_factor=[1.0] * (D // 2))

@@ -1,8 +1,9 @@
-"""Oracles of rotary encodings that change more than the frequencies, and of GRAPE's path integral."""
+"""Oracles of rotary encodings that change more than the frequencies: decay, learned planes, series, other distances."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,67 +11,24 @@ from torch.func import functional_call
 
 from oracles import FLOAT32, Content, distances, dots, oracle
 from oracles import libraries as lib
+from oracles.layer import Part, part
+from oracles.rotary import D, L, powers, turned
 from poscli.encodings import Encoding
-
-
-def frequencies(width: int, base: float) -> Tensor:
-    """theta_m = base^(-2m/D), m from 0."""
-    return torch.tensor([base ** (-2 * m / width) for m in range(width // 2)], dtype=torch.float64)
-
-
-def as_complex(x: Tensor) -> Tensor:
-    """Channels m and m + D/2 as one complex number."""
-    real, imaginary = x.split(x.shape[-1] // 2, dim=-1)
-    return torch.complex(real, imaginary)
-
-
-def at_angles(q: Tensor, k: Tensor, angle: Tensor) -> Tensor:
-    """q_i R(angle_ij) k_j / sqrt(D) for angles `[T, T, pairs]`: Re sum_m q_m conj(k_m) e^(i angle_m)."""
-    products = as_complex(q)[:, :, :, None] * as_complex(k)[:, :, None].conj()
-    return (products * torch.polar(torch.ones_like(angle), angle)).real.sum(-1) / math.sqrt(q.shape[-1])
-
-
-def at_distance(c: Content, d: Tensor, base: float = 10000.0) -> Tensor:
-    """Rope's scores for a given distance `[T, T]` of every pair."""
-    return at_angles(c.q, c.k, d[..., None] * frequencies(c.q.shape[-1], base))
-
-
-def deinterleaved(c: Content) -> Content:
-    """Pairs (2m, 2m + 1) of q and k moved to (m, m + D/2)."""
-    q, k = (torch.cat([x[..., 0::2], x[..., 1::2]], dim=-1) for x in (c.q, c.k))
-    return Content(q, k, c.v, c.x, c.ids, c.pos)
-
 
 # xpos
 
 
-def decaying(c: Content, scale_base: float, base: float = 10000.0) -> Tensor:
+@part("xpos", "xpos(scale_base=20, base=100)", "xpos(scale_base=20, fraction=0.5)")
+def xpos(e: Encoding) -> Part:
     """Re sum_m q_m conj(k_m) zeta_m^((i-j)/c) e^(i (i-j) theta_m) / sqrt(D)."""
-    d = distances(c)[..., None]
-    width = c.q.shape[-1]
-    gamma = 0.4
-    zeta = torch.tensor([(m / (width / 2) + gamma) / (1 + gamma) for m in range(width // 2)], dtype=torch.float64)
-    products = as_complex(c.q)[:, :, :, None] * as_complex(c.k)[:, :, None].conj()
-    turned = torch.polar(zeta ** (d / scale_base), d * frequencies(width, base))
-    return (products * turned).real.sum(-1) / math.sqrt(width)
+    pairs, gamma = e.width // 2, 0.4
+    zeta = torch.tensor([(m / pairs + gamma) / (1 + gamma) for m in range(pairs)], dtype=torch.float64)
 
+    def turn(x: Tensor, pos: Tensor, sign: int) -> Tensor:
+        times = zeta ** (sign * pos[:, None] / e.scale_base)
+        return turned(x, pos[:, None] * torch.stack(powers(e.base, e.width)), times=times)
 
-@oracle("xpos")
-def xpos(e: Encoding, c: Content) -> Tensor:
-    return decaying(c, 512)
-
-
-@oracle("xpos(scale_base=20, base=100)")
-def xpos_steeper(e: Encoding, c: Content) -> Tensor:
-    return decaying(c, 20, 100)
-
-
-@oracle("xpos(scale_base=20, fraction=0.5)")
-def xpos_partial(e: Encoding, c: Content) -> Tensor:
-    """Channels 4 to 7 are not rotated; the others are a head of width 4."""
-    first = Content(c.q[..., :4], c.k[..., :4], c.v, c.x, c.ids, c.pos)
-    rest = torch.einsum("bhid,bhjd->bhij", c.q[..., 4:], c.k[..., 4:])
-    return (decaying(first, 20) * 2 + rest) / math.sqrt(8)
+    return Part(query=lambda q, pos: turn(q, pos, 1), key=lambda k, pos: turn(k, pos, -1))
 
 
 @oracle("xpos(layout=interleaved)", against="x-transformers RotaryEmbedding(use_xpos=True)", unit=FLOAT32)
@@ -81,81 +39,109 @@ def xpos_library(e: Encoding, c: Content) -> Tensor:
     return torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(c.q.shape[-1])
 
 
-# rerope and self-extend; positions are rounded, so that rounding noise moves no key across the edge of a window
+# rope at distances that are chosen pair by pair
 
 
-@oracle("rerope")
-def rerope(e: Encoding, c: Content) -> Tensor:
-    return at_distance(c, distances(c).clamp(max=16))
+def at_distance(c: Content, d: Tensor, e: Encoding) -> Tensor:
+    """q_i R(d_ij) k_j for a given distance `[T, T]` of every pair: every query is turned anew for each key."""
+    angle = d[..., None] * torch.stack(powers(e.base, D))  # [T, T, pairs]
+    q = turned(c.q[:, :, :, None].expand(-1, -1, -1, len(d), -1), angle, e.layout)
+    return torch.einsum("bhijd,bhjd->bhij", q, c.k)
 
 
-@oracle("rerope(window=5)")
-def rerope_near(e: Encoding, c: Content) -> Tensor:
-    return at_distance(c, distances(c).clamp(max=5))
+@part("rerope", "rerope(window=5)", "rerope(window=50, base=30, layout=interleaved)")
+def rerope(e: Encoding) -> Part:
+    return Part(similarity=lambda c: at_distance(c, distances(c).clamp(max=e.window), e))
 
 
-@oracle("rerope(window=50, base=30, layout=interleaved)")
-def rerope_interleaved(e: Encoding, c: Content) -> Tensor:
-    return at_distance(deinterleaved(c), distances(c).clamp(max=50), base=30)
+def remapped(*specs: str) -> Callable[..., Callable[[Encoding, list[int]], Callable[[int, int], int]]]:
+    """Declare rope at a distance of its own for every pair of a query i and a key j <= i.
+
+    The distance is a function of the encoding and the positions of the text. Positions are rounded, so that rounding
+    noise moves no key across the edge of a window or a chunk.
+    """
+
+    def add(rule: Callable[[Encoding, list[int]], Callable[[int, int], int]]) -> Callable[..., Callable[..., int]]:
+        @part(*specs)
+        def of(e: Encoding) -> Part:
+            def similarity(c: Content) -> Tensor:
+                pos = [round(float(p)) for p in c.pos]
+                distance = rule(e, pos)
+                d = [[distance(i, j) if j <= i else 0 for j in pos] for i in pos]
+                return at_distance(c, torch.tensor(d, dtype=torch.float64), e)
+
+            return Part(similarity=similarity)
+
+        return rule
+
+    return add
 
 
-def extended(c: Content, window: int, group: int, base: float = 10000.0) -> Tensor:
-    """Pair by pair: the distance of the tokens within the window, and the distance of their groups beyond it."""
-    pos = [round(float(p)) for p in c.pos]
-    d = torch.zeros(len(pos), len(pos), dtype=torch.float64)
-    for i, p_i in enumerate(pos):
-        for j, p_j in enumerate(pos):
-            grouped = math.floor(p_i / group) - math.floor(p_j / group) + window - math.floor(window / group)
-            d[i, j] = p_i - p_j if p_i - p_j < window else grouped
-    return at_distance(c, d, base)
+@remapped(
+    "self-extend(window=5, group=3)",
+    "self-extend(window=40, group=7, base=50)",
+    "self-extend",
+    "self-extend(window=11)",
+)
+def self_extend(e: Encoding, pos: list[int]) -> Callable[[int, int], int]:
+    """The distance of the tokens within the window, and of their groups beyond it.
+
+    Unless it is given, the size of a group is the smallest for which no distance is larger than in training.
+    """
+    w = e.window
+
+    def grouped(i: int, j: int, group: int) -> int:
+        return i // group - j // group + w - w // group
+
+    def fits(group: int) -> bool:
+        return all(grouped(i, j, group) < L for i in pos for j in pos if i - j >= w)
+
+    group = e.group or next(group for group in range(1, 1000) if fits(group))
+    return lambda i, j: i - j if i - j < w else grouped(i, j, group)
 
 
-@oracle("self-extend(window=5, group=3)")
-def self_extend(e: Encoding, c: Content) -> Tensor:
-    return extended(c, window=5, group=3)
+@remapped("string", "string(shift=3, local=0)", "string(shift=40, local=7, base=50, layout=interleaved)")
+def string(e: Encoding, pos: list[int]) -> Callable[[int, int], int]:
+    """The paper's equation 4. Unless they are given, S = L/3, and W is a quarter of it, both rounded down."""
+    shift, local = e.window, e.local
+    assert e.spec != "string" or (shift, local) == (5, 1)
+    return lambda i, j: i - j - shift + local if j <= i - shift else i - j
 
 
-@oracle("self-extend(window=40, group=7, base=50)")
-def self_extend_slower(e: Encoding, c: Content) -> Tensor:
-    return extended(c, window=40, group=7, base=50)
+@remapped("dual-chunk", "dual-chunk(chunk=5)", "dual-chunk(chunk=4, local=2, base=50)")
+def dual_chunk(e: Encoding, pos: list[int]) -> Callable[[int, int], int]:
+    """The lists of positions in the paper, one entry per token of a chunk.
 
+    With c = 10, s = 6 and w = 4 this makes the paper's list of successive positions: 6, 7, 8, 9, 9, 9.
+    """
+    chunk, keys = e.chunk, list(range(e.chunk))
+    successive = [chunk + n if n < e.local else L - 1 for n in range(chunk)]
 
-def smallest(c: Content, window: int, length: int) -> int:
-    """The smallest group size for which no distance of the input is larger than in training."""
-    pos = [round(float(p)) for p in c.pos]
-    group = 1
-    while any(
-        math.floor(i / group) - math.floor(j / group) + window - math.floor(window / group) > length - 1
-        for i in pos
-        for j in pos
-        if i - j >= window
-    ):
-        group += 1
-    return group
+    def distance(i: int, j: int) -> int:
+        p_k, apart = keys[j % chunk], i // chunk - j // chunk
+        return (keys[i % chunk] if apart == 0 else successive[i % chunk] if apart == 1 else L - 1) - p_k
 
-
-@oracle("self-extend")
-def self_extend_grown(e: Encoding, c: Content) -> Tensor:
-    return extended(c, window=8, group=smallest(c, window=8, length=16))
-
-
-@oracle("self-extend(window=11)")
-def self_extend_grown_further(e: Encoding, c: Content) -> Tensor:
-    return extended(c, window=11, group=smallest(c, window=11, length=16))
+    return distance
 
 
 # pope
 
 
-@oracle("pope", "pope(start=uniform)")
-def pope(e: Encoding, c: Content) -> Tensor:
+@part("pope", "pope(start=uniform)")
+def pope(e: Encoding) -> Part:
     """sum_c mu_q mu_k cos((j - i) theta_c + delta_c), mu = log(1 + e^x)."""
-    width = c.q.shape[-1]
-    theta = torch.tensor([10000.0 ** (-n / width) for n in range(width)], dtype=torch.float64)
-    mu_q, mu_k = (torch.log(1 + torch.exp(x)) for x in (c.q, c.k))
-    delta = torch.minimum(torch.maximum(e.delta, torch.tensor(-2 * math.pi)), torch.tensor(0.0))
-    phase = -distances(c)[..., None] * theta + delta[:, :, None]  # [H, T, T, D]
-    return (mu_q[:, :, :, None] * mu_k[:, :, None] * torch.cos(phase)).sum(-1) / math.sqrt(width)
+    width = e.shape.head_width
+    theta = torch.tensor([e.base ** (-n / width) for n in range(width)], dtype=torch.float64)
+
+    def polar(x: Tensor, phase: Tensor) -> Tensor:
+        mu = torch.log(1 + torch.exp(x[..., :width]))
+        return torch.cat([mu * torch.cos(phase), mu * torch.sin(phase), x[..., width:]], dim=-1)
+
+    def key(k: Tensor, pos: Tensor) -> Tensor:
+        delta = torch.minimum(torch.maximum(e.delta, torch.tensor(-2 * math.pi)), torch.tensor(0.0))
+        return polar(k, pos[:, None] * theta + delta)
+
+    return Part(query=lambda q, pos: polar(q, pos[:, None] * theta), key=key)
 
 
 @oracle("pope", against="x-transformers PolarEmbedding", unit=FLOAT32)
@@ -170,128 +156,48 @@ def pope_library(e: Encoding, c: Content) -> Tensor:
 # fope
 
 
-def fourier(e: Encoding, c: Content, base: float, length: int = 16) -> Tensor:
-    """Position by position and pair by pair, in complex numbers."""
-    width = c.q.shape[-1]
-    w = [base ** (-2 * m / width) for m in range(width // 2)]
-    trained = [each for each in w if each * length >= 2 * math.pi]
-    f = []
-    for n in c.pos:
-        for h in range(c.q.shape[1]):
-            for m in range(width // 2):
-                real, imaginary = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-                if w[m] in trained:
-                    real = torch.cos(w[m] * n) + sum(e.a[0, h, s, m] * torch.cos(o * n) for s, o in enumerate(trained))
-                    imaginary = torch.sin(w[m] * n) + sum(
-                        e.a[1, h, s, m] * torch.sin(o * n) for s, o in enumerate(trained)
-                    )
-                f.append(torch.complex(real, imaginary))
-    f_HTm = torch.stack(f).unflatten(0, (len(c.pos), c.q.shape[1], -1)).transpose(0, 1)
-    q, k = as_complex(c.q) * f_HTm, as_complex(c.k) * f_HTm
-    return torch.einsum("bhim,bhjm->bhij", q, k.conj()).real / math.sqrt(width)
+@part("fope", "fope(base=4)", "fope(base=4, sigma=1, learned=true)", "fope(sigma=0, base=10)")
+def fope(e: Encoding) -> Part:
+    """Pair by pair, a series over the frequencies that complete a period within L; the other pairs stay."""
+    w = [float(theta) for theta in powers(e.base)]
+    trained = [each for each in w if each * L >= 2 * math.pi]
+    assert len(trained) == e.a.shape[-1] == {10000: 1, 4: 3, 10: 2}[e.base]
+
+    def turn(x: Tensor, pos: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        channels = []
+        for m in range(half):
+            real, imaginary = torch.ones_like(pos), torch.zeros_like(pos)
+            if w[m] in trained:
+                real = torch.cos(w[m] * pos) + sum(
+                    e.a[0, :, s, m, None] * torch.cos(o * pos) for s, o in enumerate(trained)
+                )
+                imaginary = torch.sin(w[m] * pos) + sum(
+                    e.a[1, :, s, m, None] * torch.sin(o * pos) for s, o in enumerate(trained)
+                )
+            channels.append(torch.complex(x[..., m], x[..., m + half]) * torch.complex(real, imaginary))
+        z = torch.stack(channels, dim=-1)
+        return torch.cat([z.real, z.imag], dim=-1)
+
+    return Part(query=turn, key=turn)
 
 
-@oracle("fope")
-def fope(e: Encoding, c: Content) -> Tensor:
-    """At L = 16 only one frequency completes a period."""
-    assert e.a.shape[-2:] == (1, 1)
-    return fourier(e, c, 10000)
-
-
-@oracle("fope(base=4)", "fope(base=4, sigma=1, learned=true)")
-def fope_more(e: Encoding, c: Content) -> Tensor:
-    assert e.a.shape[-2:] == (3, 3)
-    return fourier(e, c, 4)
-
-
-@oracle("fope(sigma=0, base=10)")
-def fope_clipped(e: Encoding, c: Content) -> Tensor:
-    """Rope with two of its frequencies set to 0."""
-    theta = torch.tensor([1, 10**-0.25, 0, 0], dtype=torch.float64)
-    return at_angles(c.q, c.k, distances(c)[..., None] * theta)
-
-
-# rope-dropped
-
-
-@oracle("rope-dropped", "rope-dropped(recalibrate=0)")
-def rope_dropped_in_training(e: Encoding, c: Content) -> Tensor:
-    assert e.training
-    return at_distance(c, distances(c))
-
-
-@oracle("rope-dropped(recalibrate=1)")
-def rope_dropped(e: Encoding, c: Content) -> Tensor:
-    return dots(c)
+oracle("rope-dropped(recalibrate=1)")(lambda e, c: dots(c))
 
 
 # grape
 
 
-def group_action(e: Encoding, c: Content, planes: bool, learned: bool, base: float = 10000.0) -> Tensor:
-    """q_i . exp((j - i) L) k_j, L a skew matrix, with a matrix exponential for every distance."""
-    heads, width = c.q.shape[1], c.q.shape[-1]
-    theta = frequencies(width, base) * (torch.exp(e.log_factor) if learned else 1)
-    turn = torch.zeros(width, width, dtype=torch.float64)
-    for m in range(width // 2):
-        plane = torch.zeros(width, width, dtype=torch.float64)
-        plane[m + width // 2, m], plane[m, m + width // 2] = 1, -1
-        turn = turn + theta[m] * plane
-    basis = torch.matrix_exp(e.a - e.a.transpose(1, 2)) if planes else torch.eye(width).double().expand(heads, -1, -1)
-    generator = basis @ turn @ basis.transpose(1, 2)
-    action = torch.matrix_exp(-distances(c)[:, :, None, None, None] * generator)  # [T, T, H, D, D]
-    return torch.einsum("bhid,ijhde,bhje->bhij", c.q, action, c.k) / math.sqrt(width)
+@part("grape", "grape(frequencies=false, base=100)", "grape(planes=false)", "grape(planes=false, frequencies=false)")
+def grape(e: Encoding) -> Part:
+    """Pairs of channels of B^T q and B^T k, turned by frequencies of their own; B = exp(A - A^T) is orthogonal."""
+    width = e.shape.head_width
 
+    def turn(x: Tensor, pos: Tensor) -> Tensor:
+        theta = torch.stack(powers(e.base, width)) * (1 if e.log_factor is None else torch.exp(e.log_factor))
+        planes, rest = x[..., :width], x[..., width:]
+        if e.a is not None:
+            planes = torch.einsum("hdc,bhtd->bhtc", torch.matrix_exp(e.a - e.a.transpose(1, 2)), planes)
+        return torch.cat([turned(planes, pos[:, None] * theta), rest], dim=-1)
 
-@oracle("grape")
-def grape(e: Encoding, c: Content) -> Tensor:
-    return group_action(e, c, planes=True, learned=True)
-
-
-@oracle("grape(frequencies=false, base=100)")
-def grape_planes(e: Encoding, c: Content) -> Tensor:
-    return group_action(e, c, planes=True, learned=False, base=100)
-
-
-@oracle("grape(planes=false)")
-def grape_frequencies(e: Encoding, c: Content) -> Tensor:
-    return group_action(e, c, planes=False, learned=True)
-
-
-@oracle("grape(planes=false, frequencies=false)")
-def grape_plain(e: Encoding, c: Content) -> Tensor:
-    return at_distance(c, distances(c))
-
-
-def path_integral(e: Encoding, c: Content, size: int) -> Tensor:
-    """sum_{l=j+1..t} alpha_h log sigmoid(<p_t, R_l p_l> / d), edge by edge."""
-    tokens, heads = len(c.pos), c.q.shape[1]
-    alpha = [2.0**-4, 2.0**-8, 2.0**-2]  # of ALiBi for 3 heads: those of 2, then the first of 4
-    w = e.w_p.reshape(heads, size, -1)
-    p = torch.einsum("btw,hpw->bhtp", c.x, w)
-    p = p / torch.sqrt((p**2).mean(-1, keepdim=True) + 1e-6)
-    rotated = []
-    for n in range(tokens):
-        cos, sin = torch.cos(c.pos[n]), torch.sin(c.pos[n])
-        r = torch.zeros(size, size, dtype=torch.float64)
-        for m in range(size // 2):
-            r[m, m] = r[m + size // 2, m + size // 2] = cos
-            r[m + size // 2, m], r[m, m + size // 2] = sin, -sin
-        rotated.append(torch.einsum("pr,bhr->bhp", r, p[:, :, n]))
-    rows = []
-    for t in range(tokens):
-        edges = [torch.einsum("bhp,bhp->bh", p[:, :, t], rotated[n]) / size for n in range(tokens)]
-        psi = [-torch.log(1 + torch.exp(-edge)) * torch.tensor(alpha) for edge in edges]
-        empty = torch.zeros_like(psi[0])
-        rows.append(torch.stack([sum(psi[j + 1 : t + 1], empty) for j in range(tokens)], dim=-1))
-    return torch.stack(rows, dim=2)
-
-
-@oracle("grape-additive")
-def grape_additive(e: Encoding, c: Content) -> Tensor:
-    return dots(c) + path_integral(e, c, 8)
-
-
-@oracle("grape-additive(probe=2)")
-def grape_additive_narrow(e: Encoding, c: Content) -> Tensor:
-    return dots(c) + path_integral(e, c, 2)
+    return Part(query=turn, key=turn)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 import types
 import typing
@@ -13,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import ENDS, HEAD_WIDTH, make, shape
+from toys import ENDS, make, shape
 
 from poscli.encodings import Encoding, get, names
 from poscli.specs import build, check, parse
@@ -24,32 +23,19 @@ from poscli.system.registry import Registry
 @pytest.mark.parametrize(
     ("text", "canonical"),
     [
-        ("rope", "rope"),
         ("rope()", "rope"),
-        ("rope(base=500000)", "rope(base=500000.0)"),
         ("rope(500000)", "rope(base=500000.0)"),
-        ("rope(5e5)", "rope(base=500000.0)"),
         ("rope(base=1e-2)", "rope(base=0.01)"),
         ("rope(base=+7.5)", "rope(base=7.5)"),
         ("rope(base=-7.5)", "rope(base=-7.5)"),  # its constructor refuses
         ("rope(base=1E+20)", "rope(base=1e+20)"),
         ("rope(base=10000)", "rope"),
         ("rope(10000, interleaved, 0.5)", "rope(layout=interleaved, fraction=0.5)"),
-        ("rope(fraction=0.5, layout=interleaved)", "rope(layout=interleaved, fraction=0.5)"),
         ("rope(7, fraction=0.5)", "rope(base=7.0, fraction=0.5)"),
-        ("rope(layout=half)", "rope"),
         ("alibi(TRUE)", "alibi(trainable=true)"),
-        ("alibi(trainable=False)", "alibi"),
-        ("window", "window"),
-        ("window(none)", "window"),
-        ("window(128)", "window(width=128)"),
         ("window(width=None)", "window"),
-        ("kerple-log", "kerple-log"),
-        ("rope + window(128) | none", "rope+window(width=128)|none"),
-        ("  rope\t(\n base = 7 ,)+t5 ", "rope(base=7.0)+t5"),
-        ("rope|rope", "rope|rope"),
+        ("  rope\t(\n base = 7 ,)+t5 | none", "rope(base=7.0)+t5|none"),
         ("t5+t5", "t5+t5"),
-        ("shaw(4,values=false)|none|t5(8, 20)", "shaw(clip=4, values=false)|none|t5(buckets=8, far=20)"),
     ],
 )
 def test_canonical_forms(text: str, canonical: str) -> None:
@@ -58,22 +44,14 @@ def test_canonical_forms(text: str, canonical: str) -> None:
     assert hash(parse(canonical)) == hash(parse(text))
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("rope(base=10000)", "rope(base=10000.0)"),
-        ("rope", "rope"),
-        ("rope(base=7, layout=half)|window(none)", "rope(base=7.0, layout=half)|window(width=none)"),
-    ],
-)
-def test_options_that_are_given_as_their_default_are_kept_on_request(text: str, kept: str) -> None:
-    assert str(parse(text, defaults=True)) == kept
+def test_options_that_are_given_as_their_default_are_kept_on_request() -> None:
+    kept = "rope(base=7.0, layout=half)|window(width=none)|t5"
+    assert str(parse("rope(base=7, layout=half)|window(none)|t5", defaults=True)) == kept
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected the name of an encoding at its end"),
         (" \n", "expected the name of an encoding at its end"),
         ("alibbi", r"there is no encoding 'alibbi': did you mean alibi or alibi-2d\?"),
         ("zzz", "there is no encoding 'zzz': none of the "),
@@ -83,63 +61,40 @@ def test_options_that_are_given_as_their_default_are_kept_on_request(text: str, 
         ("none(x=1)", "none has no option 'x': it takes none"),
         ("none(1)", "none takes 0 options"),
         ("window(1, 2)", "window takes 1 option;"),
-        ("rope(base=abc)", "rope: base must be a number, got 'abc'"),
         ("rope(base=1.2.3)", "rope: base must be a number, got '1.2.3'"),
         ("rope(base=inf)", "rope: base must be finite, got 'inf'"),
         ("rope(base=nan)", "rope: base must be finite, got 'nan'"),
         ("window(1.5)", "window: width must be a whole number, got '1.5'"),
+        ("window(9223372036854775808)", r"window: width must be below 2\^63"),
         ("shaw(clip=none)", "shaw: clip must be a whole number, got 'none'"),
-        ("alibi(trainable=maybe)", "alibi: trainable must be true or false, got 'maybe'"),
         ("alibi(1)", "alibi: trainable must be true or false, got '1'"),
         ("rope(layout=halv)", "rope: layout is one of half, interleaved; got 'halv'"),
-        ("rope(base=1, base=2)", "the option base is given twice"),
         ("rope(5, base=6)", "the option base is given twice"),
         ("rope alibi", "unexpected 'alibi'"),
-        ("rope)", r"unexpected '\)'"),
         ("rope(base=5))", r"unexpected '\)'"),
         ("rope(", "expected an option at its end"),
-        ("rope(base", r"expected , or \)"),
         ("rope(base=", "expected a value for base at its end"),
         ("rope(base=)", r"expected a value for base before '\)'"),
-        ("rope(base=5", r"expected , or \)"),
         ("rope(base=5 6)", r"expected , or \)"),
-        ("rope(=3)", "expected an option before '='"),
         ("rope(,)", "expected an option before ','"),
         ("(rope)", r"expected the name of an encoding before '\('"),
-        ("rope|", "expected the name of an encoding at its end"),
         ("|rope", r"expected the name of an encoding before '\|'"),
         ("rope++alibi", r"expected the name of an encoding before '\+'"),
-        ("rope+|alibi", r"expected the name of an encoding before '\|'"),
-        ("rope, alibi", "unexpected ','"),
-        ("rope$", r"cannot read '\$'"),
         ("rope(base='5')", "cannot read \"'5'\\)\""),
-    ],
-)
-def test_errors_of_the_grammar(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
         ("rope(base=1)", "base must be above 1, got 1"),
         ("rope+none|alibi+window(-3)", "width must be at least 1, got -3"),
         ("sinusoidal|none", "sinusoidal acts on the embedding, before any layer, so it cannot alternate by layer"),
-        ("none|learned", "learned acts on the embedding"),
-        ("rope+sinusoidal|none", "sinusoidal acts on the embedding"),
+        ("rope+learned|none", "learned acts on the embedding"),
         ("toys:Disentangled+toys:Tripled", "state different scales of q . k; keep one"),
         ("toys:Gated+toys:Gated", "toys:Gated and toys:Gated both define what replaces the softmax"),
         ("path+rope", "path replaces q . k and rope turns q and k"),
         ("randomized+interpolated(2)", "both define the positions"),
         ("toys:Bilinear+rope+toys:Bilinear", "both define what replaces q . k"),
+        ("rope|none|alibi", "alternates 3 encodings, and the model has 2 layers"),
     ],
 )
-def test_errors_of_the_constructors(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Tripled(Encoding):
-        scale = 3.0
-
-    monkeypatch.setattr(sys.modules["toys"], "Tripled", Tripled, raising=False)
+def test_errors_of_specs(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["toys"], "Tripled", type("Tripled", (Encoding,), {"scale": 3.0}), raising=False)
     with pytest.raises(UsageError, match=message):
         check(text, shape())
 
@@ -173,19 +128,18 @@ def _shown(value: object) -> str:
 def leaves(draw: st.DrawFn) -> tuple[str, str]:
     """A leaf as a user may write it, and its canonical form."""
     name, space = draw(st.sampled_from(names())), draw(st.sampled_from(["", " ", "\t "]))
-    cls = get(name)
-    keys, options = list(cls.options()), list(cls.options().values())
-    values = [draw(_values(option.kind)) for option in options]
-    positional = draw(st.integers(0, len(options)))
-    by_name = draw(st.permutations(range(positional, len(options))))[: draw(st.integers(0, len(options)))]
-    given = [values[n][0] for n in range(positional)]
-    given += [f"{keys[n]}{space}={space}{values[n][0]}" for n in by_name]
+    options = get(name).options()
+    keys, values = list(options), [draw(_values(option.kind)) for option in options.values()]
+    positional = draw(st.integers(0, len(keys)))
+    by_name = draw(st.permutations(range(positional, len(keys))))[: draw(st.integers(0, len(keys)))]
+    texts = [values[n][0] for n in range(positional)]
+    texts += [f"{keys[n]}{space}={space}{values[n][0]}" for n in by_name]
     kept = [
         f"{keys[n]}={_shown(values[n][1])}"
         for n in sorted([*range(positional), *by_name])
-        if values[n][1] != options[n].default
+        if values[n][1] != options[keys[n]].default
     ]
-    brackets = f"{space}({space}{f',{space}'.join(given)}{space})" if given or draw(st.booleans()) else ""
+    brackets = f"{space}({space}{f',{space}'.join(texts)}{space})" if texts or draw(st.booleans()) else ""
     return name + brackets + space, name + (f"({', '.join(kept)})" if kept else "")
 
 
@@ -195,7 +149,6 @@ def test_round_trip(layers: list[list[tuple[str, str]]], space: str) -> None:
     written = f"{space}|{space}".join(f"{space}+{space}".join(text for text, _ in leaves) for leaves in layers)
     canonical = "|".join("+".join(form for _, form in leaves) for leaves in layers)
     assert str(parse(written)) == canonical
-    assert str(parse(canonical)) == canonical
     assert parse(canonical) == parse(written)
 
 
@@ -210,18 +163,9 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 # build
 
 
-def test_layers_alternate() -> None:
+def test_layers_alternate_and_share_what_their_classes_share() -> None:
     built = build(parse("rope|none|alibi"), shape(layers=7), seed=0)
     assert [layer.name for layer in built] == ["rope", "none", "alibi", "rope", "none", "alibi", "rope"]
-
-
-@pytest.mark.parametrize("name", names())
-def test_layers_share_an_instance_if_the_class_says_so(name: str) -> None:
-    first, second = build(parse(name), shape(layers=2), seed=0)
-    assert (first is second) == get(name).shared
-
-
-def test_parts_are_shared_too() -> None:
     a, b, c, d = build(parse("rope+t5|t5+shaw"), shape(layers=4), seed=0)
     assert a.parts[1] is b.parts[0] is c.parts[1] is d.parts[0]
     assert a.parts[0] is not c.parts[0]  # rope is not shared
@@ -233,10 +177,8 @@ def test_parts_are_shared_too() -> None:
 
 
 def test_a_scale_other_than_the_usual_wins() -> None:
-    usual = make("rope+alibi").scale
-    assert usual == pytest.approx(HEAD_WIDTH**-0.5)
-    assert make("rope+toys:Disentangled").scale == pytest.approx(usual / 3**0.5)
-    assert make("toys:Disentangled+rope+t5").scale == pytest.approx(usual / 3**0.5)
+    for spec in ("rope+toys:Disentangled", "toys:Disentangled+rope+t5"):
+        assert make(spec).scale == pytest.approx(make("rope+alibi").scale / 3**0.5)
 
 
 @pytest.mark.parametrize("spec", [*names(), "fire+shaw|t5", "learned+fire"])
@@ -266,9 +208,8 @@ def test_building_an_encoding_leaves_the_generators_of_devices_alone(monkeypatch
 @pytest.mark.parametrize("name", sorted(name for name in ENDS if get(name).axes == 1))
 def test_an_encoding_without_positions_for_a_training_window_is_refused(name: str) -> None:
     """Whichever of its blanks lacks them: learned has none for embeddings, tupe none for queries."""
-    with pytest.raises(
-        UsageError, match=rf"{name}\+randomized cannot be trained on windows of 16 tokens: {name} has 16"
-    ):
+    message = rf"{name}\+randomized cannot be trained on windows of 16 tokens: {name} has 16"
+    with pytest.raises(UsageError, match=message):
         check(f"{name}+randomized", shape())
     assert str(check(name, shape())) == name
 
@@ -276,7 +217,6 @@ def test_an_encoding_without_positions_for_a_training_window_is_refused(name: st
 @pytest.mark.parametrize(
     ("spec", "relative"),
     [
-        ("rope+alibi", True),
         ("rope+transformer-xl", True),
         ("rope+sinusoidal", False),
         ("rope+pope", False),  # pope rotates what rope has rotated
@@ -286,32 +226,6 @@ def test_an_encoding_without_positions_for_a_training_window_is_refused(name: st
 )
 def test_when_composed_encodings_are_relative(spec: str, relative: bool) -> None:
     assert build(parse(spec), shape(), seed=0)[0].relative is relative
-
-
-def test_a_refused_spec_leaves_the_random_state_alone() -> None:
-    state = torch.get_rng_state()
-    with pytest.raises(UsageError):
-        check("learned+window(0)", shape())
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("name", names())
-def test_options_have_types_and_defaults_that_a_spec_drops(name: str) -> None:
-    cls = get(name)
-    positional = [p for p in inspect.signature(cls).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert [p.name for p in positional] == ["shape"]
-    for key, option in cls.options().items():
-        assert option.default is not inspect.Parameter.empty
-        assert option.kind is not inspect.Parameter.empty
-        assert str(parse(f"{name}({key}={option.default})")) == name
-
-
-def test_options_that_are_passed_on_come_after_a_class_own() -> None:
-    own = ["factor", "beta_fast", "beta_slow", "ramp", "truncate", "attention"]
-    assert list(get("yarn").options()) == [*own, "original", "base", "layout", "fraction"]
-    assert list(get("rope-dynamic").options()) == ["factor", "original", "base", "layout", "fraction"]
-    assert get("rope-dynamic").options()["factor"].default == 2
-    assert list(get("fope").options()) == ["sigma", "learned", "base", "layout"]  # without rope's fraction
 
 
 # from outside
@@ -334,7 +248,6 @@ class Slope(Encoding):
 class Older(Encoding):
     def __init__(self, shape: Shape, *, width: Optional[int] = None, either: Union[int, None] = 3):
         super().__init__(shape)
-        self.width = width
 
 def helper(): ...
 class Plain: ...
@@ -355,17 +268,19 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_encoding_from_outside(outside: str) -> None:
-    text = f"{outside}:Slope(3)+window(4) | rope"
-    spec = parse(text)
+    spec = parse(f"{outside}:Slope(3)+window(4) | rope")
     assert str(spec) == f"{outside}:Slope(gain=3.0)+window(width=4)|rope"
     first, second = build(spec, shape(), seed=0)
-    assert first.parts[0].gain == 3
-    assert first.parts[0].name == f"{outside}:Slope"
-    assert (first.parts[0].paper, first.parts[0].family) == ("", "external")
+    slope = first.parts[0]
+    assert (slope.name, slope.paper, slope.family) == (f"{outside}:Slope", "", "external")
     assert first.distance_bias(torch.arange(5)).tolist() == [[0, -3, -6, -9, -12]]
-    assert first.reach == 4
-    assert second.name == "rope"
+    assert (first.reach, second.name) == (4, "rope")
     assert f"{outside}:Slope" not in names()
+    # `Optional[int]` is read like `int | None`.
+    assert str(parse(f"{outside}:Older(width=5, either=none)")) == f"{outside}:Older(width=5, either=none)"
+    # Naming a registered class by its path does not rename it; errors and reports still call it `rope`.
+    assert get("poscli.encodings.rope:RoPE") is get("rope")
+    assert get("rope").name == "rope"
 
 
 @pytest.mark.parametrize(
@@ -388,46 +303,10 @@ def test_errors_from_outside(text: str, message: str, outside: str) -> None:
         check(text.format(outside), shape())
 
 
-def test_types_may_be_written_the_older_way(outside: str) -> None:
-    """`Optional[int]` is read like `int | None`."""
-    assert str(parse(f"{outside}:Older(width=5)")) == f"{outside}:Older(width=5)"
-    assert str(parse(f"{outside}:Older(width=none, either=none)")) == f"{outside}:Older(either=none)"
-
-
-def test_a_registered_class_keeps_its_name() -> None:
-    """Naming a class by its path does not rename it; errors and reports still call it `rope`."""
-    assert get("poscli.encodings.rope:RoPE") is get("rope")
-    assert get("rope").name == "rope"
-
-
-def of_tests(**needs: tuple[str, str]) -> Registry[type[Encoding]]:
-    """A registry of its own, with an encoding for each keyword."""
-    found: Registry[type[Encoding]] = Registry("encoding", "poscli.encodings", lambda thing: thing is Encoding)
-    for name, need in needs.items():
-        found.add(name, Encoding, need)
-    return found
-
-
-def test_entry_points_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another package is installed, one of whose two encodings cannot be imported."""
-    package = tmp_path / "somebody-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Name: somebody\nVersion: 1.0\n")
-    points = "[poscli.encodings]\nfine = poscli.equation:Encoding\nbroken = there_is_no_such_module:Encoding\n"
-    (package / "entry_points.txt").write_text(points)
-    monkeypatch.syspath_prepend(tmp_path)
-    registry = of_tests()
-    assert {"fine", "broken"} <= set(registry.names())
-    assert registry.get("fine") is Encoding
-    assert registry.missing("fine") == ""
-    why = "cannot be used: No module named 'there_is_no_such_module' (there_is_no_such_module:Encoding of somebody 1.0)"
-    assert registry.missing("broken") == why
-    with pytest.raises(UsageError, match="broken cannot be used: No module named"):
-        registry.get("broken")
-
-
 def test_a_missing_package_is_named_with_its_extra() -> None:
-    registry = of_tests(needy=("no_such_module", "extra"), fine=("torch", "extra"))
+    registry: Registry[type[Encoding]] = Registry("encoding", "poscli.encodings", lambda thing: thing is Encoding)
+    registry.add("needy", Encoding, ("no_such_module", "extra"))
+    registry.add("fine", Encoding, ("torch", "extra"))
     assert registry.missing("needy") == "needs no_such_module: pip install 'poscli[extra]'"
     assert registry.missing("fine") == ""
     with pytest.raises(UsageError, match=r"needy needs no_such_module: pip install 'poscli\[extra\]'"):
