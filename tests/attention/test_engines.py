@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import COMPOSITES, ENDS, EVERYWHERE, LENGTH, NARROW, TOYS, draw, make, shape, wide
+from toys import COMPOSITES, ENDS, EVERYWHERE, NARROW, TOYS, draw, make, shape, wide
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, choose, engines_for, native, selfcheck
 from poscli.attention.biases import biases
 from poscli.encodings import Encoding, names
 from poscli.equation import Positions
 from poscli.equation.blanks import of_tier
-from poscli.equation.reference import operands
 from poscli.specs import build, parse
 from poscli.system.errors import UsageError
 
@@ -127,26 +126,12 @@ def test_what_is_said_of_engines_that_were_asked_for(snapshot: Snapshot, monkeyp
 
 
 def test_positions_are_even_only_if_each_of_them_is() -> None:
-    steps = {"rope": 1, "toys:Quarters": 0.25, "toys:Squares": None}
-    assert {spec: make(spec).locate(9, torch.device("cpu")).step for spec in steps} == steps
     line = torch.arange(16, dtype=torch.float64)
     assert Positions.spaced(line / 3).step == pytest.approx(1 / 3)
     for token, off in ((7, 1e-3), (1, -1e-3), (14, 1e-2)):
         moved = line.clone()
         moved[token] += off
         assert Positions.spaced(moved).step is None
-
-
-@pytest.mark.parametrize("factor", [1, 3, 8])
-def test_distances_are_those_of_positions_and_never_negative(factor: int) -> None:
-    """Tenths of a token are not rounded to whole ones; 5/3 - 2/3 is 1, and the distance of a hidden key is 0."""
-    encoding = make(f"alibi+interpolated({factor})")
-    q, k = draw(1, 3, 5, 8), draw(1, 3, LENGTH, 8)
-    x = operands(encoding, q, k, k, encoding.locate(LENGTH, torch.device("cpu")))
-    apart = torch.arange(LENGTH - 5, LENGTH)[:, None] - torch.arange(LENGTH)
-    found, expected = x.distances().double(), (apart.double() / factor).clamp(min=0)
-    assert float((found - expected).abs().max()) <= LENGTH * 2.0**-22
-    assert torch.equal(found[apart % factor == 0], expected[apart % factor == 0])
 
 
 def test_the_narrow_specs_fill_every_blank_and_run_on_every_engine() -> None:

@@ -1,4 +1,4 @@
-"""Strided views of functions of the distance, by index, and their gradients."""
+"""Strided views of functions of the distance, by index."""
 
 from __future__ import annotations
 
@@ -33,14 +33,3 @@ def test_skew_keys_by_index() -> None:
     for r in range(rows):
         for j in range(keys):
             assert torch.equal(skewed[..., r, j], g[..., j, r + j])
-
-
-@pytest.mark.parametrize("table", [True, False])
-def test_gradients_of_the_views(table: bool) -> None:
-    g = draw(2, 1 if table else 3, 8, dtype=torch.float64).requires_grad_()
-    p = draw(2, 3, 5, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: skew(x, 3, 5) * draw(2, 3, 5, seed=2).double(), g)
-    assert torch.autograd.gradcheck(lambda x: unskew(x, 8) * draw(2, 3, 8, seed=2).double(), p)
-    if not table:
-        keyed = draw(2, 5, 8, dtype=torch.float64).requires_grad_()
-        assert torch.autograd.gradcheck(lambda x: skew_keys(x, 3) * draw(2, 3, 5, seed=2).double(), keyed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
 from typing import Any
 
@@ -13,7 +11,7 @@ from oracles import libraries as lib
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import EVERYWHERE, HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, shape, tokens
+from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, shape, tokens
 
 from poscli.attention import ENGINES, attend
 from poscli.encodings import Encoding, Shape, get, names
@@ -24,7 +22,6 @@ from poscli.encodings.path import reflect_all
 from poscli.encodings.rope_linear import RoPELinear
 from poscli.encodings.t5 import bucket
 from poscli.equation import Positions, Unsupported
-from poscli.equation.operands import raster
 from poscli.equation.reference import operands
 from poscli.evaluation.posthoc import posthoc_spec, with_encoding
 from poscli.specs import build, check, parse
@@ -66,41 +63,6 @@ def test_a_subclass_that_changes_the_formula_loses_the_fast_forms_of_the_other()
 def test_an_option_that_leaves_a_blank_empty_does_not_change_the_class() -> None:
     assert make("rope+shaw(values=false)").blanks == {"query", "key", "relative_keys"}
     assert make("shaw").blanks == {"relative_keys", "relative_values"}
-
-
-@pytest.mark.parametrize("spec", [s for s in EVERYWHERE if "distance_bias" in make(s).blanks])
-def test_a_distance_bias_is_a_function_of_each_distance(spec: str) -> None:
-    encoding, d = make(spec).requires_grad_(False), torch.arange(FAR)
-    d = d if encoding.axes == 1 else raster(d, 16) - torch.tensor([0, 8])
-    bias = encoding.distance_bias(d)
-    assert (bias.isfinite() | (bias == -math.inf)).all()
-    assert bias[:, 0 if encoding.axes == 1 else 8].isfinite().all()  # a token sees itself
-    some = draw(40).argsort()
-    # the place of a distance in its tensor decides which instructions compute its bias, and these round differently
-    close = functools.partial(torch.testing.assert_close, rtol=0, atol=rounding_of_bias(encoding, d))
-    close(encoding.distance_bias(d[some]), bias[:, some])
-    close(encoding.distance_bias(d.float()), bias)  # positions need not be whole numbers
-
-
-@torch.no_grad()
-def rounding_of_bias(encoding: Encoding, d: Tensor) -> float:
-    """Eight times the change of a finite bias if every parameter, or the bias itself, changes by a unit of rounding."""
-    exact, moved = encoding.distance_bias(d), copy.deepcopy(encoding)
-    for n, parameter in enumerate(moved.parameters()):
-        parameter.mul_(1 + 2**-23 * draw(*parameter.shape, seed=n).sign())
-    apart = (moved.distance_bias(d) - exact).nan_to_num(posinf=0, neginf=0).abs().max()
-    return 8 * max(float(apart), 2**-23 * float(exact.nan_to_num(neginf=0).abs().max()))
-
-
-@pytest.mark.parametrize("spec", EVERYWHERE)
-def test_the_order_of_tokens_changes_the_output(spec: str) -> None:
-    """Two tokens within every window are exchanged. `none` sees their order through its deeper layer."""
-    trained = perturbed(model(spec))
-    there = tokens(1, LENGTH)
-    there[0, LENGTH - 4 : LENGTH - 2] = torch.tensor([1, 2])
-    swapped = there.clone()
-    swapped[0, LENGTH - 4 : LENGTH - 2] = torch.tensor([2, 1])
-    assert (trained(there) - trained(swapped))[0, -1].abs().max() > 1e-3
 
 
 def test_a_join_is_as_short_as_its_shortest_part() -> None:

@@ -167,13 +167,13 @@ def test_results_have_the_same_bits_on_any_number_of_threads(form: int) -> None:
 
 STARVED = """
 import resource, torch
-from poscli.native import Block, attention, library
+from poscli.native import Block, library, native_attention
 
 torch.set_num_threads(1)  # the stacks of threads that start later would need room, too
 tokens, width = 1_000_000, 32
 q, k, v = (torch.randn(1, 1, *shape) for shape in ((1, width), (tokens, width), (tokens, 1)))
 whole = [Block(slice(0, 1), slice(0, tokens))]
-run = lambda: attention(library(), (q.requires_grad_(), k, v), whole, scale=1.0)
+run = lambda: native_attention(library(), (q.requires_grad_(), k, v), whole, scale=1.0)
 if {backward}:
     out = run()
     run = out.sum().backward

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from oracles import FLOAT32, Content, dots, oracle
 from oracles import libraries as lib
+from oracles.biases import slopes
+from oracles.rotary import turned
 from poscli.encodings import Encoding
+from poscli.equation import Unsupported
 
 SIDE = 4  # of the training grid
 
@@ -57,8 +61,6 @@ def sinusoidal_detr(e: Encoding, c: Content) -> Tensor:
 
 @oracle("learned-2d", gives="embedding")
 def learned(e: Encoding, c: Content) -> Tensor:
-    from poscli.equation import Unsupported
-
     rows, columns = sides(c)
     if int(c.pos.max().round()) >= SIDE:
         raise Unsupported("no entry")
@@ -118,23 +120,19 @@ def swin_narrow(e: Encoding, c: Content) -> Tensor:
 
 # alibi-2d
 
-
-def slopes(heads: int) -> Tensor:
-    """ALiBi's slopes for 3 heads: those of 2, and the first of 4."""
-    assert heads == 3
-    return torch.tensor([1 / 16, 1 / 256, 1 / 4], dtype=torch.float64)[:, None, None]
+M = torch.tensor(slopes(3), dtype=torch.float64)[:, None, None]
 
 
 @oracle("alibi-2d", against="CROMA's formula")
 def alibi(e: Encoding, c: Content) -> Tensor:
     away = c.pos[:, None] - c.pos[None]
     hidden = torch.eye(len(c.pos), dtype=torch.bool)
-    return dots(c) - slopes(3) * torch.where(hidden, 0, torch.hypot(*away.unbind(-1)))
+    return dots(c) - M * torch.where(hidden, 0, torch.hypot(*away.unbind(-1)))
 
 
 @oracle("alibi-2d(distance=manhattan)", against="the definition")
 def alibi_manhattan(e: Encoding, c: Content) -> Tensor:
-    return dots(c) - slopes(3) * (c.pos[:, None] - c.pos[None]).abs().sum(-1)
+    return dots(c) - M * (c.pos[:, None] - c.pos[None]).abs().sum(-1)
 
 
 # rope-2d
@@ -148,14 +146,10 @@ def rope(e: Encoding, c: Content) -> Tensor:
     angle = torch.cat([freqs[rows], freqs[columns]], dim=-1)
     angle = torch.cat([angle, angle], dim=-1).double()
 
-    def turned(x: Tensor) -> Tensor:
+    def rotate(x: Tensor) -> Tensor:
         return x * angle.cos() + lib.qwen2_vl.rotate_half(x) * angle.sin()
 
-    return dots(Content(turned(c.q), turned(c.k), c.v, c.x, c.ids, c.pos))
-
-
-def complex_pairs(x: Tensor) -> Tensor:
-    return torch.complex(x[..., 0::2], x[..., 1::2])
+    return dots(replace(c, q=rotate(c.q), k=rotate(c.k)))
 
 
 @oracle("rope-2d(base=50, layout=interleaved)")
@@ -163,17 +157,14 @@ def rope_axial(e: Encoding, c: Content) -> Tensor:
     pairs = c.q.shape[-1] // 2
     theta = torch.tensor([50.0 ** (-2 * m / pairs) for m in range(pairs // 2)], dtype=torch.float64)
     angle = torch.cat([c.pos[:, :1] * theta, c.pos[:, 1:] * theta], dim=-1)
-    return _rotated_dots(c, angle)
+    return rotated(c, angle)
 
 
 @oracle("rope-2d(layout=interleaved, mixed=true)")
 def rope_mixed(e: Encoding, c: Content) -> Tensor:
     down, right = e.frequencies  # [H, pairs] each
-    return _rotated_dots(c, c.pos[:, 0, None] * down[:, None] + c.pos[:, 1, None] * right[:, None])
+    return rotated(c, c.pos[:, 0, None] * down[:, None] + c.pos[:, 1, None] * right[:, None])
 
 
-def _rotated_dots(c: Content, angle: Tensor) -> Tensor:
-    """The real part of conj(q_i e^{i a_i}) k_j e^{i a_j}, summed over the pairs, over sqrt(D)."""
-    turn = torch.polar(torch.ones_like(angle), angle)
-    q, k = complex_pairs(c.q) * turn, complex_pairs(c.k) * turn
-    return torch.einsum("bhid,bhjd->bhij", q, k.conj()).real / math.sqrt(c.q.shape[-1])
+def rotated(c: Content, angle: Tensor) -> Tensor:
+    return dots(replace(c, q=turned(c.q, angle, "interleaved"), k=turned(c.k, angle, "interleaved")))

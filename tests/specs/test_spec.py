@@ -214,20 +214,6 @@ def test_an_encoding_without_positions_for_a_training_window_is_refused(name: st
     assert str(check(name, shape())) == name
 
 
-@pytest.mark.parametrize(
-    ("spec", "relative"),
-    [
-        ("rope+transformer-xl", True),
-        ("rope+sinusoidal", False),
-        ("rope+pope", False),  # pope rotates what rope has rotated
-        ("query-bias+stick-breaking", False),  # no softmax cancels what all scores of a row have in common
-        ("fox+rope", True),
-    ],
-)
-def test_when_composed_encodings_are_relative(spec: str, relative: bool) -> None:
-    assert build(parse(spec), shape(), seed=0)[0].relative is relative
-
-
 # from outside
 
 OUTSIDE = """

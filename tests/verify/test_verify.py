@@ -201,26 +201,24 @@ def test_every_check_refuses_some_encoding() -> None:
     assert {check for _, check, _ in FAULTS} == set(RUN)
 
 
-class Cliff(Encoding):
-    """Not finite from position 300 on, by one of its blanks."""
-
-    def cliff(self, pos: Tensor) -> Tensor:
-        return torch.where(pos >= 300, math.inf, 1.0)
+def cliff(pos: Tensor) -> Tensor:
+    """Infinite from position 300 on."""
+    return torch.where(pos >= 300, math.inf, 1.0)
 
 
-class CliffOfQueries(Cliff):
+class CliffOfQueries(Encoding):
     def query(self, q_BHTD: Tensor, pos: Tensor) -> Tensor:
-        return q_BHTD * self.cliff(pos)[:, None].to(q_BHTD.dtype)
+        return q_BHTD * cliff(pos)[:, None].to(q_BHTD.dtype)
 
 
-class CliffOfEmbeddings(Cliff):
+class CliffOfEmbeddings(Encoding):
     def embed(self, x_BTW: Tensor, pos: Tensor, ids_BT: Tensor) -> Tensor:
-        return x_BTW * self.cliff(pos)[:, None].to(x_BTW.dtype)
+        return x_BTW * cliff(pos)[:, None].to(x_BTW.dtype)
 
 
-class CliffOfTemperatures(Cliff):
+class CliffOfTemperatures(Encoding):
     def temperature(self, n: Tensor) -> Tensor:
-        return self.cliff(n - 1)[None]
+        return cliff(n - 1)[None]
 
 
 class Refusing(Encoding):
