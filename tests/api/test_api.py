@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
-from cli_runner import ROOT, cli, document, environment
-from fake_results import BEHAVIOUR, LN2, results
+from cli_runner import ROOT, cli, document
 from markdown_blocks import blocks
 
 from poscli import api
@@ -62,16 +59,14 @@ def test_every_block_of_the_document_runs_as_it_is(here: Path) -> None:
     assert re.sub(r"-\w{8}", "-...", repr(run_document(here, FULL)["run"])) in shown_text()
 
 
-def test_every_block_of_the_document_runs(documented: tuple[dict[str, Any], Path], monkeypatch) -> None:
+def test_every_block_of_the_document_runs_and_shows_what_objects_say(
+    documented: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     names, folder = documented
     monkeypatch.chdir(folder)
     assert names["run"].status()["state"] == "complete"
     assert names["logits"].shape == (1, len("def __init__("), 257)
     assert Path("results/report/report.md").is_file()
-
-
-def test_the_document_shows_what_objects_say(documented: tuple[dict[str, Any], Path]) -> None:
-    names, _ = documented
     assert repr(names["alibi"]) in shown_text()
     assert " ".join(repr(names["measured"]).splitlines()[0].split()) in shown_text()
 
@@ -79,11 +74,6 @@ def test_the_document_shows_what_objects_say(documented: tuple[dict[str, Any], P
 def shown_text() -> str:
     """The text of docs/API.md on one line, without the marks of quotations."""
     return " ".join((ROOT / "docs" / "API.md").read_text(encoding="utf-8").replace("\n>", "\n").split())
-
-
-def test_the_document_names_every_function_and_error() -> None:
-    text = (ROOT / "docs" / "API.md").read_text(encoding="utf-8")
-    assert {name for name in api.__all__ if f"api.{name}" not in text} <= {"Shape", "StorageError", "Measured"}
 
 
 # in a model of one's own
@@ -126,13 +116,6 @@ def test_embeddings_take_the_position_after_the_past() -> None:
     assert torch.equal(api.embed(x, ids, api.encoding("rope", **SIZES)), x)
 
 
-def test_layers_alternate_and_share() -> None:
-    alternating = api.encodings("t5|none", layers=4, **SIZES)
-    assert [each.spec for each in alternating] == ["t5", "none", "t5", "none"]
-    assert alternating[0] is alternating[2]  # T5 shares its table
-    assert api.encoding("kerple-log", seed=1, **SIZES).spec == "kerple-log"
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -151,6 +134,7 @@ def test_layers_alternate_and_share() -> None:
         (lambda: api.train("alibi", heads=3), "width 128 is not divisible by 3 heads"),
         (lambda: api.train("alibi", preset="tini"), "there is no preset 'tini'"),
         (lambda: api.results("nowhere"), "no evaluated runs in nowhere"),
+        (lambda: api.load("rope-4db50e90"), "run = 'rope-4db50e90': must be a run, as api.train"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_in_a_line(call: Any, words: str) -> None:
@@ -209,11 +193,6 @@ def test_a_class_without_a_file_is_verified_and_not_trained(monkeypatch: pytest.
         api.train(cell.Own, preset="nano", length=32, batch=4, tokens="1k")
 
 
-def test_importing_poscli_imports_nothing_heavy() -> None:
-    code = "import sys, poscli; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
-
-
 # how objects show themselves
 
 
@@ -235,11 +214,8 @@ def test_an_encoding_shows_its_formula_blanks_options_and_parameters() -> None:
 def test_a_verdict_shows_what_failed_and_where_to_look() -> None:
     Path("own.py").write_text(OWN.replace("-d[None] / 8", "d[None].log()"))
     verdict = api.verify("own.py")
-    assert verdict.status == "failed"
     assert re.match(r"own.py:Own: failed, \d+ checks hold.*; \w+: ", repr(verdict))
-    page = verdict._repr_html_()
-    assert "color: red" in page
-    assert "look at: " in page
+    assert all(words in verdict._repr_html_() for words in ("color: red", "look at: "))
 
 
 def test_what_was_measured_shows_every_length_and_the_verdict(documented: tuple[dict[str, Any], Path]) -> None:
@@ -252,41 +228,21 @@ def test_what_was_measured_shows_every_length_and_the_verdict(documented: tuple[
     assert table["ppl"].tolist() == pytest.approx(sliding["ppl"].tolist())
     bits = fixed["gain"] * fixed["tokens"] / fixed["bytes"] / 0.6931471805599453
     assert table["gain"].tolist() == pytest.approx(bits.tolist())
-    for text in (repr(measured), measured._repr_html_()):
-        assert all(
-            words in text for words in ("64 (1x)", "128 (2x)", "256 (4x)", f"alibi: {measured.summary['verdict'][0]}")
-        )
+    said = ("64 (1x)", "128 (2x)", "256 (4x)", f"alibi: {measured.summary['verdict'][0]}")
+    assert all(words in text for words in said for text in (repr(measured), measured._repr_html_()))
 
 
-def test_the_gain_by_length_is_that_of_the_protocol_that_reports_quote() -> None:
-    """Of a run under both protocols that is the gain under `fixed`, in bits per byte."""
-    rows, _ = results({"alibi": BEHAVIOUR["alibi"]}, lengths=(256, 1024))
-    for protocol, bits in (("sliding", 0.031), ("fixed", 0.012)):
-        own = (rows["protocol"] == protocol) & (rows["variant"] == "full") & (rows["length"] == 1024)
-        rows.loc[own, ["gain", "gain_low", "gain_high"]] = [bits * LN2, (bits - 0.001) * LN2, (bits + 0.001) * LN2]
-    measured = api.Measured(rows)
-    (longest,) = measured.by_length.query("length == 1024").to_dict("records")
-    assert [longest[name] for name in ("gain", "gain_low", "gain_high")] == pytest.approx([0.012, 0.011, 0.013])
-    assert "+0.012" in repr(measured)
-
-
-def test_a_failed_evaluation_shows_its_status(documented: tuple[dict[str, Any], Path]) -> None:
+def test_a_failed_evaluation_shows_its_status_and_a_task_without_a_gain_its_accuracy(
+    documented: tuple[dict[str, Any], Path],
+) -> None:
     rows = documented[0]["measured"].rows.copy()
-    rows.loc[rows["length"] == 256, ["status", "reason", "nll", "ppl", "bpb", "gain"]] = [
-        "oom",
-        "",
-        *[float("nan")] * 4,
-    ]
+    longest = rows["length"] == 256
+    rows.loc[longest, ["status", "reason"]] = ["oom", ""]
+    rows.loc[longest, ["nll", "ppl", "bpb", "gain"]] = float("nan")
     text = repr(api.Measured(rows))
     assert re.search(r"256 \(4x\) +oom +- ", text)
     assert "alibi: oom" in text
-
-
-def test_a_measured_task_without_a_gain_has_no_gain() -> None:
-    rows = pd.DataFrame()
-    small = {"preset": "nano", "layers": 1, "length": 32, "batch": 4, "tokens": "1k", "device": "cpu"}
-    rows = api.extrapolate(api.train("alibi", task="copy", **small), max_len=32, tokens=64, device="cpu").rows
-    assert "accuracy" in repr(api.Measured(rows.assign(gain=float("nan"))))
+    assert "accuracy" in repr(api.Measured(rows.assign(gain=float("nan"), accuracy=0.5)))
 
 
 def test_a_run_and_a_report_show_themselves(documented: tuple[dict[str, Any], Path], monkeypatch) -> None:
@@ -298,17 +254,6 @@ def test_a_run_and_a_report_show_themselves(documented: tuple[dict[str, Any], Pa
     assert "alibi" in repr(report)
     assert "report.md" in repr(report)
     assert "perplexity 4x" in report._repr_html_()
-    status, manifest = (names["run"].folder / name for name in ("status.json", "MANIFEST.json"))
-    before = status.read_text(), manifest.read_text()
-    try:
-        status.write_text("{")
-        assert "complete at step 3 of 3" in repr(names["run"])  # as its checkpoints say
-        status.unlink()
-        manifest.write_text("{")
-        assert "damaged: " in repr(names["run"])
-    finally:
-        status.write_text(before[0])
-        manifest.write_text(before[1])
 
 
 # whatever is not what a function takes
@@ -349,9 +294,3 @@ def test_junk_raises_only_the_promised_errors(function: Any) -> None:
                 refusals.append(str(refused))
     assert len(refusals) >= len(JUNK) - 4  # a parameter may take some of these, as None and a text
     assert not [line for line in refusals if "\n" in line]
-
-
-@pytest.mark.parametrize("function", [api.load, api.extrapolate, api.training_log])
-def test_the_id_of_a_run_is_not_a_run(function: Any) -> None:
-    with pytest.raises(api.UsageError, match=r"run = 'rope-4db50e90': must be a run, as api\.train"):
-        function("rope-4db50e90")

@@ -44,13 +44,8 @@ def test_the_model_reads_the_end_token_and_the_prompt_then_one_token_at_a_time()
     scripted = Scripted(only(3), only(1), only(2))
     assert list(generate(scripted, [2, 0], 4, tokens=3, temperature=0, seed=0)) == [3, 1, 2]
     assert scripted.fed == [[[4, 2, 0]], [[3]], [[1]]]  # and nothing after the last token
+    assert list(generate(Scripted(only(3)), [], 4, tokens=1, temperature=0, seed=0)) == [3]  # an empty prompt
     assert len(scripted.caches) == 1
-
-
-def test_an_empty_prompt_begins_a_document() -> None:
-    scripted = Scripted(only(3))
-    assert list(generate(scripted, [], 4, tokens=1, temperature=0, seed=0)) == [3]
-    assert scripted.fed == [[[4]]]
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
@@ -58,13 +53,6 @@ def test_the_end_token_ends_the_text_and_is_not_part_of_it(temperature: float) -
     sure = [100 * torch.eye(5)[token] for token in (3, 0, 4)]
     assert list(generate(Scripted(*sure), [1], 4, tokens=9, temperature=temperature, seed=0)) == [3, 0]
     assert list(generate(Scripted(*sure[2:]), [1], 4, tokens=9, temperature=temperature, seed=0)) == []
-
-
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_at_most_so_many_tokens(count: int) -> None:
-    scripted = Scripted(only(3))
-    assert list(generate(scripted, [1], 4, tokens=count, temperature=0, seed=0)) == [3] * count
-    assert len(scripted.fed) == count
 
 
 @pytest.mark.parametrize("temperature", [0.25, 0.7, 1.0, 3.0])
@@ -82,15 +70,11 @@ def test_a_token_is_drawn_from_the_softmax_of_the_logits_over_the_temperature(te
 
 
 def test_at_temperature_0_the_likeliest_token_is_taken_whatever_the_seed() -> None:
-    for seed in (0, 1):
-        assert list(generate(Scripted(LOGITS), [1], 99, tokens=50, temperature=0, seed=seed)) == [0] * 50
+    """So it is at one that is too small to divide by."""
+    for seed, temperature in ((0, 0), (1, 0), (0, 1e-6), (0, 5e-324)):
+        made = generate(Scripted(100 * LOGITS), [1], 99, tokens=50, temperature=temperature, seed=seed)
+        assert list(made) == [0] * 50
     assert list(generate(Scripted(-LOGITS), [1], 99, tokens=3, temperature=0, seed=0)) == [4] * 3
-
-
-@pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-45, 5e-324])
-def test_a_tiny_temperature_takes_the_likeliest_token_too(temperature: float) -> None:
-    made = list(generate(Scripted(100 * LOGITS), [1], 99, tokens=20, temperature=temperature, seed=0))
-    assert made == [0] * 20
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
@@ -98,14 +82,6 @@ def test_the_end_token_never_ends_a_grid(temperature: float) -> None:
     """A grid is full after as many tokens as were asked for; the token that opens it is no cell of it."""
     scripted = Scripted(100 * torch.eye(5)[4] + 50 * torch.eye(5)[3])
     assert list(generate(scripted, [1], 4, tokens=6, temperature=temperature, seed=0, columns=3)) == [3] * 6
-
-
-def test_a_seed_gives_the_same_text_and_another_seed_another() -> None:
-    first, again, other = (
-        list(generate(Scripted(torch.zeros(5)), [1], 99, tokens=40, temperature=1.0, seed=seed)) for seed in (3, 3, 4)
-    )
-    assert first == again
-    assert first != other
 
 
 class Endless(nn.Module):
@@ -133,9 +109,3 @@ def test_every_token_is_drawn_from_the_logits_of_the_whole_text(spec: str) -> No
     text = torch.tensor([[END, *prompt, *made[:-1]]])
     full = trained(text)[0, len(prompt) :]
     torch.testing.assert_close(torch.stack(endless.seen), full, rtol=0, atol=rounding(trained, text))
-
-
-def test_no_gradient_is_recorded() -> None:
-    trained = perturbed(model("rope"))
-    list(generate(trained, [1], END, tokens=2, temperature=1.0, seed=0))
-    assert all(p.grad is None for p in trained.parameters())

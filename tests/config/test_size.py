@@ -48,7 +48,6 @@ class Counting(Encoding):
 
 SMALL = ModelConfig(layers=5, width=48, heads=3, mlp=40)
 LENGTH = 32
-HUGE = [10**9, 10**12, 2**63 - 1, 2**63, 10**30]
 
 
 @pytest.fixture(autouse=True)
@@ -65,13 +64,12 @@ def test_parameters_are_counted_exactly_without_building_the_model(spec: str) ->
     assert parameter_count(SMALL, spec, LENGTH) == built.size
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_encoding_can_be_built_without_numbers(name: str) -> None:
+def test_every_encoding_can_be_built_without_numbers() -> None:
     """An encoding that cannot is built with numbers, which takes the memory that is to be measured."""
-    if missing(name):
-        pytest.skip(missing(name))
-    for encoding in abstract(parse(name), SMALL.shape(LENGTH)):
-        assert all(tensor.is_meta for tensor in (*encoding.parameters(), *encoding.buffers()))
+    for name in names():
+        if not missing(name):
+            for encoding in abstract(parse(name), SMALL.shape(LENGTH)):
+                assert all(tensor.is_meta for tensor in (*encoding.parameters(), *encoding.buffers())), name
 
 
 def test_an_encoding_that_needs_numbers_is_built_with_them() -> None:
@@ -80,11 +78,13 @@ def test_an_encoding_that_needs_numbers_is_built_with_them() -> None:
     assert encoding_parameters(parse("test_size:Counting"), SMALL.shape(LENGTH)) == 5 * 3
 
 
-@pytest.mark.parametrize("number", HUGE)
-@pytest.mark.parametrize("option", ["fourier(terms", "clipped(clip", "gaussian(terms", "cpb(hidden", "path(rank"])
-def test_options_beyond_any_memory_are_refused(option: str, number: int) -> None:
-    with pytest.raises(UsageError, match=r"lower (its options|an option of)|give smaller numbers|must be below 2\^63"):
-        resolve(TrainRequest(preset="nano"), f"{option}={number})", 0, CPU)
+@pytest.mark.parametrize("number", [10**9, 10**12, 2**63 - 1, 2**63])
+def test_options_beyond_any_memory_are_refused(number: int) -> None:
+    for option in ("fourier(terms", "clipped(clip", "gaussian(terms", "cpb(hidden", "path(rank"):
+        with pytest.raises(
+            UsageError, match=r"lower (its options|an option of)|give smaller numbers|must be below 2\^63"
+        ):
+            resolve(TrainRequest(preset="nano"), f"{option}={number})", 0, CPU)
 
 
 def test_an_allocation_that_the_system_refuses_is_the_spec_s_fault() -> None:
@@ -118,67 +118,55 @@ def test_every_preset_fits_16_gib_with_every_encoding(preset: str, monkeypatch) 
             assert encoding_share(config, 257) < 0.5
 
 
-def peak_of_step(encoding: str, length: int, batch: int, model: dict[str, int]) -> float:
-    config = step_of(encoding, length, batch, model)
-    take_step(config.model_copy(update={"length": 32, "batch": 1}))  # what torch loads once is not of this step
+def peak_of(encoding: str, length: int, batch: int, model: dict[str, int], training: bool) -> float:
+    """The peak memory of a step of training, or of a forward pass, in MiB."""
+    config = config_of(encoding, length, batch, model, training)
+    work_on(config, 1, 32, training)  # loads what torch loads once
     with Peak(CPU) as peak:
-        take_step(config)
+        work_on(config, batch, length, training)
     return peak.mb
 
 
-def step_of(encoding: str, length: int, batch: int, model: dict[str, int]) -> RunConfig:
-    return resolve(TrainRequest(preset="nano", length=length, batch=batch, model=model), encoding, 0, CPU)
+def config_of(encoding: str, length: int, batch: int, model: dict[str, int], training: bool) -> RunConfig:
+    request = TrainRequest(preset="nano", length=length if training else 256, batch=batch, model=model)
+    return resolve(request, encoding, 0, CPU)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a piece of work")
-@pytest.mark.parametrize(
-    ("encoding", "length", "batch", "model"),
-    first(
-        1,
-        [
-            ("none", 64, 64, {"mlp": 512}),
-            ("none", 1024, 8, {}),
-            ("kerple-log", 2048, 2, {}),  # a shorter text may need a fifth of the estimate
-            ("cope", 512, 4, {}),
-            ("none", 16, 1, {"width": 512}),
-            ("shaw", 512, 4, {}),
-            ("fire", 1024, 2, {}),
-        ],
-    ),
-)
-def test_the_memory_of_training_is_right_within_a_factor_of_three(encoding, length, batch, model) -> None:
-    expected = training_bytes(step_of(encoding, length, batch, model), CPU) / 2**20
-    peak = in_own_process(peak_of_step, encoding, length, batch, model)
-    assert peak / 2 < expected < 3 * peak
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a piece of work")
-@pytest.mark.parametrize(
-    ("encoding", "length"), first(0, [("alibi", 16384), ("cope", 16384), ("none", 16384), ("t5", 8192)])
-)
-def test_the_memory_of_evaluation_is_right_within_a_factor_of_three(encoding, length) -> None:
-    config = resolve(TrainRequest(preset="nano", length=256), encoding, 0, CPU)
-    peak = in_own_process(peak_of_evaluation, encoding, length)
-    assert peak / 2 < evaluation_bytes(config, CPU, batch=1, length=length) / 2**20 < 3 * peak
-
-
-@torch.inference_mode()
-def peak_of_evaluation(encoding: str, length: int) -> float:
-    config = resolve(TrainRequest(preset="nano", length=256), encoding, 0, CPU)
-    model = fresh_model(config, 257, CPU).eval().requires_grad_(False)
-    model(torch.zeros(1, 64, dtype=torch.long))
-    with Peak(CPU) as peak:
-        model(torch.zeros(1, length, dtype=torch.long)).float().logsumexp(-1)
-    return peak.mb
-
-
-def take_step(config: RunConfig) -> None:
-    model = fresh_model(config, 257, CPU)
+def work_on(config: RunConfig, batch: int, length: int, training: bool) -> None:
+    model, tokens = fresh_model(config, 257, CPU), torch.zeros(batch, length, dtype=torch.long)
+    if not training:
+        with torch.inference_mode():
+            model.eval()(tokens).float().logsumexp(-1)
+        return
     optimizer = Optimizer(model, config.recipe, 10)
-    tokens = torch.zeros(config.batch, config.length, dtype=torch.long)
     model.loss(tokens, tokens).backward()
     optimizer.clip()
     optimizer.step(0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a piece of work")
+@pytest.mark.parametrize(
+    ("encoding", "length", "batch", "model", "training"),
+    first(
+        1,
+        [
+            ("none", 64, 64, {"mlp": 512}, True),
+            ("none", 1024, 8, {}, True),
+            ("kerple-log", 2048, 2, {}, True),  # a shorter text may need a fifth of the estimate
+            ("cope", 512, 4, {}, True),
+            ("none", 16, 1, {"width": 512}, True),
+            ("shaw", 512, 4, {}, True),
+            ("fire", 1024, 2, {}, True),
+            *((encoding, 16384, 1, {}, False) for encoding in ("alibi", "cope", "none")),
+            ("t5", 8192, 1, {}, False),
+        ],
+    ),
+)
+def test_memory_is_right_within_a_factor_of_three(encoding, length, batch, model, training) -> None:
+    config = config_of(encoding, length, batch, model, training)
+    needed = training_bytes(config, CPU) if training else evaluation_bytes(config, CPU, batch=1, length=length)
+    peak = in_own_process(peak_of, encoding, length, batch, model, training)
+    assert peak / 2 < needed / 2**20 < 3 * peak
 
 
 @pytest.mark.parametrize("measure", [training_bytes, partial(evaluation_bytes, batch=2, length=LENGTH)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -13,24 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runner import NANO, ROOT, SHORT, environment
+from cli_runner import NANO, ROOT, SHORT, environment, in_a_copy
 from toys import make
 
 from poscli.attention import choose
 
-# One process for all commands: importing torch costs more than they do.
-COMMANDS = """
-import contextlib, io, json, sys
-from unittest import mock
-from poscli.cli import main
-for command in json.loads(sys.argv[1]):
-    out = io.StringIO()
-    with mock.patch.object(sys, "argv", ["poscli", *command]), contextlib.redirect_stdout(out):
-        try:
-            main()
-        except SystemExit as end:
-            print(json.dumps({"code": end.code, "out": json.loads(out.getvalue() or "null")}), file=sys.__stdout__)
-"""
 # An encoding that another installed package offers through an entry point.
 VISITOR = """
 from poscli.encodings import Encoding
@@ -86,15 +72,6 @@ def home(tmp_path_factory) -> Path:
     return home
 
 
-def python(home: Path, *arguments: str) -> str:
-    environ = environment(PYTHONPATH=str(home), POSCLI_CACHE=str(home / "cache"))
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=home, env=environ, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def results(home) -> list[Any]:
     """The JSON documents of the commands, each of which succeeded."""
@@ -113,10 +90,9 @@ def results(home) -> list[Any]:
         ("train", "--enc", "root+salient", *NANO, "--out", "blank"),
         ("extrapolate", *SHORT, "--out", "blank"),
     ]  # fmt: skip
-    plain = json.dumps([[*map(str, command), "--json"] for command in commands])
-    found = [json.loads(line) for line in python(home, "-c", COMMANDS, plain).splitlines()]
-    assert [each["code"] for each in found] == [0] * len(commands)
-    return [each["out"] for each in found]
+    done = in_a_copy(home, commands, POSCLI_CACHE=str(home / "cache"))
+    assert [each["code"] for each in done] == [0] * len(commands)
+    return [each["out"] for each in done]
 
 
 def test_each_is_listed(results) -> None:
@@ -139,16 +115,13 @@ def test_an_encoding_is_verified_and_trained_on_a_corpus_and_a_tokenizer_from_ou
     assert trained["status"] == "complete"
 
 
-def test_protocols_and_baselines_are_rows_like_the_others(results) -> None:
+def test_protocols_and_baselines_are_rows_like_the_others_and_a_report_explains_them(home, results) -> None:
     rows, report = results[6:8]
     assert all(row["status"] == "ok" for row in rows)
     assert {row["protocol"] for row in rows} == {"nonoverlapping", "sliding", "fixed", "opening"}
     assert {row["variant"] for row in rows} == {"full", "crop", "window", "half", "sink(4)+window"}
     assert all(row["bytes"] > row["tokens"] for row in rows)  # an indent is four bytes
     assert {row["encoding"] for row in report["summary"]} == {"root"}
-
-
-def test_a_report_explains_them(home, results) -> None:
     text = (home / "language" / "report" / "report.md").read_text(encoding="utf-8")
     assert "**opening**: the first l tokens of every document" in text
     assert "**half** is the same model with its window cut to L/2" in text
@@ -182,5 +155,7 @@ def test_an_encoding_with_a_blank_of_its_own_is_verified_composed_trained_and_ev
 
 @pytest.mark.wide
 def test_a_runner_from_outside_runs_a_job(home) -> None:
-    table = python(home, "-c", POOL).splitlines()[-1]
-    assert "root" in (home / table).read_text(encoding="utf-8")
+    environ = environment(PYTHONPATH=str(home), POSCLI_CACHE=str(home / "cache"))
+    done = subprocess.run([sys.executable, "-c", POOL], cwd=home, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "root" in (home / done.stdout.splitlines()[-1]).read_text(encoding="utf-8")

@@ -3,7 +3,6 @@
 import re
 import shlex
 import tomllib
-from pathlib import Path
 
 import pytest
 from checkpoints import make, write_corpus
@@ -21,13 +20,7 @@ SHRINK = {
     "train": (*NANO, "--tokens", "1k", "--device", "cpu"),
     "extrapolate": (*SHORT, "--device", "cpu"),
     "generate": ("--tokens", 8),
-    "inspect": (
-        "--preset",
-        "nano",
-        "--length",
-        64,
-        "--no-properties",
-    ),  # test_inspect_properties.py measures
+    "inspect": ("--preset", "nano", "--length", 64, "--no-properties"),  # test_inspect_properties.py measures
     "bench": ("--preset", "nano", "--device", "cpu", "--threads", 1, *ONCE),
 }
 ANSWERS = {"--help", "--version"}
@@ -43,10 +36,8 @@ def commands():
     """Every line of a shell block, and lines of other blocks that begin with poscli or make."""
     for language, lines in blocks():
         for line in lines:
-            words = (
-                shlex.split(line, comments=True) if language in SHELLS or line.startswith(("poscli ", "make ")) else []
-            )
-            if words and (language in SHELLS or words[0] in ("poscli", "make")):
+            is_command = language in SHELLS or line.startswith(("poscli ", "make "))
+            if is_command and (words := shlex.split(line, comments=True)):
                 yield words
 
 
@@ -54,25 +45,24 @@ COMMANDS = list(commands())
 POSCLI = [words[1:] for words in COMMANDS if words[0] == "poscli"]
 
 
-def test_the_readme_has_commands():
-    assert len(POSCLI) >= 3
-    assert {"train", "extrapolate", "report"} <= {words[0] for words in POSCLI}
-
-
 def test_shell_blocks_hold_commands_that_can_be_copied():
+    assert {"train", "extrapolate", "report"} <= {words[0] for words in POSCLI}
     for words in COMMANDS:
         line = " ".join(words)
         assert words[0] in KNOWN, f"{line!r}: say how to test it"
-        assert "..." not in line, line
-        assert not re.search(r"<\w[^>]*>", line), line
+        assert not re.search(r"\.\.\.|<\w[^>]*>", line), line
         assert not {"|", "||", "&", "&&", ";", ">"} & set(words), f"{line!r}: one command a line"
 
 
-def test_make_targets_exist():
+def test_targets_suites_and_linked_files_exist():
     named = {word for words in COMMANDS if words[0] == "make" for word in words[1:] if "=" not in word}
     named |= set(re.findall(r"`make ([\w-]+)`", README))
     assert named
     assert named <= TARGETS
+    linked = re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)\)", README)
+    suites = re.findall(r"poscli run (\S+)", MAKEFILE)
+    assert suites
+    assert [path for path in (*linked, *suites) if not (ROOT / path).exists()] == []
 
 
 def shrunk(words):
@@ -126,15 +116,3 @@ def test_the_commands_leave_the_files_that_the_readme_promises(done):
     folder, _ = done
     assert list((folder / "results" / "runs").glob("*/eval.csv"))
     assert (folder / "results" / "report" / "report.md").exists()
-
-
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)\)", README))))
-def test_links_lead_to_files(target):
-    assert (ROOT / Path(target)).exists(), f"{target} is linked and not there"
-
-
-def test_makefile_runs_only_suites_that_exist():
-    named = re.findall(r"poscli run (\S+)", MAKEFILE)
-    assert named
-    for path in named:
-        assert (ROOT / path).is_file()

@@ -1,59 +1,50 @@
-"""The core works without any satellite: in a copy of poscli without its folder, models train and are compared."""
+"""The core works without satellites: in a copy of poscli without their folders, models train and are compared."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli_runner import NANO, ROOT, SHORT, environment
-from test_contributing import COMMANDS
+from cli_runner import NANO, ROOT, SHORT, environment, in_a_copy
 
-# A satellite -> the encodings, tasks, corpora and commands that are gone with it; of a command, perhaps an option only.
-WITHOUT: dict[str, tuple[str, ...]] = {
-    "bench": ("bench",),
-    "checkpoints": ("card", "advise", "extrapolate --model org/name"),
-    "cluster": ("run suite.toml --ray",),
-    "grids": ("rope-2d", "grid", "images[:FOLDER][?patch=4&levels=32]"),
-    "inspect": ("inspect",),
+# A satellite -> the encodings, tasks and corpora, or the commands and options, that are gone with it.
+NAMES: dict[str, set[str]] = {"grids": {"rope-2d", "grid", "images[:FOLDER][?patch=4&levels=32]"}}
+WORDS: dict[str, list[list[str]]] = {
+    "bench": [["bench"]],
+    "checkpoints": [["card"], ["advise"], ["extrapolate", "--model", "org/name"]],
+    "cluster": [["run", "suite.toml", "--ray"]],
+    "inspect": [["inspect"]],
+    "grids": [],
 }
 
 
-@pytest.mark.parametrize("satellite", WITHOUT)
-def test_the_core_without_a_satellite(satellite: str, tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "poscli", tmp_path / "poscli", ignore=ignored)
-    shutil.rmtree(tmp_path / "poscli" / satellite)
-    missing = [] if satellite == "grids" else [gone.split() for gone in WITHOUT[satellite]]
+@pytest.mark.parametrize(
+    "removed", [list(WORDS), *(pytest.param([each], marks=pytest.mark.wide) for each in WORDS)], ids="-".join
+)
+def test_the_core_without_satellites(removed: list[str], tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "poscli", tmp_path / "poscli", ignore=shutil.ignore_patterns("__pycache__", *removed))
+    gone = [words for satellite in removed for words in WORDS[satellite]]
     commands = [
-        ["train", "--enc", "alibi", "--enc", "rope", *NANO, "--json"],
-        ["extrapolate", *SHORT, "--json"],
-        ["report", "--json"],
-        *(["ls", what, "--json"] for what in ("encodings", "tasks", "corpora")),
-        *([*words, "--json"] for words in missing),
+        ["train", "--enc", "alibi", "--enc", "rope", *NANO],
+        ["extrapolate", *SHORT],
+        ["report"],
+        *(["ls", what] for what in ("encodings", "tasks", "corpora")),
     ]
-    run = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps([list(map(str, command)) for command in commands])],
-        cwd=tmp_path,
-        env=environment(PYTHONPATH=str(tmp_path)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    results = [json.loads(line) for line in run.stdout.splitlines()]
-    assert [result["code"] for result in results] == [0] * 6 + [2] * len(missing), run.stderr
+    results = in_a_copy(tmp_path, [*commands, *gone])
+    assert [result["code"] for result in results] == [0] * 6 + [2] * len(gone)
     encodings, tasks, corpora = (result["out"] for result in results[3:6])
     names = {row["name"] for row in encodings} | {row["task"] for row in tasks} | {row["corpus"] for row in corpora}
     assert {"alibi", "language", "stdlib"} <= names
-    assert not names & set(WITHOUT[satellite])
-    for words, result in zip(missing, results[6:], strict=True):
-        told = words[0] if len(words) == 1 else next(word for word in words if word.startswith("--"))
-        assert f"o such {'command' if len(words) == 1 else 'option'}" in result["out"]["error"]
-        assert told in result["out"]["error"]
-    assert not {words[0] for words in missing if len(words) == 1} & commands_of(tmp_path)
+    assert not names & set().union(*(NAMES.get(satellite, set()) for satellite in removed))
+    for words, result in zip(gone, results[6:], strict=True):
+        command = len(words) == 1
+        word = words[0] if command else next(word for word in words if word.startswith("--"))
+        assert f"o such {'command' if command else 'option'}" in result["out"]["error"]
+        assert word in result["out"]["error"]
+    assert not {words[0] for words in gone if len(words) == 1} & commands_of(tmp_path)
 
 
 def commands_of(folder: Path) -> set[str]:
@@ -62,14 +53,8 @@ def commands_of(folder: Path) -> set[str]:
         "import sys; from poscli.cli import command_tree; print(*command_tree().commands); "
         "print({'torch', 'pandas', 'numpy', 'matplotlib'} & set(sys.modules), file=sys.stderr)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=environment(PYTHONPATH=str(folder)),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environ = environment(PYTHONPATH=str(folder))
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environ, capture_output=True, text=True)
     assert run.stderr == "set()\n"
     return set(run.stdout.split())
 
@@ -94,20 +79,16 @@ def test_a_command_of_another_package(tmp_path: Path) -> None:
     )
 
     def poscli(*arguments: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "poscli", *arguments],
-            cwd=tmp_path,
-            env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"),
-            capture_output=True,
-            text=True,
-        )
+        command, environ = [sys.executable, "-m", "poscli", *arguments], environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr
 
-    assert "Greet somebody." in poscli("--help")[1]
-    assert "broken" not in poscli("--help")[1]
+    listed = poscli("--help")[1]
+    assert "Greet somebody." in listed
+    assert "broken" not in listed
     assert poscli("greet", "--name", "you") == (0, "", "hello you\n")  # stdout is for results
     assert poscli("greet", "--no-plugins")[0] == 2
-    code, _, told = poscli("broken")
+    code, _, said = poscli("broken")
     assert code == 2
-    assert told.startswith("error: the command broken cannot be used: ")
+    assert said.startswith("error: the command broken cannot be used: ")
     assert poscli("ls", "tasks")[0] == 0

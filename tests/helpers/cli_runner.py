@@ -9,34 +9,18 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from poscli.cli import main
+from poscli.cli import command_tree, main
 from poscli.runs.run import Run, list_runs
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = [
-    "train",
-    "extrapolate",
-    "advise",
-    "report",
-    "compare",
-    "run",
-    "generate",
-    "verify",
-    "new",
-    "inspect",
-    "bench",
-    "card",
-    "ls",
-    "doctor",
-    "rm",
-]
-LS = ["encodings", "tasks", "corpora", "tokenizers", "protocols", "baselines", "runs", "suites"]
+COMMANDS = [*command_tree().commands]
+LS = [*command_tree().commands["ls"].commands]
 LENGTH = 32  # tokens of a training window
 NANO = ("--preset", "nano", "--length", LENGTH, "--batch", 4, "--tokens", "4k")  # 31 steps: attention has an effect
 ALIBI = ("train", "--enc", "alibi", *NANO)
@@ -103,6 +87,35 @@ def shell(*arguments: object, **changes: str) -> Result:
         env=environment(**changes),
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+# Runs commands in one process, because importing torch costs more than they do.
+COMMANDS_OF_A_COPY = """
+import contextlib, io, json, sys
+from unittest import mock
+from poscli.cli import command_tree, main
+for command in json.loads(sys.argv[1]):
+    out = io.StringIO()
+    with mock.patch.object(sys, "argv", ["poscli", *command]), contextlib.redirect_stdout(out):
+        try:
+            main()
+        except SystemExit as end:
+            print(json.dumps({"code": end.code, "out": json.loads(out.getvalue() or "null")}), file=sys.__stdout__)
+"""
+
+
+def in_a_copy(folder: Path, commands: Iterable[Iterable[object]], **changes: str) -> list[Any]:
+    """The exit code and the document of each command, with --json, of the copy of poscli in a folder."""
+    words = json.dumps([[*map(str, command), "--json"] for command in commands])
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS_OF_A_COPY, words],
+        cwd=folder,
+        env=environment(PYTHONPATH=str(folder), **changes),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def in_own_process(function: Callable[..., Any], *arguments: object) -> Any:
@@ -182,6 +195,24 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
         str(path.relative_to(folder)): path.lstat() for path in folder.rglob("*") if "__pycache__" not in path.parts
     }
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if not name.endswith(".lock")}
+
+
+def assert_same_runs(first: Path, second: Path) -> None:
+    """Two folders of runs must hold the same ones, with the bits of the same weights and the same evaluations."""
+    import pandas as pd
+    import torch
+
+    from poscli.model.initialise import weights_of
+    from poscli.model.load import load_trained
+
+    others = {run.id: run for run in list_runs(second)}
+    assert {run.id for run in list_runs(first)} == others.keys()
+    for run in list_runs(first):
+        both = (run, others[run.id])
+        weights, expected = (weights_of(load_trained(each, torch.device("cpu"))) for each in both)
+        assert all(torch.equal(weights[name], expected[name]) for name in expected)
+        tables = [pd.read_csv(each.eval_csv).drop(columns=["seconds", "tokens_per_s", "peak_mb"]) for each in both]
+        pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
 def forget(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from cli_runner import cli
+from cli_runner import Result, cli
 
 # Or of this process: plugins are all that other tests have loaded.
 OF_THIS_MACHINE = {
@@ -46,13 +46,14 @@ class Walk:
         self.parts: list[str] = []
         self.hashes: dict[str, str] = {}
 
-    def run(self, *arguments: object) -> None:
+    def run(self, *arguments: object) -> Result:
         """Run a command; its streams and a failure's exit code become part of the text."""
         done = cli(*arguments)
         said = _document(json.loads(done.out)) if "--json" in arguments else done.out
         code = f"exit code {done.code}\n" if done.code else ""
         errors = "".join(f"! {line}\n" for line in done.err.splitlines())
         self.parts.append(f"$ poscli {' '.join(map(str, arguments))}\n{code}{said}{errors}")
+        return done
 
     def show(self, *paths: Path) -> None:
         """The names of the files in folders, and what those say that hold text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import os
 import re
@@ -16,15 +17,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cli_runner import SUITE, assert_refused, cli, environment
+from cli_runner import SUITE, assert_refused, assert_same_runs, cli, environment
 from filelock import FileLock
-from test_workers import assert_same_bits, sorted_as
 
 from poscli import cluster as on_node
 from poscli.cluster import MARK, execute, look_around, refuse_apart, versions
 from poscli.cluster.cluster import Cluster, Node, PerRun
+from poscli.cluster.commands import OnRay
 from poscli.config.run import RunConfig
-from poscli.runs.run import list_runs
 from poscli.sweep.job import Job
 from poscli.system.device import usable_cores
 from poscli.system.errors import UsageError
@@ -39,29 +39,25 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def read(path: Path) -> str:
+    """The text of a file of /proc; "" if the process has ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
 def listening(driver: int) -> set[str]:
     """The addresses, in hex as the kernel has them, on which a driver and the processes of Ray listen."""
-    of_inode: dict[str, str] = {}
-    for table in ("tcp", "tcp6"):
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A":
-                of_inode[words[9]] = words[1].partition(":")[0]
-    found = set()
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    addresses = {f"socket:[{row[9]}]": row[1].partition(":")[0] for row in rows if row[3] == "0A"}
+    links = set()
     for process in Path("/proc").glob("[0-9]*"):
-        command = _read(process / "cmdline")
+        command = read(process / "cmdline")
         if int(process.name) == driver or "ray::" in command or "ray/" in command:
-            found |= {of_inode[inode] for inode in _sockets(process) if inode in of_inode}
-    return found
-
-
-def _sockets(process: Path) -> list[str]:
-    """The inodes of the sockets of a process; none if it has ended."""
-    try:
-        links = [str(path.readlink()) for path in (process / "fd").iterdir()]
-    except OSError:
-        return []
-    return [link[8:-1] for link in links if link.startswith("socket:[")]
+            with contextlib.suppress(OSError):  # it has ended
+                links |= {str(path.readlink()) for path in (process / "fd").iterdir()}
+    return {addresses[link] for link in links & addresses.keys()}
 
 
 LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
@@ -80,7 +76,7 @@ def test_a_suite_on_a_local_cluster_has_the_bits_of_one_process_and_listens_on_l
     while process.poll() is None:
         seen |= listening(process.pid)
         workers = [
-            path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if _read(path).startswith("ray::execute")
+            path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if read(path).startswith("ray::execute")
         ]
         if workers and list(Path("shared/runs").glob("*/status.json")) and not killed:
             killed = int(workers[0].name)
@@ -96,16 +92,7 @@ def test_a_suite_on_a_local_cluster_has_the_bits_of_one_process_and_listens_on_l
     assert count == 1 or "2 of 2 runs done" in said
     assert seen
     assert seen <= set(LOOPBACK)
-    theirs = sorted_as(Path("alone/runs"), Path("shared/runs"))
-    for ours, their in zip(list_runs(Path("alone/runs")), theirs, strict=True):
-        assert_same_bits(ours, their)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    assert_same_runs(Path("alone/runs"), Path("shared/runs"))
 
 
 @pytest.fixture
@@ -117,12 +104,8 @@ def two_nodes(monkeypatch) -> Iterator[str]:
         free.bind(("127.0.0.2", 0))
         address = f"127.0.0.2:{free.getsockname()[1]}"
     own = environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token")
-    head = [
-        "--head",
-        "--node-ip-address=127.0.0.2",
-        f"--port={address.rpartition(':')[2]}",
-        "--include-dashboard=false",
-    ]
+    head = ["--head", "--node-ip-address=127.0.0.2", f"--port={address.rpartition(':')[2]}"]
+    head.append("--include-dashboard=false")
     second = [f"--address={address}", "--node-ip-address=127.0.0.3"]
     for options in (head, second):
         subprocess.run([ray, "start", *options, "--num-cpus=1"], check=True, env=own, capture_output=True)
@@ -144,9 +127,7 @@ def test_two_nodes_share_a_suite_and_a_stopped_driver_goes_on(folder, two_nodes)
     assert again.returncode == 0, again.stderr
     assert "on 2 workers" in again.stderr
     assert cli("run", "tiny.toml", "--cpus", 1, "--out", "alone").code == 0
-    theirs = sorted_as(Path("alone/runs"), Path("shared/runs"))
-    for ours, their in zip(list_runs(Path("alone/runs")), theirs, strict=True):
-        assert_same_bits(ours, their)
+    assert_same_runs(Path("alone/runs"), Path("shared/runs"))
 
 
 # ---- refusals
@@ -157,25 +138,44 @@ def test_a_cluster_without_the_package_is_refused_with_the_line_that_installs_it
     assert_refused(("run", "tiny.toml", "--ray"), 2, ("pip install 'poscli[ray]'", "--workers"))
 
 
-def test_an_address_where_no_cluster_is_says_so_at_once(folder) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--ray", "127.0.0.1"), 2, "an address is HOST:PORT, such as 10.0.0.1:6379"),
+        (("--ray", "ray://127.0.0.1:3"), 2, "an address is HOST:PORT"),
+        (("--ray", "127.0.0.1:65536"), 2, "an address is HOST:PORT"),
+        (("--ray", "..:6379"), 4, "nothing answers at ..:6379"),
+        # A suite would otherwise run in this process where a variable of the shell is not set.
+        (("--ray", ""), 2, "--ray has an empty address"),
+        (("--ray=",), 2, "--ray has an empty address"),
+        (("--ray", "--gpus", "1.5"), 2, "a run gets whole GPUs, or a part of one"),
+        (("--ray", "--gpus", "0.00001"), 2, "a run gets whole GPUs, or a part of one"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_a_cluster_is_refused(folder, arguments: tuple[str, ...], code: int, words: str) -> None:
+    assert_refused(("run", "tiny.toml", *arguments), code, words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        (["--ray"], ["--ray=local"]),
+        (["--ray", "--yes"], ["--ray=local", "--yes"]),
+        (["--ray", "10.0.0.1:6379", "a.toml"], ["--ray=10.0.0.1:6379", "a.toml"]),
+        (["--ray", "10.0.0.1"], ["--ray=10.0.0.1"]),
+        (["--ray=node:1", "auto"], ["--ray=node:1", "auto"]),
+        (["--ray", "suites/a.toml"], ["--ray=local", "suites/a.toml"]),
+    ],
+)
+def test_the_address_of_a_cluster_may_be_left_out(typed: list[str], read: list[str]) -> None:
+    assert OnRay.arguments(typed) == read
+
+
+def test_an_address_where_no_cluster_answers_says_so_at_once(folder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert_refused(("run", "tiny.toml", "--ray", f"localhost:{port}"), 4, ("nothing answers", "ray start --head"))
-    assert_refused(("run", "tiny.toml", "--ray", "127.0.0.1"), 2, "an address is HOST:PORT, such as 10.0.0.1:6379")
-    assert_refused(("run", "tiny.toml", "--ray", "ray://127.0.0.1:3"), 2, "an address is HOST:PORT")
-    assert_refused(("run", "tiny.toml", "--ray", "127.0.0.1:65536"), 2, "an address is HOST:PORT")
-    assert_refused(("run", "tiny.toml", "--ray", "..:6379"), 4, "nothing answers at ..:6379")
-
-
-@pytest.mark.parametrize("empty", [("--ray", ""), ("--ray=",)], ids=str)
-def test_an_empty_address_is_not_the_same_as_none(folder, empty: tuple[str, ...]) -> None:
-    """A suite would otherwise run in this process where a variable of the shell is not set."""
-    assert_refused(("run", "tiny.toml", *empty), 2, "--ray has an empty address")
-
-
-@pytest.mark.parametrize("gpus", ["1.5", "0.00001"])
-def test_a_part_of_a_gpu_that_ray_cannot_set_aside_is_refused(folder, gpus: str) -> None:
-    assert_refused(("run", "tiny.toml", "--ray", "--gpus", gpus), 2, "a run gets whole GPUs, or a part of one")
 
 
 def test_something_else_that_answers_is_no_cluster(folder) -> None:
@@ -223,22 +223,17 @@ def test_as_many_runs_at_a_time_as_fit_the_nodes() -> None:
     assert made.count == 3
 
 
-def test_a_machine_without_all_of_it_at_once_is_named() -> None:
-    made = cluster(Node("a", "10.0.0.1", 16, 0, 4 * GIB), Node("b", "10.0.0.2", 1, 1, 64 * GIB))
-    with pytest.raises(UsageError, match=r"no machine of the cluster has 2 CPUs, 1 GPUs and 8\.0 GiB at once; lower"):
-        made.allot(8 * GIB, 1, None)
-
-
 @pytest.mark.parametrize(
     ("memory", "gpus", "cpus", "words"),
     [
         (65 * GIB, 0, 2, r"a run needs about 65\.0 GiB, and no machine of the cluster offers more than 64\.0 GiB"),
         (0, 3, 2, "--gpus 3: no machine of the cluster has more than 2 GPUs"),
         (0, 0, 17, "--cpus 17: no machine of the cluster has more than 16 CPUs"),
+        (8 * GIB, 1, 2, r"no machine of the cluster has 2 CPUs, 1 GPUs and 8\.0 GiB at once; lower"),
     ],
 )
-def test_what_no_node_has_is_named(memory, gpus, cpus, words) -> None:
-    made = cluster(Node("a", "10.0.0.1", 16, 2, 64 * GIB))
+def test_what_no_node_has_is_named(memory: float, gpus: float, cpus: int, words: str) -> None:
+    made = cluster(Node("a", "10.0.0.1", 16, 0, 4 * GIB), Node("b", "10.0.0.2", 1, 2, 64 * GIB))
     made._cpus = cpus
     with pytest.raises(UsageError, match=words):
         made.allot(memory, gpus, None)
@@ -262,7 +257,11 @@ def test_a_node_must_see_the_folder_and_its_locks(tmp_path, monkeypatch) -> None
             UsageError, match=rf"\(10\.0\.0\.2\) has {name} 0, this machine {re.escape(value)}: install"
         ):
             refuse_apart("10.0.0.2", seen | {name: "0"}, tmp_path)
-    monkeypatch.setattr(on_node, "FileLock", _refused)
+
+    def refused(path: str) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(on_node, "FileLock", refused)
     assert look_around(str(tmp_path), "token")["wrong"] == "unlocked"
 
 
@@ -276,7 +275,3 @@ def test_a_node_without_the_driver_s_folder_executes_jobs_all_the_same(tmp_path,
     for home, folder in (("nowhere", tmp_path), ("here", tmp_path / "here")):
         assert execute(job, str(tmp_path / home), 1) == "an outcome"
         assert Path.cwd() == folder
-
-
-def _refused(path: str) -> None:
-    raise NotImplementedError

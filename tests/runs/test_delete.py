@@ -2,62 +2,100 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from filelock import FileLock
+from cli_runner import assert_refused, cli, document, trained
 
-from poscli.runs.run import TRASH, delete_run
-from poscli.system.errors import LockedError, UsageError
+from poscli.runs.lock import locked
+from poscli.runs.run import TRASH, delete_run, list_runs
+from poscli.system.errors import UsageError
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """The folder of a run, beside another one."""
-    for name in ("alibi-1", "rope-2"):
-        (tmp_path / "runs" / name / "checkpoints").mkdir(parents=True)
-        (tmp_path / "runs" / name / "config.toml").write_text("damaged")
-        (tmp_path / "runs" / name / "checkpoints" / "last").write_bytes(b"weights")
-    return tmp_path / "runs" / "alibi-1"
+def runs(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of three runs, of alibi, learned and sinusoidal, in results of its own."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained(tmp_path_factory.getbasetemp()), tmp_path / "results")
+    return tmp_path / "results" / "runs"
 
 
-def left(run: Path) -> list[str]:
-    return sorted(path.name for path in run.parent.iterdir())
+def left(runs: Path) -> list[str]:
+    return sorted(run.config.encoding for run in list_runs(runs))
 
 
-def test_all_of_a_run_is_deleted_and_nothing_else(run: Path) -> None:
-    delete_run(run)
-    assert left(run) == ["rope-2"]
-    assert (run.parent / "rope-2" / "checkpoints" / "last").read_bytes() == b"weights"
+def test_runs_are_named_by_id_by_the_beginning_of_one_or_by_encoding(runs: Path) -> None:
+    """A whole id does not name the runs that begin with it. What an interrupted deletion left goes, too."""
+    (runs / TRASH / "old" / "t5-3").mkdir(parents=True)
+    (run,) = [run for run in list_runs(runs) if run.config.encoding == "learned"]
+    (runs / f"{run.id}-2").mkdir()
+    assert document("rm", run.id, "--yes") == [{"run_id": run.id, "folder": f"results/runs/{run.id}"}]
+    (runs / f"{run.id}-2").rmdir()
+    assert left(runs) == ["alibi", "sinusoidal"]
+    result = cli("rm", "sinus", "--yes")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("deleted results/runs/sinusoidal-")
+    assert cli("rm", "--enc", "alibi(trainable=false)", "--yes").code == 0
+    assert list(runs.iterdir()) == []
 
 
-def test_links_are_never_followed(run: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
+def test_damaged_runs_are_deleted_by_the_name_of_their_folder(runs: Path) -> None:
+    folder = next(runs.glob("alibi-*"))
+    (folder / "config.toml").write_text("damaged")
+    result = cli("rm", "--enc", "learned", "--yes")
+    assert (result.code, result.err.count("left out")) == (0, 1)
+    assert cli("rm", folder.name, "--yes").code == 0
+    assert left(runs) == ["sinusoidal"]
+
+
+def test_a_terminal_is_asked_and_a_pipe_must_say_yes(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_refused(("rm", "alibi", "learned"), 2, ("2 runs would be deleted: alibi-", "learned-", "--yes"))
+    for answer, names in (("n", ["alibi", "learned", "sinusoidal"]), ("y", ["learned", "sinusoidal"])):
+        terminal = SimpleNamespace(isatty=lambda: True, readline=lambda answer=answer: f"{answer}\n")
+        monkeypatch.setattr(sys, "stdin", terminal)
+        result = cli("rm", "alibi")
+        assert result.code == 0
+        assert "results/runs/alibi-" in result.err
+        assert "Delete 1 run?" in result.err
+        assert left(runs) == names
+
+
+def test_what_names_no_run_is_refused(runs: Path) -> None:
+    for arguments, words in (
+        (("",), "RUN '' is empty"),
+        (("..",), "there is no run '..'"),
+        (("../..",), "there is no run '../..'"),
+        (("--enc", "rope"), "no run has the encoding rope;"),
+        (("--enc", "rpoe"), "rpoe"),
+    ):
+        assert_refused(("rm", *arguments, "--yes"), 2, words)
+
+
+def test_a_run_that_is_worked_on_is_refused(runs: Path) -> None:
+    with locked(next(runs.glob("alibi-*"))):
+        result = cli("rm", "alibi", "--yes")
+    assert (result.code, result.out) == (75, "")
+    assert f"is being worked on by process {os.getpid()} on " in result.err
+    assert left(runs) == ["alibi", "learned", "sinusoidal"]
+
+
+def test_links_are_never_followed(runs: Path, tmp_path: Path) -> None:
+    outside, run = tmp_path / "outside", next(runs.glob("alibi-*"))
     outside.mkdir()
     (outside / "kept").write_text("kept")
     (run / "link").symlink_to(outside)
     (run / "checkpoints" / "file").symlink_to(outside / "kept")
     delete_run(run)
     assert (outside / "kept").read_text() == "kept"
-    (run.parent / "linked").symlink_to(outside)
+    (runs / "linked").symlink_to(outside)
     with pytest.raises(UsageError, match="symbolic link"):
-        delete_run(run.parent / "linked")
-    (run.parent / TRASH).symlink_to(outside)
-    with pytest.raises(UsageError, match="no folder"):
-        delete_run(run)
+        delete_run(runs / "linked")
+    shutil.rmtree(runs / TRASH, ignore_errors=True)
+    (runs / TRASH).symlink_to(outside)
     with pytest.raises(UsageError, match="symbolic link"):
-        delete_run(run.parent / "rope-2")
+        delete_run(next(runs.glob("learned-*")))
     assert [path.name for path in outside.iterdir()] == ["kept"]
-
-
-def test_a_run_that_is_worked_on_stays(run: Path) -> None:
-    with FileLock(run / ".lock"), pytest.raises(LockedError, match="alibi-1"):
-        delete_run(run)
-    assert (run / "checkpoints" / "last").read_bytes() == b"weights"
-    assert left(run) == ["alibi-1", "rope-2"]
-
-
-def test_what_an_interrupted_deletion_left_is_removed_by_the_next(run: Path) -> None:
-    (run.parent / TRASH / "old" / "t5-3").mkdir(parents=True)
-    delete_run(run)
-    assert left(run) == ["rope-2"]

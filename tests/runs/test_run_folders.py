@@ -10,26 +10,11 @@ import pytest
 import torch
 
 from poscli.config.run import SCHEMA, RunConfig
-from poscli.runs.checkpoint import Checkpoint, is_whole, load_last, read_checkpoint, save, steps
+from poscli.runs.checkpoint import Checkpoint, is_whole, load_last, read_checkpoint, save
 from poscli.runs.results import training_log, write_training_log
-from poscli.runs.run import Run, create, evaluated_as, open_run
+from poscli.runs.run import Run, create, open_run
 from poscli.runs.summary import run_summary, training_summary
 from poscli.system.errors import CorruptError
-
-
-def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    for step in (5, 20, 100):
-        save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {"m": torch.zeros(2)}, {"step": step}))
-    assert steps(tmp_path) == [20, 100]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-100", "step-20"]
-    assert read_checkpoint(tmp_path, 100).state == {"step": 100}
-    assert read_checkpoint(tmp_path, 100).model["w"].item() == 100
-
-
-def test_a_post_hoc_evaluation_is_found_again_by_the_name_of_its_folder(tmp_path: Path) -> None:
-    """The six hex digits are the beginning of sha256("rope(base=5)"); another number of them is another folder."""
-    run = Run(tmp_path / "trained", RunConfig(encoding="alibi"), {})
-    assert evaluated_as(run, "rope(base=5)").folder == tmp_path / "trained" / "as" / "rope-base-5-f3e690"
 
 
 def a_run(folder: Path, **config: object) -> Run:
@@ -45,11 +30,7 @@ def a_run(folder: Path, **config: object) -> Run:
         ({"corpus": 5}, "", "'int' object"),
         ({"corpus": {"fingerprint": "0"}}, "seed = 1\nseed = 2\n", "Cannot overwrite a value"),
         ({"corpus": {"fingerprint": "0"}}, "seed = 1\n", "the key 'encoding' is missing"),
-        (
-            {"corpus": {"fingerprint": "0"}},
-            b"\xff",
-            "'utf-8' codec",
-        ),
+        ({"corpus": {"fingerprint": "0"}}, b"\xff", "'utf-8' codec"),
     ],
 )
 def test_a_sealed_folder_that_poscli_cannot_have_written_is_corrupt(
@@ -79,10 +60,12 @@ def test_only_another_version_is_called_one(tmp_path: Path) -> None:
             open_run(folder)
 
 
-def test_tensors_that_were_never_such_are_a_damaged_checkpoint(tmp_path: Path) -> None:
-    """Their sums are right, so that only the reader of safetensors can notice."""
-    for step in (5, 6):
-        save(tmp_path, step, Checkpoint({"w": torch.ones(1)}, {}, {"step": step}))
+def test_the_newest_two_checkpoints_are_kept_and_tensors_that_were_never_such_are_damage(tmp_path: Path) -> None:
+    """Where their sums are right, only the reader of safetensors can notice."""
+    for step in (4, 5, 6):
+        save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {}, {"step": step}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-5", "step-6"]
+    assert read_checkpoint(tmp_path, 6).model["w"].item() == 6
     folder = tmp_path / "step-6"
     (folder / "model.safetensors").write_bytes(b"no tensors")
     sums = json.loads((folder / "MANIFEST.json").read_text())

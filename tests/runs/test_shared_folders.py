@@ -61,12 +61,6 @@ def test_locks_hold_here_and_are_tried_once(tmp_path: Path, monkeypatch) -> None
     assert unlockable(tmp_path) == f"the file system of {tmp_path} grants one lock twice"
 
 
-def test_a_lock_that_another_process_holds_does_hold(tmp_path: Path) -> None:
-    with (tmp_path / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert unlockable(tmp_path) == ""
-
-
 def test_a_held_lock_may_be_told_as_a_lack_of_permission(tmp_path: Path, monkeypatch) -> None:
     kernels = fcntl.flock
 
@@ -94,7 +88,7 @@ def test_a_refusal_of_locks_is_told_from_other_errors(code: int, tmp_path: Path,
         unlockable(tmp_path)
 
 
-@pytest.mark.parametrize("code", [0, errno.ENOLCK, errno.ENOSYS])
+@pytest.mark.parametrize("code", [0, errno.ENOLCK])
 def test_without_locks_a_command_warns_once_and_goes_on(code: int, tmp_path: Path, monkeypatch, capsys) -> None:
     no_locks(monkeypatch, code)
     for name in ("one", "two"):
@@ -144,23 +138,15 @@ def test_a_holder_on_another_machine_is_named_in_a_warning(tmp_path: Path, monke
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"process": 7, "host"'], ids=repr)
 def test_a_name_that_is_not_whole_stops_nobody(content: str, tmp_path: Path, capsys) -> None:
+    """The holder leaves the folder as it was."""
     (tmp_path / HOLDER).write_text(content)
+    (tmp_path / ".lock").touch()
+    before = tmp_path.stat().st_mtime_ns
     with locked(tmp_path):
         assert f"process {os.getpid()} on {platform.node()} (`poscli" in holder_of(tmp_path)
     assert capsys.readouterr().err == ""
-
-
-def test_the_holder_of_a_lock_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        pass
-    before = tmp_path.stat().st_mtime_ns
-    with locked(tmp_path):
-        assert json.loads((tmp_path / HOLDER).read_text())["process"] == os.getpid()
     assert (tmp_path / HOLDER).read_bytes() == b""
     assert tmp_path.stat().st_mtime_ns == before
-    with locked(tmp_path):
-        (tmp_path / HOLDER).unlink()  # the run was deleted
-    assert not (tmp_path / HOLDER).exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

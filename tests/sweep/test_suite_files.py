@@ -1,35 +1,106 @@
-"""Suites as files: which key an error names, and which folder a report goes to."""
+"""Suites as files: what is wrong is said with the key as it is written, and nothing is trained."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from cli_runner import assert_refused, cli
 
-from poscli.config.suite import load_suite, report_folder
+from poscli.config.suite import report_folder
 from poscli.system.errors import UsageError
 
-START = 'title = "t"\nencodings = ["none"]\n'
+SUITE = """
+title = "Bad"
+encodings = ["alibi"]
+[train]
+preset = "nano"
+length = 32
+batch = 4
+tokens = 4_000
+[extrapolate]
+max_len = 128
+tokens = 256
+stride = 16
+"""
+
+
+def with_encodings(value: str) -> str:
+    return SUITE.replace('["alibi"]', value)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (START + '[extrapolate]\nas = "yarn"', "extrapolate.as = 'yarn': "),
-        (START + "[extrapolate]\nas = [1]", "extrapolate.as.0 = 1: "),
-        (START + "[extrapolate]\nas_ = []", "there is no key 'extrapolate.as_': did you mean as?"),
-        (START + "[train]\nlenght = 8", "there is no key 'train.lenght': did you mean length?"),
-        (START + "[train]\nlength = 4", "train.length = 4: "),
-        (START + "seeds = [-1]", "seeds.0 = -1: "),
-        (START + "seeds = [9223372036854775808]", "seeds.0 = 9223372036854775808: "),
-        ('title = "t"', "the key 'encodings' is missing"),
+        # what is not a suite
+        (SUITE + "seeds = [0", "is not TOML"),
+        (SUITE.replace("title", "# title"), "the key 'title' is missing"),
+        (SUITE.replace("encodings", "# encodings"), "the key 'encodings' is missing"),
+        # keys
+        ("encoding = 'alibi'\n" + SUITE, ("'encoding'", "did you mean encodings?")),
+        (SUITE.replace("[train]", "[training]"), ("'training'", "did you mean train?")),
+        (SUITE.replace("max_len", "maxlen"), ("'extrapolate.maxlen'", "did you mean max_len?")),
+        (SUITE + "as_ = []", "there is no key 'extrapolate.as_': did you mean as?"),
+        (SUITE + "[train.model]\nwidht = 64", ("'widht'", "did you mean width?")),
+        (SUITE + "[train.recipe]\nlr = 0.1", ("'lr'", "matrix_lr")),
+        (SUITE + "[part]\ntrain.length = 64", "[[part]]"),
+        (SUITE + "[[part]]\ntrain.lenght = 64", ("'part.0.train.lenght'", "did you mean length?")),
+        (SUITE + "[[part]]\ntrian.length = 64", ("'part.0.trian'", "did you mean train?")),
+        # values, named by their keys
+        (with_encodings('"alibi"'), ("encodings = 'alibi'", "list")),
+        (with_encodings("[]"), "encodings = []"),
+        (with_encodings("[3]"), "encodings.0 = 3"),
+        (with_encodings('["alibi", "rpoe"]'), ("'rpoe'", "did you mean urpe or rope")),
+        ("seeds = []\n" + SUITE, "seeds = []"),
+        ("seeds = [0, 0]\n" + SUITE, "seeds = "),
+        ("seeds = [-1]\n" + SUITE, "seeds.0 = -1: "),
+        ("seeds = [9223372036854775808]\n" + SUITE, "seeds.0 = 9223372036854775808: "),
+        (SUITE.replace("length = 32", 'length = "long"'), "train.length = 'long'"),
+        (SUITE.replace("length = 32", "length = 4"), "train.length = 4: "),
+        (SUITE + "[train.recipe]\nclip = inf", ("train.recipe.clip = inf", "finite")),
+        (SUITE + 'as = "yarn"', "extrapolate.as = 'yarn': "),
+        (SUITE + "as = [1]", "extrapolate.as.0 = 1: "),
+        (SUITE + '[[part]]\ntrain.corpus = "\\u0000"', "part.0.train.corpus = "),
+        (SUITE + "[[part]]\ntrain.length = 64\n[[part]]\ntrain.length = 64", "part = "),
+        (SUITE.replace("nano", "nanno"), ("'nanno'", "did you mean nano?")),
+        (SUITE.replace("[train]", "[train]\ncorpus = 'stdlb'"), ("'stdlb'", "did you mean stdlib?")),
+        # what does not fit together
+        (SUITE.replace("max_len = 128", "max_len = 16"), ("16", "training length 32")),
+        (SUITE.replace("stride = 16", "stride = 33"), ("33", "training length 32")),
+        (SUITE.replace("tokens = 256", "tokens = 8"), ("8", "stride of 16")),
+        (
+            SUITE.replace("[train]", '[train]\ncorpus = "stdlib"') + '[[part]]\ntrain.task = "passkey"',
+            ("--corpus stdlib", "the task passkey does not read text"),
+        ),
+        (
+            SUITE + '[[part]]\ntrain.tokenizer = "bytes"\n[[part]]\ntrain.tokenizer = "bpe:300"\n',
+            ("the tokenizers bpe:300, bytes", "poscli report --mix"),
+        ),
     ],
 )
-def test_an_error_names_the_key_as_it_is_written(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(UsageError) as caught:
-        load_suite(tmp_path / "mine.toml")
-    assert words in str(caught.value)
+def test_suites_that_cannot_run_train_nothing(text: str, words: str | tuple[str, ...], folder: Path) -> None:
+    (folder / "bad.toml").write_text(text)
+    assert_refused(("run", "bad.toml"), 2, words)
+
+
+def test_a_suite_whose_windows_no_document_fills_trains_nothing(folder: Path) -> None:
+    (folder / "far.toml").write_text(SUITE.replace("max_len = 128", "max_len = 1_048_576"))
+    assert_refused(("run", "far.toml"), 4, ("length 1048576", "held-out document", "--max-len"))
+
+
+def test_a_wrong_suite_is_listed_with_its_error(folder: Path) -> None:
+    (folder / "suites").mkdir()
+    (folder / "suites" / "quick.toml").write_text(SUITE)
+    (folder / "suites" / "bad.toml").write_text("title = ")
+    rows = {row["suite"]: row["title"] for row in cli("ls", "suites", "--json").json}
+    assert rows["suites/quick.toml"] == "Bad"
+    assert rows["suites/bad.toml"].startswith("unreadable: ")
 
 
 @pytest.mark.parametrize("name", ["quick", "after-training", "my_suite", "v1.2", "größer"])

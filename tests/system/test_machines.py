@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import platform
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from cli_runner import ALIBI, LENGTH, SHORT, cli, document, run_of
+from cli_runner import ALIBI, SHORT, cli, document, run_of
 from fake_results import BEHAVIOUR, results
-from rich.console import Console
 
-from poscli.evaluation.losses import NLL, Losses, MeasuredLosses
-from poscli.report import build_report, terminal
-from poscli.report.origin import machine_facts, machines
+from poscli.report import build_report
+from poscli.report.origin import machines
 from poscli.runs.results import evaluation, evaluation_tables
 from poscli.runs.run import EVAL, EVALUATED, Run
 from poscli.runs.schema import ADDED_COLUMNS, EVAL_COLUMNS
-from poscli.system.provenance import cpu, machine, measured_on
+from poscli.system.provenance import cpu, machine
 
 OLD_COLUMNS = [name for name in EVAL_COLUMNS if name not in {*ADDED_COLUMNS, "tokenizer"}]
 
@@ -93,18 +89,6 @@ def test_rows_of_earlier_versions_are_read_with_empty_texts(measured: Run) -> No
         measured.files.write(EVALUATED, record)
 
 
-def test_a_measurement_that_is_used_again_keeps_its_machine(monkeypatch) -> None:
-    monkeypatch.setenv("POSCLI_MACHINE", "first")
-    spans = np.array([[0, LENGTH]])
-    losses = Losses(spans, {NLL: np.ones((1, LENGTH), np.float32)})
-    made = MeasuredLosses(losses, seconds=2.0, where=measured_on(torch.device("cpu")))
-    monkeypatch.setenv("POSCLI_MACHINE", "second")
-    again = MeasuredLosses.of_content(made.content("key"), "key", spans, LENGTH)
-    assert again is not None
-    assert again.where == made.where
-    assert again.where["machine"] == "first"
-
-
 def two_machines() -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows of three encodings: two machines, and one encoding that has runs on both."""
     chosen = {name: BEHAVIOUR[name] for name in ("alibi", "rope", "none")}
@@ -127,23 +111,3 @@ def test_a_report_says_which_machine_measured_what(tmp_path: Path) -> None:
     head, _, *lines = [line for line in page.splitlines() if line.startswith("|")][:5]
     at = head.split("|").index(" machine ")
     assert [line.split("|")[at].strip() for line in lines] == list(report.summary["machine"])
-
-
-@pytest.mark.parametrize("old", ["", "no column"])
-def test_rows_without_a_machine_state_none_and_are_told_apart_from_others(old: str) -> None:
-    rows, _ = two_machines()
-    bare = rows.drop(columns=list(ADDED_COLUMNS)) if old == "no column" else rows.assign(machine=old)
-    assert machines(bare) == []
-    assert machine_facts(bare) == []
-    rows.loc[rows["encoding"] == "alibi", list(ADDED_COLUMNS)] = ""
-    assert ("Machine not recorded", "cpu; commit 0123abc; 2 runs") in machine_facts(rows)
-
-
-def test_times_in_the_terminal_stand_beside_their_machines() -> None:
-    rows, _ = two_machines()
-    for machine_rows, shown in ((rows, True), (rows.assign(machine="far"), False)):
-        console = Console(width=200, file=io.StringIO())
-        terminal.show_fresh([part for _, part in machine_rows.groupby("run_id")], console, summed=False)
-        text = console.file.getvalue()  # type: ignore[attr-defined]
-        assert ("machine" in text) == shown
-        assert (" far" in text) == shown

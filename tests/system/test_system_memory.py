@@ -1,4 +1,4 @@
-"""Memory of the machine and of a process: what is free, and the peak of a piece of work."""
+"""What a machine or a container lets a process use, and the peak memory of a piece of work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from poscli.system.device import quota_of_container
 from poscli.system.memory import Peak, free_memory, free_of_container, unaffordable
 
 CPU = torch.device("cpu")
@@ -37,7 +38,24 @@ def test_a_peak_is_that_of_the_work_inside_alone() -> None:
     assert small.mb == pytest.approx(64, abs=30)
 
 
-def test_a_container_s_limit_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "processors"),
+    [
+        ({}, math.inf),
+        ({"cpu.max": "250000 100000\n"}, 2.5),
+        ({"cpu.max": "max 100000\n"}, math.inf),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+    ],
+)
+def test_a_container_s_share_of_the_processors_counts(files: dict[str, str], processors: float, tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    assert quota_of_container(tmp_path) == processors
+
+
+def test_a_container_s_memory_counts(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("700\n")
     (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 50\nactive_file 50\n")

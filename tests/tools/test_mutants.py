@@ -15,10 +15,9 @@ pytest.importorskip("coverage", reason="make mutants installs it")
 
 from cli_runner import environment
 from mutants import equivalent
-from mutants.draw import Mutant, draw, mutants_of
+from mutants.draw import Mutant, draw
 from mutants.run import Outcome
-from mutants.selection import named, statement
-from mutants.summary import count, guess, write
+from mutants.summary import write
 
 TOY = """from __future__ import annotations
 
@@ -64,17 +63,19 @@ def toy(tmp_path) -> Path:
     return tmp_path
 
 
-def test_nothing_without_an_effect_is_changed(toy) -> None:
-    """Neither annotations nor `__all__` nor the message of an assertion nor a bare star; everything else is."""
-    lines = {(mutant.line, mutant.operator.split("/")[1].split("_")[0]) for mutant in mutants_of(toy / "toy.py", toy)}
-    assert lines == {
-        (4, "NumberReplacer"), (7, "NumberReplacer"), (12, "AddNot"), (13, "AddNot"), (13, "ReplaceComparisonOperator"),
-    }  # fmt: skip
+def test_a_sample_is_a_function_of_its_seed_and_changes_what_has_an_effect(toy) -> None:
+    """Neither annotations nor `__all__` nor the message of an assertion nor a bare star; everything else is changed.
 
-
-def test_a_sample_is_a_function_of_its_seed(toy) -> None:
-    """A larger sample begins with the smaller one, no place comes twice, and every mutant is another program."""
+    A larger sample begins with the smaller one, no place comes twice, and every mutant is another program.
+    """
     every = draw(1, 100, [toy / "toy.py"], toy)
+    assert {(mutant.line, mutant.operator.split("/")[1].split("_")[0]) for mutant in every} == {
+        (4, "NumberReplacer"),
+        (7, "NumberReplacer"),
+        (12, "AddNot"),
+        (13, "AddNot"),
+        (13, "ReplaceComparisonOperator"),
+    }
     assert draw(1, 3, [toy / "toy.py"], toy) == every[:3]
     assert [mutant.line for mutant in draw(2, 100, [toy / "toy.py"], toy)] != [mutant.line for mutant in every]
     assert len(every) == 5
@@ -106,34 +107,6 @@ def test_a_change_that_a_test_sees_is_caught_and_another_survives(toy) -> None:
     assert [json.loads(line) for line in done.stdout.splitlines()] == [[False, "", 2], *caught, [False, "", 2]]
 
 
-def test_a_statement_is_its_lines_above_its_body_and_the_names_it_defines() -> None:
-    tree = ast.parse(
-        "class A:\n    x = [\n        1,\n    ]\n\n    def f(\n        self, y=2\n    ):\n        return y\n"
-    )
-    assert statement(tree, 3) == ({2, 3, 4}, ["x"])
-    assert statement(tree, 7) == ({6, 7, 8}, ["f"])
-    assert statement(tree, 9) == ({9}, None)
-
-
-def test_a_file_without_a_line_that_is_called_has_the_tests_with_its_name() -> None:
-    tests = ["a.py::test_x[xlnet]", "a.py::test_x[rope+xlnet-21]", "a.py::test_xlnet", "a.py::test_x[my-xlnets]"]
-    assert named(Path("poscli/encodings/xlnet.py"), tests) == set(tests[:2])
-
-
-def test_the_summary_says_why_a_mutant_survived(tmp_path) -> None:
-    mutant = Mutant("poscli/report/x.py", 3, 0, "core/NumberReplacer", 0, "")
-    unseen = Outcome("a", mutant, "a | 1", "a | 2", False, 0, 0, "", "", 0.0)
-    seen = Outcome("b", mutant, "x = block", "x = lock", False, 4, 3, "", "", 1.0)
-    caught = Outcome("c", mutant, "", "", True, 4, 1, "test", "", 1.0)
-    assert guess(unseen) == "no test in this process runs the line"
-    assert guess(seen).startswith("covered by 4 tests (3 ran), none looks at this value; may be equivalent")
-    assert "3 mutants: 1 caught, 2 survived" in write([unseen, seen, caught], tmp_path / "x.md", "Title", [])
-    text = (tmp_path / "x.md").read_text()
-    assert "| report | 3 | 2 | 0 |" in text
-    assert r"| `a \| 1` | `a \| 2` |" in text
-    assert "equivalent, because" not in text
-
-
 ENTRY = """
 [[equivalent]]
 file = "poscli/report/x.py"
@@ -153,11 +126,11 @@ def test_listed_survivors_are_apart_and_do_not_count_as_missed(tmp_path) -> None
     """By the text of the line, wherever it stands; of two changes to a line only the listed one."""
     (tmp_path / "list.toml").write_text(ENTRY)
     known = equivalent.load(tmp_path / "list.toml")
-    tried = [outcome("size = 512", "size = 513"), outcome("size = 512", "size = -512"), outcome("a", "b", caught=True)]
-    head = write([*tried, outcome("c", "d", caught=True)], tmp_path / "x.md", "Title", known)
-    assert (
-        "4 mutants: 2 caught, 2 survived, of which 1 are equivalent. Of the 3 with an effect 66.7 % are caught" in head
-    )
+    survived = [outcome("size = 512", "size = 513"), outcome("size = 512", "size = -512")]
+    caught = [outcome("a", "b", caught=True), outcome("c", "d", caught=True)]
+    head = write([*survived, *caught], tmp_path / "x.md", "Title", known)
+    counts = "4 mutants: 2 caught, 2 survived, of which 1 are equivalent. Of the 3 with an effect 66.7 % are caught"
+    assert counts in head
     text = (tmp_path / "x.md").read_text()
     assert "| report | 4 | 2 | 1 |" in text
     missed, apart = text.split("## Equivalent: only time or memory differ")
@@ -176,13 +149,6 @@ def test_an_entry_without_a_reason_is_refused(tmp_path) -> None:
             equivalent.load(tmp_path / "list.toml")
 
 
-def test_the_share_is_of_mutants_with_an_effect() -> None:
-    assert count(10, 6, 4, 2).endswith("Of the 8 with an effect 75.0 % are caught.")
-    assert count(2, 0, 2, 2).endswith("Of the 0 with an effect none are caught.")
-
-
-def test_the_list_can_be_read() -> None:
-    entries = equivalent.load()
-    assert len({(entry.file, entry.before, after) for entry in entries for after in entry.after}) == sum(
-        len(entry.after) for entry in entries
-    ), "a change is listed twice"
+def test_no_change_is_listed_twice() -> None:
+    changes = [(entry.file, entry.before, after) for entry in equivalent.load() for after in entry.after]
+    assert len({*changes}) == len(changes)

@@ -1,0 +1,224 @@
+"""Signals at any time after Python has started: one line, the right exit code, no traceback; and what is imported."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli_runner import COMMANDS, LENGTH, LS, NANO, cli, document, environment, run_of
+from torture.pipeline import arguments
+from torture.processes import command
+from toys import first
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+ENDS = r"error: (interrupted; repeat the command: it goes on .*|stopped at .*; the same command goes on .*)"
+TRAIN = ("train", "--enc", "alibi", *NANO)
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSCLI_QUIET", "")
+    return tmp_path
+
+
+def started(*words: object, **changes: str) -> subprocess.Popen[str]:
+    """A command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "poscli", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**changes),
+    )
+
+
+def assert_interrupted(code: int, err: str, signum: int) -> None:
+    assert code == CODES[signal.Signals(signum)], err
+    assert re.fullmatch(ENDS, err.splitlines()[-1]), err
+    assert err.count("error: ") == 1
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+
+
+# ---- imports
+
+HEAVY = ["torch", "numpy", "pandas", "matplotlib", "scipy", "pyarrow", "datasets", "transformers"]
+LAZY = """
+import contextlib, io, json, sys
+from poscli.cli import main
+ends = {}
+for arguments in json.loads(sys.argv.pop()):
+    sys.argv = ["poscli", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            main()
+        except SystemExit as end:
+            ends[" ".join(arguments)] = [end.code, [name for name in %r if name in sys.modules]]
+print(json.dumps(ends))
+"""
+
+
+def test_help_and_mistyped_commands_import_nothing_heavy() -> None:
+    helps = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS), *(["ls", w, "--help"] for w in LS)]
+    wrong = [["frobnicate"], ["train", "--lenght", "3"], ["train"], ["train", "--enc", "alibi", "--tokens", "lots"]]
+    code = [sys.executable, "-c", LAZY % HEAVY, json.dumps(helps + wrong)]
+    done = subprocess.run(code, capture_output=True, text=True, check=True, env=environment())
+    expected = {" ".join(a): [0, []] for a in helps} | {" ".join(a): [2, []] for a in wrong}
+    assert json.loads(done.stdout) == expected
+
+
+# Sends a signal to its own process at the first import of a module, which happens at the same place on every machine.
+SITE = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["SIGNAL_AT"]:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "signum", "words"),
+    first(
+        3,
+        [
+            ("poscli.system.streams", signal.SIGINT, ("--help",)),
+            ("typer", signal.SIGTERM, ("ls", "tasks")),
+            ("torch._C", signal.SIGINT, (*TRAIN, "--json")),
+            ("poscli.cli.commands.train", signal.SIGINT, ("ls", "tasks", "--json")),
+            ("poscli.report.catalogue", signal.SIGTERM, ("ls", "encodings", "--json")),
+            ("poscli.training.trainer", signal.SIGTERM, TRAIN),
+        ],
+    ),
+)
+def test_a_signal_while_modules_are_imported(folder: Path, module: str, signum: int, words: tuple[object, ...]) -> None:
+    (folder / "sitecustomize.py").write_text(SITE)
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    process = started(*words, SIGNAL_AT=module, SIGNAL=str(int(signum)), PYTHONPATH=path)
+    out, err = process.communicate(timeout=60)
+    assert_interrupted(process.returncode, err, signum)
+    assert ('"exit_code"' in out) == ("--json" in words)
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("signum", first(1, list(CODES)))
+def test_signals_stop_training_and_the_same_command_goes_on(signum: int) -> None:
+    shape = ("--preset", "nano", "--layers", 1, "--length", LENGTH, "--batch", 1)
+    words = ("train", "--enc", "none", *shape, "--tokens", 390 * LENGTH)  # a second or more
+    process, deadline = started(*words), time.monotonic() + 60
+    while not any('"training"' in path.read_text() for path in Path("results/runs").glob("*/status.json")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert_interrupted(process.returncode, err, signum)
+    assert out == ""
+    status = run_of("results", "none").status()
+    assert status["state"] == "interrupted"
+    assert 0 < status["step"] < 390
+    assert err.endswith(f"error: stopped at step {status['step']} of 390; the same command goes on from there\n")
+    (row,) = document("ls", "runs")
+    assert (row["state"], row["step"]) == ("interrupted", status["step"])
+    result = cli(*words, "--json")
+    assert result.code == 0
+    assert f"going on from step {status['step']} of 390" in result.err
+    assert result.json[0]["status"] == "complete"
+    assert pd.read_csv(run_of("results", "none").train_csv)["step"].is_monotonic_increasing
+
+
+# ---- any other time
+
+TWICE = """
+import os, signal
+from poscli.system import signals
+signals.watch()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except signals.Interruption:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("it went on")
+"""
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, env=environment())
+    assert_interrupted(done.returncode, done.stderr, signal.SIGTERM)
+    assert done.stdout == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_a_signal_at_a_random_time(seed: int) -> None:
+    draw = random.Random(seed)
+    signum = draw.choice(list(CODES))
+    process = started(*draw.choice([TRAIN, ("ls", "encodings"), ("ls", "encodings", "--json")]))
+    time.sleep(draw.uniform(0.02, 3))
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=60)
+    assert "Exception ignored" not in err
+    if process.returncode == -signum:  # before Python has run a line of poscli; a shell shows the same code
+        assert "/poscli/" not in err
+    elif process.returncode:
+        assert_interrupted(process.returncode, err, signum)
+
+
+def _signal_at_rename(number: int, counted: Path) -> Callable[[], None]:
+    """What a forked process does first: from then on it gets SIGTERM just before it gives its n-th file its name."""
+
+    def prepare() -> None:
+        rename, count = os.replace, itertools.count(1)
+
+        def replace(*paths: object) -> None:
+            if next(count) == number:
+                os.kill(os.getpid(), signal.SIGTERM)
+            counted.write_text(f"{counted.read_text() if counted.exists() else ''}.")
+            rename(*paths)  # type: ignore[arg-type]
+
+        os.replace = replace  # type: ignore[assignment]
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("stage", "share"), first(1, [("train", 0.5), ("train", 1.0), ("extrapolate", 1.0), ("report", 1.0)])
+)
+def test_a_signal_before_the_last_file_is_written_never_ends_with_success(
+    folder: Path, stage: str, share: float
+) -> None:
+    """Also where the step that it was to stop is the last one of a run: the next run must not begin."""
+
+    def of(stage: str) -> tuple[object, ...]:
+        return (*arguments(stage, out), *(("--enc", "none") if stage == "train" else ()))
+
+    out, counted, stages = folder / "results", folder / "counted", ("train", "extrapolate", "report")
+    for earlier in stages[: stages.index(stage)]:
+        assert command(*of(earlier)).code == 0
+    before = shutil.copytree(out, folder / "before") if out.exists() else None
+    assert command(*of(stage), prepare=_signal_at_rename(0, counted)).code == 0
+    last = round(len(counted.read_text()) * share)
+    shutil.rmtree(out)
+    if before:
+        shutil.copytree(before, out)
+    ended = command(*of(stage), prepare=_signal_at_rename(last, folder / "again"))
+    assert ended.out == ""
+    assert_interrupted(ended.code, ended.err, signal.SIGTERM)
