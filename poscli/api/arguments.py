@@ -71,7 +71,8 @@ def checked(function: F) -> F:
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         for name, value in signature.bind(*args, **kwargs).arguments.items():
-            choices = typing.get_args(kinds[name]) if _is_union(kinds[name]) else (kinds[name],)
+            is_union = typing.get_origin(kinds[name]) in (types.UnionType, typing.Union)
+            choices = typing.get_args(kinds[name]) if is_union else (kinds[name],)
             if all(each in PHRASES for each in choices):
                 shown = " ".join(reprlib.repr(value).split())
                 _check(f"{function.__name__}: {name} = {shown}", name, value, choices)
@@ -97,10 +98,6 @@ def _is_a(value: Any, kind: Any) -> bool:
     if kind == type[Encoding]:
         return isinstance(value, type)  # `names.spec_of` says more about others
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _is_union(kind: Any) -> bool:
-    return typing.get_origin(kind) in (types.UnionType, typing.Union)
 
 
 def takes(model: type[BaseModel], parts: Parts | None = None) -> Callable[[F], F]:

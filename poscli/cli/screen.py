@@ -27,6 +27,7 @@ from poscli.system.console import err, note, out, warn_once
 from poscli.system.errors import TERMINATED, CorruptError, Interrupted
 from poscli.system.progress import duration
 from poscli.system.signals import stoppable
+from poscli.system.text import counted
 
 if TYPE_CHECKING:
     from poscli.sweep.job import Job, Outcome
@@ -117,7 +118,7 @@ class Screen(Lines):
 
 
 SECONDS_BETWEEN_LOOKS = 1.0
-SECONDS_BETWEEN_LINES = 15.0  # if stdout is no terminal and nothing else changes
+SECONDS_BETWEEN_LINES = 15.0  # if stdout is not a terminal and nothing else changes
 
 
 def watch_runs(runs: Path) -> None:
@@ -159,8 +160,7 @@ class _Folder:
                 evaluated = state in ENDED and has_evaluation(run)
                 states["evaluated" if evaluated else "trained" if state == "complete" else state] += 1
         parts = [f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: item[0] != "at work")]
-        total = states.total()
-        return f"{total} run{'s' * (total != 1)} in {self.runs}: {', '.join(parts) or 'none yet'}", work
+        return f"{counted(states.total(), 'run')} in {self.runs}: {', '.join(parts) or 'none yet'}", work
 
     def _present(self) -> list[Run]:
         """The runs that are there now, by name; one that is damaged, or being created or deleted, is left out."""

@@ -89,7 +89,5 @@ def model_config(preset: str, fields: Mapping[str, int]) -> ModelConfig:
     """The preset's shape with the given fields instead; a width without `mlp` also sets the usual width of the MLP."""
     if preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}: {near(preset, PRESETS)}")
-    given = dict(fields)
-    if "width" in given:
-        given.setdefault("mlp", mlp_width(given["width"]))
-    return validated(ModelConfig, PRESETS[preset].model_dump() | given, "model")
+    usual = {"mlp": mlp_width(fields["width"])} if "width" in fields else {}
+    return validated(ModelConfig, PRESETS[preset].model_dump() | usual | dict(fields), "model")

@@ -38,7 +38,9 @@ def locked(folder: Path) -> Iterator[None]:
     make_folder(folder)
     with unused(folder):
         remove_temporaries(folder)
-        me, path = _this_process(), folder / HOLDER
+        since, command = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), " ".join(["poscli", *sys.argv[1:]])
+        me = {"process": os.getpid(), "host": platform.node(), "boot": _boot(), "command": command, "since": since}
+        path = folder / HOLDER
         with storing(folder):
             path.write_text(json.dumps(me))
         try:
@@ -139,12 +141,6 @@ def _holder(folder: Path) -> dict[str, Any]:
         return read_object(folder / HOLDER, "")
     except CorruptError:
         return {}
-
-
-def _this_process() -> dict[str, Any]:
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    command = " ".join(["poscli", *sys.argv[1:]])
-    return {"process": os.getpid(), "host": platform.node(), "boot": _boot(), "command": command, "since": since}
 
 
 def _boot() -> str:

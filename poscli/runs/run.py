@@ -228,7 +228,7 @@ def create(
     for name, content in files.items():
         run.files.write(name, content)
     run.files.write(ENV, json.dumps(env, indent=2) + "\n")
-    run.files.write(CONFIG, write_run_config(config))  # the last one: a folder without it is no run yet
+    run.files.write(CONFIG, write_run_config(config))  # the last one: a folder without it is not a run yet
     return run
 
 

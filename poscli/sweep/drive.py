@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,7 +98,8 @@ def run_jobs(jobs: Sequence[Job], workers: Workers, watcher: Watcher) -> SweepRe
     A signal raises Interrupted, when all workers have saved what they did.
     """
     sweep = _Sweep(jobs, workers, watcher)
-    with _listening(workers) as stop:
+    # Jobs that run in this process notice signals themselves.
+    with stoppable() if workers.elsewhere else nullcontext(Stop()) as stop:
         while sweep.left:
             sweep.begin()
             sweep.collect()
@@ -109,16 +110,6 @@ def run_jobs(jobs: Sequence[Job], workers: Workers, watcher: Watcher) -> SweepRe
                 message = f"stopped with {done} of {len(jobs)} runs done; the same command goes on from there"
                 raise Interrupted(message, stop.signum)
     return sweep.results()
-
-
-@contextmanager
-def _listening(workers: Workers) -> Iterator[Stop]:
-    """Notice signals, unless the jobs run in this process, where they notice them themselves."""
-    if workers.elsewhere:
-        with stoppable() as stop:
-            yield stop
-    else:
-        yield Stop()
 
 
 class _Sweep:

@@ -192,10 +192,7 @@ class _Worker:
 def _environment(threads: int, gpu: int | None) -> dict[str, str]:
     """The environment of a worker."""
     variables = dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"POSCLI_QUIET": "1"}
-    return os.environ | variables | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": _visible(gpu)})
-
-
-def _visible(gpu: int) -> str:
-    """The name of a GPU for CUDA_VISIBLE_DEVICES, which counts those that this process does not see, too."""
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return seen.split(",")[gpu] if seen else str(gpu)
+    if gpu is not None:  # the variable counts the GPUs that this process does not see, too
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        variables["CUDA_VISIBLE_DEVICES"] = seen.split(",")[gpu] if seen else str(gpu)
+    return os.environ | variables

@@ -154,8 +154,8 @@ def _watch_exit() -> None:
 
     def watched(status: int) -> NoReturn:
         caller = sys._getframe(1).f_code.co_filename
-        own = caller.startswith(str(Path(__file__).parent.parent))  # as a second Ctrl-C in a plugin
-        if os.getpid() == process and not own and (_containing or caller in plugin_files()):
+        is_poscli = caller.startswith(str(Path(__file__).parent.parent))  # as a second Ctrl-C in a plugin
+        if os.getpid() == process and not is_poscli and (_containing or caller in plugin_files()):
             raise LeftError(status)
         leave(status)
 

@@ -18,7 +18,7 @@ from rich.text import Text
 from poscli.system.console import err
 from poscli.system.files import remove_display, write_display
 
-SECONDS_BETWEEN_LINES = 15.0  # if stderr is no terminal
+SECONDS_BETWEEN_LINES = 15.0  # if stderr is not a terminal
 SECONDS_BETWEEN_WRITES = 1.0  # of the file
 
 

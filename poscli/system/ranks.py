@@ -283,8 +283,14 @@ def _find_store(timeout: timedelta = JOIN) -> Any:
 
         if not _is_local() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             _store = next(rendezvous("env://", timeout=timeout))[0]
-        else:  # torch would let the first rank, which keeps the store, listen on every address
-            _store = _local_store(timeout)
+        else:
+            from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+            port, count, kept_here = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]), {}
+            if os.environ["RANK"] == "0":  # which keeps the store; torch would let it listen on every address
+                listening = socket.create_server((LOOPBACK, port)).detach()
+                kept_here = {"is_master": True, "master_listen_fd": listening}
+            _store = TCPStore(LOOPBACK, port, count, timeout=timeout, wait_for_workers=False, **kept_here)
     return _store
 
 
@@ -308,17 +314,6 @@ def _start(device_type: str, rank: int, count: int) -> bool:
 def _is_local() -> bool:
     """Whether all ranks are on this machine, so that no other one may connect."""
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
-
-
-def _local_store(timeout: timedelta) -> Any:
-    """A store on the loopback address, which the first rank keeps."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    port, count = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
-    if os.environ["RANK"] != "0":
-        return TCPStore(LOOPBACK, port, count, timeout=timeout, wait_for_workers=False)
-    listening = socket.create_server((LOOPBACK, port)).detach()
-    return TCPStore(LOOPBACK, port, count, True, timeout, wait_for_workers=False, master_listen_fd=listening)
 
 
 def _all_here(key: str, count: int) -> bool:

@@ -123,7 +123,12 @@ class Registry(Generic[T]):
         UsageError suggests similar names.
         """
         if ":" in name or plugins.is_file(name):
-            return self._outside(self.full_name(name))
+            value = self.full_name(name)
+            plugin = self._loaded(value, plugins.load_object)
+            if not self.accepts(plugin):
+                raise UsageError(f"{value!r} is no {self.kind}: {self.expected}")
+            self._remember(value, value, plugin)
+            return _named(plugin, value)
         if why := self.missing(name):
             raise UsageError(f"{name} {why}")
         if name not in self._plugins:
@@ -141,14 +146,14 @@ class Registry(Generic[T]):
         if not plugins.is_file(name):
             return name
         module = self._loaded(name, plugins.load_module)
-        own = {id(each): each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__}
-        classes = {cls.__qualname__: cls for cls in own.values() if isinstance(cls, type)}
-        found = [each for each, cls in classes.items() if self.accepts(cls) and not each.startswith("_")]
-        if len(found) == 1:
-            return f"{name}:{found[0]}"
-        if found:
-            named = f"{', '.join(found[:-1])} and {found[-1]}"
-            raise UsageError(f"{name} defines {len(found)} {self.kind}s, {named}: name one, as {name}:{found[0]}")
+        defined = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
+        classes = {cls.__qualname__: cls for cls in defined if isinstance(cls, type)}
+        offered = [each for each, cls in classes.items() if self.accepts(cls) and not each.startswith("_")]
+        if len(offered) == 1:
+            return f"{name}:{offered[0]}"
+        if offered:
+            named = f"{', '.join(offered[:-1])} and {offered[-1]}"
+            raise UsageError(f"{name} defines {len(offered)} {self.kind}s, {named}: name one, as {name}:{offered[0]}")
         others = f"of its own it has only {', '.join(classes)}" if classes else "it has no class of its own"
         raise UsageError(f"{name} defines no {self.kind}: {others}; {self.expected}")
 
@@ -169,9 +174,9 @@ class Registry(Generic[T]):
         offers: dict[str, dict[str, EntryPoint]] = {}  # name -> value -> entry point; a package may be found twice
         for point in entry_points(group=self.package):
             offers.setdefault(point.name, {}).setdefault(point.value, point)
-        own = set(self._plugins)
+        built_in = set(self._plugins)
         for name, points in sorted(offers.items()):
-            if name in own:
+            if name in built_in:
                 for value, point in points.items():
                     why = f"the name {name} belongs to poscli; to use this one, write {value}"
                     self._broken[printable(f"{name} ({_package(point)})")] = why
@@ -213,13 +218,6 @@ class Registry(Generic[T]):
             if plugins.names_a_file(value):
                 fix = "correct that file, or name another one"
             raise UsageError(f"cannot load the {self.kind} {value!r}: {error}; {fix}") from error
-
-    def _outside(self, value: str) -> T:
-        plugin = self._loaded(value, plugins.load_object)
-        if not self.accepts(plugin):
-            raise UsageError(f"{value!r} is no {self.kind}: {self.expected}")
-        self._remember(value, value, plugin)
-        return _named(plugin, value)
 
     def _remember(self, name: str, value: str, plugin: Any, point: EntryPoint | None = None) -> None:
         dist = point.dist if point is not None else None

@@ -13,6 +13,7 @@ from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, err, note, out
 from poscli.system.errors import CorruptError, UsageError, near
+from poscli.system.text import counted
 
 
 @command("rm", after="ls")
@@ -49,16 +50,11 @@ def rm(
 def _agreed(folders: list[Path]) -> bool:
     """Whether the user, who sees the names, agrees. UsageError where there is nobody to ask."""
     if not (sys.stdin and sys.stdin.isatty()):
-        raise UsageError(
-            f"{_counted(folders)} would be deleted: {', '.join(f.name for f in folders)}; confirm with --yes"
-        )
+        names = ", ".join(folder.name for folder in folders)
+        raise UsageError(f"{counted(len(folders), 'run')} would be deleted: {names}; confirm with --yes")
     for folder in folders:
         err.print(str(folder), soft_wrap=True)
-    return typer.confirm(f"Delete {_counted(folders)}?", err=True)
-
-
-def _counted(folders: list[Path]) -> str:
-    return "1 run" if len(folders) == 1 else f"{len(folders)} runs"
+    return typer.confirm(f"Delete {counted(len(folders), 'run')}?", err=True)
 
 
 def _selected(runs: Path, ids: list[str], encodings: list[str]) -> list[Path]:

@@ -90,8 +90,7 @@ def run(
     from poscli.evaluation.evaluate import settings_of
     from poscli.sweep.crew import Crew
     from poscli.sweep.drive import makespan
-    from poscli.sweep.job import jobs_of
-    from poscli.sweep.planned import needed, sweeps
+    from poscli.sweep.job import jobs_of, needed, sweeps
     from poscli.system.device import threads
     from poscli.system.files import check_folder
     from poscli.workflows import delete
