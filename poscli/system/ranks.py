@@ -286,7 +286,8 @@ def _find_store(timeout: timedelta = JOIN) -> Any:
         else:
             from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-            port, count, kept_here = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]), {}
+            port, count = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
+            kept_here: dict[str, Any] = {}
             if os.environ["RANK"] == "0":  # which keeps the store; torch would let it listen on every address
                 listening = socket.create_server((LOOPBACK, port)).detach()
                 kept_here = {"is_master": True, "master_listen_fd": listening}

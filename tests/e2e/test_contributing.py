@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -60,8 +59,6 @@ def home(tmp_path_factory) -> Path:
     for path, code in examples().items():
         assert not (home / path).exists(), f"{path} is one of poscli's own files"
         (home / path).write_text(code)
-    (home / "cache").mkdir(mode=0o700)
-    (home / "cache" / "native").symlink_to(Path(os.environ["POSCLI_CACHE"], "native").resolve())  # kernels, compiled
     (home / "visiting.py").write_text(VISITOR)
     package = home / "visiting-1.0.dist-info"
     package.mkdir()
@@ -90,7 +87,7 @@ def results(home) -> list[Any]:
         ("train", "--enc", "root+salient", *NANO, "--out", "blank"),
         ("extrapolate", *SHORT, "--out", "blank"),
     ]  # fmt: skip
-    done = in_a_copy(home, commands, POSCLI_CACHE=str(home / "cache"))
+    done = in_a_copy(home, commands)
     assert [each["code"] for each in done] == [0] * len(commands)
     return [each["out"] for each in done]
 
@@ -155,7 +152,7 @@ def test_an_encoding_with_a_blank_of_its_own_is_verified_composed_trained_and_ev
 
 @pytest.mark.wide
 def test_a_runner_from_outside_runs_a_job(home) -> None:
-    environ = environment(PYTHONPATH=str(home), POSCLI_CACHE=str(home / "cache"))
+    environ = environment(PYTHONPATH=str(home))
     done = subprocess.run([sys.executable, "-c", POOL], cwd=home, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "root" in (home / done.stdout.splitlines()[-1]).read_text(encoding="utf-8")

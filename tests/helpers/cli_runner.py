@@ -104,13 +104,13 @@ for command in json.loads(sys.argv[1]):
 """
 
 
-def in_a_copy(folder: Path, commands: Iterable[Iterable[object]], **changes: str) -> list[Any]:
+def in_a_copy(folder: Path, commands: Iterable[Iterable[object]]) -> list[Any]:
     """The exit code and the document of each command, with --json, of the copy of poscli in a folder."""
     words = json.dumps([[*map(str, command), "--json"] for command in commands])
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS_OF_A_COPY, words],
         cwd=folder,
-        env=environment(PYTHONPATH=str(folder), **changes),
+        env=environment(PYTHONPATH=str(folder)),
         capture_output=True,
         text=True,
     )
