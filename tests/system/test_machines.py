@@ -106,7 +106,7 @@ def test_a_report_says_which_machine_measured_what(tmp_path: Path) -> None:
     page = (tmp_path / "report.md").read_text()
     assert "- Machine bench: a processor; torch 2.13.0; cpu; commit 0123abc; 3 runs\n" in page
     assert "- Machine far: CPU 2; torch 2.14; cuda:GPU; commit fedcba9; 3 runs\n" in page
-    assert "MeasuredLosses on bench and far: seconds, tokens per second and memory" in page
+    assert "Measured on bench and far: seconds, tokens per second and memory" in page
     assert "times of different machines cannot be compared" in page
     head, _, *lines = [line for line in page.splitlines() if line.startswith("|")][:5]
     at = head.split("|").index(" machine ")
