@@ -39,4 +39,4 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "layer"), counted(2, "layer")
     ('1 layer', '2 layers')
     """
-    return f"{number} {noun}{'s' * (number != 1)}"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

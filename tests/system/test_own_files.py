@@ -138,7 +138,6 @@ def test_a_bad_file_is_refused_in_a_line(at_home: None) -> None:
         "my.py(strat=2)": ("my.py:Root has no option 'strat'", "did you mean start?"),
     }.items():
         assert_refused(("verify", spec), 2, words)
-        assert_refused(("train", "--enc", "alibi", "--enc", spec, *NANO), 2, words)
 
 
 def test_an_edited_file_is_imported_again_only_when_asked(here: Path) -> None:
