@@ -52,20 +52,15 @@ def look_around(runs: str, token: str) -> dict[str, str]:
     The driver has written `token` to a file in the folder, and holds a lock on it.
     """
     mark = Path(runs) / MARK
-    wrong = ""
+    wrong = "unseen"
     try:
-        if mark.read_text() != token:
-            wrong = "unseen"
-    except OSError:
-        wrong = "unseen"
-    if not wrong:
-        try:
+        if mark.read_text() == token:
+            wrong = "unlocked"  # unless the lock that the driver holds is refused
             FileLock(f"{mark}.lock").acquire(timeout=0)
-            wrong = "unlocked"
-        except Timeout:
-            pass
-        except (OSError, NotImplementedError):
-            wrong = "unlocked"
+    except Timeout:
+        wrong = ""
+    except (OSError, NotImplementedError):
+        pass
     return {"host": platform.node(), "wrong": wrong, **versions()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from cli_runner import UNSEEN, assert_plain, cli, errors
@@ -68,26 +69,34 @@ def test_progress_shows_its_words_as_they_are(monkeypatch: pytest.MonkeyPatch) -
 # Help
 
 
-def helps(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """The help of every command and option, with its name."""
-    yield " ".join(path), command.help or ""  # type: ignore[attr-defined]
-    for parameter in command.params:  # type: ignore[attr-defined]
-        yield " ".join((*path, parameter.name)), getattr(parameter, "help", None) or ""
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The words of every command and every group of commands, and the command."""
+    yield path, command
     for name, inner in getattr(command, "commands", {}).items():
-        yield from helps(inner, (*path, name))
+        yield from leaves(inner, (*path, name))
 
 
-def test_no_help_text_reads_as_markup_or_as_the_name_of_an_emoji() -> None:
+def test_every_help_text_is_a_sentence_that_does_not_read_as_markup_or_as_the_name_of_an_emoji() -> None:
     """The library that prints help reads them as markup."""
-    texts = dict(helps(command_tree()))
+    texts = {}
+    for path, command in leaves(command_tree()):
+        texts[path] = command.help or ""
+        texts |= {(*path, each.name): getattr(each, "help", None) or "" for each in command.params}
     assert len(texts) > 60
     assert {name: text for name, text in texts.items() if Text.from_markup(text).plain != text} == {}
+    ours = {name: text for name, text in texts.items() if not (name and name[-1].endswith(("_completion", "help")))}
+    assert {name: text for name, text in ours.items() if not re.match(r"[A-Z'].*\.$", text, re.S)} == {}
 
 
-def test_no_help_text_is_missing_and_each_is_a_sentence() -> None:
-    own = {name: text for name, text in helps(command_tree()) if not name.endswith(("_completion", "help"))}
-    wrong = {name: text for name, text in own.items() if not re.match(r"[A-Z'].*\.$", text, re.S)}
-    assert wrong == {}
+def test_no_option_takes_an_empty_text() -> None:
+    for path, command in leaves(command_tree()):
+        for option in command.params if path and not hasattr(command, "commands") else ():
+            if option.param_type_name == "option" and not option.is_flag and option.name != "prompt":
+                result = cli(*path, max(option.opts, key=len), "")
+                assert result.code == 2, (path, option.name)
+                (line,) = errors(result)
+                assert "''" in line or "empty" in line
+                assert "a bug of poscli" not in line
 
 
 @pytest.mark.parametrize("command", [(), ("train",), ("ls", "runs")], ids=" ".join)

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_runner import ALIBI, NANO, assert_refused, cli, errors
+from cli_runner import ALIBI, NANO, assert_refused, cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torture.commands import torture
 from torture.names import CHECKS, check, hostile_spec
 
-from poscli.cli import command_tree
 from poscli.config.run import RunConfig, slug
 from poscli.system import plugins
 from poscli.system.errors import UsageError, one_line
@@ -203,22 +200,3 @@ def test_a_long_value_is_cut_in_its_middle() -> None:
     assert line.startswith("there is no encoding 'xxx")
     assert line.endswith("`poscli ls encodings` shows all")
     assert " ... " in line
-
-
-def commands(tree: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The words of every command, and the command."""
-    if not hasattr(tree, "commands"):
-        yield words, tree
-    for name, each in getattr(tree, "commands", {}).items():
-        yield from commands(each, (*words, name))
-
-
-def test_no_option_takes_an_empty_text() -> None:
-    for words, command in commands(command_tree()):
-        for option in command.params:
-            if option.param_type_name == "option" and not option.is_flag and option.name != "prompt":
-                result = cli(*words, max(option.opts, key=len), "")
-                assert result.code == 2, (words, option.name)
-                (line,) = errors(result)
-                assert "''" in line or "empty" in line
-                assert "a bug of poscli" not in line

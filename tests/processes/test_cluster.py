@@ -160,12 +160,10 @@ def test_what_cannot_be_a_cluster_is_refused(folder, arguments: tuple[str, ...],
 @pytest.mark.parametrize(
     ("typed", "read"),
     [
-        (["--ray"], ["--ray=local"]),
         (["--ray", "--yes"], ["--ray=local", "--yes"]),
         (["--ray", "10.0.0.1:6379", "a.toml"], ["--ray=10.0.0.1:6379", "a.toml"]),
         (["--ray", "10.0.0.1"], ["--ray=10.0.0.1"]),
         (["--ray=node:1", "auto"], ["--ray=node:1", "auto"]),
-        (["--ray", "suites/a.toml"], ["--ray=local", "suites/a.toml"]),
     ],
 )
 def test_the_address_of_a_cluster_may_be_left_out(typed: list[str], read: list[str]) -> None:

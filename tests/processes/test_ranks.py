@@ -23,7 +23,7 @@ from poscli.model.initialise import build_model
 from poscli.runs.lock import locked
 from poscli.system import ranks as several
 from poscli.system.errors import DataError, UsageError
-from poscli.system.ranks import Ranks, agree, any_rank, connected, gathered, ranks, together
+from poscli.system.ranks import agree, any_rank, connected, gathered, together
 from poscli.tasks import Batch
 from poscli.training.distributed import parts_of, replicated_loss
 from poscli.training.trainer import Trainer
@@ -274,17 +274,6 @@ def test_three_ranks_exchange_agree_add_gradients_and_fail_together_on_the_loopb
         assert answers[4:7] == ["the ranks disagree about table.width: rank 0", "no text on 1", DataError.exit_code]
         assert set(answers[7]) == {"0100007F"}  # 127.0.0.1
         assert answers[8] < 1e-4  # sums in another order differ by 1e-6; a part too many or too few, by more than 0.1
-
-
-def test_without_torchrun_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert ranks() == Ranks(0, 1, 0)
-    assert ranks().first
-    with connected(torch.device("cpu")) as device:
-        assert device.type == "cpu"
-    assert (any_rank(True), any_rank(False)) == (True, False)
-    with pytest.raises(DataError, match="as it is"), together():
-        raise DataError("as it is")
 
 
 NAMED = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
