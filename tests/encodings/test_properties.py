@@ -11,7 +11,7 @@ from oracles import libraries as lib
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, perturbed, rounding, shape, tokens
+from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, shape
 
 from poscli.attention import ENGINES, attend
 from poscli.encodings import Encoding, Shape, get, names
@@ -23,7 +23,6 @@ from poscli.encodings.rope_linear import RoPELinear
 from poscli.encodings.t5 import bucket
 from poscli.equation import Positions, Unsupported
 from poscli.equation.reference import operands
-from poscli.evaluation.posthoc import posthoc_spec, with_encoding
 from poscli.specs import build, check, parse
 from poscli.system.errors import UsageError
 
@@ -271,13 +270,6 @@ def test_bloom_mpt_and_falcon_have_the_slopes_of_the_authors(heads: int) -> None
         assert float((theirs.double() / ours - 1).abs().max()) <= (heads + 4) * FLOAT32 + unit
 
 
-@pytest.mark.parametrize(("heads", "most"), [(4, 3.0), (6, 3.0), (12, 16.0)])
-def test_the_largest_exponent_is_that_of_mpt(heads: int, most: float) -> None:
-    theirs = -lib.mpt.build_mpt_alibi_tensor(heads, 2, alibi_bias_max=most)[:, 0, 0].double()
-    bias = make(f"alibi(most={most})", shape(heads=heads, width=8 * heads)).distance_bias(torch.ones(1))
-    torch.testing.assert_close(-bias[:, 0].double(), theirs, rtol=(most + 4) * FLOAT32, atol=0)
-
-
 def test_falcon_adds_its_term_before_the_division() -> None:
     """Its attention, without the last projection, for slopes and positions that bfloat16 holds: those of 8 heads."""
     heads, width, count = 8, 8, 50
@@ -296,20 +288,6 @@ def test_falcon_adds_its_term_before_the_division() -> None:
     encoding = make("alibi(before_scale=true)", shape(heads=heads, width=heads * width))
     ours = attend(ENGINES["reference"], encoding, q, k, v, Positions(pos=torch.arange(count), step=1.0))
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("trained", ["alibi", "alibi(trainable=true)", "alibi(most=4)"])
-def test_a_quarter_of_the_slopes_is_interpolation_by_4(trained: str) -> None:
-    """m_h (i - j) / 4, whichever is divided; slopes that were trained, too."""
-    made, text = perturbed(model(trained)), tokens(2, 3 * LENGTH)
-    scaled, squeezed = (
-        with_encoding(made, posthoc_spec(trained, target, shape()), trained)(text)
-        for target in ("alibi(scale=0.25)", "interpolated(4)")
-    )
-    limit = rounding(made, text)
-    torch.testing.assert_close(scaled, squeezed, rtol=0, atol=limit)
-    assert not torch.allclose(scaled, made(text), rtol=0, atol=100 * limit)
 
 
 # Formulas over their whole range, which the oracles sample only, and options that these leave alone

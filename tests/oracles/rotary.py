@@ -10,7 +10,7 @@ import torch
 from rotary_embedding_torch import RotaryEmbedding, apply_rotary_emb
 from torch import Tensor
 
-from oracles import FLOAT32, Content, configs, oracle
+from oracles import FLOAT32, Content, oracle
 from oracles import libraries as lib
 from oracles.layer import Part, part
 from poscli.encodings import Encoding
@@ -237,9 +237,15 @@ def ntk_of_lucidrains(e: Encoding, c: Content) -> Tensor:
     return lucidrains(c, theta_rescale_factor=4.0)
 
 
-def initialised(kind: str, c: Content, length: float | None = None, **options: Any) -> Tensor:
+def initialised(kind: str, c: Content, length: float | None = None, **scaling: Any) -> Tensor:
     """Scores with the frequencies and the attention factor of a `rope_type` of transformers, rotated as in Llama."""
-    config = configs.llama(kind, D, L, **options)
+    lib.transformers.logging.set_verbosity_error()  # it warns of factors that do not follow from the lengths
+    llama, sizes = lib.transformers.LlamaConfig, {"hidden_size": 2 * D, "num_attention_heads": 2}
+    if hasattr(llama(), "rope_parameters"):  # since its fifth version
+        keys = {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **scaling}}
+    else:
+        keys = {"rope_theta": 10000.0, "rope_scaling": {"rope_type": kind, **scaling}}
+    config = llama(**sizes, max_position_embeddings=L, **keys)
     frequencies, times = lib.rope_utils.ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
     angle = (c.pos[:, None] * frequencies.double()).repeat(1, 2)[None]
     q, k = lib.llama.apply_rotary_pos_emb(c.q, c.k, times * angle.cos(), times * angle.sin())

@@ -241,10 +241,6 @@ def test_every_encoding_passes(spec: str) -> None:
     assert [f.check for f in verdict.findings] == [check.name for check in CHECKS]
 
 
-def test_another_seed_passes_too() -> None:
-    assert verify("toys:Forgetting+rope", seed=5).status == "passed"
-
-
 @pytest.mark.parametrize(("spec", "parameter"), [("query-bias", "encoding.u"), ("fire", "f.2.bias")])
 def test_a_parameter_that_the_softmax_cancels_is_named(spec: str, parameter: str) -> None:
     """Every score of a row gets U of query-bias, and the last bias of FIRE's network."""
