@@ -127,7 +127,11 @@ class Page:
     def label_ends(self, ends: Sequence[End], failures: Sequence[Failure] = ()) -> None:
         """Label every line at its end and every row of the strip; call this after the scales are set."""
         right = max((end.x for end in ends), default=1.0)
-        self._make_room([end.text for end in ends if end.x == right] + [failure.text for failure in failures])
+        texts = [end.text for end in ends if end.x == right] + [failure.text for failure in failures]
+        widest = self._width([clip(text, LONGEST_LABEL) for text in texts], self.size)
+        for axes in filter(None, (self.axes, self.strip)):  # narrow them until the longest label fits on the page
+            box = axes.get_position()
+            axes.set_position((box.x0, box.y0, (WIDTH - LEFT - widest - 0.5) / WIDTH, box.height))
         for x in sorted({end.x for end in ends}):
             self._label_column([end for end in ends if end.x == x], outside=x == right)
         self._fill_strip(failures)
@@ -148,14 +152,6 @@ class Page:
             widest = max(widest, probe.get_window_extent(self.canvas.get_renderer()).width / DOTS_PER_INCH)
         probe.remove()
         return widest
-
-    def _make_room(self, texts: Sequence[str]) -> None:
-        """Narrow the axes until the longest label fits on the page."""
-        widest = self._width([clip(text, LONGEST_LABEL) for text in texts], self.size)
-        width = WIDTH - LEFT - widest - 0.5
-        for axes in filter(None, (self.axes, self.strip)):
-            box = axes.get_position()
-            axes.set_position((box.x0, box.y0, width / WIDTH, box.height))
 
     def _label_column(self, ends: Sequence[End], *, outside: bool) -> None:
         """Label lines that end at one x; labels that would overlap move apart and are tied to their lines."""
@@ -302,22 +298,27 @@ class BarPage(Page):
     def __init__(self, bars: Sequence[Bar]) -> None:
         super().__init__(int(1.25 * len(bars)) + 1)
         self.size = 7.2
-        self.bars = bars
-        self._frame()
-        self._scale()
-        for row, bar in enumerate(bars):
-            self._draw(row, bar)
-
-    def _scale(self) -> None:
-        axes, ends = self.axes, [end for bar in self.bars for end in (bar.low, bar.high, bar.value)]
+        # Room for the names at the left and the texts at the right, and a line at 1.
+        left = 0.3 + self._width([clip(bar.name) for bar in bars], self.size)
+        right = 0.35 + self._width([bar.text for bar in bars], self.size)
+        axes, box = self.axes, self.axes.get_position()
+        axes.set_position((left / WIDTH, box.y0, (WIDTH - left - right) / WIDTH, box.height))
+        axes.set_yticks([])
+        axes.grid(visible=False)
+        axes.grid(visible=True, axis="x", color="#e6e6e6", linewidth=0.7)
+        axes.spines["left"].set_visible(False)
+        axes.axvline(1, color=INK, linewidth=1.0, zorder=3)
+        ends = [end for bar in bars for end in (bar.low, bar.high, bar.value)]
         low, high = min(0.97, *ends), max(1.1, *ends)
         axes.set_xscale("log")
         axes.set_xlim(low / 1.02, high * (high / low) ** 0.03)
-        axes.set_ylim(len(self.bars) - 0.4, -0.6)
+        axes.set_ylim(len(bars) - 0.4, -0.6)
         ticks = self._ticks()
         axes.xaxis.set_major_locator(FixedLocator(ticks))
         axes.xaxis.set_major_formatter(FixedFormatter([f"{tick:g}x" for tick in ticks]))
         axes.xaxis.set_minor_locator(NullLocator())
+        for row, bar in enumerate(bars):
+            self._draw(row, bar)
 
     def _ticks(self) -> list[float]:
         """Ticks inside the axis, at least TICK_GAP apart: 1 first, then round ones, then those closest to 1."""
@@ -328,18 +329,6 @@ class BarPage(Page):
             if left <= tick <= right and all(abs(np.log(tick / other)) * inches > TICK_GAP for other in kept):
                 kept.append(tick)
         return sorted(kept)
-
-    def _frame(self) -> None:
-        """Make room for the names at the left and the texts at the right, and draw a line at 1."""
-        left = 0.3 + self._width([clip(bar.name) for bar in self.bars], self.size)
-        right = 0.35 + self._width([bar.text for bar in self.bars], self.size)
-        box = self.axes.get_position()
-        self.axes.set_position((left / WIDTH, box.y0, (WIDTH - left - right) / WIDTH, box.height))
-        self.axes.set_yticks([])
-        self.axes.grid(visible=False)
-        self.axes.grid(visible=True, axis="x", color="#e6e6e6", linewidth=0.7)
-        self.axes.spines["left"].set_visible(False)
-        self.axes.axvline(1, color=INK, linewidth=1.0, zorder=3)
 
     def _draw(self, row: int, bar: Bar) -> None:
         self.axes.barh(row, bar.value - 1, left=1, height=0.66, color=bar.color, zorder=2)

@@ -49,10 +49,15 @@ class Sheet:
         explained = [textwrap.wrap(drawable(text), share, max_lines=4, placeholder=" …") for text in contents.explained]
         lines = max((len(text) for text in explained), default=0)
         self._head = MARGIN + HEAD + (0.24 if any(contents.headings) else 0) + lines * LINE + 0.12
-        table = _wrapped_table(contents.table, CHARACTERS * columns)
-        heights = [max(len(value) for value in values) * LINE + 0.03 for _, values in table]
+        name_width = max((len(name) for name, _ in contents.table), default=0) * NAME_WIDTH
+        beside = CHARACTERS * columns - name_width * CHARACTERS / SLOT_WIDTH  # characters beside the names
+        table = []
+        for name, values in contents.table:
+            part = max(20, int(beside / len(values)) - 2)
+            folded = [textwrap.wrap(drawable(text), part, max_lines=3, placeholder=" …") or [""] for text in values]
+            table.append((name, folded, max(map(len, folded)) * LINE + 0.03))
         footnote = textwrap.wrap(drawable(contents.footnote), int(CHARACTERS * 1.08 * columns))
-        below = sum(heights) + (0.3 if table else 0) + len(footnote) * LINE + MARGIN
+        below = sum(height for *_, height in table) + (0.3 if table else 0) + len(footnote) * LINE + MARGIN
         self.height = self._head + body + below
         self.width = width
         self.figure = Figure(figsize=(width, self.height), dpi=DOTS_PER_INCH, facecolor="white")
@@ -64,7 +69,14 @@ class Sheet:
                 self._text(x, MARGIN + HEAD - 0.14, heading, size=10, weight="bold")
             top = MARGIN + HEAD - 0.14 + (0.24 if any(contents.headings) else 0)
             self._text(x, top, "\n".join(explained[n]), size=TEXT_SIZE, color=QUIET, linespacing=1.3)
-        self._write_table(table, heights, self._head + body + 0.1)
+        top, names = self._head + body + 0.1, name_width + 0.15
+        for name, folded, height in table:
+            self._text(MARGIN, top, name, size=TEXT_SIZE, weight="bold")
+            share_of_width = (self.width - 2 * MARGIN - names) / len(folded)
+            for n, value in enumerate(folded):
+                x = MARGIN + names + n * share_of_width
+                self._text(x, top, "\n".join(value), size=TEXT_SIZE, linespacing=1.25)
+            top += height
         at = self.height - MARGIN - len(footnote) * LINE
         self._text(MARGIN, at, "\n".join(footnote), size=6.8, color=QUIET, linespacing=1.3)
 
@@ -111,29 +123,8 @@ class Sheet:
         FigureCanvasAgg(self.figure)
         return content
 
-    def _write_table(self, table: Sequence[tuple[str, list[list[str]]]], heights: list[float], top: float) -> None:
-        """Write names in bold at the left, and beside each its texts in columns of equal width."""
-        names = max((len(name) for name, _ in table), default=0) * NAME_WIDTH + 0.15
-        for (name, values), height in zip(table, heights, strict=True):
-            self._text(MARGIN, top, name, size=TEXT_SIZE, weight="bold")
-            part = (self.width - 2 * MARGIN - names) / len(values)
-            for n, value in enumerate(values):
-                self._text(MARGIN + names + n * part, top, "\n".join(value), size=TEXT_SIZE, linespacing=1.25)
-            top += height
-
     def _text(self, x: float, top: float, text: str, **look: object) -> None:
         """Write a text whose upper left corner is at these distances from that of the sheet."""
         look = {"color": INK, "va": "top", "ha": "left"} | look
         place = x / self.width, 1 - top / self.height
         self.figure.text(*place, drawable(text), parse_math=False, **look)  # type: ignore[arg-type]
-
-
-def _wrapped_table(table: Sequence[tuple[str, Sequence[str]]], characters: int) -> list[tuple[str, list[list[str]]]]:
-    """The texts of a table, in lines that fit beside the names on a sheet of so many characters."""
-    names = max((len(name) for name, _ in table), default=0) * NAME_WIDTH * CHARACTERS / SLOT_WIDTH
-    wrapped = []
-    for name, values in table:
-        share = max(20, int((characters - names) / len(values)) - 2)
-        lines = [textwrap.wrap(drawable(text), share, max_lines=3, placeholder=" …") or [""] for text in values]
-        wrapped.append((name, lines))
-    return wrapped

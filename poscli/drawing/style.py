@@ -56,10 +56,8 @@ def styles_for(ranked: Sequence[str], failed: Sequence[str] = (), always: str = 
     if len(everyone) > MAX_COLORED_LINES:
         chosen = [*ranked[:COLORED_BEST], *ranked[max(COLORED_BEST, len(ranked) - COLORED_WORST) :]]
         chosen = list(dict.fromkeys([*chosen, *(name for name in everyone if name == always)]))
-    assigned = {name: _style(index) for index, name in enumerate(sorted(chosen))}
+    assigned = {}
+    for n, name in enumerate(sorted(chosen)):
+        filled, marker = MARKERS[n % len(MARKERS)]
+        assigned[name] = Style(PALETTE[n % len(PALETTE)], DASHES[n % len(DASHES)], marker, filled)
     return {name: assigned.get(name, BACKGROUND) for name in everyone}
-
-
-def _style(index: int) -> Style:
-    filled, marker = MARKERS[index % len(MARKERS)]
-    return Style(PALETTE[index % len(PALETTE)], DASHES[index % len(DASHES)], marker, filled)

@@ -138,9 +138,9 @@ def advice_on(rows: pd.DataFrame, table: LossTable, model: str, target: int) -> 
     keys += [(model, str(variant)) for variant in baselines if variant not in (FULL, PAIRED)]
     gains = losses.compare(((model, PAIRED), key, target) for key in keys)
     costs = losses.compare((key, (model, FULL), train_length) for key in keys)
-    candidates = sorted(
-        (_candidate(rows, model, target, *each) for each in zip(keys, gains, costs, strict=True)), key=_order
-    )
+    candidates = [_candidate(rows, model, target, *each) for each in zip(keys, gains, costs, strict=True)]
+    lost = {each.key: is_failure(each.verdict) or math.isnan(each.gain.difference) for each in candidates}
+    candidates.sort(key=lambda each: (lost[each.key], 0.0 if lost[each.key] else -each.gain.difference, *each.key))
     candidates = _judged(candidates, losses, target)
     return Advice(
         model=model,
@@ -201,12 +201,6 @@ def _judged(candidates: Sequence[Candidate], losses: EncodingLosses, target: int
     return [replace(each, word=words.get(each.key, BEST)) for each in candidates]
 
 
-def _order(candidate: Candidate) -> tuple[bool, float, str, str]:
-    """Failures and candidates without a gain last."""
-    unknown = is_failure(candidate.verdict) or math.isnan(candidate.gain.difference)
-    return unknown, 0.0 if unknown else -candidate.gain.difference, *candidate.key
-
-
 def _parts(candidate: Candidate) -> int:
     """How much there is to a candidate: nothing for the model as it is, then a baseline, then the parts of a spec."""
     if not candidate.spec:
@@ -243,16 +237,6 @@ def show_advice(advice: Advice, console: Console) -> None:
     for line in answer(advice):
         console.print(Text(printable_line(line), style="bold"))
     console.print()
-    console.print(candidates_table(advice))
-    for line in notes(advice):
-        console.print(Text(printable_line(line), style="dim"))
-    for each in advice.candidates:
-        if each.reason:
-            console.print(Text(printable_line(f"{each.name}: {each.verdict}: {each.reason}"), style=FAILED_COLOR))
-
-
-def candidates_table(advice: Advice) -> Table:
-    """One line per candidate, the largest gain first."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(Text(f"{advice.model} under"), overflow="fold", min_width=12)
     table.add_column(Text(f"gain at {advice.target} [95 %]"), justify="right")
@@ -268,7 +252,12 @@ def candidates_table(advice: Advice) -> Table:
             Text(each.verdict, style=COLORS.get(each.verdict, FAILED_COLOR)),
             each.word,
         )
-    return table
+    console.print(table)
+    for line in notes(advice):
+        console.print(Text(printable_line(line), style="dim"))
+    for each in advice.candidates:
+        if each.reason:
+            console.print(Text(printable_line(f"{each.name}: {each.verdict}: {each.reason}"), style=FAILED_COLOR))
 
 
 def _numbers(each: Comparison) -> str:

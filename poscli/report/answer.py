@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from poscli.drawing.text import listed, low_to_high, named, signed
+from poscli.drawing.text import listed, named, signed
 from poscli.report.collect import Trained, timing_note
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Accuracies, AnswerData, Fact
-from poscli.report.origin import bits_per, items_of
+from poscli.report.origin import bits_per, items_of, seed_counts
 from poscli.report.pooling import Point, ratio_name, the_train_length
 from poscli.report.table import solved_up_to
 from poscli.report.verdicts import (
@@ -30,7 +30,6 @@ from poscli.report.verdicts import (
     USES_CONTEXT,
     can_win,
     is_failure,
-    surely_gains,
     surely_harms,
     verdict,
 )
@@ -75,7 +74,12 @@ class Answers:
         rivals.sort(key=lambda name: known[name][0])
         read = f"Reading {self.window}"
         if not rivals:
-            return self._nothing(f"{read}, no encoding {self._why_none() if known else 'has a result'}.", ())
+            counts = []
+            for word, count in self.summary["verdict"].value_counts(sort=False).items():
+                is_or_are = "is" if count == 1 else "are"
+                counts.append(f"{count} failed ({word})" if is_failure(str(word)) else f"{count} {is_or_are} {word}")
+            why = f"can be ranked: {listed(counts, len(counts))}" if known else "has a result"
+            return self._nothing(f"{read}, no encoding {why}.", ())
         facts = (self._context(gains, rivals[0]), self._still_work())
         unit = f" {self.bits}"
         forms = (" predicts best: ", unit), (" has the lowest loss: ", unit), (" has a loss of ", unit)
@@ -87,12 +91,9 @@ class Answers:
         known = {name: end for name, end in ends.items() if not math.isnan(end[0])}
         chance = 0.0 if math.isnan(accuracies.chance) else accuracies.chance
 
-        def beats_chance(numbers: Sequence[float]) -> bool:
-            """Whether the interval is above chance, or, where that is not known, the accuracy."""
-            value, low, _ = numbers
-            return (value if math.isnan(low) else low) > chance
-
-        rivals = [name for name in self.fair if name in known and beats_chance(known[name])]
+        # The interval is above chance, or, where that is not known, the accuracy.
+        sure = {name: value if math.isnan(low) else low for name, (value, low, _) in known.items()}
+        rivals = [name for name in self.fair if name in known and sure[name] > chance]
         rivals.sort(key=lambda name: -known[name][0])
         facts: tuple[Fact, ...] = (("How long may the window be?", solved_up_to(self.summary)),)
         if not math.isnan(accuracies.chance):
@@ -189,21 +190,12 @@ class Answers:
 
     def _basis(self, *, told_apart: bool) -> str:
         """What intervals and words are based on; `told_apart`: an encoding is called better than another."""
-        counts = set(self.rows.groupby("encoding")["seed"].nunique())
-        basis = f"{low_to_high(counts)} seed{'s' * (counts != {1})}"
-        if max(counts) < FEWEST_SEEDS:
+        basis = seed_counts(self.rows)
+        if self.rows.groupby("encoding")["seed"].nunique().max() < FEWEST_SEEDS:
             basis += f" each: intervals are over {self.items} only, and another seed may rank otherwise"
         else:
             basis += f": 95 % intervals over seeds and {self.items}; words by paired permutation tests (Holm, p < 0.05)"
         return f"{basis}; {paired(self.items)}." if told_apart else f"{basis}."
-
-    def _why_none(self) -> str:
-        """Why no encoding can be ranked, with counts, such as `can be ranked: 2 are not trained and 1 failed (oom)`."""
-        counts = []
-        for word, count in self.summary["verdict"].value_counts(sort=False).items():
-            is_or_are = "is" if count == 1 else "are"
-            counts.append(f"{count} failed ({word})" if is_failure(str(word)) else f"{count} {is_or_are} {word}")
-        return f"can be ranked: {listed(counts, len(counts))}"
 
     def _context(self, gains: Sequence[Point], name: str) -> Fact:
         """Whether an encoding uses the longer context: its gain over the context cut to L."""
@@ -254,7 +246,7 @@ def reads(gain: float, low: float, high: float, *, seeds: int) -> str:
     word = verdict(gain, low, high, seeds=seeds)
     if word == HOLDS and surely_harms(high):
         return f"No, it harms a little (by less than {HARM_BPB})"
-    if word == HOLDS and surely_gains(low):
+    if word == HOLDS and low > 0:
         return f"Hardly, it gains a little (less than {GAIN_BPB})"
     if word == UNCLEAR and surely_harms(high):
         return f"No, it harms (whether by {HARM_BPB} or more is open)"

@@ -72,11 +72,6 @@ def _describe(cls: type[Encoding]) -> dict[str, Any]:
     }
 
 
-def _unavailable(name: str, why: str) -> dict[str, Any]:
-    words = dict.fromkeys(("family", "tier", "engine", "paper", "formula"), "")
-    return {"name": name, **words, "options": {}, "engines": [], "facts": [], "unavailable": why}
-
-
 def parameters(cls: type[Encoding]) -> int:
     """The number of learned parameters in all layers of a `tiny` model; parameters shared by layers count once."""
     layers = build(parse(cls.name), PRESETS["tiny"].shape(TRAIN_LENGTH), seed=0)

@@ -76,7 +76,10 @@ class Charts:
         """`trained` are the tokens that runs were trained on, by run id."""
         self.rows, self.group, self.summary, self.trained = group.rows, group, summary, trained
         self.model = the_model(map(str, summary["encoding"]))
-        self.measured = {key: self._renamed(points) for key, points in measured.items()}
+        self.measured: dict[tuple[str, str], list[Point]] = {}
+        for key, points in measured.items():
+            renamed = (replace(point, encoding=self.short(point.encoding)) for point in points)
+            self.measured[key] = sorted(renamed, key=lambda point: (point.encoding, point.length))
         self.train_length, self.bits = the_train_length(self.rows), bits_per(self.rows)
         self.quoted = headline(self.rows)
         self.guessing = {self.short(name) for name in untrained(self.rows)}
@@ -84,10 +87,6 @@ class Charts:
     def short(self, name: str) -> str:
         """An encoding without the model that all of them are of."""
         return name.removeprefix(self.model + AS) if self.model else name
-
-    def _renamed(self, points: Sequence[Point]) -> list[Point]:
-        renamed = (replace(point, encoding=self.short(point.encoding)) for point in points)
-        return sorted(renamed, key=lambda point: (point.encoding, point.length))
 
     def _table(self, table: pd.DataFrame) -> pd.DataFrame:
         return table.assign(encoding=table["encoding"].map(self.short))
@@ -173,9 +172,9 @@ class Charts:
         def label(name: str, known: Sequence[Point]) -> str:
             return self._marked(name, f"{name} {signed(known[-1].gain[0])}")
 
-        baselines = []
+        baselines = []  # but for the one that gains are over, whose own is 0
         for (of_protocol, variant), each in self.measured.items():
-            if of_protocol == protocol and variant != FULL and any(_known(point.gain[0]) for point in each):
+            if of_protocol == protocol and variant != FULL and any(abs(point.gain[0]) > 0 for point in each):
                 baselines.append((variant, tuple(_lines(each, lambda point: point.gain))))
         few = len(self.summary) <= MAX_COLORED_LINES
         return Figure(
@@ -307,11 +306,6 @@ class Charts:
             ticks=tuple(sorted(edges)),
             lines=tuple(lines),
         )
-
-
-def _known(gain: float) -> bool:
-    """Whether a gain is a number other than zero, which it always is under the baseline that gains are over."""
-    return not math.isnan(gain) and gain != 0
 
 
 def _levels(answers: pd.DataFrame) -> tuple[tuple[float, str], ...]:

@@ -226,7 +226,13 @@ def reproduce(runs: Sequence[Trained]) -> str:
 def _training(config: RunConfig) -> list[object]:
     """The options of `poscli train` but for encoding and seed; those at their default are left out if that is plain."""
     words: list[object] = ["--corpus", config.corpus, "--length", config.length, "--tokens", config.tokens]
-    words += ["--batch", config.batch, *_shape(config.model)]
+    words += ["--batch", config.batch]
+    model = config.model
+    presets = [name for name, preset in PRESETS.items() if model.model_copy(update={"memory": 0}) == preset]
+    if presets:
+        words += ["--preset", presets[0], *(["--memory", model.memory] if model.memory else [])]
+    else:
+        words += [word for name in ModelConfig.model_fields for word in (f"--{name}", getattr(model, name))]
     for name in ("task", "tokenizer", "accumulate"):
         if (value := getattr(config, name)) != RunConfig.model_fields[name].default:
             words += [f"--{name}", value]
@@ -235,14 +241,6 @@ def _training(config: RunConfig) -> list[object]:
         if (value := getattr(config.recipe, name)) != getattr(default, name):
             words += ["--set", f"{name}={value!r}"]
     return [*words, "--precision", config.precision]
-
-
-def _shape(model: ModelConfig) -> list[object]:
-    """The options that give a model this shape: its preset's name, or every field."""
-    for name, preset in PRESETS.items():
-        if model.model_copy(update={"memory": 0}) == preset:
-            return ["--preset", name, *(["--memory", model.memory] if model.memory else [])]
-    return [word for name in ModelConfig.model_fields for word in (f"--{name}", getattr(model, name))]
 
 
 def shown(text: str) -> str:

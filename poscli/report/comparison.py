@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -53,16 +53,16 @@ class AllPairs:
 
     def family(self, base: str) -> list[Comparison]:
         """Every encoding, `base` itself included, compared with one at every length; not judged yet."""
-        return [each for n in range(len(self.names)) for each in self._of(n, self.names.index(base))]
-
-    def _of(self, one: int, base: int) -> Iterator[Comparison]:
-        if one == base:
-            yield from [Comparison()] * len(self.lengths)
-            return
-        high, low = max(one, base), min(one, base)
-        first = (high * (high - 1) // 2 + low) * len(self.lengths)
-        for each in self.comparisons[first : first + len(self.lengths)]:
-            yield each if one > base else each.reversed()
+        n, family = self.names.index(base), list[Comparison]()
+        for one in range(len(self.names)):
+            high, low = max(one, n), min(one, n)
+            first = (high * (high - 1) // 2 + low) * len(self.lengths)
+            stored = self.comparisons[first : first + len(self.lengths)]
+            if one == n:
+                family += [Comparison()] * len(self.lengths)
+            else:
+                family += stored if one > n else [each.reversed() for each in stored]
+        return family
 
     def words(self, base: str) -> list[str]:
         """The word for every encoding, `base` itself included, at every length, compared with one."""

@@ -80,7 +80,7 @@ def _cell(column: Column, row: int, write: Callable[[object], str], strong: str)
 def report_markdown(report: Report) -> str:
     """The text of report.md, which links to pictures in its own folder."""
     text = _TEMPLATES.get_template("report.md.jinja").render(
-        sections=[_section(section) for section in report.sections],
+        sections=[(section, _texts(section)) for section in report.sections],
         title=report.about.title or "Position encodings beyond their training length",
         description=report.about.description,
         left_out=report.about.left_out,
@@ -97,36 +97,20 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_TEMPLATES.globals["markdown_table"] = markdown_table
 
 
-def _section(section: Section) -> dict[str, Any]:
-    """What the template prints of one section."""
+def _texts(section: Section) -> dict[str, Any]:
+    """What the template prints of one section beside its own fields."""
     summary, last = section.summary, section.lengths[-1]
-    score = "Accuracy" if section.answered else section.bits.capitalize() if section.per_byte else "Perplexity"
     return {
-        "title": section.title,
-        "answer": f"{section.answer.text} {section.answer.basis}",
         "verdicts": verdict_sentences(summary),
         "summary": markdown_table(summary_columns(summary)),
         "legend": legend(summary, section.headline),
-        "pictures": section.pictures,
-        "score": score,
-        "again": "" if section.answered else ", and again the gain",
+        "score": "Accuracy" if section.answered else section.bits.capitalize() if section.per_byte else "Perplexity",
         "longest": f"{last} ({ratio_name(last / section.train_length)})",
         "protocols": markdown_table(_protocols(section)),
-        "analyses": [
-            {
-                "title": analysis.title,
-                "answer": analysis.answer,
-                "points": analysis.points,
-                "table": markdown_table(analysis.columns) if analysis.columns else "",
-                "legend": analysis.legend,
-            }
-            for analysis in section.analyses
-        ],
         "failures": failures(summary),
-        "facts": section.facts,
-        "notes": section.notes,
     }
 
 
@@ -192,25 +176,24 @@ def latex(value: object) -> str:
 
 def latex_tables(report: Report) -> str:
     """The text of tables.tex."""
-    return HEAD + "\n".join(map(_table, report.sections))
-
-
-def _table(section: Section) -> str:
-    columns = summary_columns(section.summary)
-    marks = "".join("r" if column.right else "l" for column in columns)
-    explained = "; ".join(legend(section.summary, section.headline))
-    rows = [[_cell(column, row, latex, "\\textbf{{{}}}") for column in columns] for row in range(len(section.summary))]
-    lines = [
-        r"\begin{table}",
-        f"\\caption{{{latex(section.title)}. {latex(explained)}.}}",
-        r"\centering\small",
-        f"\\begin{{tabular}}{{{marks}}}",
-        r"\toprule",
-        " & ".join(latex(column.name) for column in columns) + r" \\",
-        r"\midrule",
-        *(" & ".join(cells) + r" \\" for cells in rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    tables = []
+    for section in report.sections:
+        columns = summary_columns(section.summary)
+        marks = "".join("r" if column.right else "l" for column in columns)
+        explained = "; ".join(legend(section.summary, section.headline))
+        rows = [[_cell(each, row, latex, "\\textbf{{{}}}") for each in columns] for row in range(len(section.summary))]
+        lines = [
+            r"\begin{table}",
+            f"\\caption{{{latex(section.title)}. {latex(explained)}.}}",
+            r"\centering\small",
+            f"\\begin{{tabular}}{{{marks}}}",
+            r"\toprule",
+            " & ".join(latex(column.name) for column in columns) + r" \\",
+            r"\midrule",
+            *(" & ".join(cells) + r" \\" for cells in rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+        tables.append("\n".join(lines) + "\n")
+    return HEAD + "\n".join(tables)

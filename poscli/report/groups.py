@@ -52,34 +52,28 @@ def split(
     key = ["train_length"] if mix else ["fingerprint", "train_length"]
     parts = [part for _, part in rows.groupby(key, sort=True)]
     parts.sort(key=lambda part: (-part["encoding"].nunique(), -len(part), -part["train_length"].iloc[0]))
-    return [
-        _group(part, positions, details or {}, slug, trained or {})
-        for part, slug in zip(parts, _slugs(parts), strict=True)
-    ]
 
-
-def _group(
-    part: pd.DataFrame, positions: pd.DataFrame, details: Details, slug: str, trained: Mapping[str, int]
-) -> Group:
-    labels, notes = name_runs(part, trained)
-
-    def of_runs(table: pd.DataFrame) -> pd.DataFrame:
+    def of_runs(labels: pd.Series, table: pd.DataFrame) -> pd.DataFrame:
         """The rows of a table that belong to these runs, with their labels as encodings."""
         chosen = table[table["run_id"].isin(labels.index)]
         return chosen.assign(encoding=chosen["run_id"].map(labels))
 
-    tables = {name: of_runs(table) for name, table in details.items()}
-    units = LossTable(tables["units"]) if "units" in tables else None
-    rows = part.assign(encoding=part["run_id"].map(labels))
-    return Group(
-        title=f"{corpus_names(part)}, trained at L = {part['train_length'].iloc[0]}",
-        slug=slug,
-        rows=per_byte(rows) if units is None else with_intervals(per_byte(rows), units),
-        positions=positions_per_byte(of_runs(positions), rows),
-        details={name: table for name, table in tables.items() if name != "recall" or not is_per_byte(rows)},
-        units=units,
-        notes=tuple(notes),
-    )
+    groups = []
+    for part, slug in zip(parts, _slugs(parts), strict=True):
+        labels, notes = name_runs(part, trained)
+        tables = {name: of_runs(labels, table) for name, table in (details or {}).items()}
+        units, scored = LossTable(tables["units"]) if "units" in tables else None, of_runs(labels, part)
+        group = Group(
+            title=f"{corpus_names(part)}, trained at L = {part['train_length'].iloc[0]}",
+            slug=slug,
+            rows=per_byte(scored) if units is None else with_intervals(per_byte(scored), units),
+            positions=positions_per_byte(of_runs(labels, positions), scored),
+            details={name: table for name, table in tables.items() if name != "recall" or not is_per_byte(scored)},
+            units=units,
+            notes=tuple(notes),
+        )
+        groups.append(group)
+    return groups
 
 
 def _printable(table: pd.DataFrame) -> pd.DataFrame:

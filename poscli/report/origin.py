@@ -29,7 +29,7 @@ def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int], mode
         f"protocol {protocol}" + (f", stride {stride}" if stride else ""),
         f"{low_to_high(set(scored_tokens(scored)))} tokens of {low_to_high(set(scored['documents']))} "
         f"{items_of(chosen)} scored",
-        seeds(rows),
+        seed_counts(rows),
         f"all but {model} are this model under another encoding" if model else "",
         ", ".join(distinct(scored["device"]) + distinct(scored["dtype"])),
     ]
@@ -124,7 +124,7 @@ def corpus_names(rows: pd.DataFrame) -> str:
     return listed([f"{corpus} ({mark[:8]})" for corpus, mark in pairs], 3)
 
 
-def seeds(rows: pd.DataFrame) -> str:
+def seed_counts(rows: pd.DataFrame) -> str:
     """How many seeds each encoding has: `1 seed`, `3 seeds`, `1 to 3 seeds`."""
     counts = set(rows.groupby("encoding")["seed"].nunique())
     return f"{low_to_high(counts)} seed{'' if counts == {1} else 's'}"

@@ -94,10 +94,13 @@ def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trai
     )
     names = list(dict.fromkeys(map(str, rows["protocol"])))
     losses = {} if group.units is None else {name: losses_of(rows, group.units, name) for name in names}
+    keys = [(name, length) for name in order.names for length in order.lengths]
+    exact = {}  # the mean loss of every encoding at every length with its 95 % interval over seeds and documents
+    for protocol, each in losses.items():
+        numbers = many_differences([each.of((name, FULL), length) for name, length in keys], test=False)
+        exact[protocol] = dict(zip(keys, numbers[:, :3], strict=True))
     measured = {
-        (protocol, variant): points_of(
-            rows, protocol, variant, _exact(losses[protocol], order) if variant == FULL and losses else None
-        )
+        (protocol, variant): points_of(rows, protocol, variant, exact.get(protocol) if variant == FULL else None)
         for protocol, variant in dict.fromkeys(zip(rows["protocol"], rows["variant"], strict=True))
     }
     accuracies = _accuracies(group, measured[quoted.perplexity, FULL], order, quoted)
@@ -136,13 +139,6 @@ def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trai
         notes=(*group.notes, *caveats(rows, summary, main), *budget_note(rows, summary, runs), *missing),
         figures=tuple(drawn),
     )
-
-
-def _exact(losses: EncodingLosses, order: Order) -> dict[tuple[str, int], np.ndarray]:
-    """The mean loss of every encoding at every length with its 95 % interval over seeds and documents."""
-    keys = [(name, length) for name in order.names for length in order.lengths]
-    numbers = many_differences([losses.of((name, FULL), length) for name, length in keys], test=False)
-    return dict(zip(keys, numbers[:, :3], strict=True))
 
 
 def _protocols(

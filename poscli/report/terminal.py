@@ -13,13 +13,12 @@ from rich.text import Text
 
 from poscli.drawing.text import amount, number
 from poscli.report import verdicts
-from poscli.report.data import Report, Section
+from poscli.report.data import Report
 from poscli.report.groups import split
 from poscli.report.origin import UNKNOWN_MACHINE, bits_per, machines
 from poscli.report.pooling import headline, is_per_byte, ratio_name, task_measures, tokenizer_spec, untrained
 from poscli.report.summary import summarize
 from poscli.report.table import (
-    Column,
     failures,
     folded,
     gain_text,
@@ -50,7 +49,23 @@ def print_report(report: Report, console: Console) -> None:
     for line in report.about.left_out:
         console.print(Text(printable_line(f"left out: {line}"), style="yellow"))
     for section in report.sections:
-        _show_section(section, console)
+        console.print(Text(section.title, style="bold"))
+        console.print(Text.assemble((section.answer.text, "bold"), f" {section.answer.basis}"))
+        console.print(Text(verdict_sentences(section.summary)))
+        console.print()
+        without, table = _fitting(section.summary, console)
+        console.print(table)
+        for line in legend(section.summary, section.headline, without=without):
+            console.print(Text(line, style="dim"))
+        for analysis in section.analyses:
+            console.print(Text(f"{analysis.title} {analysis.answer}"))
+            for line in analysis.points:
+                console.print(Text(f"- {line}"))
+        for name, verdict, reason in failures(section.summary):
+            console.print(Text(f"{name}: {verdict}: {reason}", style=COLORS.get(verdict, FAILED_COLOR)))
+        for note in section.notes:
+            console.print(Text(f"note: {note}", style="yellow"))
+        console.print()
 
 
 def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool) -> None:
@@ -81,7 +96,12 @@ def summary_table(summary: pd.DataFrame, *, wide: bool = True, without: Sequence
             min_width=12 if folds else None,
         )
     for row in range(len(summary)):
-        table.add_row(*(_cell(column, row) for column in columns))
+        cells = []
+        for column in columns:
+            text = column.cells[row]
+            style = COLORS.get(text, FAILED_COLOR) if column.name == "verdict" else "bold" * (row == column.best)
+            cells.append(Text(text, style=style))
+        table.add_row(*cells)
     return table
 
 
@@ -152,26 +172,6 @@ def lengths_table(tables: Sequence[pd.DataFrame]) -> Table:
     return table
 
 
-def _show_section(section: Section, console: Console) -> None:
-    console.print(Text(section.title, style="bold"))
-    console.print(Text.assemble((section.answer.text, "bold"), f" {section.answer.basis}"))
-    console.print(Text(verdict_sentences(section.summary)))
-    console.print()
-    without, table = _fitting(section.summary, console)
-    console.print(table)
-    for line in legend(section.summary, section.headline, without=without):
-        console.print(Text(line, style="dim"))
-    for analysis in section.analyses:
-        console.print(Text(f"{analysis.title} {analysis.answer}"))
-        for line in analysis.points:
-            console.print(Text(f"- {line}"))
-    for name, verdict, reason in failures(section.summary):
-        console.print(Text(f"{name}: {verdict}: {reason}", style=COLORS.get(verdict, FAILED_COLOR)))
-    for note in section.notes:
-        console.print(Text(f"note: {note}", style="yellow"))
-    console.print()
-
-
 def _fitting(summary: pd.DataFrame, console: Console) -> tuple[tuple[str, ...], Table]:
     """(columns left out, table): the widest summary that fits the terminal; if none fits, names are folded."""
     unbounded = console.options.update(max_width=10_000)
@@ -181,13 +181,6 @@ def _fitting(summary: pd.DataFrame, console: Console) -> tuple[tuple[str, ...], 
         if Measurement.get(console, unbounded, table).maximum <= console.width:
             break
     return without, table
-
-
-def _cell(column: Column, row: int) -> Text:
-    text = column.cells[row]
-    if column.name == "verdict":
-        return Text(text, style=COLORS.get(text, FAILED_COLOR))
-    return Text(text, style="bold" if row == column.best else "")
 
 
 def _gain(model: pd.DataFrame, protocol: str) -> str:

@@ -99,11 +99,6 @@ def effect(verdict: str, gain_high: float) -> str:
     return verdict
 
 
-def surely_gains(gain_low: float) -> bool:
-    """Whether the whole interval of a context gain, which begins at `gain_low`, lies on the side of gain."""
-    return gain_low > 0
-
-
 def task_verdict(effective: float, longest: float) -> str:
     """The verdict on the effective length of a task with right answers; both are multiples of L.
 

@@ -81,13 +81,14 @@ class CrossedMeans:
             return np.full(len(self.means), math.nan)
         signs, distance, error = sign_patterns(self.documents, self._seed), np.abs(self.estimate), np.sqrt(self.seeds)
         rounding = 1e-12 * np.abs(self.means).max(axis=1)
-        found = np.empty(len(self.means))
-        for part in _parts(len(found), AT_ONCE):
-            found[part] = self._flipped_documents(part, signs, distance[part] - rounding[part])
+        p = np.empty(len(self.means))
+        for part in _parts(len(p), AT_ONCE):
+            means = np.abs(signs @ (self.weights * self.means[part]).T)  # of each flip
+            p[part] = (means >= distance[part] - rounding[part]).mean(axis=0)
             if self.count >= FEWEST_SEEDS:
                 with_seeds = self._flipped_with_seeds(part, signs, distance[part], error[part])
-                found[part] = np.where(error[part] <= rounding[part], found[part], with_seeds)
-        return found
+                p[part] = np.where(error[part] <= rounding[part], p[part], with_seeds)
+        return p
 
     def _document_reach(self) -> tuple[Array, Array]:
         """How far the intervals over documents reach below and above the estimates, each `[P]`."""
@@ -103,16 +104,12 @@ class CrossedMeans:
         factor = np.divide(student, spread, out=np.zeros_like(spread), where=high > low)
         return factor * (self.estimate - low), factor * (high - self.estimate)
 
-    def _flipped_documents(self, part: slice, signs: Array, least: Array) -> Array:
-        """The share of flips whose mean is at least so far from zero."""
-        return (np.abs(signs @ (self.weights * self.means[part]).T) >= least).mean(axis=0)
-
     def _flipped_with_seeds(self, part: slice, signs: Array, distance: Array, error: Array) -> Array:
         """The p-values where Student's t of the spread between seeds is added to each flip."""
         estimate, shared, seeds = self.estimate[part], self.shared[part], self.seeds[part]
-        own = np.sqrt(self.reduction[part])[:, None] * (self.means[part] - estimate[:, None])
+        apart = np.sqrt(self.reduction[part])[:, None] * (self.means[part] - estimate[:, None])
         explained = np.divide(shared, shared + seeds, out=np.zeros_like(seeds), where=shared + seeds > 0)
-        flipped = signs @ (self.weights * (own + (np.sqrt(explained) * estimate)[:, None])).T
+        flipped = signs @ (self.weights * (apart + (np.sqrt(explained) * estimate)[:, None])).T
         error, degrees = np.where(error > 0, error, 1.0), self.count - 1
         below, above = (student_below((side * flipped - distance) / error, degrees) for side in (1, -1))
         return (below + above).mean(axis=0)

@@ -127,13 +127,13 @@ def many_differences(cases: Sequence[Case | None], *, test: bool = True) -> NDAr
     for at, case in enumerate(cases):
         if case is not None:
             groups.setdefault((len(case[0]), np.ascontiguousarray(case[1]).tobytes()), []).append(at)
-    found = np.full((len(cases), 4), math.nan)
+    numbers = np.full((len(cases), 4), math.nan)
     for members in groups.values():
         chosen = [case for case in (cases[at] for at in members) if case is not None]
         group = CrossedMeans(np.stack([totals for totals, _ in chosen]), chosen[0][1])
         p = group.p_values() if test else np.full(len(members), math.nan)
-        found[members] = np.stack([group.estimate, *group.interval(), p], axis=1)
-    return found
+        numbers[members] = np.stack([group.estimate, *group.interval(), p], axis=1)
+    return numbers
 
 
 def smallest_p(seeds: int, documents: int) -> float:

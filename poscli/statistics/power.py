@@ -23,11 +23,12 @@ TYPICAL_SEED_SD, TYPICAL_DOCUMENT_SD = 0.015, 0.05
 def detectable_difference(seeds: int, documents: int) -> str:
     """What a suite with these numbers of seeds and documents can tell apart, as a sentence for the user."""
     of_seeds = TYPICAL_SEED_SD if seeds >= FEWEST_SEEDS else 0.0
-    found = smallest_detectable(seeds, documents, of_seeds, TYPICAL_DOCUMENT_SD)
-    if np.isinf(found):
+    smallest = smallest_detectable(seeds, documents, of_seeds, TYPICAL_DOCUMENT_SD)
+    if np.isinf(smallest):
         return "with one document, no difference between encodings can be told; give more of the corpus to score"
-    told = f"{seeds} seed{'s' * (seeds != 1)} and {documents} document{'s' * (documents != 1)}"
-    text = f"with {told}, a true difference of {found:.3f} bits per byte between two encodings is found in 4 of 5 cases"
+    design = f"{seeds} seed{'s' * (seeds != 1)} and {documents} document{'s' * (documents != 1)}"
+    bits = f"{smallest:.3f} bits per byte"
+    text = f"with {design}, a true difference of {bits} between two encodings is found in 4 of 5 cases"
     return text if of_seeds else f"{text}, for these seeds only: what others would give takes {FEWEST_SEEDS} or more"
 
 
@@ -52,8 +53,8 @@ def smallest_detectable(seeds: int, documents: int, seed_sd: float, document_sd:
     reach = quantile * shortened * np.sqrt(total)
 
     def excess(difference: float) -> float:
-        found = ndtr((difference - reach) / error) + ndtr((-difference - reach) / error)
-        return float(found.mean()) - power
+        detected = ndtr((difference - reach) / error) + ndtr((-difference - reach) / error)
+        return float(detected.mean()) - power
 
     return float(brentq(excess, 0, reach.max() + 10 * error))
 

@@ -56,8 +56,10 @@ def _attribution(rows: pd.DataFrame) -> pd.DataFrame:
     for n, run in enumerate(runs_of(rows)):
         for k, change in enumerate(("base", "full", "offset", "stretch", "crowd")):
             harm, void = 0.02 * k * (1 + n % 5), change == "stretch" and n % 6 == 0
-            told = {"status": "void", "reason": "distances do not matter"} if void else {"status": "ok", "reason": ""}
-            made.append(run | {"change": change, "length": 4096, "nll": 1.0 + harm, "harm": harm, "share": 0.5} | told)
+            status = {"status": "void", "reason": "distances do not matter"} if void else {"status": "ok", "reason": ""}
+            made.append(
+                run | {"change": change, "length": 4096, "nll": 1.0 + harm, "harm": harm, "share": 0.5} | status
+            )
     return frame(made, DETAILS["why/attribution"])
 
 
@@ -104,11 +106,11 @@ def tables_with_holes() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFr
 def against(rows: pd.DataFrame, table: LossTable, base: str) -> pd.DataFrame:
     """Every other encoding in rows of eval.csv compared with one at every length, under the protocol reports quote."""
     names, lengths = sorted(set(rows["encoding"])), sorted(set(rows["length"]))
-    found = AllPairs.of(losses_of(rows, table, headline(rows).perplexity), names, lengths).against(base)
+    comparisons = AllPairs.of(losses_of(rows, table, headline(rows).perplexity), names, lengths).against(base)
     train_length = rows["train_length"].iloc[0]
     return pd.DataFrame(
         {"encoding": name, "baseline": base, "length": length, "ratio": length / train_length} | vars(each)
-        for (name, length), each in found.items()
+        for (name, length), each in comparisons.items()
     )
 
 
@@ -121,12 +123,12 @@ def failed_once(rows: pd.DataFrame, encoding: str) -> pd.DataFrame:
 
 def fake_runs(rows: pd.DataFrame) -> dict[str, Trained]:
     """What training each run took: seconds that differ between encodings and seeds."""
-    found = {}
+    runs = {}
     for n, run in enumerate(runs_of(rows)):
         config = RunConfig(encoding=run["encoding"], seed=run["seed"], length=256, tokens=640_000)
         settings = {"train_length": 256, "max_len": 4096, "tokens": 4096, "stride": 128}
-        found[run["run_id"]] = Trained(config, settings, tokens=640_000, seconds=40.0 + 7 * (n // 3) + run["seed"])
-    return found
+        runs[run["run_id"]] = Trained(config, settings, tokens=640_000, seconds=40.0 + 7 * (n // 3) + run["seed"])
+    return runs
 
 
 def pairs_of(section: dict[str, Any], pairs: dict[str, Any]) -> dict[tuple[str, str, int], tuple[list[float], str]]:
@@ -136,16 +138,16 @@ def pairs_of(section: dict[str, Any], pairs: dict[str, Any]) -> dict[tuple[str, 
     """
     names, lengths = [each["name"] for each in section["encodings"]], section["lengths"]
     stored = iter(pairs["numbers"])
-    found = {}
+    shown = {}
     for i in range(len(names)):
         for j in range(i):
             for k, length in enumerate(lengths):
                 v, low, high = (math.nan if x is None else x * STEP for x in itertools.islice(stored, 3))
                 for one, base, numbers in ((i, j, [v, low, high]), (j, i, [-v, -high, -low])):
                     letter = pairs["words"][base][one * len(lengths) + k]
-                    found[names[one], names[base], length] = (numbers, LETTERS[letter])
+                    shown[names[one], names[base], length] = (numbers, LETTERS[letter])
     assert next(stored, None) is None
-    return found
+    return shown
 
 
 def fake_report(folder: Path, shapes: dict[str, Shape] | None = None, *, title: str = "", name: str = "") -> Report:

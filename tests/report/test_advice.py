@@ -48,6 +48,18 @@ def test_the_best_is_chosen_and_what_it_costs_is_said():
     assert {each.name: each.verdict for each in advice.candidates}["none"] == "breaks"
 
 
+@pytest.mark.parametrize(("own", "variant"), [(0.2, "full"), (-0.5, "window")])
+def test_the_model_as_it_is_is_simpler_than_a_baseline_and_that_than_another_encoding(own, variant):
+    """The window of the model as it is reads as well as the best does, give or take, and no worse at L."""
+    rows, units = measured(own=gains(own), yarn=gains(0.1))
+    fixed = units[(units["length"] == T) & (units["protocol"] == "fixed")]
+    window = fixed.index[(fixed["encoding"] == "m") & (fixed["variant"] == "window")]
+    best = fixed[(fixed["encoding"] == ("m" if own > 0 else "m as yarn")) & (fixed["variant"] == "full")]
+    units.loc[window, "nll"] = best["nll"].to_numpy() + 0.01 * (-1.0) ** np.arange(len(window))
+    chosen = advice_on(rows, LossTable(units), "m", T).chosen
+    assert (chosen.spec, chosen.variant) == ("", variant)
+
+
 def test_a_gain_that_one_of_many_has_by_chance_does_not_count():
     rows, units = measured(own=gains(-0.5), **{f"other{n}": gains(-0.02) for n in range(2, 30)})
     fixed = units[(units["length"] == T) & (units["protocol"] == "fixed")]

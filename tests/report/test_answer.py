@@ -61,7 +61,7 @@ def plain(text: str) -> str:
 def agreed(report: Report, folder: Path) -> AnswerData:
     """The answer of a section, after a check that the page, its data, report.md and the terminal say it alike."""
     (section,) = report.sections
-    terminal_, text, page = everywhere(report, folder)
+    on_terminal, text, page = everywhere(report, folder)
     (data,) = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[0])[
         "sections"
     ]
@@ -69,7 +69,7 @@ def agreed(report: Report, folder: Path) -> AnswerData:
     sentence = "".join(part for part, _ in data["answers"][data["main"]]["sentence"])
     assert sentence == section.answer.text
     assert plain(html.unescape(re.sub(r"<[^>]*>", "", shown))) == plain(sentence)
-    assert plain(terminal_).split(section.title, 1)[1].strip().startswith(sentence)
+    assert plain(on_terminal).split(section.title, 1)[1].strip().startswith(sentence)
     assert plain(re.sub(r"\\(.)", r"\1", text)).split(f"## {section.title}", 1)[1].strip().startswith(sentence)
     return section.answer
 
@@ -221,8 +221,8 @@ def test_a_sure_harm_is_told_as_harm_everywhere(tmp_path: Path, low: float, high
     later = (rows["variant"] == "full") & (rows["length"] == 1024)
     report = built(tmp_path, rows.assign(**{name: rows[name].mask(later, value) for name, value in ends.items()}))
     assert dict(report.sections[0].answer.facts)["Does it use the longer context?"].startswith(fact)
-    printed_, text, page = everywhere(report, tmp_path)
-    for each in (printed_, text):
+    on_terminal, text, page = everywhere(report, tmp_path)
+    for each in (on_terminal, text):
         assert f"Longer context than 256 {words}: alibi." in each
     assert not re.search("does? no harm", text + page)
 

@@ -71,10 +71,10 @@ def test_runs_of_several_tokenizers_have_no_perplexity_and_no_differences(tmp_pa
     of_pieces = rows.assign(tokenizer="bpe:512", fingerprint="f" * 12, bytes=2 * rows["bytes"], bpb=rows["bpb"] / 2)
     rows = pd.concat([rows[~other], of_pieces[other]])
     report = build_report(rows, positions, tmp_path, details=details, mix=True)
-    found = page_section(report.sections[0])
-    names = [each["name"] for each in found["encodings"]]
-    assert found["perplexities"] is False
-    for (one, base, _), (numbers, _) in pairs_of(found, found["pairs"][found["main"]]["loss"]).items():
+    shown = page_section(report.sections[0])
+    names = [each["name"] for each in shown["encodings"]]
+    assert shown["perplexities"] is False
+    for (one, base, _), (numbers, _) in pairs_of(shown, shown["pairs"][shown["main"]]["loss"]).items():
         assert np.isnan(numbers[0]) == ((one == "rope [bpe:512]") != (base == "rope [bpe:512]"))
     assert names == ["rope [bpe:512]", "alibi [bytes]", "none [bytes]"]
 
@@ -85,8 +85,8 @@ def test_intervals_without_the_losses_of_documents_are_in_bits_per_byte(tmp_path
     losses = {"nll": 4 * LN2, "nll_low": 3.9 * LN2, "nll_high": 4.1 * LN2, "ppl": 16.0, "bpb": 1.0}
     rows = rows.assign(tokenizer="bpe:512", bytes=4 * rows["tokens"], **losses)
     (section,) = build_report(rows, positions, tmp_path).sections
-    found = page_section(section)
-    for point in (point for line in found["points"][found["main"]] for point in line):
+    shown = page_section(section)
+    for point in (point for line in shown["points"][shown["main"]] for point in line):
         assert point[3:6] == pytest.approx([1.0, 0.975, 1.025])
 
 

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from fake_pages import fake_runs
 from fake_results import LN2, results
 from scipy import stats
 
 from poscli.report.analyses import audit, known_limit, recalled, seed_spread
-from poscli.report.caveats import budget_note
 from poscli.report.data import Analysis
 from poscli.report.pooling import headline, points_of, pool, with_intervals
 from poscli.report.summary import summarize
-from poscli.report.table import failures
-from poscli.report.verdicts import NOT_TRAINED
 from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.comparison import LossTable
 
@@ -64,14 +59,14 @@ def of_parts(losses: dict[str, float], seeds: dict[str, Sequence[float]], per_by
 def test_the_spread_over_seeds_and_over_documents(per_byte: int) -> None:
     twice = tuple(2 * part for part in SEED)
     rows, units = of_parts({"a": 2.0, "b": 2.0}, {"a": SEED, "b": twice}, per_byte)
-    found = seed_spread(rows, LossTable(units))
+    analysis = seed_spread(rows, LossTable(units))
     of_seeds, of_documents = np.std(SEED, ddof=1), np.std(DOCUMENT, ddof=1)
-    cells = columns(found)
+    cells = columns(analysis)
     assert cells["over seeds 4x"] == (f"{of_seeds:.3f}", f"{2 * of_seeds:.3f}")
     assert cells["over documents 4x"] == (f"{of_documents:.3f}", f"{of_documents:.3f}")
     assert [cell.split()[0] for cell in cells["bits per byte 1x [95 %]"]] == ["2.010", "2.020"]
-    assert found is not None
-    assert found.answer == (
+    assert analysis
+    assert analysis.answer == (
         f"3 seeds per encoding. At 4x, seeds of b differ most (by {2 * of_seeds:.3f} bits per byte), those of a least "
         f"(by {of_seeds:.3f})."
     )
@@ -109,9 +104,9 @@ def test_text_is_recalled_as_far_as_the_last_bin_that_is_sure() -> None:
         ("b", 64, 90, 0.6, 0.5), ("b", 128, 90, 0.09, 0.05), ("b", 32, 90, 2.0, 1.9),
         ("c", 64, 90, 0.8, -0.2), ("d", 64, 49, 0.8, 0.7),
     )  # fmt: skip
-    found = recalled(table, named("a", "b", "c", "d"))
-    assert found is not None
-    assert found.answer == (
+    analysis = recalled(table, named("a", "b", "c", "d"))
+    assert analysis
+    assert analysis.answer == (
         "Beyond 64 tokens, text is recalled by b (up to 127 tokens back, +0.600 bits) and a (up to 255 tokens back, "
         "+0.400 bits)."
     )
@@ -127,48 +122,16 @@ def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
     long = (rows["length"] == 1024) & (rows["variant"] != "crop")
     won = rows["encoding"].map({"a": 0.05, "b": -0.1})
     rows = rows.assign(optimum=np.where(long, 1.0, 1.2), gain=won, nll=np.where(long, 1.4, 1.5))
-    found = known_limit(rows, summarize(rows))
-    cells = columns(found)
+    analysis = known_limit(rows, summarize(rows))
+    cells = columns(analysis)
     order = cells["encoding"]
     assert dict(zip(order, cells["used 4x"], strict=True)) == {"a": "25 %", "b": "-50 %"}
     assert set(cells["above the optimum 4x"]) == {f"{0.4 / LN2 / 2:.2f}"}
-    assert found is not None
-    assert found.answer == (
+    assert analysis
+    assert analysis.answer == (
         f"A perfect model would win {0.2 / LN2 / 2:+.3f} at 4x bits per byte by reading beyond L. "
         "At 4x, a wins the largest share of that, 25 %."
     )
-
-
-# ---- encodings that learned nothing
-
-
-def lost(names: Sequence[str]) -> pd.DataFrame:
-    """Rows of encodings that guess, at a cost of 3.3 nats, beside one that does not."""
-    rows, _ = results({name: (1.4, lambda _: 0.0) for name in (*names, "fine")}, lengths=(256, 1024))
-    guesses = rows["encoding"].isin(list(names))
-    return rows.assign(guess_gain_low=rows["guess_gain_low"].mask(guesses, -0.2), nll=rows["nll"].mask(guesses, 3.4))
-
-
-def test_how_many_tokens_would_be_enough_is_a_line_in_their_logarithm() -> None:
-    """The loss falls by 0.2 nats with every doubling of the tokens: 3.6 at 2,000, so 3.3 after 2^1.5 times as many."""
-    rows = lost(["a"])
-    falls = tuple((n, 3.6 - 0.2 * math.log2(n / 2000) + (n < 1000)) for n in range(100, 2001, 100))  # half of it counts
-    curves = {"a": falls, "fine": ((100, 5.0), (200, 3.31), (300, 3.29), (400, 2.0))}
-    runs = {run: replace(each, curve=curves[each.config.encoding]) for run, each in fake_runs(rows).items()}
-    (note,) = budget_note(rows, summarize(rows), runs)
-    assert note.startswith("Not trained: a saw 2000 tokens. ")
-    assert "encodings that did train fell below that of a guess after 300 tokens" in note
-    assert f"reaches that of a guess after about {round(2000 * 2**1.5, -2):.0f} tokens in all" in note
-
-
-def test_many_untrained_encodings_share_a_line() -> None:
-    names = [f"e{n:02d}" for n in range(4)]
-    told = [line for line in failures(summarize(lost(names))) if line[1] == NOT_TRAINED]
-    ((who, _, reason),) = told
-    assert who == "e00, e01, e02 and 1 more"
-    assert reason.startswith("4 encodings; e00: its loss at its training length is 3.40 nats per token")
-    assert reason.endswith("and guessing costs 3.30")  # by frequency, which is better than evenly
-    assert len([line for line in failures(summarize(lost(names[:3]))) if line[1] == NOT_TRAINED]) == 3
 
 
 # ---- protocols

@@ -60,6 +60,8 @@ def page_html(report: Report) -> str:
 
 def sections_html(report: Report, data: Sequence[dict[str, Any]], *, title: str, home: str = "") -> str:
     """The page of some sections, given by their data; `home` is the address of a page that it links back to."""
+    # The dashes of matplotlib as the attribute `stroke-dasharray` of SVG.
+    dashes = ["" if isinstance(dash, str) else " ".join(f"{1.4 * length:.3g}" for length in dash[1]) for dash in DASHES]
     return render(
         "template.html.jinja",
         title=printable_line(title),
@@ -67,7 +69,7 @@ def sections_html(report: Report, data: Sequence[dict[str, Any]], *, title: str,
         left_out=[printable_line(line) for line in report.about.left_out],
         sections=data,
         home=home,
-        data=_json({"sections": data, "dashes": [_dash(dash) for dash in DASHES], "fewestSeeds": FEWEST_SEEDS}),
+        data=_json({"sections": data, "dashes": dashes, "fewestSeeds": FEWEST_SEEDS}),
     )
 
 
@@ -96,11 +98,6 @@ def _json(data: Any) -> Markup:
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _dash(dash: Any) -> str:
-    """A dash of matplotlib as the attribute `stroke-dasharray` of SVG."""
-    return "" if dash == "-" else " ".join(f"{1.4 * length:.3g}" for length in dash[1])
 
 
 def _colors() -> str:
