@@ -222,16 +222,7 @@ jsonl:in/numbers.jsonl jsonl:in/none.jsonl jsonl:in/latin1.jsonl jsonl:in/rows.j
 parquet:in/fake.parquet parquet:in/rows.parquet parquet:in/rows.parquet#Body parquet:in/latin
 txt:book wikitext nonsense text: text stdlib:3.11 images images:in in/latin bayes bayes: stdli
 """
-ODD_NAMES = [
-    "text:" + "x" * 300,
-    "x" * 120,
-    "x" * 121,
-    "y" * 4096,
-    "y" * 4097,
-    "text:a\u2028b",
-    "text:a\nb",
-    "text:in/\0",
-]
+ODD_NAMES = ["text:" + "x" * 300, "x" * 120, "x" * 121, "y" * 4097, "text:a\u2028b", "text:a\nb", "text:in/\0"]
 
 
 def test_what_is_refused(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
