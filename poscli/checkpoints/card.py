@@ -8,7 +8,7 @@ from typing import Any
 
 from poscli.checkpoints.architecture import LENGTH, architecture
 from poscli.checkpoints.faults import Fault, faults_of
-from poscli.checkpoints.readings import OwnLayer, Readings, own_layers, ranges, stock_reading
+from poscli.checkpoints.readings import Readings, own_layers, ranges, stock_reading
 from poscli.checkpoints.source import CONFIG, FETCH
 from poscli.specs import parse
 from poscli.system.files import read_object
@@ -108,6 +108,24 @@ def card_of(subject: Readings) -> Card:
     by_layer: dict[int, list[int]] = {}  # layers of equal positions are one object
     for n, layer in enumerate(subject.layers):
         by_layer.setdefault(id(layer), []).append(n)
+    groups = []
+    for numbers in by_layer.values():
+        layer = subject.layers[numbers[0]]
+        scaled = layer.factor != 1
+        groups.append(
+            LayerGroup(
+                layers=tuple(numbers),
+                spec=str(parse(layer.layer.spec)),
+                theta=layer.theta,
+                factor=layer.factor if scaled else None,
+                original=layer.original if scaled else None,
+                amplitude=layer.measured.short.amplitude,
+                window=layer.window,
+                pairs=len(layer.measured.short.speeds),
+                never_turning=layer.never_turning,
+                slowest_wavelength=layer.slowest_wavelength,
+            )
+        )
     return Card(
         model_type=read.model_type,
         kind=read.kind.name,
@@ -115,27 +133,11 @@ def card_of(subject: Readings) -> Card:
         heads=read.heads,
         kv_heads=read.kv_heads,
         head_width=read.head_width,
-        groups=tuple(_group(tuple(numbers), subject.layers[numbers[0]]) for numbers in by_layer.values()),
+        groups=tuple(groups),
         length=read.length,
         length_from=next((name for name in LENGTH if subject.config.get(name)), f"the default of {read.model_type}"),
         promised=max(read.length, *(round(layer.factor * layer.original) for layer in subject.layers)),
         tokenizer_limit=subject.tokenizer_limit,
         transformers=subject.stock.version,
         faults=tuple(faults_of(subject)),
-    )
-
-
-def _group(numbers: tuple[int, ...], layer: OwnLayer) -> LayerGroup:
-    scaled = layer.factor != 1
-    return LayerGroup(
-        layers=numbers,
-        spec=str(parse(layer.layer.spec)),
-        theta=layer.theta,
-        factor=layer.factor if scaled else None,
-        original=layer.original if scaled else None,
-        amplitude=layer.measured.short.amplitude,
-        window=layer.window,
-        pairs=len(layer.measured.short.speeds),
-        never_turning=layer.never_turning,
-        slowest_wavelength=layer.slowest_wavelength,
     )

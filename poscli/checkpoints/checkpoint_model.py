@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,7 +60,17 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
             model = model.to(device).eval().requires_grad_(False)
     except Exception as error:  # transformers checks little, and what a damaged file makes it raise can be anything
         raise _refusal(folder, error) from error
-    _compare_names(folder, report["missing_keys"], report["unexpected_keys"])
+    missing, unused = report["missing_keys"], report["unexpected_keys"]
+    if missing:
+        raise DataError(
+            f"the weight files of {folder} lack {len(missing)} of the tensors of the model that config.json describes, "
+            f"such as {min(missing)}: they do not belong together, or a file is missing; fetch the checkpoint again"
+        )
+    if unused:
+        warn_once(
+            f"the model that config.json of {folder} describes has no use for {len(unused)} of the tensors in the "
+            f"weight files, such as {min(unused)}"
+        )
     return model
 
 
@@ -105,20 +115,6 @@ def _refusal(folder: Path, error: Exception) -> DataError:
 
     said = " ".join(str(error).split())[:MOST_SAID] or "it gives no reason"
     return DataError(f"transformers {transformers.__version__} cannot use {folder}: {type(error).__name__}: {said}")
-
-
-def _compare_names(folder: Path, missing: Collection[str], unused: Collection[str]) -> None:
-    """Refuse weight files that lack a tensor of the model, and warn of those that hold others besides."""
-    if missing:
-        raise DataError(
-            f"the weight files of {folder} lack {len(missing)} of the tensors of the model that config.json describes, "
-            f"such as {min(missing)}: they do not belong together, or a file is missing; fetch the checkpoint again"
-        )
-    if unused:
-        warn_once(
-            f"the model that config.json of {folder} describes has no use for {len(unused)} of the tensors in the "
-            f"weight files, such as {min(unused)}"
-        )
 
 
 @dataclass
@@ -196,12 +192,15 @@ def install(stock: Any, seats: Seats) -> None:
     model_type, trunk = stock.config.model_type, trunk_of(stock)
     if model_type in OWN_ATTENTION:
         attention, run = OWN_ATTENTION[model_type]
-        for n, layer in enumerate(_layers(trunk)):
+        for n, layer in enumerate(trunk.blocks if hasattr(trunk, "blocks") else trunk.h):
             module = layer.self_attention if hasattr(layer, "self_attention") else layer.attn
             module.forward = partial(attention, module, seats, n)
         trunk.forward = partial(_without_masks, trunk, run)
         return
-    _register()
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, lambda *_, **__: None)  # attention is causal without a mask
     stock.config._attn_implementation = NAME
     for module in trunk.modules():
         if hasattr(module, "layer_idx") and "Attention" in type(module).__name__:
@@ -211,13 +210,6 @@ def install(stock: Any, seats: Seats) -> None:
         if hasattr(module, "_update_causal_mask"):  # OPT in version 4 builds a mask of T x T numbers
             module._update_causal_mask = lambda *_, **__: None
     _replace_table(trunk, seats)
-
-
-def _register() -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, lambda *_, **__: None)  # attention is causal without a mask
 
 
 def _attention(
@@ -268,10 +260,6 @@ def table_of(stock: Any) -> Tensor | None:
         table = decoder.embed_positions
         return table.weight[table.offset :]
     return None
-
-
-def _layers(trunk: Any) -> Any:
-    return trunk.blocks if hasattr(trunk, "blocks") else trunk.h
 
 
 def _without_masks(trunk: Any, run: Trunk, input_ids: Tensor, **_: Any) -> Any:

@@ -181,7 +181,14 @@ def _write_tokens(path: Path, documents: list[StoredDocument], spool: BinaryIO, 
     with path.open("wb") as file:
         _write_header(file, kind, 0)
         for document in documents:
-            ids = _encode(tokenizer, _read(document, spool))
+            content = _read(document, spool)
+            ids = tokenizer.encode(content)
+            size = int(tokenizer.token_bytes[ids].sum()) - len(tokenizer.lead(content))
+            if size != len(content):
+                raise UsageError(
+                    f"the tokenizer {tokenizer.name} is not lossless: it turns a document of {len(content)} bytes into "
+                    f"tokens that stand for {size}; correct its encode or its token_bytes"
+                )
             file.write(np.array([tokenizer.end], kind).tobytes())
             file.write(ids.astype(kind).tobytes())
             lengths.append(1 + len(ids))
@@ -192,17 +199,6 @@ def _write_tokens(path: Path, documents: list[StoredDocument], spool: BinaryIO, 
 
 def _write_header(file: BinaryIO, kind: str, tokens: int) -> None:
     np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": (tokens,)})
-
-
-def _encode(tokenizer: Tokenizer, content: bytes) -> np.ndarray:
-    ids = tokenizer.encode(content)
-    total = int(tokenizer.token_bytes[ids].sum()) - len(tokenizer.lead(content))
-    if total != len(content):
-        raise UsageError(
-            f"the tokenizer {tokenizer.name} is not lossless: it turns a document of {len(content)} bytes into tokens "
-            f"that stand for {total}; correct its encode or its token_bytes"
-        )
-    return ids
 
 
 def _read(document: StoredDocument, spool: BinaryIO) -> bytes:

@@ -56,7 +56,14 @@ def load_or_build(source: Source, tokenizer: Tokenizer, cache: Path | None) -> C
         pass
     try:
         with _locked(folder):
-            return _load_or_build_locked(source, tokenizer, folder)
+            try:
+                return _load(tokenizer, folder)  # another process may have built it while this one waited
+            except Damaged as damage:
+                if os.path.lexists(folder):
+                    note(f"the cached corpus {folder} is damaged ({damage}): building it again")
+            note(f"preparing the corpus {source.spec}, once; it is kept in {folder}")
+            _build(source, tokenizer, folder)
+            return _load(tokenizer, folder)
     except (OSError, NotImplementedError, Damaged) as error:  # NotImplementedError: no locks on this file system
         raise DataError(
             f"cannot write the corpus cache {folder}: {getattr(error, 'strerror', None) or error}; free space there or "
@@ -86,17 +93,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _load_or_build_locked(source: Source, tokenizer: Tokenizer, folder: Path) -> Corpus:
-    try:
-        return _load(tokenizer, folder)  # another process may have built it while this one waited
-    except Damaged as damage:
-        if os.path.lexists(folder):
-            note(f"the cached corpus {folder} is damaged ({damage}): building it again")
-    note(f"preparing the corpus {source.spec}, once; it is kept in {folder}")
-    _build(source, tokenizer, folder)
-    return _load(tokenizer, folder)
 
 
 def _build(source: Source, tokenizer: Tokenizer, folder: Path) -> None:

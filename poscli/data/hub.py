@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,7 +189,9 @@ def _explained(name: HubModel, failure: str) -> Iterator[None]:
         page = f"{constants.ENDPOINT}/{name.repo}"
         raise DataError(f"{name.repo} is gated: accept its terms at {page}, then {LOGIN}") from error
     except RepositoryNotFoundError as error:
-        hint = _suggestion(name.repo) or "check its spelling at the hub"
+        from huggingface_hub import HfApi
+
+        hint = suggestion(name.repo, HfApi().list_models)
         raise DataError(f"the hub has no model {name.repo!r}, or it needs a login ({LOGIN}); {hint}") from error
     except RevisionNotFoundError as error:
         fix = "name a branch, a tag, a commit or refs/pr/N"
@@ -199,12 +201,10 @@ def _explained(name: HubModel, failure: str) -> Iterator[None]:
         raise DataError(f"{failure}: {reason(error)}; {advice}") from error
 
 
-def _suggestion(repo: str) -> str:
-    """The end of an error message: models of the hub with a similar name, or "" if none is found."""
-    from huggingface_hub import HfApi
-
+def suggestion(repo: str, search: Callable[..., Iterable[Any]]) -> str:
+    """The end of an error message: what to write for a repository that does not exist, from a search of the client."""
     try:
-        names = [each.id for each in HfApi().list_models(search=repo.split("/")[-1], limit=5)]
+        names = [each.id for each in search(search=repo.split("/")[-1], limit=5)]
     except client_failures():
-        return ""  # a failed search must not hide the error that is being reported
-    return near(repo, names) if names else ""
+        names = []  # a failed search must not hide the error that is being reported
+    return near(repo, names) if names else "check its spelling at the hub"

@@ -18,8 +18,6 @@ from poscli.system.text import counted, printable
 if TYPE_CHECKING:
     from poscli.checkpoints.card import Card
     from poscli.checkpoints.probe import Probe
-    from poscli.checkpoints.readings import Readings
-    from poscli.checkpoints.source import CheckpointSource
 
 PROSE = 110  # characters of a line of sentences
 STYLES = {"fault": "red", "note": "yellow", "passed": "green"}
@@ -43,28 +41,25 @@ def card(
     """
     from poscli.checkpoints.card import card_of, read_subject
     from poscli.checkpoints.source import find
+    from poscli.system.device import device_of
+    from poscli.system.memory import unaffordable
 
     source = find(model, config_only=not probe)
     subject = read_subject(source.folder)
     facts = card_of(subject)
-    probed = _probed(source, subject, device) if probe and not subject.stock.refusal else None
+    probed = None
+    if probe and not subject.stock.refusal:
+        from poscli.checkpoints.probe import probe as probe_checkpoint
+
+        where = device_of(device)
+        size = sum((source.folder / name).stat().st_size for name in source.weights)
+        if why := unaffordable(size, where):
+            raise UsageError(f"{source.spec} {why}; leave out --probe, or use a larger machine")
+        probed = probe_checkpoint(source.folder, subject, where)
     document = {"model": source.spec} | facts.to_json() | {"probe": probed and probed.to_json()}
     emit(json_, document, lambda: _show(source.spec, facts, probed))
     if facts.grave or (probed and probed.faults):
         raise typer.Exit(FAILED)
-
-
-def _probed(source: CheckpointSource, subject: Readings, device_name: str) -> Probe:
-    """The probe; UsageError if the weights do not fit into the memory."""
-    from poscli.checkpoints.probe import probe
-    from poscli.system.device import device_of
-    from poscli.system.memory import unaffordable
-
-    device = device_of(device_name)
-    size = sum((source.folder / name).stat().st_size for name in source.weights)
-    if why := unaffordable(size, device):
-        raise UsageError(f"{source.spec} {why}; leave out --probe, or use a larger machine")
-    return probe(source.folder, subject, device)
 
 
 def _show(name: str, facts: Card, probed: Probe | None) -> None:

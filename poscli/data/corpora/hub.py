@@ -30,7 +30,7 @@ from typing import Any
 
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.filesets import DEFAULT_FIELD, field_bytes
-from poscli.data.hub import ADVICE, LOGIN, chain, client_failures, reason, set_up_client, status
+from poscli.data.hub import ADVICE, LOGIN, chain, client_failures, reason, set_up_client, status, suggestion
 from poscli.data.source import Document, Part, Reading, Source
 from poscli.system.console import err
 from poscli.system.errors import DataError, UsageError, near
@@ -162,22 +162,11 @@ def _revision(repo: str) -> str:
     except HFValidationError as error:
         raise DataError(f"{repo!r} is no name of a repository ({reason(error)}); write hf:OWNER/NAME") from error
     except RepositoryNotFoundError as error:
-        hint = _suggestion(repo) or "check its spelling at the hub"
+        hint = suggestion(repo, HfApi().list_datasets)
         raise DataError(f"the hub has no data set {repo!r}, or it needs a login ({LOGIN}); {hint}") from error
     except _failures() as error:
         advice = ADVICE.get(status(error), "check the network, or use a corpus that needs none: stdlib or text:PATH")
         raise DataError(f"cannot reach the hub for {repo}: {reason(error)}; {advice}") from error
-
-
-def _suggestion(repo: str) -> str:
-    """The end of an error message: data sets of the hub with a similar name, or "" if none is found."""
-    from huggingface_hub import HfApi
-
-    try:
-        names = [each.id for each in HfApi().list_datasets(search=repo.split("/")[-1], limit=5)]
-    except _failures():
-        return ""  # a failed search must not hide the error that is being reported
-    return near(repo, names) if names else ""
 
 
 def _config(spec: HubSpec, revision: str) -> str | None:
