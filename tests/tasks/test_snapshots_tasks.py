@@ -13,7 +13,7 @@ from grid_images import Numbered, write
 from lines import outcome, sections, table, told
 from numpy.typing import NDArray
 from pieces_task import Pieces
-from test_checkpoint_tokenizers import TEMPLATE, byte_level, written
+from tokenizer_files import TEMPLATE, byte_level, written
 
 from poscli.grids.tasks import Grid, GridText
 from poscli.tasks import TASKS, Batch, EpisodeTask, HeldOut, Spans, Text, open_task, task_columns
