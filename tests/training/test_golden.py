@@ -33,12 +33,8 @@ def test_losses_are_golden(spec: str) -> None:
     assert beyond(golden.measure(spec), spec) == []
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    first(1, [("test_golden:Steeper", "alibi"), ("rope(base=10500)", "rope"), ("rope+window(47)", "rope+window(48)")]),
-)
-def test_a_formula_slightly_off_is_noticed(wrong: str, right: str) -> None:
-    assert len(beyond(golden.measure(wrong), right)) > 5
+def test_a_formula_slightly_off_is_noticed() -> None:
+    assert len(beyond(golden.measure("test_golden:Steeper"), "alibi")) > 5
 
 
 def test_every_golden_file_belongs_to_an_encoding() -> None:

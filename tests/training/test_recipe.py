@@ -12,13 +12,13 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from toys import ALTERNATING, COMPOSITES, model
 
 from poscli.config.run import Recipe
 from poscli.encodings import names
 from poscli.model.transformer import Model
-from poscli.training.optimizer import Muon, Optimizer, orthogonal
+from poscli.training.optimizer import Optimizer, orthogonal
 
 STEPS = 4
 # Another value of every field, and what the schedule of 4 steps then is; the default rises in 1 step and falls in 4.
@@ -192,27 +192,3 @@ def test_the_schedule_at_steps_computed_by_hand(
         optimizer.step(step)
         rates = [group["lr"] for each in optimizer.optimizers.values() for group in each.param_groups]
         assert rates == pytest.approx([factor * peak for peak in (0.01, 0.1, 0.01, 0.05)])  # the peaks by default
-
-
-def test_the_clip_keeps_directions_and_returns_the_norm_before_it() -> None:
-    made = model("t5")
-    optimizer = Optimizer(made, Recipe(clip=2.0), steps=10)
-    for size, after in ((3.0, 2.0), (1.5, 1.5)):  # only a norm above the limit is scaled down
-        for p in made.parameters():
-            p.grad = torch.full_like(p, size / math.sqrt(made.size))
-        assert float(optimizer.clip()) == pytest.approx(size, rel=1e-4)
-        for p in made.parameters():
-            torch.testing.assert_close(p.grad, torch.full_like(p, after / math.sqrt(made.size)), rtol=1e-4, atol=0)
-
-
-def test_muon_steps_as_far_for_wide_and_for_tall_matrices() -> None:
-    """An orthogonal gradient is its own direction: entries of the step have the root mean square 0.2 lr."""
-    wide = nn.Parameter(torch.zeros(4, 64))
-    tall = nn.Parameter(torch.zeros(64, 4))
-    wide.grad = torch.linalg.qr(torch.randn(64, 4, generator=torch.Generator().manual_seed(0))).Q.T.contiguous()
-    tall.grad = wide.grad.T.contiguous()
-    Muon([wide, tall], lr=0.5, momentum=0.9, weight_decay=0.0).step()
-    for p in (wide, tall):
-        rms = float(p.detach().square().mean().sqrt())
-        assert 0.6 < rms / (0.5 * 0.2) < 1.3  # singular values after five iterations lie between 0.7 and 1.2
-    torch.testing.assert_close(wide, tall.T, rtol=0, atol=0.5 * 0.2 * 8 * 2**-8)

@@ -109,7 +109,8 @@ def written(run: Run) -> Iterator[str]:
     yield f"status {json.dumps(status)}"
     env = json.loads((run.folder / "env.json").read_text(encoding="utf-8"))
     yield f"env {json.dumps({key: env[key] for key in ('schema', 'corpus', 'parameters', 'compiled', 'ranks')})}"
-    header, *rows = run.train_csv.read_text(encoding="utf-8").splitlines()
+    log = run.train_csv.read_text(encoding="utf-8") if run.train_csv.exists() else "no log"
+    header, *rows = log.splitlines()
     yield header
     for row in rows:
         step, tokens, *found, seconds, state = row.split(",")
@@ -145,7 +146,7 @@ def test_a_run_that_is_interrupted(
     snapshot("\n".join(lines) + "\n", rounded=True)
 
 
-@pytest.mark.parametrize("kind", ["loss", "gradient", "memory", "error", "exit"])
+@pytest.mark.parametrize("kind", ["loss", "gradient", "memory", "error", "exit", "disk"])
 def test_a_run_that_fails(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Callable[..., None], capsys: Any
 ) -> None:
@@ -153,7 +154,7 @@ def test_a_run_that_fails(
     gradient, lines = Trainer.gradient, list[str]()
     found: dict[str, Any] = {
         "loss": (math.nan, 1.0), "gradient": (2.0, math.inf), "memory": RuntimeError("can't allocate memory: 5 bytes"),
-        "error": ValueError("a bad value"), "exit": SystemExit(3),
+        "error": ValueError("a bad value"), "exit": SystemExit(3), "disk": PoscliError("the disk is full"),
     }  # fmt: skip
 
     def failing(own: Trainer) -> tuple[float, float]:
@@ -169,7 +170,7 @@ def test_a_run_that_fails(
         monkeypatch.setattr(Trainer, "gradient", what)
         try:
             training.train(config(), CountedPieces(), tmp_path, CPU)
-        except (ValueError, SystemExit) as error:
+        except (ValueError, SystemExit, PoscliError) as error:
             lines.append(f"raised {type(error).__name__}: {error}")
         run = next(Run(path.parent, config(), {}) for path in tmp_path.glob("*/status.json"))
         files = [line for line in written(run) if not line.startswith((" ", "kerple", "env"))]
