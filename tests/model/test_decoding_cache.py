@@ -34,14 +34,6 @@ def test_steady_keys_do_not_depend_on_later_tokens(spec: str) -> None:
         torch.testing.assert_close(part, whole[:, :, first:stop], rtol=0, atol=HEAD_WIDTH * 2.0**-50)
 
 
-def test_which_keys_are_steady() -> None:
-    assert set(OPTIONS) <= set(STEADY)
-    assert {"rope", "pope", "p-rope"} <= set(STEADY)
-    assert not {"rope-dynamic", "xpos", "longrope", "rope-linear"} & set(STEADY)
-    assert not make("rope+interpolated(4)").keys_are_steady
-    assert make("alibi").keys_are_steady
-
-
 def test_a_subclass_does_not_inherit_steady_keys() -> None:
     class Other(RoPE):
         def theta(self, pos: Tensor) -> Tensor:
@@ -119,28 +111,6 @@ def test_a_cache_grows_without_being_copied_each_time() -> None:
     assert k[0, 1, :, 0].tolist() == [float(n) for n in range(40)]
     assert v.shape == (1, 2, 40, 4)
     assert len(places) <= 5
-
-
-def test_a_cache_of_inference_mode_goes_on_outside_of_it() -> None:
-    trained, text, cache = perturbed(model("rope")), tokens(1, 9), Cache()
-    with torch.inference_mode():
-        trained(text[:, :7], cache=cache)
-        trained(text[:, 7:8], cache=cache)
-    with torch.no_grad():
-        last = trained(text[:, 8:], cache=cache)
-        torch.testing.assert_close(last, trained(text)[:, 8:], rtol=0, atol=rounding(trained, text))
-
-
-@pytest.mark.parametrize("spec", ["sinusoidal", "rope", "alibi"])
-@torch.no_grad()
-def test_to_keep_more_tokens_than_there_are_changes_nothing(spec: str) -> None:
-    trained, text = perturbed(model(spec)), tokens(1, 9)
-    kept, plain = Cache(), Cache()
-    for cache in (kept, plain):
-        trained(text[:, :6], cache=cache)
-    kept.keep_last(100)
-    found, expected = (trained(text[:, 6:], cache=cache) for cache in (kept, plain))
-    assert float((found - expected).abs().max()) <= rounding(trained, text)
 
 
 @pytest.mark.parametrize("spec", ["rope", "alibi", "fox", "rope+shaw"])

@@ -22,7 +22,6 @@ from toys import (
     wide,
 )
 
-from poscli.attention import Place, choose
 from poscli.config.run import ModelConfig
 from poscli.encodings import names
 from poscli.equation.operands import columns_of
@@ -128,19 +127,6 @@ def test_a_window_shares_the_weights() -> None:
         assert not torch.equal(cut(tokens(1, 9)), before)
 
 
-@torch.no_grad()
-def test_a_window_bounds_what_is_seen() -> None:
-    """Through two layers, a token w - 1 further back each; nothing beyond."""
-    trained, width, last = with_joined(perturbed(model("rope")), "window(4)"), 4, LENGTH - 1
-    text = tokens(1, LENGTH)
-    logits, limit = trained(text), rounding(trained, text)
-    for changed in range(LENGTH):
-        other = text.clone()
-        other[0, changed] = (other[0, changed] + 1) % VOCAB
-        seen = float((trained(other) - logits)[0, last].abs().max()) > limit
-        assert seen == (changed >= last - 2 * (width - 1))
-
-
 def test_the_size_counts_each_number_once() -> None:
     plain = model("none").size
     assert model("t5").size == plain + 3 * 32  # one table for both layers
@@ -186,19 +172,3 @@ def test_a_row_does_not_depend_on_its_batch(spec: str) -> None:
     whole, limit = trained(text), rounding(trained, text)
     assert_rounded(torch.cat([trained(row[None]) for row in text]), whole, limit)
     assert_rounded(trained(text.flip(0)), whole.flip(0), limit)
-
-
-@torch.no_grad()
-def test_engines_by_name() -> None:
-    trained = perturbed(model("rope|cope+fox"))  # a cope beside a potential is in no form that compiled kernels know
-    first = choose(make("rope"), place=Place(gradient=False)).name
-    assert trained.engine == f"{first}+blocks"
-    with torch.enable_grad():
-        first = choose(make("rope")).name
-        assert trained.engine == f"{first}+blocks"
-        assert [choice.name for choice in trained.choices] == [first, "blocks"]
-    text = tokens(2, LENGTH)
-    expected, limit = trained(text), rounding(trained, text)
-    trained.use_engine("reference")
-    assert trained.engine == "reference"
-    assert_rounded(trained(text), expected, limit)

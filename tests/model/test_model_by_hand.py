@@ -7,11 +7,9 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from toys import HEAD_WIDTH, HEADS, VOCAB, model, perturbed, rounding, tokens
+from toys import HEAD_WIDTH, HEADS, model, perturbed, rounding, tokens
 
-from poscli.model.loss import vocabulary_loss
 from poscli.model.transformer import Linear, Model, Precision, precision_of
-from poscli.tasks import IGNORED
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -42,11 +40,6 @@ def logits_by_hand(of: Model, ids: Tensor) -> Tensor:
     return rms_norm(x, w["norm.weight"]) @ w["head.weight"].T
 
 
-def nats(logits: Tensor, targets: Tensor) -> Tensor:
-    """-log softmax at each target."""
-    return (logits.exp().sum(-1).log() - logits[torch.arange(len(targets)), targets]).double()
-
-
 @torch.no_grad()
 def test_the_logits_of_a_model_without_positions() -> None:
     trained, text = perturbed(model("none")), tokens(2, 12)
@@ -63,23 +56,6 @@ def test_tiny_activations_are_normed_with_an_epsilon_of_one_millionth() -> None:
         part.zero_()
     expected = logits_by_hand(trained, text[0])
     torch.testing.assert_close(trained(text)[0].double(), expected, rtol=0, atol=rounding(trained, text))
-
-
-@pytest.mark.parametrize("limit", [1, 3 * VOCAB, 10**9])
-def test_the_loss_of_a_training_step_is_the_mean_over_the_targets_that_count(
-    limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In parts of one row, of three, and whole: 13 of 24 targets count."""
-    monkeypatch.setattr("poscli.model.transformer.vocabulary_loss", lambda *given: vocabulary_loss(*given, limit))
-    trained, text = perturbed(model("none")), tokens(2, 13)
-    inputs, targets = text[:, :-1], text[:, 1:].clone()
-    targets[0, 2:9] = targets[1, [0, 3, 5, 11]] = IGNORED
-    counted = targets.flatten() >= 0
-    assert int(counted.sum()) == 13
-    logits = torch.cat([logits_by_hand(trained, row) for row in inputs])
-    found = trained.loss(inputs, targets)
-    expected = nats(logits[counted], targets.flatten()[counted]).mean()
-    torch.testing.assert_close(found.detach().double(), expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])

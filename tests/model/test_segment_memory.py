@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from cli_runner import NANO, cli
 from torch import Tensor
 from toys import HEADS, LENGTH, VOCAB, WIDTH, first, perturbed, rounding, tokens
 
@@ -121,16 +120,3 @@ def test_relative_encodings_take_a_memory_and_others_say_why_not(name: str) -> N
     why = "cannot be trained with a memory: it depends on" if encoding.axes == 1 else "encodes rows and columns"
     with pytest.raises(UsageError, match=f"{name} {why}"):
         resolve(request, name, 0, torch.device("cpu"))
-
-
-def test_a_run_with_a_memory_end_to_end(tmp_path) -> None:
-    short = ("--max-len", 128, "--tokens", 256, "--stride", 16, "--out", tmp_path)
-    assert cli("train", "--enc", "alibi", *NANO, "--memory", 16, "--out", tmp_path).code == 0
-    assert cli("train", "--enc", "alibi", *NANO, "--out", tmp_path).code == 0
-    result = cli("extrapolate", *short, "--json")
-    assert result.code == 0, result.err
-    assert {row["encoding"] for row in result.json} == {"alibi", "alibi (memory 16)"}
-    assert all(row["status"] == "ok" for row in result.json)
-    report = cli("report", "--out", tmp_path, "--json")
-    assert {row["encoding"] for row in report.json["summary"]} == {"alibi", "alibi (memory 16)"}
-    assert cli("generate", "--enc", "alibi", "--tokens", 40, "--out", tmp_path).code == 0

@@ -19,7 +19,6 @@ from poscli.report import Report, build_report, terminal
 from poscli.report.advice import Advice, answer, notes
 from poscli.report.origin import bits_per
 from poscli.report.page.site import site_pages
-from poscli.report.pooling import per_byte
 from poscli.statistics.comparison import LossTable
 
 LOOKS_AT_PICTURES = True
@@ -73,21 +72,6 @@ def test_a_report_says_byte_of_text_and_cell_of_images(
     assert len(drawn) == 4
     assert sum(bool(re.search(says, text)) for text in drawn) >= 2  # of the gain and of the position
     assert not any(re.search(never, text) for text in drawn)
-
-
-@pytest.mark.parametrize(("corpus", "says", "never"), first(1, KINDS))
-def test_a_report_of_several_tokenizers_is_in_bits_per_the_same_unit(
-    tmp_path: Path, corpus: str, says: str, never: str
-) -> None:
-    rows, positions, details = tables(corpus)
-    odd = rows["encoding"].isin(["alibi", "none"])
-    rows = rows.assign(tokenizer=rows["tokenizer"].where(~odd, "other"))
-    rows = rows.assign(fingerprint=rows["fingerprint"].where(~odd, "beef00112233"))
-    report = build_report(rows, positions, tmp_path, details=details, mix=True)
-    assert bits_per(report.sections[0].summary) == bits_per(per_byte(rows))
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert re.search(says, text)
-    assert not re.search(never, text)
 
 
 @pytest.mark.parametrize(("corpus", "says", "never"), KINDS)
