@@ -52,11 +52,13 @@ class Plan:
         self.protocols: dict[str, Protocol] = {name: PROTOCOLS.get(name)() for name in names}
         self.baselines = {name: baseline(name) for name in dict.fromkeys((PAIRED, *settings.baselines))}
         self._refuse_other_windows()
-        self._documents = self._documents_by_length()
+        lengths = settings.lengths
+        if task.same_text:
+            self._documents = dict.fromkeys(lengths, Documents(task.text(lengths[-1]), settings, lengths[-1]))
+        else:
+            self._documents = {length: Documents(task.text(length), settings, length) for length in lengths}
         self._spans: dict[tuple[str, int], Spans] = {}
-        self._refuse_other_texts()
-        self._refuse_short_documents()
-        self._refuse_short_baselines()
+        self._refuse_what_scores_nothing()
 
     def variants(self, protocol: str) -> list[str]:
         """FULL, and the baselines that a protocol compares it with."""
@@ -108,13 +110,6 @@ class Plan:
         """The documents of a measurement."""
         return self.task.text(measurement.length or measurement.window)
 
-    def _documents_by_length(self) -> dict[int, Documents]:
-        """The documents that windows of each length are chosen from."""
-        lengths = self.settings.lengths
-        if self.task.same_text:
-            return dict.fromkeys(lengths, Documents(self.task.text(lengths[-1]), self.settings, lengths[-1]))
-        return {length: Documents(self.task.text(length), self.settings, length) for length in lengths}
-
     def _refuse_other_windows(self) -> None:
         """Refuse lengths and strides that the task's windows cannot have."""
         default, most = self.task.strides(self.settings.train_length)
@@ -125,30 +120,24 @@ class Plan:
             )
         self.task.check_evaluation(self.settings.lengths)
 
-    def _refuse_other_texts(self) -> None:
-        """Refuse protocols that are made for the other kind of text."""
+    def _refuse_what_scores_nothing(self) -> None:
+        """Refuse protocols for the other kind of text, too short documents, and baselines that read too little."""
+        task, longest, stride = self.task, self.settings.lengths[-1], self.settings.stride
         for name, protocol in self.protocols.items():
-            if protocol.same_text not in (None, self.task.same_text):
+            if protocol.same_text not in (None, task.same_text):
                 kind = "the same text at every length" if protocol.same_text else "a text of its own for every length"
-                raise UsageError(f"--protocol {name} is for tasks with {kind}, unlike {self.task.name}; leave it out")
-
-    def _refuse_short_baselines(self) -> None:
-        """Refuse baselines that would read fewer tokens than a protocol scores."""
-        for protocol in self.protocols:
+                raise UsageError(f"--protocol {name} is for tasks with {kind}, unlike {task.name}; leave it out")
+        if not all(len(self.spans(protocol, longest)) for protocol in self.protocols):
+            raise DataError(task.text(longest).shortage(longest, stride))
+        for name, protocol in self.protocols.items():
             for length in self.settings.lengths:
-                for variant in self.variants(protocol):
+                for variant in self.variants(name):
                     window = self.measurement(length, variant).window
-                    if window < (scored := self.protocols[protocol].piece(self.settings, window)):
+                    if window < (scored := protocol.piece(self.settings, window)):
                         raise UsageError(
-                            f"the baseline {variant} reads {window} tokens, and the protocol {protocol} scores "
-                            f"{scored}; give a smaller --stride"
+                            f"the baseline {variant} reads {window} tokens, and the protocol {name} scores {scored}; "
+                            "give a smaller --stride"
                         )
-
-    def _refuse_short_documents(self) -> None:
-        longest, stride = self.settings.lengths[-1], self.settings.stride
-        if all(len(self.spans(protocol, longest)) for protocol in self.protocols):
-            return
-        raise DataError(self.task.text(longest).shortage(longest, stride))
 
 
 def _distinct(spans: Spans) -> Spans:

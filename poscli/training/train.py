@@ -57,8 +57,12 @@ def train(config: RunConfig, task: Task, runs: Path, device: torch.device) -> Ru
                 }
                 env = {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}
                 run = create(folder, config, env, task.files)
-            elif first:
-                _restore_files(run, task)
+            elif first:  # files of the task, such as a trained tokenizer, are written again where they are damaged
+                for name, content in task.files.items():
+                    try:
+                        run.files.read(name)
+                    except CorruptError:
+                        run.files.write(name, content)
         trainer = Trainer(run, model, task)
         if trainer.step:
             note(f"{run.id}: going on from step {trainer.step} of {config.steps}")
@@ -104,12 +108,3 @@ def _existing(run: Run) -> Run:
         note(f"{str(error).removesuffix(f'; {AGAIN}')}: writing what describes {run.id} again")
         run.files.forget_damaged()
         return run
-
-
-def _restore_files(run: Run, task: Task) -> None:
-    """Write those files of the task, such as a trained tokenizer, again that are damaged."""
-    for name, content in task.files.items():
-        try:
-            run.files.read(name)
-        except CorruptError:
-            run.files.write(name, content)
