@@ -21,20 +21,9 @@ from poscli.attention.tiles import ScoreBounds, TileInputs, merged
 from poscli.equation import Encoding, Operands
 from poscli.equation.blanks import of_tier
 from poscli.equation.reference import tempered
-from poscli.native import (
-    QUERIES,
-    Block,
-    Form,
-    Parts,
-    Relative,
-    Term,
-    Vectors,
-    Visible,
-    attention_to_part,
-    library,
-    native_attention,
-    why_not,
-)
+from poscli.native import library, why_not
+from poscli.native.attention import attention_to_part, native_attention
+from poscli.native.call import QUERIES, Block, Form, Parts, Relative, Term, Vectors, Visible
 
 VECTORS = {"relative_keys", "relative_queries", "relative_values"}
 BY_DISTANCE = {"distance_bias", *VECTORS}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from poscli.encodings import Encoding, Operands, Shape, at_least, register
-from poscli.native import Gates
+from poscli.native.call import Gates
 
 
 @register("cope", paper="arXiv:2405.18719", family="content")

@@ -15,7 +15,7 @@ from poscli.encodings import Encoding, Operands, Shape, at_least, register
 from poscli.encodings.based import Based
 from poscli.equation.blanks import of_tier
 from poscli.equation.reference import TERMS, tempered
-from poscli.native import Mixing
+from poscli.native.call import Mixing
 
 BIAS = ("distance_bias", "potential", "bias")  # blanks of the base that make b
 SCORE_OF_HIDDEN_KEYS = -1e18  # in place of -inf: far below any score, and its products stay finite

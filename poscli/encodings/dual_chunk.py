@@ -12,7 +12,7 @@ from poscli.encodings import Operands, Shape, register
 from poscli.encodings.remapped import RemappedRoPE
 from poscli.encodings.rope import Rotary
 from poscli.equation.operands import snapped
-from poscli.native import Part, Parts
+from poscli.native.call import Part, Parts
 
 
 @register("dual-chunk", paper="arXiv:2402.17463", family="rotary")

@@ -7,7 +7,7 @@ from torch.nn.functional import linear, logsigmoid, rms_norm, softplus
 from poscli.encodings import Encoding, Operands, Shape, register
 from poscli.encodings.alibi import slopes
 from poscli.encodings.rope import RoPE
-from poscli.native import Costs
+from poscli.native.call import Costs
 
 
 @register("grape", paper="arXiv:2512.07805", family="rotary")

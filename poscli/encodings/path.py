@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, pad
 
 from poscli.encodings import Encoding, Operands, Shape, at_least, register
-from poscli.native import Part, Parts
+from poscli.native.call import Part, Parts
 
 
 @register("path", paper="arXiv:2505.16381", family="content")

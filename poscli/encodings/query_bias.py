@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from poscli.encodings import Operands, Shape, register
 from poscli.encodings.clipped import Clipped
-from poscli.native import Pieces
+from poscli.native.call import Pieces
 
 
 @register("query-bias", paper="no paper, a bias designed by hand", family="bias")

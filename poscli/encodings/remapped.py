@@ -11,7 +11,7 @@ from torch import Tensor
 from poscli.encodings import Operands
 from poscli.encodings.rope import RoPE
 from poscli.equation.operands import snapped
-from poscli.native import Part, Parts
+from poscli.native.call import Part, Parts
 
 
 class RemappedRoPE(RoPE):

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from poscli.encodings import Encoding, Operands, Shape, register
-from poscli.native import Stick
+from poscli.native.call import Stick
 
 
 @register("stick-breaking", paper="arXiv:2410.17980", family="content")

@@ -7,7 +7,7 @@ from poscli.attention.biases import even_distances
 from poscli.attention.skew import descending
 from poscli.encodings import Encoding, Operands, Shape, register
 from poscli.encodings.based import Based
-from poscli.native import Factors
+from poscli.native.call import Factors
 
 
 class Toeplitz(Encoding):

@@ -28,8 +28,8 @@ from poscli.model.transformer import Layer, Model
 from poscli.specs import check, parse
 from poscli.specs.grammar import Spec
 from poscli.system.plugins import blamed
+from poscli.verify.checks import REFERENCE
 from poscli.verify.noise import draw, draw_inputs, draw_tokens, perturbed, rounding
-from poscli.verify.probe import REFERENCE
 
 VOCAB = 257  # of a new model: 256 bytes and the end of a document
 CPU = torch.device("cpu")

@@ -29,8 +29,12 @@ def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
         torch.default_generator.manual_seed(seed)
         firsts: dict[Leaf, Encoding] = {}
         layers = [_layer(spec.layers[n % len(spec.layers)], shape, firsts) for n in range(shape.layers)]
-    if len(spec.layers) > 1:
-        _refuse_alternating_input(layers)
+    for part in (part for layer in layers for part in layer.modules()) if len(spec.layers) > 1 else ():
+        if isinstance(part, Encoding) and not isinstance(part, Composed) and "embed" in part.blanks:
+            raise UsageError(
+                f"{part.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
+                f"join it with + instead of |"
+            )
     return layers
 
 
@@ -49,16 +53,6 @@ def _layer(leaves: tuple[Leaf, ...], shape: Shape, firsts: dict[Leaf, Encoding])
         raise UsageError(f"{spec}: {error}") from error
     layer.spec = spec
     return layer
-
-
-def _refuse_alternating_input(layers: list[Encoding]) -> None:
-    """Refuse to alternate encodings of the embedding, which all layers share."""
-    for part in (part for layer in layers for part in layer.modules()):
-        if isinstance(part, Encoding) and not isinstance(part, Composed) and "embed" in part.blanks:
-            raise UsageError(
-                f"{part.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
-                f"join it with + instead of |"
-            )
 
 
 def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:

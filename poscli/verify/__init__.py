@@ -1,6 +1,6 @@
 """What every encoding must do.
 
-checks.py has the checks, probe.py the encoding under test, and noise.py the differences to allow. All checks run on
+checks.py has the encoding under test and its checks, and noise.py the differences to allow. All checks run on
 the CPU on random input, with weights moved away from their initial values.
 """
 
@@ -17,8 +17,7 @@ from poscli.encodings.registry import ENCODINGS
 from poscli.specs import check, parse
 from poscli.system.errors import PluginError, UsageError
 from poscli.system.notebook import html_table
-from poscli.verify.checks import CHECKS, Failed, Skipped
-from poscli.verify.probe import SHAPE, SpecUnderTest
+from poscli.verify.checks import CHECKS, SHAPE, Failed, Skipped, SpecUnderTest
 
 __all__ = ["CHECKS", "Finding", "Verdict", "verify"]
 

@@ -24,19 +24,9 @@ from toys import HEAD_WIDTH, HEADS, WIDTH, draw, make
 from poscli.attention import ENGINES, attend
 from poscli.encodings import Encoding, names
 from poscli.model.transformer import RMSNorm, gated
-from poscli.native import (
-    Block,
-    Costs,
-    Factors,
-    Form,
-    Gates,
-    Mixing,
-    Relative,
-    Stick,
-    Term,
-    native_attention,
-    proof,
-)
+from poscli.native import proof
+from poscli.native.attention import native_attention
+from poscli.native.call import Block, Costs, Factors, Form, Gates, Mixing, Relative, Stick, Term
 from poscli.native.layers import rms_norm, swiglu
 
 pytestmark = needs_kernels
@@ -167,7 +157,9 @@ def test_results_have_the_same_bits_on_any_number_of_threads(form: int) -> None:
 
 STARVED = """
 import resource, torch
-from poscli.native import Block, library, native_attention
+from poscli.native import library
+from poscli.native.attention import native_attention
+from poscli.native.call import Block
 
 torch.set_num_threads(1)  # the stacks of threads that start later would need room, too
 tokens, width = 1_000_000, 32

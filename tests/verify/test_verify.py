@@ -20,9 +20,8 @@ from toys import EVERYWHERE, wide
 from poscli.encodings import Encoding, Shape, get
 from poscli.equation import Unsupported
 from poscli.verify import CHECKS, verify
-from poscli.verify.checks import Failed
+from poscli.verify.checks import Failed, SpecUnderTest
 from poscli.verify.noise import tolerances
-from poscli.verify.probe import SpecUnderTest
 
 ALIBI = get("alibi")
 RUN = {check.name: check.run for check in CHECKS}
