@@ -29,12 +29,13 @@ def build(spec: Spec, shape: Shape, seed: int) -> list[Encoding]:
         torch.default_generator.manual_seed(seed)
         firsts: dict[Leaf, Encoding] = {}
         layers = [_layer(spec.layers[n % len(spec.layers)], shape, firsts) for n in range(shape.layers)]
-    for part in (part for layer in layers for part in layer.modules()) if len(spec.layers) > 1 else ():
-        if isinstance(part, Encoding) and not isinstance(part, Composed) and "embed" in part.blanks:
-            raise UsageError(
-                f"{part.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
-                f"join it with + instead of |"
-            )
+    if len(spec.layers) > 1:
+        for part in (part for layer in layers for part in layer.modules()):
+            if isinstance(part, Encoding) and not isinstance(part, Composed) and "embed" in part.blanks:
+                raise UsageError(
+                    f"{part.name} acts on the embedding, before any layer, so it cannot alternate by layer; "
+                    f"join it with + instead of |"
+                )
     return layers
 
 
