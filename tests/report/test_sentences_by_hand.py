@@ -159,3 +159,5 @@ def test_the_audit_names_what_changes_places() -> None:
     assert "under nonoverlapping, other than under sliding, these change places: a with b" in analysis.answer
     agreement = dict(zip(analysis.columns[0].cells, analysis.columns[2].cells, strict=True))
     assert agreement == {"nonoverlapping": "-1.00", "sliding": "1.00", "fixed": "1.00"}
+    two = audited(rows[rows["protocol"] != "nonoverlapping"], summary)  # two protocols are enough
+    assert two.columns[0].cells == ("sliding", "fixed")
