@@ -118,12 +118,6 @@ def test_nonoverlapping_windows_tile_the_segments(length: int) -> None:
     assert len(expected) == (1 + 1 + 1) * 128
 
 
-def test_what_does_not_divide_a_segment_is_left_out_above_and_to_the_left() -> None:
-    """In a grid of 3 x 3 one of 2 x 2 fits, at its bottom right."""
-    made = plan((4, 4), ratios=(1, 2.25), max_len=9)
-    assert pairs(made.spans("nonoverlapping", 9)) == pairs(made.spans("nonoverlapping", 4)) == [(0, 11)]
-
-
 def test_a_guess_of_cells_knows_the_frequencies_of_the_training_images() -> None:
     """Two cells of level 0 and one each of 1 and 2, to each of five tokens of which one is added."""
     splits = [ImageSplit((np.array(cells, np.uint8),)) for cells in ([[0, 0], [1, 2]], [[3, 3], [3, 3]])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def test_what_tasks_say_of_themselves(snapshot: Snapshot, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     said = [{"task": name} | {each: getattr(task_of(name), each) for each in OF_CLASSES} for name in TASKS.names()]
     made = [{"task": name} | {each: getattr(task_of(name)(), each) for each in OF_EPISODES} for name in SYNTHETIC]
+    checked = [(name, task_of(name).shortest - refused) for name in SYNTHETIC for refused in (1, 0)]
     lengths = (1, 7, 8, 15, 16, 64, 100, 256, 300, 512)
     strides = [{"length": n} | {name: task_of(name).strides(n) for name in ("copy", "grid")} for n in lengths]
     parts = {
@@ -81,21 +83,11 @@ def test_what_tasks_say_of_themselves(snapshot: Snapshot, tmp_path: Path, monkey
         "strides": table(strides),
         "columns": told(task_columns()),
         "segments": told([task_of("copy")().segments(64), task_of("recency")().describe()]),
-        "checked": "\n".join(
-            f"{name} {n}: {outcome(task_of(name)().check, n)}" for name in SYNTHETIC for n in shortest(name)
-        ),
-        "opened": "\n".join(f"{' '.join(case)}: {outcome(opened, *case)}" for case in OPENED).replace(
-            str(tmp_path), "HERE"
-        ),
+        "checked": "\n".join(f"{name} {n}: {outcome(task_of(name)().check, n)}" for name, n in checked),
+        "opened": "\n".join(f"{' '.join(case)}: {outcome(opened, *case)}" for case in OPENED),
         "too many tokens": outcome(Crowded),
     }
-    snapshot(sections(parts), rounded=True)
-
-
-def shortest(name: str) -> tuple[int, int]:
-    """The longest length that is refused, and the next one."""
-    least: int = task_of(name).shortest
-    return least - 1, least
+    snapshot(sections(parts).replace(str(tmp_path), "HERE"), rounded=True)
 
 
 OPENED = [
@@ -124,58 +116,36 @@ def test_episodes(name: str, snapshot: Snapshot) -> None:
     """Marks of the evaluation are `back`; those of a batch say which targets count."""
     task: EpisodeTask = Backwards() if name == "backwards" else task_of(name)()
     length = max(12, task.shortest)
-    text = task.text(length)
+    text, other = task.text(length), task.text(2 * length)
+    split = text.split
     spans = np.array([[0, length], [3, length], [255, length]])
-    rows = np.arange(4) * (length + 1)
-    first = np.stack([text.split.tokens[row : row + length + 1] for row in rows])
-    back = np.stack([text.back[row : row + length + 1] for row in rows])
+    first, back = (each[: 4 * (length + 1)].reshape(4, length + 1) for each in (split.tokens, text.back))
     parts = {
         "training, seed 3": drawn(task.batch(size=6, length=length, seed=3, step=5)),
         "the next step": drawn(task.batch(size=1, length=length, seed=3, step=6)),
         "longer windows": drawn(task.batch(size=2, length=2 * length, seed=4, step=0)),
         "evaluation": marked(first, back),
-        "of another length": marked(
-            *(each[: 2 * length + 1][None] for each in (task.text(2 * length).split.tokens, task.text(2 * length).back))
-        ),
+        "of another length": marked(other.split.tokens[None, : 2 * length + 1], other.back[None, : 2 * length + 1]),
         "arrays": told(
-            [
-                text.split.tokens.dtype,
-                text.back.dtype,
-                text.split.documents,
-                text.sizes[-1],
-                text.split.starts[-2:],
-                text.split.bytes,
-            ]
+            [split.tokens.dtype, text.back.dtype, split.documents, text.sizes[-1], split.starts[-2:], split.bytes]
         ),
         "windows": told(text.windows(spans, length)[:, -6:]),
         "targets": told(text.targets(spans, 5)),
         "counts": told(text.counts(spans, 5).astype(int)),
         "distances": told(text.distances(spans, 5)),
         "counted in all": told([int((text.back > 0).sum()), int(text.back.sum()), task.text(length) is text]),
-        "tokens in all": told(np.bincount(text.split.tokens)),
-        "a guess": told(
-            [task.unigram(np.array([[0, 1], [2, 3]])), task.token_bytes(np.array([[5, 9]])), task.optimum(spans)]
-        ),
+        "tokens in all": told(np.bincount(split.tokens)),
+        "a guess": told([task.unigram(np.arange(4).reshape(2, 2)), task.token_bytes(spans[:1]), task.optimum(spans)]),
     }
     snapshot(sections(parts), rounded=True)
 
 
 def test_places(snapshot: Snapshot) -> None:
-    cases = [
-        (count, room, width)
-        for count in (1, 2, 4)
-        for width in (1, 2, 3)
-        for room in (count * width, count * width + 5)
-    ]
-    rows = [
-        {
-            "count": c,
-            "room": r,
-            "width": w,
-            "places": [drawn_places(c, r, w, np.random.default_rng(n)) for n in range(4)],
-        }
-        for c, r, w in cases
-    ]
+    rows = []
+    for count, width, free in itertools.product((1, 2, 4), (1, 2, 3), (0, 5)):
+        room = count * width + free
+        places = [drawn_places(count, room, width, np.random.default_rng(n)) for n in range(4)]
+        rows.append({"count": count, "room": room, "width": width, "places": places})
     snapshot(table(rows))
 
 
@@ -188,19 +158,12 @@ def test_scores_and_tensors(snapshot: Snapshot) -> None:
     counted = np.array([[True, False, True], [False, False, True]])
     tokens = np.arange(8).reshape(2, 4)
     cpu = torch.device("cpu")
-    base = Small()
+    base, none = Small(), np.zeros((1, 2), np.int64)
     parts = {
         "copy": told(Copy().score(logits, targets)),
         "pieces": told(base.score(logits, targets)),
         "tensors": told([*Batch(tokens).tensors(cpu), *Batch(tokens, counted).tensors(cpu)]),
-        "defaults": told(
-            [
-                base.unigram(np.zeros((1, 2), np.int64)),
-                base.optimum(np.zeros((1, 2), np.int64)),
-                base.segments(9),
-                base.strides(300),
-            ]
-        ),
+        "defaults": told([base.unigram(none), base.optimum(none), base.segments(9), base.strides(300)]),
     }
     snapshot(sections(parts), rounded=True)
 
@@ -278,14 +241,12 @@ def test_grid(tmp_path: Path, snapshot: Snapshot) -> None:
     write(tmp_path / "images", 6, rows=9, columns=14)
     task = open_task("grid", f"images:{tmp_path}/images?levels=5", "bytes")
     assert isinstance(task, Grid)
-    text = task.text(12)
+    text, data = task.text(12), task.data
     spans = text.ends(4, 12)[:3]
     lengths = (1, 2, 3, 7, 8, 20, 64, 98, 126, 162, 200, 258)
     evaluations: list[Sequence[int]] = [(4, 8, 16), (4, 6), (8, 16, 18), (16, 18, 36), (4, 7), (12, 16), (9, 12)]
     parts = {
-        "says": told(
-            [task.describe(), task.vocab, task.corpus, task.data.start, task.data.greys, text.start, text.length]
-        ),
+        "says": told([task.describe(), task.vocab, task.corpus, data.start, data.greys, text.start, text.length]),
         "square": drawn(task.batch(size=5, length=9, seed=2, step=1)),
         "oblong": drawn(task.batch(size=5, length=8, seed=2, step=1)),
         "the next step": drawn(task.batch(size=2, length=8, seed=2, step=2)),
@@ -305,20 +266,11 @@ def test_language(tokenizer: str, tmp_path: Path, snapshot: Snapshot, monkeypatc
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in LINES))
     task = open_task("language", f"jsonl:{tmp_path}/in.jsonl", tokenizer)
     assert isinstance(task, Language)
-    text = task.text(5)
+    text, same = task.text(5), task.text(9) is task.text(5)
     seen = np.unique(task.data.valid.tokens).astype(np.int64)
     spans = text.ends(2, 6)[:4]
     parts = {
-        "says": told(
-            [
-                task.describe(),
-                task.vocab,
-                task.bytes_per_token,
-                sorted(task.files),
-                task.segments(16),
-                task.text(9) is text,
-            ]
-        ),
+        "says": told([task.describe(), task.vocab, task.bytes_per_token, sorted(task.files), task.segments(16), same]),
         "training": drawn(task.batch(size=4, length=6, seed=1, step=3)),
         "segments": "\n".join(
             drawn(task.batch(size=2, length=6, seed=1, step=step, segments=3)) for step in (3, 4, 5, 6)
