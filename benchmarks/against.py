@@ -25,7 +25,7 @@ from rich.table import Table
 
 from poscli.__main__ import main
 from poscli.bench.cases import BenchCase, Refused, TimeEstimate, needs_of_model, outcome, refuse_large_case
-from poscli.bench.commands import FLAGS
+from poscli.bench.commands import FLAGS, Folder, Resume, Threads, conclude, prepared
 from poscli.bench.session import Bench, case_values, measured_values, model_values, once_message
 from poscli.bench.settings import AUTO, BenchSettings
 from poscli.bench.show import how_measured, number_table, print_failures
@@ -38,13 +38,9 @@ from poscli.config.run import RunConfig
 from poscli.drawing.page import Bar, BarPage
 from poscli.drawing.style import PALETTE
 from poscli.drawing.text import amount, number
-from poscli.report import records
-from poscli.system.console import emit, note, out
-from poscli.system.device import device_of
-from poscli.system.errors import PARTIAL, UsageError
-from poscli.system.files import check_folder
+from poscli.system.console import note, out
+from poscli.system.errors import UsageError
 from poscli.system.progress import Meter
-from poscli.system.provenance import describe
 from poscli.system.signals import stoppable
 
 FORWARD_BACKWARD = "forward+backward"  # workload: a training step without its optimizer
@@ -252,31 +248,19 @@ def _bars(part: pd.DataFrame) -> Iterator[Bar]:
 def against(
     settings: BenchSettings,
     peer: Annotated[str, typer.Argument(help="x-transformers, a library, or nanogpt-like, plain PyTorch.")],
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of torch on the CPU; by default torch chooses.", min=1)
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the rows that this machine has measured before.")
-    ] = False,
+    threads: Threads = None,
+    resume: Resume = False,
     device: Device = "auto",
-    out_: Annotated[Path, typer.Option("--out", help="Folder of the table and the picture.")] = Path("results/bench"),
+    out_: Folder = Path("results/bench"),
     json_: Json = False,
 ) -> None:
     """Time models of poscli's sizes in another implementation, in turns with poscli's own."""
-    check_folder(out_, "--out")
-    if threads:
-        torch.set_num_threads(threads)
-    where = device_of(device)
+    where = prepared(out_, threads, device)
     session = Against(settings, where, out_, find_peer(peer), resume=resume)
     session.run()
     table = session.comparisons.table()
     files = [session.comparisons.path, *draw_comparisons(session.own(table), out_)]
-    document = {"environment": describe(where), "against": records(table), "files": [str(path) for path in files]}
-    emit(json_, document, lambda: show(session.here(table), out()))
-    for path in files:
-        note(f"wrote {path}")
-    if (table["status"] == "failed").any():
-        raise typer.Exit(PARTIAL)
+    conclude(where, {"against": table}, files, json_, lambda: show(session.here(table), out()))
 
 
 if __name__ == "__main__":

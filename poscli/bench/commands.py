@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,67 +16,69 @@ from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
 
-    from poscli.bench.session import Bench
-
 FLAGS = {"encodings": ("--enc", "-e"), "engines": ("--engine",), "train_length": ("--train-length", "-L")}
+Threads = Annotated[int | None, typer.Option(help="Threads of torch on the CPU; by default torch chooses.", min=1)]
+Resume = Annotated[bool, typer.Option("--resume", help="Keep the rows that this machine has measured before.")]
+Folder = Annotated[Path, typer.Option("--out", help="Folder of the tables and pictures.")]
 
 
 @command("bench", after="inspect")
 @from_model(FLAGS)
 def bench(
     settings: BenchSettings,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of torch on the CPU; by default torch chooses.", min=1)
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the rows that this machine has measured before.")
-    ] = False,
+    threads: Threads = None,
+    resume: Resume = False,
     device: Device = "auto",
-    out_: Annotated[Path, typer.Option("--out", help="Folder of the tables and pictures.")] = Path("results/bench"),
+    out_: Folder = Path("results/bench"),
     json_: Json = False,
 ) -> None:
     """Speed and memory of training, evaluating and decoding, per encoding and engine, as ratios to no encoding.
 
     All encodings up to 32768 tokens take an hour on two cores, and a few minutes with --quick.
     """
+    from poscli.bench.session import Bench
+    from poscli.bench.show import draw_costs, show_bench
+
+    where = prepared(out_, threads, device)
+    session = Bench(settings, where, out_, resume=resume)
+    session.run()
+    costs, limits = (file.table() for file in session.files)
+    files = [file.path for file in session.files if file.rows]
+    files += draw_costs(session.own(costs), out_)
+    tables = {"rows": costs, "limits": limits}
+    conclude(where, tables, files, json_, lambda: show_bench(session.here(costs), session.here(limits), out()))
+
+
+def prepared(folder: Path, threads: int | None, device: str) -> torch.device:
+    """The device to measure on, after the folder and the number of threads are seen to be good ones."""
     import torch
 
-    from poscli.bench.session import Bench
     from poscli.system.device import device_of
     from poscli.system.files import check_folder
 
-    check_folder(out_, "--out")
+    check_folder(folder, "--out")
+    cores = os.cpu_count() or 1
+    if threads and threads > 4 * cores:  # threads would only wait for each other
+        raise UsageError(f"--threads {threads}: this machine has {os.cpu_count()} cores; give 1 to {4 * cores}")
     if threads:
-        torch.set_num_threads(_affordable(threads))
-    where = device_of(device)
-    session = Bench(settings, where, out_, resume=resume)
-    session.run()
-    _report(session, where, out_, json_)
+        torch.set_num_threads(threads)
+    return device_of(device)
 
 
-def _affordable(threads: int) -> int:
-    """A number of threads, unless it is many times that of the cores, where threads only wait for each other."""
-    most = 4 * (os.cpu_count() or 1)
-    if threads > most:
-        raise UsageError(f"--threads {threads}: this machine has {os.cpu_count()} cores; give 1 to {most}")
-    return threads
-
-
-def _report(session: Bench, device: torch.device, folder: Path, json_: bool) -> None:
-    """Draw the pictures, print the tables, and name the files."""
-    from poscli.bench.show import draw_costs, show_bench
+def conclude(
+    device: torch.device, tables: dict[str, pd.DataFrame], files: list[Path], json_: bool, show: Callable[[], object]
+) -> None:
+    """Print the tables, or a document with them, name the files, and end with exit code 3 if a measurement failed."""
     from poscli.report import records
     from poscli.system.provenance import describe
 
-    costs, limits = tables = [file.table() for file in session.files]
-    files = [file.path for file in session.files if file.rows]
-    files += draw_costs(session.own(costs), folder)
-    payload = {"environment": describe(device), "rows": records(costs), "limits": records(limits)}
-    payload["files"] = [str(path) for path in files]
-    emit(json_, payload, lambda: show_bench(session.here(costs), session.here(limits), out()))
+    document: dict[str, Any] = {"environment": describe(device)}
+    document |= {name: records(table) for name, table in tables.items()}
+    emit(json_, document | {"files": [str(path) for path in files]}, show)
     for path in files:
         note(f"wrote {path}")
-    if any((table["status"] == "failed").any() for table in tables):
+    if any((table["status"] == "failed").any() for table in tables.values()):
         raise typer.Exit(PARTIAL)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from poscli.drawing.text import amount, number
 from poscli.equation import Encoding, Unsupported
@@ -78,7 +77,7 @@ def frequencies(table: Array) -> Frequencies:
     power = np.abs(np.fft.rfft(table, 2 * n, axis=0)) ** 2
     fast = (first + power[first:].argmax(axis=0)) * step
     grid = np.geomspace(SLOWEST, FEW_CYCLES + 0.5, GRID) * 2 * np.pi / n
-    fits = _explained_by_grid(table, grid)
+    fits = _explained(table, grid, of_all=True)
     is_slow = fits.max(axis=0) > _explained(table, fast)
     omega = np.where(is_slow, grid[fits.argmax(axis=0)], fast)
     width = np.where(is_slow, omega * (grid[1] / grid[0] - 1), step)
@@ -101,25 +100,22 @@ def _refined(table: Array, omega: Array, width: Array) -> Array:
     return np.asarray(omega, dtype=np.float64)
 
 
-def _explained(table: Array, omega: Array) -> Array:
-    """The energy `[C]` of each column's least-squares fit by a cosine and a sine of its frequency `[C]`."""
-    t = _centred(len(table))[:, None]  # around the middle, cosines and sines are orthogonal
-    waves = np.cos(t * omega), np.sin(t * omega)
-    fits = [(table * wave).sum(axis=0) ** 2 / np.maximum((wave**2).sum(axis=0), TINIEST) for wave in waves]
-    return np.asarray(fits[0] + fits[1], dtype=np.float64)
+def _explained(table: Array, omega: Array, *, of_all: bool = False) -> Array:
+    """The energy `[C]` of each column's least-squares fit by a cosine and a sine of its frequency `[C]`.
 
-
-def _explained_by_grid(table: Array, grid: Array) -> Array:
-    """The energy `[G, C]` of the fit of every column by every frequency of a grid `[G]`."""
-    angle = grid[:, None] * _centred(len(table))
-    cos, sin = np.cos(angle), np.sin(angle)
-    fits = [(wave @ table) ** 2 / np.maximum((wave**2).sum(axis=1), TINIEST)[:, None] for wave in (cos, sin)]
-    return np.asarray(fits[0] + fits[1], dtype=np.float64)
-
-
-def _centred(n: int) -> Array:
-    """The positions 0 to n - 1, less their mean."""
-    return np.asarray(np.arange(n) - (n - 1) / 2, dtype=np.float64)
+    With `of_all`, that of every column's fit by every one of G frequencies, `[G, C]`.
+    """
+    t = np.arange(len(table)) - (len(table) - 1) / 2  # around the middle, cosines and sines are orthogonal
+    energy: Array = np.zeros(1)
+    for wave in np.cos, np.sin:
+        if of_all:
+            waves = wave(omega[:, None] * t)
+            product, size = waves @ table, (waves**2).sum(axis=1)[:, None]
+        else:
+            waves = wave(t[:, None] * omega)
+            product, size = (table * waves).sum(axis=0), (waves**2).sum(axis=0)
+        energy = energy + product**2 / np.maximum(size, TINIEST)
+    return energy
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,14 +174,12 @@ class Wavelengths(Record):
     @property
     def finding(self) -> str:
         waves = self.found.wavelengths
+        rows = f"rows repeat every {self.repeats}" if self.repeats else f"no row repeats within {amount(self.rows)}"
         if not len(waves):
-            return f"No channel has a wavelength, and {self._period()}"
+            return f"No channel has a wavelength, and {rows}"
         long = f", {int((waves > self.length).sum())} of {len(waves)} longer than training windows"
         last = f"to {amount(waves[-1])} tokens" if np.isfinite(waves[-1]) else "tokens on without end"
-        return f"Wavelengths from {number(waves[0])} {last}{long}; {self._period()}"
-
-    def _period(self) -> str:
-        return f"rows repeat every {self.repeats}" if self.repeats else f"no row repeats within {amount(self.rows)}"
+        return f"Wavelengths from {number(waves[0])} {last}{long}; {rows}"
 
     def record(self) -> dict[str, object]:
         waves = [float(w) if np.isfinite(w) else None for w in self.found.wavelengths]
@@ -200,17 +194,20 @@ class Gram(Record):
 
     @property
     def finding(self) -> str:
-        off = np.abs(self.cosines[~np.eye(len(self.cosines), dtype=bool)])
-        if not len(off):
+        if len(self.cosines) == 1:
             return "The table has one column"
-        many = 100 * float((off > 0.5).mean())
+        many, mean = 100 * self._of_pairs["above_half"], number(self._of_pairs["mean"])
         if many < 1:
-            return f"Columns are nearly orthogonal over a training window: |cos| {number(float(off.mean()))} on average"
+            return f"Columns are nearly orthogonal over a training window: |cos| {mean} on average"
         return f"Columns overlap over a training window: |cos| above 0.5 for {many:.2g} % of pairs"
 
-    def record(self) -> dict[str, object]:
+    @property
+    def _of_pairs(self) -> dict[str, float]:
         off = np.abs(self.cosines[~np.eye(len(self.cosines), dtype=bool)])
         return {"mean": float(off.mean()), "largest": float(off.max()), "above_half": float((off > 0.5).mean())}
+
+    def record(self) -> dict[str, object]:
+        return {**self._of_pairs}
 
 
 def position_table(encoding: Encoding, pos: torch.Tensor) -> Array:
@@ -244,21 +241,18 @@ def how_joined(encoding: Encoding) -> str:
 
 def first_rows(subject: Subject) -> PositionTable:
     """The first rows of the table."""
-    encoding = subject.encoding
-    known = known_positions(subject)
+    encoding, known = subject.encoding, known_positions(subject)
     rows = position_table(encoding, encoding.locate(min(ROWS_SHOWN, known), CPU).pos)
     return PositionTable(rows, how_joined(encoding), known)
 
 
 def known_positions(subject: Subject) -> int:
     """The longest window, up to the longest drawn one, for whose positions the encoding has rows."""
-    for tokens in dict.fromkeys((subject.max_len, subject.length)):
-        try:
-            position_table(subject.encoding, subject.encoding.locate(tokens, CPU).pos)
-        except Unsupported:
-            continue
-        return tokens
-    return subject.length
+    try:
+        position_table(subject.encoding, subject.encoding.locate(subject.max_len, CPU).pos)
+    except Unsupported:
+        return subject.length
+    return subject.max_len
 
 
 def whole_table(subject: Subject) -> Array:
@@ -299,7 +293,7 @@ def period(p_NW: Array) -> int | None:
 def gram(subject: Subject) -> Gram:
     """Cosines between the columns over the positions of a training window."""
     p_LW = position_table(subject.encoding, subject.encoding.locate(subject.length, CPU).pos)
-    unit = p_LW / np.maximum(np.sqrt((p_LW**2).sum(axis=0)), np.finfo(float).tiny)
+    unit = p_LW / np.maximum(np.sqrt((p_LW**2).sum(axis=0)), TINIEST)
     return Gram(unit.T @ unit)
 
 
@@ -330,25 +324,32 @@ class ShiftMap(Record):
 
 
 def shift_map(subject: Subject, k: int = STEP) -> ShiftMap:
-    """M_k of a subject, from rows at positions spread so far that slow channels can be told apart."""
-    return fitted(*rows_apart(subject.encoding, subject.length, k), k)
+    """M_k of a subject, fitted to rows P[i] and P[i+k] at random places i.
 
-
-def rows_apart(encoding: Encoding, length: int, k: int) -> tuple[Array, Array]:
-    """Rows P[i] and P[i+k], `[n, W]` each, at random places i.
-
-    Places are drawn from a training window, and from wider and wider ranges until the rows are well conditioned, the
-    encoding has no such positions, or FARTHEST or the end of the time for the search is reached.
+    Places are drawn from a training window, and from wider and wider ranges until the rows are so well conditioned that
+    slow channels can be told apart, the encoding has no such positions, or FARTHEST or the end of the time for the
+    search is reached.
     """
-    count, span, start = 2 * ROWS_PER_COLUMN * encoding.shape.width, length, time.monotonic()
-    best = _rows(encoding, span, count, k)
-    while span < FARTHEST and time.monotonic() - start < SECONDS_OF_SEARCH and _condition(best[0]) > WELL_CONDITIONED:
+    encoding, span, start = subject.encoding, subject.length, time.monotonic()
+    count = 2 * ROWS_PER_COLUMN * encoding.shape.width
+
+    def rows() -> tuple[Array, Array]:
+        places = np.sort(np.random.default_rng(0).permutation(span - k)[:count])
+        pos = encoding.locate(span, CPU).pos
+        before, after = (position_table(encoding, pos[torch.from_numpy(places + shift)]) for shift in (0, k))
+        return before, after
+
+    best = rows()
+    while span < FARTHEST and time.monotonic() - start < SECONDS_OF_SEARCH:
+        singular = np.linalg.svd(best[0], compute_uv=False)
+        if singular[0] / max(singular[-1], TINIEST) <= WELL_CONDITIONED:
+            break
         span *= WIDENED
         try:
-            best = _rows(encoding, span, count, k)
+            best = rows()
         except Unsupported:
             break
-    return best
+    return fitted(*best, k)
 
 
 def fitted(before: Array, after: Array, k: int) -> ShiftMap:
@@ -361,40 +362,16 @@ def fitted(before: Array, after: Array, k: int) -> ShiftMap:
     map_WW = basis_rW.T @ ((u.T @ after[::2]) / s[:, None])
     left = after[1::2] - before[1::2] @ map_WW
     inner_rr = basis_rW @ map_WW @ basis_rW.T
+    entries, channels = np.abs(map_WW), np.arange(len(map_WW))
+    outside = []
+    for partner in (channels ^ 1, (channels + len(map_WW) // 2) % len(map_WW)):  # neighbours are pairs, or halves are
+        paired = (channels[:, None] == channels) | (partner[:, None] == channels)
+        outside.append(float(np.where(paired, 0, entries).max()))
     return ShiftMap(
         map_WW,
         k,
         error=float(np.sqrt((left**2).mean() / (after[1::2] ** 2).mean())),
         from_rotation=float(np.abs(inner_rr.T @ inner_rr - np.eye(rank)).max()),
-        off_blocks=min(_outside(map_WW, pairing) for pairing in _pairings(len(map_WW))),
+        off_blocks=min(outside),
         rank=rank,
     )
-
-
-def _rows(encoding: Encoding, span: int, count: int, k: int) -> tuple[Array, Array]:
-    """Rows at places below `span` - k, and k places farther on; at most as many as there are places."""
-    draw = np.random.default_rng(0)
-    places = np.sort(draw.permutation(span - k)[:count])
-    pos = encoding.locate(span, CPU).pos
-    before, after = (position_table(encoding, pos[torch.from_numpy(places + shift)]) for shift in (0, k))
-    return before, after
-
-
-def _condition(rows: Array) -> float:
-    s = np.linalg.svd(rows, compute_uv=False)
-    return float(s[0] / max(s[-1], np.finfo(float).tiny))
-
-
-def _pairings(width: int) -> list[NDArray[np.int64]]:
-    """The partner of each channel if pairs are neighbours, and if a channel is paired with one half a table away."""
-    channels = np.arange(width)
-    return [channels ^ 1, (channels + width // 2) % width]
-
-
-def _outside(map_WW: Array, partner: NDArray[np.int64]) -> float:
-    """The largest entry outside the blocks of each channel with itself and its partner."""
-    rest, channels = np.abs(map_WW).copy(), np.arange(len(map_WW))
-    rest[channels, channels] = 0
-    inside = partner < len(map_WW)
-    rest[channels[inside], partner[inside]] = 0
-    return float(rest.max())

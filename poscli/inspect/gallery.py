@@ -33,82 +33,10 @@ from poscli.system.text import printable
 
 COLUMNS = 3  # of slots of the sheet, which decide its width
 PER_ROW = 9  # tiles
-TILE_HEIGHT, TILE_GAP, NAME, FAMILY = (
-    1.0,
-    0.16,
-    0.2,
-    0.36,
-)  # inches: picture, between, name above it, family above those
+# In inches: the height of a picture, what lies between tiles, the name above it, and the family above those.
+TILE_HEIGHT, TILE_GAP, NAME, FAMILY = 1.0, 0.16, 0.2, 0.36
 MARGIN = 0.25
 JOINED = "meant to be joined with another"  # wrappers, most of which change nothing by themselves
-
-
-@dataclass(frozen=True, eq=False)
-class SmallPicture:
-    """One encoding of the contact sheet: its family's heading, its name, and its numbers or why there are none."""
-
-    heading: str
-    name: str
-    inspected: Inspected | None
-    reason: str = ""
-
-
-def draw_contact_sheet(tiles: Sequence[SmallPicture]) -> Sheet:
-    """A tile per encoding: attention by distance where all tokens look alike, one line per head, on shared axes."""
-    groups = [(heading, list(group)) for heading, group in groupby(tiles, key=lambda tile: tile.heading)]
-    rows = sum(-(-len(group) // PER_ROW) for _, group in groups)
-    height = rows * (TILE_HEIGHT + NAME + TILE_GAP) + len(groups) * FAMILY
-    sheet = Sheet(0, COLUMNS, _sheet_contents(tiles), height)
-    top, width = 0.0, (sheet.width - 2 * MARGIN - (PER_ROW - 1) * TILE_GAP) / PER_ROW
-    for heading, group in groups:
-        sheet.write(MARGIN, top + 0.1, heading, size=9, weight="bold")
-        top += FAMILY
-        for n, tile in enumerate(group):
-            x = MARGIN + n % PER_ROW * (width + TILE_GAP)
-            if n and n % PER_ROW == 0:
-                top += TILE_HEIGHT + NAME + TILE_GAP
-            sheet.write(x, top, clip(tile.name, 22), size=7.6)
-            _draw_tile(sheet.box(x, top + NAME, width, TILE_HEIGHT), tile)
-        top += TILE_HEIGHT + NAME + TILE_GAP
-    return sheet
-
-
-def _draw_tile(axes: Axes, tile: SmallPicture) -> None:
-    """The picture of a tile, without names of axes; they are the same everywhere."""
-    axes.set(xticks=[], yticks=[])
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(True)
-    axes.spines[:].set_color(FAINT)
-    name, record = list(tile.inspected.found.items())[-1] if tile.inspected else ("", None)
-    view = all_views().get(name)
-    if view and view.thumbnail and not isinstance(record, Missing):
-        view.thumbnail.draw(axes, record)
-    else:
-        _say(axes, tile.reason or (record.finding if record else ""))
-    if tile.inspected:
-        subject = tile.inspected.subject
-        remark = subject.weights if subject.weights == RANDOM else JOINED if subject.encoding.wraps else ""
-        axes.text(0.97, 0.05, remark, transform=axes.transAxes, fontsize=5.5, color=QUIET, ha="right")
-
-
-def _say(axes: Axes, text: str) -> None:
-    axes.text(
-        0.5, 0.5, drawable(text[:60]), transform=axes.transAxes, ha="center", va="center", fontsize=5.5, color=INK,
-        wrap=True, parse_math=False,
-    )  # fmt: skip
-
-
-def _sheet_contents(tiles: Sequence[SmallPicture]) -> Contents:
-    title = f"{len(tiles)} encodings: attention by distance where all tokens look alike"
-    of_views = " ".join(view.thumbnail.explained for view in all_views().values() if view.thumbnail)
-    explained = (
-        "x: tokens back from the query, log scale; dashed: the training length. y: attention weight, log scale; "
-        f"dotted: equal weights. {of_views} "
-        "An encoding that changes nothing at its initial weights has random ones here."
-    )
-    return Contents(title, [""], [explained], [], "")
-
-
 PAGE, CONTACT = "gallery.html", "gallery"
 OTHER = "other"  # the heading of families that come from outside
 _TEMPLATES = Environment(loader=PackageLoader("poscli.inspect", "."), undefined=StrictUndefined, autoescape=True)
@@ -123,6 +51,11 @@ class Entry:
     inspected: Inspected | None = None
     picture: str = ""
     failure: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What its family is called, as in the table of all encodings."""
+        return FAMILIES.get(self.family, OTHER)
 
     @property
     def formula(self) -> str:
@@ -168,32 +101,18 @@ def draw_gallery(settings: InspectSettings, folder: Path) -> Gallery:
                 files += write_sheet([entry.inspected], folder, entry.picture, f"{slug(name)}.svg")
             entries.append(entry)
             progress.advance(1, name)
-    families = list(FAMILIES)
-    order = {family: place for place, family in enumerate(families)}
+    order = {family: place for place, family in enumerate(FAMILIES)}
     entries.sort(key=lambda entry: (order.get(entry.family, len(order)), entry.name))
-    tiles = [SmallPicture(heading(entry.family), entry.name, entry.inspected, entry.failure) for entry in entries]
-    sheet = draw_contact_sheet(tiles)
+    sheet = draw_contact_sheet(entries)
     for suffix, content in ((".png", sheet.png()), (".svg", sheet.svg())):
         write_atomic(folder / f"{CONTACT}{suffix}", content)
         files.append(folder / f"{CONTACT}{suffix}")
-    write_atomic(folder / PAGE, _page(entries))
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.heading, []).append(entry)
+    page = _TEMPLATES.get_template("gallery.html.jinja").render(groups=groups, contact=f"{CONTACT}.svg")
+    write_atomic(folder / PAGE, page)
     return Gallery(entries, folder / PAGE, [folder / PAGE, *files])
-
-
-def heading(family: str) -> str:
-    """What a family is called, as in the table of all encodings."""
-    return FAMILIES.get(family, OTHER)
-
-
-def show_gallery(gallery: Gallery, console: Console) -> None:
-    """Print a line for each encoding: what the last of its pictures says, or why there is none."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("encoding", "attention where all tokens look alike"):
-        table.add_column(column, no_wrap=column == "encoding")
-    for entry in gallery.entries:
-        found = Text(printable(entry.failure), style="yellow") if entry.failure else Text(entry.findings[-1])
-        table.add_row(entry.name, found)
-    console.print(table)
 
 
 def _entry(name: str, settings: InspectSettings) -> Entry:
@@ -207,9 +126,61 @@ def _entry(name: str, settings: InspectSettings) -> Entry:
     return Entry(name, family, inspected, picture=f"{slug(name)}.png")
 
 
-def _page(entries: Sequence[Entry]) -> str:
-    """The HTML page: the contact sheet, then every family with the pictures of its encodings."""
-    groups: dict[str, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(heading(entry.family), []).append(entry)
-    return _TEMPLATES.get_template("gallery.html.jinja").render(groups=groups, contact=f"{CONTACT}.svg")
+def draw_contact_sheet(entries: Sequence[Entry]) -> Sheet:
+    """A tile per encoding: attention by distance where all tokens look alike, one line per head, on shared axes."""
+    groups = [(heading, list(group)) for heading, group in groupby(entries, key=lambda entry: entry.heading)]
+    rows = sum(-(-len(group) // PER_ROW) for _, group in groups)
+    height = rows * (TILE_HEIGHT + NAME + TILE_GAP) + len(groups) * FAMILY
+    of_views = " ".join(view.thumbnail.explained for view in all_views().values() if view.thumbnail)
+    axes_explained = (
+        "x: tokens back from the query, log scale; dashed: the training length. y: attention weight, log scale; "
+        f"dotted: equal weights. {of_views} "
+        "An encoding that changes nothing at its initial weights has random ones here."
+    )
+    title = f"{len(entries)} encodings: attention by distance where all tokens look alike"
+    sheet = Sheet(0, COLUMNS, Contents(title, [""], [axes_explained], [], ""), height)
+    top, width = 0.0, (sheet.width - 2 * MARGIN - (PER_ROW - 1) * TILE_GAP) / PER_ROW
+    for heading, group in groups:
+        sheet.write(MARGIN, top + 0.1, heading, size=9, weight="bold")
+        top += FAMILY
+        for n, entry in enumerate(group):
+            x = MARGIN + n % PER_ROW * (width + TILE_GAP)
+            if n and n % PER_ROW == 0:
+                top += TILE_HEIGHT + NAME + TILE_GAP
+            sheet.write(x, top, clip(entry.name, 22), size=7.6)
+            _draw_tile(sheet.box(x, top + NAME, width, TILE_HEIGHT), entry)
+        top += TILE_HEIGHT + NAME + TILE_GAP
+    return sheet
+
+
+def _draw_tile(axes: Axes, entry: Entry) -> None:
+    """The picture of a tile, without names of axes; they are the same everywhere."""
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(True)
+    axes.spines[:].set_color(FAINT)
+    name, record = list(entry.inspected.found.items())[-1] if entry.inspected else ("", None)
+    view = all_views().get(name)
+    if view and view.thumbnail and not isinstance(record, Missing):
+        view.thumbnail.draw(axes, record)
+    else:
+        reason = drawable((entry.failure or (record.finding if record else ""))[:60])
+        axes.text(
+            0.5, 0.5, reason, transform=axes.transAxes, ha="center", va="center", fontsize=5.5, color=INK, wrap=True,
+            parse_math=False,
+        )  # fmt: skip
+    if entry.inspected:
+        subject = entry.inspected.subject
+        remark = subject.weights if subject.weights == RANDOM else JOINED if subject.encoding.wraps else ""
+        axes.text(0.97, 0.05, remark, transform=axes.transAxes, fontsize=5.5, color=QUIET, ha="right")
+
+
+def show_gallery(gallery: Gallery, console: Console) -> None:
+    """Print a line for each encoding: what the last of its pictures says, or why there is none."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("encoding", "attention where all tokens look alike"):
+        table.add_column(column, no_wrap=column == "encoding")
+    for entry in gallery.entries:
+        found = Text(printable(entry.failure), style="yellow") if entry.failure else Text(entry.findings[-1])
+        table.add_row(entry.name, found)
+    console.print(table)

@@ -63,8 +63,8 @@ def log_spaced(count: int, most: int = SAMPLES) -> NDArray[np.int64]:
 def sampled(x: NDArray[np.generic], rows: Array, names: Sequence[str]) -> dict[str, object]:
     """Curves for a JSON document: some x, and the values of every line there, null where they are not finite."""
     at = log_spaced(len(x))
-    lines = {name: [_plain(value) for value in row[at]] for name, row in zip(names, rows, strict=True)}
-    return {"at": x[at].tolist(), "values": lines}
+    shown = [[float(value) if np.isfinite(value) else None for value in row[at]] for row in rows]
+    return {"at": x[at].tolist(), "values": dict(zip(names, shown, strict=True))}
 
 
 def largest_range(values: Array) -> float:
@@ -107,7 +107,3 @@ def ranged(values: Sequence[float] | NDArray[np.generic]) -> str:
     """
     numbers = np.asarray(values)
     return low_to_high([float(numbers.min()), float(numbers.max())])
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

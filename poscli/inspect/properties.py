@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from poscli.attention import BlockSizes, Engine, attend
 from poscli.config.run import ModelConfig
-from poscli.equation import Encoding, Operands, Positions, Shape, Unsupported
+from poscli.equation import Encoding, Operands, Positions, Unsupported
 from poscli.equation.reference import operands, reference
 from poscli.model.initialise import build_model
 from poscli.model.transformer import Layer, Model
@@ -119,11 +119,6 @@ class MeasuredModel:
         return cls(parsed, drawn.eval().requires_grad_(False), seed, trained=False)
 
     @property
-    def shape(self) -> Shape:
-        """The sizes that the encoding was built for."""
-        return self.model.encodings[0].shape
-
-    @property
     def length(self) -> int:
         """The training length L in tokens."""
         return self.model.length
@@ -144,13 +139,15 @@ class MeasuredModel:
         """Copies of the different encodings in float64, in which rounding is far smaller than any property."""
         return [copy.deepcopy(encoding).double() for encoding in self.encodings]
 
-    def tokens(self, count: int, batch: int = 2) -> Tensor:
-        """Random token ids `[batch, count]`."""
-        return draw_tokens(self.model.vocab, batch, count, self.seed)
+    @property
+    def why_not_unmasked(self) -> str:
+        """Why the mask cannot be removed, as a sentence; '' if it can."""
+        why = next(filter(None, map(why_not_unmasked, self.encodings)), "")
+        return f"The mask cannot be removed: {why}." if why else ""
 
-    def text(self) -> Tensor:
-        """The random text `[2, T]` that the whole model reads."""
-        return self.tokens(min(TOKENS, self.length))
+    def tokens(self, count: int) -> Tensor:
+        """Random token ids `[2, count]`."""
+        return draw_tokens(self.model.vocab, 2, count, self.seed)
 
 
 def order_in_one_layer(measured: MeasuredModel) -> Property:
@@ -202,8 +199,8 @@ def order_with_mask(measured: MeasuredModel) -> Property:
 def order_without_mask(measured: MeasuredModel) -> Property:
     """As `order_with_mask`, with the mask removed, for encodings that are defined there."""
     name = "order seen without the mask"
-    if why := next(filter(None, map(why_not_unmasked, measured.encodings)), ""):
-        return Property(name, "not defined", f"The mask cannot be removed: {why}.", {"sensitive": None})
+    if why := measured.why_not_unmasked:
+        return Property(name, "not defined", why, {"sensitive": None})
     numbers = _in_model(measured, without_mask(measured.model))
     change, sensitive = numbers["change"], numbers["sensitive"]
     what = f"If every token sees all others, permuting them changes the last one's logits by {percent(change)}"
@@ -215,9 +212,9 @@ def order_without_mask(measured: MeasuredModel) -> Property:
 def equivariance(measured: MeasuredModel) -> Property:
     """Whether, without the mask, permuted tokens get the permuted logits; for encodings that are defined there."""
     name = "permutation-equivariant without the mask"
-    if why := next(filter(None, map(why_not_unmasked, measured.encodings)), ""):
-        return Property(name, "not defined", f"The mask cannot be removed: {why}.", {"equivariant": None})
-    model, text_BT = without_mask(measured.model), measured.text()
+    if why := measured.why_not_unmasked:
+        return Property(name, "not defined", why, {"equivariant": None})
+    model, text_BT = without_mask(measured.model), measured.tokens(min(TOKENS, measured.length))
     order = _permutation(text_BT.shape[1], measured.seed)
     limit = rounding(model, text_BT)
     with torch.no_grad():
@@ -241,18 +238,17 @@ def _layer(measured: MeasuredModel, number: int, encoding: Encoding, ids_BT: Ten
     at = embeds.locate(ids_BT.shape[1], CPU).pos
     x_BTW = embeds.embed(F.embedding(ids_BT, model.embedding.double()), at, ids_BT)
     x_BTW = F.rms_norm(x_BTW, x_BTW.shape[-1:], layer.norm_attention.weight.double(), layer.norm_attention.eps)
-    unmasked_attention = layer.attention
+    attention = layer.attention
     q, k, v = (
-        (x_BTW @ projection.weight.double().T).unflatten(2, (unmasked_attention.heads, -1)).transpose(1, 2)
-        for projection in (unmasked_attention.q, unmasked_attention.k, unmasked_attention.v)
+        (x_BTW @ projection.weight.double().T).unflatten(2, (attention.heads, -1)).transpose(1, 2)
+        for projection in (attention.q, attention.k, attention.v)
     )
-    features = encoding.features(x_BTW)
-    return attend(REFERENCE, encoding, q[:, :, -1:], k, v, positions, features)
+    return attend(REFERENCE, encoding, q[:, :, -1:], k, v, positions, encoding.features(x_BTW))
 
 
 def _in_model(measured: MeasuredModel, model: Model) -> dict[str, Any]:
     """What a permutation of the tokens before the last one does to its logits, and whether it is more than rounding."""
-    text_BT = measured.text()
+    text_BT = measured.tokens(min(TOKENS, measured.length))
     last = text_BT.shape[1] - 1
     order = torch.cat([_permutation(last, measured.seed), torch.tensor([last])])
     limit = rounding(model, text_BT)
@@ -327,43 +323,6 @@ def learned_parameters(measured: MeasuredModel) -> Property:
     return Property("parameters", f"{values}, {how}", detail, numbers)
 
 
-@dataclass(frozen=True, eq=False)
-class TextSample:
-    """Some tokens of a text, the last one among them, with numbers that the dtype under test holds exactly."""
-
-    tokens: int  # of the whole text
-    index_S: Tensor  # which tokens of it
-    ids_BS: Tensor
-    given: dict[str, Tensor]  # q, k and v [B, H, S, D], and x [B, S, W]
-    embedded: bool  # True: q, k and v are not the given ones but the normed embedding of x
-
-    @classmethod
-    def of(cls, measured: MeasuredModel, dtype: torch.dtype, tokens: int) -> TextSample:
-        """A sample of a text of `tokens` tokens."""
-        far = torch.linspace(0, tokens - NEAR - 1, SPREAD).long() if tokens > NEAR else torch.zeros(0).long()
-        index = torch.cat([far, torch.arange(max(0, tokens - NEAR), tokens)]).unique()
-        given = draw_inputs(measured.shape, len(index), len(index), dtype, seed=measured.seed, batch=BATCH)
-        ids = draw_tokens(measured.shape.vocab, BATCH, len(index), measured.seed)
-        embedded = any("embed" in encoding.blanks for encoding in measured.encodings)
-        return cls(tokens, index, ids, given, embedded)
-
-    @torch.no_grad()
-    def attention(self, encoding: Encoding, dtype: torch.dtype) -> Tensor:
-        """The attention output of the last token, `[B, H, 1, D]`, computed in a dtype and returned in float64."""
-        pos = encoding.locate(self.tokens, self.index_S.device).pos[self.index_S]
-        x_BSW = self.given["x"].to(torch.promote_types(dtype, torch.float32))
-        q, k, v = (self.given[name].to(dtype) for name in "qkv")
-        if self.embedded:
-            x_BSW = F.rms_norm(encoding.embed(x_BSW, pos, self.ids_BS), x_BSW.shape[-1:])
-            q = k = v = x_BSW.unflatten(2, (encoding.shape.heads, -1)).transpose(1, 2).to(dtype)
-        features = encoding.features(x_BSW)
-        x = operands(encoding, q[:, :, -1:], k, v, Positions(pos=pos, step=None), features)
-        if x.temperature_HT is not None:  # the sample has few tokens, and the text has more
-            seen = self.tokens if x.reach is None else min(self.tokens, x.reach + x.sinks)
-            x = replace(x, temperature_HT=encoding.temperature(torch.tensor([seen])))
-        return encoding.output(reference(encoding, x), x.pos_T).double()
-
-
 def drift(measured: MeasuredModel) -> Property:
     """The relative error of the last token's attention output in texts of a few tokens, of L, 4 L and 16 L.
 
@@ -386,18 +345,43 @@ def drift(measured: MeasuredModel) -> Property:
 
 
 def _drifted(measured: MeasuredModel, dtype: torch.dtype, tokens: int) -> dict[str, Any]:
-    """The largest error over the encodings of the layers, the error without encoding, and their ratio."""
-    sample, plain = TextSample.of(measured, dtype, tokens), Encoding(measured.shape)
-    without = relative_change(sample.attention(plain, torch.float64), sample.attention(plain, dtype))
+    """The largest error over the encodings of the layers, the error without encoding, and their ratio.
+
+    Of the text, some tokens are taken, the last one among them, with numbers that the dtype holds exactly.
+    """
+    shape = measured.model.encodings[0].shape
+    far = torch.linspace(0, tokens - NEAR - 1, SPREAD).long() if tokens > NEAR else torch.zeros(0).long()
+    index_S = torch.cat([far, torch.arange(max(0, tokens - NEAR), tokens)]).unique()
+    drawn = draw_inputs(shape, len(index_S), len(index_S), dtype, seed=measured.seed, batch=BATCH)
+    ids_BS = draw_tokens(shape.vocab, BATCH, len(index_S), measured.seed)
+    embedded = any("embed" in encoding.blanks for encoding in measured.encodings)
+
+    @torch.no_grad()
+    def error(exact: Encoding, rounded: Encoding) -> float:
+        """Of the attention output of the last token, `[B, H, 1, D]`."""
+        results = []
+        for encoding, precision in ((exact, torch.float64), (rounded, dtype)):
+            pos = encoding.locate(tokens, CPU).pos[index_S]
+            x_BSW = drawn["x"].to(torch.promote_types(precision, torch.float32))
+            q, k, v = (drawn[name].to(precision) for name in "qkv")
+            if embedded:  # then all three are the normed embedding
+                x_BSW = F.rms_norm(encoding.embed(x_BSW, pos, ids_BS), x_BSW.shape[-1:])
+                q = k = v = x_BSW.unflatten(2, (shape.heads, -1)).transpose(1, 2).to(precision)
+            x = operands(encoding, q[:, :, -1:], k, v, Positions(pos=pos, step=None), encoding.features(x_BSW))
+            if x.temperature_HT is not None:  # the sample has few tokens, and the text has more
+                seen = tokens if x.reach is None else min(tokens, x.reach + x.sinks)
+                x = replace(x, temperature_HT=encoding.temperature(torch.tensor([seen])))
+            results.append(encoding.output(reference(encoding, x), x.pos_T).double())
+        return relative_change(*results)
+
+    plain = Encoding(shape)
+    without = error(plain, plain)
     entry: dict[str, Any] = {"error": None, "without": without, "ratio": None, "refused": ""}
     try:
-        errors = [
-            relative_change(sample.attention(exact, torch.float64), sample.attention(encoding, dtype))
-            for encoding, exact in zip(measured.encodings, measured.exact, strict=True)
-        ]
+        errors = [error(exact, used) for exact, used in zip(measured.exact, measured.encodings, strict=True)]
     except Unsupported as reason:
         return entry | {"refused": str(reason)}
-    if not all(error < float("inf") for error in errors):  # NaN is not below it, either
+    if not all(each < float("inf") for each in errors):  # NaN is not below it, either
         return entry | {"refused": "attention is not finite"}
     return entry | {"error": max(errors), "ratio": max(errors) / without}
 

@@ -177,30 +177,24 @@ def scaling(subject: Subject, other: Subject) -> SpeedRatio:
 
 def _speeds(subject: Subject, tokens: int) -> tuple[Array, int]:
     """Frequencies `[pairs]` above zero in a window, fastest first, and the number of channels that do not turn."""
-    step = fitted(*_next_to_each_other(subject, tokens), k=1)
-    if step.error <= EXACT:
-        angles = np.sort(np.angle(np.linalg.eigvals(step.map)))[::-1]  # of every pair, one above zero and one below
-        return angles[angles > STILL], int((np.abs(angles) <= STILL).sum())
-    table = constant_operands(subject.encoding, tokens, queries=tokens).q_BHTD[0, 0].numpy()[: subject.length]
-    found = frequencies(table)
-    omega = np.sort(found.omega[(found.omega > 0) & (found.share > 0.5)])[::-1]
-    first, second = omega[0::2], omega[1::2]
-    paired = len(omega) % 2 == 0 and np.allclose(first, second, rtol=SAME_PAIR, atol=0)
-    return first if paired else omega, int((found.omega == 0).sum())
-
-
-def _next_to_each_other(subject: Subject, tokens: int) -> tuple[Array, Array]:
-    """Queries `[n, C]` of head 1 at some positions and at the next ones, one for each unit vector of D channels."""
     encoding, shape = subject.encoding, subject.encoding.shape
     places = np.linspace(0, subject.length - 2, PLACES).astype(np.int64)
     order = np.unique([*places, *(places + 1), tokens - 1])  # the last position tells the length of the window
     pos = encoding.locate(tokens, CPU).pos[torch.from_numpy(order)]
     units = torch.eye(shape.head_width, dtype=torch.float64)[:, None, None, :]
     q_DHTD = units.expand(-1, shape.heads, len(order), -1)
-    turned = encoding.query(encoding.content_query(q_DHTD), pos)[:, 0].numpy()
-    pairs = (turned[:, np.searchsorted(order, each)].reshape(-1, turned.shape[-1]) for each in (places, places + 1))
-    before, after = pairs
-    return before, after
+    turned = encoding.query(encoding.content_query(q_DHTD), pos)[:, 0].numpy()  # of head 1, for each unit vector
+    at, after = (turned[:, np.searchsorted(order, each)].reshape(-1, turned.shape[-1]) for each in (places, places + 1))
+    step = fitted(at, after, k=1)
+    if step.error <= EXACT:
+        angles = np.sort(np.angle(np.linalg.eigvals(step.map)))[::-1]  # of every pair, one above zero and one below
+        return angles[angles > STILL], int((np.abs(angles) <= STILL).sum())
+    table = constant_operands(encoding, tokens, queries=tokens).q_BHTD[0, 0].numpy()[: subject.length]
+    found = frequencies(table)
+    omega = np.sort(found.omega[(found.omega > 0) & (found.share > 0.5)])[::-1]
+    first, second = omega[0::2], omega[1::2]
+    paired = len(omega) % 2 == 0 and np.allclose(first, second, rtol=SAME_PAIR, atol=0)
+    return first if paired else omega, int((found.omega == 0).sum())
 
 
 def _products(subject: Subject, tokens: int, token: torch.Tensor | None) -> Array:

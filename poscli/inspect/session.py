@@ -213,7 +213,7 @@ def _contents(inspected: Sequence[Inspected]) -> Contents:
     title = subjects[0].title if alone else f"{listed(specs)} side by side" if len(specs) > 1 else specs[0]
     headings = [] if alone else [subject.title for subject in subjects]
     texts = [explained(subject) for subject in subjects]
-    sheets = [sheet for sheet in {id(each.properties): each.properties for each in inspected}.values() if sheet]
+    sheets = _sheets_of(inspected)
     table = [(name, values) for name, *values in table_rows(sheets)]
     if len(sheets) > 1:
         table = [("measured properties", [sheet.spec for sheet in sheets]), *table]
@@ -242,23 +242,23 @@ def show_inspected(inspected: Sequence[Inspected], console: Console) -> None:
     for each in inspected:
         console.print(Text(each.subject.title, style="bold"))
         console.print(_table([(captions[name], found.finding, "") for name, found in each.found.items()]))
-    sheets = [sheet for sheet in {id(each.properties): each.properties for each in inspected}.values() if sheet]
+    sheets = _sheets_of(inspected)
     if len(sheets) == 1:
         console.print(Text("measured properties", style="bold"))
         console.print(_table([(row.name, row.value, row.detail) for row in sheets[0].rows]))
-    elif sheets:
-        console.print(_compared(sheets))
+    elif sheets:  # their values side by side, without their details
+        table = Table(box=None, pad_edge=True, padding=(0, 1), header_style="bold")
+        table.add_column("measured properties", no_wrap=True, style="dim")
+        for sheet in sheets:
+            table.add_column(Text(printable(sheet.spec)))
+        for name, *values in table_rows(sheets):
+            table.add_row(name, *(Text(printable(value)) for value in values))
+        console.print(table)
 
 
-def _compared(sheets: Sequence[Properties]) -> Table:
-    """The values of several property sheets side by side, without their details."""
-    table = Table(box=None, pad_edge=True, padding=(0, 1), header_style="bold")
-    table.add_column("measured properties", no_wrap=True, style="dim")
-    for sheet in sheets:
-        table.add_column(Text(printable(sheet.spec)))
-    for name, *values in table_rows(sheets):
-        table.add_row(name, *(Text(printable(value)) for value in values))
-    return table
+def _sheets_of(inspected: Sequence[Inspected]) -> list[Properties]:
+    """The property sheets of all subjects: those of one spec share theirs."""
+    return [sheet for sheet in {id(each.properties): each.properties for each in inspected}.values() if sheet]
 
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> Table:

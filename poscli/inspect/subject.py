@@ -10,7 +10,6 @@ Shapes: B windows or batch, T queries or tokens, S keys, H heads, D head width, 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -102,13 +101,9 @@ def _heads_of_embedding(x_1SW: Tensor, encoding: Encoding) -> Tensor:
     shape = encoding.shape
     if encoding.blanks <= ANY_WIDTH:
         return x_1SW[:, None].expand(-1, shape.heads, -1, -1) * (shape.head_width / shape.width) ** 0.5
-    return (x_1SW @ _projections(shape.heads, shape.width, shape.head_width))[None]
-
-
-def _projections(heads: int, width: int, head_width: int) -> Tensor:
-    """A random map `[H, W, D]` of each head. Its columns are orthonormal, so the mean square of a channel stays."""
-    draw = torch.Generator().manual_seed(0)
-    return torch.linalg.qr(torch.randn(heads, width, head_width, generator=draw, dtype=torch.float64)).Q
+    size, draw = (shape.heads, shape.width, shape.head_width), torch.Generator().manual_seed(0)
+    # The columns of a head's random map are orthonormal, so the mean square of a channel stays.
+    return (x_1SW @ torch.linalg.qr(torch.randn(size, generator=draw, dtype=torch.float64)).Q)[None]
 
 
 WINDOWS = 4  # read of the held-out text
@@ -182,7 +177,8 @@ class Subject:
     @property
     def title(self) -> str:
         """The spec, the layers if they are not all layers, and what kind of weights it has unless they are fresh."""
-        where = "" if len(self.layers) == self.depth else f" on {_layers(self.layers)}"
+        numbers = listed([str(n) for n in self.layers], 8)
+        where = "" if len(self.layers) == self.depth else f" on layer{'s' * (len(self.layers) > 1)} {numbers}"
         return f"{self.spec}{where}{f', {self.weights}' if self.weights else ''}"
 
     @property
@@ -230,16 +226,19 @@ def fresh_subjects(spec: str, config: ModelConfig, length: int, max_len: int, se
 
 def trained_subjects(trained: InspectedRun, max_len: int) -> list[Subject]:
     """The subjects of a trained run: one for each group of layers that have one encoding with equal weights."""
-    config = trained.run.config
+    config, encodings = trained.run.config, trained.model.encodings
+    period = len(parse(config.encoding).layers)
     groups: list[list[int]] = []
-    encodings, period = trained.model.encodings, len(parse(config.encoding).layers)
-    for n, encoding in enumerate(encodings):
-        alike = (g for g in groups if (n - g[0]) % period == 0 and _equal(encodings[g[0]], encoding))
-        group = next(alike, None)
-        if group is None:
-            groups.append([n])
-        else:
-            group.append(n)
+
+    def equal(first: int, second: int) -> bool:
+        weights = ((*encodings[n].parameters(), *encodings[n].buffers()) for n in (first, second))
+        return encodings[first] is encodings[second] or all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+    for n in range(len(encodings)):
+        group = next((g for g in groups if (n - g[0]) % period == 0 and equal(g[0], n)), [])
+        if not group:
+            groups.append(group)
+        group.append(n)
     return [
         Subject(
             spec=config.encoding,
@@ -267,19 +266,3 @@ def _telling(encoding: Encoding, seed: int) -> tuple[Encoding, str]:
         return initial, FRESH
     moved = exact(perturbed(copy.deepcopy(encoding), seed))
     return (moved, RANDOM) if position_matters(moved) else (initial, FRESH)
-
-
-def _equal(first: Encoding, second: Encoding) -> bool:
-    """Whether two instances of one encoding have equal weights."""
-    pairs = zip(_weights(first), _weights(second), strict=True)
-    return first is second or all(torch.equal(a, b) for a, b in pairs)
-
-
-def _weights(encoding: Encoding) -> Iterator[torch.Tensor]:
-    yield from encoding.parameters()
-    yield from encoding.buffers()
-
-
-def _layers(numbers: tuple[int, ...]) -> str:
-    """Layers by number: `layer 2`, `layers 1, 3 and 5`."""
-    return f"layer{'s' * (len(numbers) > 1)} {listed([str(n) for n in numbers], 8)}"

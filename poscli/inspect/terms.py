@@ -167,8 +167,7 @@ def temperature_by_order(subject: Subject) -> ByOrder:
     at = log_spaced(subject.max_len, 400)
     ends = values[:, [min(subject.length, subject.max_len) - 1, -1]].mean(axis=0)
     found = f"Scores are multiplied by {ends[0]:.3g} at {subject.length} keys, by {ends[1]:.3g} at {amount(len(n))}"
-    names = head_names(len(values)) if len(values) > 1 else ("all heads",)
-    return ByOrder(at, values[:, at], names, subject.length, found)
+    return ByOrder(at, values[:, at], _names(len(values)), subject.length, found)
 
 
 NAMES = ("content-content", "content-position", "position-content", "position-position")
@@ -206,15 +205,24 @@ def four_terms(subject: Subject) -> Terms:
         raise Unsupported("no four terms: positions are mixed with the embedding, not added to it")
     if subject.fills(*LINEAR):
         raise Unsupported("no four terms: another blank changes queries and keys")
-    model = subject.trained.model
-    attention, parts = model.attention[0], _parts(subject, subject.trained.windows(subject.length))
+    model, encoding = subject.trained.model, subject.encoding
+    ids_BT = subject.trained.windows(subject.length)
+    norm, pos = model.layers[0].norm_attention, encoding.locate(ids_BT.shape[1], CPU).pos
+    assert isinstance(norm, nn.RMSNorm)
+    assert norm.eps is not None
+    x_BTW = F.embedding(ids_BT, model.embedding).double()
+    both_BTW = encoding.embed(x_BTW, pos, ids_BT)
+    position_BTW = encoding.embed(torch.zeros_like(x_BTW), pos, ids_BT)
+    # The norm multiplies each token by one number and each channel by one weight, so it acts on both parts alike.
+    factor = norm.weight.double() / (both_BTW**2).mean(dim=-1, keepdim=True).add(norm.eps).sqrt()
+    attention, parts = model.attention[0], ((both_BTW - position_BTW) * factor, position_BTW * factor)
     queries, keys = (
         [(part @ weights.weight.double().mT).unflatten(2, (attention.heads, -1)).transpose(1, 2) for part in parts]
         for weights in (attention.q, attention.k)
     )
-    tokens = parts[0].shape[1]
+    tokens = ids_BT.shape[1]
     start = tokens - min(QUERIES_OF_TERMS, tokens // 2)
-    terms = [(q[:, :, start:] @ k.mT) * subject.encoding.scale for q in queries for k in keys]
+    terms = [(q[:, :, start:] @ k.mT) * encoding.scale for q in queries for k in keys]
     x = subject.trained.calls(subject.length)[0].operands(attention).block(start, tokens)
     return split_scores(torch.stack(terms), x)
 
@@ -241,20 +249,3 @@ def split_scores(terms_NBHTS: Tensor, x: Operands) -> Terms:
     rows = [means[:, t, x.queries - 1 - t :][:, :reach] for t in range(x.queries)]
     by_distance = torch.stack(rows).mean(dim=0)
     return Terms(by_distance.numpy(), shares.numpy(), remainder)
-
-
-def _parts(subject: Subject, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """The content's and the position's part of the first layer's normed input, `[B, T, W]` each.
-
-    The norm multiplies each token by one number and each channel by one weight, so it acts on both parts alike.
-    """
-    assert subject.trained is not None
-    model, encoding = subject.trained.model, subject.encoding
-    norm, pos = model.layers[0].norm_attention, encoding.locate(ids_BT.shape[1], CPU).pos
-    assert isinstance(norm, nn.RMSNorm)
-    assert norm.eps is not None
-    x_BTW = F.embedding(ids_BT, model.embedding).double()
-    both_BTW = encoding.embed(x_BTW, pos, ids_BT)
-    position_BTW = encoding.embed(torch.zeros_like(x_BTW), pos, ids_BT)
-    factor = norm.weight.double() / (both_BTW**2).mean(dim=-1, keepdim=True).add(norm.eps).sqrt()
-    return (both_BTW - position_BTW) * factor, position_BTW * factor

@@ -23,6 +23,7 @@ from toys import Slope
 from poscli.bench.cases import BenchCase, Refused, needs_of_model, refuse_large_case, run_config
 from poscli.bench.session import Bench
 from poscli.bench.tables import COLUMNS, KEYS, ResultFile
+from poscli.bench.timing import SIZES
 from poscli.bench.workloads import VOCAB, Decode, forward, synthetic_tokens, untrained_model, work_of
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
@@ -73,7 +74,8 @@ def run(folder: Path, *, resume: bool = False, **given: Any) -> Bench:
     return bench
 
 
-def test_what_is_measured_is_in_the_document_and_in_files(tmp_path: Path) -> None:
+def test_what_is_measured_is_in_the_document_and_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "cpu", SMALL)
     encodings = ("--enc", "alibi", "--enc", "cope", "--engine", "auto", "--engine", "reference")
     workloads = ("--what", "train", "--what", "eval", "--what", "decode")
     result = cli("bench", *OPTIONS, *encodings, *workloads, "--json", "--out", tmp_path)

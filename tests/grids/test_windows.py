@@ -1,4 +1,4 @@
-"""Windows of images: an image of 4 x 6 cells by hand, and larger ones against a brute-force reading of the definitions.
+"""Windows of images against a brute-force reading of the definitions, and which lengths and images are refused.
 
 Cells are numbered in raster order from 1, and each cell's level is its own number, so that a window says what it holds.
 The windows cell by cell, and what is refused of them, are whole texts of tests/tasks/test_snapshots_tasks.py.
@@ -35,28 +35,6 @@ def test_a_grid_is_as_square_as_divisors_allow() -> None:
         rows, columns = min(divided, key=lambda sides: abs(sides[1] - sides[0]))
         assert grid_shape(cells) == (min(rows, columns), max(rows, columns))
         assert columns_of(cells) == max(rows, columns)
-
-
-# A training window is a grid of 2 x 2, the longest one of 2 x 4. The image:
-#    1  2  3  4  5  6
-#    7  8  9 10 11 12
-#   13 14 15 16 17 18
-#   19 20 21 22 23 24
-BY_HAND = {
-    ("nonoverlapping", 4): [8, 10, 20, 22],  # two of 2 x 2 in each of 2 x 4
-    ("nonoverlapping", 8): [10, 22],  # columns 5 and 6 fill no grid of 2 x 4
-    ("sliding", 4): [10, 11, 12, 16, 17, 18, 22, 23, 24],  # where a grid of 2 x 4 fits
-    ("sliding", 8): [10, 11, 12, 16, 17, 18, 22, 23, 24],
-    ("fixed", 4): [17, 18, 23, 24],  # where it leaves a row above and a column to its left
-    ("fixed", 8): [17, 18, 23, 24],
-}
-
-
-@pytest.mark.parametrize(("protocol", "length"), BY_HAND)
-def test_the_windows_of_a_protocol_on_4_x_6_cells(protocol: str, length: int) -> None:
-    made = plan((4, 6))
-    assert pairs(made.spans(protocol, length)) == [(0, end) for end in BY_HAND[protocol, length]]
-    assert made.scored(protocol, length) == (length if protocol == "nonoverlapping" else 1)
 
 
 def test_baselines_read_a_smaller_grid_that_ends_at_the_same_cell() -> None:

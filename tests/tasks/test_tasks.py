@@ -17,15 +17,12 @@ import pandas as pd
 import pytest
 import torch
 from cli_runner import assert_refused, cli, document, run_of
-from scipy.stats import binomtest
 from toys import first
 
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.load import load_model
-from poscli.report.accuracy import by_length
 from poscli.report.summary import effective_ratio
-from poscli.statistics.intervals import two_level_interval
 from poscli.tasks import TASKS, EpisodeTask, language, open_task
 from poscli.tasks.copy import COPY
 from poscli.tasks.episodes import EPISODES, Episodes
@@ -250,32 +247,6 @@ def test_bytes_per_token_are_those_of_the_tokens_that_count(tokenizer: str, tmp_
 
 
 # ---- accuracies
-
-
-def table(right: np.ndarray, length: int = 64, **columns: object) -> pd.DataFrame:
-    """Rows of answers.csv from the right answers `[S, D]`, of 4 in each episode."""
-    return pd.DataFrame(
-        {
-            "run_id": f"run-{seed}", "encoding": "rope", "train_length": 32, "length": length, "unit": str(unit),
-            "by": "gap", "from": 1, "to": 7, "tokens": 4, "right": int(value), "chance": 0.1, **columns,
-        }
-        for (seed, unit), value in np.ndenumerate(right)
-    )  # fmt: skip
-
-
-def test_intervals_of_the_accuracy_are_over_seeds_and_episodes() -> None:
-    right = np.random.default_rng(0).integers(0, 5, (3, 20))
-    points = by_length(table(right))
-    expected = two_level_interval(right.astype(float), np.full(20, 4.0))
-    assert points[["length", "ratio", "seeds", "tokens"]].iloc[0].tolist() == [64, 2, 3, 80]
-    assert points[["accuracy", "low", "high"]].iloc[0].tolist() == pytest.approx(expected[:3])
-
-
-@pytest.mark.parametrize("right", [0, 4])
-def test_where_all_answers_are_right_or_wrong_the_interval_is_that_of_a_binomial(right: int) -> None:
-    (point,) = by_length(table(np.full((3, 20), right))).to_dict("records")
-    exact = binomtest(5 * right, 20).proportion_ci()
-    assert (point["low"], point["high"]) == pytest.approx((exact.low, exact.high))
 
 
 @pytest.mark.parametrize(
