@@ -35,7 +35,7 @@ from poscli.system.memory import Peak
 
 OPTIONS = (
     *("--preset", "nano", "--train-length", 32, "--batch", 2, "--lengths", "32,64", "--past", 32),
-    *("--repeats", 2, "--seconds", 1, "--threads", 1, "--device", "cpu"),
+    *("--repeats", 2, "--seconds", 60, "--threads", 1, "--device", "cpu"),
 )
 
 
