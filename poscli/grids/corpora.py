@@ -12,12 +12,10 @@ import re
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from poscli.data.corpora import CORPORA, Kind, check_characters
 from poscli.data.filesets import find_files
@@ -102,7 +100,13 @@ def shipped_pictures(patch: int) -> list[GreyImage]:
     """
     if reason := available():
         raise DataError(reason)
-    found = [block for pixels in _shipped_images() for block in blocks(patches(stretched(pixels), patch))]
+    from PIL import Image
+
+    photograph, elevation, scan = _shipped_files()
+    with Image.open(photograph) as image, np.load(elevation) as arrays:
+        values = [np.asarray(image.convert("L")), arrays["elevation"]]
+    values.append(np.frombuffer(gzip.decompress(scan.read_bytes()), "<u2").reshape(SCAN_SIDE, SCAN_SIDE))
+    found = [block for pixels in values for block in blocks(patches(stretched(pixels), patch))]
     if len(found) <= FIRST_HELD_OUT:
         raise DataError(f"images?patch={patch}: no blocks of {BLOCK} x {BLOCK} cells are left; give a smaller patch")
     return [
@@ -134,18 +138,6 @@ def _shipped_files() -> list[Path]:
     import matplotlib
 
     return [Path(matplotlib.get_data_path()) / "sample_data" / name for name in FILES]
-
-
-def _shipped_images() -> Iterator[NDArray[np.generic]]:
-    """The values of each image."""
-    from PIL import Image
-
-    photograph, elevation, scan = _shipped_files()
-    with Image.open(photograph) as image:
-        yield np.asarray(image.convert("L"))
-    with np.load(elevation) as arrays:
-        yield arrays["elevation"]
-    yield np.frombuffer(gzip.decompress(scan.read_bytes()), "<u2").reshape(SCAN_SIDE, SCAN_SIDE)
 
 
 def pictures_of_folder(spec: ImageSpec) -> tuple[ImageSpec, list[GreyImage]]:

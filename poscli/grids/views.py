@@ -68,12 +68,7 @@ def weight_map(subject: Subject) -> CellMaps:
 
 def product_map(subject: Subject) -> CellMaps:
     """Products of the query with the key of every cell, relative to the query's with itself; all tokens are alike."""
-
-    def products(encoding: Encoding, x: Operands) -> torch.Tensor:
-        s_BHTS = x.q_BHTD @ x.k_BHSD.mT
-        return s_BHTS / x.q_BHTD.square().sum(-1, keepdim=True)
-
-    return _of_query(subject, products)
+    return _of_query(subject, lambda _, x: x.q_BHTD @ x.k_BHSD.mT / x.q_BHTD.square().sum(-1, keepdim=True))
 
 
 @torch.no_grad()
@@ -230,16 +225,15 @@ def _grid(*blanks: str) -> Callable[[Subject], bool]:
     return lambda subject: subject.encoding.axes == 2 and any_with(*blanks)(subject)
 
 
-def _trained(subject: Subject) -> bool:
-    """Whether an encoding on a grid is trained."""
-    return subject.trained is not None and subject.encoding.axes == 2
-
-
 VIEWS = (
     View("bias map", "bias of every cell, seen from a query", _grid("distance_bias"), bias_map, draw_maps),
     View("embedding map", "products of cells' vectors", _grid("embed"), embedding_map, draw_maps),
     View("product map", "products of cells' keys", _grid("query", "key"), product_map, draw_maps),
-    View("map of the run", "attention in the run's images", _trained, weight_map_of_run, draw_weight_maps),
+    View(
+        "map of the run", "attention in the run's images",
+        lambda subject: subject.trained is not None and subject.encoding.axes == 2,
+        weight_map_of_run, draw_weight_maps,
+    ),
     View(
         "weight map", "attention where all cells look alike", _grid(), weight_map, draw_weight_maps,
         Thumbnail(draw_thumbnail, "Grids: the weight of every cell for a query in the middle of the last row, head 1."),

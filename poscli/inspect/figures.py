@@ -271,17 +271,8 @@ def draw_terms(panels: Sequence[Axes], found: Sequence[Terms]) -> None:
     share_axes(panels)
 
 
-def draw_positions(panels: Sequence[Axes], found: Sequence[ByOrder]) -> None:
-    """The position of each token, one line per length of the window."""
-    _draw_by_order(panels, found, "position that formulas see")
-
-
-def draw_temperature(panels: Sequence[Axes], found: Sequence[ByOrder]) -> None:
-    """The factor on the scores of each query, one line per head."""
-    _draw_by_order(panels, found, "factor on the scores")
-
-
-def _draw_by_order(panels: Sequence[Axes], found: Sequence[ByOrder], what: str) -> None:
+def draw_by_order(panels: Sequence[Axes], found: Sequence[ByOrder], what: str) -> None:
+    """What each token has, by its number in the window: one line per length of the window, or per head."""
     for axes, each in zip(panels, found, strict=True):
         for row, color in zip(each.values, head_colors(len(each.names)), strict=True):
             axes.plot(each.at + 1, row, color=color, linewidth=1.4)

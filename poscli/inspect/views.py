@@ -75,8 +75,14 @@ VIEWS = (
     View("bias", "bias by distance", _line("distance_bias"), terms.bias, figures.draw_bias),
     View("bias alone", "attention by the bias alone", _line("distance_bias"), terms.bias_alone, figures.draw_shares),
     View("scores", "scores where all tokens look alike", _line(*SCORED), probe.scores_when_alike, figures.draw_scores),
-    View("positions", "positions that formulas see", _line("positions"), terms.positions_seen, figures.draw_positions),
-    View("temperature", "factor on scores", _line("temperature"), terms.temperature_by_order, figures.draw_temperature),
+    View(
+        "positions", "positions that formulas see", _line("positions"), terms.positions_seen,
+        partial(figures.draw_by_order, what="position that formulas see"),
+    ),
+    View(
+        "temperature", "factor on scores", _line("temperature"), terms.temperature_by_order,
+        partial(figures.draw_by_order, what="factor on the scores"),
+    ),
     View(
         "weights", "attention where all tokens look alike", _line(), probe.weights_when_alike,
         figures.draw_weight_curves,

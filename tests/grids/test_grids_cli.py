@@ -135,7 +135,7 @@ def test_the_token_that_opens_a_grid_is_never_drawn() -> None:
     assert (made.made // 25 < 10).all()
 
 
-# ---- what is refused: what a task, a corpus and a choice of images refuse are whole texts of tasks, data, evaluation
+# ---- what is refused: what a task, a corpus and a choice of images refuse are whole texts of tasks, images, evaluation
 
 TRAIN = ("train", "--enc", "none", *GRID, "--tokens", "4k")
 

@@ -1,6 +1,6 @@
 """Images by hand: levels, greys and cells, the split and fingerprint of a folder, and training batches.
 
-What is read, printed and refused of images is a whole text in tests/data/test_snapshots_data.py.
+What is read, printed and refused of images is a whole text of test_snapshots_images.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from grid_images import noise, write
 from PIL import Image
 
-from poscli.grids.corpora import grey_pixels, load_images
+from poscli.grids.corpora import load_images
 from poscli.grids.images import (
     GreyImage,
     ImageSplit,
@@ -21,7 +21,6 @@ from poscli.grids.images import (
     image_corpus,
     patches,
     quantised,
-    stretched,
     thresholds,
     training_grids,
 )
@@ -113,47 +112,6 @@ def test_a_fingerprint_is_that_of_all_pixels_and_of_nothing_else(tmp_path: Path)
         Image.fromarray(noise(7, *shape)).save(folder / "0.png")
         seen.add(load_images(f"images:{folder}").fingerprint)
     assert len(seen) == 1 + 2 + 12 + 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "suffix", "expected"),
-    [
-        ("uint8", "png", [[10, 30], [20, 10]]),  # as it is
-        ("uint16", "png", [[0, 255], [128, 0]]),  # deeper values by their own range
-        ("int32", "tif", [[0, 255], [128, 0]]),
-        ("float32", "tif", [[0, 255], [128, 0]]),
-    ],
-)
-def test_values_of_more_than_8_bits_are_scaled_by_their_own_range(
-    kind: str, suffix: str, expected: list[list[int]], tmp_path: Path
-) -> None:
-    values = np.array([[10, 30], [20, 10]]) * (1 if kind == "uint8" else 100)
-    Image.fromarray(values.astype(kind)).save(tmp_path / f"own.{suffix}")
-    assert grey_pixels(tmp_path / f"own.{suffix}").tolist() == expected
-    assert stretched(np.array([[7.5, 7.5]])).tolist() == [[0, 0]]
-
-
-def test_what_a_folder_holds_is_read_once_and_the_rest_is_named(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = write(tmp_path / "a", 4)
-    Image.fromarray(np.stack([noise(9)] * 3, axis=2)).save(folder / "colour.png")
-    Image.fromarray(noise(9).astype(np.uint16) * 257).save(folder / "deep.png")  # a copy, once both are grey
-    Image.fromarray(noise(8)).convert("P").save(folder / "palette.gif")
-    (folder / "\x1b[31mred.txt").write_text("no image")
-    (folder / "cut.png").write_bytes((folder / "0.png").read_bytes()[:200])
-    Image.fromarray(noise(0, 3, 3)).save(folder / "small.png")
-    corpus = load_images(f"images:{folder}?patch=4")
-    assert len(corpus.train.images) + len(corpus.valid.images) == 6
-    said = capfd.readouterr().err
-    for words in (
-        "dropped 1 image",
-        "\\x1b[31mred.txt (no image)",
-        "cut.png",
-        "small.png (smaller than a patch of 4 x 4",
-    ):
-        assert words in said
-    assert said.count("\n") == 2
 
 
 # ---- batches

@@ -9,20 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from corpus_places import Place, write
-from lines import outcome, sections, table, told
+from lines import outcome, sections, told
 from numpy.typing import NDArray
 from PIL import Image
 
-from poscli.grids.corpora import ImageSpec, available, blocks, load_images
+from poscli.grids.corpora import ImageSpec, available, load_images
 from poscli.grids.images import (
-    ImageSplit,
-    greys,
-    patches,
-    quantised,
-    stretched,
-    thresholds,
     training_grids,
-    transformed,
 )
 
 Snapshot = Callable[..., None]
@@ -83,40 +76,20 @@ def test_images(options: str, place: Place, snapshot: Snapshot) -> None:
     snapshot(sections(parts))
 
 
+REFUSED = """
+images:texts images:single images:one images:one/a.png?patch=5 images:all/*.txt images:none images:all?patch=9
+images?patch=700 images?patch=0 images?levels=257 images?levels=1&patch=3 images?level=4 images?patch images? image
+images: images:a?patch=1&levels=32 images?levels=3&patch=2&levels=4 images?patch=1025 images?patch=2.5
+"""
+
+
 def test_images_that_are_refused(place: Place, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pictures(place.folder / "all")
-    write(
-        place.folder, {"texts/a.txt": "a", "texts/b.txt": "b", "texts/c.md": "c", "texts/d": "d", "single/x.txt": "x"}
-    )
+    texts = ("texts/a.txt", "texts/b.txt", "texts/c.md", "texts/d", "single/x.txt")
+    write(place.folder, dict.fromkeys(texts, "x"))
     (place.folder / "one").mkdir()
     Image.fromarray(noise(4, 4, 0)).save(place.folder / "one/a.png")
-    specs = [
-        "images:texts",
-        "images:single",
-        "images:one",
-        "images:one/a.png?patch=5",
-        "images:all/*.txt",
-        "images:none",
-        "images:all?patch=9",
-    ]
-    specs += [
-        "images?patch=700",
-        "images?patch=0",
-        "images?levels=257",
-        "images?levels=1&patch=3",
-        "images?level=4",
-        "images?patch",
-        "images?",
-        "image",
-    ]
-    specs += [
-        "images:",
-        "images:a?patch=1&levels=32",
-        "images?levels=3&patch=2&levels=4",
-        "images?patch=1025",
-        "images?patch=2.5",
-        "images:a\nb",
-    ]
+    specs = [*REFUSED.split(), "images:a\nb"]
     lines = [f"{spec!r}: {place.heard(lambda spec=spec: load_images(spec).describe())}" for spec in specs]
     lines += [
         f"{spec}: {outcome(ImageSpec.parse, spec)}"
@@ -125,39 +98,3 @@ def test_images_that_are_refused(place: Place, snapshot: Snapshot, monkeypatch: 
     monkeypatch.setattr("matplotlib.get_data_path", lambda: "/nowhere")
     lines += [available(), outcome(load_images, "images")]
     snapshot("\n".join(lines) + "\n")
-
-
-def test_cells(snapshot: Snapshot) -> None:
-    pictures = [noise(3, 4, n) // (10 * n + 1) for n in range(3)]
-    rows = []
-    for levels in (2, 3, 5, 16):
-        bounds = thresholds(pictures, levels)
-        rows.append(
-            {
-                "levels": levels,
-                "bounds": bounds,
-                "greys": greys(pictures, bounds),
-                "first": quantised(pictures[0], bounds),
-            }
-        )
-    values = [
-        np.array([[-5, 0, 5, 4]]),
-        np.array([[0, 65535, 300]], np.uint16),
-        np.array([[2.5, 2.5]]),
-        np.array([[1.25, -0.5, 0.1]]),
-    ]
-    split = ImageSplit((noise(3, 9, 0), noise(5, 4, 1), noise(4, 4, 2)))
-    parts = {
-        "levels": table(rows),
-        "stretched": "\n".join(told(stretched(each)) for each in values),
-        "patches": "\n".join(told([size, patches(noise(5, 7, 3), size)]) for size in (1, 2, 3, 6)),
-        "blocks": told(
-            [
-                [block.shape for block in blocks(np.zeros(shape, np.uint8))]
-                for shape in ((96, 96), (175, 176), (80, 79), (300, 272), (79, 200))
-            ]
-        ),
-        "symmetries": "\n".join(told(transformed(np.arange(6, dtype=np.uint8).reshape(2, 3), s)) for s in range(8)),
-        "largest": told([split.largest, split.fits(4, 4), split.cells]),
-    }
-    snapshot(sections(parts))
