@@ -214,11 +214,12 @@ def draw_speed_beside_peer(against: pd.DataFrame, path: Path) -> None:
     library = against["peer"].iloc[0]
     peer = library.split()[0]
     groups = sorted(against.groupby("encoding"), key=lambda item: -item[1]["speedup"].max())
-    page = BarPage([bar for _, part in groups for bar in _bars(part)])
+    bars = [bar for _, part in groups for bar in _bars(part)]
+    page = BarPage(bars)
     page.name_axis(f"times faster than {peer}")
-    faster = sum(bar.value >= 1 for bar in page.bars)
-    share = f"all {faster}" if faster == len(page.bars) else f"{faster} of {len(page.bars)}"
-    rest = "" if faster == len(page.bars) else f", {peer} in the rest"
+    faster = sum(bar.value >= 1 for bar in bars)
+    share = f"all {faster}" if faster == len(bars) else f"{faster} of {len(bars)}"
+    rest = "" if faster == len(bars) else f", {peer} in the rest"
     finding = f"poscli is the faster one in {share} comparisons{rest}."
     footnote = (
         f"{how_measured(against)} {library}: same layers, widths, heads, vocabulary, optimizer and tokens, in turns. "
