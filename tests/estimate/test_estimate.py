@@ -199,8 +199,8 @@ def test_the_time_of_a_step_grows_with_its_windows(task, monkeypatch):
 @pytest.mark.parametrize("encoding", ["none", "learned"])  # learned has no positions beyond L to time
 def test_a_pass_costs_by_its_tokens_and_by_the_length_of_its_windows(encoding, task):
     by_token, by_length = estimate.measured_pass(config(encoding), task, CPU)
-    assert 0 < by_token < 1
-    assert 0 <= by_length < 1
+    assert 0 < by_token + 10 * LENGTH * by_length < 1  # however long this machine takes, no window costs nothing
+    assert min(by_token, by_length) >= 0
 
 
 # memory
