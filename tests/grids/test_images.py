@@ -13,7 +13,7 @@ import pytest
 from grid_images import noise, write
 from PIL import Image
 
-from poscli.grids.corpora import load_images
+from poscli.grids.corpora import blocks, load_images
 from poscli.grids.images import (
     GreyImage,
     ImageSplit,
@@ -53,6 +53,11 @@ def test_cells_are_means_of_patches_and_what_is_left_over_goes() -> None:
     assert np.abs(patches(image, 3) - np.array(expected)).max() <= 0.5
     assert (patches(image, 1) == image).all()
     assert patches(image, 12).size == 0
+
+
+def test_a_block_at_the_right_or_below_has_at_least_80_cells_on_a_side() -> None:
+    for shape, expected in (((175, 176), [(96, 96), (96, 80)]), ((80, 79), []), ((80, 200), [(80, 96), (80, 96)])):
+        assert [block.shape for block in blocks(np.zeros(shape, np.uint8))] == expected
 
 
 def test_levels_and_their_greys_are_those_of_the_training_images() -> None:
