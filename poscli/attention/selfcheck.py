@@ -120,7 +120,7 @@ def _tried(variant: Variant, device: torch.device) -> str:
         TritonError = RuntimeError
     try:
         with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
-            found = variant.fault(device)
+            fault = variant.fault(device)
     except (*ERRORS, subprocess.CalledProcessError, TritonError) as error:
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         cause = cause if len(cause) <= LONGEST_CAUSE else f"{cause[: LONGEST_CAUSE - 4]} ..."
@@ -129,8 +129,8 @@ def _tried(variant: Variant, device: torch.device) -> str:
         if "out of memory" in str(error):  # of the driver, at a launch
             raise torch.OutOfMemoryError(cause) from error
         _refuse_broken(device, variant, cause)
-        found = f"it fails with {one_line(cause)}"
-    return found and f"{variant} on {device_name(device)}: {found}"
+        fault = f"it fails with {one_line(cause)}"
+    return fault and f"{variant} on {device_name(device)}: {fault}"
 
 
 def _refuse_broken(device: torch.device, variant: Variant, cause: str) -> None:

@@ -171,26 +171,27 @@ def _rotations_read_otherwise(model: Readings) -> Places:
     """Groups of layers, and in words where the two readings part: in short texts, or only in long ones."""
     by_difference: dict[str, list[int]] = {}
     for n, (layer, stock) in enumerate(zip(model.layers, model.stock.layers, strict=False)):
-        own = layer.measured
-        if own.short.differs(stock.short):
-            by_difference.setdefault(_in_words(own.short, stock.short), []).append(n)
-        elif own.long.differs(stock.long):
-            words = f"in a text of {FAR * model.length} tokens, {_in_words(own.long, stock.long)}"
+        stated = layer.measured
+        if stated.short.differs(stock.short):
+            by_difference.setdefault(_in_words(stated.short, stock.short), []).append(n)
+        elif stated.long.differs(stock.long):
+            words = f"in a text of {FAR * model.length} tokens, {_in_words(stated.long, stock.long)}"
             by_difference.setdefault(words, []).append(n)
     return [{"difference": words, "layers": ranges(layers)} for words, layers in by_difference.items()]
 
 
-def _in_words(own: Turns, stock: Turns) -> str:
+def _in_words(stated: Turns, stock: Turns) -> str:
     """How the turns that transformers computes differ from those that config.json states."""
-    if len(own.speeds) != len(stock.speeds):
-        return f"it turns {len(stock.speeds)} pairs of channels where config.json states {len(own.speeds)}"
+    if len(stated.speeds) != len(stock.speeds):
+        return f"it turns {len(stock.speeds)} pairs of channels where config.json states {len(stated.speeds)}"
     words = []
-    if own.largest_error(stock) > ROUNDING:
-        ratios = [read / stated for stated, read in zip(own.speeds, stock.speeds, strict=True) if stated]
+    if stated.largest_error(stock) > ROUNDING:
+        ratios = [turned / pair for pair, turned in zip(stated.speeds, stock.speeds, strict=True) if pair]
         furthest = max(ratios, key=lambda ratio: abs(ratio - 1), default=1.0)
         words.append(f"a pair of channels turns {furthest:.4g} times as fast as config.json states")
-    if own.amplitude != stock.amplitude:
-        words.append(f"the factor on cos and sin is {stock.amplitude:.4g} where config.json states {own.amplitude:.4g}")
+    if stated.amplitude != stock.amplitude:
+        factor, of_config = f"{stock.amplitude:.4g}", f"{stated.amplitude:.4g}"
+        words.append(f"the factor on cos and sin is {factor} where config.json states {of_config}")
     return " and ".join(words)
 
 

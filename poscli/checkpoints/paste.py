@@ -240,12 +240,13 @@ def llama_cpp(wanted: Wanted, model: str) -> Snippet:
 
 def _rope_options(wanted: Wanted) -> list[str]:
     """The options of a rope that differs from the model's own, or that a GGUF file does not hold."""
-    if wanted.ropes == wanted.own and wanted.ropes[wanted.main].name != NOT_IN_FILE:
+    if wanted.ropes == wanted.trained and wanted.ropes[wanted.main].name != NOT_IN_FILE:
         return []
-    rope, own = rope_parameters(wanted, wanted.main), rope_parameters(replace(wanted, ropes=wanted.own), wanted.main)
-    if LOCAL in wanted.ropes and wanted.ropes[LOCAL] != wanted.own[LOCAL]:
+    rope = rope_parameters(wanted, wanted.main)
+    trained = rope_parameters(replace(wanted, ropes=wanted.trained), wanted.main)
+    if LOCAL in wanted.ropes and wanted.ropes[LOCAL] != wanted.trained[LOCAL]:
         raise Inexpressible("llama.cpp has no option for the rope of the layers with a window.")
-    for kind in (own["rope_type"], rope["rope_type"]):
+    for kind in (trained["rope_type"], rope["rope_type"]):
         if kind in IN_FILE:
             raise Inexpressible(
                 f"llama.cpp reads the factors of {kind} from the GGUF file: put the keys for transformers into "
@@ -253,7 +254,7 @@ def _rope_options(wanted: Wanted) -> list[str]:
             )
     kind = rope["rope_type"]
     if kind == "default":
-        scaling = ["--rope-scaling none"] if own["rope_type"] != "default" else []
+        scaling = ["--rope-scaling none"] if trained["rope_type"] != "default" else []
     elif kind == "linear":
         scaling = ["--rope-scaling linear", f"--rope-scale {rope['factor']:.10g}"]
     elif kind == "yarn":
@@ -263,7 +264,7 @@ def _rope_options(wanted: Wanted) -> list[str]:
         raise Inexpressible(
             f"llama.cpp has one base for inputs of all lengths: rope-ntk(factor={factor}) is the nearest that it has."
         )
-    base = [f"--rope-freq-base {rope['rope_theta']:.10g}"] if rope["rope_theta"] != own["rope_theta"] else []
+    base = [f"--rope-freq-base {rope['rope_theta']:.10g}"] if rope["rope_theta"] != trained["rope_theta"] else []
     return scaling + base
 
 

@@ -168,12 +168,12 @@ def _rescales(subject: Readings) -> bool:
 def _frequencies(stock: Any, subject: Readings) -> Iterator[ProbeFinding]:
     """Compare the frequencies that the loaded model holds with those that config.json states."""
     wrong: dict[str, list[int]] = {}
-    for n, (attention, own) in enumerate(zip(attentions(stock), subject.layers, strict=True)):
+    for n, (attention, layer) in enumerate(zip(attentions(stock), subject.layers, strict=True)):
         name, layer_type = rotation_of(stock, attention)
-        if name and own.measured.short.speeds:
+        if name and layer.measured.short.speeds:
             held = turns_now(stock.get_submodule(name), layer_type)
-            if own.measured.short.differs(held):
-                wrong.setdefault(_off(own.measured.short, held, subject.length), []).append(n)
+            if layer.measured.short.differs(held):
+                wrong.setdefault(_off(layer.measured.short, held, subject.length), []).append(n)
     for difference, layers in wrong.items():
         said = f"The loaded model's frequencies of layers {ranges(layers)} are not those of config.json: {difference}."
         yield ProbeFinding("frequencies-differ", said, fault=True)
@@ -181,16 +181,16 @@ def _frequencies(stock: Any, subject: Readings) -> Iterator[ProbeFinding]:
         yield ProbeFinding("frequencies", f"The loaded model's frequencies are those of config.json, to {ROUNDING:g}.")
 
 
-def _off(own: Turns, held: Turns, length: int) -> str:
-    if len(own.speeds) != len(held.speeds):
-        return f"{len(held.speeds)} pairs turn in place of {len(own.speeds)}"
+def _off(stated: Turns, held: Turns, length: int) -> str:
+    if len(stated.speeds) != len(held.speeds):
+        return f"{len(held.speeds)} pairs turn in place of {len(stated.speeds)}"
     said = []
-    if own.largest_error(held) > ROUNDING:
-        worst = max(abs(theirs - ours) * length for ours, theirs in zip(own.speeds, held.speeds, strict=True))
+    if stated.largest_error(held) > ROUNDING:
+        worst = max(abs(theirs - ours) * length for ours, theirs in zip(stated.speeds, held.speeds, strict=True))
         off = f"so that angles are off by {worst:.3g} radians at {length}"
-        said.append(f"they differ by up to {own.largest_error(held):.2%}, {off}")
-    if own.amplitude != held.amplitude:
-        said.append(f"cos and sin are multiplied by {held.amplitude:.4g} in place of {own.amplitude:.4g}")
+        said.append(f"they differ by up to {stated.largest_error(held):.2%}, {off}")
+    if stated.amplitude != held.amplitude:
+        said.append(f"cos and sin are multiplied by {held.amplitude:.4g} in place of {stated.amplitude:.4g}")
     return ", and ".join(said)
 
 

@@ -48,7 +48,8 @@ class Turns:
     def largest_error(self, other: Turns) -> float:
         """The largest difference between the two speeds of a pair, relative to this one's."""
         pairs = zip(self.speeds, other.speeds, strict=True)
-        return max((abs(others / own - 1) if own else float(others != 0) for own, others in pairs), default=0.0)
+        errors = (abs(theirs / speed - 1) if speed else float(theirs != 0) for speed, theirs in pairs)
+        return max(errors, default=0.0)
 
 
 @dataclass(frozen=True)

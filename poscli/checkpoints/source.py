@@ -122,9 +122,9 @@ def _refuse_incomplete(spec: str, files: Collection[str], config_only: bool) -> 
 
 
 def _without_weights(files: Collection[str]) -> str:
-    own = sorted(files, key=lambda file: ("/" in file, file))  # those in folders last
-    pickled = [file for file in own if _PICKLED.fullmatch(file)]
-    others = [file for file in own if file.endswith(".safetensors")]
+    ordered = sorted(files, key=lambda file: ("/" in file, file))  # those in folders last
+    pickled = [file for file in ordered if _PICKLED.fullmatch(file)]
+    others = [file for file in ordered if file.endswith(".safetensors")]
     if pickled:
         return (
             f"holds its weights only as pickled files ({pickled[0]}), which can run code when they are read: load it "

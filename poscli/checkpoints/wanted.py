@@ -57,7 +57,7 @@ class Wanted:
     config: Config
     target: int  # tokens of the inputs
     ropes: Mapping[str, Leaf]  # by type of layer; empty for a model without rotations
-    own: Mapping[str, Leaf]  # what the model was trained with, likewise
+    trained: Mapping[str, Leaf]  # what the model was trained with, likewise
     window: int | None  # on all layers, of a model that was trained without one
 
     @property
@@ -69,16 +69,22 @@ class Wanted:
 def wanted_of(architecture: Architecture, config: Config, spec: str, target: int) -> Wanted:
     """Sort a spec; Inexpressible, with the reason, if no program has keys for it."""
     layers = parse(fixed(spec, architecture.length, target)).layers
-    own = [parse(layer.spec).layers[0] for layer in architecture.layers]
-    wanted = [_as_scaling(layers[n % len(layers)]) for n in range(len(own))]
-    windows = {_new_window(*pair, architecture.length) for pair in zip(own, wanted, strict=True)}
+    trained = [parse(layer.spec).layers[0] for layer in architecture.layers]
+    wanted = [_as_scaling(layers[n % len(layers)]) for n in range(len(trained))]
+    windows = {_new_window(*pair, architecture.length) for pair in zip(trained, wanted, strict=True)}
     if len(windows) > 1:
         raise Inexpressible("It puts a window on some layers only, for which there is no key.")
-    ropes, (window,) = _ropes(architecture, own, wanted), windows
+    ropes, (window,) = _ropes(architecture, trained, wanted), windows
     if not ropes:
-        _refuse_other_biases(own, wanted)
-    trained = _ropes(architecture, own, own)
-    return Wanted(architecture=architecture, config=config, target=target, ropes=ropes, own=trained, window=window)
+        _refuse_other_biases(trained, wanted)
+    return Wanted(
+        architecture=architecture,
+        config=config,
+        target=target,
+        ropes=ropes,
+        trained=_ropes(architecture, trained, trained),
+        window=window,
+    )
 
 
 def _as_scaling(leaves: Leaves) -> Leaves:
@@ -96,12 +102,12 @@ def _rotation(leaves: Leaves) -> Leaf | None:
     return next((leaf for leaf in leaves if "base" in get(leaf.name).options()), None)
 
 
-def _ropes(architecture: Architecture, own: Sequence[Leaves], wanted: Sequence[Leaves]) -> dict[str, Leaf]:
+def _ropes(architecture: Architecture, trained: Sequence[Leaves], wanted: Sequence[Leaves]) -> dict[str, Leaf]:
     """The rope that each type of layer is to have; Inexpressible if layers of one type would have several."""
     kind = architecture.kind
     typed = isinstance(kind, RotaryKind) and kind.local_theta is not None
     ropes: dict[str, Leaf] = {}
-    for before, after in zip(own, wanted, strict=True):
+    for before, after in zip(trained, wanted, strict=True):
         if _rotation(before) is None:
             continue  # a layer that was trained without rotations keeps none
         others = [leaf for leaf in after if leaf.name != WINDOW]
@@ -133,9 +139,9 @@ def _new_window(before: Leaves, after: Leaves, length: int) -> int | None:
     return None
 
 
-def _refuse_other_biases(own: Sequence[Leaves], wanted: Sequence[Leaves]) -> None:
+def _refuse_other_biases(trained: Sequence[Leaves], wanted: Sequence[Leaves]) -> None:
     """Refuse whatever is not the model's own, in a model whose positions are no rotations."""
-    for before, after in zip(own, wanted, strict=True):
+    for before, after in zip(trained, wanted, strict=True):
         if set(before) != {leaf for leaf in after if leaf.name != WINDOW}:
             raise Inexpressible(
                 f"No configuration has a key for {_named(after)} on a model trained with {_named(before)}."
@@ -152,9 +158,9 @@ def rope_parameters(wanted: Wanted, type_: str) -> Keys:
     if leaf.name not in ROPE_KEYS:
         raise Inexpressible(f"No configuration has a key for {leaf.name}: it needs code of its own.")
     options: Options = dict(leaf.options)
-    own: Options = dict(wanted.own[type_].options)
+    trained: Options = dict(wanted.trained[type_].options)
     for key, default in (("layout", "half"), ("fraction", 1.0)):
-        if options.get(key, default) != own.get(key, default):
+        if options.get(key, default) != trained.get(key, default):
             raise Inexpressible(f"The {key} of rope is fixed in the code of {wanted.architecture.model_type} models.")
     rope: Keys = {"rope_type": "default", "rope_theta": float(options.get("base", BASE))}
     rope |= ROPE_KEYS[leaf.name](leaf, options, wanted)

@@ -48,8 +48,8 @@ class Grape(RoPE):
         if self.a is None:
             return x
         b_HDD = torch.matrix_exp((self.a - self.a.mT).double()).to(x.dtype)
-        own, appended = x.tensor_split([self.shape.head_width], dim=-1)
-        return torch.cat([own @ b_HDD, appended], dim=-1)
+        content, appended = x.tensor_split([self.shape.head_width], dim=-1)
+        return torch.cat([content @ b_HDD, appended], dim=-1)
 
 
 @register("grape-additive", paper="arXiv:2512.07805", family="content")

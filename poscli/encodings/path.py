@@ -89,8 +89,8 @@ class PaTH(Encoding):
         k, w, beta = (y[:, :, :older] for y in tokens)
         reflected = reflect_all(k, w, beta, tokens_per_chunk)
         gap, sizes = -x.queries % group, (-1, chunks_per_group, tokens_per_chunk)
-        q, *own = (pad(y, (0, 0, 0, gap)).unflatten(2, sizes) for y in (q, *(y[:, :, older:] for y in tokens)))
-        groups = join_chunks(*within_chunk(q, *own), *through_chunk(*own))
+        q, *within = (pad(y, (0, 0, 0, gap)).unflatten(2, sizes) for y in (q, *(y[:, :, older:] for y in tokens)))
+        groups = join_chunks(*within_chunk(q, *within), *through_chunk(*within))
         for n, start in enumerate(range(0, x.queries, group)):
             s, q_older, keys, through = (y[:, :, n] for y in groups)
             count = min(group, x.queries - start)

@@ -42,6 +42,6 @@ class PoPE(Encoding):
 
     def polar(self, x: Tensor, phase: Tensor) -> Tensor:
         """The cos and sin parts of the D channels, and channels that another encoding has appended, as they are."""
-        own, appended = x.tensor_split([self.shape.head_width], dim=-1)
-        mu = softplus(own)
+        content, appended = x.tensor_split([self.shape.head_width], dim=-1)
+        mu = softplus(content)
         return torch.cat([mu * phase.cos().to(x.dtype), mu * phase.sin().to(x.dtype), appended], dim=-1)

@@ -37,8 +37,8 @@ class StickBreaking(Encoding):
         if self.current:
             return s
         queries, keys = s.shape[-2:]
-        own = torch.ones(queries, keys, dtype=torch.bool, device=s.device).triu(keys - queries)
-        return s.masked_fill(own, -math.inf)
+        hidden = torch.ones(queries, keys, dtype=torch.bool, device=s.device).triu(keys - queries)
+        return s.masked_fill(hidden, -math.inf)
 
     def fast_weights(self, s_BHTS: Tensor, *, keys_per_chunk: int = 128) -> Tensor:
         """`weights`, chunk by chunk from the last key, until no query has anything left of its stick."""
@@ -57,4 +57,4 @@ class StickBreaking(Encoding):
         return pad(a, (s.shape[-1] - a.shape[-1], 0)).to(s_BHTS.dtype)
 
     def kernel_form(self, x: Operands) -> Stick:
-        return Stick(own=self.current)
+        return Stick(current=self.current)

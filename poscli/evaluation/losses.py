@@ -157,7 +157,7 @@ class Scores:
         mean, tokens, size = self.mean(nll), int(self.counts.sum()), int(self.bytes.sum())
         low, high = self.interval(nll)
         unigram, chance = self.mean(self.unigram), math.log(self.task.vocab)
-        own = {name: self.mean(self.of(losses, name)) for name in self.task.columns}
+        means = {name: self.mean(self.of(losses, name)) for name in self.task.columns}
         return {
             "tokens": tokens,
             "bytes": size,
@@ -172,7 +172,7 @@ class Scores:
             "nll_low": low,
             "nll_high": high,
             "resampled": self.resampled,
-        } | own
+        } | means
 
     def gain(self, losses: Losses, crop: Losses) -> dict[str, Any]:
         """The context gain: the loss under crop minus the loss with the whole window, on identical tokens."""

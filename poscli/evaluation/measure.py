@@ -134,16 +134,16 @@ class Evaluation:
         length, model, count = measurement.window, self.models[measurement.model], ranks().count
         step = max(1, PASS_TOKENS // length)
         reader = np.arange(len(spans)) // step % count  # the rank that reads each window
-        own = spans[reader == ranks().rank]
+        assigned = spans[reader == ranks().rank]
         values: dict[str, NDArray[np.float32]] = {}
         seconds = 0.0
         for number, first in enumerate(range(0, len(spans), step * count)):
             start, windows = time.perf_counter(), slice(number * step, (number + 1) * step)
-            measured, outcome = self._pass(model, measurement, own[windows], stop)
+            measured, outcome = self._pass(model, measurement, assigned[windows], stop)
             if failure := first_failure(outcome):
                 return _without_losses(*failure, length, model)
             for name, value in measured.items():
-                values.setdefault(name, np.empty((len(own), length), np.float32))[windows] = value
+                values.setdefault(name, np.empty((len(assigned), length), np.float32))[windows] = value
             seconds += time.perf_counter() - start
             progress.advance(cost(measurement, spans[first : first + step * count]), f"{length} tokens")
         peak = max(float(each) for each in gathered(np.array(peak_memory_mb(self.setup.device))))

@@ -43,10 +43,10 @@ def runs_as(runs: list[Run], request: ExtrapolateRequest, strict: bool) -> list[
     targets = request.as_
     for target in set(targets) - {ALL}:
         parse(target)
-    found = [each for run in runs for each in (run, *posthoc_runs(run, request, strict))]
-    if targets and len(found) == len(runs):
+    expanded = [each for run in runs for each in (run, *posthoc_runs(run, request, strict))]
+    if targets and len(expanded) == len(runs):
         raise UsageError(f"nothing trained here can be evaluated as {', '.join(targets)}; --as all shows what can")
-    return found
+    return expanded
 
 
 def posthoc_runs(run: Run, request: ExtrapolateRequest, strict: bool) -> list[Run]:
@@ -122,24 +122,24 @@ def posthoc_spec(trained: str, target: str, shape: Shape) -> str:
 
 def compatible_specs(trained: str, shape: Shape, memory: bool = False) -> list[str]:
     """Every other spec that replaces or joins one encoding; with `memory`, only specs that can use a memory."""
-    found: dict[str, None] = {}
+    offered: dict[str, None] = {}
     for name in names():
         if missing(name):
             continue
         for target in _candidates(parse(trained), name, shape):
             try:
-                found[str(check(posthoc_spec(trained, str(target), shape), shape, memory))] = None
+                offered[str(check(posthoc_spec(trained, str(target), shape), shape, memory))] = None
             except (UsageError, PluginError):
                 continue  # this one is not compatible
-    return [spec for spec in found if spec != str(parse(trained))]
+    return [spec for spec in offered if spec != str(parse(trained))]
 
 
 def with_encoding(model: M, target: str, trained: str) -> M:
     """A model with the same weights, and with the encodings of the spec `target` instead of `trained`."""
     others = build(parse(target), model.shape, seed=0)
     known, wanted = parse(trained).layers, parse(target).layers
-    for n, (own, other) in enumerate(zip(model.encodings, others, strict=True)):
-        before, after = _parts(own), _parts(other)
+    for n, (encoding, other) in enumerate(zip(model.encodings, others, strict=True)):
+        before, after = _parts(encoding), _parts(other)
         for i, j in _matched(known[n % len(known)], wanted[n % len(wanted)]):
             after[j].take_over(before[i])
     return model.under([other.to(model.device) for other in others])
@@ -149,12 +149,12 @@ def with_joined(model: M, spec: str) -> M:
     """A model with the same weights, and with the encodings of a spec joined to those of every layer."""
     others = build(parse(spec), model.shape, seed=0)
     composed: dict[tuple[Encoding, Encoding], Encoding] = {}  # layers that share both encodings share what they make
-    for own, other in zip(model.encodings, others, strict=True):
-        if (own, other) not in composed:
+    for encoding, other in zip(model.encodings, others, strict=True):
+        if (encoding, other) not in composed:
             try:
-                composed[own, other] = Composed([*_parts(own), *_parts(other.to(model.device))])
+                composed[encoding, other] = Composed([*_parts(encoding), *_parts(other.to(model.device))])
             except ValueError as error:
-                raise UsageError(f"{spec} cannot be joined to {own.name}: {error}") from error
+                raise UsageError(f"{spec} cannot be joined to {encoding.name}: {error}") from error
     return model.under([composed[pair] for pair in zip(model.encodings, others, strict=True)])
 
 
@@ -186,7 +186,7 @@ def _can_replace(name: str, trained: str) -> bool:
 def _layers(trained: tuple[Leaves, ...], target: tuple[Leaves, ...], shape: Shape) -> tuple[Leaves, ...]:
     """The leaves of the alternating layers as they are evaluated; ValueError says why they cannot be."""
     if len(target) == len(trained):
-        return tuple(_layer(own, wanted, shape) for own, wanted in zip(trained, target, strict=True))
+        return tuple(_layer(layer, wanted, shape) for layer, wanted in zip(trained, target, strict=True))
     if len(target) > 1:
         raise ValueError(f"one alternates {counted(len(trained), 'encoding')}, the other {len(target)}")
     spread = _joined_everywhere if _wrapping(target[0]) else _replaced_where_possible
@@ -196,10 +196,10 @@ def _layers(trained: tuple[Leaves, ...], target: tuple[Leaves, ...], shape: Shap
 def _joined_everywhere(trained: tuple[Leaves, ...], target: Leaves, shape: Shape) -> tuple[Leaves, ...]:
     """Every layer with the wrappers of the target; local layers keep those that they have."""
     layers = []
-    for own, reached in zip(trained, _reached(trained, shape), strict=True):
-        known = set() if reached else {leaf.name for leaf in own}
+    for layer, reached in zip(trained, _reached(trained, shape), strict=True):
+        known = set() if reached else {leaf.name for leaf in layer}
         new = tuple(leaf for leaf in target if leaf.name not in known)
-        layers.append(_layer(own, new, shape) if new else own)
+        layers.append(_layer(layer, new, shape) if new else layer)
     return tuple(layers)
 
 
@@ -269,7 +269,7 @@ def _completed(leaf: Leaf, replaced: Leaf | None, shape: Shape) -> Leaf:
         raise ValueError(f"a model must be trained with {leaf.name}; `--as all` shows what needs no training")
     taken_over = replaced.options if replaced is not None else ()
     kept = {key: value for key, value in (*taken_over, *leaf.options) if key in cls.options()}
-    chosen = {key: kept[key] for key, own in cls.options().items() if key in kept and kept[key] != own.default}
+    chosen = {key: kept[key] for key, option in cls.options().items() if key in kept and kept[key] != option.default}
     completed = Leaf(leaf.name, tuple(chosen.items()))
     if replaced is None:
         return completed
@@ -289,7 +289,7 @@ def _candidates(known: Spec, name: str, shape: Shape) -> Iterator[Spec]:
         if old != name and _can_replace(name, old):
             yield Spec(
                 tuple(
-                    tuple(Leaf(name) if here and own.name == old else own for own in leaves)
+                    tuple(Leaf(name) if here and leaf.name == old else leaf for leaf in leaves)
                     for leaves, here in zip(known.layers, reached, strict=True)
                 )
             )

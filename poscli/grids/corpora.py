@@ -106,12 +106,12 @@ def shipped_pictures(patch: int) -> list[GreyImage]:
     with Image.open(photograph) as image, np.load(elevation) as arrays:
         values = [np.asarray(image.convert("L")), arrays["elevation"]]
     values.append(np.frombuffer(gzip.decompress(scan.read_bytes()), "<u2").reshape(SCAN_SIDE, SCAN_SIDE))
-    found = [block for pixels in values for block in blocks(patches(stretched(pixels), patch))]
-    if len(found) <= FIRST_HELD_OUT:
+    images = [block for pixels in values for block in blocks(patches(stretched(pixels), patch))]
+    if len(images) <= FIRST_HELD_OUT:
         raise DataError(f"images?patch={patch}: no blocks of {BLOCK} x {BLOCK} cells are left; give a smaller patch")
     return [
         GreyImage(cells, "valid" if number % HELD_OUT_EVERY == FIRST_HELD_OUT else "train")
-        for number, cells in enumerate(found)
+        for number, cells in enumerate(images)
     ]
 
 

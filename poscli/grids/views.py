@@ -166,31 +166,31 @@ def _maps(subject: Subject, values: Array) -> CellMaps:
     return CellMaps(grids, names, middle, grid_shape(subject.length))
 
 
-def draw_maps(panels: Sequence[Axes], found: Sequence[CellMaps]) -> None:
+def draw_maps(panels: Sequence[Axes], results: Sequence[CellMaps]) -> None:
     """Maps around zero in two colours, with one scale for all panels."""
-    limit = max(float(np.nanmax(np.abs(each.values))) for each in found) or 1.0
-    for axes, each in zip(panels, found, strict=True):
+    limit = max(float(np.nanmax(np.abs(each.values))) for each in results) or 1.0
+    for axes, each in zip(panels, results, strict=True):
         for part, values in _parts(axes, each):
             image = part.imshow(values, cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="nearest")
         color_bar(axes, image, (-limit, 0.0, limit))
 
 
-def draw_weight_maps(panels: Sequence[Axes], found: Sequence[CellMaps]) -> None:
+def draw_weight_maps(panels: Sequence[Axes], results: Sequence[CellMaps]) -> None:
     """Attention weights on a logarithmic scale of colours, the same for all panels."""
-    top = max(float(np.nanmax(each.values)) for each in found)
-    low = max(top * LEAST, min(float(np.nanmin(each.values)) for each in found))
+    top = max(float(np.nanmax(each.values)) for each in results)
+    low = max(top * LEAST, min(float(np.nanmin(each.values)) for each in results))
     low = min(low, top / 10)  # a scale of less than a decade would exaggerate
     norm = LogNorm(low, top)
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         for part, values in _parts(axes, each):
             image = part.imshow(np.maximum(values, low), cmap=RISING, norm=norm, interpolation="nearest")
         color_bar(axes, image, (low, top))
 
 
-def draw_thumbnail(axes: Axes, found: CellMaps) -> None:
+def draw_thumbnail(axes: Axes, results: CellMaps) -> None:
     """The weights of head 1 on a logarithmic scale of colours, without names, for the contact sheet."""
-    top = float(np.nanmax(found.values[0]))
-    values = np.maximum(found.values[0], top * LEAST)
+    top = float(np.nanmax(results.values[0]))
+    values = np.maximum(results.values[0], top * LEAST)
     axes.imshow(values, cmap=RISING, norm=LogNorm(top * LEAST, top), aspect="auto", interpolation="nearest")
 
 

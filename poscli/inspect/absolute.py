@@ -166,14 +166,14 @@ class Products(Record):
 class Wavelengths(Record):
     """How many positions each channel takes for a turn, and whether the whole table repeats."""
 
-    found: Frequencies
+    frequencies: Frequencies
     repeats: int | None  # the smallest distance at which all rows repeat, if they do within the table
     rows: int
     length: int
 
     @property
     def finding(self) -> str:
-        waves = self.found.wavelengths
+        waves = self.frequencies.wavelengths
         rows = f"rows repeat every {self.repeats}" if self.repeats else f"no row repeats within {amount(self.rows)}"
         if not len(waves):
             return f"No channel has a wavelength, and {rows}"
@@ -182,8 +182,9 @@ class Wavelengths(Record):
         return f"Wavelengths from {number(waves[0])} {last}{long}; {rows}"
 
     def record(self) -> dict[str, object]:
-        waves = [float(w) if np.isfinite(w) else None for w in self.found.wavelengths]
-        return {"wavelengths": waves, "channels": len(self.found.omega), "period": self.repeats, "rows": self.rows}
+        waves = [float(w) if np.isfinite(w) else None for w in self.frequencies.wavelengths]
+        channels = len(self.frequencies.omega)
+        return {"wavelengths": waves, "channels": channels, "period": self.repeats, "rows": self.rows}
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +228,7 @@ def how_joined(encoding: Encoding) -> str:
     size = (1, min(POSITIONS_TRIED, encoding.shape.length), encoding.shape.width)
     pos = encoding.locate(size[1], CPU).pos
     zero = encoding.embed(torch.zeros(size, dtype=torch.float64), pos, torch.zeros(size[:2], dtype=torch.long))
-    found = set()
+    ways = set()
     for seed in (1, 2):
         x = draw(1, 1, size[2], seed=seed, dtype=torch.float64).expand(size)
         ids = torch.full(size[:2], seed % encoding.shape.vocab)
@@ -235,8 +236,8 @@ def how_joined(encoding: Encoding) -> str:
         rounding = EQUAL * (1 + float(zero.abs().max()))
         if (of_x - of_x[:, :1]).abs().max() > rounding:
             return MIXED
-        found.add(ADDED if (of_x - x).abs().max() <= rounding else MAPPED)
-    return MAPPED if MAPPED in found else ADDED
+        ways.add(ADDED if (of_x - x).abs().max() <= rounding else MAPPED)
+    return MAPPED if MAPPED in ways else ADDED
 
 
 def first_rows(subject: Subject) -> PositionTable:
@@ -265,12 +266,12 @@ def products(subject: Subject) -> Products:
     p_NW = whole_table(subject)
     size = float((p_NW**2).sum(axis=1).mean())
     distances = log_spaced(len(p_NW) - 1, 160)
-    found = []
+    rows = []
     for d in distances:
         at = np.unique(np.linspace(0, len(p_NW) - 1 - d, PLACES).astype(int))
         each = (p_NW[at] * p_NW[at + d]).sum(axis=1) / size
-        found.append((each.mean(), each.min(), each.max()))
-    mean, low, high = np.array(found).T
+        rows.append((each.mean(), each.min(), each.max()))
+    mean, low, high = np.array(rows).T
     return Products(distances.astype(np.float64), mean, low, high, subject.length)
 
 

@@ -32,17 +32,17 @@ from poscli.inspect.terms import SHORT, Bias, BiasAlone, ByOrder, Terms
 MOST_CHANNELS = 32  # of M_k that are drawn: more would be too small to be seen
 
 
-def draw_position_table(panels: Sequence[Axes], found: Sequence[PositionTable]) -> None:
+def draw_position_table(panels: Sequence[Axes], results: Sequence[PositionTable]) -> None:
     """The first rows of the table as heat maps with one scale."""
-    limit = max(float(np.quantile(np.abs(each.rows), 0.995)) for each in found)
-    for axes, each in zip(panels, found, strict=True):
+    limit = max(float(np.quantile(np.abs(each.rows), 0.995)) for each in results)
+    for axes, each in zip(panels, results, strict=True):
         heat_map(axes, each.rows, limit)
         name_axes(axes, "channel", "position")
 
 
-def draw_products(panels: Sequence[Axes], found: Sequence[Products]) -> None:
+def draw_products(panels: Sequence[Axes], results: Sequence[Products]) -> None:
     """The mean product by distance, and the range over places."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         axes.fill_between(each.distances + 1, each.low, each.high, color=PALETTE[0], alpha=0.15, linewidth=0)
         axes.plot(each.distances + 1, each.mean, color=PALETTE[0], linewidth=1.5)
         distance_axis(axes, int(each.distances[-1]) + 1, each.length)
@@ -52,10 +52,10 @@ def draw_products(panels: Sequence[Axes], found: Sequence[Products]) -> None:
     share_axes(panels)
 
 
-def draw_wavelengths(panels: Sequence[Axes], found: Sequence[Wavelengths]) -> None:
+def draw_wavelengths(panels: Sequence[Axes], results: Sequence[Wavelengths]) -> None:
     """The wavelength of every channel, hollow where a wave explains only a part of it."""
-    for axes, each in zip(panels, found, strict=True):
-        omega, share = each.found.omega, each.found.share
+    for axes, each in zip(panels, results, strict=True):
+        omega, share = each.frequencies.omega, each.frequencies.share
         with np.errstate(divide="ignore"):
             waves = np.where(omega > 0, 2 * np.pi / omega, np.nan)
         order = np.argsort(np.where(np.isfinite(waves), waves, np.inf))
@@ -73,17 +73,17 @@ def draw_wavelengths(panels: Sequence[Axes], found: Sequence[Wavelengths]) -> No
     share_axes(panels)
 
 
-def draw_gram(panels: Sequence[Axes], found: Sequence[Gram]) -> None:
+def draw_gram(panels: Sequence[Axes], results: Sequence[Gram]) -> None:
     """Cosines between columns."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         heat_map(axes, each.cosines, 1.0)
         name_axes(axes, "channel", "channel")
 
 
-def draw_map(panels: Sequence[Axes], found: Sequence[ShiftMap]) -> None:
+def draw_map(panels: Sequence[Axes], results: Sequence[ShiftMap]) -> None:
     """The first rows and columns of M_k, with one scale."""
-    limit = max(1.0, *(min(2.0, float(np.abs(each.map).max())) for each in found))
-    for axes, each in zip(panels, found, strict=True):
+    limit = max(1.0, *(min(2.0, float(np.abs(each.map).max())) for each in results))
+    for axes, each in zip(panels, results, strict=True):
         heat_map(axes, each.map[:MOST_CHANNELS, :MOST_CHANNELS], limit)
         name_axes(axes, f"channel of P[i+{each.k}]", "channel of P[i]")
 
@@ -91,9 +91,9 @@ def draw_map(panels: Sequence[Axes], found: Sequence[ShiftMap]) -> None:
 SEEN, NEW = PALETTE[0], PALETTE[1]
 
 
-def draw_turning(panels: Sequence[Axes], found: Sequence[Turning]) -> None:
+def draw_turning(panels: Sequence[Axes], results: Sequence[Turning]) -> None:
     """The angle of every pair by position, in turns: dark up to the training length, orange where it is new."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         log_axis(axes)
         axes.set_xscale("log")
         new = each.new_angles()
@@ -112,9 +112,9 @@ def draw_turning(panels: Sequence[Axes], found: Sequence[Turning]) -> None:
     share_axes(panels)
 
 
-def draw_decay(panels: Sequence[Axes], found: Sequence[Decay]) -> None:
+def draw_decay(panels: Sequence[Axes], results: Sequence[Decay]) -> None:
     """The product by distance: for q of ones a line, for random q a band and its mean."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         middle, rows, lowest, highest = binned(np.stack([each.ones, each.mean, each.low, each.high]))
         axes.fill_between(middle, rows[2], rows[3], color=QUIET, alpha=0.16, linewidth=0)
         axes.plot(middle, rows[1], color=QUIET, linewidth=1.2)
@@ -128,9 +128,9 @@ def draw_decay(panels: Sequence[Axes], found: Sequence[Decay]) -> None:
     share_axes(panels)
 
 
-def draw_scaling(panels: Sequence[Axes], found: Sequence[SpeedRatio]) -> None:
+def draw_scaling(panels: Sequence[Axes], results: Sequence[SpeedRatio]) -> None:
     """The ratio of angular frequencies by the wavelength in the other encoding; nothing where they have other pairs."""
-    shown = [(axes, each) for axes, each in zip(panels, found, strict=True) if len(each.ratio)]
+    shown = [(axes, each) for axes, each in zip(panels, results, strict=True) if len(each.ratio)]
     for axes in set(panels) - {axes for axes, _ in shown}:
         axes.set_axis_off()
     for axes, each in shown:
@@ -163,9 +163,9 @@ SMALL_BINS = 90
 FEW = 4  # curves, up to which those of a training window are drawn beside those of the longest
 
 
-def draw_weight_curves(panels: Sequence[Axes], found: Sequence[WeightCurves]) -> None:
+def draw_weight_curves(panels: Sequence[Axes], results: Sequence[WeightCurves]) -> None:
     """Weights by distance on log axes, with a dotted line where all keys have the same weight."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         shown = each.shown.merged()
         count, top = shown.values.shape[1], float(shown.values.max())
         log_axis(axes)
@@ -185,9 +185,9 @@ def draw_weight_curves(panels: Sequence[Axes], found: Sequence[WeightCurves]) ->
     share_axes(panels)
 
 
-def draw_small_weights(axes: Axes, found: WeightCurves) -> None:
+def draw_small_weights(axes: Axes, results: WeightCurves) -> None:
     """Weights by distance without names, for the contact sheet; times the number of keys, so that equal ones are 1."""
-    curves = found.shown.merged()
+    curves = results.shown.merged()
     count = curves.values.shape[1]
     middle, mean, _, _ = binned(np.abs(curves.values) * count, SMALL_BINS)
     axes.set_xscale("log")
@@ -195,11 +195,11 @@ def draw_small_weights(axes: Axes, found: WeightCurves) -> None:
     axes.plot([1, 2**20], [1, 1], ":", color=QUIET, linewidth=0.8)
     for row, color in zip(mean, head_colors(len(curves.lines)), strict=True):
         axes.plot(middle, np.maximum(row, FLOOR / 10), color=color, linewidth=0.9)
-    if count > found.length:
-        axes.axvline(found.length, color=QUIET, linewidth=0.6, linestyle=(0, (4, 2)))
-    axes.set_xlim(0.9, max(found.longest, count) * 1.1)
-    axes.set_ylim(FLOOR, max(found.longest, count) * 1.5)
-    decades = [10**n for n in range(6) if 10**n <= found.longest]
+    if count > results.length:
+        axes.axvline(results.length, color=QUIET, linewidth=0.6, linestyle=(0, (4, 2)))
+    axes.set_xlim(0.9, max(results.longest, count) * 1.1)
+    axes.set_ylim(FLOOR, max(results.longest, count) * 1.5)
+    decades = [10**n for n in range(6) if 10**n <= results.longest]
     axes.xaxis.set_major_locator(FixedLocator(decades))
     axes.xaxis.set_major_formatter(FixedFormatter([amount(tick) for tick in decades]))
     axes.yaxis.set_major_locator(FixedLocator([1]))
@@ -209,9 +209,9 @@ def draw_small_weights(axes: Axes, found: WeightCurves) -> None:
     axes.tick_params(labelsize=5, length=1.5, pad=1, colors=QUIET)
 
 
-def draw_scores(panels: Sequence[Axes], found: Sequence[ScoreCurves]) -> None:
+def draw_scores(panels: Sequence[Axes], results: Sequence[ScoreCurves]) -> None:
     """Scores less that of the query's own key, by distance."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         shown = (each.near if each.far is None else each.far).merged()
         values = np.where(np.isfinite(shown.values), shown.values, np.nan)
         _curves(axes, shown, values)
@@ -223,10 +223,10 @@ def draw_scores(panels: Sequence[Axes], found: Sequence[ScoreCurves]) -> None:
     share_axes(panels)
 
 
-def draw_bias(panels: Sequence[Axes], found: Sequence[Bias]) -> None:
+def draw_bias(panels: Sequence[Axes], results: Sequence[Bias]) -> None:
     """The bias of each head; distances are on a linear axis where all curves are lines, else on a log axis."""
-    straight = all(each.straight for each in found)
-    for axes, each in zip(panels, found, strict=True):
+    straight = all(each.straight for each in results)
+    for axes, each in zip(panels, results, strict=True):
         shown = each.curves.merged()
         if straight:
             for row, color in zip(shown.values, head_colors(len(shown.lines)), strict=True):
@@ -241,9 +241,9 @@ def draw_bias(panels: Sequence[Axes], found: Sequence[Bias]) -> None:
     share_axes(panels)
 
 
-def draw_shares(panels: Sequence[Axes], found: Sequence[BiasAlone]) -> None:
+def draw_shares(panels: Sequence[Axes], results: Sequence[BiasAlone]) -> None:
     """The share of the weight that the most recent keys hold, by how many they are."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         shown = each.curves.merged()
         share = shown.values.cumsum(axis=1)
         count = share.shape[1]
@@ -258,9 +258,9 @@ def draw_shares(panels: Sequence[Axes], found: Sequence[BiasAlone]) -> None:
     share_axes(panels)
 
 
-def draw_terms(panels: Sequence[Axes], found: Sequence[Terms]) -> None:
+def draw_terms(panels: Sequence[Axes], results: Sequence[Terms]) -> None:
     """The mean of each of the four terms by distance."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         middle, mean, _, _ = binned(each.by_distance)
         for row, color in zip(mean, PALETTE, strict=False):
             axes.plot(middle, row, color=color, linewidth=1.5)
@@ -271,9 +271,9 @@ def draw_terms(panels: Sequence[Axes], found: Sequence[Terms]) -> None:
     share_axes(panels)
 
 
-def draw_by_order(panels: Sequence[Axes], found: Sequence[ByOrder], what: str) -> None:
+def draw_by_order(panels: Sequence[Axes], results: Sequence[ByOrder], what: str) -> None:
     """What each token has, by its number in the window: one line per length of the window, or per head."""
-    for axes, each in zip(panels, found, strict=True):
+    for axes, each in zip(panels, results, strict=True):
         for row, color in zip(each.values, head_colors(len(each.names)), strict=True):
             axes.plot(each.at + 1, row, color=color, linewidth=1.4)
         distance_axis(axes, int(each.at[-1]) + 1, each.length)

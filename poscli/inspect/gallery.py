@@ -65,7 +65,7 @@ class Entry:
     @property
     def findings(self) -> list[str]:
         """What its pictures say."""
-        return [found.finding for found in self.inspected.found.values()] if self.inspected else []
+        return [record.finding for record in self.inspected.records.values()] if self.inspected else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ def _draw_tile(axes: Axes, entry: Entry) -> None:
     axes.grid(visible=False)
     axes.spines[:].set_visible(True)
     axes.spines[:].set_color(FAINT)
-    name, record = list(entry.inspected.found.items())[-1] if entry.inspected else ("", None)
+    name, record = list(entry.inspected.records.items())[-1] if entry.inspected else ("", None)
     view = all_views().get(name)
     if view and view.thumbnail and not isinstance(record, Missing):
         view.thumbnail.draw(axes, record)
@@ -181,6 +181,6 @@ def show_gallery(gallery: Gallery, console: Console) -> None:
     for column in ("encoding", "attention where all tokens look alike"):
         table.add_column(column, no_wrap=column == "encoding")
     for entry in gallery.entries:
-        found = Text(printable(entry.failure), style="yellow") if entry.failure else Text(entry.findings[-1])
-        table.add_row(entry.name, found)
+        text = Text(printable(entry.failure), style="yellow") if entry.failure else Text(entry.findings[-1])
+        table.add_row(entry.name, text)
     console.print(table)

@@ -67,22 +67,22 @@ class WeightCurves(Record):
         if largest_range(shown.values) <= SAME * float(np.abs(shown.values).max()):
             return f"Every one of {shown.values.shape[1]} keys gets the same weight"
         halves, count = half_distance(shown.values), shown.values.shape[1]
-        own = half_distance(self.near.merged().values)
-        if self.far is None or np.array_equal(own, halves):
+        near = half_distance(self.near.merged().values)
+        if self.far is None or np.array_equal(near, halves):
             return f"Half of the weight lies on the last {described(halves, shown.lines, 'keys')}"
         few, many = amount(self.near.values.shape[1]), amount(count)
-        return f"Half of the weight lies on the last {ranged(own)} of {few} keys, {ranged(halves)} of {many}"
+        return f"Half of the weight lies on the last {ranged(near)} of {few} keys, {ranged(halves)} of {many}"
 
     def record(self) -> dict[str, object]:
-        found = self.shown
+        curves = self.shown
         return {
-            "lines": list(found.lines),
-            "keys": found.values.shape[1],
-            "half_of_the_weight_within": half_distance(found.values).tolist(),
-            "keys_of_entropy": effective_keys(found.values).tolist(),
-            "weight_beyond_training_length": share_beyond(found.values, self.length).tolist(),
+            "lines": list(curves.lines),
+            "keys": curves.values.shape[1],
+            "half_of_the_weight_within": half_distance(curves.values).tolist(),
+            "keys_of_entropy": effective_keys(curves.values).tolist(),
+            "weight_beyond_training_length": share_beyond(curves.values, self.length).tolist(),
             "unsupported": self.reason,
-        } | sampled(found.distances, found.values, found.lines)
+        } | sampled(curves.distances, curves.values, curves.lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +106,9 @@ class ScoreCurves(Record):
         return f"{in_tokens(last)} back, the score differs by {' to '.join(some)}"
 
     def record(self) -> dict[str, object]:
-        found = self.near if self.far is None else self.far
-        return {"lines": list(found.lines), "unsupported": self.reason} | sampled(
-            found.distances, found.values, found.lines
+        curves = self.near if self.far is None else self.far
+        return {"lines": list(curves.lines), "unsupported": self.reason} | sampled(
+            curves.distances, curves.values, curves.lines
         )
 
 
@@ -171,17 +171,17 @@ def _at_both_lengths(
     subject: Subject, rows: Callable[[Encoding, Operands], Tensor]
 ) -> tuple[Curves, Curves | None, str]:
     """The rows of the last query with L keys and with the most keys; and why the second is missing, if it is."""
-    found: list[Curves] = []
+    curves: list[Curves] = []
     for keys in dict.fromkeys((subject.length, subject.max_len)):
         try:
             row_HS = rows(subject.encoding, constant_operands(subject.encoding, keys))[0, :, 0]
         except Unsupported as reason:
-            if not found:
+            if not curves:
                 raise
-            return found[0], None, str(reason)
+            return curves[0], None, str(reason)
         row = without_nan(row_HS.flip(-1).numpy(), f"attention of a query with {keys} keys")
-        found.append(Curves(head_names(subject.heads), row))
-    return found[0], found[-1], ""
+        curves.append(Curves(head_names(subject.heads), row))
+    return curves[0], curves[-1], ""
 
 
 def _scores_less_own(encoding: Encoding, x: Operands) -> Tensor:

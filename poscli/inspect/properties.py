@@ -218,8 +218,8 @@ def equivariance(measured: MeasuredModel) -> Property:
     order = _permutation(text_BT.shape[1], measured.seed)
     limit = rounding(model, text_BT)
     with torch.no_grad():
-        expected, found = model(text_BT)[:, order], model(text_BT[:, order])
-    change, apart = relative_change(expected, found), float((found - expected).abs().max())
+        expected, permuted = model(text_BT)[:, order], model(text_BT[:, order])
+    change, apart = relative_change(expected, permuted), float((permuted - expected).abs().max())
     equivariant = apart <= limit
     numbers = {"change": change, "largest": apart, "limit": limit, "equivariant": equivariant}
     if equivariant:

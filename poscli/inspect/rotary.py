@@ -142,13 +142,13 @@ class SpeedRatio(Record):
 
 def turning(subject: Subject) -> Turning:
     """The frequencies of the subject's queries, in training and in the longest window that it can read."""
-    (own, still), lengths = _speeds(subject, subject.length), (subject.length, subject.max_len)
-    omega = own
+    (in_training, still), lengths = _speeds(subject, subject.length), (subject.length, subject.max_len)
+    omega = in_training
     if any(part.rescales for part in subject.leaves):
         with contextlib.suppress(Unsupported):
             omega, still = _speeds(subject, subject.max_len)
-    own = own if len(own) == len(omega) else omega
-    return Turning(omega, own, still, *lengths, clipped=subject.fills("similarity"))
+    in_training = in_training if len(in_training) == len(omega) else omega
+    return Turning(omega, in_training, still, *lengths, clipped=subject.fills("similarity"))
 
 
 def decay(subject: Subject) -> Decay:
@@ -168,11 +168,11 @@ def decay(subject: Subject) -> Decay:
 
 def scaling(subject: Subject, other: Subject) -> SpeedRatio:
     """The frequencies of a subject in its longest window, as shares of those of another one."""
-    mine, theirs = turning(subject), turning(other)
-    if len(mine.omega) != len(theirs.omega):
+    ours, theirs = turning(subject), turning(other)
+    if len(ours.omega) != len(theirs.omega):
         return SpeedRatio(theirs.omega, np.zeros(0), other.spec, subject.length)
-    own = theirs.omega_in_training
-    return SpeedRatio(own, mine.omega / own, other.spec, subject.length)
+    of_other = theirs.omega_in_training
+    return SpeedRatio(of_other, ours.omega / of_other, other.spec, subject.length)
 
 
 def _speeds(subject: Subject, tokens: int) -> tuple[Array, int]:
@@ -190,11 +190,11 @@ def _speeds(subject: Subject, tokens: int) -> tuple[Array, int]:
         angles = np.sort(np.angle(np.linalg.eigvals(step.map)))[::-1]  # of every pair, one above zero and one below
         return angles[angles > STILL], int((np.abs(angles) <= STILL).sum())
     table = constant_operands(encoding, tokens, queries=tokens).q_BHTD[0, 0].numpy()[: subject.length]
-    found = frequencies(table)
-    omega = np.sort(found.omega[(found.omega > 0) & (found.share > 0.5)])[::-1]
+    waves = frequencies(table)
+    omega = np.sort(waves.omega[(waves.omega > 0) & (waves.share > 0.5)])[::-1]
     first, second = omega[0::2], omega[1::2]
     paired = len(omega) % 2 == 0 and np.allclose(first, second, rtol=SAME_PAIR, atol=0)
-    return first if paired else omega, int((found.omega == 0).sum())
+    return first if paired else omega, int((waves.omega == 0).sum())
 
 
 def _products(subject: Subject, tokens: int, token: torch.Tensor | None) -> Array:

@@ -166,7 +166,7 @@ def folder_of(groups: Sequence[SubjectGroup], out: Path) -> Path:
 
 def draw_sheet(inspected: Sequence[Inspected]) -> Sheet:
     """The sheet of one subject, with two panels in a row, or of several, with a column for each."""
-    views = [view for view in (*all_views().values(), SPEEDS) if any(view.name in each.found for each in inspected)]
+    views = [view for view in (*all_views().values(), SPEEDS) if any(view.name in each.records for each in inspected)]
     alone = len(inspected) == 1
     columns = min(2, len(views)) if alone else len(inspected)
     in_turn = {(view.name, 0): divmod(n, columns) for n, view in enumerate(views)}
@@ -175,7 +175,7 @@ def draw_sheet(inspected: Sequence[Inspected]) -> Sheet:
     for view in views:
         panels, records = [], []
         for n, each in enumerate(inspected):
-            record = each.found.get(view.name)
+            record = each.records.get(view.name)
             if isinstance(record, Missing):  # its panel says why there are no numbers
                 sheet.say(sheet.panel(*places[view.name, n], view.caption, ""), record.finding)
             elif record is not None:
@@ -191,12 +191,12 @@ def _side_by_side(views: Sequence[View], inspected: Sequence[Inspected]) -> dict
     taken: list[set[int]] = []
     places: dict[tuple[str, int], tuple[int, int]] = {}
     for view in views:
-        own = {column for column, each in enumerate(inspected) if view.name in each.found}
-        row = next((n for n, columns in enumerate(taken) if not columns & own), len(taken))
+        columns = {column for column, each in enumerate(inspected) if view.name in each.records}
+        row = next((n for n, occupied in enumerate(taken) if not occupied & columns), len(taken))
         if row == len(taken):
             taken.append(set())
-        taken[row] |= own
-        places |= {(view.name, column): (row, column) for column in own}
+        taken[row] |= columns
+        places |= {(view.name, column): (row, column) for column in columns}
     return places
 
 
@@ -241,7 +241,7 @@ def show_inspected(inspected: Sequence[Inspected], console: Console) -> None:
     captions = {view.name: view.caption for view in (*all_views().values(), SPEEDS)}
     for each in inspected:
         console.print(Text(each.subject.title, style="bold"))
-        console.print(_table([(captions[name], found.finding, "") for name, found in each.found.items()]))
+        console.print(_table([(captions[name], record.finding, "") for name, record in each.records.items()]))
     sheets = _sheets_of(inspected)
     if len(sheets) == 1:
         console.print(Text("measured properties", style="bold"))

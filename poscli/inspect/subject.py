@@ -138,10 +138,10 @@ def load_run(runs: Path, id_: str) -> InspectedRun:
 
     UsageError if there is none, DataError if its text has changed since.
     """
-    found = select(runs, [id_], [])
-    complete = [run for run in found if run.status()["state"] == "complete"]
+    matching = select(runs, [id_], [])
+    complete = [run for run in matching if run.status()["state"] == "complete"]
     if not complete:
-        run = found[-1]
+        run = matching[-1]
         state = run.status()["state"]
         why = "it has no trained weights to show" if state in ("diverged", "oom", "failed") else "finish it first"
         raise UsageError(f"--run {id_}: {run.id} is {state}, so {why}; `poscli ls runs` shows the complete ones")
@@ -207,10 +207,10 @@ def fresh_subjects(spec: str, config: ModelConfig, length: int, max_len: int, se
     parsed = check(spec, shape)
     layers = [each.eval() for each in build(parsed, shape, seed)]
     period = len(parsed.layers)
-    found = []
+    subjects = []
     for first in range(period):
         encoding, weights = _telling(layers[first], seed)
-        found.append(
+        subjects.append(
             Subject(
                 spec=str(parsed),
                 encoding=encoding,
@@ -221,7 +221,7 @@ def fresh_subjects(spec: str, config: ModelConfig, length: int, max_len: int, se
                 weights=weights,
             )
         )
-    return found
+    return subjects
 
 
 def trained_subjects(trained: InspectedRun, max_len: int) -> list[Subject]:

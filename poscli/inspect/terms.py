@@ -72,9 +72,9 @@ class Bias(Record):
         return first if first <= values.shape[1] // 2 else None
 
     def record(self) -> dict[str, object]:
-        found = self.curves
+        curves = self.curves
         return {"lines": self.straight, "level_from": self.flat_from()} | sampled(
-            found.distances, found.values, found.lines
+            curves.distances, curves.values, curves.lines
         )
 
 
@@ -96,12 +96,12 @@ class BiasAlone(Record):
         return f"By itself it puts half of the weight on the last {halves}, and {share} % beyond {self.length}"
 
     def record(self) -> dict[str, object]:
-        found = self.curves
+        curves = self.curves
         return {
-            "half_of_the_weight_within": half_distance(found.values).tolist(),
-            "keys_of_entropy": effective_keys(found.values).tolist(),
-            "weight_beyond_training_length": share_beyond(found.values, self.length).tolist(),
-        } | sampled(found.distances, found.values, found.lines)
+            "half_of_the_weight_within": half_distance(curves.values).tolist(),
+            "keys_of_entropy": effective_keys(curves.values).tolist(),
+            "weight_beyond_training_length": share_beyond(curves.values, self.length).tolist(),
+        } | sampled(curves.distances, curves.values, curves.lines)
 
 
 @torch.no_grad()
@@ -132,11 +132,11 @@ class ByOrder(Record):
     values: Array  # [lines, n]
     names: tuple[str, ...]
     length: int
-    found: str
+    sentence: str
 
     @property
     def finding(self) -> str:
-        return self.found
+        return self.sentence
 
     def record(self) -> dict[str, object]:
         return sampled(self.at, self.values, self.names)
@@ -154,10 +154,10 @@ def positions_seen(subject: Subject) -> ByOrder:
     at = log_spaced(max(windows), 400)
     rows = [np.where(at < len(pos), pos[np.minimum(at, len(pos) - 1)], np.nan) for pos in windows.values()]
     last = max(windows)
-    found = f"The last of {amount(last)} tokens is at position {number(float(windows[last][-1]))}"
+    sentence = f"The last of {amount(last)} tokens is at position {number(float(windows[last][-1]))}"
     if len(windows) > 1:
-        found += f", the last of {amount(subject.length)} at {number(float(windows[subject.length][-1]))}"
-    return ByOrder(at, np.stack(rows), tuple(f"{amount(n)} tokens" for n in windows), subject.length, found)
+        sentence += f", the last of {amount(subject.length)} at {number(float(windows[subject.length][-1]))}"
+    return ByOrder(at, np.stack(rows), tuple(f"{amount(n)} tokens" for n in windows), subject.length, sentence)
 
 
 def temperature_by_order(subject: Subject) -> ByOrder:
@@ -166,8 +166,8 @@ def temperature_by_order(subject: Subject) -> ByOrder:
     values = subject.encoding.temperature(n).double().numpy()
     at = log_spaced(subject.max_len, 400)
     ends = values[:, [min(subject.length, subject.max_len) - 1, -1]].mean(axis=0)
-    found = f"Scores are multiplied by {ends[0]:.3g} at {subject.length} keys, by {ends[1]:.3g} at {amount(len(n))}"
-    return ByOrder(at, values[:, at], _names(len(values)), subject.length, found)
+    sentence = f"Scores are multiplied by {ends[0]:.3g} at {subject.length} keys, by {ends[1]:.3g} at {amount(len(n))}"
+    return ByOrder(at, values[:, at], _names(len(values)), subject.length, sentence)
 
 
 NAMES = ("content-content", "content-position", "position-content", "position-position")

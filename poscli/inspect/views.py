@@ -105,7 +105,7 @@ class Inspected:
     """A subject with the numbers of every view that applies to it, and its property sheet if there is one."""
 
     subject: Subject
-    found: dict[str, Record]
+    records: dict[str, Record]
     properties: Properties | None = field(default=None)
 
     def record(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Inspected:
             "max_len": subject.max_len,
             "blanks": sorted(subject.encoding.blanks),
         }
-        views = {name: {"finding": record.finding} | record.record() for name, record in self.found.items()}
+        views = {name: {"finding": record.finding} | record.record() for name, record in self.records.items()}
         return about | {"views": views, "properties": self.properties.record() if self.properties else None}
 
 
@@ -132,10 +132,11 @@ def measure_views(subjects: Sequence[Subject], sheets: Sequence[Properties | Non
     inspected = []
     first = next((s for s in subjects if SPEEDS.applies(s)), None)
     for subject, properties in zip(subjects, sheets, strict=True):
-        found = {view.name: _measured(view.measure, subject) for view in all_views().values() if view.applies(subject)}
+        views = [view for view in all_views().values() if view.applies(subject)]
+        records = {view.name: _measured(view.measure, subject) for view in views}
         if first is not None and subject is not first and SPEEDS.applies(subject):
-            found[SPEEDS.name] = _measured(partial(rotary.scaling, other=first), subject)
-        inspected.append(Inspected(subject, found, properties))
+            records[SPEEDS.name] = _measured(partial(rotary.scaling, other=first), subject)
+        inspected.append(Inspected(subject, records, properties))
     return inspected
 
 

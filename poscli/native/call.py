@@ -152,14 +152,14 @@ class Gates:
 class Stick:
     """The weight of a key is sigmoid(s_ij) times the product over j < l <= i of 1 - sigmoid(s_il): no softmax.
 
-    Without `own`, the key of the query's own token is hidden.
+    Without `current`, the key of the query's own token is hidden.
     """
 
-    own: bool = True
+    current: bool = True
 
     def put(self, call: CallFields) -> list[Tensor]:
         """As `Pieces.put`."""
-        call.passed = type(call.passed)(STICK, 0, without_own=not self.own)
+        call.passed = type(call.passed)(STICK, 0, without_own=not self.current)
         return []
 
     def put_gradients(self, call: CallFields) -> None:
@@ -263,8 +263,8 @@ def has_gradient(form: Form) -> bool:
 
 def tensors_of(form: Form) -> list[Tensor]:
     """The tensors of a form, in the order of its fields."""
-    found = (getattr(form, field.name) for field in fields(form))
-    return [x for x in found if isinstance(x, Tensor)]
+    values = (getattr(form, field.name) for field in fields(form))
+    return [x for x in values if isinstance(x, Tensor)]
 
 
 # The structures of attention.h, field by field in the same order, and how tensors fill them.

@@ -78,15 +78,15 @@ def first_difference(
     return ""
 
 
-def difference(found: Tensor, exact: Tensor, rounded: Tensor, *, least: float) -> str:
+def difference(computed: Tensor, exact: Tensor, rounded: Tensor, *, least: float) -> str:
     """By how much a result differs from the exact one, if it is more than rounding: '' otherwise.
 
     `rounded` is the formula in the dtype of the kernels. `least` is a difference, as a share of the largest number,
     that is always allowed.
     """
     largest = exact.abs().max()
-    error, own = (float((x - exact).abs().max() / largest) for x in (found, rounded))
-    limit = max(least, OWN_ERRORS * own)
+    error, rounding = (float((x - exact).abs().max() / largest) for x in (computed, rounded))
+    limit = max(least, OWN_ERRORS * rounding)
     return "" if error <= limit else f"by {error:.1e} of its largest number, more than {limit:.1e}"
 
 
@@ -320,7 +320,7 @@ def _forms(random: Callable[..., Tensor], size: _FormSizes) -> Iterator[tuple[Fo
         yield Costs(*of_tokens, factor), _costs, tabled
     table = random(batch, heads, queries, 1 if size.long else size.positions)
     yield Gates(table * torch.arange(size.positions) / 20 if size.long else table), _gates, not size.long
-    yield Stick(own=size.long), _stick, not size.long
+    yield Stick(current=size.long), _stick, not size.long
     network = random(size.hidden, heads) / 2, random(size.hidden, size.distances), random(heads, size.hidden) / 8
     if size.long:  # no hidden number comes near to 0
         network = network[0] / 20, network[1] + 20 * network[1].sign(), network[2]
@@ -347,7 +347,7 @@ def _gates(form: Gates, s: Tensor, _: _FormSizes) -> Tensor:
 
 
 def _stick(form: Stick, s: Tensor, size: _FormSizes) -> Tensor:
-    if not form.own:
+    if not form.current:
         s = s.masked_fill(size.apart() == 0, -math.inf)
     return torch.sigmoid(s) * torch.exp(-_later(softplus(s)))
 

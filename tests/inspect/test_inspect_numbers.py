@@ -183,8 +183,8 @@ def test_wavelengths_of_sinusoids_are_those_of_the_paper() -> None:
     expected = np.repeat(2 * math.pi * 10000 ** (np.arange(0, 64, 2) / 64), 2)
     # A wave of which the table shows a small part is told from its curvature, the square of that part, which rounding
     # of the energy hides: the longest wavelength is 30 times the table.
-    np.testing.assert_allclose(found.found.wavelengths, expected, rtol=2e-3)
-    np.testing.assert_allclose(found.found.wavelengths[:32], expected[:32], rtol=1e-6)
+    np.testing.assert_allclose(found.frequencies.wavelengths, expected, rtol=2e-3)
+    np.testing.assert_allclose(found.frequencies.wavelengths[:32], expected[:32], rtol=1e-6)
 
 
 def test_noise_has_no_wavelength_and_a_constant_an_infinite_one() -> None:
@@ -431,7 +431,7 @@ def test_the_terms_of_a_run_are_those_of_its_first_layer() -> None:
 def test_every_view_that_applies_has_numbers_a_finding_and_a_record(spec: str) -> None:
     subjects = fresh_subjects(spec, CONFIG, 32, 128)
     for each in measure_views(subjects, [None] * len(subjects)):
-        assert {view.name for view in all_views().values() if view.applies(each.subject)} == set(each.found)
+        assert {view.name for view in all_views().values() if view.applies(each.subject)} == set(each.records)
         assert all(view["finding"] for view in each.record()["views"].values())
 
 
