@@ -165,8 +165,8 @@ def refresh(home: Path = HOME) -> int:
     changed = {file for file in {*then, *now} if then.get(file) != now.get(file)}
     if not changed:
         return 0
-    tests = sorted(file for file in changed if Path(file).match("tests/test_*.py") and file in now)
-    only_tests = then and all(Path(file).match("tests/test_*.py") for file in changed)
+    tests = sorted(file for file in changed if Path(file).match("tests/*/test_*.py") and file in now)
+    only_tests = then and all(Path(file).match("tests/*/test_*.py") for file in changed)
     print(f"running {' '.join(tests) if only_tests else 'all tests'} once, to learn what they cover", flush=True)
     code = subprocess.run(
         [sys.executable, "-m", "mutants.coverage_map", *(tests if only_tests else [])], cwd=ROOT
@@ -184,7 +184,7 @@ def cpu_seconds() -> float:
 
 def fingerprints() -> dict[str, str]:
     """A hash of every file of poscli and of its tests: the map holds for these."""
-    files = (*SOURCE.rglob("*.py"), *(ROOT / "tests").glob("*.py"), *(ROOT / "tests" / "oracles").glob("*.py"))
+    files = (*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py"))
     return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in sorted(files)}
 
 
