@@ -120,7 +120,9 @@ def attend(
     reused: Reused | None = None,
 ) -> Tensor:
     """Attention output `[B, H, T, E]` from the outputs of the projections. The queries are the last T of S tokens."""
-    x = operands(encoding, q_BHTD, k_BHSD, v_BHSE, positions, features_BHSF, reused)
+    # Fast kernels read the numbers of a vector as neighbours, whatever the strides say.
+    q, k, v = (y if y.stride(-1) == 1 else y.contiguous() for y in (q_BHTD, k_BHSD, v_BHSE))
+    x = operands(encoding, q, k, v, positions, features_BHSF, reused)
     return encoding.output(engine.run(encoding, x, sizes), x.pos_T)
 
 

@@ -82,7 +82,8 @@ class Layer:
         self.x = {}
         for n, name in enumerate(("q", "k", "v")):  # half of the time with the strides that projections leave
             x = draw(self.batch, heads, self.keys, width, seed=n) * lengths[chosen[n]] * (8 / width) ** 0.25
-            self.x[name] = x if seed % 2 else x.transpose(1, 2).contiguous().transpose(1, 2)
+            x = x if seed % 2 else x.transpose(1, 2).contiguous().transpose(1, 2)
+            self.x[name] = x if seed % 3 else x.mT.contiguous().mT  # and at times those that no projection leaves
         self.x["q"] = self.x["q"][:, :, -self.queries :]
         if seed % 4 == 1:  # queries that dislike their own keys, which are longer than those before
             self.x["k"][:, :, : -self.queries] /= 10
