@@ -67,6 +67,7 @@ def test_every_block_of_the_document_runs_and_shows_what_objects_say(
     assert names["run"].status()["state"] == "complete"
     assert names["logits"].shape == (1, len("def __init__("), 257)
     assert Path("results/report/report.md").is_file()
+    assert Path("results/site/index.html").is_file()
     assert repr(names["alibi"]) in shown_text()
     assert " ".join(repr(names["measured"]).splitlines()[0].split()) in shown_text()
 

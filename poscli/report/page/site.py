@@ -94,7 +94,7 @@ def _cells(point: Point | None) -> dict[str, str]:
 
 
 def _number(numbers: Sequence[float], write: str) -> str:
-    value, low, high = (round(number, 5) for number in numbers)  # as on the page
+    value, low, high = (round(number, 5) + 0.0 for number in numbers)  # as on the page, and zero has no sign
     if not math.isfinite(value):
         return "not measured"
     if not (math.isfinite(low) and math.isfinite(high)):
