@@ -1,11 +1,11 @@
 # Every target does its own set-up from nothing: it creates .venv and installs under exact versions (constraints.txt).
 #   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 to 9 minutes on 2 cores)
-#   make check    format, lint and types        make test     fast tests (7 minutes on 2 cores)
+#   make check    format, lint and types        make test     fast tests (5 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
 #   make wide     the cases that `make test` leaves out: before a release
 #   make other-cpu   those of them that depend on how a CPU rounds; .ci/run runs them with the kernels of another CPU
 #   make numerical   these, and all tests that compare numbers: before a release, with the kernels of either CPU
-#   make browser  tests of report.html in a real browser (a minute; installs Debian's chromium where it is missing)
+#   make browser  tests of report.html in a real browser (half a minute; installs Debian's chromium where it is missing)
 #   make golden      write the losses that tests/training/test_golden.py expects; say why when they change
 #   make snapshots   write the texts that tests compare whole (tests/helpers/snapshots.py); read the difference before you commit it
 #   make anywhere   the fast tests in ten random orders, on one core, beside busy processes, without a home folder, ... (over an hour)

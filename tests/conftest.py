@@ -27,7 +27,7 @@ OF_THE_TERMINAL = ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_"
 # The folders of tests that may depend on how a CPU rounds. `make numerical` repeats them with the kernels of others.
 NUMERICAL = {
     *("equation", "encodings", "attention", "native", "model", "training", "evaluation", "why", "tasks", "verify"),
-    *("inspect", "checkpoints", "processes", "api", "data", "grids"),
+    *("inspect", "checkpoints", "api", "grids"),
 }
 
 

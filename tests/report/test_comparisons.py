@@ -14,6 +14,7 @@ from fake_results import BEHAVIOUR, LN2, results, units_of
 
 from poscli.report import build_report
 from poscli.report.accuracy import by_length
+from poscli.report.comparison import pick
 from poscli.report.page import page_section
 from poscli.report.summary import summarize
 from poscli.statistics.comparison import TOO_FEW, WITHIN_NOISE, Comparison, LossTable, judged
@@ -145,3 +146,9 @@ def test_a_task_is_judged_by_answers_also_where_its_loss_is_that_of_a_guess() ->
     none = guessing["encoding"] == "none"
     guessing.loc[none, "accuracy"] = np.exp(-guessing.loc[none, ["unigram", "chance"]].min(axis=1))
     assert summarize(guessing).set_index("encoding")["verdict"]["none"] == "not trained"
+
+
+def test_a_beginning_of_many_ids_names_the_first_three() -> None:
+    rows = pd.DataFrame({"run_id": [f"alibi-{n}" for n in range(5)], "encoding": "alibi"})
+    with pytest.raises(UsageError, match=r"begins 5 ids: alibi-0, alibi-1, alibi-2, \.\.\.; give more"):
+        pick(rows, "alibi-")

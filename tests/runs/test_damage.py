@@ -342,6 +342,11 @@ def without_last_row(text: str) -> str:
     return "".join(text.splitlines(keepends=True)[:-1])
 
 
+def without_first_row(text: str) -> str:
+    names, _, *rows = text.splitlines(keepends=True)
+    return "".join([names, *rows])
+
+
 LIES = {  # consistent in themselves: every checksum is that of the edited file
     "a loss": ("eval.csv", edited("nll", lambda nll: nll + 1e-6)),
     "a perplexity": ("eval.csv", edited("ppl", lambda ppl: ppl * 1.01)),
@@ -360,6 +365,7 @@ LIES = {  # consistent in themselves: every checksum is that of the edited file
     "a bin of positions": ("position.csv", edited("to", one_more)),
     "the slope of a bin": ("position.csv", edited("tail_slope", lambda _: 9.0)),
     "the tokens of a bin": ("position.csv", edited("tokens", one_more)),
+    "a first bin that is missing": ("position.csv", without_first_row),
     "a length without positions": ("position.csv", lambda text: text.splitlines(keepends=True)[0]),
 }
 
