@@ -103,8 +103,9 @@ def verdict_of(process: int, status: int, folder: Path) -> Verdict:
         written.unlink()
         return verdict
     code = os.waitstatus_to_exitcode(status)
-    if code == TOOL_FAILED:
-        raise RuntimeError((folder / f"{process}.log").read_text())
+    log = folder / f"{process}.log"
+    if code == TOOL_FAILED and log.exists():  # a mutant may delete the folder
+        raise RuntimeError(log.read_text())
     why = "took too long" if -code in (signal.SIGXCPU, signal.SIGKILL) else f"the process ended with {code}"
     return Verdict(code, why=why)
 
