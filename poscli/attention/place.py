@@ -65,7 +65,7 @@ class BlockSizes:
 
     # Tiles of queries and keys in evaluation on CPU: tiles.py.
     tile_queries: int = 1024  # enough for torch's kernel to take 256 at a time
-    tile_keys: int = 1024  # keys of a tile whose bias is no view: 8 MiB of float32 for one head and its distances
+    tile_keys: int = 1024  # keys of a tile whose bias is not a view: 8 MiB of float32 for one head and its distances
     tile_entries: int = 2**21  # entries of biases held at once: one head, or several heads of a small tile
     # Columns of a product are padded to this multiple: 1024 x 17 x 2048 took 0.50 ms, 1024 x 17 x 2047 took 0.64.
     column_multiple: int = 16

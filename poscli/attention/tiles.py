@@ -253,7 +253,7 @@ def far_keys(t: TileInputs, queries: slice, keys: slice, causal: bool = False) -
 def near_keys(t: TileInputs, queries: slice, keys: slice, sizes: BlockSizes) -> Partial:
     """Attention to keys whose bias depends on the distance, with the queries in reverse order as skew.py needs them.
 
-    A bias that is no view of the table is materialised for some heads at a time, at most `tile_entries` numbers.
+    A bias that is not a view of the table is materialised for some heads at a time, at most `tile_entries` numbers.
     """
     count, columns, multiple = queries.stop - queries.start, keys.stop - keys.start, sizes.column_multiple
     furthest = t.past + queries.stop - 1 - keys.start

@@ -75,7 +75,7 @@ def stock_model(folder: Path, dtype: torch.dtype | None, device: torch.device) -
 
 
 def stock_logits(stock: Any, tokens_BT: Tensor, folder: Path) -> Tensor:
-    """The logits of a stock model as it was loaded; DataError if it cannot run, or if they are no finite numbers."""
+    """The logits of a stock model as it was loaded; DataError if it cannot run, or if they are not finite."""
     try:
         with torch.inference_mode(), quiet():
             logits_BTV = stock(input_ids=tokens_BT, use_cache=False).logits.double()

@@ -113,7 +113,7 @@ def probe(folder: Path, subject: Readings, device: torch.device) -> Probe:
     ids_BT, words = passage(folder, subject.architecture)
     with quiet():
         stock, ids_BT = stock_model(folder, None, device), ids_BT.to(device)
-        stock_logits(stock, ids_BT, folder)  # refuses a model that cannot run, or whose logits are no numbers
+        stock_logits(stock, ids_BT, folder)  # refuses a model that cannot run, or whose logits are not finite
         return probe_model(stock, subject, ids_BT, words)
 
 

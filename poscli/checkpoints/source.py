@@ -107,7 +107,7 @@ def _of_hub(name: HubModel, config_only: bool) -> CheckpointSource:
 
 
 def _refuse_incomplete(spec: str, files: Collection[str], config_only: bool) -> None:
-    """DataError if these files are no checkpoint that poscli can read."""
+    """DataError if these files are not a checkpoint that poscli can read."""
     if CONFIG not in files:
         what = f"no {CONFIG}: name a folder that save_pretrained of transformers wrote"
         if ADAPTER in files:

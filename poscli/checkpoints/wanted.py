@@ -140,7 +140,7 @@ def _new_window(before: Leaves, after: Leaves, length: int) -> int | None:
 
 
 def _refuse_other_biases(trained: Sequence[Leaves], wanted: Sequence[Leaves]) -> None:
-    """Refuse whatever is not the model's own, in a model whose positions are no rotations."""
+    """Refuse whatever is not the model's own, in a model whose positions are not rotations."""
     for before, after in zip(trained, wanted, strict=True):
         if set(before) != {leaf for leaf in after if leaf.name != WINDOW}:
             raise Inexpressible(

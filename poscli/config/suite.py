@@ -83,7 +83,7 @@ def load_suite(path: Path) -> Suite:
         raise UsageError(f"{path}: {refusal_of(Suite, error)}") from error
 
 
-TAKEN = ("runs", "bench")  # folders of the results that are no reports of suites
+TAKEN = ("runs", "bench")  # folders of the results that are not reports of suites
 
 
 def report_folder(out: Path, suite: Path) -> Path:

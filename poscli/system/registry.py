@@ -9,9 +9,9 @@ Satellites are the folders of poscli that its core works without: `poscli/grids/
 `poscli/grids/encodings/` an encoding. The core imports nothing else of a satellite, and a satellite that is deleted is
 missed by nothing but its own users.
 
-A plugin of another package that cannot be imported, is no such plugin or has a name that is taken is listed as broken,
-with the cause, and hurts no other: built-in plugins keep their names, and of two packages that offer one name neither
-is used.
+A plugin of another package that cannot be imported, is not such a plugin or has a name that is taken is listed as
+broken, with the cause, and hurts no other: built-in plugins keep their names, and of two packages that offer one name
+neither is used.
 """
 
 from __future__ import annotations

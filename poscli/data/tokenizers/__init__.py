@@ -48,7 +48,7 @@ class Tokenizer(ABC):
     def lead(self, content: bytes) -> bytes:
         """What `encode` puts in front of a document before it looks for tokens, usually nothing.
 
-        SentencePiece's tokenizers put a space there. It is no part of the text, so that the size of a document, and
+        SentencePiece's tokenizers put a space there. It is not a part of the text, so that the size of a document, and
         with it every loss per byte, leaves it out; only the document's first token is taken for a byte longer.
         """
         return b""

@@ -9,7 +9,7 @@ out as GPT-2 does (Radford et al., 2019). Every sequence of bytes can be encoded
     the last token          `end`, which opens documents; it is not counted in SIZE
 
 What was learned is kept as a tokenizer.json of the package `tokenizers`, which does the training and the encoding.
-Bytes that are no UTF-8 are a token each, because that package takes only text.
+Bytes that are not UTF-8 are a token each, because that package takes only text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FEWEST = 2  # times that two tokens must occur together to be joined
 MOST_BYTES = 2**26  # of text that are read in training: half a minute; documents come in the order of their SHA-256
 END = "<|endoftext|>"
 
-_NOT_UTF8 = re.compile("([\udc80-\udcff]+)")  # how `surrogateescape` decodes bytes that are no UTF-8
+_NOT_UTF8 = re.compile("([\udc80-\udcff]+)")  # how `surrogateescape` decodes bytes that are not UTF-8
 _WORDS = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
@@ -113,7 +113,7 @@ class BytePairs(TrainedTokenizer):
 
 
 def _texts(documents: Iterable[bytes]) -> Iterator[str]:
-    """Documents as texts of at most PIECE characters, cut at bytes that are no UTF-8, up to MOST_BYTES in all."""
+    """Documents as texts of at most PIECE characters, cut at bytes that are not UTF-8, up to MOST_BYTES in all."""
     left = MOST_BYTES
     for document in documents:
         for text in _NOT_UTF8.split(document[:left].decode("utf-8", "surrogateescape"))[::2]:
