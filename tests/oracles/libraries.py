@@ -14,7 +14,7 @@ class Library:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__") or "pytest" in attribute:  # pytest looks at every name of a module
+        if attribute.startswith("_") or "pytest" in attribute:  # pytest asks every object for such names
             raise AttributeError(attribute)
         with warnings.catch_warnings():  # they warn of optional packages, and of functions that torch has deprecated
             warnings.simplefilter("ignore")
