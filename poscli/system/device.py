@@ -82,11 +82,11 @@ QUOTA_V2, QUOTA_V1, PERIOD_V1 = "cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_
 def usable_cores() -> int:
     """The number of cores that this process may use: of its affinity and of its container's quota, the smaller."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.floor(min(allowed, quota_of_container())))
+    return math.floor(min(allowed, quota_of_container()))
 
 
 def quota_of_container(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """Processors that the container may use on average; infinite where there is no limit."""
+    """Processors that the container may use on average, at least 1; infinite where there is no limit."""
     try:
         quota, period = (root / QUOTA_V2).read_text().split()
     except (OSError, ValueError):

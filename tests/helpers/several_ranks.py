@@ -18,23 +18,34 @@ import poscli.runs.summary
 import poscli.training.recalibrate
 import poscli.training.train
 
-__all__ = ["on_rank", "on_ranks", "poscli", "start_ranks", "torch"]
+__all__ = ["free_port", "on_rank", "on_ranks", "poscli", "start_ranks", "torch", "variables_of"]
 
 Prepare = Callable[[int], object]
 
 
-def start_ranks(count: int, arguments: Callable[[int], tuple[object, ...]], prepare: Prepare) -> list[Started]:
-    """Start a command on each rank; both functions are told the rank."""
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def variables_of(rank: int, count: int, port: int) -> dict[str, str]:
+    """The environment that torchrun gives to a rank, where all ranks are on one machine."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    return {name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def start_ranks(
+    count: int, arguments: Callable[[int], tuple[object, ...]], prepare: Prepare, *, first: int = 0, port: int = 0
+) -> list[Started]:
+    """Start a command on each rank from the `first` one on; both functions are told the rank."""
+    port = port or free_port()
 
     def become(rank: int) -> None:
-        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-        os.environ |= {name: str(number) for name, number in numbers.items()}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ |= variables_of(rank, count, port)
         prepare(rank)
 
-    return [Started(arguments(rank), lambda rank=rank: become(rank)) for rank in range(count)]
+    return [Started(arguments(rank), lambda rank=rank: become(rank)) for rank in range(first, count)]
 
 
 def on_ranks(

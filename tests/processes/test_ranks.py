@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -15,13 +18,15 @@ import pytest
 import torch
 from cli_runner import cli
 from safetensors.torch import load_file
-from several_ranks import on_rank, on_ranks, start_ranks
+from several_ranks import free_port, on_rank, on_ranks, start_ranks, variables_of
+from torch.distributed import DistBackendError, TCPStore
 from torture.processes import DIED, Ended, command, steady_clock
 
 from poscli.config.run import PRESETS
 from poscli.model.initialise import build_model
 from poscli.runs.lock import locked
 from poscli.system import ranks as several
+from poscli.system import signals
 from poscli.system.errors import DataError, UsageError
 from poscli.system.ranks import agree, any_rank, connected, gathered, together
 from poscli.tasks import Batch
@@ -31,6 +36,7 @@ from poscli.verify.noise import perturbed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
 NANO = ("--preset", "nano", "--length", 16, "--batch", 4, "--seed", 3)
+CPU = torch.device("cpu")
 STEPS = 6
 # A sum over windows in another order differs by half an ulp of each addend, 6e-8 of its size, and every step of
 # training multiplies the difference: after six it was 2e-5 on an AMD EPYC, and less than 1e-5 on Intel CPUs.
@@ -59,17 +65,31 @@ def weights(out: str, steps: int = STEPS) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def on_each(count: int, function: Callable[[int], object]) -> list[object]:
-    """What a function returns on each rank, as JSON."""
+@pytest.fixture
+def become(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int, int], None]]:
+    """A function that makes this process one of several ranks; after the test it is alone again."""
+    for name, value in {"_store": None, "PATIENCE": timedelta(seconds=60), "JOIN": timedelta(seconds=60)}.items():
+        monkeypatch.setattr(several, name, value)
+    monkeypatch.setattr(signals, "_reported", False)
+    with mock.patch.dict(os.environ):
+        yield lambda *numbers: os.environ.update(variables_of(*numbers))
+
+
+def on_each(count: int, function: Callable[[int], object], become: Callable[[int, int, int], None]) -> list[object]:
+    """What a function returns on each rank, as JSON. The first rank is this process."""
 
     def prepare(rank: int) -> None:
-        with connected(torch.device("cpu")):
+        with connected(CPU):
             print(json.dumps(function(rank)))
         raise SystemExit(0)
 
-    ended = [each.wait() for each in start_ranks(count, lambda rank: (), prepare)]
-    assert [each.code for each in ended] == [0] * count, ended
-    return [json.loads(each.out) for each in ended]
+    others = start_ranks(count, lambda rank: (), prepare, first=1, port=(port := free_port()))
+    become(0, count, port)
+    with connected(CPU):
+        answer = json.loads(json.dumps(function(0)))
+    ended = [each.wait() for each in others]
+    assert [each.code for each in ended] == [0] * (count - 1), ended
+    return [answer, *(json.loads(each.out) for each in ended)]
 
 
 def said(ended: Ended) -> list[str]:
@@ -242,7 +262,8 @@ def exchanges(rank: int) -> list[object]:
                 raise DataError(f"no text on {rank}")
     except Exception as error:  # noqa: BLE001 - compared below
         answers += [str(error).partition(": ")[2] or str(error), getattr(error, "exit_code", 0)]
-    return [*answers, listening(), accumulated(rank)]
+    numbers = several.numbers_of_all([rank + 0.5, 2.0])
+    return [*answers, listening(), accumulated(rank), numbers, several.exchanged(b"ab"[:rank])[1].decode()]
 
 
 def listening() -> list[str]:
@@ -268,12 +289,69 @@ def accumulated(rank: int) -> float:
     return max(float((p.grad - gradient).abs().max() / gradient.abs().max()) for p, gradient in pairs)
 
 
-def test_three_ranks_exchange_agree_add_gradients_and_fail_together_on_the_loopback_address() -> None:
-    for answers in on_each(3, exchanges):
+def test_three_ranks_exchange_agree_add_gradients_and_fail_together_on_the_loopback_address(become) -> None:
+    for answers in on_each(3, exchanges, become):
         assert answers[:4] == [[[0.0], [0.0, 1.5], [0.0, 1.5, 3.0]], True, False, 10]
         assert answers[4:7] == ["the ranks disagree about table.width: rank 0", "no text on 1", DataError.exit_code]
         assert set(answers[7]) == {"0100007F"}  # 127.0.0.1
         assert answers[8] < 1e-4  # sums in another order differ by 1e-6; a part too many or too few, by more than 0.1
+        assert answers[9:] == [[[0.5, 2.0], [1.5, 2.0], [2.5, 2.0]], "a"]
+
+
+def test_of_several_ranks_one_says_what_has_happened(become, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one if it has an error, after a while another one, or the one that has lost a rank; no other."""
+    monkeypatch.setattr(several, "REPORT_SECONDS", 0.1)
+    plain, other = ValueError("no luck"), f"rank 1 on {platform.node()}: "
+    for speaking in (
+        [(0, plain, ""), (1, plain, None), (0, plain, None)],
+        [(1, plain, other), (0, plain, None), (1, several.lost, None)],
+        [(1, several.lost, ""), (1, plain, None)],
+        [(0, several.shared(ValueError()), ""), (1, several.shared(ValueError()), None), (1, plain, other)],
+    ):
+        kept = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+        monkeypatch.setattr(several, "_store", kept)
+        for rank, error, said in speaking:
+            become(rank, 2, kept.port)
+            assert several.spoken_by(error() if callable(error) else error) == said
+        with pytest.raises(several.LostRankError, match=r"^rank \d of 2 on .* has lost another rank; the same command"):
+            connected(CPU).__enter__()  # it does not wait for ranks of which one has failed
+    become(1, 2, free_port())
+    monkeypatch.setattr(several, "_store", None)
+    monkeypatch.setattr(several, "FINDING", timedelta(seconds=0.1))
+    assert several.spoken_by(plain) is None  # nobody keeps a store
+    assert several.spoken_by(several.lost()) == ""
+
+
+def test_a_broken_connection_is_told_from_other_errors(become) -> None:
+    broken, others = (
+        (RuntimeError("Broken pipe"), DistBackendError()),
+        (RuntimeError("no luck"), OSError("Broken pipe")),
+    )
+    assert not several.is_lost(broken[0])  # there is one rank
+    become(1, 2, 65535)
+    assert several.ranks() == several.Ranks(rank=1, count=2, local=1)
+    for error in broken:
+        with pytest.raises(several.LostRankError), several.lost_ranks_named():
+            raise error
+    for error in others:
+        with pytest.raises(type(error), match=str(error)), several.lost_ranks_named():
+            raise error
+
+
+def test_each_rank_has_the_gpu_of_its_local_number(become, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    become(2, 3, 29500)
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(UsageError, match=rf"--device {device} for 3 ranks, .* number 2, .* with 2 GPUs: each rank"):
+            connected(torch.device(device)).__enter__()
+    chosen: list[torch.device] = []
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    kept = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+    kept.add(several.TOLD, 1)
+    become(1, 2, kept.port)
+    with pytest.raises(several.LostRankError):
+        connected(torch.device("cuda")).__enter__()
+    assert chosen == [torch.device("cuda:1")]
 
 
 NAMED = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -289,6 +367,7 @@ NAMED = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.
         ({"MASTER_ADDR": ""}, "do not say where 2 ranks meet"),
         ({"MASTER_PORT": "http"}, "do not say where 2 ranks meet"),
         ({"MASTER_PORT": "65536"}, "do not say where 2 ranks meet"),
+        ({"MASTER_PORT": "0"}, "do not say where 2 ranks meet"),
     ],
     ids=str,
 )

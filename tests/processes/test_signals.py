@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -12,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +24,8 @@ from cli_runner import COMMANDS, LENGTH, LS, NANO, cli, document, environment, r
 from torture.pipeline import arguments
 from torture.processes import command
 from toys import first
+
+from poscli.system import signals
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 ENDS = r"error: (interrupted; repeat the command: it goes on .*|stopped at .*; the same command goes on .*)"
@@ -144,6 +149,124 @@ def test_signals_stop_training_and_the_same_command_goes_on(signum: int) -> None
     assert f"going on from step {status['step']} of 390" in result.err
     assert result.json[0]["status"] == "complete"
     assert pd.read_csv(run_of("results", "none").train_csv)["step"].is_monotonic_increasing
+
+
+# ---- in this process
+
+
+class Left(BaseException):
+    """The process would have ended here."""
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The codes with which this process, which watches for signals, would have ended; an exception ends it instead."""
+    codes: list[int] = []
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        raise Left
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    for name in ("_received", "_reported", "_stdout"):
+        monkeypatch.setattr(signals, name, getattr(signals, name))
+    with signals.kept_handlers():
+        signals.watch()
+        yield codes
+
+
+@pytest.mark.parametrize("words", [["poscli", "ls"], ["poscli", "ls", "--json"]], ids=len)
+def test_the_first_signal_is_an_exception_and_the_second_ends_the_process(
+    words: list[str], left: list[int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", words)
+    assert signals.pending_exit_code() == 0
+    with pytest.raises(signals.Interruption) as caught:
+        signal.raise_signal(signal.SIGTERM)
+    assert (caught.value.exit_code, signals.pending_exit_code(), left) == (143, 143, [])
+    with pytest.raises(Left):
+        signal.raise_signal(signal.SIGINT)
+    told = capfd.readouterr()
+    assert (left, told.err) == ([130], f"error: {signals.MESSAGE}\n")
+    document = {"error": signals.MESSAGE, "exit_code": 130}
+    assert [json.loads(line) for line in told.out.splitlines()] == [document] * ("--json" in words)
+    signals.end_silently()
+    with pytest.raises(Left):
+        signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr() == ("", "")
+    signals.watch()
+    assert signals.pending_exit_code() == 0
+
+
+def test_a_signal_during_an_import_ends_the_process_unless_a_file_is_being_written(
+    here: Path, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(here)
+    (here / "imports.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    with pytest.raises(Left):
+        importlib.import_module("imports")
+    assert left == [130]
+    (here / "writes.py").write_text("from poscli.system import files\nfiles.write_atomic('written', 'text')\n")
+    monkeypatch.setattr(os, "fsync", lambda handle: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(signals.Interruption):
+        importlib.import_module("writes")
+    assert left == [130]
+    assert not [path for path in here.iterdir() if path.suffix == ".tmp"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_signal_in_a_finalizer_ends_the_process_and_other_errors_there_do_not(
+    left: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Falls:
+        def __init__(self, error: BaseException) -> None:
+            self.error = error
+
+        def __del__(self) -> None:
+            raise self.error
+
+    Falls(ValueError("no luck"))
+    assert left == []
+    assert "ValueError: no luck" in capfd.readouterr().err
+    Falls(signals.Interruption(signal.SIGTERM))
+    assert left == [143]
+
+
+def test_a_job_is_asked_to_stop_and_the_signal_counts_after_it_unless_the_job_obeys(
+    left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for obeys in (True, False):
+        with contextlib.ExitStack() as after:
+            if not obeys:
+                after.enter_context(pytest.raises(signals.Interruption))
+            with signals.stoppable(obeys=obeys) as stop:
+                assert not stop
+                signal.raise_signal(signal.SIGTERM)
+                assert (bool(stop), stop.signum) == (True, signal.SIGTERM)
+                seconds, interval = signal.getitimer(signal.ITIMER_REAL)
+                assert (0 < seconds <= signals.PATIENCE_SECONDS, interval) == (True, pytest.approx(0.1))
+                with pytest.raises(KeyboardInterrupt):  # it does not wait for the end of the step
+                    signal.raise_signal(signal.SIGINT)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    monkeypatch.setattr(signals, "PATIENCE_SECONDS", 0.02)
+    with signals.stoppable(obeys=True) as stop:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.05)  # a block that must not be abandoned
+        with pytest.raises(signals.Abandoned), stop.abandonable():
+            time.sleep(60)
+        time.sleep(0.15)
+    assert left == []
+    with signals.stoppable() as stop, concurrent.futures.ThreadPoolExecutor(1) as other:
+
+        def nested() -> bool:
+            with signals.stoppable() as inner, signals.kept_handlers():
+                return bool(inner)
+
+        assert other.submit(nested).result() is False
+        signal.raise_signal(signal.SIGINT)
+        assert stop
+        stop.signum = 0
 
 
 # ---- any other time

@@ -86,7 +86,7 @@ def test_the_newest_two_checkpoints_are_kept_and_tensors_that_were_never_such_ar
 
 def logged(step: int, **values: object) -> dict[str, object]:
     common = {"step": step, "tokens": 100 * step, "nll": 1.0, "bpb": float(step), "grad_norm": 1.0, "lr_scale": 1.0}
-    return common | {"tokens_per_s": 50.0, "seconds": 2.0 * step, "status": "ok"} | values
+    return common | {"tokens_per_s": 50.0, "seconds": 0.5 * step, "status": "ok"} | values
 
 
 def test_a_log_is_missing_only_before_the_first_checkpoint(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_summary_has_the_end_of_the_log_and_the_mean_of_its_last_twentieth(tmp
         run.set_status("complete", rows, "done")
         write_training_log(run, [logged(step) for step in range(1, rows + 1)])
         found = training_summary(run)
-        assert (found["tokens"], found["seconds"], found["tokens_per_s"]) == (100 * rows, 2.0 * rows, 50.0)
+        assert (found["tokens"], found["seconds"], found["tokens_per_s"]) == (100 * rows, 0.5 * rows, 200.0)
         assert (found["status"], found["message"], found["steps"], found["seed"]) == ("complete", "done", rows, 3)
         assert found["bpb"] == run_summary(run)["bpb"] == bpb
     write_training_log(run, [logged(1), logged(2, bpb=float("nan"))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from poscli.runs.lock import is_locked, locked
 from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.errors import CorruptError, LockedError, StorageError
-from poscli.system.files import remove_temporaries, write_atomic
+from poscli.system.files import cache_folder, make_in_cache, remove_temporaries, write_atomic
 
 
 def test_a_sealed_file_comes_back_and_what_was_replaced_is_valid_only_until_the_next_write(tmp_path: Path) -> None:
@@ -63,6 +64,50 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         write_atomic(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_file_reaches_the_disk_in_pieces_before_it_has_its_name_and_folders_do_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may read it as the user's mask says, which stays as it was."""
+    synced: list[Path] = []
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, content: write(handle, content[:3]))
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink()))
+    before = os.umask(0o027)
+    try:
+        write_atomic(tmp_path / "a" / "b" / "file", "whole content")
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    *parents, temporary, folder = synced
+    assert sorted(parents) == [tmp_path, tmp_path / "a"]
+    assert (temporary.parent, temporary.suffix, folder) == (tmp_path / "a" / "b", ".tmp", tmp_path / "a" / "b")
+    (file,) = folder.iterdir()
+    assert (file.name, file.read_text(), file.stat().st_mode & 0o777) == ("file", "whole content", 0o640)
+
+
+def test_the_cache_lies_where_variables_say_and_nobody_else_can_write_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variables, folder in (
+        ({}, tmp_path / ".cache" / "poscli"),
+        ({"XDG_CACHE_HOME": "/elsewhere"}, Path("/elsewhere/poscli")),
+        ({"XDG_CACHE_HOME": "/elsewhere", "POSCLI_CACHE": "~/mine"}, tmp_path / "mine"),
+    ):
+        monkeypatch.delenv("POSCLI_CACHE", raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert cache_folder() == folder
+    before = os.umask(0)
+    try:
+        make_in_cache(tmp_path / "one" / "two")
+        make_in_cache(tmp_path / "one" / "two")
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "one", tmp_path / "one" / "two")] == [0o755, 0o755]
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:

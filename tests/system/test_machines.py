@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import platform
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from cli_runner import ALIBI, SHORT, cli, document, run_of
+from cli_runner import ALIBI, ROOT, SHORT, cli, document, run_of
 from fake_results import BEHAVIOUR, results
 
 from poscli.report import build_report
@@ -17,7 +20,7 @@ from poscli.report.origin import machines
 from poscli.runs.results import evaluation, evaluation_tables
 from poscli.runs.run import EVAL, EVALUATED, Run
 from poscli.runs.schema import ADDED_COLUMNS, EVAL_COLUMNS
-from poscli.system.provenance import cpu, machine
+from poscli.system.provenance import commit, cpu, machine
 
 OLD_COLUMNS = [name for name in EVAL_COLUMNS if name not in {*ADDED_COLUMNS, "tokenizer"}]
 
@@ -47,6 +50,23 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_machine_has_the_name_that_it_is_given_on_one_line(named: str, expected: str, monkeypatch) -> None:
     monkeypatch.setenv("POSCLI_MACHINE", named)
     assert machine() == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_processor_has_the_name_that_the_kernel_gives_it() -> None:
+    named = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    assert cpu() == (named[0] if named else platform.processor() or platform.machine())
+
+
+def test_results_name_the_commit_of_the_source_tree_and_whether_it_was_changed() -> None:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    if not (ROOT / ".git").exists():
+        assert commit() == ""
+        return
+    mark = "+" if git("diff", "HEAD", "--", "poscli") else ""
+    assert commit() == git("rev-parse", "--short=10", "HEAD") + mark
 
 
 def test_the_run_says_where_it_was_trained_and_its_rows_where_they_were_measured(measured: Run) -> None:

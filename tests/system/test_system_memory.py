@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
+import platform
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from poscli.system.device import quota_of_container
-from poscli.system.memory import Peak, free_memory, free_of_container, unaffordable
+from poscli.system import device, memory
+from poscli.system.device import cpu_has_bfloat16, device_of, quota_of_container, threads, usable_cores
+from poscli.system.errors import UsageError
+from poscli.system.memory import Peak, free_memory, free_of_container, in_words, peak_memory_mb, unaffordable
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+GIB = 2**30
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
 
 def touch(mebibytes: int) -> None:
@@ -23,7 +30,7 @@ def touch(mebibytes: int) -> None:
             memory[page] = 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a peak counter that can be reset")
+@on_linux
 def test_a_peak_is_that_of_the_work_inside_alone() -> None:
     """It may be off by what the rest of the process takes and returns meanwhile: 30 MiB is far more than that."""
     touch(512)
@@ -44,6 +51,7 @@ def test_a_peak_is_that_of_the_work_inside_alone() -> None:
         ({}, math.inf),
         ({"cpu.max": "250000 100000\n"}, 2.5),
         ({"cpu.max": "max 100000\n"}, math.inf),
+        ({"cpu.max": "50000 100000\n"}, 1),
         ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
     ],
@@ -55,16 +63,102 @@ def test_a_container_s_share_of_the_processors_counts(files: dict[str, str], pro
     assert quota_of_container(tmp_path) == processors
 
 
-def test_a_container_s_memory_counts(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("700\n")
-    (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 50\nactive_file 50\n")
+@pytest.mark.parametrize(
+    ("limit", "used", "statistics"),
+    [
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ],
+)
+def test_a_container_s_memory_counts(limit: str, used: str, statistics: str, tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text("1000\n")
+    (tmp_path / used).write_text("700\n")
+    (tmp_path / statistics).write_text("anon 600\ninactive_file 50 and more\nactive_file 50\n")
     assert free_of_container(tmp_path) == 350
-    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / limit).write_text("max\n")
     assert free_of_container(tmp_path) == math.inf
     assert free_of_container(tmp_path / "none") == math.inf
 
 
-def test_work_is_affordable_below_what_is_free_and_refused_above() -> None:
-    assert unaffordable(1e-3 * free_memory(CPU), CPU) == ""
-    assert "GiB are free" in unaffordable(2 * free_memory(CPU), CPU)
+@on_linux
+def test_memory_is_what_the_kernel_says_in_bytes_and_mebibytes() -> None:
+    """What is free may change by the work of others between two looks."""
+    import resource
+
+    free = int(re.findall(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())[0]) * 2**10
+    assert free_memory(CPU) == pytest.approx(min(free, free_of_container()), rel=0.3)
+    assert peak_memory_mb(CPU) * 2**20 == resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
+
+
+def test_memory_of_a_gpu_is_that_of_its_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peak of a piece of work is what it takes above what was in use before."""
+    reset: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3, 8))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * 2**20)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
+    with Peak(CUDA) as peak:
+        assert (peak.mb, reset) == (0, [CUDA])
+    assert (peak.mb, peak.of, peak_memory_mb(CUDA), free_memory(CUDA)) == (3, "case", 5, 3)
+
+
+def test_work_is_affordable_up_to_nine_tenths_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda device: 100.0 * GIB)
+    assert unaffordable(0.9 * 100.0 * GIB, CPU) == ""
+    assert unaffordable(90.1 * GIB, CPU) == "needs about 90.1 GiB, 100.0 GiB are free"
+    sizes = {0: "0.0 GiB", 999 * GIB: "999.0 GiB", 1000 * GIB: "1.0 TiB", 999 * 2**50: "999.0 PiB"}
+    assert {size: in_words(size) for size in sizes} == sizes
+    assert in_words(1000 * 2**50) == "1,000 PiB or more"
+
+
+# ---- devices and cores
+
+
+def test_a_device_is_one_that_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpus in (0, 1, 2):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpus=gpus: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        assert device_of("auto") == (CUDA if gpus else CPU)
+        for number, name in enumerate(("cuda:0", "cuda:1", "cuda:2")):
+            if number < gpus:
+                assert (device_of(name), device_of("cuda")) == (torch.device(name), CUDA)
+            else:
+                with pytest.raises(UsageError, match=f"--device {name}: torch .* sees {gpus} CUDA devices; use cpu"):
+                    device_of(name)
+    for name, words in (("meta", "meta: poscli runs on cpu and cuda"), ("tpu", "'tpu' is no device; use auto, cpu")):
+        with pytest.raises(UsageError, match=words):
+            device_of(name)
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "has"),
+    [
+        ("x86_64", {"avx512_bf16"}, True), ("x86_64", {"amx_bf16", "sse"}, True), ("x86_64", {"bf16", "sse"}, False),
+        ("aarch64", {"bf16"}, True), ("arm64", {"bf16", "fp"}, True), ("aarch64", {"amx_bf16"}, False),
+    ],
+)  # fmt: skip
+def test_a_cpu_multiplies_bfloat16_if_it_lists_the_instructions(
+    machine: str, flags: set[str], has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset(flags))
+    assert cpu_has_bfloat16() is has
+
+
+@pytest.mark.parametrize(("allowed", "quota", "cores"), [(4, math.inf, 4), (4, 2.5, 2), (2, 3.5, 2), (1, 1.0, 1)])
+def test_cores_are_those_of_the_affinity_and_of_the_quota(
+    allowed: int, quota: float, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(allowed)), raising=False)
+    monkeypatch.setattr(device, "quota_of_container", lambda: quota)
+    assert usable_cores() == cores
+
+
+def test_a_block_computes_with_its_own_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    with threads(before + 2):
+        assert torch.get_num_threads() == before + 2
+        with threads(None):
+            assert torch.get_num_threads() == before + 2
+    assert torch.get_num_threads() == before

@@ -1,0 +1,85 @@
+"""What is said to people and to programs: one line each, as it is, once, and not too long."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poscli.system import console
+from poscli.system.console import collected_warnings, emit, note, only_data, out, silence, warn_once
+from poscli.system.errors import near, one_line
+from poscli.system.notebook import html_table
+
+
+def test_an_unknown_name_comes_with_at_most_three_similar_or_twenty_others() -> None:
+    names = [f"name{n:02d}" for n in range(21)]
+    assert near("zzz", names[:20]) == f"there are: {', '.join(names[:20])}"
+    assert near("zzz", names) == "none of the 21 known names is similar"
+    assert near("name", names).count(" or ") == 2
+    assert near("ABCD", ["abce"]) == "did you mean abce?"
+    assert near("abcdefghij", ["abcdefuvwx"]) == "did you mean abcdefuvwx?"  # 6 of 10 letters are equal
+    assert near("abcdefghij", ["abcdeuvwxy"]).startswith("there are")
+    assert near("x", []) == "there are none"
+
+
+def test_a_message_of_more_than_800_characters_loses_its_middle() -> None:
+    text = "".join(f"{n:04d}" for n in range(200))
+    assert one_line(text) == text
+    assert one_line(text + "end") == f"{text[:398]} ... {(text + 'end')[-397:]}"
+
+
+def test_messages_are_one_line_however_long_and_warnings_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_warned", set())
+    long = " ".join(["words"] * 100)
+    note(long)
+    for _ in range(2):
+        with collected_warnings() as outer, collected_warnings() as inner:
+            warn_once(long)
+            warn_once(long)
+        assert outer == inner == [long]
+    warn_once("outside")
+    assert outer == [long]
+    assert capsys.readouterr().err.splitlines() == [long, f"note: {long}", "note: outside"]
+
+
+def test_a_result_is_a_document_or_a_page_and_nothing_from_a_rank_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload = {"loss": np.float32(0.5), "folder": Path("results")}
+    with only_data():
+        print("from a library")
+        emit(True, payload, lambda: pytest.fail("as a page, too"))
+        emit(False, payload, lambda: out().print("a page " * 19))  # 133 characters, of 140 in a pipe
+    told = capsys.readouterr()
+    document, page = told.out.split("}\n")
+    assert json.loads(document + "}") == {"loss": 0.5, "folder": "results"}
+    assert document.startswith('{\n  "loss"')
+    assert (page.strip(), told.err) == (" ".join(["a page"] * 19), "from a library\n")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        emit(True, {"loss": float("nan")}, lambda: None)
+    monkeypatch.setattr(console, "_silent", False)
+    monkeypatch.setattr(console.err, "quiet", False)
+    silence()
+    emit(True, payload, lambda: None)
+    note("what all ranks do")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_pipe_has_140_columns_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, width in (("80", 140), ("200", 200)):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        assert out().width == width
+
+
+def test_a_table_in_a_notebook_shows_texts_as_they_are() -> None:
+    page = html_table("<b>", [("ok & so on", "\x1b"), (1, "bad")], ("<i>",), notes=("<u>",), colors={"bad": "red"})
+    assert all(text in page for text in ("&lt;b&gt;", "ok &amp; so on", "\\x1b", "&lt;i&gt;", "&lt;u&gt;"))
+    assert page.count("color: red") == 1
