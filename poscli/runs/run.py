@@ -291,7 +291,7 @@ def _refuse_other_versions(folder: Path) -> None:
         schema = json.loads((folder / ENV).read_bytes()).get("schema", 1)
     except (OSError, ValueError, AttributeError, RecursionError):
         return  # damaged: reading it through the manifest says so
-    if schema != SCHEMA and (schema > SCHEMA or not (folder / MANIFEST).exists()):
+    if isinstance(schema, int) and schema != SCHEMA and (schema > SCHEMA or not (folder / MANIFEST).exists()):
         raise ForeignError(
             f"{folder} was made by another version of poscli (results of schema {schema}, this one has {SCHEMA}); "
             "move it elsewhere, or train again"

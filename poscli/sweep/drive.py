@@ -24,11 +24,11 @@ def makespan(waiting: Iterable[float], workers: int, running: Iterable[float] = 
     (5.0, 9.0)
     """
     busy = [float(seconds) for seconds in running]
-    free = [0.0] * max(0, workers - len(busy)) + busy  # when each worker is free again
+    free = [0.0] * (workers - len(busy)) + busy  # when each worker is free again
     heapq.heapify(free)
     for seconds in waiting:
         heapq.heappush(free, heapq.heappop(free) + seconds)
-    return max(free, default=0.0)
+    return max(free)
 
 
 class TimeLeft:

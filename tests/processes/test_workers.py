@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,7 +34,7 @@ from poscli.sweep import __main__ as worker_process
 from poscli.sweep import crew, drive
 from poscli.sweep.crew import Crew, refuse_crowded
 from poscli.sweep.drive import MOST_DEATHS, TimeLeft, Watcher, makespan, run_jobs
-from poscli.sweep.job import Job, Outcome
+from poscli.sweep.job import Job, Outcome, needed
 from poscli.sweep.workers import Here, Processes, WorkerDied, Workers
 from poscli.system.console import collected_warnings
 from poscli.system.device import usable_cores
@@ -122,11 +124,13 @@ def test_a_job_whose_worker_dies_goes_on_before_the_others_until_too_many_have_d
 
 
 def test_a_job_that_another_process_holds_waits_for_the_others_and_says_who(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "SECONDS_BETWEEN_TRIES", 0.0)
+    monkeypatch.setattr(drive, "SECONDS_BETWEEN_TRIES", 0.1)
     said = Said()
     held = Outcome(held="alibi-1 is being worked on by process 7 on here; wait for it to end")
-    results = run_jobs([job("alibi"), job("rope")], Scripted(1, [held, done("rope"), done("alibi")]), said)
+    workers = Scripted(1, [held, held, done("alibi"), done("rope")])
+    results = run_jobs([job("alibi"), job("rope")], workers, said)
     assert results.folders == [Path("alibi"), Path("rope")]
+    assert workers.submitted == ["alibi", "rope"] * 2
     assert said.lines[:3] == [
         "began 0",
         "postponed 0: is put off: alibi-1 is being worked on by process 7 on here",
@@ -162,6 +166,8 @@ def test_the_time_left_follows_the_jobs_that_are_done(monkeypatch: pytest.Monkey
     left.began(2)
     clock[0] = 25.0
     assert left.left() == 35
+    clock[0] = 100.0  # longer than it should have taken
+    assert left.left() == 20
     left.postponed(2)
     assert left.left() == 40
 
@@ -241,18 +247,29 @@ def test_workers_that_are_stopped_or_whose_driver_is_gone_save_and_end(tmp_path:
     assert all(status["step"] > 0 for status in statuses)
 
 
-def test_a_worker_that_ends_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    ending = [sys.executable, "-c", "import sys; sys.stderr.write('first\\nlast\\n\\n'); sys.exit(2)"]
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.stderr.write('first\\nlast\\n\\n'); sys.exit(2)", "its process ended with code 2: last"),
+        ("", "its process ended with code 0"),
+        ("import os; os.kill(os.getpid(), 15)", "its process was killed by SIGTERM"),
+        ("import os; os.kill(os.getpid(), 9)", "its process was killed by SIGKILL, as the system does when memory is"),
+    ],
+)
+def test_a_worker_that_ends_says_how(code: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = [sys.executable, "-c", code]
     start = subprocess.Popen
     monkeypatch.setattr("poscli.sweep.workers.subprocess.Popen", lambda command, **options: start(ending, **options))
     with (
         Processes(1, threads=1) as workers,
-        pytest.raises(WorkerDied, match=r"^its process ended with code 2: last$"),
+        pytest.raises(WorkerDied, match=f"^{said}( short)?$"),
     ):
         workers.submit(job()).result(60)
 
 
-def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[dict[str, str]] = []
 
     def start(*_: object, env: dict[str, str], **__: object) -> None:
@@ -260,13 +277,21 @@ def test_workers_take_the_gpus_in_turn_by_the_names_that_the_system_gives_them(m
         raise WorkerDied("there is no such machine")
 
     monkeypatch.setattr("poscli.sweep.workers.subprocess.Popen", start)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    with Processes(3, threads=2, gpus=[0, 1]) as workers:
-        for _ in range(3):
-            with pytest.raises(WorkerDied):
-                workers.submit(job()).result()
-    assert [env["CUDA_VISIBLE_DEVICES"] for env in seen] == ["4", "7", "4"]
-    assert {env["OMP_NUM_THREADS"] for env in seen} == {"2"}
+    monkeypatch.setattr(crew, "device_of", torch.device)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for device, visible, expected in (
+        ("cuda", "4,7", ["4", "7", "4"]),
+        ("cuda", "", ["0", "1", "0"]),
+        ("cuda:1", "4,7", ["4,7"] * 3),
+    ):
+        seen.clear()
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with Crew(workers=3, cpus=2, device=device).assembled([("alibi", 1e30)], tmp_path) as workers:
+            for _ in range(3):
+                with pytest.raises(WorkerDied):
+                    workers.submit(job()).result()
+        assert [env["CUDA_VISIBLE_DEVICES"] for env in seen] == expected
+        assert {env["OMP_NUM_THREADS"] for env in seen} == {"2"}
 
 
 @pytest.mark.parametrize(("ends", "code"), [("well", 0), ("with an error", 0), (2, 130), (15, 143)])
@@ -285,6 +310,30 @@ def test_a_worker_process_ends_with_0_unless_a_signal_stopped_it(
     printed = io.StringIO()
     assert worker_process.main(io.StringIO(2 * (job().model_dump_json(by_alias=True) + "\n")), printed) == code
     assert printed.getvalue() == ("" if code else 2 * (outcome.model_dump_json() + "\n"))
+
+
+def test_a_worker_process_whose_driver_is_gone_asks_its_job_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, begun = threading.Event(), threading.Event()
+
+    def lines() -> Iterator[str]:
+        yield job().model_dump_json(by_alias=True) + "\n"
+        assert begun.wait(60)
+
+    def perform(submitted: Job, open_task: object) -> Outcome:
+        begun.set()
+        if asked.wait(60):
+            raise Interrupted("stopped", signal.SIGTERM)
+        return done("a")
+
+    monkeypatch.setattr(worker_process, "perform", perform)
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    try:
+        assert worker_process.main(lines(), io.StringIO()) == 143  # type: ignore[arg-type]
+        asked.clear()
+        assert worker_process.main(io.StringIO(""), io.StringIO()) == 0
+        assert not asked.wait(0.05)  # there is no job to stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(("text", "cause"), [("{}", "the key 'config' is missing"), ("no JSON", "Invalid JSON")])
@@ -315,7 +364,8 @@ def test_options_become_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         Crew(workers=2, gpus=1, device="cpu").check()
     monkeypatch.setattr(crew, "device_of", torch.device)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
-    Crew(workers=6, gpus=0.5, device="cuda").check()
+    for allowed in (Crew(workers=6, gpus=0.5), Crew(workers=3, gpus=1), Crew(gpus=3), Crew(workers=4)):
+        replace(allowed, device="cuda").check()
     with pytest.raises(UsageError, match="--gpus 2 for each of 2 workers: this machine has 3; lower one of the two"):
         Crew(workers=2, gpus=2, device="cuda").check()
 
@@ -349,8 +399,14 @@ def test_jobs_that_do_not_fit_together_are_refused_by_the_largest() -> None:
     together = r"2 workers may need 5\.0 GiB .*\(b: 3\.0 GiB\), 5\.0 GiB are free; give --workers 1"
     with pytest.raises(UsageError, match=together):
         refuse_crowded(both, workers=2, free=5 * GIB, cure="less")
+    with pytest.raises(
+        UsageError, match=r"^3 workers may need 7\.5 GiB .*\(b: 3\.0 GiB\).*; give --workers 2, or less$"
+    ):
+        refuse_crowded([*both, ("c", 2 * GIB)], workers=3, free=7 * GIB, cure="less")
     with pytest.raises(UsageError, match=r"b needs about 3\.5 GiB .* 3\.0 GiB are free; less$"):
         refuse_crowded(both, workers=2, free=3 * GIB, cure="less")
+    planned = [SimpleNamespace(encoding=name, seed=2, memory_gib=3.0, seconds=n) for n, name in enumerate(("a", "b"))]
+    assert needed(planned) == [("b, seed 2", 3 * GIB)]  # the other one is done
     with pytest.raises(UsageError, match=r"lower --memory 1e\+09$"):
         Crew(workers=2, cpus=1, memory=1e9, device="cpu").assembled([("a", GIB)], Path()).__enter__()
 
@@ -369,11 +425,19 @@ WRONG = [
 def test_a_file_of_progress_that_says_nothing_is_not_an_activity(tmp_path: Path) -> None:
     """The screen of a sweep reads it, and must not end because of it."""
     with locked(tmp_path):
+        for changes, share, left in (
+            ({}, 0.5, 3.0),
+            ({"done": 3}, 1.0, 3.0),
+            ({"done": -1}, 0.0, 3.0),
+            ({"seconds_left": -0.5}, 0.5, 0.0),
+        ):
+            (tmp_path / "progress.json").write_text(json.dumps(PROGRESS | changes))
+            assert activity(tmp_path) == Activity("train", share, "", left, 4, "here")
         for content in ("", "[]", "{}", "\0", "[" * 100_000, *(json.dumps(PROGRESS | wrong) for wrong in WRONG)):
             (tmp_path / "progress.json").write_text(content)
             assert activity(tmp_path) is None, content[:100]
         (tmp_path / "progress.json").write_text(json.dumps(PROGRESS))
-        assert activity(tmp_path) == Activity("train", 0.5, "", 3.0, 4, "here")
+        assert activity(tmp_path) is not None
     assert activity(tmp_path) is None  # the process that wrote it was killed
 
 

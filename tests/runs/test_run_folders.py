@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from poscli.config.run import SCHEMA, RunConfig
 from poscli.runs.checkpoint import Checkpoint, is_whole, load_last, read_checkpoint, save
 from poscli.runs.results import training_log, write_training_log
 from poscli.runs.run import Run, create, open_run
+from poscli.runs.schema import perplexity
 from poscli.runs.summary import run_summary, training_summary
 from poscli.system.errors import CorruptError
 
@@ -58,6 +60,32 @@ def test_only_another_version_is_called_one(tmp_path: Path) -> None:
         (folder / "env.json").write_text(json.dumps({"schema": schema}))
         with pytest.raises(CorruptError, match=f"made by another version of poscli .results of schema {schema}, this"):
             open_run(folder)
+
+
+@pytest.mark.parametrize("schema", ["4", None, 2.5, [1]], ids=repr)
+def test_a_version_that_is_no_number_is_damage(schema: object, tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "made").folder
+    (folder / "env.json").write_text(json.dumps({"schema": schema}))
+    with pytest.raises(CorruptError, match=r"env\.json is not the file that was written"):
+        open_run(folder)
+
+
+def test_a_run_says_what_it_is_whatever_is_wrong_with_its_files(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "made", seed=3)
+    steps = run.config.steps
+    assert repr(run) == f"made: alibi, seed 3, planned at step 0 of {steps}, in {run.folder}"
+    run.set_status("failed", 2, "no luck")
+    assert f", failed at step 2 of {steps}: no luck, in" in repr(run)
+    assert ">7<" in run._repr_html_()
+    assert ">0<" in Run(run.folder, run.config, {})._repr_html_()  # nothing is known of its parameters
+    (run.folder / "status.json").unlink()
+    (run.folder / "MANIFEST.json").write_text("{")
+    assert f", damaged: {run.folder / 'MANIFEST.json'} is not JSON" in repr(run)
+
+
+def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
+    found = [perplexity(nll) for nll in (0.0, 708.5, 1000.0, math.inf, math.nan)]
+    assert found == pytest.approx([1.0, math.exp(708.5), math.inf, math.inf, math.nan], nan_ok=True)
 
 
 def test_the_newest_two_checkpoints_are_kept_and_tensors_that_were_never_such_are_damage(tmp_path: Path) -> None:

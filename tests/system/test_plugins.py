@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from poscli.config.run import PRESETS
 from poscli.encodings import get
 from poscli.encodings.registry import ENCODINGS
 from poscli.specs import check, parse
-from poscli.system import plugins
+from poscli.system import plugins, signals
 from poscli.system.errors import UsageError
 from poscli.tasks import TASKS
 
@@ -290,11 +290,36 @@ def test_a_plugin_that_leaves_the_process_has_failed(here: Path, when: str) -> N
     assert said in line
 
 
+FORKS = """
+import os
+if (child := os.fork()) == 0:
+    os._exit(7)
+CODE = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_process_that_a_plugin_forks_may_leave_and_so_may_poscli(here: Path) -> None:
+    (here / "forks.py").write_text(FORKS)
+    assert plugins.load_module("forks.py").CODE == 7
+    with pytest.raises(plugins.LoadError, match=r"it called os\._exit\(3\) while"), plugins.contained():
+        os._exit(3)
+    if (child := os.fork()) == 0:
+        signals.end_silently()
+        with plugins.contained():  # as a second Ctrl-C while a plugin is imported
+            signals.leave(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
 def test_of_many_plugins_an_error_names_the_latest_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_run", {})
-    for name in ("one.py", "two.py", "three.py", "four.py", "two.py"):
+    assert plugins.suspects() == ""
+    for name in ("one.py", "two.py", "three.py", "two.py"):
         plugins.will_run(name)
-    assert re.search(r"has been loaded: two\.py and four\.py and three\.py and \d+ more$", plugins.suspects())
+    assert plugins.suspects().endswith(" has been loaded: two.py and three.py and one.py")
+    for name in ("four.py", "five.py"):
+        plugins.will_run(name)
+    assert plugins.suspects().endswith(" has been loaded: five.py and four.py and two.py and 2 more")
 
 
 @pytest.mark.parametrize("loads", [True, False])
