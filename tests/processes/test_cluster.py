@@ -12,9 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cli_runner import SUITE, assert_refused, assert_same_runs, cli, environment
@@ -22,12 +25,14 @@ from filelock import FileLock
 
 from poscli import cluster as on_node
 from poscli.cluster import MARK, execute, look_around, refuse_apart, versions
-from poscli.cluster.cluster import Cluster, Node, PerRun
+from poscli.cluster.cluster import Cluster, Node, PerRun, RayCrew, ray_at
 from poscli.cluster.commands import OnRay
 from poscli.config.run import RunConfig
-from poscli.sweep.job import Job
+from poscli.sweep.job import Job, Outcome
+from poscli.sweep.workers import WorkerDied
+from poscli.system.console import collected_warnings
 from poscli.system.device import usable_cores
-from poscli.system.errors import UsageError
+from poscli.system.errors import DataError, LockedError, UsageError
 
 GIB = 2.0**30
 
@@ -190,31 +195,189 @@ def test_something_else_that_answers_is_no_cluster(folder) -> None:
         server.server_close()
 
 
-def cluster(*nodes: Node) -> Cluster:
-    """A cluster of these nodes to which nothing is connected."""
-    made = object.__new__(Cluster)
-    made.nodes, made._cpus = list(nodes), 2
-    made._ray = type("Ray", (), {"remote": staticmethod(lambda **_: lambda function: function)})()
-    return made
+class RayError(Exception):
+    """The class that Ray's errors have."""
 
 
-def test_nodes_that_have_left_have_no_places(monkeypatch) -> None:
-    told = [
-        {"NodeID": name, "NodeManagerAddress": address, "Alive": alive, "Resources": {"CPU": 4.0, "memory": 8 * GIB}}
-        for name, address, alive in (("a", "10.0.0.1", True), ("b", "10.0.0.2", False))
+class FakeRay:
+    """What poscli uses of Ray. A job has the answer that the test gives it; what is asked of all nodes runs here."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.told = [
+            {"NodeID": node.id, "NodeManagerAddress": node.address, "Alive": True, "Resources": resources}
+            for node in nodes
+            for resources in [{"CPU": node.cpus, "GPU": node.gpus, "memory": node.memory}]
+        ]
+        self.log: list[Any] = []  # what was asked of it
+        self.jobs: list[Future[str]] = []
+        self.exceptions = SimpleNamespace(RayError=RayError)
+        strategy = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft))
+        self.util = SimpleNamespace(scheduling_strategies=strategy)
+
+    def init(self, **options: object) -> None:
+        self.log.append(options)
+
+    def shutdown(self) -> None:
+        self.log.append("shutdown")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self.told
+
+    def get(self, calls: list[Callable[[], object]]) -> list[object]:
+        return [call() for call in calls]
+
+    def cancel(self, job: SimpleNamespace, *, force: bool) -> None:
+        self.log.append(force)
+        job.future().set_exception(RayError("it was cancelled\nand more"))
+
+    def remote(self, **options: object) -> Callable[[Callable[..., object]], SimpleNamespace]:
+        self.log.append(options)
+
+        def called(function: Callable[..., object], *arguments: object) -> object:
+            if function is look_around:
+                return lambda: function(*arguments)
+            self.log.append(arguments)
+            self.jobs.append(Future())
+            return SimpleNamespace(future=lambda job=self.jobs[-1]: job)
+
+        def made(function: Callable[..., object]) -> SimpleNamespace:
+            call = SimpleNamespace(remote=partial(called, function))
+            call.options = lambda scheduling_strategy: self.log.append(scheduling_strategy) or call
+            return call
+
+        return made
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    """A cluster of two machines that takes the place of Ray."""
+    fake = FakeRay(Node("a", "10.0.0.1", 4, 0, 8 * GIB), Node("b", "10.0.0.2", 16, 2, 64 * GIB))
+    monkeypatch.setattr("poscli.cluster.cluster.ray_at", lambda address: fake)
+    return fake
+
+
+HEAD = "10.0.0.1:6379"
+QUIET = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
+
+
+def test_nodes_that_have_left_have_no_places(ray: FakeRay) -> None:
+    ray.told[1]["Alive"] = False
+    del ray.told[0]["Resources"]["GPU"]  # as Ray tells it where there is none
+    assert Cluster(HEAD).nodes == [Node("a", "10.0.0.1", 4, 0, 8 * GIB)]
+    assert ray.log == [{"address": HEAD, **QUIET}]
+
+
+def test_a_local_cluster_has_the_cores_of_this_process_and_warns_where_others_could_reach_it(ray: FakeRay) -> None:
+    ray.told[0]["NodeManagerAddress"] = "127.0.0.1"
+    for others in (True, False):
+        with collected_warnings() as warned:
+            Cluster("local")
+        assert warned == ["this version of Ray listens on 127.0.0.1, not on 127.0.0.1 alone"] * others
+        ray.told[1:] = []
+    size = {"num_cpus": usable_cores(), "object_store_memory": 100 * 2**20, "include_dashboard": False}
+    assert ray.log[0] == {"address": "local", **size, **QUIET}
+
+
+def test_a_cluster_that_cannot_be_joined_says_why(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, cause in (("a traceback\n  the cause \n\n", "the cause"), ("", "RuntimeError")):
+
+        def fails(said: str = said, **_: object) -> None:
+            raise RuntimeError(said)
+
+        monkeypatch.setattr(ray, "init", fails)
+        with pytest.raises(DataError, match=rf"^--ray {HEAD}: no cluster can be joined \({cause}\); start one with"):
+            Cluster(HEAD)
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "set_aside"),
+    [
+        ({"device": "cpu"}, 3 + 16, {"num_cpus": 1, "num_gpus": 0, "memory": 5 * GIB // 2}),
+        ({"device": "cpu", "cpus": 5, "workers": 2}, 2, {"num_cpus": 5, "num_gpus": 0, "memory": 5 * GIB // 2}),
+        ({"memory": 4.0, "gpus": 0}, 2 + 16, {"num_cpus": 1, "num_gpus": 0, "memory": 4 * GIB}),
+        ({}, 2, {"num_cpus": 1, "num_gpus": 1, "memory": 2 * GIB}),
+        ({"gpus": 0.5}, 4, {"num_cpus": 1, "num_gpus": 0.5, "memory": 2 * GIB}),
+    ],
+)
+def test_what_a_run_needs_is_set_aside_on_the_nodes(
+    options: dict[str, Any], count: int, set_aside: dict[str, float], ray: FakeRay, folder: Path
+) -> None:
+    """A run takes 0.5 GiB for its process and 1.5 for libraries of a GPU; every node has looked around before."""
+    needed = [("alibi", 1 * GIB), ("rope", 2 * GIB), ("none", 1 * GIB)]
+    with RayCrew(address=HEAD, **options).assembled(needed, folder / "runs") as workers:
+        assert workers.count == count
+    assert ray.log[1:] == [
+        set_aside | {"max_retries": 0},
+        {"num_cpus": 0, "max_retries": 1},
+        ("a", False),
+        ("b", False),
+        "shutdown",
     ]
-    ray = SimpleNamespace(nodes=lambda: told)
-    monkeypatch.setattr("poscli.cluster.cluster.ray_at", lambda address: ray)
-    monkeypatch.setattr(Cluster, "_connect", lambda self, address: None)
-    assert Cluster("10.0.0.1:6379").nodes == [Node("a", "10.0.0.1", 4, 0, 8 * GIB)]
+    assert not list((folder / "runs").glob(f"{MARK}"))
 
 
-def test_as_many_runs_at_a_time_as_fit_the_nodes() -> None:
+def test_nodes_that_cannot_work_together_are_refused_and_left(ray: FakeRay, folder: Path, monkeypatch) -> None:
+    crew, needed = RayCrew(address=HEAD, device="cpu"), [("alibi", 1.0)]
+    monkeypatch.setattr("poscli.cluster.cluster.LOCK_SECONDS", 0.01)
+    with FileLock(folder / f"{MARK}.lock"), pytest.raises(LockedError, match=r"another sweep looks .*; try again"):
+        crew.assembled(needed, folder).__enter__()
+
+    def fails(_: object) -> None:
+        raise RayError("a traceback\nModuleNotFoundError: poscli")
+
+    monkeypatch.setattr(ray, "get", fails)
+    with pytest.raises(UsageError, match=r"cannot run poscli \(ModuleNotFoundError: poscli\); install poscli\[ray\]"):
+        crew.assembled(needed, folder).__enter__()
+    monkeypatch.setattr(ray, "get", lambda calls: [call() | {"torch": "0"} for call in calls])
+    with pytest.raises(UsageError, match=r"\(10\.0\.0\.1\) has torch 0"):
+        crew.assembled(needed, folder).__enter__()
+    assert ray.log.count("shutdown") == 3
+    assert not (folder / MARK).exists()
+
+
+def test_a_job_has_the_outcome_of_its_process_or_none_if_that_has_ended(ray: FakeRay, folder: Path) -> None:
+    job = Job(config=RunConfig(encoding="none"), runs=Path("runs"))
+    made = Cluster(HEAD, 3)
+    made.allot(0, 0, None)
+    answers = [made.submit(job) for _ in range(4)]
+    sent, home, cpus = ray.log[-1]
+    assert (Job.model_validate_json(sent).runs, Path(home), cpus) == (folder / "runs", folder, 3)
+    ray.jobs[0].set_result(Outcome(folders=(folder / "runs" / "x",)).model_dump_json())
+    assert answers[0].result(0).folders == (Path("runs/x"),)
+    ray.jobs[1].set_exception(RayError("  no node\nand more"))
+    ray.jobs[2].set_exception(RayError())
+    made.stop()  # the last one alone is running
+    assert ray.log[-1] is False
+    for answer, cause in zip(answers[1:], ("no node", "RayError", "it was cancelled"), strict=True):
+        with pytest.raises(WorkerDied, match=rf"^its worker on the cluster has ended \({cause}\)$"):
+            answer.result(0)
+
+
+def test_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster() -> None:
+    pytest.importorskip("ray")
+    greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    with socket.create_server(("127.0.0.3", 0)) as server:
+
+        def answer() -> None:
+            for said in (bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]), bytes([0, 0, 6, 5, 0, 0, 0, 0, 0]), bytes(3) + b"\4"):
+                with server.accept()[0] as connection:
+                    assert connection.recv(100) == greeting
+                    connection.sendall(said)
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.3:{server.getsockname()[1]}"
+        assert ray_at(address).__name__ == "ray"
+        for _ in range(2):
+            with pytest.raises(DataError, match=rf"--ray {address}: what answers at {address} is no Ray cluster"):
+                ray_at(address)
+
+
+def test_as_many_runs_at_a_time_as_fit_the_nodes(ray: FakeRay) -> None:
     small, large = Node("a", "10.0.0.1", 4, 0, 8 * GIB), Node("b", "10.0.0.2", 16, 2, 64 * GIB)
     assert [PerRun(cpus=2).fits(node) for node in (small, large)] == [2, 8]
     assert [PerRun(cpus=2, gpus=0.5).fits(node) for node in (small, large)] == [0, 4]
     assert [PerRun(cpus=2, memory=6 * GIB).fits(node) for node in (small, large)] == [1, 8]
-    made = cluster(small, large)
+    made = Cluster(HEAD, 2)
     made.allot(6 * GIB, 0, None)
     assert made.count == 9
     made.allot(6 * GIB, 0, 3)
@@ -230,9 +393,10 @@ def test_as_many_runs_at_a_time_as_fit_the_nodes() -> None:
         (8 * GIB, 1, 2, r"no machine of the cluster has 2 CPUs, 1 GPUs and 8\.0 GiB at once; lower"),
     ],
 )
-def test_what_no_node_has_is_named(memory: float, gpus: float, cpus: int, words: str) -> None:
-    made = cluster(Node("a", "10.0.0.1", 16, 0, 4 * GIB), Node("b", "10.0.0.2", 1, 2, 64 * GIB))
-    made._cpus = cpus
+def test_what_no_node_has_is_named(memory: float, gpus: float, cpus: int, words: str, ray: FakeRay) -> None:
+    ray.told[0]["Resources"] = {"CPU": 16.0, "memory": 4 * GIB}
+    ray.told[1]["Resources"] = {"CPU": 1.0, "GPU": 2.0, "memory": 64 * GIB}
+    made = Cluster(HEAD, cpus)
     with pytest.raises(UsageError, match=words):
         made.allot(memory, gpus, None)
 
