@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from cli_runner import ROOT, cli, document
+from fake_results import BEHAVIOUR, results
+from lines import sections
 from markdown_blocks import blocks
 
 from poscli import api
@@ -129,6 +131,28 @@ def test_embeddings_take_the_position_after_the_past() -> None:
         (lambda: attend("alibi", (1, 4, 16, 8), (1, 4, 15, 8)), "a key for every query"),
         (lambda: attend("fox", (1, 4, 16, 8)), "fox reads the input of the layer: give x_BSW"),
         (lambda: attend("cope", (1, 4, 16, 8), engine="sdpa"), "the engine sdpa cannot run cope"),
+        (lambda: attend("alibi", (1, 4, 16, 9)), "q has the shape [1, 4, 16, 9]; alibi was built for [batch, 4 heads"),
+        (lambda: attend("alibi", (4, 16, 8)), "q has the shape [4, 16, 8]"),
+        (lambda: attend("alibi", (2, 4, 16, 8), (1, 4, 16, 8)), "a key for every query"),
+        (lambda: attend("alibi", (1, 4, 17, 8), (1, 4, 16, 8)), "a key for every query"),
+        (lambda: attend("alibi", (1, 4, 16, 8), dtype=torch.double), "q, k and v are torch.float32 on cpu and torch."),
+        (lambda: attend("alibi", (1, 4, 16, 8), of=torch.long), "q, k and v are torch.int64 on cpu; give floating"),
+        (lambda: attend("fox", (1, 4, 16, 8), x_BSW=torch.zeros(1, 15, 32)), "the shape [1, 16, 32] and the dtype"),
+        (lambda: attend("fox", (1, 4, 16, 8), x_BSW=torch.zeros(1, 16, 32).double()), "the dtype torch.float32"),
+        (lambda: embed((16, 32), (16,)), "x and ids have the shapes [16, 32] and [16]; rope was built for [batch, tok"),
+        (lambda: embed((1, 16, 32), (1, 15)), "x and ids have the shapes [1, 16, 32] and [1, 15]"),
+        (lambda: embed((1, 16, 31), (1, 16)), "x and ids have the shapes [1, 16, 31] and [1, 16]"),
+        (lambda: embed((1, 16, 32), (1, 16), torch.long), "x has the dtype torch.int64 and ids torch.int64; give floa"),
+        (lambda: embed((1, 16, 32), (1, 16), ids=torch.float), "x has the dtype torch.float32 and ids torch.float32"),
+        (lambda: embed((1, 16, 32), (1, 16), past=-1), "past = -1: must be at least 0 and at most 1048576"),
+        (lambda: embed((1, 16, 32), (1, 16), past=2**20 + 1), "past = 1048577: must be at least 0 and at most"),
+        (lambda: api.encoding("rope", width=4, heads=0, length=9), "heads = 0: must be at least 1 and at most 1048576"),
+        (lambda: api.encoding("rope", width=32, heads=4, length=2**20 + 1), "length = 1048577: must be at least 1 and"),
+        (lambda: api.encoding("rope", **SIZES, seed=-1), f"seed = -1: must be at least 0 and at most {2**63 - 1}"),
+        (lambda: api.encoding("rope", **SIZES, seed=2**63), f"must be at least 0 and at most {2**63 - 1}"),
+        (lambda: api.encoding("rope", **SIZES, seed=True), "seed = True: must be a whole number"),
+        (lambda: api.results(""), "out = '': must not be empty or hold the character '\\x00'"),
+        (lambda: api.results("a\0"), "must not be empty or hold the character '\\x00'"),
         (lambda: api.verify("nowhere.py"), "there is no file"),
         (lambda: api.train("alibi", tokns=5), "train has no option 'tokns': did you mean tokens?"),
         (lambda: api.train("alibi", tokens="lots"), "tokens = 'lots'"),
@@ -145,9 +169,42 @@ def test_what_cannot_be_done_is_refused_in_a_line(call: Any, words: str) -> None
     assert "\n" not in str(refused.value)
 
 
-def attend(spec: str, queries: tuple[int, ...], keys: tuple[int, ...] | None = None, **options: Any) -> torch.Tensor:
-    k = torch.zeros(keys or queries)
-    return api.attention(torch.zeros(queries), k, k, api.encoding(spec, **SIZES), **options)
+def attend(
+    spec: str,
+    queries: tuple[int, ...],
+    keys: tuple[int, ...] | None = None,
+    of: Any = None,
+    dtype: Any = None,
+    **options: Any,
+) -> torch.Tensor:
+    k = torch.zeros(keys or queries, dtype=dtype or of)
+    return api.attention(torch.zeros(queries, dtype=of), k, k, api.encoding(spec, **SIZES), **options)
+
+
+def embed(x: tuple[int, ...], of: tuple[int, ...], dtype: Any = None, ids: Any = torch.long, past: int = 0) -> Any:
+    rope = api.encoding("rope", **SIZES)
+    return api.embed(torch.zeros(x, dtype=dtype), torch.zeros(of, dtype=ids), rope, past=past)
+
+
+def test_the_smallest_and_the_largest_sizes_are_taken() -> None:
+    least = api.encoding("alibi", width=1, heads=1, length=1, vocab=1, seed=2**63 - 1)
+    assert least.shape == api.Shape(width=1, heads=1, layers=1, length=1, vocab=1)
+    assert api.encoding("alibi", width=2, heads=1, length=2**20, seed=0).shape.length == 2**20
+    assert embed((1, 16, 32), (1, 16), past=2**20).shape == (1, 16, 32)
+    assert attend("fox", (1, 4, 16, 8), x_BSW=torch.zeros(1, 16, 32)).shape == (1, 4, 16, 8)
+    layers = api.encodings("rope|none", layers=3, **SIZES)
+    assert [each.spec for each in layers] == ["rope", "none", "rope"]
+    assert [each.shape.layers for each in layers] == [3, 3, 3]
+
+
+def test_options_are_in_the_signature_and_in_the_help() -> None:
+    own = inspect.signature(api.train).parameters
+    assert {"enc", "seed", "tokens", "layers", "recipe"} <= set(own)
+    assert not {"model", "options"} & set(own)
+    assert {own[name].kind for name in ("tokens", "layers")} == {inspect.Parameter.KEYWORD_ONLY}
+    assert own["layers"].default is None
+    assert all(f"\n    {name}: " in api.train.__doc__ for name in ("tokens", "layers"))
+    assert "\n    model: " not in api.train.__doc__
 
 
 def local() -> type:
@@ -233,6 +290,17 @@ def test_what_was_measured_shows_every_length_and_the_verdict(documented: tuple[
     assert all(words in text for words in said for text in (repr(measured), measured._repr_html_()))
 
 
+def test_what_was_measured_as_text_and_as_a_page(snapshot: Any) -> None:
+    """Three encodings, one of which ends at L; and a task, in one window."""
+    shapes = {name: BEHAVIOUR[name] for name in ("alibi", "learned", "rope")}
+    rows, _ = results(shapes, lengths=(256, 512, 1024))
+    measured = api.Measured.of([rows[rows["encoding"] == name] for name in shapes])
+    assert measured.rows.index.is_unique
+    task = api.Measured(rows.query("length < 1000 and encoding == 'rope'").assign(accuracy=0.25, gain=float("nan")))
+    page = re.sub(r' style="[^"]*"|</t.>', "", measured._repr_html_())
+    snapshot(sections({"text": repr(measured), "of a task": repr(task), "page": page}))
+
+
 def test_a_failed_evaluation_shows_its_status_and_a_task_without_a_gain_its_accuracy(
     documented: tuple[dict[str, Any], Path],
 ) -> None:
@@ -249,6 +317,8 @@ def test_a_failed_evaluation_shows_its_status_and_a_task_without_a_gain_its_accu
 def test_a_run_and_a_report_show_themselves(documented: tuple[dict[str, Any], Path], monkeypatch) -> None:
     names, folder = documented
     monkeypatch.chdir(folder)
+    with pytest.raises(api.UsageError, match=f"judge = {names['run'].id}: it judges the key tokens of why; give why=T"):
+        api.extrapolate(names["run"], judge=names["run"])
     page = names["run"]._repr_html_()
     assert all(words in page for words in ("complete at step 3 of 3", "6,144 tokens", "results/runs/alibi-"))
     report = names["report"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -29,11 +30,11 @@ REASONS = {
 }
 
 
-def explained(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def explained(rows: pd.DataFrame, all_harms: Mapping[str, tuple[float | str, ...]] = HARMS) -> dict[str, pd.DataFrame]:
     """All tables of --why for the runs in rows of eval.csv; each later seed has a tenth more of everything."""
     made: dict[str, list[dict]] = {name: [] for name in DETAILS if name.startswith("why/")}
     for n, run in enumerate(runs_of(rows)):
-        harms, more = HARMS[run["encoding"]], 1 + 0.1 * run["seed"]
+        harms, more = all_harms[run["encoding"]], 1 + 0.1 * run["seed"]
         made["why/attribution"] += [run | each for each in _attribution(harms, run["train_length"], more)]
         if harms[1] == "unsupported":
             continue

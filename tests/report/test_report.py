@@ -140,6 +140,11 @@ def test_a_task_is_solved_up_to_the_last_length_before_the_first_failure() -> No
     assert solved_up_to(summary) == (
         "At least 90 % of the answers are right with a up to 2x, b at 1x only; c at no length."
     )
+    many = pd.DataFrame({"encoding": list("abcdefghijklmn"), "effective": [4.0] * 7 + [0.0] * 7})
+    assert solved_up_to(many) == (
+        "At least 90 % of the answers are right with a, b, c, d, e, f and 1 more up to 4x; h, i, j, k, l, m and 1 more "
+        "at no length."
+    )
     assert verdict_sentences(summary[summary["encoding"] == "c"]).startswith(
         "No encoding answers 90 % right, not even at its training length."
     )

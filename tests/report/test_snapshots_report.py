@@ -20,7 +20,7 @@ import pytest
 from drawn import drawn
 from fake_explained import HARMS, explained, recall_of, with_optimum
 from fake_pages import fake_runs, fake_tables, tables_with_holes, task_tables
-from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, units_of
+from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, results, units_of
 from lines import outline
 from rich.console import Console
 from torture.reports import undrawn
@@ -95,7 +95,7 @@ def undecided() -> Tables:
 def by_gap() -> Tables:
     """A task that nobody solves, asked for by how far back the answer lies; some bins are small."""
     rows, positions, details = task_tables()
-    answered = details["answers"]
+    rows, answered = rows[rows["seed"] < 2], details["answers"].query("seed < 2")
     answered = answered.assign(by="gap", right=answered["right"] // 2)
     answered = answered.assign(tokens=np.where(answered["from"] == 80, 1, 4))
     answered = answered.assign(right=np.minimum(answered["right"], answered["tokens"]))
@@ -138,6 +138,27 @@ def failures() -> Tables:
     return rows.assign(status="oom", reason="no memory", **dict.fromkeys(lost, math.nan)), positions.iloc[:0], {}
 
 
+def many_encodings() -> Tables:
+    """44 encodings, of which more share each fate than a sentence names."""
+    names = [f"e{n:02}" for n in range(44)]
+    gains = {0: 0.05, 1: -0.3, 2: -0.03, 3: 0.0}  # nats at 4 L; those of every fourth are unclear
+    shapes: dict[str, Any] = {}
+    for n, name in enumerate(names):
+        line = (lambda gain: lambda octaves: gain * octaves / 2)(gains[n % 4])
+        shapes[name] = (1.25 + 0.15 * (n % 4 == 2) + 0.001 * n, None if n in (3, 7, 11, 15, 19) else line)
+    rows, positions = results(shapes, lengths=(256, 1024))
+    kind = rows["encoding"].map({name: n % 4 for n, name in enumerate(names)})
+    swapped = (rows["protocol"] == "nonoverlapping") & rows["encoding"].eq("e00")
+    ends = {"gain_low": rows["gain"] - 0.1, "gain_high": rows["gain"] + 0.1}
+    rows = rows.assign(
+        bpb=rows["bpb"] + 0.3 * swapped,
+        guess_gain_low=rows["guess_gain_low"].mask(kind == 3, -0.1),
+        **{name: rows[name].mask(kind == 2, end) for name, end in ends.items()},
+    )
+    harms = {name: HARMS["rope" if n < 12 else "alibi"] for n, name in enumerate(names)}
+    return rows, positions, explained(rows, harms) | {"recall": recall_of(rows, {64: 0.5, 256: 0.5, 512: 0.4})}
+
+
 WHOLE: dict[str, tuple[Callable[[], Tables], dict[str, Any]]] = {
     "language": (language, {}),
     "task": (task_tables, {}),
@@ -155,6 +176,7 @@ TEXTS: dict[str, tuple[Callable[[], Tables], dict[str, Any]]] = {
     "checkpoint": (checkpoint, {}),
     "guessing": (guessing, {}),
     "failures": (failures, {}),
+    "many": (many_encodings, {}),
 }
 
 
@@ -205,6 +227,10 @@ def test_the_text_of_a_report(kind: str, tmp_path: Path, snapshot: Say) -> None:
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     for section in report.sections:
         text += "".join(f"\n{each.name}: {each.answer.text} {list(each.answer.best)}" for each in section.protocols)
+        text += "".join(f"\n{question} {told}" for question, told in section.answer.facts)
+    if kind == "many":
+        text = "\n".join(line for line in text.splitlines() if re.search(r"\be\d\d\b", line) and line[:3] != "| e")
+        text += "\nlooks: " + " ".join(f"{each.color}/{each.dash}{'!' * each.strong}" for each in section.encodings)
     snapshot(text.replace(str(tmp_path), "FOLDER"), f"text-{kind}", rounded=True)
 
 

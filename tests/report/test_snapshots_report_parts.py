@@ -42,19 +42,20 @@ def test_names_and_titles_of_sections(snapshot: Say) -> None:
     larger = plain.assign(run_id="L" + plain["run_id"], parameters=1_234_567)
     again = plain[plain["encoding"] == "rope"].assign(run_id=lambda own: own["run_id"] + ".as.x-9f")
     longer = plain[plain["seed"] == 0].assign(run_id=lambda own: "longer-" + own["run_id"], seed=7)
-    books = plain.assign(run_id="b" + plain["run_id"], corpus="text:my books/1", fingerprint="77aa88bb")
+    books = plain.assign(run_id="b" + plain["run_id"], corpus=f"text:{'my books/' * 6}1", fingerprint="77aa88bb")
     twin = books.assign(run_id="t" + plain["run_id"], fingerprint="77aa88cc")
+    signs = books.assign(run_id="s" + plain["run_id"], corpus="\u00a7", fingerprint="99aa88cc")
     short = few("alibi").assign(run_id="short-1", train_length=128, ratio=lambda own: own["length"] / 128)
     hostile = plain.assign(encoding=plain["encoding"] + "\x1b[31m\n", corpus="a\tb", fingerprint="<b>")
-    known = pd.concat([plain, larger, again, books, twin, short, hostile])["run_id"]
+    known = pd.concat([plain, larger, again, books, twin, signs, short, hostile])["run_id"]
     trained = dict.fromkeys(longer["run_id"], 4000) | dict.fromkeys(known, 9000)
     cases: dict[str, tuple[list[pd.DataFrame], bool]] = {
         "plain": ([plain], False),
         "sizes": ([plain, larger], False),
         "the same seed twice": ([plain, again], False),
         "tokens of training": ([plain, longer], False),
-        "texts": ([plain, books, twin, short], False),
-        "texts, mixed": ([plain, books, twin, short], True),
+        "texts": ([plain, books, twin, signs, short], False),
+        "texts, mixed": ([plain, books, twin, signs, short], True),
         "hostile": ([hostile], False),
         "two tokenizers, mixed": ([of_two_tokenizers()[0].query("encoding == 'rope'")], True),
     }
@@ -111,8 +112,9 @@ def test_tables_in_the_terminal(snapshot: Say) -> None:
     rows = few("alibi", "learned", "rope", lengths=(256, 512))
     second = few("rope", seeds=(3,), lengths=(256, 512))
     second = second.assign(
-        machine="other", tokens_per_s=np.nan, protocol=second["protocol"].replace("sliding", "a-long-name")
+        machine="other", tokens_per_s=np.nan, protocol=second["protocol"].replace("sliding", "nine-char")
     )
+    elsewhere = second.assign(corpus="text:x", machine="bench").replace({"protocol": {"nine-char": "ten-letter"}})
     guessing = rows.assign(guess_gain_low=-0.1)
     unfinished = rows.assign(reason="", status=rows["status"].mask(rows["encoding"] == "alibi", "diverged"))
     bpe, _ = of_two_tokenizers()
@@ -124,7 +126,7 @@ def test_tables_in_the_terminal(snapshot: Say) -> None:
         "without a reason": by_run(unfinished),
         "machines, seeds and protocols": [rows[rows["encoding"] == "rope"], second],
         "two tokenizers": by_run(bpe),
-        "two texts": [rows[rows["encoding"] == "rope"], second.assign(corpus="text:x", machine="bench")],
+        "two texts": [rows[rows["encoding"] == "rope"], elsewhere],
         "of images": [rows.assign(corpus="images").query("encoding == 'rope'")],
         "of a task": by_run(task),
         "only guesses": by_run(guessing),

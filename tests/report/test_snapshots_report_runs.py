@@ -54,7 +54,8 @@ CURVES = {
     "does not fall": curve(4.0, 4.0, 0.05),
     "rises": curve(4.0, 4.5),
     "is there": curve(5.0, 2.0),
-    "four rows": curve(5.0, 3.5, rows=4),
+    "eight rows": curve(5.0, 3.5, rows=8),
+    "six rows": curve(5.0, 3.5, rows=6),
     "one row": ((1000, 3.0),),
     "none": (),
 }
@@ -83,7 +84,7 @@ def test_how_much_longer_a_training_would_have_to_be(snapshot: Say) -> None:
                 note(alibi="falls"),
                 note(alibi="falls", rope="nearly there", learned="is there", none="is there"),
                 note(alibi="falls", rope="too slow", sinusoidal="falls"),
-                note(alibi="does not fall", rope="rises", **{"t5(buckets=32)": "four rows"}, learned="is there"),
+                note(alibi="does not fall", rope="rises", **{"t5(buckets=32)": "six rows"}, learned="is there"),
                 note(alibi="is there"),
                 note(learned="is there"),
             ]
@@ -200,7 +201,16 @@ def test_what_is_read_from_a_folder_of_runs(
     said["left out"] = bare_table(found.left_out.items())
     said["tokens"] = bare_table(sorted(trained_tokens(runs).items()))
     said["trained"] = bare_table(
-        [name, each.training, each.trained_as, each.machine, each.tokens, each.seconds, each.span is None, each.curve]
+        [
+            name,
+            each.training,
+            each.trained_as,
+            each.machine,
+            each.tokens,
+            each.seconds,
+            each.span and f"{each.span[1] - each.span[0]:g} s",
+            each.curve,
+        ]
         for name, each in sorted(trained_runs(runs).items())
     )
     names = ["alibi", "sinusoidal", broken.id, broken.id[:13], lost.id, "nobody", alibi.id]
