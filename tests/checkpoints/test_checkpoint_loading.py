@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from poscli.checkpoints.architecture import architecture
 from poscli.checkpoints.checkpoint_model import load_checked
-from poscli.checkpoints.models import Wish, checkpoint_config, load_checkpoint
+from poscli.checkpoints.models import Wish, checkpoint_config, checkpoint_run, load_checkpoint
 from poscli.config.run import RunConfig
 from poscli.equation import Unsupported
 from poscli.model.held import held
@@ -93,6 +93,15 @@ def test_what_does_not_fit_together_is_refused_and_leaves_no_run(
     options = ("--corpus", corpus, "--max-len", "1x", "--tokens", 64, "--out", results)
     assert_refused(("extrapolate", "--model", llama, *options), 4, message)
     assert not results.exists()
+
+
+def test_a_tokenizer_has_at_most_the_tokens_that_the_model_knows(llama: Path, corpus: str, tmp_path: Path) -> None:
+    config = config_of(llama, corpus)
+    _, task = checkpoint_run(config, 320, tmp_path, CPU)
+    checkpoint_run(config, task.vocab, tmp_path, CPU)
+    with pytest.raises(DataError, match=f"has {task.vocab} tokens, and the model knows {task.vocab - 1}: they do not"):
+        checkpoint_run(config, task.vocab - 1, tmp_path, CPU)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_tensors_that_the_model_has_no_use_for_are_announced(

@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from checkpoints import make
 from hub_stub import KINDS, REVISION, STAGES, Hub, assert_gives_up_soon, run_child
 
+from poscli.checkpoints.models import Wish, checkpoint_config
 from poscli.checkpoints.source import find
+from poscli.data.hub import HubModel
 from poscli.system.errors import UsageError
 
 CHILD = """
@@ -131,6 +136,32 @@ def test_of_a_repository_only_safe_files_are_downloaded_and_later_read_without_t
     assert refused["exit_code"] == 4
     assert "hf:org/absent was not downloaded before" in refused["error"]
     assert "HF_HUB_OFFLINE is set: unset it" in refused["error"]
+
+
+@pytest.mark.parametrize("config_only", [True, False])
+def test_of_a_repository_nothing_is_fetched_that_is_not_needed(
+    config_only: bool, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[set[str]] = []
+
+    def fetch(names: Iterable[str]) -> Path:
+        fetched.append(set(names))
+        return whole
+
+    files = {*contents(whole), "merges.txt", *NEVER}
+    repository = SimpleNamespace(name=HubModel("org/whole", REVISION), files=files, fetch=fetch)
+    (whole / "merges.txt").touch()
+    monkeypatch.setattr("poscli.checkpoints.source.open_repository", lambda name: repository)
+    found, jsons = find("hf:org/whole", config_only=config_only), {path.name for path in whole.glob("*.json")}
+    assert fetched == ([jsons] if config_only else [{*jsons, "merges.txt"}, {"model.safetensors"}])
+    assert (found.spec, found.tokenizer, found.revision) == (*[f"hf:org/whole@{REVISION}"] * 2, REVISION)
+    assert found.weights == (() if config_only else ("model.safetensors",))
+    assert found.digest == find(str(whole), config_only=config_only).digest
+    if not config_only:
+        config, _ = checkpoint_config(Wish("hf:org/whole"), torch.device("cpu"))
+        assert config.checkpoint is not None
+        assert config.checkpoint.name == "whole"
+    (whole / "merges.txt").unlink()
 
 
 REFUSED = {

@@ -91,6 +91,8 @@ def test_links_are_never_followed(runs: Path, tmp_path: Path) -> None:
     (run / "checkpoints" / "file").symlink_to(outside / "kept")
     delete_run(run)
     assert (outside / "kept").read_text() == "kept"
+    with pytest.raises(UsageError, match=r"there is no folder .*; `poscli ls runs` shows"):
+        delete_run(run)
     (runs / "linked").symlink_to(outside)
     with pytest.raises(UsageError, match="symbolic link"):
         delete_run(runs / "linked")

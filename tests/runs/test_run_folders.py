@@ -7,14 +7,15 @@ import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
-from poscli.config.run import SCHEMA, RunConfig
-from poscli.runs.checkpoint import Checkpoint, is_whole, load_last, read_checkpoint, save
-from poscli.runs.results import training_log, write_training_log
-from poscli.runs.run import Run, create, open_run
-from poscli.runs.schema import perplexity
+from poscli.config.run import SCHEMA, Recalibration, RunConfig
+from poscli.runs.checkpoint import Checkpoint, is_whole, last_with_model, load_last, read_checkpoint, save
+from poscli.runs.results import open_evaluated, training_log, write_training_log
+from poscli.runs.run import Run, create, evaluated_as, open_run
+from poscli.runs.schema import frame, perplexity, read_table, write_table
 from poscli.runs.summary import run_summary, training_summary
 from poscli.system.errors import CorruptError
 
@@ -83,6 +84,53 @@ def test_a_run_says_what_it_is_whatever_is_wrong_with_its_files(tmp_path: Path) 
     assert f", damaged: {run.folder / 'MANIFEST.json'} is not JSON" in repr(run)
 
 
+def test_a_status_that_poscli_cannot_have_written_is_damage(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "made")
+    assert run.status_fault() == ""
+    for status in ({"state": "odd", "step": 1}, {"state": "complete", "step": "1"}, {"state": "complete"}):
+        run.files.write("status.json", json.dumps(status))
+        assert "status.json has no known state; repeat the command" in run.status_fault()
+        assert (run.status()["state"], run.status()["step"]) == ("interrupted", 0)  # there are no checkpoints
+    (run.folder / "MANIFEST.json").write_text('{"status.json": 5}')
+    assert "MANIFEST.json does not hold SHA-256 sums; repeat" in run.status_fault()
+
+
+def test_an_evaluation_under_another_encoding_is_known_by_what_is_left_of_its_files(tmp_path: Path) -> None:
+    home = a_run(tmp_path / "made")
+    home.folder.rename(tmp_path / home.config.run_id("0123456789abcdef"))
+    home = open_run(tmp_path / home.config.run_id("0123456789abcdef"))
+    part = evaluated_as(home, "rope", Recalibration(tokens=64, length=32))
+    part.folder.mkdir(parents=True)
+    known = {"encoding": "rope", "recalibration": {"tokens": 64, "length": 32}}
+    command = f"repair it: poscli extrapolate --run {home.id} --as rope --recalibrate 64 --recalibrate-length 32 --out "
+    lost = f"repeat the `poscli extrapolate --run {home.id} --as` that made it"
+    for left, said in ((known, command), (known | {"recalibration": 5}, lost), ({"encoding": "t5"}, lost), ([1], lost)):
+        (part.folder / "eval.json").write_text(json.dumps(left))
+        with pytest.raises(CorruptError, match=said):
+            open_evaluated(part.folder)
+    part.files.write("eval.json", json.dumps(known))
+    assert open_evaluated(part.folder).recalibration == part.recalibration
+    part.folder.rename(part.folder.with_name("renamed"))
+    with pytest.raises(CorruptError, match=f"was renamed: it holds the evaluation of {part.folder.name}"):
+        open_evaluated(part.folder.with_name("renamed"))
+
+
+def test_a_table_is_read_as_it_was_written_and_another_file_is_damage(tmp_path: Path) -> None:
+    columns = {"name": ("str", ""), "number": ("int64", ""), "loss": ("float64", "")}
+    table = frame([{"name": "", "number": 3, "loss": math.nan}, {"name": "nan", "number": 4, "loss": 0.1}], columns)
+    write_table(tmp_path / "a.csv", table)
+    pd.testing.assert_frame_equal(read_table(tmp_path / "a.csv", columns), table)
+    more = columns | {"more": ("str", "")}
+    pd.testing.assert_frame_equal(
+        read_table(tmp_path / "a.csv", {"loss": columns["loss"]}, more), table[["loss", "name", "number"]]
+    )
+    with pytest.raises(CorruptError, match=r"a\.csv lacks the column 'more'; delete it and run the command again"):
+        read_table(tmp_path / "a.csv", more)
+    (tmp_path / "b.csv").write_text("number\nseven\n")
+    with pytest.raises(CorruptError, match=r"b\.csv is not a table of poscli \(.*seven"):
+        read_table(tmp_path / "b.csv", columns)
+
+
 def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
     found = [perplexity(nll) for nll in (0.0, 708.5, 1000.0, math.inf, math.nan)]
     assert found == pytest.approx([1.0, math.exp(708.5), math.inf, math.inf, math.nan], nan_ok=True)
@@ -90,6 +138,7 @@ def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
 
 def test_the_newest_two_checkpoints_are_kept_and_tensors_that_were_never_such_are_damage(tmp_path: Path) -> None:
     """Where their sums are right, only the reader of safetensors can notice."""
+    (tmp_path / ".step-9.tmp").mkdir()  # of a process that was killed here
     for step in (4, 5, 6):
         save(tmp_path, step, Checkpoint({"w": torch.tensor([step])}, {}, {"step": step}))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-5", "step-6"]
@@ -105,11 +154,15 @@ def test_the_newest_two_checkpoints_are_kept_and_tensors_that_were_never_such_ar
         read_checkpoint(tmp_path, 6)
     assert not is_whole(tmp_path, 6)
     assert is_whole(tmp_path, 5)
+    assert last_with_model(tmp_path) == 5
     last = load_last(tmp_path)
     assert last is not None
     assert last.state == {"step": 5}
     (tmp_path / "step-5" / "state.json").unlink()
     assert load_last(tmp_path) is None
+    assert last_with_model(tmp_path) == 5  # whose model is whole
+    (tmp_path / "step-5" / "model.safetensors").unlink()
+    assert last_with_model(tmp_path) == 0
 
 
 def logged(step: int, **values: object) -> dict[str, object]:

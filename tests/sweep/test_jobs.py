@@ -8,6 +8,7 @@ import torch
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
+from poscli.runs.lock import locked
 from poscli.runs.run import list_runs
 from poscli.sweep.job import Job, perform
 
@@ -30,6 +31,10 @@ def test_a_job_trains_and_evaluates_a_run_also_under_other_encodings(tmp_path) -
     assert itself == run.folder
     assert joined.parent == run.folder / "as"
     assert all((folder / "eval.csv").is_file() for folder in outcome.folders)
+    with locked(run.folder):
+        again = perform(job(tmp_path))
+    assert (again.folders, again.error) == ((), "")
+    assert again.held.startswith(f"{run.id} is being worked on by process ")
 
 
 def test_a_job_that_fails_is_an_outcome_with_the_cause(tmp_path) -> None:

@@ -94,6 +94,11 @@ def test_a_suite_whose_windows_no_document_fills_trains_nothing(folder: Path) ->
     assert_refused(("run", "far.toml"), 4, ("length 1048576", "held-out document", "--max-len"))
 
 
+def test_a_suite_whose_encodings_cannot_be_evaluated_as_others_trains_nothing(folder: Path) -> None:
+    (folder / "as.toml").write_text(SUITE + 'as = ["yarn"]')
+    assert_refused(("run", "as.toml"), 2, "none of the suite's encodings can be evaluated as yarn", notes=1)
+
+
 def test_a_wrong_suite_is_listed_with_its_error(folder: Path) -> None:
     (folder / "suites").mkdir()
     (folder / "suites" / "quick.toml").write_text(SUITE)

@@ -21,7 +21,8 @@ from poscli.encodings import get
 from poscli.encodings.registry import ENCODINGS
 from poscli.specs import check, parse
 from poscli.system import plugins, signals
-from poscli.system.errors import UsageError
+from poscli.system.errors import PluginError, UsageError
+from poscli.system.registry import Registry, subclass_of
 from poscli.tasks import TASKS
 
 CLASS = """
@@ -175,6 +176,29 @@ def test_an_error_of_poscli_is_not_blamed_on_a_package_that_offers_its_classes(
     assert hashes("alias") == {}
 
 
+def test_a_name_needs_its_package_and_a_value_an_object_of_its_kind(here: Path) -> None:
+    registry: Registry[type] = Registry("thing", "poscli.data.known_limit", subclass_of(dict), "it must be a dict")
+    assert registry.add("one", dict, needs=("there_is_no_such_module", "ode")) is dict
+    assert registry.add("two", dict, needs=("json", "ode")) is registry.get("two")
+    assert registry.missing("one") == "needs there_is_no_such_module: pip install 'poscli[ode]'"
+    with pytest.raises(UsageError, match=r"^one needs there_is_no_such_module: pip install"):
+        registry.get("one")
+    with pytest.raises(ValueError, match="there is another thing named 'two'; choose another name"):
+        registry.add("two", list)
+    with pytest.raises(UsageError, match=r"^'collections:deque' is no thing: it must be a dict$"):
+        registry.get("collections:deque")
+    for value in ("a\0.py:Toy", "a" * 5000 + ".py:Toy"):
+        with pytest.raises(UsageError, match="cannot load the thing"):
+            registry.get(value)
+
+
+def test_a_package_that_ends_the_process_with_success_has_failed() -> None:
+    with pytest.raises(PluginError, match=r"a package that poscli uses called sys\.exit\(0\)"), plugins.blamed():
+        sys.exit(0)
+    with pytest.raises(SystemExit), plugins.blamed():
+        sys.exit(1)
+
+
 # ---- imports
 
 
@@ -220,10 +244,15 @@ def test_the_hash_covers_the_package_and_parents(here: Path) -> None:
     package = here / "kit" / "parts"
     package.mkdir(parents=True)
     (here / "parent.py").write_text(CLASS)
-    (here / "kit" / "__init__.py").touch()
+    (here / "kit" / "__init__.py").write_text(CLASS.replace("Toy", "Child"))
     (here / "kit" / "helper.py").write_text("A = 1\n")
     (package / "__init__.py").touch()
     (package / "toy.py").write_text("from parent import Toy\nclass Child(Toy): ...\n")
+    (here / "space").mkdir()  # without __init__.py, so that its modules do not belong together
+    (here / "space" / "toy.py").write_text(CLASS)
+    alone = hashes("space.toy:Toy")
+    (here / "space" / "other.py").touch()
+    assert hashes("space.toy:Toy") == alone
     (here / "unrelated.py").write_text("A = 1\n")
     seen = [hashes("rope|kit.parts.toy:Child")]
     for path in ("kit/helper.py", "parent.py", "kit/parts/toy.py", "kit/__init__.py"):
@@ -234,8 +263,11 @@ def test_the_hash_covers_the_package_and_parents(here: Path) -> None:
     assert len({each["kit.parts.toy:Child"] for each in seen}) == 5
     (here / "unrelated.py").write_text("A = 2\n")
     assert hashes("rope|kit.parts.toy:Child") == seen[-1]
+    whole = hashes("kit:Child")  # a class of the package itself
     (here / "kit" / "more.py").touch()
     assert hashes("rope|kit.parts.toy:Child") != seen[-1]
+    assert hashes("kit:Child") != whole
+    assert {len(each) for each in (*alone.values(), *whole.values())} == {16}
 
 
 def test_tasks_and_tokenizers_are_hashed_and_what_is_built_in_is_not(here: Path) -> None:
