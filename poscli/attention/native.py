@@ -67,8 +67,7 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     assert kernels is not None
     if not by_distance:
         return native_attention(kernels, qkv, list(_blocks_of_pairs(encoding, x, sizes)), scale=encoding.scale)
-    reach = x.reach if x.reach is not None and x.reach < x.keys else 0
-    visible, vectors = Visible(reach=reach, sinks=x.sinks), _vectors(encoding, x)
+    visible, vectors = Visible(reach=x.reach or 0, sinks=x.sinks), _vectors(encoding, x)
     of_distances = list(_blocks_of_distances(encoding, x, sizes, vectors, plain=form is None))
     return native_attention(
         kernels, qkv, of_distances, scale=encoding.scale, visible=visible, vectors=vectors, form=form
@@ -180,10 +179,9 @@ def _constant(x: Operands, table: Tensor | None, vectors: Vectors) -> int:
 def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:
     """The first key of every head and block of queries whose weight is not 0 in float32, int32 `[H, blocks]`.
 
-    None where no bias decays, or inputs are too short for the search to pay.
+    None where inputs are too short for the search to pay.
     """
-    decays = encoding.blanks & {"distance_bias", "potential"} and not encoding.blanks & VECTORS
-    if torch.is_grad_enabled() or not decays or x.sinks or x.queries < sizes.tile_queries:
+    if torch.is_grad_enabled() or x.queries < sizes.tile_queries:
         return None
     bounds = ScoreBounds.of(TileInputs.of(encoding, x))
     firsts = torch.zeros(x.q_BHTD.shape[1], _count_blocks(x.queries), dtype=torch.int32)

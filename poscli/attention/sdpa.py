@@ -119,7 +119,7 @@ class _LearnedBias(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias = ctx.saved_tensors
-        grads = [torch.zeros_like(x) if ctx.causal else torch.empty_like(x) for x in (q, k, v)]
+        grads = [torch.zeros_like(x) for x in (q, k, v)]
         grad_bias = torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
         rows = min(ctx.sizes.backward_queries, q.shape[2]) if ctx.causal else q.shape[2]
         for start in range(0, q.shape[2], rows):
@@ -133,10 +133,7 @@ class _LearnedBias(torch.autograd.Function):
                     q[queries], k[seen], v[seen], bias[of_bias], grad_o[queries], ctx.scale, ctx.causal
                 )
                 for grad, where, value in zip(grads, (queries, seen, seen), (dq, dk, dv), strict=True):
-                    if ctx.causal:
-                        grad[where] += value
-                    else:  # without a causal mask, one chunk computes the whole gradient of these texts
-                        grad[where] = value
+                    grad[where] += value
                 grad_bias[of_bias] += ds.sum_to_size(grad_bias[of_bias].shape)
         return *grads, grad_bias, None, None, None
 

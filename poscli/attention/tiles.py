@@ -108,9 +108,8 @@ class TileInputs:
 
     @staticmethod
     def of(encoding: Encoding, x: Operands) -> TileInputs:
-        """The inputs of a call; relative queries and keys are scaled already."""
+        """The inputs of a call, as if every query saw all keys; relative queries and keys are scaled already."""
         dtype, heads, keys = x.q_BHTD.dtype, x.q_BHTD.shape[1], x.keys
-        reach = min(x.reach or keys, keys)
 
         def by_distance(blank: str) -> Tensor | None:
             if blank not in encoding.blanks:
@@ -120,7 +119,6 @@ class TileInputs:
 
         table = by_distance("distance_bias")
         table = x.q_BHTD.new_zeros(heads, keys) if table is None else table
-        table = F.pad(table[:, :reach], (0, keys - reach), value=hidden_bias(dtype))
         a, b, relative_q, potential_BHS = by_distance("relative_keys"), by_distance("relative_queries"), None, None
         if a is not None:
             a = torch.cat([a, table[..., None]], dim=-1)
@@ -212,8 +210,8 @@ class TileInputs:
 def partials(t: TileInputs, queries: slice, first_key: int, sizes: BlockSizes) -> Iterator[Partial]:
     """Attention of a block of queries to the keys from `first_key` on, over disjoint ranges of keys."""
     query, end, constant_from = t.past + queries.start, t.past + queries.stop, t.constant_from
-    near = query if constant_from <= 1 else max(first_key, query - constant_from + 1)
-    if near - first_key < (sizes.skip_multiple if t.c_HNE is None else 1):  # too few far keys for a call of their own
+    near = max(first_key, query - max(1, constant_from) + 1)
+    if t.c_HNE is None and near - first_key < sizes.skip_multiple:  # too few far keys for a call of their own
         near = first_key
     if near > first_key:
         yield far_keys(t, queries, slice(first_key, near))

@@ -163,9 +163,12 @@ def refuse_unaffordable_training(config: RunConfig, device: torch.device) -> Non
 
     A run that may or may not fit is not refused: poscli/estimate.py tries a step.
     """
-    weights = TRAINED * NUMBER * _dense(config.model, VOCAB)  # before the encoding is built, even abstractly
-    if unaffordable(weights, device):
-        _refuse(config, weights, device, lambda c: _dense(c.model, VOCAB))
+
+    def weights(c: RunConfig) -> float:  # known before the encoding is built, even abstractly
+        return TRAINED * NUMBER * _dense(c.model, VOCAB)
+
+    if unaffordable(weights(config), device):
+        _refuse(config, weights(config), device, weights)
     size = training_bytes(config, device)
     if unaffordable(size / CERTAIN, device):
         _refuse(config, size, device, lambda c: training_bytes(c, device))

@@ -24,7 +24,7 @@ class XPos(RoPE):
         above(0, scale_base=scale_base)
         self.scale_base = scale_base
 
-    def longest(self, dtype: torch.dtype) -> int | None:
+    def longest(self, dtype: torch.dtype) -> int:
         """The longest input, in tokens, whose factors are normal numbers: 7,933 in float16, with keys of up to 4."""
         number = torch.finfo(dtype)
         largest = min(math.log(number.max), -math.log(number.tiny))
@@ -39,7 +39,7 @@ class XPos(RoPE):
     def decay(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
         """zeta_m^(i/c) for positions `[T]`, `[T, pairs]`; Unsupported if the dtype cannot hold it."""
         tokens = self.longest(dtype)
-        if tokens is not None and pos[-1] >= tokens:
+        if pos[-1] >= tokens:
             short = str(dtype).removeprefix("torch.")
             raise Unsupported(f"xpos overflows {short} beyond {tokens} tokens; use float32, or a larger scale_base")
         zeta = (self.exponents(pos.device) + 0.4) / 1.4

@@ -44,7 +44,8 @@ def once(what: object, load: Callable[[], LanguageModel]) -> LanguageModel:
     here = _HELD.get()
     if here is None:
         return load()
-    if here.model is None or here.what != what:
+    if here.what != what:
         here.release()
         here.what, here.model = what, load()
+    assert here.model is not None
     return here.model

@@ -138,7 +138,6 @@ class _Case(_Sizes):
     sinks: int = 0
     constant: int = 0  # so many of the largest distances share one entry in terms and vectors
     steep: bool = False  # the first head gives keys far away no weight, and the kernels are told from where on
-    spread: bool = True  # queries and keys are of different lengths
 
     def visible(self) -> Tensor:
         sinks = (self.apart() >= 0) & (torch.arange(self.keys) < self.sinks)
@@ -156,7 +155,7 @@ class _Case(_Sizes):
 HIGH = 100  # what far keys of the last head have more, so that e^x would leave float32 without it
 STEEP_REACH = 120  # keys; the table of a steep case falls by 1 per token, and e^-104 is 0 in float32
 CASES = (
-    _Case(batch=2, queries=70, keys=100, width=20, values=12, reach=40, sinks=2, spread=False),
+    _Case(batch=2, queries=70, keys=100, width=20, values=12, reach=40, sinks=2),
     _Case(),
     _Case(reach=150, sinks=70),
     _Case(batch=2, queries=400, keys=400, constant=330),
@@ -185,8 +184,7 @@ def _wrong_attention(library: ctypes.CDLL, case: _Case) -> str:
         "pairs": random(1, 1, case.queries, case.keys),
     }
     upstream = random(batch, heads, case.queries, case.values)
-    if case.spread:
-        inputs |= {name: _spread(inputs[name], draw) for name in ("q", "k")}
+    inputs |= {name: _spread(inputs[name], draw) for name in ("q", "k")}
     for x in (inputs["a"], inputs["b"], inputs["c"], inputs["table"].mT):
         x[..., : case.constant, :] = x[..., :1, :]
     inputs["table"][:, -1, :, : case.constant] += HIGH

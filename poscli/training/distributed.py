@@ -124,8 +124,6 @@ def _broadcast(tensor: Tensor | None, shape: list[int], dtype: str) -> Tensor:
 
 def gathered_memory(memory: Memory) -> dict[str, Tensor]:
     """The tensors of a memory with the windows of all ranks, in the order of the batch."""
-    if ranks().count == 1:
-        return memory.tensors()
     tensors = {name: gathered(x.cpu().numpy()) for name, x in memory.tensors().items()}
     return {name: torch.cat([torch.from_numpy(part) for part in parts]) for name, parts in tensors.items()}
 

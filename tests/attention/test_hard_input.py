@@ -47,7 +47,7 @@ ALONE = [
     "shaw(clip=4)+window(30)", "transformer-xl", "deberta(span=9)", "convolution(width=30)", "dape", "path",
     "urpe(base=t5)", "rerope(window=7)", "grape-additive", "alibi+randomized(400)",
     "stick-breaking+alibi(trainable=true)", "cope(max_pos=5)+window(50)", "self-extend(window=20, group=3)",
-    "rope-dynamic", "alibi(trainable=true)+interpolated(3)", "toys:Capped+window(9)", "sink(2)+window(9)+rope",
+    "rope-dynamic", "alibi(trainable=true)+interpolated(3)", "toys:Capped+window(9)", "sink(2)+window(9)+alibi",
 ]  # fmt: skip
 EVALUATED = [
     ("shaw(clip=8)", 600, 1100), ("fox+t5", 2049, 2049), ("alibi", 1025, 2049), ("sink(70)+window(300)+t5", 600, 600),
@@ -92,6 +92,8 @@ class Layer:
         if seed % 4 == 2 and self.batch > 1:  # a text of equal tokens, and one whose queries see their first keys alone
             self.x["k"][0], direction = self.x["k"][0, :, :1], 3 * draw(heads, 1, width, seed=4).sign()
             self.x["q"][-1], self.x["k"][-1], self.x["k"][-1, :, :6] = direction, -direction, direction
+        if seed % 7 == 3:  # all numbers of a value are one number in memory
+            self.x["v"] = self.x["v"][..., :1].expand(-1, -1, -1, width)
         self.x["x"] = draw(self.batch, self.keys, heads * width, seed=3)
 
     def _drawn_spec(self) -> str:

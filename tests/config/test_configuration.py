@@ -13,7 +13,16 @@ import torch
 
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
-from poscli.config.run import PRESETS, SCHEMA, CheckpointConfig, ModelConfig, Recipe, RunConfig, mlp_width
+from poscli.config.run import (
+    PRESETS,
+    SCHEMA,
+    CheckpointConfig,
+    ModelConfig,
+    Recalibration,
+    Recipe,
+    RunConfig,
+    mlp_width,
+)
 from poscli.config.validate import read_count, validated, write_count
 from poscli.data import Split, batch
 from poscli.data.tokenizers import TOKENIZERS
@@ -102,6 +111,17 @@ def test_batches_and_steps() -> None:
         assert resolve(TrainRequest(length=length), "rope", seed=0, device=CPU).batch == size
     for tokens, steps in {2_000_000: 488, 4096: 1, 8191: 1, 8192: 2}.items():
         assert RunConfig(encoding="rope", tokens=tokens, length=512, batch=8).steps == steps
+
+
+def test_a_step_of_a_recalibration_has_as_many_tokens_and_a_share_of_the_rates() -> None:
+    trained = RunConfig(encoding="rope", length=64, batch=12, accumulate=6, seed=1, recipe=Recipe(head_lr=0.5))
+    for length, windows, parts in ((64, 12, 6), (96, 8, 2), (100, 7, 1), (1000, 1, 1)):
+        found = Recalibration(tokens=7000, length=length, rate=0.5).config(trained, "none", 5)
+        recipe = trained.recipe.model_copy(
+            update={"matrix_lr": 0.005, "embedding_lr": 0.05, "head_lr": 0.25, "encoding_lr": 0.025}
+        )
+        sizes = {"length": length, "batch": windows, "accumulate": parts, "tokens": 7000}
+        assert found == trained.model_copy(update={"encoding": "none", "seed": 5, "recipe": recipe, **sizes})
 
 
 def test_a_width_sets_the_mlp_and_nothing_else_of_the_preset() -> None:

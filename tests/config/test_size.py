@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
 import torch
 from cli_runner import NANO, assert_refused, in_own_process
 from torch import nn
-from toys import COMPOSITES, first
+from toys import COMPOSITES, first, make
 
 from poscli.config import size
 from poscli.config.request import TrainRequest
@@ -98,6 +99,8 @@ def test_an_allocation_that_the_system_refuses_is_the_spec_s_fault() -> None:
         (("--width", 2**16), "--width"),
         (("--batch", 10**6, "--tokens", 10**12), "--batch"),
         (("--length", 2**20, "--batch", 1, "--tokens", 10**12, "--width", 1024), "--length"),
+        (("--layers", 1000, "--width", 4096), "--layers"),
+        (("--mlp", 2**20, "--layers", 8), "--mlp"),
         (("--enc", "clipped(clip=10000000000)"), "an option of clipped(clip=10000000000)"),
     ],
 )
@@ -202,6 +205,32 @@ def test_what_attention_needs_is_added_to_the_activations(needs, length, trainin
     assert activation_bytes(shape, 258, needs, **sizes) - without == expected
 
 
+def test_what_engines_need_for_the_blanks_of_encodings(snapshot) -> None:
+    """In the order of the fields of `Needs`, with heads of 8 channels; `fixed` has no gradient."""
+    lines: dict[str, list[str]] = {}
+    for engine, spec, learned in itertools.product(("reference", "native", "blocks", "sdpa"), KINDS, (True, False)):
+        found = size.needs(engine, make(spec).blanks, 8, learned)
+        text = f"{engine}: " + " ".join(f"{getattr(found, each.name):g}" for each in fields(Needs))
+        lines.setdefault(text, []).append(spec if learned else f"{spec} fixed")
+    layers = [("sdpa", make("t5")), ("blocks", make("cope"))]
+    both, fixed = (size.largest_needs(each, 8) for each in (layers, [("sdpa", make("alibi"))]))
+    snapshot("".join(f"{text} | {', '.join(specs)}\n" for text, specs in lines.items()) + f"{both}\n{fixed}\n")
+
+
+KINDS = (
+    "none",
+    "t5",
+    "fire",
+    "fox",
+    "grape-additive",
+    "shaw(values=false)",
+    "shaw",
+    "cope",
+    "shaw+cope+t5",
+    "fire+fox",
+)
+
+
 def test_a_step_takes_four_numbers_per_weight_and_the_activations_or_three_more_numbers() -> None:
     assert parameter_count(NANO_RUN.model, "none", 8) == NANO_PARAMETERS
     assert training_bytes(NANO_RUN, CPU) == (4 + 3) * 4 * NANO_PARAMETERS
@@ -216,6 +245,12 @@ def test_a_step_takes_four_numbers_per_weight_and_the_activations_or_three_more_
 def test_an_evaluation_takes_the_weights_and_the_activations_of_one_layer() -> None:
     activations = 4 * 2 * 16 * (8 * 64 + 3 * 192 + 257 * 2)
     assert evaluation_bytes(NANO_RUN, CPU, batch=2, length=16) == 4 * NANO_PARAMETERS + activations
+    vocab, at_once = 2**21, 2**25 // 32  # logits are computed in slices, unless a memory is read segment by segment
+    weights = 4 * (NANO_PARAMETERS + 2 * (vocab - 257) * 64)
+    remembering = NANO_RUN.model_copy(update={"model": NANO_RUN.model.model_copy(update={"memory": 1})})
+    for config, logits in ((NANO_RUN, at_once), (remembering, vocab)):
+        found = evaluation_bytes(config, CPU, batch=2, length=16, vocab=vocab)
+        assert found == weights + activations + 4 * 2 * 16 * 2 * (logits - 257)
 
 
 def test_a_run_is_refused_at_eight_times_what_one_piece_of_work_may_take(monkeypatch) -> None:

@@ -59,6 +59,19 @@ def test_a_subclass_that_changes_the_formula_loses_the_fast_forms_of_the_other()
     assert not encoding.has_kernel_form
 
 
+def test_a_composition_that_changes_a_blank_of_its_parts_computes_it_everywhere() -> None:
+    class Doubled(get("urpe")):
+        def reweight(self, p_BHTS: Tensor, d_TS: Tensor) -> Tensor:
+            return 2 * super().reweight(p_BHTS, d_TS)
+
+    encoding, d = Doubled(shape(), base="none"), (torch.arange(30)[:, None] - torch.arange(30)).clamp(min=0)
+    with torch.no_grad():
+        encoding.parts[1].c.copy_(draw(HEADS, LENGTH))
+    p, c = draw(2, HEADS, 30, 30, seed=1), encoding.parts[1].c[:, d.clamp(max=LENGTH - 1)]
+    for blank in (encoding.reweight, encoding.fast_reweight):
+        torch.testing.assert_close(blank(p, d), 2 * p * c)
+
+
 def test_an_option_that_leaves_a_blank_empty_does_not_change_the_class() -> None:
     assert make("rope+shaw(values=false)").blanks == {"query", "key", "relative_keys"}
     assert make("shaw").blanks == {"relative_keys", "relative_values"}
@@ -229,6 +242,42 @@ def test_stick_breaking_stops_at_the_key_that_uses_up_the_stick() -> None:
         weights = make("stick-breaking").fast_weights(torch.full((1, 1, 1, 41), 60.0), keys_per_chunk=4)
     assert count.computed == [1, 4]
     assert weights.count_nonzero() == 2  # the share of the last key, and e^-60 of it
+    with Counting(torch.ops.aten.softplus.default) as count:  # beside another encoding, too, by 128 keys
+        make("stick-breaking+alibi").fast_weights(torch.full((1, 1, 1, 300), 60.0))
+    assert count.computed == [44]
+
+
+@pytest.mark.parametrize(
+    ("spec", "plain", "fast", "chunk"),
+    [
+        ("cope(max_pos=5)", "scores", "fast_scores", "keys_per_chunk"),
+        ("dape(base=alibi)", "scores", "fast_scores", "pairs_per_chunk"),
+        ("dape(base=fox)", "scores", "fast_scores", "pairs_per_chunk"),
+        ("path", "similarity", "fast_similarity", "tokens_per_chunk"),
+        ("stick-breaking", "weights", "fast_weights", "keys_per_chunk"),
+    ],
+)
+def test_a_fast_form_is_the_plain_one_in_chunks_of_any_size(spec: str, plain: str, fast: str, chunk: str) -> None:
+    """With its gradient. Of 13 keys, chunks of 1, 5, 12 and 13; DAPE's of 1, 5, 12 and 13 queries."""
+    encoding = make(spec, dtype=torch.float64)
+    q, k, x = (
+        draw(2, n, t, w, seed=t + w, dtype=torch.float64)
+        for n, t, w in ((HEADS, 13, 8), (HEADS, 13, 8), (1, 13, WIDTH))
+    )
+    at = operands(encoding, q, k, k, encoding.locate(13, torch.device("cpu")), encoding.features(x[:, 0]))
+    s = (q @ k.mT).masked_fill(~at.visible(), -math.inf).requires_grad_()
+    given = {"similarity": (at,), "scores": (s, at), "weights": (s,)}[plain]
+    learned, visible = [*encoding.parameters(), s], at.visible()
+
+    def with_gradients(name: str, **options: int) -> list[Tensor]:
+        out = getattr(encoding, name)(*given, **options).masked_fill(~visible, 0)
+        grads = torch.autograd.grad((out * draw(13, 13, seed=9)).sum(), learned, allow_unused=True, retain_graph=True)
+        return [out, *(g for g in grads if g is not None)]
+
+    exact = with_gradients(plain)
+    for size in (1, 5, 12, 13):
+        found = with_gradients(fast, **{chunk: size * (13 if chunk == "pairs_per_chunk" else 1)})
+        torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-10)
 
 
 def test_cope_stops_at_the_last_row_of_its_table() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from toys import LENGTH, WIDTH, model, perturbed, tokens
 
-from poscli.model.compiled import compile_layers
+from poscli.model.compiled import compile_layers, wanted
 from poscli.model.initialise import weights_of
 
 
@@ -48,10 +48,18 @@ def test_without_a_compiler_the_cause_is_stated_once(capsys: pytest.CaptureFixtu
         raise RuntimeError("no C compiler here")
 
     torch.compiler.reset()
-    plain, other = (perturbed(model("rope")) for _ in range(2))
+    plain, other = (perturbed(model("rope", layers=1)) for _ in range(2))
     for _ in range(2):
         compile_layers(other, torch.zeros(2, LENGTH, WIDTH), backend=broken)
     said = capsys.readouterr().err
     assert said.count("no C compiler here") == 1
     assert not any("feed_forward" in vars(layer) for layer in other.layers)
     assert torch.equal(other(tokens(2, LENGTH)), plain(tokens(2, LENGTH)))
+
+
+def test_layers_are_compiled_on_cuda_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    for value in ("1", "0", ""):
+        monkeypatch.setenv("POSCLI_COMPILE", value)
+        chosen += [wanted(torch.device(device)) for device in ("cuda", "cpu")]
+    assert chosen == [True, False, False, False, False, False]

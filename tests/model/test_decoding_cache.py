@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -102,10 +103,12 @@ def test_copies_of_a_cache_go_on_by_themselves(spec: str) -> None:
     torch.testing.assert_close(torch.cat(found, dim=1), wanted[:, 9:], rtol=0, atol=limit)
 
 
-def test_a_cache_grows_without_being_copied_each_time() -> None:
+@pytest.mark.parametrize("modes", [(torch.inference_mode,), (torch.no_grad,), (torch.inference_mode, torch.no_grad)])
+def test_a_cache_grows_without_being_copied_each_time(modes: tuple[Callable, ...]) -> None:
+    """Also where it was begun in inference mode, whose tensors nothing else may write to."""
     layer, places = LayerCache(), set()
-    with torch.inference_mode():
-        for n in range(40):
+    for n in range(40):
+        with modes[min(n // 20, len(modes) - 1)]():
             k, v, _ = layer.extend(torch.full((1, 2, 1, 4), float(n)), torch.zeros(1, 2, 1, 4), None)
             places.add(k.data_ptr())
     assert k[0, 1, :, 0].tolist() == [float(n) for n in range(40)]

@@ -9,7 +9,7 @@ import ctypes
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from poscli.encodings import Encoding, names
 from poscli.model.transformer import RMSNorm, gated
 from poscli.native import proof
 from poscli.native.attention import native_attention
-from poscli.native.call import Block, Costs, Factors, Form, Gates, Mixing, Relative, Stick, Term
+from poscli.native.call import Block, Costs, Factors, Form, Gates, Mixing, Pieces, Relative, Stick, Term
 from poscli.native.layers import rms_norm, swiglu
 
 pytestmark = needs_kernels
@@ -57,6 +57,18 @@ def test_functions_in_the_kernels_are_exact_to_some_units_of_rounding() -> None:
     ):
         off = ((found.double() - right).abs() / right.abs().clamp(min=1e-30) / 2.0**-24 / units).max()
         assert off <= 1, f"{what} is {off:.3g} times as far off as it may be"
+
+
+@torch.no_grad()
+def test_numbers_that_stand_once_in_memory_are_read_as_often_as_they_count() -> None:
+    sizes = [(1, 2, 33, 1), (1, 2, 40, 1), (1, 2, 40, 1), (1, 2, 33, 1), (1, 2, 1, 1)]
+    spread = [x.expand(*x.shape[:3], n) for x, n in zip(randoms(*sizes), (8, 8, 8, 8, 72), strict=True)]
+
+    def output(q: Tensor, k: Tensor, v: Tensor, met: Tensor, table: Tensor) -> Tensor:
+        block, vectors = Block(slice(0, 33), slice(0, 40), (Term(table, skewed=True),)), randoms((2, 72, 8))[0]
+        return native_attention(kernels(), (q, k, v), [block], scale=0.5, vectors=(Relative(vectors, met), None, None))
+
+    assert torch.equal(output(*spread), output(*(x.contiguous() for x in spread)))
 
 
 # Numbers that are lost nowhere
@@ -121,6 +133,75 @@ def test_the_weights_of_a_query_sum_to_one_however_large_its_scores_are(spec: st
 
 
 # Threads and memory
+
+
+def called(
+    q: tuple[int, ...] = (1, 2, 5, 4),
+    k: tuple[int, ...] = (1, 2, 9, 4),
+    v: tuple[int, ...] = (1, 2, 9, 3),
+    keys: int = 9,
+    *,
+    terms: Sequence[Term] = (),
+    vectors: tuple[int, ...] | None = None,
+    met: tuple[int, ...] = (1, 2, 5, 6),
+    first_key: Tensor | None = None,
+    form: Form | None = None,
+    dtype: torch.dtype = torch.float32,
+    blocks: int = 1,
+) -> None:
+    """A call of five queries and nine keys, of which some tensors have other sizes."""
+    qkv = tuple(torch.zeros(size, dtype=dtype) for size in (q, k, v))
+    relative = None if vectors is None else Relative(torch.zeros(vectors), torch.zeros(met))
+    all_blocks = [Block(slice(0, 5), slice(0, keys), tuple(terms), first_key)] * blocks
+    with torch.no_grad():
+        native_attention(kernels(), qkv, all_blocks, scale=1.0, vectors=(relative, None, None), form=form)  # type: ignore[arg-type]
+
+
+def zeros(*sizes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.zeros(size) for size in sizes]
+
+
+RIGHT = [
+    {"terms": [Term(torch.zeros(1, 1, 1, 9)), Term(torch.zeros(1, 2, 5, 9))]},
+    {"terms": [Term(torch.zeros(1, 1, 1, 13), skewed=True)]},
+    {"vectors": (1, 13, 6)}, {"first_key": torch.zeros(2, 1, dtype=torch.int32)},
+    {"form": Pieces(*zeros((13,), (5,), (2,), (2, 3), (3,)))},
+    {"form": Costs(*zeros((1, 2, 5, 6), (1, 2, 9, 6), (2,)))},
+    {"form": Gates(torch.zeros(1, 2, 5, 6))}, {"form": Mixing(*zeros((7, 2), (7, 13), (2, 7)), 0.1)},
+    {"form": Factors(torch.zeros(2, 13))},
+]  # fmt: skip
+TOO_FEW_OR_MANY = [
+    *({"k": size} for size in ((1, 2, 9, 3), (1, 2, 9, 5), (1, 1, 9, 4), (1, 3, 9, 4), (2, 2, 9, 4))),
+    *({"v": size} for size in ((1, 2, 8, 3), (1, 1, 9, 3), (1, 3, 9, 3), (2, 2, 9, 3))),
+    {"keys": 4}, {"dtype": torch.float64}, {"blocks": 2, "vectors": (1, 13, 6)},
+    {"blocks": 2, "form": Factors(torch.zeros(2, 13))},
+    *({"terms": [Term(torch.zeros(1, 1, *size))]} for size in ((1, 8), (4, 9), (6, 9), (2, 9))),
+    *({"terms": [Term(torch.zeros(1, 1, *size), skewed=True)]} for size in ((1, 12), (5, 13))),
+    {"terms": [Term(torch.zeros(1, 1, 1, 9))] * 5},
+    *({"vectors": size} for size in ((1, 12, 6), (1, 14, 6), (1, 13, 5), (1, 13, 7))),
+    *({"first_key": torch.zeros(size, dtype=torch.int32)} for size in ((1, 1), (2, 2), (3, 1))),
+    {"first_key": torch.zeros(2, 1)}, {"first_key": torch.zeros(2, 2, dtype=torch.int32)[:, :1]},
+    *({"form": Pieces(*zeros((n,), (t,), (h,), (2, m), (3,)))} for n, t, h, m in (
+        (12, 5, 2, 3), (14, 5, 2, 3), (13, 4, 2, 3), (13, 6, 2, 3),
+        (13, 5, 1, 3), (13, 5, 3, 3), (13, 5, 2, 2), (13, 5, 2, 4))),
+    {"form": Pieces(*zeros((13,), (5,), (2,), (2, 257), (257,)))},
+    *({"form": Costs(*zeros((1, 2, t, 6), (1, 2, s, p), (h,)))} for t, s, p, h in (
+        (4, 9, 6, 2), (6, 9, 6, 2), (5, 8, 6, 2), (5, 10, 6, 2),
+        (5, 9, 5, 2), (5, 9, 7, 2), (5, 9, 6, 1), (5, 9, 6, 3))),
+    *({"form": Gates(torch.zeros(1, h, t, 6))} for h, t in ((1, 5), (3, 5), (2, 4), (2, 6))),
+    *({"form": Mixing(*zeros((7, h), (g, n), (2, o)), 0.1)} for h, g, n, o in (
+        (1, 7, 13, 7), (3, 7, 13, 7), (2, 6, 13, 7), (2, 8, 13, 7),
+        (2, 7, 12, 7), (2, 7, 14, 7), (2, 7, 13, 6), (2, 7, 13, 8))),
+    *({"form": Factors(torch.zeros(h, n))} for h, n in ((1, 13), (3, 13), (2, 12), (2, 14))),
+]  # fmt: skip
+
+
+def test_no_kernel_reads_beyond_a_tensor_that_is_smaller_than_it_should_be_or_another() -> None:
+    for right in RIGHT:
+        called(**right)  # type: ignore[arg-type]
+    for wrong in TOO_FEW_OR_MANY:
+        with pytest.raises(AssertionError):
+            called(**wrong)  # type: ignore[arg-type]
 
 
 def forms() -> list[tuple[list[Tensor], Callable[..., Form]]]:

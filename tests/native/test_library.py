@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -73,9 +74,18 @@ def test_kernels_that_this_machine_compiles_are_right() -> None:
         ("PATH", "/nowhere", "no C++ compiler (c++, g++, clang++) is found"),
         ("CXX", "c+++", "CXX=c+++ is not found"),
         ("CXX", "echo 'In x.cpp:\nx.cpp:1: error: no way' >&2; exit 1", "cannot compile them: x.cpp:1: error: no way"),
+        ("CXX", "echo ' no idea ' >&2; exit 1", "cannot compile them: no idea"),
+        ("CXX", "exit 3", "cannot compile them: it ended with code 3 and said nothing"),
         ("CXX", 'while [ "$1" != -o ]; do shift; done; echo no > "$2"', "the compiled kernels cannot be loaded"),
     ],
-    ids=["none is there", "the one that is asked for is not there", "it fails", "it writes no library"],
+    ids=[
+        "none is there",
+        "the one that is asked for is not there",
+        "it fails",
+        "it says little",
+        "it says nothing",
+        "it writes no library",
+    ],
 )
 def test_without_a_compiler_that_works_torch_takes_over(
     fresh, monkeypatch, capsys, tmp_path, name, value, reason
@@ -106,6 +116,7 @@ def test_kernels_are_compiled_once_and_damaged_ones_again(fresh, monkeypatch, ca
     assert library() is not None
     assert "compiling kernels for this CPU, once" in capsys.readouterr().err
     (kept,) = fresh.iterdir()
+    assert re.fullmatch(r"[0-9a-f]{16}-[0-9a-f]{16}\.so", kept.name)
     whole = kept.read_bytes()
     library_of.__globals__["_loaded"].cache_clear()
     assert library() is not None

@@ -121,9 +121,7 @@ def test_an_abandoned_step_leaves_the_run_as_it_was_before_that_step(signum, cod
 
     monkeypatch.setattr(Pieces, "segments", lambda task, length: 100)
     monkeypatch.setattr(Trainer, "gradient", abandoned)
-    tiny = ModelConfig(layers=2, width=16, heads=2, mlp=32, memory=8)
-    asked = RunConfig(encoding="alibi", task="pieces", length=8, batch=2, tokens=4 * 16, model=tiny)
-    run = create(tmp_path / "run", asked, {"schema": 1})
+    run = a_run(tmp_path, memory=8)
     stopped = trainer_of(run)
     with run.locked(), pytest.raises(Interrupted, match=r"^stopped at step 2 of 4; the same") as caught:
         stopped.train()
@@ -132,6 +130,52 @@ def test_an_abandoned_step_leaves_the_run_as_it_was_before_that_step(signum, cod
     resumed = trainer_of(run)
     assert resumed.step == 2
     assert torch.equal(resumed.memory.states[0], before[0])
+
+
+TINY = ModelConfig(layers=2, width=16, heads=2, mlp=32)
+
+
+def a_run(folder, memory=0, **changes):
+    shape = TINY.model_copy(update={"memory": memory})
+    values = {"encoding": "alibi", "task": "pieces", "length": 8, "batch": 2, "tokens": 4 * 16, "model": shape}
+    return create(folder / "run", RunConfig(**(values | changes)), {"schema": 1})
+
+
+@pytest.mark.parametrize(("memory", "in_text", "segments"), [(8, 100, 8), (8, 8, 8), (8, 5, 5), (0, 100, 1)])
+def test_a_memory_lasts_eight_segments_or_as_many_as_the_text_has(memory, in_text, segments, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pieces, "segments", lambda task, length: in_text)
+    assert trainer_of(a_run(tmp_path, memory)).segments == segments
+
+
+def test_a_checkpoint_is_saved_after_half_a_minute_and_at_the_end(tmp_path, monkeypatch):
+    clock, ticks, saved, gradient = (
+        SimpleNamespace(now=0.0),
+        iter([29.5, 1.0, 0.5, 29.0, 2.0, 3.0]),
+        [],
+        Trainer.gradient,
+    )
+
+    def slow(own):
+        clock.now += next(ticks)
+        return gradient(own)
+
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(Trainer, "gradient", slow)
+    monkeypatch.setattr(Trainer, "save", lambda own: saved.append(own.step))
+    run = a_run(tmp_path, tokens=6 * 16)
+    trained = trainer_of(run)
+    with run.locked():
+        assert trained.train() == "complete"
+    assert saved == [2, 5, 6]
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(399, 399), (400, 200), (401, 201)])
+def test_a_log_has_two_hundred_rows_or_up_to_twice_as_many(steps, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "gradient", lambda own: (1.0, 1.0))
+    trained = trainer_of(a_run(tmp_path, tokens=steps * 16))
+    monkeypatch.setattr(trained.optimizer, "step", lambda step: None)
+    assert all(trained.take_step() for _ in range(steps))
+    assert (len(trained.log.rows), trained.log.rows[-1]["step"]) == (rows, steps)
 
 
 def test_muon_in_batches_is_torchs_muon(monkeypatch):

@@ -19,7 +19,7 @@ from toys import EVERYWHERE, wide
 
 from poscli.encodings import Encoding, Shape, get
 from poscli.equation import Unsupported
-from poscli.verify import CHECKS, verify
+from poscli.verify import CHECKS, Finding, Verdict, verify
 from poscli.verify.checks import Failed, SpecUnderTest
 from poscli.verify.noise import tolerances
 
@@ -268,6 +268,16 @@ def test_a_tolerance_is_eight_times_the_error_or_the_rounding_of_a_sum_that_canc
         "output": 8 * 8 * 2**-23, "dq": 8 * 8 * 2**-23, "dslope": 8 * 8 * 16 * 2**-23,
     }  # fmt: skip
     assert tolerances(exact, [small, large], width=8, keys=16)["output"] == 4.0
+
+
+def test_a_verdict_in_words_and_as_data() -> None:
+    findings = [Finding("a", "passed", "fine"), Finding("b", "skipped", "no"), Finding("c", "failed", "bad", "there")]
+    verdict = Verdict("rope", findings, 1.2345)
+    assert repr(verdict) == "rope: failed, 1 checks hold, 1 do not apply; c: bad"
+    assert repr(Verdict("rope", findings[:1])) == "rope: passed, 1 checks hold"
+    assert repr(Verdict("x", [Finding("d", "unavailable", "why")])) == "x: unavailable, 0 checks hold; d: why"
+    assert verdict.record()["seconds"] == 1.23
+    assert verdict._repr_html_().count("look at: ") == verdict._repr_html_().count("look at: there") == 1
 
 
 # The command
