@@ -105,6 +105,11 @@ def guessing(*names: str) -> Tables:
     return rows.assign(guess_gain_low=rows["guess_gain_low"].mask(rows["encoding"].isin(names), -0.1)), units
 
 
+def only(name: str, parts: Tables) -> Tables:
+    rows, units = (table[table["encoding"] == name] for table in parts)
+    return rows, units
+
+
 def missing_the_hard_seed() -> Tables:
     """Alibi lacks the seed that is hard for all, so that its mean is the best one, and rope is better seed by seed."""
     shapes = {"alibi": (1.385, lambda _: 0.0), "rope": (1.37, lambda _: 0.0), "none": (1.45, lambda _: 0.0)}
@@ -161,6 +166,11 @@ CASES: dict[str, tuple[Callable[[], Tables], str, str]] = {
     ),
     "a failure": (failed, "rope", "], better than t5, beyond noise, 1 without a result there."),
     "two only guess": (lambda: guessing("alibi", "rope"), "", ", the only one of 3 encodings that can be ranked."),
+    "the only one guesses": (
+        lambda: only("alibi", guessing("alibi")),
+        "",
+        "no encoding can be ranked: 1 is not trained.",
+    ),
     "all only guess": (lambda: guessing(*FLAT), "", NONE_RANKED),
     "the seeds in common say otherwise": (
         missing_the_hard_seed,

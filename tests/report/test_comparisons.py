@@ -136,6 +136,11 @@ def test_encodings_without_rows_of_answers_keep_their_accuracy(tmp_path: Path) -
     rope = [each["name"] for each in section["encodings"]].index("rope")
     accuracy = rows[(rows["encoding"] == "rope") & (rows["ratio"] == 16)]["accuracy"].mean()
     assert section["answered"]["points"][rope][-1] == [pytest.approx(accuracy, abs=1e-5), None, None]
+    assert section["answered"]["place"]["depth"]
+    in_one_bin = details | {"answers": answers.assign(**{"from": 0, "to": 99})}
+    (whole,) = build_report(rows, positions, tmp_path, details=in_one_bin).sections
+    assert page_section(whole)["answered"]["place"] is None
+    assert [each.name for each in whole.figures] == ["accuracy"]
 
 
 def test_a_task_is_judged_by_answers_also_where_its_loss_is_that_of_a_guess() -> None:

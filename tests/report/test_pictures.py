@@ -19,6 +19,7 @@ from poscli.drawing.style import FAINT, PALETTE, styles_for
 from poscli.encodings import get, names
 from poscli.report import build_report
 from poscli.report.catalogue import looks
+from poscli.report.data import Figure, Line
 from poscli.report.figures import page_of
 from poscli.report.page import DARK, LIGHT, READABLE, contrast, readable_color, render, rgb
 from poscli.report.summary import standings
@@ -118,6 +119,18 @@ def test_names_in_pictures_are_whole_inside_the_page_and_do_not_overlap(tmp_path
     zero, *depths = (axes.transData.transform((256, n * below))[1] for n in (0, 0.5, 1, 4, 8, 16))
     assert zero - depths[0] == pytest.approx(depths[0] - depths[1], rel=0.02)
     assert depths[2] - depths[3] == pytest.approx(depths[3] - depths[4], rel=0.02)
+
+
+@pytest.mark.parametrize(("high", "scale"), [(2.0, "linear"), (2.5, "linear"), (2.51, "log")])
+def test_an_axis_of_losses_is_logarithmic_where_they_differ_by_a_factor_above_two_and_a_half(
+    high: float, scale: str
+) -> None:
+    line = Line("a", (256, 512), (1.0, high))
+    texts = dict.fromkeys(("title", "finding", "heading", "note", "y"), "")
+    page = page_of(
+        Figure(name="perplexity", **texts, train_length=256, ticks=(256, 512), lines=(line,)), styles_for(["a"])
+    )
+    assert page.axes.get_yscale() == scale
 
 
 def test_formats_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, results
 
 from poscli.report import Report, build, build_report, folder, summarize
 from poscli.report.folder import write_folder
-from poscli.report.pooling import SEED_COLUMNS, headline, pool, untrained
+from poscli.report.pooling import SEED_COLUMNS, headline, points_of, pool, untrained
 from poscli.report.summary import safe_ratio
 from poscli.report.table import solved_up_to, summary_columns, verdict_sentences
 from poscli.report.verdicts import (
@@ -307,6 +307,8 @@ def test_losses_that_are_too_large_or_infinite_are_failures(tmp_path: Path, rows
     assert missing["rope",] == "infinite from 16x"
     points = pool(change(rows, last, nll=math.inf), "sliding").set_index(["encoding", "length"])
     assert points.loc[("rope", 4096), "status"] == "nonfinite"
+    bare = points_of(rows.assign(nll_low=math.nan, nll_high=math.nan), "sliding")
+    assert [point.is_known for point in bare] == [point.status == "ok" for point in bare]
 
 
 # ---- protocols, baselines and measures that the report does not know

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -241,6 +242,35 @@ def test_a_site(tmp_path: Path, snapshot: Say) -> None:
         for name in chosen
     }
     snapshot(sections({"files": "\n".join(pages), **bodies}), rounded=True)
+
+
+def test_what_figures_show_of_uneven_results(tmp_path: Path, snapshot: Say) -> None:
+    """L is no power of two, one length is below it, lines end early or have holes, and there are four baselines."""
+    shapes: dict[str, Any] = {name: (1.3 + n / 20, lambda octaves: -0.1 * octaves) for n, name in enumerate("abcde")}
+    rows, positions = results(shapes | {"f": (1.4, None)}, seeds=(0, 1), train_length=96, lengths=(48, 96, 144, 384))
+    name, length = rows["encoding"], rows["length"]
+    rows = rows[(name != "e") | (length == 48)].fillna({"resampled": ""})
+    lost, endless = (name == "c") & (length == 384) & (rows["seed"] == 1), (name == "d") & (length == 144)
+    rows = rows.assign(status=rows["status"].mask(lost, "oom"), reason=rows["reason"].mask(lost, "no memory"))
+    rows = rows.assign(**{each: rows[each].mask(endless, 1e6) for each in ("nll", "nll_low", "nll_high")})
+    window = rows[(rows["variant"] == "window") & (rows["protocol"] == "fixed")]
+    sinks = [window.assign(variant=f"sink({n})", gain=window["gain"] + n / 100) for n in range(3)]
+    with undrawn():
+        (section,) = build_report(pd.concat([rows, *sinks]), positions, tmp_path).sections
+    said = {}
+    for each in section.figures:
+        lines = [(line.label or "-", bool(line.low), *line.y) for line in each.lines]
+        lines += [(variant, *line.y) for variant, thin in each.baselines for line in thin]
+        head = f"{each.alt}\n{each.heading}\n{each.y}\n{each.ticks}\n{each.note}"
+        said[each.name] = f"{head}\n{bare_table([*lines, *((*m.names, m.cause, m.lengths) for m in each.missing)])}"
+    seven = pd.concat([rows, rows[rows["encoding"] == "a"].assign(encoding="g", run_id="g" + rows["run_id"])])
+    with undrawn():
+        (more,) = build_report(seven, NOTHING, tmp_path).sections
+    said["of seven"] = f"{more.figures[0].note} {[bool(line.low) for line in more.figures[0].lines]}"
+    with undrawn():
+        (short,) = build_report(rows[rows["length"] <= 96], NOTHING, tmp_path).sections
+    said["up to L"] = "\n".join(each.alt for each in short.figures)
+    snapshot(sections(said), rounded=True)
 
 
 def test_one_model_under_many_encodings(tmp_path: Path, snapshot: Say, monkeypatch: pytest.MonkeyPatch) -> None:
