@@ -182,10 +182,10 @@ class Bench:
 
     def _refuse_useless(self) -> None:
         """UsageError for an engine that can run no encoding."""
-        configs = [config for config in self.configs.values() if isinstance(config, RunConfig)]
         kinds, device = {what == "train" for what in self.settings.what}, self.conditions.device
         for engine in self.settings.engines:
-            reasons = [engine_refusal(config, engine, device, training) for config in configs for training in kinds]
+            each = ((config, training) for config in self.configs.values() for training in kinds)
+            reasons = [engine_refusal(config, engine, device, training) for config, training in each]
             if reasons and all(reasons):
                 raise UsageError(f"--engine {engine}: {reasons[0]}")
 

@@ -45,8 +45,8 @@ class CellMaps(Record):
         """How the values fall along a column and along a row, and whether a map is symmetric."""
         up, left = self.values[:, -2::-1, self.column], self.values[:, -1, self.column - 1 :: -1]
         steps = min(up.shape[1], left.shape[1])
-        apart = np.abs(up[:, :steps] - left[:, :steps]).max() / max(float(np.nanmax(np.abs(self.values))), 1e-300)
-        alike = "The same upwards as to the left" if apart < 1e-6 else "Different upwards and to the left"
+        apart, largest = np.abs(up[:, :steps] - left[:, :steps]).max(), np.nanmax(np.abs(self.values))
+        alike = "The same upwards as to the left" if apart <= 1e-6 * largest else "Different upwards and to the left"
         above, far = self.values[0, -2, self.column], self.values[0, 0, 0]
         return f"{alike}; {self.names[0]}: cell above {above + 0.0:.3g}, far corner {far:.3g}"
 
@@ -143,7 +143,7 @@ def _of_cells(of_keys: Array, cells: int, fill: float) -> Array:
 
 def _window(subject: Subject) -> tuple[int, int, int]:
     """Rows and columns of the grid that is drawn, and the column of the query: beyond training if that is possible."""
-    for cells in (min(ENLARGED * subject.length, max(subject.max_len, subject.length)), subject.length):
+    for cells in (min(ENLARGED * subject.length, subject.max_len), subject.length):
         rows, columns = grid_shape(cells)
         try:
             constant_operands(subject.encoding, cells)
@@ -156,10 +156,12 @@ def _window(subject: Subject) -> tuple[int, int, int]:
 def _maps(subject: Subject, values: Array) -> CellMaps:
     """The maps `[maps, R C]` as grids; the cell that the query predicts and those after it are hidden."""
     rows, columns, middle = _window(subject)
-    if not np.isfinite(values[:, : (rows - 1) * columns + middle]).all():
-        raise Unsupported("values of some cells are not finite")
     grids = values.reshape(-1, rows, columns).copy()
-    grids[:, -1, middle:] = np.nan
+    hidden = grids[:, -1, middle:]  # a view
+    hidden[:] = 0
+    if not np.isfinite(grids).all():
+        raise Unsupported("values of some cells are not finite")
+    hidden[:] = np.nan
     if float(np.nanmax(np.ptp(grids, axis=0))) == 0:
         grids = grids[:1]
     names = head_names(len(grids)) if len(grids) > 1 else ("all heads",)

@@ -32,7 +32,7 @@ FEW_CYCLES = 4.0  # within the table: below, a transform is too coarse, and a fi
 GRID = 400  # frequencies of that grid
 PURE = 0.99  # share of a column's energy in one frequency, from which the column is said to have a wavelength
 TINIEST = np.finfo(float).tiny
-POSITIONS_TRIED = 8  # positions at which additivity is measured
+POSITIONS_TRIED = 8  # positions at which additivity is measured; the shortest window has as many
 ROWS_SHOWN = 128  # of the table
 PLACES = 256  # over which products of two rows at one distance are averaged
 EQUAL = 1e-9  # relative: numbers that differ by less are equal but for rounding
@@ -195,8 +195,6 @@ class Gram(Record):
 
     @property
     def finding(self) -> str:
-        if len(self.cosines) == 1:
-            return "The table has one column"
         many, mean = 100 * self._of_pairs["above_half"], number(self._of_pairs["mean"])
         if many < 1:
             return f"Columns are nearly orthogonal over a training window: |cos| {mean} on average"
@@ -225,7 +223,7 @@ def position_table(encoding: Encoding, pos: torch.Tensor) -> Array:
 
 def how_joined(encoding: Encoding) -> str:
     """How positions join the embedding, measured on random tokens: ADDED, MAPPED or MIXED."""
-    size = (1, min(POSITIONS_TRIED, encoding.shape.length), encoding.shape.width)
+    size = (1, POSITIONS_TRIED, encoding.shape.width)
     pos = encoding.locate(size[1], CPU).pos
     zero = encoding.embed(torch.zeros(size, dtype=torch.float64), pos, torch.zeros(size[:2], dtype=torch.long))
     ways = set()

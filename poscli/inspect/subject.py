@@ -120,7 +120,7 @@ class InspectedRun:
 
     def windows(self, tokens: int) -> Tensor:
         """Windows `[B, T]` of held-out text: T is `tokens`, or half of it and so on, as the documents allow."""
-        while not len(spans := self.task.text(tokens).tiles(tokens)) and tokens > 1:
+        while not len(spans := self.task.text(tokens).tiles(tokens)):
             tokens //= 2
         chosen = spans[np.linspace(0, len(spans) - 1, min(WINDOWS, len(spans))).round().astype(int)]
         return torch.from_numpy(self.task.text(tokens).windows(chosen, tokens)[:, :-1])

@@ -44,7 +44,7 @@ class Bias(Record):
         if not np.isfinite(values).all():
             return False
         ends = np.linspace(values[:, 0], values[:, -1], values.shape[1], axis=1)
-        return bool(np.abs(values - ends).max() <= STRAIGHT * max(largest_range(values), 1e-300))
+        return bool(np.abs(values - ends).max() <= STRAIGHT * largest_range(values))
 
     @property
     def finding(self) -> str:
@@ -165,7 +165,7 @@ def temperature_by_order(subject: Subject) -> ByOrder:
     n = torch.arange(1, subject.max_len + 1)
     values = subject.encoding.temperature(n).double().numpy()
     at = log_spaced(subject.max_len, 400)
-    ends = values[:, [min(subject.length, subject.max_len) - 1, -1]].mean(axis=0)
+    ends = values[:, [subject.length - 1, -1]].mean(axis=0)
     sentence = f"Scores are multiplied by {ends[0]:.3g} at {subject.length} keys, by {ends[1]:.3g} at {amount(len(n))}"
     return ByOrder(at, values[:, at], _names(len(values)), subject.length, sentence)
 

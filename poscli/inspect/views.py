@@ -141,10 +141,10 @@ def measure_views(subjects: Sequence[Subject], sheets: Sequence[Properties | Non
 
 
 def table_rows(sheets: Sequence[Properties]) -> list[tuple[str, ...]]:
-    """The name of each property, and its value on every sheet, empty where a sheet has no such property."""
-    known = [{row.name: row.value for row in sheet.rows} for sheet in sheets]
-    names = dict.fromkeys(name for values in known for name in values)
-    return [(name, *(values.get(name, "") for values in known)) for name in names]
+    """The name of each property, and its value on every sheet; all sheets have the same properties."""
+    return [
+        (rows[0].name, *(row.value for row in rows)) for rows in zip(*(sheet.rows for sheet in sheets), strict=True)
+    ]
 
 
 def _measured(measure: Callable[[Subject], Record], subject: Subject) -> Record:

@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,20 @@ from torch import Tensor
 from toys import Slope
 
 from poscli.bench.cases import BenchCase, Refused, needs_of_model, refuse_large_case, run_config
+from poscli.bench.limits import machine_limits
 from poscli.bench.session import Bench
 from poscli.bench.tables import COLUMNS, KEYS, ResultFile
-from poscli.bench.timing import SIZES
-from poscli.bench.workloads import VOCAB, Decode, forward, synthetic_tokens, untrained_model, work_of
+from poscli.bench.timing import SIZES, Conditions
+from poscli.bench.workloads import VOCAB, Decode, forward, synthetic_task, synthetic_tokens, untrained_model, work_of
 from poscli.config.request import TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.size import Needs, activation_bytes
 from poscli.encodings import names
 from poscli.equation.shapes import TOKENS
-from poscli.system.errors import Interrupted, PoscliError
+from poscli.system.errors import Interrupted, PoscliError, UsageError
 from poscli.system.memory import Peak
 
+CORES = os.cpu_count() or 1
 OPTIONS = (
     *("--preset", "nano", "--train-length", 32, "--batch", 2, "--lengths", "32,64", "--past", 32),
     *("--repeats", 2, "--seconds", 60, "--threads", 1, "--device", "cpu"),
@@ -145,7 +148,7 @@ def test_an_interrupted_bench_keeps_its_rows_and_resume_measures_the_others_only
         (("--enc", "alibi", "--what", "tran"), "'machine', 'train', 'eval' or 'decode'"),
         (("--enc", "alibi", "--lengths", "64,oops"), "--lengths 'oops': no number of tokens"),
         (("--enc", "alibi", "--lengths", "64", "--max-len", "32"), "all above --max-len 32"),
-        (("--enc", "alibi", "--threads", "99999"), "--threads 99999: this machine has"),
+        (("--enc", "alibi", "--threads", 4 * CORES + 1), f"this machine has {CORES} cores; give 1 to {4 * CORES}"),
     ],
 )
 def test_bad_input_gets_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -154,6 +157,24 @@ def test_bad_input_gets_one_line(tmp_path: Path, arguments: tuple[str, ...], sai
     assert said in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("encodings", "engine", "what", "refused"),
+    [
+        (("cope", "shaw"), "sdpa", ("eval",), "--engine sdpa: the engine sdpa cannot run cope"),
+        (("cope", "none"), "sdpa", ("eval",), ""),
+        (("none",), "tiles", ("train",), "--engine tiles: .* no backward pass"),
+        (("none",), "tiles", ("machine", "train", "eval"), ""),
+        (("none",), "tiles", (), ""),
+    ],
+)
+def test_an_engine_is_refused_that_can_run_nothing_of_what_is_asked_for(
+    encodings: tuple[str, ...], engine: str, what: tuple[str, ...], refused: str, tmp_path: Path
+) -> None:
+    asked = settings(encodings=encodings, engines=(engine,), what=what)
+    with pytest.raises(UsageError, match=refused) if refused else nullcontext():
+        Bench(asked, CPU, tmp_path, sizes=SMALL)
 
 
 @pytest.mark.slow
@@ -202,6 +223,7 @@ class Recorded(torch.nn.Module):
         self.table = torch.nn.Parameter(torch.eye(VOCAB))
 
     def forward(self, tokens: torch.Tensor, cache: object = None) -> torch.Tensor:
+        assert torch.is_inference_mode_enabled()
         self.calls.append((tokens.tolist(), cache))
         return self.table[tokens]
 
@@ -213,8 +235,28 @@ def test_decoding_reads_the_past_once_and_then_one_token_at_a_time_from_the_same
     decode()
     (past, cache), *later = model.calls
     assert past == synthetic_tokens(1, 24).tolist()
-    assert cache is not None
+    assert cache.columns == 6  # of a grid of 24 cells
     assert [(len(tokens[0]), each is cache) for tokens, each in later] == [(1, True), (1, True)]
+
+
+def test_an_evaluation_reads_every_token_but_the_last() -> None:
+    model: Any = Recorded()
+    forward(model, 2, 5, CPU)()
+    assert model.calls == [(synthetic_tokens(2, 6)[:, :5].tolist(), None)]
+
+
+def test_training_reads_one_document_of_64_windows() -> None:
+    assert synthetic_task(10).text(10).sizes.tolist() == [64 * 11 - 1]
+
+
+def test_the_first_token_of_causal_attention_sees_itself_alone() -> None:
+    """What it reads is a random value, and what later tokens read are means of many."""
+    conditions = Conditions(settings(), CPU, SMALL, lambda: None)
+    for limit in machine_limits(run_config(settings(), "none", CPU), conditions):
+        if limit.columns["limit"] == "causal attention":
+            spread = limit.work().std(dim=(0, 1, 3))
+            assert 0.8 < spread[0] < 1.2
+            assert (spread[16:] < 0.6).all()
 
 
 def test_a_training_step_without_a_finite_loss_is_not_timed() -> None:

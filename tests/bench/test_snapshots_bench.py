@@ -95,8 +95,15 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", [*ASKED, "against"])
-def test_a_bench(kind: str, tmp_path: Path, snapshot: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bench(
+    kind: str,
+    tmp_path: Path,
+    snapshot: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The tables of a bench, what is printed of them and said meanwhile, and what is left to a second one."""
+    monkeypatch.setattr("poscli.system.progress.SECONDS_BETWEEN_LINES", 0.0)
 
     def bench(encodings: tuple[str, ...], resume: bool) -> Bench:
         asked = settings(**(ASKED.get(kind, ASKED["everything"]) | {"encodings": encodings}))
@@ -120,7 +127,7 @@ def test_a_bench(kind: str, tmp_path: Path, snapshot: Callable[..., None], capsy
             f"##### new in {file.path.name}",
             *(" ".join(map(str, row)) for row in new[new.columns[:2]].to_numpy()),
         ]
-    lines += ["##### said", *capsys.readouterr().err.splitlines()]
+    lines += ["##### said", re.sub(r"^\w+ +(\d+%) .*\n", r"\1 ", capsys.readouterr().err, flags=re.MULTILINE).rstrip()]
     text = re.sub(r"; \w+ can\b", "", "\n".join(lines))  # which engine can, machines differ in
     snapshot(text + "\n", rounded=True)
 
@@ -165,7 +172,7 @@ def test_pictures_of_a_bench(kind: str, tmp_path: Path, snapshot: Callable[..., 
     """The pictures of few encodings, of more than have a line each, and of `none` alone, on a CPU or a GPU."""
     costs = costs_of(PICTURED[kind], (128, 32, 64))
     costs = costs[costs["what"] == "eval"].assign(device="GPU 7") if kind == "many" else costs
-    drawn_of = costs[costs["what"] == "train"] if kind == "few" else costs
+    drawn_of = costs[(costs["what"] == "train") | (costs["length"] == 64)] if kind == "few" else costs
     lines = [line for path in draw_costs(drawn_of, tmp_path) for line in drawn_lines(path)]
     lines += ["##### printed", *printed(show_bench, costs, costs.iloc[:0])] if kind == "few" else []
     snapshot("\n".join(lines) + "\n", rounded=True)
@@ -214,6 +221,7 @@ GIVEN: list[dict[str, Any]] = [
     {"quick": True, "max_len": 700}, {"quick": True, "max_len": 100}, {"past": ("2k",), "max_len": 1000},
     {"train_length": 7}, {"batch": 0}, {"what": ("eval", "x")}, {"seconds": 0}, {"repeats": 0}, {"limit": 0},
     {"lengths": (0,)}, {"colour": 1}, {"max_len": 0},
+    {"max_len": 1, "batch": 1, "repeats": 1, "seconds": 0.5, "limit": 0.5},
 ]  # fmt: skip
 
 

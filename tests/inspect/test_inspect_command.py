@@ -43,8 +43,8 @@ def test_equal_commands_draw_equal_sheets() -> None:
 
 
 def test_any_number_of_encodings_is_drawn_six_to_a_sheet(folder: Path) -> None:
-    """Seven columns are two sheets; a spec with two kinds of layers stays on one."""
-    specs = ("alibi", "none", "logn", "rope", "fox", "none|alibi")
+    """Eight columns are two sheets; a spec with two kinds of layers stays on one."""
+    specs = ("alibi", "none", "logn", "rope", "fox", "kerple-log", "none|alibi")
     drawn: list[list[str]] = []
 
     def draw(inspected):
@@ -55,7 +55,7 @@ def test_any_number_of_encodings_is_drawn_six_to_a_sheet(folder: Path) -> None:
     with mock.patch("poscli.inspect.session.draw_sheet", draw):
         found = document("inspect", *specs, *small, "--to", "here")
     assert found["files"] == [f"here/sheet-{n}.{suffix}" for n in (1, 2) for suffix in ("png", "svg")]
-    assert drawn == [list(specs[:5]), ["none|alibi on layer 1", "none|alibi on layer 2"]]
+    assert drawn == [list(specs[:6]), ["none|alibi on layer 1", "none|alibi on layer 2"]]
     assert [(folder / path).read_bytes() for path in found["files"]] == [b"\1", b"", b"\2", b""]
     assert [each["spec"] for each in found["inspected"]] == [*specs, specs[-1]]
 
@@ -105,6 +105,13 @@ def test_an_encoding_that_is_not_installed_fails_no_gallery() -> None:
         result = cli("inspect", "--all", *SMALL, "--to", "gallery", "--json")
     assert result.code == 0
     assert {each["name"]: each["unavailable"] for each in result.json["encodings"]} == {"absent": why, "none": ""}
+
+
+def test_pictures_that_do_not_fit_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view holds 12 times the numbers of a window at once, 8 bytes each: 1.5 GiB for a width of 128."""
+    monkeypatch.setattr("poscli.system.memory.free_memory", lambda device: 2.0**30)
+    asked = ("inspect", "rope", "--width", 128, "--max-len", 2**17)
+    assert_refused(asked, 2, ("--max-len 131072 needs about 1.5 GiB, 1.0 GiB are free; give a smaller one",))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from toys import wide
 
 from poscli.config.run import ModelConfig
 from poscli.encodings import names
+from poscli.equation import Unsupported
 from poscli.equation.operands import grid_shape
 from poscli.grids import views as grid
 from poscli.inspect import absolute, probe, rotary, terms
@@ -58,6 +59,20 @@ def of_map(error: float, from_rotation: float, off_blocks: float) -> absolute.Sh
     return absolute.ShiftMap(np.eye(2), 4, error, from_rotation, off_blocks, 2)
 
 
+def of_turns(longest: int) -> rotary.Turning:
+    omega = np.array([2.0, 0.1, 0.01])
+    return rotary.Turning(omega, omega, 0, 16, longest)
+
+
+def of_decay(ones: list[float], length: int) -> rotary.Decay:
+    return rotary.Decay(*[np.array(ones)] * 4, length)
+
+
+def of_products(mean: list[float], range_: float) -> absolute.Products:
+    values = np.array(mean)
+    return absolute.Products(np.arange(len(mean)), values, values, values + range_, 16)
+
+
 def of_cells(rows: list[list[float]]) -> grid.CellMaps:
     return grid.CellMaps(np.array([rows]), ("all heads",), 1, (2, 2))
 
@@ -69,8 +84,9 @@ FINDINGS: list[tuple[Record, str]] = [
      "Wavelengths from 4.00 tokens on without end, 1 of 2 longer than training windows; rows repeat every 4"),
     (terms.Bias(curves([0, -1, -2, -3, -4]), 2), "A line: -1 d"),
     (terms.Bias(curves([3, 3, 3], [5, 5, 5]), 2), "The bias is the same at every distance"),
-    (terms.Bias(curves([0, -1, -3, -3, -3, -3], [0, -2, -2, -2, -2, -2]), 2),
-     "Steps or curves, level from 2 tokens on"),
+    (terms.Bias(curves([0, -1, -2], [0, -3, -6]), 2), "A line per head: 3 to 1 less per token"),
+    (terms.Bias(curves([0, -1, -2, -3, -3, -3], [0, -2, -2, -2, -2, -2]), 2),
+     "Steps or curves, level from 3 tokens on"),
     (terms.Bias(curves([0, -1, -2, -2, -7, -7], [0, -2, -2, -2, -2, -2]), 2),
      "Between 0 and 5 tokens the bias changes by up to 7"),
     (terms.BiasAlone(curves([0.6, 0.3, 0.1], [0.2, 0.3, 0.5]), 1),
@@ -78,8 +94,29 @@ FINDINGS: list[tuple[Record, str]] = [
     (probe.ScoreCurves(curves([0, 1, 2], [0, -1, -2], [0, 5, 4]), None),
      "2 tokens back, the score differs by -2 (head 2) to +4 (head 3)"),
     (probe.ScoreCurves(curves([0, -1, -math.inf]), None), "1 token back, the score differs by -1 (head 1)"),
+    (probe.ScoreCurves(curves([0, 3], [0, 1]), None),
+     "1 token back, the score differs by +3 (head 1) to +1 (head 2)"),
+    (rotary.SpeedRatio(np.array([TURN / 16]), np.array([0.5]), "rope", 16),
+     "All pairs turn 0.5 times as fast as in rope"),
+    (rotary.SpeedRatio(np.array([1.0, 0.1]), np.array([1.0005, 0.25]), "rope", 16),
+     "1 of 2 pairs turn 0.25 times as fast as in rope; angles new to rope begin at 64 tokens"),
     (rotary.SpeedRatio(np.array([1.0, 0.1]), np.array([0.5, 0.25]), "rope", 16),
      "All pairs turn 0.25 to 0.5 times as fast as in rope; angles new to rope begin at 64 tokens"),
+    (of_turns(24), "2 of 3 pairs meet new angles beyond 16 tokens; wavelengths 3.14 to 628"),
+    (of_turns(16), "No pair meets a new angle beyond 16 tokens; wavelengths 3.14 to 628"),
+    (of_decay([1, 0.5, 0.4, 0.7, 0.3], 4),
+     "q . R q falls to a half 2 tokens away, and beyond 4 tokens reaches 0.30 again"),
+    (of_decay([1, 0.4], 2), "q . R q falls to a half 1 token away"),
+    (of_decay([1, 0.5, 0.5], 2), "q . R q never falls to a half"),
+    (of_products([1, 0.5, 0.4, 0.6], 0.25),
+     "P[i] . P[i+d] varies with the place by up to 0.25, and falls to a half 2 tokens away"),
+    (of_products([1, 0.5], 9e-7), "P[i] . P[i+d] depends on the distance alone, and stays above half"),
+    (absolute.Gram(np.eye(11) + 0.6 * (np.add.outer(range(11), range(11)) == 1)),
+     "Columns overlap over a training window: |cos| above 0.5 for 1.8 % of pairs"),
+    (absolute.Gram(np.full((3, 3), 0.5)),
+     "Columns are nearly orthogonal over a training window: |cos| 0.50 on average"),
+    (of_map(3e-9, 2e-8, 0.5), "P[i+4] = P[i] M for all i; M is a rotation, to 2e-08"),
+    (of_map(3e-8, 2e-9, 1e-9), "P[i+4] = P[i] M for all i; M is a rotation of pairs of channels, to 3e-08"),
     (of_map(1e-9, 0.1, 0.5), "P[i+4] = P[i] M for all i; M is linear, but no rotation"),
     (of_map(0.25, 1e-9, 1e-9), "No linear map takes P[i] to P[i+4]: error 25.0 % on rows not fitted"),
     (of_cells([[0.1, 0.2, 0.3], [0.4, NAN, NAN]]),
@@ -158,6 +195,15 @@ def test_how_far_a_map_is_from_a_rotation_and_from_blocks(map_, off_blocks: floa
     assert found.off_blocks == pytest.approx(off_blocks, abs=1e-9)
 
 
+@pytest.mark.parametrize("bad", [(0, 0, NAN), (1, 3, NAN), (0, slice(0, None, 2), 0), (1, slice(1, None, 2), 0)])
+def test_no_map_is_fitted_to_rows_that_are_zero_or_not_finite(bad) -> None:
+    rows = np.random.default_rng(1).standard_normal((2, 8, 3))
+    table, at, value = bad
+    rows[table, at] = value
+    with pytest.raises(Unsupported, match="zero or not finite, so that no map"):
+        absolute.fitted(*rows, 1)
+
+
 # Tables of positions.
 
 
@@ -192,10 +238,23 @@ def test_noise_has_no_wavelength_and_a_constant_an_infinite_one() -> None:
     assert np.isinf(absolute.frequencies(np.ones((64, 1))).wavelengths).all()
 
 
-@pytest.mark.parametrize("repeats", [1, 2, 3, 5])
-def test_a_period_is_seen_in_two_rounds(repeats: int) -> None:
-    rows = np.random.default_rng(0).standard_normal((12, 7))
-    assert absolute.period(np.tile(rows, (repeats, 1))) == (12 if repeats > 1 else None)
+@pytest.mark.parametrize(("count", "noise", "period"), [(12, 0, None), (23, 0, None), (24, 0, 12), (36, 0, 12),
+                                                        (60, 2e-7, 12), (60, 2e-6, None)])  # fmt: skip
+def test_a_period_is_seen_in_two_rounds(count: int, noise: float, period: int | None) -> None:
+    random = np.random.default_rng(0)
+    rows = np.tile(random.standard_normal((12, 7)), (5, 1))[:count]
+    assert absolute.period(rows + noise * random.standard_normal(rows.shape)) == period
+
+
+def test_the_first_rows_are_those_of_128_positions_or_of_all_that_there_are() -> None:
+    for spec, count, known in (("sinusoidal", 128, LONGEST), ("learned", LENGTH, LENGTH)):
+        of = subject(spec)
+        found = absolute.first_rows(of)
+        expected = of.encoding.embed(
+            torch.zeros(1, count, 64).double(), torch.arange(count), torch.zeros(1, count).long()
+        )
+        assert found.rows.tolist() == expected[0].tolist()
+        assert found.known == known
 
 
 def test_columns_are_compared_over_the_positions_of_training() -> None:
