@@ -139,7 +139,7 @@ def planned_training(config: RunConfig, task: Task, runs: Path, device: torch.de
         done=state if first in (0, config.steps) else f"step {step} of {config.steps}",
         memory_gib=training_bytes(config, device, task.vocab) / 2**30,
     )
-    return job, [Work(config, task, device, steps=max(0, config.steps - first))]
+    return job, [Work(config, task, device, steps=config.steps - first)]
 
 
 def recalibration_left(run: Run, task: Task, device: torch.device) -> list[Work]:
@@ -147,9 +147,10 @@ def recalibration_left(run: Run, task: Task, device: torch.device) -> list[Work]
     if not run.recalibration:
         return []
     config, status = recalibration_config(run), run.status()
-    begun = run.training.status()["state"] == "complete"
-    done = config.steps if status["state"] == "complete" else status["step"]
-    return [Work(config, task, device, steps=max(0, config.steps - done) if begun else config.steps)]
+    if status["state"] in ENDED:
+        return []
+    begun = run.training.status()["state"] == "complete"  # else the status is that of the training
+    return [Work(config, task, device, steps=config.steps - (status["step"] if begun else 0))]
 
 
 def planned_evaluation(
@@ -420,7 +421,6 @@ def measured_pass(config: RunConfig, task: Task, device: torch.device) -> tuple[
 def _pass(model: Model, length: int, device: torch.device) -> float:
     """Seconds per token of a forward pass over windows of a length; the second of two passes if the first is short."""
     tokens = torch.zeros(max(1, PASS_TOKENS // length), length, dtype=torch.long, device=device)
-    seconds = 0.0
     for _ in range(2):
         start = time.monotonic()
         model(tokens).sum().item()  # waits for the device

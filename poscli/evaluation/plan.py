@@ -103,7 +103,7 @@ class Plan:
 
     def documents_compared(self) -> int:
         """The number of documents over which a report will compare encodings, at the longest length."""
-        protocol = next((name for name in self.protocols if len(self.variants(name)) > 1), next(iter(self.protocols)))
+        protocol = max(self.protocols, key=lambda name: self.protocols[name].compared)  # the first of equal ones
         return len(np.unique(self.spans(protocol, self.settings.lengths[-1])[:, 0]))
 
     def text(self, measurement: Measurement) -> HeldOut:

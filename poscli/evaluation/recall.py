@@ -125,7 +125,8 @@ def _last_apart(last: NDArray[np.int64], begins: NDArray[np.int64], ngram: int) 
 
     `last` is the last occurrence of every n-gram, which may overlap it: `aaaa` occurs in `aaaaa` twice.
     """
-    earlier = np.where(begins >= 0, last[np.maximum(begins, 0)], -1) if len(last) else np.full_like(begins, -1)
+    # The first n-gram has no earlier occurrence, and stands for those that would begin before the document.
+    earlier = last[np.maximum(begins, 0)] if len(last) else np.full_like(begins, -1)
     for _ in range(ngram - 1):  # each step goes back by at least one token
         overlaps = (earlier >= 0) & (begins - earlier < ngram)
         if not overlaps.any():

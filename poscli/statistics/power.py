@@ -26,7 +26,7 @@ def detectable_difference(seeds: int, documents: int) -> str:
     smallest = smallest_detectable(seeds, documents, of_seeds, TYPICAL_DOCUMENT_SD)
     if np.isinf(smallest):
         return "with one document, no difference between encodings can be told; give more of the corpus to score"
-    design = f"{seeds} seed{'s' * (seeds != 1)} and {documents} document{'s' * (documents != 1)}"
+    design = f"{seeds} seed{'s' * (seeds > 1)} and {documents} documents"
     bits = f"{smallest:.3f} bits per byte"
     text = f"with {design}, a true difference of {bits} between two encodings is found in 4 of 5 cases"
     return text if of_seeds else f"{text}, for these seeds only: what others would give takes {FEWEST_SEEDS} or more"

@@ -168,8 +168,20 @@ def test_measuring_a_step_changes_no_bit_of_a_run(encoding, monkeypatch):
     assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
-@pytest.mark.parametrize(("steps", "measured"), [((0.5, 0.25), 0.25), ((5.0, 0.25), 5.0)])
-def test_the_second_step_is_measured_unless_the_first_is_long(steps, measured, task, monkeypatch):
+@pytest.mark.parametrize(
+    ("steps", "measured", "unused"),
+    [
+        ((0.5, 0.25), 0.25, 0),
+        ((5.0, 0.25), 5.0, 1),
+        ((1.0, 0.25), 0.25, 0),
+        ((0.2, 0.1, 0.15, 0.1, 9.0), 0.1, 1),
+        ((0.04, 0.01, 0.03, *[0.02] * 10), 0.02, 1),
+    ],
+)
+def test_steps_are_measured_for_half_a_second_at_most_12_and_one_if_it_is_long(
+    steps, measured, unused, task, monkeypatch
+):
+    """The median of all but the first, which also loads kernels."""
     clock, left = [100.0], list(steps)
     monkeypatch.setattr(estimate, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     original = estimate.Optimizer.step
@@ -179,7 +191,8 @@ def test_the_second_step_is_measured_unless_the_first_is_long(steps, measured, t
         original(optimizer, number)
 
     monkeypatch.setattr(estimate.Optimizer, "step", step)
-    assert estimate.measured_step(config(), task, CPU) == measured
+    assert estimate.measured_step(config(), task, CPU) == pytest.approx(measured)
+    assert len(left) == unused
 
 
 def test_the_time_of_a_step_grows_with_its_windows(task, monkeypatch):
@@ -201,6 +214,24 @@ def test_a_pass_costs_by_its_tokens_and_by_the_length_of_its_windows(encoding, t
     by_token, by_length = estimate.measured_pass(config(encoding), task, CPU)
     assert 0 < by_token + 10 * LENGTH * by_length < 1  # however long this machine takes, no window costs nothing
     assert min(by_token, by_length) >= 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "by_token", "by_length"),
+    [
+        ((0.1, 0.4, 0.1, 2.0), (0.4 - 0.1 / 3) / 64, 0.1 / 64 / (3 * 64)),
+        ((0.1, 0.4, 0.1, 1.2), 0.4 / 64, 0.0),  # of long windows a token costs less
+        ((0.1, 0.1, 3.2), 0.0, 0.7 / 64 / (3 * 64)),  # a second pass is not made if the first takes more than a second
+        ((1.0, 0.4, 0.1, 2.0), (0.4 - 0.1 / 3) / 64, 0.1 / 64 / (3 * 64)),
+    ],
+)
+def test_the_costs_of_a_pass_are_those_of_windows_of_two_lengths(seconds, by_token, by_length, task, monkeypatch):
+    """One of 64 tokens and one of 256, each read twice; the second time counts. No cost is below zero."""
+    for name in ("PASS_TOKENS", "SHORT"):
+        monkeypatch.setattr(estimate, name, 64)
+    looks = iter(list(itertools.accumulate(each for second in seconds for each in (0.5, second))))
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(monotonic=lambda: next(looks)))
+    assert estimate.measured_pass(config(), task, CPU) == pytest.approx((by_token, by_length))
 
 
 # memory

@@ -31,7 +31,7 @@ from poscli.encodings import Encoding, Shape
 from poscli.equation import Unsupported
 from poscli.evaluation import measure
 from poscli.evaluation.baseline import baseline
-from poscli.evaluation.evaluate import evaluate_run, search_constants, settings_of
+from poscli.evaluation.evaluate import eval_records, evaluate_run, search_constants, settings_of
 from poscli.evaluation.losses import Losses, MeasuredLosses, position_curve, tail_slope
 from poscli.evaluation.measure import EvaluationSetup, cost
 from poscli.evaluation.plan import Plan, record_of
@@ -53,7 +53,7 @@ from poscli.runs.results import tables_of
 from poscli.runs.run import Run, evaluated_as
 from poscli.specs import build, parse
 from poscli.statistics.power import detectable_difference
-from poscli.tasks import Task, Text
+from poscli.tasks import Batch, Task, Text
 from poscli.tasks.copy import Copy
 from poscli.tasks.passkey import Passkey
 from poscli.verify.noise import perturbed
@@ -182,7 +182,9 @@ def test_settings_and_refusals(snapshot: Snapshot) -> None:
     columns = ("compared", "same_text", "convention")
     parts = {
         "requests": "\n".join(
-            told(settings_of(RunConfig(encoding="rope", **run), ExtrapolateRequest(**options), smoke).record())
+            told(
+                settings_of(RunConfig(encoding="rope", **run), ExtrapolateRequest(**options), *[True] * smoke).record()
+            )
             for run, options, smoke in requests
         ),
         "refused": "\n".join(
@@ -203,6 +205,16 @@ def restriction(spec: str) -> list[tuple[int, bool]]:
     """What a baseline reads at several lengths where L = 8, and whether it changes the model."""
     one = baseline(spec)
     return [(one.window(length, 8), one.changes_model(length, 8)) for length in (8, 9, 16, 64)]
+
+
+def test_rows_for_json() -> None:
+    """Rows of several tables in one list; what JSON has no number for is null."""
+    tables = [
+        pd.DataFrame({"run": name, "nll": values}) for name, values in {"a": [1.5, math.inf], "b": [-math.inf]}.items()
+    ]
+    assert eval_records([*tables, pd.DataFrame({"run": ["c"], "nll": [math.nan]})]) == [
+        {"run": name, "nll": nll} for name, nll in (("a", 1.5), ("a", None), ("b", None), ("c", None))
+    ]
 
 
 # ---- a whole evaluation
@@ -480,6 +492,14 @@ def test_recalibrations_that_are_refused(snapshot: Snapshot) -> None:
     snapshot("\n".join(lines) + "\n")
 
 
+class Partly(Pieces):
+    """Training text with the token 0, in which some targets do not count."""
+
+    def batch(self, **asked: int) -> Batch:  # type: ignore[override]
+        tokens = super().batch(**asked).tokens - 1
+        return Batch(tokens, tokens[:, 1:] < 3)
+
+
 def test_models_under_other_encodings(snapshot: Snapshot, capsys: pytest.CaptureFixture[str]) -> None:
     """The mean loss of windows of 8 and 32 tokens before and after a change of the encoding."""
     sample = windows_of_pieces()
@@ -504,8 +524,9 @@ def test_models_under_other_encodings(snapshot: Snapshot, capsys: pytest.Capture
     for trained, wrapper in (("rope", "window(5)"), ("t5", "sink(2)+window(4)"), ("rope|none", "logn+window")):
         add(trained, f"joined to {wrapper}", with_joined(small(trained), wrapper))
     searched = []
-    for length in (16, 48):
+    for task, length in ((Pieces(), 16), (Pieces(), 48), (Partly(), 48)):
         model = perturbed(toy("longrope(search=6)")).eval().requires_grad_(False)
-        said = heard(capsys, search_constants, model, Pieces(), length)
+        said = heard(capsys, search_constants, model, task, length)
         searched.append(f"{length}: {said} {told(getattr(model.encodings[0], 'factors', None))}")
-    snapshot(sections({"losses": table(rows), "searched": "\n".join(searched)}), rounded=True)
+    refused = outcome(with_joined, small("rope+interpolated(2)"), "interpolated(4)")
+    snapshot(sections({"losses": table(rows), "searched": "\n".join(searched), "refused": refused}), rounded=True)

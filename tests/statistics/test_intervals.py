@@ -65,7 +65,7 @@ def test_cases_on_different_documents_do_not_mix_none_stays_unknown_and_empty_do
     assert np.isnan(ratio_interval(np.array([1.0, math.nan]), np.ones(2))).all()
 
 
-@pytest.mark.parametrize("degrees", [2, 3, 4])
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4])
 def test_students_distribution_is_that_of_scipy(degrees: int) -> None:
     values = np.linspace(-40, 40, 161)
     np.testing.assert_allclose(student_below(values, degrees), stdtr(degrees, values), rtol=1e-9, atol=1e-15)
@@ -230,6 +230,7 @@ def test_the_smallest_detectable_difference_of_the_t_test() -> None:
 def test_what_cannot_be_detected() -> None:
     assert smallest_detectable(2, 8, 0.1, 1.0) == math.inf
     assert smallest_detectable(5, 1, 0.1, 1.0) == math.inf
+    assert math.isfinite(smallest_detectable(5, 2, 0.1, 1.0))
     assert smallest_detectable(3, 8, 0.0, 0.0) == 0
     assert math.isnan(smallest_detectable(3, 8, math.nan, 1.0))
     assert smallest_detectable(1, 8, 0.0, 1.0) == pytest.approx(smallest_detectable(9, 8, 0.0, 1.0))

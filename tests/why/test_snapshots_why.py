@@ -118,6 +118,7 @@ def test_uses_of_the_context(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
     nothing = windows_of_pieces(spans=WINDOWS[7:])
     alone = windows_of_pieces(Pieces(DOCUMENTS), spans=WINDOWS[:1])
     of_one_text = windows_of_pieces(spans=np.array([[3, 36], [3, 48], [3, 70]]))
+    of_two = windows_of_pieces(spans=np.array([[3, 36], [3, 70], [4, 37]]))  # one apart, and one elsewhere after it
     sizes = [(8, 32, 4), (16, 33, 1), (5, 30, 2), (8, 8, 1), (16, 16, 15)]
     samples = [windows_of_pieces(train_length=n, length=size, scored=s) for n, size, s in sizes]
     norms, spans = gradient_norms(alibi, sample)
@@ -132,7 +133,7 @@ def test_uses_of_the_context(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
         "alone": told(receptive(rope, alone)),
         "windows": told([visible_windows(each) for each in samples]),
         "gradients": told([spans, norms[:2, :9]]),
-        "donors": told([donors(each, np.arange(len(each.spans))) for each in (sample, alone, of_one_text)]),
+        "donors": told([donors(each, np.arange(len(each.spans))) for each in (sample, alone, of_one_text, of_two)]),
         "few": told([few(sample, n)[1] for n in (1, 3, 8, 20)]),
         "losses": told([sample.losses(rope, n)[:3] for n in (4, 8, 32)]),
         "key tokens": table(key_token_rows(rope, sample, key)),
