@@ -82,6 +82,18 @@ def test_a_sample_is_a_function_of_its_seed_and_changes_what_has_an_effect(toy) 
     assert all(ast.dump(ast.parse(mutant.source(toy))) != ast.dump(ast.parse(TOY)) for mutant in every)
 
 
+def test_a_change_lies_on_the_line_that_it_names(tmp_path) -> None:
+    """Also below a bare star, which cosmic-ray would change and counts."""
+    file = tmp_path / "area.py"
+    file.write_text("def area(a, *, b):\n    return a * b\n\n\ndef volume(a, *, b):\n    return a * b * b\n")
+    drawn = draw(1, 100, [file], tmp_path)
+    assert [mutant.line for mutant in sorted(drawn, key=lambda mutant: (mutant.line, mutant.column))] == [2, 6, 6]
+    lines = file.read_text().splitlines()
+    for mutant in drawn:
+        changed = mutant.source(tmp_path).splitlines()
+        assert [n for n, (old, new) in enumerate(zip(lines, changed, strict=True), 1) if old != new] == [mutant.line]
+
+
 def tried(toy: Path, changes: list[str]) -> subprocess.CompletedProcess[str]:
     """The toy's tests against its file with other texts, each in a fork of one process."""
     environ = environment(PYTHONPATH=str(Path(__file__).parents[2] / "tools"), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
