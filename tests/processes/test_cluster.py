@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from poscli import cluster as on_node
 from poscli.cluster import MARK, execute, look_around, refuse_apart, versions
-from poscli.cluster.cluster import Cluster, Node, PerRun, RayCrew, ray_at
+from poscli.cluster.cluster import Cluster, Node, PerRun, RayCrew
 from poscli.cluster.commands import OnRay
 from poscli.config.run import RunConfig
 from poscli.sweep.job import Job, Outcome
@@ -351,25 +351,6 @@ def test_a_job_has_the_outcome_of_its_process_or_none_if_that_has_ended(ray: Fak
     for answer, cause in zip(answers[1:], ("no node", "RayError", "it was cancelled"), strict=True):
         with pytest.raises(WorkerDied, match=rf"^its worker on the cluster has ended \({cause}\)$"):
             answer.result(0)
-
-
-def test_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster() -> None:
-    pytest.importorskip("ray")
-    greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-    with socket.create_server(("127.0.0.3", 0)) as server:
-
-        def answer() -> None:
-            for said in (bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]), bytes([0, 0, 6, 5, 0, 0, 0, 0, 0]), bytes(3) + b"\4"):
-                with server.accept()[0] as connection:
-                    assert connection.recv(100) == greeting
-                    connection.sendall(said)
-
-        threading.Thread(target=answer, daemon=True).start()
-        address = f"127.0.0.3:{server.getsockname()[1]}"
-        assert ray_at(address).__name__ == "ray"
-        for _ in range(2):
-            with pytest.raises(DataError, match=rf"--ray {address}: what answers at {address} is no Ray cluster"):
-                ray_at(address)
 
 
 def test_as_many_runs_at_a_time_as_fit_the_nodes(ray: FakeRay) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import importlib
 import itertools
@@ -215,24 +214,6 @@ def test_a_signal_during_an_import_ends_the_process_unless_a_file_is_being_writt
     assert not [path for path in here.iterdir() if path.suffix == ".tmp"]
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_signal_in_a_finalizer_ends_the_process_and_other_errors_there_do_not(
-    left: list[int], capfd: pytest.CaptureFixture[str]
-) -> None:
-    class Falls:
-        def __init__(self, error: BaseException) -> None:
-            self.error = error
-
-        def __del__(self) -> None:
-            raise self.error
-
-    Falls(ValueError("no luck"))
-    assert left == []
-    assert "ValueError: no luck" in capfd.readouterr().err
-    Falls(signals.Interruption(signal.SIGTERM))
-    assert left == [143]
-
-
 def test_a_job_is_asked_to_stop_and_the_signal_counts_after_it_unless_the_job_obeys(
     left: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,36 +238,9 @@ def test_a_job_is_asked_to_stop_and_the_signal_counts_after_it_unless_the_job_ob
             time.sleep(60)
         time.sleep(0.15)
     assert left == []
-    with signals.stoppable() as stop, concurrent.futures.ThreadPoolExecutor(1) as other:
-
-        def nested() -> bool:
-            with signals.stoppable() as inner, signals.kept_handlers():
-                return bool(inner)
-
-        assert other.submit(nested).result() is False
-        signal.raise_signal(signal.SIGINT)
-        assert stop
-        stop.signum = 0
 
 
 # ---- any other time
-
-TWICE = """
-import os, signal
-from poscli.system import signals
-signals.watch()
-try:
-    os.kill(os.getpid(), signal.SIGINT)
-except signals.Interruption:
-    os.kill(os.getpid(), signal.SIGTERM)
-    print("it went on")
-"""
-
-
-def test_a_second_signal_ends_the_process_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, env=environment())
-    assert_interrupted(done.returncode, done.stderr, signal.SIGTERM)
-    assert done.stdout == ""
 
 
 @pytest.mark.slow

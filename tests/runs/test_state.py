@@ -12,7 +12,7 @@ import pytest
 from poscli.runs.lock import is_locked, locked
 from poscli.runs.sealed import MANIFEST, Sealed
 from poscli.system.errors import CorruptError, LockedError, StorageError
-from poscli.system.files import cache_folder, make_in_cache, remove_temporaries, write_atomic
+from poscli.system.files import remove_temporaries, write_atomic
 
 
 def test_a_sealed_file_comes_back_and_what_was_replaced_is_valid_only_until_the_next_write(tmp_path: Path) -> None:
@@ -86,28 +86,6 @@ def test_a_file_reaches_the_disk_in_pieces_before_it_has_its_name_and_folders_do
     assert (temporary.parent, temporary.suffix, folder) == (tmp_path / "a" / "b", ".tmp", tmp_path / "a" / "b")
     (file,) = folder.iterdir()
     assert (file.name, file.read_text(), file.stat().st_mode & 0o777) == ("file", "whole content", 0o640)
-
-
-def test_the_cache_lies_where_variables_say_and_nobody_else_can_write_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for variables, folder in (
-        ({}, tmp_path / ".cache" / "poscli"),
-        ({"XDG_CACHE_HOME": "/elsewhere"}, Path("/elsewhere/poscli")),
-        ({"XDG_CACHE_HOME": "/elsewhere", "POSCLI_CACHE": "~/mine"}, tmp_path / "mine"),
-    ):
-        monkeypatch.delenv("POSCLI_CACHE", raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        assert cache_folder() == folder
-    before = os.umask(0)
-    try:
-        make_in_cache(tmp_path / "one" / "two")
-        make_in_cache(tmp_path / "one" / "two")
-    finally:
-        os.umask(before)
-    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "one", tmp_path / "one" / "two")] == [0o755, 0o755]
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:

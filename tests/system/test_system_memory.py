@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from poscli.system import device, memory
-from poscli.system.device import cpu_has_bfloat16, device_of, quota_of_container, threads, usable_cores
+from poscli.system.device import cpu_has_bfloat16, device_of, quota_of_container, usable_cores
 from poscli.system.errors import UsageError
 from poscli.system.memory import Peak, free_memory, free_of_container, in_words, peak_memory_mb, unaffordable
 
@@ -131,34 +131,16 @@ def test_a_device_is_one_that_the_machine_has(monkeypatch: pytest.MonkeyPatch) -
             device_of(name)
 
 
-@pytest.mark.parametrize(
-    ("machine", "flags", "has"),
-    [
-        ("x86_64", {"avx512_bf16"}, True), ("x86_64", {"amx_bf16", "sse"}, True), ("x86_64", {"bf16", "sse"}, False),
-        ("aarch64", {"bf16"}, True), ("arm64", {"bf16", "fp"}, True), ("aarch64", {"amx_bf16"}, False),
-    ],
-)  # fmt: skip
-def test_a_cpu_multiplies_bfloat16_if_it_lists_the_instructions(
-    machine: str, flags: set[str], has: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset(flags))
-    assert cpu_has_bfloat16() is has
+def test_a_cpu_multiplies_bfloat16_if_it_lists_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, named in (("x86_64", {"avx512_bf16", "amx_bf16"}), ("aarch64", {"bf16"}), ("arm64", {"bf16"})):
+        monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
+        for flag in ("avx512_bf16", "amx_bf16", "bf16", "sse"):
+            monkeypatch.setattr(device, "cpu_flags", lambda flag=flag: frozenset({flag, "other"}))
+            assert cpu_has_bfloat16() is (flag in named)
 
 
-@pytest.mark.parametrize(("allowed", "quota", "cores"), [(4, math.inf, 4), (4, 2.5, 2), (2, 3.5, 2), (1, 1.0, 1)])
-def test_cores_are_those_of_the_affinity_and_of_the_quota(
-    allowed: int, quota: float, cores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(allowed)), raising=False)
-    monkeypatch.setattr(device, "quota_of_container", lambda: quota)
-    assert usable_cores() == cores
-
-
-def test_a_block_computes_with_its_own_number_of_threads() -> None:
-    before = torch.get_num_threads()
-    with threads(before + 2):
-        assert torch.get_num_threads() == before + 2
-        with threads(None):
-            assert torch.get_num_threads() == before + 2
-    assert torch.get_num_threads() == before
+def test_cores_are_those_of_the_affinity_and_of_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed, quota, cores in ((4, math.inf, 4), (4, 2.5, 2), (2, 3.5, 2), (1, 1.0, 1)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, n=allowed: set(range(n)), raising=False)
+        monkeypatch.setattr(device, "quota_of_container", lambda quota=quota: quota)
+        assert usable_cores() == cores
