@@ -179,9 +179,10 @@ def _constant(x: Operands, table: Tensor | None, vectors: Vectors) -> int:
 def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:
     """The first key of every head and block of queries whose weight is not 0 in float32, int32 `[H, blocks]`.
 
-    None where inputs are too short for the search to pay.
+    None where no bias decays, or inputs are too short for the search to pay.
     """
-    if torch.is_grad_enabled() or x.queries < sizes.tile_queries:
+    decays = encoding.blanks & {"distance_bias", "potential"} and not encoding.blanks & VECTORS
+    if torch.is_grad_enabled() or not decays or x.queries < sizes.tile_queries:
         return None
     bounds = ScoreBounds.of(TileInputs.of(encoding, x))
     firsts = torch.zeros(x.q_BHTD.shape[1], _count_blocks(x.queries), dtype=torch.int32)
