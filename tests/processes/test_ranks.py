@@ -70,9 +70,10 @@ def become(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int, int]
     """A function that makes this process one of several ranks; after the test it is alone again."""
     for name, value in {"_store": None, "PATIENCE": timedelta(seconds=60), "JOIN": timedelta(seconds=60)}.items():
         monkeypatch.setattr(several, name, value)
-    monkeypatch.setattr(signals, "_reported", False)
-    with mock.patch.dict(os.environ):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    with mock.patch.dict(os.environ), signals.kept_handlers():
         yield lambda *numbers: os.environ.update(variables_of(*numbers))
+        signals.watch()  # which forgets that a rank has left it to another one to speak
 
 
 def on_each(count: int, function: Callable[[int], object], become: Callable[[int, int, int], None]) -> list[object]:

@@ -21,7 +21,7 @@ def guarded(*, closed: tuple[int, ...] = (), encoding: str = "utf-8", **files: s
 
     `closed` are descriptors that its caller has closed, and `files` what stdout and stderr lead to.
     """
-    kept, usual, before = [os.dup(number) for number in range(3)], (sys.stdout, sys.stderr), signals._stdout
+    kept, usual = [os.dup(number) for number in range(3)], (sys.stdout, sys.stderr)
     try:
         for number, name in ((1, "stdout"), (2, "stderr")):
             if name in files:
@@ -40,7 +40,7 @@ def guarded(*, closed: tuple[int, ...] = (), encoding: str = "utf-8", **files: s
             sys.stdout.close()
     finally:
         sys.stdout, sys.stderr = usual
-        signals.set_stdout(before)
+        signals.set_stdout(1)
         for number, copy in enumerate(kept):
             os.dup2(copy, number)
             os.close(copy)
