@@ -234,6 +234,21 @@ def overlaps(boxes: list[list], slack: float) -> list[tuple[str, str]]:
     ]
 
 
+def test_a_name_beside_its_mark_covers_no_other_mark_if_there_is_room(browser: Browser, tmp_path: Path) -> None:
+    """Marks of nearly the same loss whose costs are five percent apart, and one far from both."""
+    rows, positions, details = fake_tables(
+        {"alibi": BEHAVIOUR["alibi"], "t5": BEHAVIOUR["alibi"], "rope": BEHAVIOUR["rope"]}
+    )
+    rows["tokens_per_s"] = rows["encoding"].map({"alibi": 1e5, "t5": 1e5 / 1.05, "rope": 2.5e4})
+    build_report(rows, positions, tmp_path, details=details, runs=fake_runs(rows), about=About())
+    browser.look(1400, "light")
+    browser.open(tmp_path / "report.html")
+    browser.run("document.querySelectorAll('#pareto-choice button')[1].click()")
+    (boxes,) = browser.run(BOXES, "#pareto svg", ".mark > :not(line, title), text.end")
+    assert sorted(text for text, *_ in boxes) == ["", "", "", "alibi", "rope", "t5"]
+    assert [pair for pair in overlaps(boxes, 1) if "" in pair and any(pair)] == []  # a mark has no text
+
+
 @pytest.mark.parametrize("width", [400, 1400])
 def test_names_and_ticks_are_whole_and_do_not_cover_each_other(browser: Browser, everyone: Path, width: int) -> None:
     assert everyone.stat().st_size < 2e6

@@ -124,7 +124,7 @@ function mark(picture, point, x, y, cost, [left, right]) {
     const low = cost.linear || point.x.low > 0 ? inside(x(point.x.low)) : left;
     group.append(draw("line", { stroke: color, x1: low, x2: inside(x(point.x.high)), y1: py, y2: py }));
   }
-  group.append(pointMark(point.n, px, py, point.front ? 6 : 4, { fill: point.front ? color : "var(--paper)", stroke: color }));
+  group.append(pointMark(point.n, px, py, radius(point), { fill: point.front ? color : "var(--paper)", stroke: color }));
   group.append(draw("title", {}, `${encodings()[point.n].name}: ${quality().name} ${spoken(point.y, rebased() ? signed : quality().write)}${quality().unit()}; ${spoken(point.x, cost.write)}`));
   picture.append(group);
   return group;
@@ -142,25 +142,34 @@ const meet = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y +
 
 const PLACES = [{}, { below: true }, { left: true }, { left: true, below: true }];
 
+/** Of a mark, in pixels; its outline reaches up to 1.3 times as far. */
+const radius = (point) => (point.front ? 6 : 4);
+
 const inColour = (point) => point.front || encodings()[point.n].strong || point.n === state.base;
 
-/** Names beside the points, as far as there is room: first those on the front and in colour. Returns how many have none. */
+/**
+ * Names beside the points, as far as there is room: if possible between the marks, else over them; first those on the front and in colour.
+ * Returns how many have none.
+ */
 function paretoLabels(picture, found, x, y, width) {
-  const taken = [...picture.querySelectorAll("text")].map((text) => text.getBBox());
   const rank = (point) => (point.n === state.base ? 0 : point.front ? 1 : encodings()[point.n].strong ? 2 : 3);
   const few = found.length <= 12;
+  const texts = [...picture.querySelectorAll("text")].map((text) => text.getBBox());
+  const marks = found.map((point) => ({ at: [x(point.x.v), y(point.y.v)], reach: 1.3 * radius(point) }));
+  const covered = marks.map(({ at: [px, py], reach }) => ({ x: px - reach, y: py - reach, width: 2 * reach, height: 2 * reach }));
   let unnamed = 0;
   for (const point of [...found].sort((a, b) => rank(a) - rank(b))) {
     const places = rank(point) === 3 && !few ? [] : PLACES;
-    const named = places.some((place) => {
+    const fits = (place, taken) => {
       const label = paretoLabel(point, x(point.x.v), y(point.y.v), width, place);
       picture.append(label);
       const room = label.getBBox();
       const free = room.x >= 0 && room.x + room.width <= width && !taken.some((other) => meet(room, other));
-      if (free) taken.push(room);
+      if (free) texts.push(room);
       else label.remove();
       return free;
-    });
+    };
+    const named = places.some((place) => fits(place, [...texts, ...covered])) || places.some((place) => fits(place, texts));
     if (!named) unnamed += 1;
   }
   return unnamed;
