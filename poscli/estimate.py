@@ -149,7 +149,7 @@ def recalibration_left(run: Run, task: Task, device: torch.device) -> list[Work]
     config, status = recalibration_config(run), run.status()
     if status["state"] in ENDED:
         return []
-    begun = run.training.status()["state"] == "complete"  # else the status is that of the training
+    begun = run.training.status()["state"] == "complete"  # until then, `status` is that of the training
     return [Work(config, task, device, steps=config.steps - (status["step"] if begun else 0))]
 
 

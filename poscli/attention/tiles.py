@@ -108,7 +108,7 @@ class TileInputs:
 
     @staticmethod
     def of(encoding: Encoding, x: Operands) -> TileInputs:
-        """The inputs of a call, as if every query saw all keys; relative queries and keys are scaled already."""
+        """The inputs of a call. What a window hides is not in them; relative queries and keys are scaled already."""
         dtype, heads, keys = x.q_BHTD.dtype, x.q_BHTD.shape[1], x.keys
 
         def by_distance(blank: str) -> Tensor | None:

@@ -125,7 +125,7 @@ def _last_apart(last: NDArray[np.int64], begins: NDArray[np.int64], ngram: int) 
 
     `last` is the last occurrence of every n-gram, which may overlap it: `aaaa` occurs in `aaaaa` twice.
     """
-    # The first n-gram has no earlier occurrence, and stands for those that would begin before the document.
+    # An n-gram that would begin before the document is looked up as the first one, which has no earlier occurrence.
     earlier = last[np.maximum(begins, 0)] if len(last) else np.full_like(begins, -1)
     for _ in range(ngram - 1):  # each step goes back by at least one token
         overlaps = (earlier >= 0) & (begins - earlier < ngram)
