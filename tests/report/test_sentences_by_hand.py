@@ -15,6 +15,7 @@ from scipy import stats
 
 from poscli.report.accuracy import answered, by_length, by_place, placed
 from poscli.report.analyses import audit, compared, known_limit, recalled, seed_spread
+from poscli.report.charts import position_finding
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
 from poscli.report.pooling import headline, points_of, pool, with_intervals
@@ -243,3 +244,10 @@ def test_the_audit_names_what_changes_places() -> None:
     assert agreement == {"nonoverlapping": "-1.00", "sliding": "1.00", "fixed": "1.00"}
     two = audited(rows[rows["protocol"] != "nonoverlapping"], summary)  # two protocols are enough
     assert two.columns[0].cells == ("sliding", "fixed")
+
+
+def test_the_end_of_a_window_names_the_worst_encoding_only_beside_another() -> None:
+    bins = pd.DataFrame({"encoding": ["alibi", "rope"], "length": 4096, "bits": [2.0, 5.0]})
+    said = "At the end of the window alibi needs 2.00 bits per byte"
+    assert position_finding(bins, (), "bits per byte") == f"{said}, rope 5.00."
+    assert position_finding(bins[:1], (), "bits per byte") == f"{said}."
