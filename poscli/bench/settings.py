@@ -28,7 +28,7 @@ class BenchSettings(Request):
     what: tuple[Workload, ...] = Field(
         WORKLOADS, description="What to measure: machine, train, eval or decode; repeatable. By default all of them."
     )
-    preset: str = Field("tiny", description="Shape of the model: nano, tiny, small or base.")
+    preset: str = Field("tiny", description="Shape of the model: nano, copy, tiny, small or base.")
     train_length: int = Field(512, ge=8, le=LONGEST_WINDOW, description="Tokens in a training window.")
     batch: int | None = Field(
         None,

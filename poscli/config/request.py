@@ -46,7 +46,7 @@ class TrainRequest(Request):
         le=LARGEST_BATCH,
         description="Parts in which a step processes its windows, one after the other, to need less memory.",
     )
-    preset: str = Field("tiny", description="Shape of the model: nano, tiny, small or base.")
+    preset: str = Field("tiny", description="Shape of the model: nano, copy, tiny, small or base.")
     model: dict[str, int] = Field({}, description="Single fields of the model's shape, instead of the preset's.")
     recipe: dict[str, float] = Field({}, description="A field of the recipe, such as matrix_lr=0.02; repeatable.")
     precision: str = Field("auto", description="Number format: auto, float32, bfloat16 or float16.")

@@ -37,11 +37,25 @@ class ModelConfig(Frozen):
     memory: int = Field(
         0, ge=0, le=LONGEST_WINDOW, description="Tokens of earlier segments to attend to, as in Transformer-XL."
     )
+    shifted: int = Field(
+        0, ge=0, description="Heads whose keys are those of the token before, so that a single layer can learn to copy."
+    )
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> ModelConfig:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
+        return self
+
+    @model_validator(mode="after")
+    def _shifted_heads_exist(self) -> ModelConfig:
+        if self.shifted > self.heads:
+            raise ValueError(f"shifted {self.shifted} is more than the {self.heads} heads there are")
+        if self.shifted and self.memory:
+            raise ValueError(
+                f"shifted {self.shifted} and memory {self.memory} exclude each other: the oldest token of a memory has "
+                "no token before it; set one of them to 0"
+            )
         return self
 
     def shape(self, length: int, vocab: int = 257) -> Shape:
@@ -51,9 +65,11 @@ class ModelConfig(Frozen):
         return Shape(width=self.width, heads=self.heads, layers=self.layers, length=length, vocab=vocab)
 
 
+# `copy` is the smallest model that was seen to use 16 times its training length; docs/RECIPE.md has the search.
 # `base` is GPT-2 small with a wider MLP, which makes up for the smaller vocabulary: both have 124M parameters.
 PRESETS: dict[str, ModelConfig] = {
     "nano": ModelConfig(layers=2, width=64, heads=4, mlp=192),
+    "copy": ModelConfig(layers=2, width=128, heads=4, mlp=352, shifted=2),
     "tiny": ModelConfig(layers=4, width=128, heads=8, mlp=352),
     "small": ModelConfig(layers=6, width=384, heads=6, mlp=1024),
     "base": ModelConfig(layers=12, width=768, heads=12, mlp=3456),

@@ -24,7 +24,7 @@ from poscli.config.run import ModelConfig
 from poscli.equation import Encoding, Operands, Positions, Unsupported
 from poscli.equation.reference import operands, reference
 from poscli.model.initialise import build_model
-from poscli.model.transformer import Layer, Model
+from poscli.model.transformer import Layer, Model, shift_keys
 from poscli.specs import check, parse
 from poscli.specs.grammar import Spec
 from poscli.system.plugins import blamed
@@ -243,6 +243,7 @@ def _layer(measured: MeasuredModel, number: int, encoding: Encoding, ids_BT: Ten
         (x_BTW @ projection.weight.double().T).unflatten(2, (attention.heads, -1)).transpose(1, 2)
         for projection in (attention.q, attention.k, attention.v)
     )
+    k = shift_keys(k, attention.shifted)
     return attend(REFERENCE, encoding, q[:, :, -1:], k, v, positions, encoding.features(x_BTW))
 
 

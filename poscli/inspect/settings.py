@@ -26,7 +26,7 @@ class InspectSettings(Request):
     max_len: int | None = Field(
         None, ge=SHORTEST, le=LONGEST, description="Longest window that is drawn; by default 16 times L."
     )
-    preset: str = Field("tiny", description="Shape of the model: nano, tiny, small or base.")
+    preset: str = Field("tiny", description="Shape of the model: nano, copy, tiny, small or base.")
     model: dict[str, int] = Field({}, description="Single fields of the model's shape, instead of the preset's.")
     seed: int = Field(0, ge=0, le=MOST, description="Seed of initial weights and of random input.")
     properties: bool = Field(True, description="Whether to measure the property sheet, which takes some seconds.")

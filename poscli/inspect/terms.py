@@ -26,6 +26,7 @@ from poscli.inspect.absolute import MIXED, how_joined
 from poscli.inspect.numbers import Array, Record, described, largest_range, log_spaced, sampled, without_nan
 from poscli.inspect.probe import Curves, effective_keys, half_distance, head_names, share_beyond
 from poscli.inspect.subject import CPU, Subject
+from poscli.model.transformer import shift_keys
 
 STRAIGHT = 1e-9  # of the range: a curve that is nowhere farther from a line is a line
 
@@ -222,6 +223,7 @@ def four_terms(subject: Subject) -> Terms:
     )
     tokens = ids_BT.shape[1]
     start = tokens - min(QUERIES_OF_TERMS, tokens // 2)
+    keys = [shift_keys(k, attention.shifted) for k in keys]
     terms = [(q[:, :, start:] @ k.mT) * encoding.scale for q in queries for k in keys]
     x = subject.trained.calls(subject.length)[0].operands(attention).block(start, tokens)
     return split_scores(torch.stack(terms), x)

@@ -52,6 +52,7 @@ class LayerCache:
     k_BHSD: Tensor | None = None
     v_BHSD: Tensor | None = None
     features_BHSF: Tensor | None = None
+    last_key_BH1D: Tensor | None = None  # of the last token, in the shifted heads, which give it to the next token
     turned_BHSD: Tensor | None = None  # the keys at their positions, for encodings whose keys stay as they are
     room: dict[str, Room] = field(default_factory=dict)
     by_distance: dict[str, Tensor] = field(default_factory=dict)  # as in `Operands`

@@ -89,12 +89,24 @@ class Linear(nn.Module):
         return F.linear(x.to(dtype), self.weight.to(dtype)).to(out)
 
 
+def shift_keys(k_BHSD: Tensor, heads: int, before_BH1D: Tensor | None = None) -> Tensor:
+    """The keys, in the first `heads` heads those of the token before; the first token has `before`, by default zeros.
+
+    Such a head finds the token that followed an earlier occurrence of the present one, so that a single layer can copy;
+    without it, that takes a head in an earlier layer which attends to the token before. It is the smeared key of Olsson
+    et al. (2022, arXiv:2209.11895) with the weights 0 and 1.
+    """
+    moved = k_BHSD[:, :heads]
+    first = torch.zeros_like(moved[:, :, :1]) if before_BH1D is None else before_BH1D
+    return torch.cat([torch.cat([first, moved[:, :, :-1]], dim=2), k_BHSD[:, heads:]], dim=1)
+
+
 class Attention(nn.Module):
     """Multi-head attention. Everything that concerns positions is left to the encoding."""
 
     def __init__(self, config: ModelConfig, encoding: Encoding, precision: Precision) -> None:
         super().__init__()
-        self.heads, self.precision = config.heads, precision
+        self.heads, self.shifted, self.precision = config.heads, config.shifted, precision
         self.q, self.k, self.v, self.o = (Linear(config.width, config.width, precision) for _ in range(4))
         self.encoding = encoding
         self.wanted: str | Engine | None = None  # the engine to use; None: the fastest that can run the encoding
@@ -106,6 +118,11 @@ class Attention(nn.Module):
         encoding, dtype = self.encoding, self.precision.attention
         seen_BSW = x_BTW if before_BSW is None else torch.cat([before_BSW, x_BTW], dim=1)
         q, k, v = (self._heads(p(x, dtype)) for p, x in ((self.q, x_BTW), (self.k, seen_BSW), (self.v, seen_BSW)))
+        if self.shifted:
+            before = None if cache is None else cache.last_key_BH1D
+            if cache is not None:
+                cache.last_key_BH1D = k[:, : self.shifted, -1:]
+            k = shift_keys(k, self.shifted, before)
         features = encoding.features(seen_BSW)
         engine = self.choice.engine
         if cache is None:

@@ -50,7 +50,7 @@ OTHER: dict[str, Any] = {
     "checkpoint": CheckpointConfig(name="pythia", source="/models/pythia", digest="0" * 64, parameters=7),
     "plugins": {"mine:Mine": "0" * 16},
 }
-MODEL = {"layers": 5, "width": 256, "heads": 4, "mlp": 353, "memory": 64}
+MODEL = {"layers": 5, "width": 256, "heads": 4, "mlp": 353, "memory": 64, "shifted": 3}
 RECIPE = dict.fromkeys(Recipe.model_fields, 0.3)
 
 
