@@ -141,6 +141,24 @@ def read_file(path: Path) -> bytes:
     return content
 
 
+def check_text(content: bytes, where: str, kind: str) -> bytes:
+    """The content of a file if it is UTF-8 text; DataError, which names the file by `where`, if it is not.
+
+    Nothing is converted or skipped.
+    """
+    if b"\0" in content:
+        at = content.index(0)
+        raise DataError(f"{where} is binary (byte 0x00 at offset {at}); leave it out: {kind}: takes UTF-8 text")
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where} is not UTF-8 (byte 0x{content[error.start]:02x} at offset {error.start}); convert it, for "
+            f"example with iconv -f latin1 -t utf-8, or leave it out"
+        ) from error
+    return content
+
+
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Turn an OSError raised in the block into a DataError that names `path`."""

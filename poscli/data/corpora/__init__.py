@@ -11,11 +11,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.source import Source
+from poscli.data.source import Document, Reading, Source
 from poscli.system.errors import UsageError, near
 from poscli.system.registry import Registry
 
@@ -56,6 +57,21 @@ def source_of(spec: str) -> Source:
     if not optional and bool(argument) != (":" in kind.grammar):
         raise UsageError(f"{spec!r} is not of the form {kind.grammar}")
     return kind.source(argument)
+
+
+def derived_source(kind: str, argument: str, stamp: Any, change: Callable[[bytes], bytes], options: str = "") -> Source:
+    """The source `KIND[:CORPUS]` of the documents that `change` makes of those of another corpus, by default `code`.
+
+    Documents that `change` makes empty are left out. `stamp` changes with what `change` does.
+    """
+    base = source_of(argument or "code")
+    spec = kind if base.spec == "code" and not options else f"{kind}:{base.spec}{options}"
+
+    def read() -> Reading:
+        documents, origin = base.read()
+        return Reading((Document(change(content), part) for content, part in documents), origin)
+
+    return Source(spec, [stamp, base.stamp], read)
 
 
 def kind_of(spec: str) -> Kind | None:

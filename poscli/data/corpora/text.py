@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poscli.data.corpora import CORPORA, Kind
-from poscli.data.filesets import find_files, read_file, stamps
+from poscli.data.filesets import check_text, find_files, read_file, stamps
 from poscli.data.source import Document, Reading, Source
 from poscli.system.errors import DataError
 from poscli.system.text import printable
@@ -24,18 +24,7 @@ def _text(path: Path) -> bytes:
         raise DataError(
             f"{name} is empty; delete it, or name the files to read with a pattern like 'text:FOLDER/*.txt'"
         )
-    if b"\0" in content:
-        raise DataError(
-            f"{name} is binary (byte 0x00 at offset {content.index(0)}); leave it out: text: takes UTF-8 text"
-        )
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name} is not UTF-8 (byte 0x{content[error.start]:02x} at offset {error.start}); convert it, for "
-            f"example with iconv -f latin1 -t utf-8, or leave it out"
-        ) from error
-    return content
+    return check_text(content, name, "text")
 
 
 CORPORA.add(

@@ -1,0 +1,119 @@
+"""`echo[:CORPUS(low=64, high=4096)]`: the documents of a corpus, by default `code`, with passages of them repeated.
+
+    echo        echo:stdlib        echo:code(low=64, high=1024)
+
+After every own passage of a document comes a copy of an earlier one, so that about half of all bytes are copies. Both
+are 48 to 192 bytes long, shortened to the end of a line or a word. How far back a copy begins is drawn log-uniformly
+between `low` and `high` bytes, and then moved to the beginning of a line or a word, by 32 bytes at most; while a
+document is shorter than `high`, its length is the largest distance.
+
+What comes next is decided by a hash of the text so far. A document therefore tells by itself where its copies lie:
+`copy_distances` makes the same decisions again as it reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poscli.data.corpora import CORPORA, Kind, derived_source
+from poscli.data.source import Source
+from poscli.system.errors import UsageError
+
+LOW, HIGH = 64, 4096  # bytes
+SMALLEST_LOW = 16
+SHORTEST, LONGEST = 48, 192  # bytes of a passage
+LOOK_BACK = 64  # bytes in whose second half a copy begins
+HASHED = 256  # bytes before a place that decide what comes there
+VERSION = 1  # raise it when the documents change
+GRAMMAR = f"echo[:CORPUS(low={LOW}, high={HIGH})]"
+_FORM = re.compile(r"(.*?)(?:\((?=[lh])(?:low *= *(\d+))?(?:, *)?(?:high *= *(\d+))?\))?")
+
+
+def source(argument: str = "") -> Source:
+    """The corpus `echo[:CORPUS(low=64, high=4096)]`."""
+    match = _FORM.fullmatch(argument)
+    assert match  # the form of any text in one line
+    corpus, *numbers = match.groups()
+    low, high = (int(number or usual) for number, usual in zip(numbers, (LOW, HIGH), strict=True))
+    if not SMALLEST_LOW <= low < high:
+        raise UsageError(
+            f"echo repeats text from low={low} to high={high} bytes back: low must be {SMALLEST_LOW} or more, and high "
+            "above low"
+        )
+    options = "" if (low, high) == (LOW, HIGH) else f"(low={low}, high={high})"
+    return derived_source("echo", corpus, VERSION, lambda content: echoed(content, low, high), options)
+
+
+def echoed(content: bytes, low: int = LOW, high: int = HIGH) -> bytes:
+    """A document with copies of its passages inserted; all of its own bytes stay, in their order."""
+    text = bytearray()
+    while len(content) > (size := _own_size(text, len(text))):
+        size = _cut(content[:size])
+        text += content[:size]
+        content = content[size:]
+        start, end = _passage(text, len(text), low, high)
+        text += text[start:end]
+    return bytes(text) + content
+
+
+def copy_distances(document: bytes, low: int = LOW, high: int = HIGH) -> NDArray[np.int64]:
+    """For each byte of a document that `echoed` returned: how far back it was last, `[n]`; 0 for own bytes.
+
+    `low` and `high` are those with which the document was made. A passage may be copied several times: the distance is
+    that to the last copy before.
+    """
+    distances = [0] * len(document)
+    own = list(range(len(document)))  # the own byte that each byte is, or is a copy of
+    last = own.copy()  # where each own byte or a copy of it stands last, so far
+    at = 0
+    while len(document) - at > (size := _own_size(document, at)):
+        at += _cut(document[at : at + size])
+        for copied in range(*_passage(document, at, low, high)):
+            own[at] = own[copied]
+            distances[at] = at - last[own[at]]
+            last[own[at]] = at
+            at += 1
+    return np.array(distances, np.int64)
+
+
+def _draws(text: bytes | bytearray, at: int) -> list[int]:
+    """Four random numbers below 2^64, decided by what stands before a place in a text, and by the place."""
+    digest = hashlib.sha256(text[max(0, at - HASHED) : at] + at.to_bytes(8, "little")).digest()
+    return [int.from_bytes(digest[n : n + 8], "little") for n in range(0, 32, 8)]
+
+
+def _own_size(text: bytes | bytearray, at: int) -> int:
+    """How many own bytes come at a place in a text, before they are cut at the end of a line or a word."""
+    return SHORTEST + _draws(text, at)[0] % (LONGEST - SHORTEST + 1)
+
+
+def _passage(text: bytes | bytearray, at: int, low: int, high: int) -> tuple[int, int]:
+    """Where the passage lies that is copied to a place in a text: its first byte, and the one after its last."""
+    _, size, unit, _ = _draws(text, at)
+    if at <= low:
+        return at, at
+    distance = int(low * (min(high, at) / low) ** (unit / 2**64))
+    start = max(0, at - distance - LOOK_BACK)
+    start += _cut(text[start : at - distance])
+    size = min(SHORTEST + size % (LONGEST - SHORTEST + 1), distance)
+    return start, start + _cut(text[start : start + size])
+
+
+def _cut(passage: bytes | bytearray) -> int:
+    """How many bytes of a passage to take: at least half of it, up to the end of a line, of a word or of a character.
+
+    No byte decides this that is not taken, but for the next one, of which only counts that a character begins there: so
+    the answer is the same where a copy goes on after the bytes that are taken.
+    """
+    size = len(passage)
+    line, word = passage.find(b"\n", size // 2, size - 4), passage.find(b" ", size * 7 // 8, size - 4)
+    ends = [end + 1 for end in (line, word) if end >= 0]
+    starts = (at for at in range(max(0, size - 4), size) if passage[at] & 0xC0 != 0x80)  # 10xxxxxx continues one
+    return min(ends) if ends else next(starts, size)
+
+
+CORPORA.add("echo", Kind(GRAMMAR, "a corpus, by default code, with passages repeated at log-uniform distances", source))

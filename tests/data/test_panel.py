@@ -1,0 +1,183 @@
+"""The texts of the panel: code, prose, records and echo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_wheels import Index, index  # noqa: F401 - a fixture
+
+from poscli.data import load_corpus
+from poscli.data.corpora import code, prose, records, source_of, wheel
+from poscli.data.corpora.echo import copy_distances, echoed
+from poscli.system.errors import DataError, UsageError
+from poscli.system.files import sha256
+
+MODULE = b'''"""About the module.
+
+More of it."""
+import os
+
+
+@cache
+def outer(a, /, b, *rest, c=1, **options):
+    """Do it: \\ud800.
+
+    Details."""
+    def inner():
+        return os.path.join(a).strip()
+    return inner() or b
+
+class Thing(Base):
+    "A thing."
+
+    @property.setter
+    async def size(self):
+        one(two(), three())
+        return None
+'''
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short documents count, too."""
+    for module in (prose, records):
+        monkeypatch.setattr(module, "SMALLEST_BYTES", 1)
+
+
+def test_code_is_the_files_of_pinned_wheels_that_are_neither_short_nor_long(
+    index: Index,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = [f"x = {n}\n".ljust(4000 + n, "#") for n in range(12)]
+    files = {f"pkg/{n:02}.py": text for n, text in enumerate(kept)}
+    path = index.add(files | {"pkg/short.py": "x" * 3999, "pkg/long.py": "x" * 120_001, "pkg/a.txt": "x" * 5000})
+    for module in (wheel, code):
+        monkeypatch.setattr(module, "PINNED", {"pkg==1.0": sha256(path)})
+    assert [document.content.decode() for document in source_of("code").read().documents] == kept
+    corpus = load_corpus("code")
+    assert corpus.origin == {"sha256 of pkg==1.0": sha256(path)}
+    assert corpus.train.documents + corpus.valid.documents == 12
+    assert source_of("echo:code").spec == "echo"
+    assert len(list(source_of("echo").read().documents)) == 12
+
+
+@pytest.mark.usefixtures("short")
+def test_prose_is_the_docstrings_in_their_order() -> None:
+    expected = "About the module.\n\nMore of it.\n\nDo it: \\ud800.\n\nDetails.\n\nA thing.\n"
+    assert prose.docstrings(MODULE) == expected.encode()
+
+
+@pytest.mark.usefixtures("short")
+def test_records_are_one_line_for_each_function() -> None:
+    outer, inner, size = (json.loads(line) for line in records.function_records(MODULE).splitlines())
+    assert outer == {
+        "name": "outer",
+        "in": "",
+        "line": 8,
+        "arguments": ["a", "b", "c", "*rest", "**options"],
+        "decorators": ["cache"],
+        "calls": ["os.path.join().strip", "os.path.join", "inner"],
+        "returns": 2,
+        "doc": "Do it: \ud800.",
+    }
+    assert (inner["name"], inner["in"], inner["returns"]) == ("inner", "outer", 1)
+    assert (size["name"], size["in"], size["decorators"]) == ("size", "Thing", ["property.setter"])
+    assert size["calls"] == ["one", "two", "three"]
+
+
+def test_records_have_at_most_eight_calls_and_modules_with_few_records_are_left_out() -> None:
+    body = "\n".join(f"    f{n}()" for n in range(20))
+    one = f"def g():\n{body}\n"
+    assert records.function_records(one.encode()) == b""
+    lines = records.function_records((one * 40).encode()).splitlines()
+    assert len(lines) == 40
+    assert json.loads(lines[0])["calls"] == [f"f{n}" for n in range(8)]
+
+
+@pytest.mark.parametrize("kind", ["prose", "records"])
+def test_what_python_cannot_parse_is_left_out(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("no Python at all\n" * 1000)
+    (tmp_path / "b.py").write_bytes(b"x = " + b"(" * 5000)
+    with pytest.raises(DataError, match="holds no text"):
+        load_corpus(f"{kind}:text:{tmp_path}")
+
+
+def test_a_derived_corpus_is_another_corpus_when_its_base_changes(tmp_path: Path) -> None:
+    texts = [f'def f{n}():\n    """{"Words. " * (600 + n)}"""\n' for n in range(12)]
+    for n, text in enumerate(texts):
+        (tmp_path / f"{n:02}.py").write_text(text)
+    corpus = load_corpus(f"prose:text:{tmp_path}")
+    assert corpus.spec == f"prose:text:{tmp_path}"
+    assert corpus.train.documents + corpus.valid.documents == 12
+    (tmp_path / "00.py").write_text(texts[0].replace("Words", "Terms"))
+    assert load_corpus(f"prose:text:{tmp_path}").fingerprint != corpus.fingerprint
+
+
+def test_the_standard_library_as_prose_records_and_echo() -> None:
+    for spec in ("prose:stdlib", "records:stdlib", "echo:stdlib"):
+        documents = [document.content for document in source_of(spec).read().documents]
+        assert sum(map(len, documents)) > 500_000
+        assert all(not document or len(document) >= 4000 for document in documents)
+
+
+# --- echo
+
+
+def lines(seed: int, size: int) -> bytes:
+    """A text of random words in lines, of which no passage occurs twice by chance."""
+    draw = np.random.default_rng(seed)
+    letters = draw.choice(list("abcdefghijklmnopqrstuvwxyzé   \n"), size)
+    return "".join(letters).encode()
+
+
+def test_copies_are_half_of_the_text_and_lie_where_they_are_said_to_lie() -> None:
+    source = lines(0, 60_000)
+    text = echoed(source)
+    distances, place = copy_distances(text), np.arange(len(text))
+    tokens = np.frombuffer(text, np.uint8)
+    assert (tokens == tokens[place - distances]).all()
+    assert tokens[distances == 0].tobytes() == source
+    assert 0.4 < (distances > 0).mean() < 0.6
+    assert distances[distances > 0].min() > 16
+    assert distances.max() <= 4096 + 64
+    octaves = np.bincount(np.log2(distances[distances > 0]).astype(int), minlength=12)[6:12]
+    assert octaves.min() > octaves.sum() / 12  # of six octaves
+
+
+def test_copies_are_whole_lines_or_words_and_never_parts_of_characters() -> None:
+    text = echoed(("größer, weiter 語語語語語語語語語語語語 und\n" * 400).encode())
+    text.decode()
+    distances = copy_distances(text)
+    begins = np.flatnonzero((distances[1:] > 0) & (distances[:-1] == 0)) + 1
+    whole = [text[at - 1 : at] in (b" ", b"\n") for at in begins]
+    assert np.mean(whole) > 0.8
+
+
+@given(st.text("ab é語\n", max_size=3000), st.integers(16, 100), st.integers(1, 3000))
+def test_the_own_bytes_of_an_echo_are_the_document(source: str, low: int, further: int) -> None:
+    text = echoed(source.encode(), low, low + further)
+    distances = copy_distances(text, low, low + further)
+    tokens = np.frombuffer(text, np.uint8)
+    assert tokens[distances == 0].tobytes() == source.encode()
+    assert (tokens == tokens[np.arange(len(text)) - distances]).all()
+    assert distances.max(initial=0) <= low + further + 64
+
+
+@given(st.binary(max_size=2000))
+def test_any_bytes_can_be_echoed(source: bytes) -> None:
+    text = echoed(source)
+    assert np.frombuffer(text, np.uint8)[copy_distances(text) == 0].tobytes() == source
+
+
+def test_options_of_echo() -> None:
+    assert source_of("echo:stdlib(low=64, high=4096)").spec == "echo:stdlib"
+    assert source_of("echo:stdlib(high=512)").spec == "echo:stdlib(low=64, high=512)"
+    assert source_of("echo:bayes:recall(cues=8)").spec == "echo:bayes:recall(cues=8, values=4)"
+    for wrong in ("(low=8)", "(low=512, high=512)"):
+        with pytest.raises(UsageError, match="low must be 16 or more"):
+            source_of(f"echo:stdlib{wrong}")
