@@ -16,26 +16,27 @@ import torch
 from poscli import specs
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
-from poscli.config.run import RunConfig
+from poscli.config.run import OtherCorpus, RunConfig
+from poscli.data import Tokenizer, source_of
 from poscli.estimate import refuse_unaffordable_windows
 from poscli.evaluation.evaluate import evaluate_run, is_evaluated, settings_of
 from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import runs_as
 from poscli.model.held import held
-from poscli.model.load import keep
+from poscli.model.load import keep, load_tokenizer
 from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
 from poscli.report.documents import explanations
 from poscli.runs.results import Tables
-from poscli.runs.run import Run, delete_run
+from poscli.runs.run import Run, delete_run, evaluated_as
 from poscli.system.console import note
 from poscli.system.errors import UsageError
 from poscli.system.ranks import ranks, together
-from poscli.tasks import Task, open_task
+from poscli.tasks import TASKS, Task, open_task
 from poscli.training.recalibrate import recalibrate
 from poscli.training.train import train as train_run
 from poscli.why.explain import check_judge, explain
 
-OpenTask = Callable[[str, str, str], Task]  # from the names of a task, a corpus and a tokenizer
+OpenTask = Callable[[str, str, "str | Tokenizer"], Task]  # from the names of a task, a corpus and a tokenizer
 WITHOUT_MODEL = ("diverged", "oom")  # states in which a training has ended without a model to evaluate
 
 
@@ -119,11 +120,48 @@ def setups_of(
     setups = []
     for run in runs_as(runs, request, strict):
         check_judge(run, judge)
-        settings = settings_of(run.config, request, smoke)
-        refuse_unaffordable_windows(run.config, settings, device)
-        task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
-        setups.append(EvaluationSetup(run, task, settings, device))
+        setups += setups_on(run, request, device, smoke=smoke, open_task=open_task)
     return setups
+
+
+def setups_on(
+    run: Run,
+    request: ExtrapolateRequest,
+    device: torch.device,
+    *,
+    smoke: bool = False,
+    open_task: OpenTask = open_task,
+) -> list[EvaluationSetup]:
+    """The evaluations of a run on the corpora of `request.on`, or on its own if there are none."""
+    settings = settings_of(run.config, request, smoke)
+    refuse_unaffordable_windows(run.config, settings, device)
+    refuse_other_corpus(run.config, request)
+    if not request.on:
+        task = open_task(run.config.task, run.config.corpus, run.config.tokenizer)
+        return [EvaluationSetup(run, task, settings, device)]
+    setups, coder, home = [], load_tokenizer(run), run.training if run.trained else run
+    for corpus in dict.fromkeys(request.on):
+        task = open_task(run.config.task, corpus, coder)
+        other = OtherCorpus(spec=task.corpus, fingerprint=task.fingerprint)
+        own = task.fingerprint == run.fingerprint
+        scored = run if own else evaluated_as(home, run.config.encoding, other_corpus=other)
+        setups.append(EvaluationSetup(scored, task, settings, device))
+    return setups
+
+
+def refuse_other_corpus(config: RunConfig, request: ExtrapolateRequest) -> None:
+    """UsageError if a request names corpora to score that the model of a run cannot read."""
+    if not request.on:
+        return
+    given = f"--on {request.on[0]}"
+    for corpus in request.on:
+        source_of(corpus)
+    if config.checkpoint is not None:
+        raise UsageError(f"{given}: a checkpoint is evaluated on any corpus with --corpus; give that in its place")
+    if not TASKS.get(config.task).reads_text:
+        raise UsageError(f"{given}: the task {config.task} of {config.encoding} reads no text; leave it out")
+    if request.recalibrate is not None:
+        raise UsageError(f"{given} and --recalibrate {request.recalibrate} exclude each other; leave one of them out")
 
 
 def evaluate(

@@ -70,6 +70,11 @@ class ExtrapolateRequest(Request):
     stride: int | None = Field(
         None, ge=1, le=MOST, description="Tokens between sliding windows; by default 128, or half of L if that is less."
     )
+    on: list[str] = Field(
+        [],
+        description="Score the held-out documents of this corpus in place of those of the corpus that the model was "
+        "trained on, in the model's own tokens; repeatable.",
+    )
     as_: list[str] = Field(
         [],
         alias="as",

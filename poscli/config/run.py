@@ -178,6 +178,13 @@ class Recalibration(Frozen):
         return trained.model_copy(update=changed)
 
 
+class OtherCorpus(Frozen):
+    """A corpus that a model is evaluated on although it was trained on another one, in the tokens of the model."""
+
+    spec: str
+    fingerprint: str  # of its documents and their split in these tokens
+
+
 def slug(text: str) -> str:
     """A spec as part of a file name.
 

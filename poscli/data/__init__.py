@@ -34,17 +34,19 @@ __all__ = [
     "load_corpus",
     "loss_unit",
     "optimum_of",
+    "source_of",
 ]
 
 
-def load_corpus(spec: str, *, tokenizer: str = "bytes", cache: Path | None = None) -> Corpus:
-    """Load the corpus `spec` as tokens of the tokenizer `tokenizer`; the first use builds it.
+def load_corpus(spec: str, *, tokenizer: str | Tokenizer = "bytes", cache: Path | None = None) -> Corpus:
+    """Load the corpus `spec` as tokens of a tokenizer, given by its spec or itself; the first use builds it.
 
     Built corpora are kept in the folder `cache`: by default $POSCLI_CACHE, or the user's cache folder. Raises
     UsageError if a spec cannot be understood, and DataError if the data is missing, unreadable, too short or cannot
     be downloaded.
     """
-    corpus = load_or_build(source_of(spec), tokenizers.tokenizer(tokenizer), cache)
+    coder = tokenizers.tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    corpus = load_or_build(source_of(spec), coder, cache)
     if isinstance(corpus.tokenizer, TrainedTokenizer) and (why := corpus.tokenizer.shortage):
         warn_once(f"{corpus.spec}: {why}")
     return corpus

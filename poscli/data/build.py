@@ -118,10 +118,11 @@ def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer,
         for name, part in (("train", train), ("valid", valid)):
             if not part:
                 raise DataError(f"{spec} holds no text for the {name} split; name splits that do as @TRAIN[,VALID]")
-        if isinstance(tokenizer, TrainedTokenizer):
+        if isinstance(tokenizer, TrainedTokenizer) and not tokenizer.content:
             size = sum(document.size for document in train)
             note(f"training the tokenizer {tokenizer.name} on {size} bytes")
             tokenizer = tokenizer.trained(tokenizer.train(_read(document, spool) for document in train))
+        if isinstance(tokenizer, TrainedTokenizer):
             (folder / TRAINED).write_bytes(tokenizer.content)
         for name, part in (("train", train), ("valid", valid)):
             lengths = _write_tokens(folder / f"{name}.tokens.npy", part, spool, tokenizer)

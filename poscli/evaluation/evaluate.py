@@ -124,7 +124,7 @@ def model_to_measure(setup: EvaluationSetup) -> LanguageModel:
     run = setup.run
     _refuse_unfinished(run)
     model = load_model(run, setup.device)
-    if run.trained:
+    if run.under_another:
         model = with_encoding(model, run.config.encoding, run.trained)
         for encoding in model.encodings:
             encoding.eval().requires_grad_(False)

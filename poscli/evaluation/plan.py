@@ -153,7 +153,7 @@ def record_of(run: Run, settings: EvaluationSettings) -> dict[str, Any]:
     the model is evaluated as, of the protocols and of the baselines.
     """
     parts: dict[str, type] = {name: PROTOCOLS.get(name) for name in settings.protocols}
-    specs = [run.config.encoding] if run.trained else []
+    specs = [run.config.encoding] if run.under_another else []
     for name in settings.baselines:
         if name in BASELINES.names():
             parts[name] = BASELINES.get(name)

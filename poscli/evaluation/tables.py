@@ -33,7 +33,8 @@ def eval_rows(setup: EvaluationSetup, measured: Measurements) -> Iterator[Row]:
         tokens = 0 if made.losses is None else made.losses.nll.size
         row = run_columns(setup) | {
             "schema": SCHEMA,
-            "corpus": config.corpus,
+            "corpus": setup.run.corpus,
+            "trained_on": config.corpus if setup.run.other_corpus else "",
             "tokenizer": setup.run.tokenizer,
             "length": length,
             "ratio": length / config.length,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from poscli.data import Tokenizer
 from poscli.equation.operands import grid_shape
 from poscli.grids.corpora import GRAMMAR, load_images
 from poscli.grids.images import ImageCorpus, ImageSplit, training_grids
@@ -42,7 +43,7 @@ class Grid(Task):
         self.corpus, self.fingerprint, self.vocab = data.spec, data.fingerprint, data.vocab
 
     @classmethod
-    def open(cls, corpus: str, tokenizer: str) -> Grid:
+    def open(cls, corpus: str, tokenizer: str | Tokenizer) -> Grid:
         if tokenizer != "bytes":
             raise UsageError(f"the task {cls.name} makes tokens of grey levels; leave out --tokenizer {tokenizer}")
         name = corpus.partition(":")[0].partition("?")[0]

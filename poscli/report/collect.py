@@ -106,6 +106,7 @@ class Trained:
     settings: Mapping[str, Any]  # of the evaluation, as in eval.json
     trained_as: str = ""  # in a post-hoc evaluation, the encoding that the model was trained with
     recalibration: Recalibration | None = None
+    on: str = ""  # the corpus that was scored, where that is not the one of the training
     tokens: int = 0  # of training; 0 for a checkpoint
     seconds: float = float("nan")  # of training
     training: str = ""  # the run that was trained: evaluations under other encodings have the same one
@@ -128,7 +129,10 @@ def trained_runs(runs: Path) -> dict[str, Trained]:
             made |= {"tokens": int(log["tokens"].max()), "seconds": training_seconds(log), "curve": curve}
             made |= {"span": _span(home, float(log["seconds"].iloc[-1]))}
         for run in [*([home] if has_evaluation(home) else []), *evaluated_parts(home)]:
-            known[run.id] = Trained(run.config, evaluated_under(run) or {}, run.trained, run.recalibration, **made)
+            trained_as = run.trained if run.under_another else ""
+            on = run.corpus if run.other_corpus else ""
+            settings = evaluated_under(run) or {}
+            known[run.id] = Trained(run.config, settings, trained_as, run.recalibration, on=on, **made)
     return known
 
 
@@ -211,6 +215,7 @@ def reproduce(runs: Sequence[Trained]) -> str:
         return ""
     run, seeds = runs[0], sorted({each.config.seed for each in runs})
     evaluation = evaluation_options(run.settings, run.config.encoding if run.trained_as else "", run.recalibration)
+    evaluation += ["--on", run.on] if run.on else []
     if run.config.checkpoint is not None:
         options = ["--corpus", run.config.corpus, "--length", run.config.length, "--precision", run.config.precision]
         source = run.config.checkpoint.source
@@ -277,5 +282,7 @@ def shown_runs(runs: Mapping[str, Trained]) -> dict[str, Trained]:
         if config.checkpoint is not None:
             changed["checkpoint"] = config.checkpoint.model_copy(update={"source": shown(config.checkpoint.source)})
         config, settings = config.model_copy(update=changed), {k: shown_value(v) for k, v in run.settings.items()}
-        known[run_id] = replace(run, config=config, settings=settings, trained_as=shown(run.trained_as))
+        known[run_id] = replace(
+            run, config=config, settings=settings, trained_as=shown(run.trained_as), on=shown(run.on)
+        )
     return known

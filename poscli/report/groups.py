@@ -1,5 +1,7 @@
 """Splitting results into sections of one corpus and one training length: only within these can they be compared.
 
+Models that were trained on another corpus than the one they are scored on have sections of their own.
+
 Within a section an encoding is one line over its seeds. Runs of one encoding that differ in more than the seed get
 different names, so that they are never averaged.
 """
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from poscli.drawing.text import amount, listed
-from poscli.report.origin import corpus_names
+from poscli.report.origin import corpus_names, trained_on
 from poscli.report.pooling import is_per_byte, per_byte, positions_per_byte, tokenizer_spec, with_intervals
 from poscli.statistics.comparison import LossTable
 from poscli.system.text import printable_line
@@ -48,8 +50,10 @@ def split(
     `trained` are the tokens that runs were trained on, by id (`trained_tokens`): those that differ are named apart. All
     texts of the groups are `printable`, whatever the files said.
     """
+    named = rows["trained_on"].astype(object) if "trained_on" in rows else pd.Series("", rows.index)
+    rows = rows.assign(trained_on=named.where(named.notna(), ""))
     rows, positions = _printable(rows.reset_index(drop=True)), _printable(positions)
-    key = ["train_length"] if mix else ["fingerprint", "train_length"]
+    key = ["train_length", "trained_on"] if mix else ["fingerprint", "train_length", "trained_on"]
     parts = [part for _, part in rows.groupby(key, sort=True)]
     parts.sort(key=lambda part: (-part["encoding"].nunique(), -len(part), -part["train_length"].iloc[0]))
 
@@ -64,7 +68,7 @@ def split(
         tables = {name: of_runs(labels, table) for name, table in (details or {}).items()}
         units, scored = LossTable(tables["units"]) if "units" in tables else None, of_runs(labels, part)
         group = Group(
-            title=f"{corpus_names(part)}, trained at L = {part['train_length'].iloc[0]}",
+            title=f"{corpus_names(part)}, trained{_on(part)} at L = {part['train_length'].iloc[0]}",
             slug=slug,
             rows=per_byte(scored) if units is None else with_intervals(per_byte(scored), units),
             positions=positions_per_byte(of_runs(labels, positions), scored),
@@ -74,6 +78,11 @@ def split(
         )
         groups.append(group)
     return groups
+
+
+def _on(rows: pd.DataFrame) -> str:
+    """Words for the corpus that the models of a group were trained on; "" if it is the one that was scored."""
+    return f" on {corpus}" if (corpus := trained_on(rows)) else ""
 
 
 def _printable(table: pd.DataFrame) -> pd.DataFrame:

@@ -25,7 +25,8 @@ def footnote(rows: pd.DataFrame, protocol: str, trained: Mapping[str, int], mode
     stride = low_to_high(set(scored_at_the_end(chosen)["stride"]))
     parts = [
         f"Corpus {corpus_names(rows)}",
-        f"trained at L = {low_to_high(set(rows['train_length']))}" + (f" on {budget}" if budget else ""),
+        f"trained at L = {low_to_high(set(rows['train_length']))}"
+        + "".join(f" on {part}" for part in (" of ".join(filter(None, [budget, trained_on(rows)])),) if part),
         f"protocol {protocol}" + (f", stride {stride}" if stride else ""),
         f"{low_to_high(set(scored_tokens(scored)))} tokens of {low_to_high(set(scored['documents']))} "
         f"{items_of(chosen)} scored",
@@ -50,7 +51,7 @@ def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str
         "Tokenizer": _list(rows["tokenizer"]) if "tokenizer" in rows else "",
         "Training length L": _list(rows["train_length"]),
         "Bytes in a window": windows_in_bytes(rows),
-        "Trained on": _budget(rows, trained),
+        "Trained on": " of ".join(filter(None, [_budget(rows, trained), trained_on(rows)])),
         "Lengths evaluated": _list(rows["length"]),
         "Tokens scored per length": per_protocol,
         f"Tokens scored per window ({protocols})": _list(strided["stride"]),
@@ -63,6 +64,11 @@ def facts(rows: pd.DataFrame, trained: Mapping[str, int]) -> list[tuple[str, str
         "Commit": _list(rows["commit"]),
     }
     return [(fact, value) for fact, value in known.items() if value] + machine_facts(rows)
+
+
+def trained_on(rows: pd.DataFrame) -> str:
+    """The corpus that models were trained on where another one was scored; "" where it is the same."""
+    return _list(rows["trained_on"]) if "trained_on" in rows else ""
 
 
 def machine_facts(rows: pd.DataFrame) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from poscli.config.run import Recalibration
+from poscli.config.run import OtherCorpus, Recalibration
 from poscli.runs.run import EVAL, EVALUATED, EXPLAINED, LOSSES, Run, evaluated_as
 from poscli.system.errors import CorruptError
 
@@ -31,7 +31,8 @@ def repairing(run: Run, *, why: bool = False) -> str:
     if why:
         judge = str(_object(run, EXPLAINED).get("judge", ""))
     words: list[object] = ["poscli", "extrapolate", "--run", run.home.name]
-    words += evaluation_options(settings, run.config.encoding if run.trained else "", run.recalibration)
+    words += evaluation_options(settings, run.config.encoding if run.under_another else "", run.recalibration)
+    words += ["--on", run.corpus] if run.other_corpus else []
     words += ["--why"] if why else []
     words += ["--judge", judge] if judge else []
     if (out := run.home.parent.parent) != Path("results"):
@@ -42,7 +43,8 @@ def repairing(run: Run, *, why: bool = False) -> str:
 def part_of(home: Run, known: Mapping[str, Any]) -> Run:
     """The post-hoc evaluation of a trained run that an eval.json with this content belongs to."""
     how = Recalibration.model_validate(known["recalibration"]) if "recalibration" in known else None
-    return evaluated_as(home, str(known.get("encoding")), how)
+    on = OtherCorpus.model_validate(known["on"]) if "on" in known else None
+    return evaluated_as(home, str(known.get("encoding")), how, on)
 
 
 def damaged_part(home: Run, folder: Path, fault: str) -> CorruptError:

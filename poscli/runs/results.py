@@ -74,6 +74,8 @@ def write_evaluation(run: Run, tables: Tables, settings: dict[str, Any]) -> None
     content: dict[str, Any] = {"encoding": run.config.encoding, "settings": settings}
     if run.recalibration:
         content["recalibration"] = run.recalibration.model_dump()
+    if run.other_corpus:
+        content["on"] = run.other_corpus.model_dump()
     _write(run, texts, EVALUATED, content)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from poscli.config.run import SCHEMA, Recalibration, RunConfig, slug, write_run_config
+from poscli.config.run import LONGEST_SLUG, SCHEMA, OtherCorpus, Recalibration, RunConfig, slug, write_run_config
 from poscli.config.validate import refusal_of
 from poscli.runs.lock import is_locked, locked, unused
 from poscli.runs.sealed import MANIFEST, Sealed
@@ -48,8 +48,11 @@ class Run:
     folder: Path
     config: RunConfig
     env: dict[str, Any]
-    trained: str = ""  # in a post-hoc evaluation, the encoding that the model was trained with
-    recalibration: Recalibration | None = None  # in a post-hoc evaluation, the training that comes before it
+    # In a post-hoc evaluation: the encoding that the model was trained with, which may be the same one; the training
+    # that comes before it; and the corpus that it reads if the model was trained on another one.
+    trained: str = ""
+    recalibration: Recalibration | None = None
+    other_corpus: OtherCorpus | None = None
 
     def __repr__(self) -> str:
         return f"{self.id}: {self.label}, seed {self.config.seed}, {self._said}, in {self.folder}"
@@ -94,8 +97,8 @@ class Run:
         """The run's name in tables: its encoding and memory, and in a post-hoc evaluation what came before it."""
         memory = f" (memory {self.config.model.memory})" if self.config.model.memory else ""
         if (checkpoint := self.config.checkpoint) is not None:
-            return f"{checkpoint.name} as {self.config.encoding}" if self.trained else checkpoint.name
-        if not self.trained:
+            return f"{checkpoint.name} as {self.config.encoding}" if self.under_another else checkpoint.name
+        if not self.under_another:
             return self.config.encoding + memory
         how, longer = self.recalibration, ""
         if how and how.length != self.config.length:
@@ -103,9 +106,19 @@ class Run:
         return f"{self.trained} as {self.config.encoding}{memory}" + (f" ({how}{longer})" if how else "")
 
     @property
+    def under_another(self) -> bool:
+        """Whether the model is evaluated under another encoding than it was trained with, or is recalibrated first."""
+        return bool(self.trained) and (self.trained != self.config.encoding or self.recalibration is not None)
+
+    @property
+    def corpus(self) -> str:
+        """The corpus that the run is evaluated on."""
+        return self.other_corpus.spec if self.other_corpus else self.config.corpus
+
+    @property
     def fingerprint(self) -> str:
-        """The fingerprint of the text that the run was trained on."""
-        return self.env["corpus"]["fingerprint"]
+        """The fingerprint of the corpus that the run is evaluated on."""
+        return self.other_corpus.fingerprint if self.other_corpus else self.env["corpus"]["fingerprint"]
 
     @property
     def tokenizer(self) -> str:
@@ -211,13 +224,21 @@ class Run:
         return locked(self.folder)
 
 
-def evaluated_as(run: Run, encoding: str, recalibration: Recalibration | None = None) -> Run:
-    """The post-hoc evaluation of a trained run under another encoding, recalibrated or with its weights as trained."""
+def evaluated_as(
+    run: Run, encoding: str, recalibration: Recalibration | None = None, other_corpus: OtherCorpus | None = None
+) -> Run:
+    """The post-hoc evaluation of a trained run under an encoding, recalibrated or with its weights as trained.
+
+    `other_corpus` is the one that it reads if that is not the corpus of the training.
+    """
     config = run.config.model_copy(update={"encoding": encoding})
-    identity = encoding + (recalibration.model_dump_json() if recalibration else "")
-    mark = hashlib.sha256(identity.encode()).hexdigest()[:6]  # the slugs of start=5 and start=-5 are equal
-    folder = run.folder / POSTHOC / f"{slug(encoding)}-{mark}"
-    return Run(folder, config, run.env, trained=run.config.encoding, recalibration=recalibration)
+    parts = [encoding, *(each.model_dump_json() for each in (recalibration, other_corpus) if each)]
+    mark = hashlib.sha256("".join(parts).encode()).hexdigest()[:6]  # the slugs of start=5 and start=-5 are equal
+    name = slug(encoding) + (f"-on-{slug(other_corpus.spec)}" if other_corpus else "")
+    folder = run.folder / POSTHOC / f"{name[-LONGEST_SLUG:].lstrip('-.')}-{mark}"
+    return Run(
+        folder, config, run.env, trained=run.config.encoding, recalibration=recalibration, other_corpus=other_corpus
+    )
 
 
 def create(

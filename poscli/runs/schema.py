@@ -28,6 +28,7 @@ CROP = "crop"  # the baseline whose loss minus the model's is the context gain
 
 # What the rows of earlier versions do not say; reading them gives empty texts.
 ADDED_COLUMNS: Columns = {
+    "trained_on": ("str", "name of the corpus that the model was trained on, if it was evaluated on another one"),
     "machine": ("str", "name of the machine on which the row was measured: POSCLI_MACHINE, or the host's name"),
     "cpu": ("str", "name of that machine's processor"),
     "torch": ("str", "version of torch"),

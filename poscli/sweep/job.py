@@ -26,7 +26,6 @@ from poscli.estimate import (
     timed,
 )
 from poscli.evaluation.evaluate import settings_of
-from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
 from poscli.runs.run import Run
@@ -35,9 +34,9 @@ from poscli.system.device import device_of
 from poscli.system.device import threads as computing_with
 from poscli.system.errors import DataError, Interrupted, LockedError, PoscliError, UsageError
 from poscli.system.plugins import blamed, suspects
-from poscli.tasks import Task, open_task
+from poscli.tasks import open_task
 from poscli.why.explain import is_left_to_explain
-from poscli.workflows import OpenTask, TrainingSetup, evaluate, prepare, train
+from poscli.workflows import OpenTask, TrainingSetup, evaluate, prepare, refuse_other_corpus, setups_on, train
 
 LONGEST = 40  # characters of a corpus in a message
 
@@ -114,8 +113,9 @@ def _results(job: Job, open_task: OpenTask) -> Iterator[Path]:
         )
     (run,) = train(TrainingSetup((config,), task, device), job.runs)
     for each in (run, *posthoc_runs(run, job.extrapolate, strict=False)):
-        evaluate([EvaluationSetup(each, task, settings_of(config, job.extrapolate), device)], why=job.extrapolate.why)
-        yield each.folder
+        for setup in setups_on(each, job.extrapolate, device, open_task=open_task):
+            evaluate([setup], why=job.extrapolate.why)
+            yield setup.run.folder
 
 
 def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
@@ -139,6 +139,7 @@ def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     Plan(setup.task, settings)  # refuses lengths for which no document is long enough
     for config in setup.configs:
         refuse_recalibration(config, suite.extrapolate)
+        refuse_other_corpus(config, suite.extrapolate)
     targets = suite.extrapolate.as_
     if targets and not any(posthoc_specs(config, targets, strict=False) for config in setup.configs):
         raise UsageError(f"none of the suite's encodings can be evaluated as {', '.join(targets)}")
@@ -155,22 +156,28 @@ def sweeps(jobs: Sequence[Job], *, anew: bool, threads: int | None) -> list[Plan
     """
     opened = cache(open_task)
     with computing_with(threads):
-        tasks = [opened(job.config.task, job.config.corpus, job.config.tokenizer) for job in jobs]
-        return timed([_planned(job, task, anew=anew) for job, task in zip(jobs, tasks, strict=True)])
+        return timed([_planned(job, opened, anew=anew) for job in jobs])
 
 
-def _planned(job: Job, task: Task, *, anew: bool) -> Planned:
+def _planned(job: Job, open_task: OpenTask, *, anew: bool) -> Planned:
     """The training, the recalibrations and the evaluations of a run, also under other encodings."""
     config, device, settings = job.config, device_of(job.device), settings_of(job.config, job.extrapolate)
+    task = open_task(config.task, config.corpus, config.tokenizer)
     training, work = planned_training(config, task, job.runs, device, anew=anew)
     run = None if anew else existing_run(job.runs / training.run_id)
-    others = posthoc_runs(run or Run(job.runs / training.run_id, config, {}), job.extrapolate, strict=False)
-    why = job.extrapolate.why and is_left_to_explain(run, task, settings)
-    evaluations = [planned_evaluation(run, config, task, settings, device, why=why)]
-    for other in others:
-        known = None if run is None else other
-        evaluations.append(planned_evaluation(known, other.config, task, settings, device, why=False))
-        work += recalibration_left(other, task, device)
+    planned_run = run or Run(job.runs / training.run_id, config, {})
+    evaluations = []
+    for each in (planned_run, *posthoc_runs(planned_run, job.extrapolate, strict=False)):
+        if run is not None and run.status()["state"] == "complete":
+            scored = [(s.run, s.task) for s in setups_on(each, job.extrapolate, device, open_task=open_task)]
+        else:  # its tokenizer may not be trained yet: other corpora count as long as its own
+            scored = [(each, task)] * max(1, len(job.extrapolate.on))
+        for one, text in scored:
+            known = None if run is None else one
+            why = job.extrapolate.why and not one.under_another and is_left_to_explain(known, text, settings)
+            evaluations.append(planned_evaluation(known, each.config, text, settings, device, why=why))
+        if each.recalibration:
+            work += recalibration_left(each, task, device)
     to_evaluate = [each for _, left in evaluations for each in left]
     planned = replace(
         training,

@@ -4,14 +4,18 @@ task.py has the base class and the documents to evaluate on, episodes.py the bas
 is a task. Satellites have more: poscli/grids/tasks.py.
 """
 
+from poscli.data import Tokenizer
 from poscli.tasks.episodes import EpisodeTask
 from poscli.tasks.task import IGNORED, TASKS, Batch, HeldOut, Spans, Task, Text
 
 __all__ = ["IGNORED", "TASKS", "Batch", "EpisodeTask", "HeldOut", "Spans", "Task", "Text", "open_task", "task_columns"]
 
 
-def open_task(name: str, corpus: str, tokenizer: str) -> Task:
-    """The task of a name on a corpus; UsageError for an unknown name, DataError for a corpus that cannot be read."""
+def open_task(name: str, corpus: str, tokenizer: str | Tokenizer) -> Task:
+    """The task of a name on a corpus; UsageError for an unknown name, DataError for a corpus that cannot be read.
+
+    The tokenizer is given by its spec, or itself if it has been trained already.
+    """
     return TASKS.get(name).open(corpus, tokenizer)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poscli.data import Split
+from poscli.data import Split, Tokenizer
 from poscli.system.errors import UsageError
 from poscli.system.seeds import derive
 from poscli.tasks.task import Batch, Task, Text
@@ -110,7 +110,7 @@ class EpisodeTask(Task):
         return Episodes(tokens, back)
 
     @classmethod
-    def open(cls, corpus: str, tokenizer: str) -> Self:
+    def open(cls, corpus: str, tokenizer: str | Tokenizer) -> Self:
         if corpus not in ("stdlib", cls.name) or tokenizer != "bytes":
             raise UsageError(f"the task {cls.name} makes its own text; leave out --corpus and --tokenizer")
         return cls()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data import Corpus, TrainedTokenizer, batch, check_trainable, load_corpus, optimum_of
+from poscli.data import Corpus, Tokenizer, TrainedTokenizer, batch, check_trainable, load_corpus, optimum_of
 from poscli.data.tokenizers import TRAINED
 from poscli.tasks.task import TASKS, Batch, OpenedText, Task, Text
 
@@ -33,7 +33,7 @@ class Language(Task):
         self.bytes_per_token = data.train.bytes / (len(data.train.tokens) - data.train.documents)
 
     @classmethod
-    def open(cls, corpus: str, tokenizer: str) -> Language:
+    def open(cls, corpus: str, tokenizer: str | Tokenizer) -> Language:
         return cls(load_corpus(corpus, tokenizer=tokenizer))
 
     def batch(self, *, size: int, length: int, seed: int, step: int, segments: int = 1) -> Batch:

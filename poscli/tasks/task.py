@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.data import Split
+from poscli.data import Split, Tokenizer
 from poscli.system.registry import Registry, subclass_of
 
 Spans = NDArray[np.int64]  # [windows, 2]: the document of each window, and the number of its last target, from 1
@@ -188,7 +188,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def open(cls, corpus: str, tokenizer: str) -> Task:
+    def open(cls, corpus: str, tokenizer: str | Tokenizer) -> Task:
         """The task on a corpus; UsageError if the task takes no corpus, DataError if the corpus cannot be read."""
 
     @abstractmethod

@@ -48,7 +48,7 @@ def explain(setup: EvaluationSetup, judge: Run | None = None) -> None:
     if _is_passed_over(run, judge):
         if run.config.checkpoint is not None:
             note(f"{run.id} is a checkpoint, and --why looks into poscli's own models: nothing to explain")
-        elif not run.trained:
+        elif not run.under_another:
             note(f"{run.id} is the judge, and does not judge itself: nothing to explain")
         return
     check_judge(run, judge)
@@ -87,7 +87,7 @@ def _can_explain(task: Task, settings: EvaluationSettings) -> bool:
 
 
 def _is_passed_over(run: Run, judge: Run | None) -> bool:
-    return bool(run.trained) or run.config.checkpoint is not None or (judge is not None and run.id == judge.id)
+    return run.under_another or run.config.checkpoint is not None or (judge is not None and run.id == judge.id)
 
 
 def is_explained(run: Run, settings: EvaluationSettings, judge: Run | None = None) -> bool:

@@ -1,0 +1,104 @@
+"""`--on`: a trained model, evaluated on a corpus that it was not trained on."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from poscli import api
+from poscli.data import load_corpus
+from poscli.report import build_report
+from poscli.runs.results import open_evaluated
+from poscli.runs.schema import POSITION_COLUMNS, frame
+from poscli.system.errors import UsageError
+
+SETTINGS = {"max_len": 32, "tokens": 64}
+
+
+def write(folder: Path, count: int, seed: int, words: str = "one two three four five six") -> str:
+    """A corpus of `count` files of random words."""
+    folder.mkdir()
+    draw = random.Random(seed)
+    for n in range(count):
+        (folder / f"{n}.txt").write_text(" ".join(draw.choices(words.split(), k=200)))
+    return f"text:{folder}"
+
+
+def trained(corpus: str, out: Path, **options: object) -> api.Run:
+    defaults = {"preset": "nano", "layers": 1, "length": 16, "tokens": 4000, "batch": 4, "corpus": corpus, "out": out}
+    return api.train("alibi", **defaults | options)
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_the_same_documents_in_another_corpus_have_the_same_losses(tmp_path: Path, tokenizer: str) -> None:
+    """A corpus with one more document for training than that of the run is another one, and holds out the same ones."""
+    own = write(tmp_path / "own", 12, seed=0)
+    run = trained(own, tmp_path / "out", tokenizer=tokenizer)
+    mine = api.extrapolate(run, **SETTINGS).rows
+    for n in range(20):  # until the document that is added is not held out
+        other = write(tmp_path / f"more{n}", 12, seed=0)
+        (tmp_path / f"more{n}" / "added.txt").write_text(f"{n} added " * 100)
+        if np.array_equal(load_corpus(other).valid.tokens, load_corpus(own).valid.tokens):
+            break
+    rows = api.extrapolate(run, on=[other], **SETTINGS).rows
+    assert set(rows["corpus"]) == {other}
+    assert set(rows["trained_on"]) == {own}
+    assert set(mine["trained_on"]) == {""}
+    assert (rows["fingerprint"] != mine["fingerprint"]).all()
+    pd.testing.assert_series_equal(rows["nll"], mine["nll"], rtol=1e-6)
+    assert (rows["encoding"] == mine["encoding"]).all()
+
+
+def test_its_own_corpus_under_another_name_is_its_own_evaluation(tmp_path: Path) -> None:
+    own, copied = (write(tmp_path / name, 12, seed=0) for name in ("own", "copied"))
+    run = trained(own, tmp_path / "out")
+    rows = api.extrapolate(run, on=[copied], **SETTINGS).rows
+    assert set(rows["run_id"]) == {run.id}
+    assert not (run.folder / "as").exists()
+
+
+def test_an_evaluation_on_another_corpus_can_be_opened_and_has_a_section_of_its_own(tmp_path: Path) -> None:
+    own, other = write(tmp_path / "own", 12, seed=0), write(tmp_path / "other", 12, seed=1, words="six seven eight")
+    run = trained(own, tmp_path / "out")
+    both = [api.extrapolate(run, **SETTINGS), api.extrapolate(run, on=[other], **SETTINGS)]
+    (folder,) = (run.folder / "as").iterdir()
+    assert open_evaluated(folder).corpus == other
+    assert open_evaluated(folder).fingerprint == both[1].rows["fingerprint"].iloc[0]
+    rows = pd.concat([each.rows for each in both])
+    report = build_report(rows, frame([], POSITION_COLUMNS), tmp_path / "report")
+    titles = [section.title for section in report.sections]
+    assert len(titles) == 2
+    assert any(re.search(r"other \(.*trained on text:.*own at L = 16", title) for title in titles)
+
+
+def test_under_another_encoding(tmp_path: Path) -> None:
+    own, other = write(tmp_path / "own", 12, seed=0), write(tmp_path / "other", 12, seed=1, words="six seven eight")
+    run = trained(own, tmp_path / "out")
+    rows = api.extrapolate(run, on=[other], as_=["alibi+window(8)"], **SETTINGS).rows
+    assert rows.groupby("encoding")["corpus"].unique().map(list).to_dict() == {
+        "alibi": [other],
+        "alibi as alibi+window(width=8)": [other],
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("language", {"on": ["nothing:at all"]}, "unknown corpus 'nothing:at all'"),
+        ("language", {"on": ["stdlib"], "as_": ["none"], "recalibrate": 1000}, "exclude each other"),
+        ("induction", {"on": ["stdlib"]}, "the task induction of alibi reads no text"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, task: str, options: dict, message: str) -> None:
+    own = write(tmp_path / "own", 12, seed=0)
+    given = {"corpus": own} if task == "language" else {}
+    run = api.train(
+        "alibi", task=task, preset="nano", layers=1, length=16, tokens=2000, batch=4, out=tmp_path / "out", **given
+    )
+    with pytest.raises(UsageError, match=message):
+        api.extrapolate(run, **SETTINGS, **options)
