@@ -35,14 +35,16 @@ class Inexpressible(Exception):
 def fixed(spec: str, trained: int, target: int) -> str:
     """The spec in which every factor that follows the length of the input is the one for inputs of `target` tokens.
 
-    The factor is the target divided by the trained length, or by the option `original` of the scaling.
+    The factor is the target divided by the trained length, or by the option `original` of the scaling. Lengths in units
+    of the trained length become numbers of tokens, which is what configurations hold.
     """
-    layers = tuple(tuple(_fixed(leaf, trained, target) for leaf in leaves) for leaves in parse(spec).layers)
+    layers = tuple(tuple(_fixed(leaf, trained, target) for leaf in leaves) for leaves in parse(spec).at(trained).layers)
     return str(Spec(layers))
 
 
 def _fixed(leaf: Leaf, trained: int, target: int) -> Leaf:
-    known, values = get(leaf.name).options(), dict(leaf.options)
+    known = get(leaf.name).options()
+    values: Options = dict(leaf.options)
     if FACTOR not in known or known[FACTOR].default is not None or values.get(FACTOR) is not None:
         return leaf
     values[FACTOR] = max(1.0, target / int(values.get("original") or trained))
@@ -126,7 +128,8 @@ def _has_window(leaves: Leaves) -> bool:
 
 def _width(leaves: Leaves, length: int) -> int:
     """The width of a layer's window, which is the trained length unless it is given."""
-    (options,) = (dict(leaf.options) for leaf in leaves if leaf.name == WINDOW)
+    (window,) = (leaf for leaf in leaves if leaf.name == WINDOW)
+    options: Options = dict(window.options)
     return int(options.get("width") or length)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -38,6 +38,11 @@ class Suite(Request):
     description: str = Field("", description="What the suite asks, in a sentence or two.")
     encodings: list[str] = Field(
         min_length=1, description="Encoding specs, such as alibi, 'rope+window(128)' or 'rope|none'."
+    )
+    lengths: Literal["published", "scaled", "both"] = Field(
+        "published",
+        description="Lengths that encodings leave at their defaults: as published, in tokens; scaled to L in the "
+        "proportion of the paper, where it is known, such as t5(far=0.25L); or both, as encodings of their own.",
     )
     seeds: list[Seed] = Field([0], min_length=1, description="Seeds; every encoding is trained with each of them.")
     train: TrainRequest = Field(TrainRequest(), description="How every run is trained.")

@@ -1,11 +1,12 @@
 """Attention with linear biases (Press et al., 2021)."""
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings import Encoding, Shape, above, register
+from poscli.encodings import Encoding, Length, Shape, above, register
 
 
 def slopes(heads: int, most: float = 8.0) -> list[float]:
@@ -27,14 +28,16 @@ def slopes(heads: int, most: float = 8.0) -> list[float]:
 class ALiBi(Encoding):
     """s_ij -= m_h (i - j): a penalty linear in the distance, its slope m_h geometric in the head.
 
-    The smallest slope is 2^-`most` for a power of two of heads (MPT's alibi_bias_max). `scale` multiplies all slopes:
-    a trained model can be evaluated with other slopes (`--as 'alibi(scale=0.25)'`). With `before_scale` the penalty is
+    The smallest slope is 2^-`most` (MPT's alibi_bias_max). `scale` multiplies all slopes: a trained model can be
+    evaluated with other slopes (`--as 'alibi(scale=0.25)'`). `far` multiplies them so that the smallest is `scale` /
+    `far`: at this distance, 2^most unless given, its head subtracts `scale`. With `before_scale` the penalty is
     subtracted before q_i . k_j is divided by sqrt(D), as in Falcon, so that slopes are m_h / sqrt(D). (transformers
     computes Falcon's m_h j in bfloat16: its scores differ by up to 3/256 of m_h j / sqrt(D), unless all slopes are
     powers of two and j is at most 256.)
     """
 
     shared = True
+    proportions: ClassVar = {"far": 256 / 1024}  # the authors' largest model was trained on 1024 tokens
     slope: Tensor
 
     def __init__(
@@ -45,10 +48,11 @@ class ALiBi(Encoding):
         most: float = 8.0,
         scale: float = 1.0,
         before_scale: bool = False,
+        far: Length[float] | None = None,
     ) -> None:
         super().__init__(shape)
-        above(0, most=most, scale=scale)
-        self.factor = scale * (self.scale if before_scale else 1.0)
+        above(0, most=most, scale=scale, far=far)
+        self.factor = scale * (self.scale if before_scale else 1.0) * (1.0 if far is None else 2**most / far)
         slope = torch.tensor(slopes(shape.heads, most))
         if trainable:
             self.slope = nn.Parameter(slope)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("clipped", paper="arXiv:2103.14030", family="bias")
@@ -14,7 +14,7 @@ class Clipped(Encoding):
     starts at zero; Swin starts it at random, with a standard deviation of 0.02.
     """
 
-    def __init__(self, shape: Shape, *, clip: int = 16) -> None:
+    def __init__(self, shape: Shape, *, clip: Length[int] = 16) -> None:
         super().__init__(shape)
         at_least(1, clip=clip)
         self.clip = clip

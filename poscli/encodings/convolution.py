@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("convolution", paper="no paper, a bias designed by hand", family="bias")
@@ -16,7 +16,7 @@ class Convolution(Encoding):
 
     facts = ("clipped(clip=width) less its last number, a constant per head that the softmax cancels",)
 
-    def __init__(self, shape: Shape, *, width: int = 16) -> None:
+    def __init__(self, shape: Shape, *, width: Length[int] = 16) -> None:
         super().__init__(shape)
         at_least(1, width=width)
         self.width = width

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings import Encoding, Operands, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Operands, Shape, at_least, register
 from poscli.native.call import Gates
 
 
@@ -19,7 +19,7 @@ class CoPE(Encoding):
 
     kernel_gradient = True
 
-    def __init__(self, shape: Shape, *, max_pos: int = 64) -> None:
+    def __init__(self, shape: Shape, *, max_pos: Length[int] = 64) -> None:
         super().__init__(shape)
         at_least(2, max_pos=max_pos)
         self.e = nn.Parameter(torch.zeros(max_pos, shape.head_width))

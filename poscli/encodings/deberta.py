@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("deberta", paper="arXiv:2006.03654", family="relative")
@@ -19,7 +19,7 @@ class DeBERTa(Encoding):
     spaced logarithmically, so that no row beyond those of training is used.
     """
 
-    def __init__(self, shape: Shape, *, span: int | None = None, buckets: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, span: Length[int] | None = None, buckets: int | None = None) -> None:
         super().__init__(shape)
         self.span, self.buckets = shape.length if span is None else span, buckets
         at_least(2, span=self.span)

@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings import Operands, Shape, register
+from poscli.encodings import Length, Operands, Shape, register
 from poscli.encodings.remapped import RemappedRoPE
 from poscli.encodings.rope import Rotary
 from poscli.equation.operands import snapped
@@ -30,7 +30,12 @@ class DualChunk(RemappedRoPE):
     facts = ("dual-chunk(chunk=N) is rope on inputs of up to N tokens",)
 
     def __init__(
-        self, shape: Shape, *, chunk: int | None = None, local: int | None = None, **rotary: Unpack[Rotary]
+        self,
+        shape: Shape,
+        *,
+        chunk: Length[int] | None = None,
+        local: Length[int] | None = None,
+        **rotary: Unpack[Rotary],
     ) -> None:
         super().__init__(shape, **rotary)
         self.last = shape.length - 1  # c - 1

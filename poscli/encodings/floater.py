@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings import Encoding, Shape, above, at_least, register
+from poscli.encodings import Encoding, Length, Shape, above, at_least, register
 
 
 class Dynamics(nn.Module):
@@ -35,7 +35,7 @@ class Floater(Encoding):
     shared = True
     relative = False
 
-    def __init__(self, shape: Shape, *, hidden: int | None = None, step: int = 8, dt: float = 0.01) -> None:
+    def __init__(self, shape: Shape, *, hidden: int | None = None, step: Length[int] = 8, dt: float = 0.01) -> None:
         super().__init__(shape)
         at_least(0, hidden=hidden)
         at_least(1, step=step)

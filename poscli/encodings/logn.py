@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("logn", paper="Su Jianlin, 2021 (kexue.fm/archives/8823)", family="wrapper")
@@ -19,7 +19,7 @@ class LogN(Encoding):
     shared = True
     wraps = True
 
-    def __init__(self, shape: Shape, *, length: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, length: Length[int] | None = None) -> None:
         super().__init__(shape)
         self.length = max(2, shape.length) if length is None else length
         at_least(2, length=self.length)

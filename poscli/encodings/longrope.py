@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings import Encoding, Shape, above, register
+from poscli.encodings import Encoding, Length, Shape, above, register
 from poscli.encodings.rope import RoPE
 from poscli.encodings.rope_linear import RoPELinear, Scaled
 from poscli.encodings.rope_ntk import RoPENTK
@@ -40,7 +40,7 @@ class LongRoPE(RoPELinear):
         *,
         factor: float | None = None,
         start: Literal["yarn", "ntk", "pi"] = "yarn",
-        keep_first: int = 0,
+        keep_first: Length[int] = 0,
         search: int = 0,
         attention: float | None = None,
         **rotary: Unpack[Scaled],

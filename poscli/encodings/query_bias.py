@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings import Operands, Shape, register
+from poscli.encodings import Length, Operands, Shape, register
 from poscli.encodings.clipped import Clipped
 from poscli.native.call import Pieces
 
@@ -21,7 +21,7 @@ class QueryBias(Clipped):
         "the output is that of clipped, whatever U is",
     )
 
-    def __init__(self, shape: Shape, *, clip: int = 16) -> None:
+    def __init__(self, shape: Shape, *, clip: Length[int] = 16) -> None:
         super().__init__(shape, clip=clip)
         self.u = nn.Parameter(torch.zeros(shape.heads, shape.length))
 

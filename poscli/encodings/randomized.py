@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from poscli.encodings import Encoding, Shape, Unsupported, register
+from poscli.encodings import Encoding, Length, Shape, Unsupported, register
 
 
 @register("randomized", paper="arXiv:2305.16843", family="wrapper")
@@ -20,7 +20,7 @@ class Randomized(Encoding):
     rescales = True
     _subset: Tensor | None = None  # the subset of the current training step
 
-    def __init__(self, shape: Shape, *, max: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, max: Length[int] | None = None) -> None:
         super().__init__(shape)
         self.max = 16 * shape.length if max is None else max
         if self.max < shape.length:

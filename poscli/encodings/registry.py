@@ -6,7 +6,7 @@ A class from outside arrives through the entry-point group `poscli.encodings`, o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -25,6 +25,8 @@ def fault_of_plugin(cls: type[Encoding]) -> str:
             cls.options()
             if not all(isinstance(word, str) for word in (*cls.facts, *cls.after)):
                 return "`facts` and `after` must hold texts"
+            if not isinstance(cls.proportions, Mapping) or {*map(type, cls.proportions.values())} - {int, float}:
+                return "`proportions` must be a mapping with numbers"
             return wrong_shapes(cls(TRIED), BlankInputs.of(TRIED))
         except (ValueError, Unsupported):  # it refuses this shape, which is its right
             return ""

@@ -7,7 +7,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from poscli.encodings import Shape, at_least, register
+from poscli.encodings import Length, Shape, at_least, register
 from poscli.encodings.remapped import NearAndFar
 from poscli.encodings.rope import Rotary
 
@@ -22,7 +22,7 @@ class ReRoPE(NearAndFar):
 
     facts = ("rerope(window=N) is rope on inputs of up to N + 1 tokens",)
 
-    def __init__(self, shape: Shape, *, window: int | None = None, **rotary: Unpack[Rotary]) -> None:
+    def __init__(self, shape: Shape, *, window: Length[int] | None = None, **rotary: Unpack[Rotary]) -> None:
         super().__init__(shape, **rotary)
         self.window = shape.length if window is None else window
         at_least(1, window=self.window)

@@ -4,14 +4,14 @@ from typing import Unpack
 
 from torch import Tensor, float64
 
-from poscli.encodings import Shape, at_least, register
+from poscli.encodings import Length, Shape, at_least, register
 from poscli.encodings.rope import RoPE, Rotary
 
 
 class Scaled(Rotary, total=False):
     """The options of `RoPELinear` but `factor`, which a variant takes as `**rotary` and passes on."""
 
-    original: int | None
+    original: Length[int] | None
 
 
 @register("rope-linear", paper="arXiv:2306.15595", family="rotary")
@@ -28,7 +28,12 @@ class RoPELinear(RoPE):
     facts = ("factor = 1 is rope",)
 
     def __init__(
-        self, shape: Shape, *, factor: float | None = None, original: int | None = None, **rotary: Unpack[Rotary]
+        self,
+        shape: Shape,
+        *,
+        factor: float | None = None,
+        original: Length[int] | None = None,
+        **rotary: Unpack[Rotary],
     ) -> None:
         super().__init__(shape, **rotary)
         at_least(1, factor=factor)

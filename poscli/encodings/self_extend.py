@@ -5,7 +5,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings import Shape, at_least, register
+from poscli.encodings import Length, Shape, at_least, register
 from poscli.encodings.remapped import NearAndFar
 from poscli.encodings.rope import Rotary
 
@@ -23,7 +23,7 @@ class SelfExtend(NearAndFar):
     facts = ("self-extend(group=1) is rope",)
 
     def __init__(
-        self, shape: Shape, *, window: int | None = None, group: int | None = None, **rotary: Unpack[Rotary]
+        self, shape: Shape, *, window: Length[int] | None = None, group: int | None = None, **rotary: Unpack[Rotary]
     ) -> None:
         super().__init__(shape, **rotary)
         self.window = window = shape.length // 2 if window is None else window

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("shaw", paper="arXiv:1803.02155", family="relative")
@@ -14,7 +14,7 @@ class Shaw(Encoding):
     which costs nothing in the paper's own ablation. Vectors start at zero.
     """
 
-    def __init__(self, shape: Shape, *, clip: int = 16, values: bool = True) -> None:
+    def __init__(self, shape: Shape, *, clip: Length[int] = 16, values: bool = True) -> None:
         super().__init__(shape)
         at_least(1, clip=clip)
         self.clip = clip

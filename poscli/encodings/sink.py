@@ -1,6 +1,6 @@
 """Attention sinks: the first tokens stay visible under a window (Xiao et al., 2023)."""
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("sink", paper="arXiv:2309.17453", family="wrapper")
@@ -16,7 +16,7 @@ class Sink(Encoding):
     wraps = True
     inert_alone = True  # without a window, every query sees the first tokens anyway
 
-    def __init__(self, shape: Shape, *, count: int = 4) -> None:
+    def __init__(self, shape: Shape, *, count: Length[int] = 4) -> None:
         super().__init__(shape)
         at_least(1, count=count)
         self.count = count

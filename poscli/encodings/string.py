@@ -6,7 +6,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from poscli.encodings import Shape, at_least, register
+from poscli.encodings import Length, Shape, at_least, register
 from poscli.encodings.remapped import NearAndFar
 from poscli.encodings.rope import Rotary
 
@@ -25,7 +25,12 @@ class STRING(NearAndFar):
     facts = ("local = shift is rope", "string(shift=N) is rope on inputs of up to N tokens")
 
     def __init__(
-        self, shape: Shape, *, shift: int | None = None, local: int | None = None, **rotary: Unpack[Rotary]
+        self,
+        shape: Shape,
+        *,
+        shift: Length[int] | None = None,
+        local: Length[int] | None = None,
+        **rotary: Unpack[Rotary],
     ) -> None:
         super().__init__(shape, **rotary)
         self.window = max(1, shape.length // 3) if shift is None else shift

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("temper", paper="arXiv:2512.12167", family="wrapper")
@@ -24,7 +24,7 @@ class Temper(Encoding):
     wraps = True
     facts = ("c = 0 is none",)
 
-    def __init__(self, shape: Shape, *, c: float = 0.412, length: int | None = None, search: int = 0) -> None:
+    def __init__(self, shape: Shape, *, c: float = 0.412, length: Length[int] | None = None, search: int = 0) -> None:
         super().__init__(shape)
         if c < 0:
             raise ValueError(f"c cannot be negative, got {c:g}")

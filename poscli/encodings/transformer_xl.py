@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("transformer-xl", paper="arXiv:1901.02860", family="relative")
@@ -15,7 +15,7 @@ class TransformerXL(Encoding):
     with a standard deviation of 0.02.
     """
 
-    def __init__(self, shape: Shape, *, clamp: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, clamp: Length[int] | None = None) -> None:
         super().__init__(shape)
         at_least(1, clamp=clamp)
         if shape.width % 2:

@@ -1,6 +1,6 @@
 """A sliding attention window (Beltagy et al., 2020): the baseline that every claim of extrapolation must beat."""
 
-from poscli.encodings import Encoding, Shape, at_least, register
+from poscli.encodings import Encoding, Length, Shape, at_least, register
 
 
 @register("window", paper="arXiv:2004.05150", family="bias")
@@ -14,7 +14,7 @@ class Window(Encoding):
     shared = True
     wraps = True
 
-    def __init__(self, shape: Shape, *, width: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, width: Length[int] | None = None) -> None:
         super().__init__(shape)
         self.width = shape.length if width is None else width
         at_least(1, width=self.width)

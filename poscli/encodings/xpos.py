@@ -1,12 +1,12 @@
 """XPos: rotary embedding with an exponential decay (Sun et al., 2022)."""
 
 import math
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from poscli.encodings import Shape, Unsupported, above, register
+from poscli.encodings import Length, Shape, Unsupported, above, register
 from poscli.encodings.rope import RoPE, Rotary
 
 
@@ -19,7 +19,9 @@ class XPos(RoPE):
     differences only.
     """
 
-    def __init__(self, shape: Shape, *, scale_base: float = 512.0, **rotary: Unpack[Rotary]) -> None:
+    proportions: ClassVar = {"scale_base": 512 / 1024}  # the authors train on 1024 tokens
+
+    def __init__(self, shape: Shape, *, scale_base: Length[float] = 512.0, **rotary: Unpack[Rotary]) -> None:
         super().__init__(shape, **rotary)
         above(0, scale_base=scale_base)
         self.scale_base = scale_base

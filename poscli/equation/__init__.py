@@ -6,7 +6,7 @@ composed.py (several encodings on one layer) and shapes.py (whether a filled bla
 """
 
 from poscli.equation.blanks import BLANKS, TIERS
-from poscli.equation.encoding import Encoding, Option, Shape, Unsupported
+from poscli.equation.encoding import Encoding, Length, Option, Shape, Unsupported
 from poscli.equation.operands import Operands, Positions
 
-__all__ = ["BLANKS", "TIERS", "Encoding", "Operands", "Option", "Positions", "Shape", "Unsupported"]
+__all__ = ["BLANKS", "TIERS", "Encoding", "Length", "Operands", "Option", "Positions", "Shape", "Unsupported"]

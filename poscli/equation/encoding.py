@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 
@@ -35,12 +37,25 @@ class Shape:
         return self.width // self.heads
 
 
+N = TypeVar("N", int, float)
+TOKENS = "tokens"
+# The type of an option that is a distance or a number of tokens, such as `far: Length[int] = 128`: specs can give it in
+# units of the training length, too (`far=0.5L`).
+Length = Annotated[N, TOKENS]
+
+
 @dataclass(frozen=True)
 class Option:
     """An option of an encoding's spec: the default, and the type that the constructor declares."""
 
     default: Any
     kind: Any
+    is_length: bool = False  # a distance or a number of tokens
+
+
+def _is_length(declared: Any) -> bool:
+    """Whether a type is `Length[int]` or `Length[float]`, or one of them or None."""
+    return any(TOKENS in getattr(each, "__metadata__", ()) for each in (declared, *typing.get_args(declared)))
 
 
 def formula(cls: type) -> str:
@@ -74,6 +89,8 @@ class Encoding(Blanks):
     wraps: ClassVar[bool] = False  # True: it can be composed with the encoding of any trained model
     inert_alone: ClassVar[bool] = False  # True: it changes nothing unless a certain other encoding is beside it
     facts: ClassVar[tuple[str, ...]] = ()  # encodings that it equals, and under which condition
+    # The lengths among the paper's options as shares of the length that the paper's models were trained on.
+    proportions: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -164,9 +181,13 @@ class Encoding(Blanks):
                 continue
             constructor: Callable[..., None] = vars(owner)["__init__"]
             parameters, kinds = inspect.signature(constructor).parameters.values(), typing.get_type_hints(constructor)
+            declared = typing.get_type_hints(constructor, include_extras=True)
             for p in parameters:
                 if p.kind is inspect.Parameter.KEYWORD_ONLY:
-                    options.setdefault(p.name, Option(p.default, kinds.get(p.name, str)))
+                    kind = kinds.get(p.name, str)
+                    if typing.get_origin(kind) is typing.Union:  # what is left of `Length[int] | None`
+                        kind = functools.reduce(operator.or_, typing.get_args(kind))
+                    options.setdefault(p.name, Option(p.default, kind, _is_length(declared.get(p.name))))
             if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
                 break
         return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +34,17 @@ FAMILIES = {
 }
 
 
-def describe_encodings() -> list[dict[str, Any]]:
-    """One row per registered encoding, at the `tiny` shape; if its package is missing, only how to install that."""
+def describe_encodings(chosen: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """One row per registered encoding, or per chosen one, at the `tiny` shape.
+
+    If its package is missing, the row says only how to install that. UsageError for an unknown name.
+    """
     rows = []
-    for name in names():
+    for name in chosen or names():
         if why := missing(name):
             words = dict.fromkeys(("family", "tier", "engine", "paper", "formula"), "")
-            rows.append({"name": name, **words, "options": {}, "engines": [], "facts": [], "unavailable": why})
+            lists: dict[str, Any] = {"options": {}, "lengths": [], "engines": [], "facts": []}
+            rows.append({"name": name, **words, **lists, "in_proportion": "", "unavailable": why})
         else:
             rows.append(_describe(get(name)))
     return rows
@@ -50,6 +54,7 @@ def _describe(cls: type[Encoding]) -> dict[str, Any]:
     encoding = cls(PRESETS["tiny"].shape(TRAIN_LENGTH))
     choice = choose(encoding)
     defaults = {key: option.default for key, option in cls.options().items()}
+    in_proportion = str(parse(cls.name).in_proportion())
     plain = {key: str(v).lower() if isinstance(v, bool) or v is None else v for key, v in defaults.items()}
     return {
         "name": cls.name,
@@ -61,6 +66,8 @@ def _describe(cls: type[Encoding]) -> dict[str, Any]:
         "rescales": encoding.rescales,
         "parameters": parameters(cls),
         "options": plain,
+        "lengths": [key for key, option in cls.options().items() if option.is_length],
+        "in_proportion": in_proportion if in_proportion != cls.name else "",
         "engine": choice.name,
         "engines": [engine.name for engine in engines_for(encoding, Place(gradient=False))],
         "reason": choice.reason,
@@ -99,6 +106,14 @@ def with_table(document: str) -> str:
 def options_text(row: dict[str, Any]) -> str:
     """Options with their defaults, in the syntax of a spec."""
     return ", ".join(f"{key}={value}" for key, value in row["options"].items())
+
+
+def lengths_text(row: dict[str, Any]) -> str:
+    """A sentence on the options that are lengths; empty if none is."""
+    if not row["lengths"]:
+        return ""
+    paper = f"; in the paper's proportion {row['in_proportion']}" if row["in_proportion"] else ""
+    return f"Lengths (8 or 0.5L): {', '.join(row['lengths'])}{paper}."
 
 
 SEVERAL, OTHER = "several", "other"  # families of specs with several encodings, and of encodings that are not known

@@ -84,7 +84,7 @@ def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:
 
 def _refuse_huge(spec: Spec, shape: Shape) -> None:
     """Refuse options so large that the weights do not fit the memory: the system would kill poscli as it makes them."""
-    leaves = [leaf for layer in spec.layers for leaf in layer]
+    leaves = [leaf for layer in spec.at(shape.length).layers for leaf in layer]
     if not any(isinstance(value, int) and value > LARGE_OPTION for leaf in leaves for _, value in leaf.options):
         return
     size = 0

@@ -4,6 +4,9 @@
     layer := leaf ("+" leaf)*                        encodings that act together on one layer
     leaf  := name [ "(" value | key=value, ... ")" ]
     name  := a registered name | package.module:Class | path/to/file.py:Class | path/to/file.py
+    value := a number | a number "L" | "L" | true | false | none | a word
+
+`0.5L` is half of the length of the training windows, for options that are lengths.
 
 >>> str(parse("rope(base=500000)"))
 'rope(base=500000.0)'
@@ -11,6 +14,9 @@
 'rope+window(width=128)|none'
 >>> str(parse("rope(base=10000)"))  # a default is not repeated
 'rope'
+>>> spec = parse("window(.50L)")
+>>> str(spec), str(spec.at(32))
+('window(width=0.5L)', 'window(width=16)')
 """
 
 from __future__ import annotations
@@ -25,17 +31,16 @@ from pathlib import Path
 from typing import Any
 
 from poscli.encodings import full_name, get
-from poscli.equation import Encoding, Shape
+from poscli.equation import Encoding, Option, Shape
 from poscli.system import plugins
 from poscli.system.errors import UsageError, near
-
-Value = int | float | bool | str | None
 
 MOST = 2**63  # tensors hold whole numbers below it
 LONGEST = 4000  # characters of a spec; a checkpoint may have other positions on each of a hundred layers
 _TOKEN = re.compile(
-    r"\s*(?:([~\w./][~\w./-]*\.py(?::\w+|(?![\w.:/-])))|([A-Za-z_][\w.:-]*)|([-+]?\.?\d[\w.]*(?:(?<=[eE])[-+]\d+)?)|([|+(),=]))"
+    r"\s*(?:([~\w./][~\w./-]*\.py(?::\w+|(?![\w.:/-])))|([A-Za-z_][\w.:-]*)|([-+]?\.?\d[\w.]*(?:(?<=[eE])[-+]\d+L?)?)|([|+(),=]))"
 )
+_IN_LENGTHS = re.compile(r"([-+]?\.?\d[\w.+-]*|inf|nan|)L")
 # How an option of each type is read from text, and what it must be.
 READERS: dict[Any, tuple[Any, str]] = {
     int: (int, "a whole number"),
@@ -43,6 +48,30 @@ READERS: dict[Any, tuple[Any, str]] = {
     bool: (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
     str: (full_name, "a word"),
 }
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """A length in units of the training length L, which a spec writes as `0.5L`."""
+
+    times: float
+
+    def __str__(self) -> str:
+        return f"{self.times}".removesuffix(".0") + "L"
+
+    def at(self, length: int, kind: type) -> float:
+        """The length in tokens for a training length.
+
+        For an option of type int it is the nearest whole number, halves upwards, and at least 1 for a multiple above 0.
+        """
+        tokens = self.times * length
+        if kind is float or not math.isfinite(tokens):
+            return tokens
+        whole = math.floor(tokens + 0.5)
+        return max(1, whole) if self.times > 0 else whole
+
+
+Value = int | float | bool | str | Multiple | None
 
 
 @dataclass(frozen=True)
@@ -56,12 +85,31 @@ class Leaf:
         inside = ", ".join(f"{key}={text_of(value)}" for key, value in self.options)
         return f"{self.name}({inside})" if inside else self.name
 
+    def at(self, length: int) -> Leaf:
+        """The leaf with every length in tokens, for a training length; UsageError for one that no number can hold."""
+        values = dict(self.options)
+        for key, value in self.options:
+            if isinstance(value, Multiple):
+                values[key] = tokens = value.at(length, _wanted(get(self.name).options()[key].kind))
+                if abs(tokens) >= MOST:
+                    raise UsageError(f"{self}: {key} must be below 2^63 tokens; give a smaller multiple of L")
+        return Leaf(self.name, tuple(values.items()))
+
+    def in_proportion(self) -> Leaf:
+        """The leaf with the lengths that it leaves at their defaults in the paper's proportion to L, if it is known."""
+        shares, options = get(self.name).proportions, get(self.name).options()
+        lengths = {key: Multiple(shares[key]) for key in options if key in shares and options[key].is_length}
+        values = lengths | dict(self.options)
+        return Leaf(self.name, tuple((key, values[key]) for key in options if key in values))
+
     def make(self, shape: Shape) -> Encoding:
         """An instance for a model's shape; UsageError if the constructor refuses an option."""
+        in_tokens = self.at(shape.length)
         try:
-            return get(self.name)(shape, **dict(self.options))
+            return get(self.name)(shape, **dict(in_tokens.options))
         except ValueError as error:
-            raise UsageError(f"{self}: {error}") from error
+            where = "" if in_tokens == self else f" at L = {shape.length}"
+            raise UsageError(f"{self}{where}: {error}") from error
         except (OverflowError, RuntimeError, MemoryError) as error:
             if plugins.blame(error):
                 raise
@@ -77,6 +125,18 @@ class Spec:
 
     def __str__(self) -> str:
         return "|".join("+".join(map(str, leaves)) for leaves in self.layers)
+
+    def at(self, length: int) -> Spec:
+        """The spec with every length in tokens, for a training length; UsageError for one that no number can hold."""
+        return Spec(tuple(tuple(leaf.at(length) for leaf in leaves) for leaves in self.layers))
+
+    def in_proportion(self) -> Spec:
+        """The spec with the lengths that it leaves at their defaults in their papers' proportions to L.
+
+        >>> str(parse("t5+window").in_proportion())
+        't5(far=0.25L)+window'
+        """
+        return Spec(tuple(tuple(leaf.in_proportion() for leaf in leaves) for leaves in self.layers))
 
 
 def parse(text: str, defaults: bool = False) -> Spec:
@@ -207,29 +267,44 @@ def _canonical(cls: type[Encoding], name: str, texts: dict[str, str], defaults: 
         if key not in options:
             hint = near(key, options) if options else "it takes none"
             raise UsageError(f"{name} has no option {key!r}: {hint}")
-    values = {key: _value(name, key, texts[key], options[key].kind) for key in options if key in texts}
+    values = {key: _value(name, key, texts[key], options) for key in options if key in texts}
     return tuple((key, value) for key, value in values.items() if defaults or value != options[key].default)
 
 
-def _value(name: str, key: str, text: str, kind: Any) -> Value:
-    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
-    if type(None) in kinds and text.lower() == "none":
+def _value(name: str, key: str, text: str, options: dict[str, Option]) -> Value:
+    kind, is_length = options[key].kind, options[key].is_length
+    if text.lower() == "none" and type(None) in typing.get_args(kind):
         return None
     if typing.get_origin(kind) is typing.Literal:
         if text not in (choices := typing.get_args(kind)):
             raise UsageError(f"{name}: {key} is one of {', '.join(choices)}; got {text!r}")
         return text
-    wanted = next(each for each in kinds if each is not type(None))
+    wanted = _wanted(kind)
+    in_lengths = None if wanted is str else _IN_LENGTHS.fullmatch(text)
+    if in_lengths and not is_length:
+        lengths = ", ".join(each for each, option in options.items() if option.is_length)
+        raise UsageError(
+            f"{name}: {key} is not a length in tokens, so it cannot be {text!r}; "
+            + (f"the lengths among its options: {lengths}" if lengths else f"{name} has no option that is one")
+        )
     read, phrase = READERS[wanted]
     try:
-        value: Value = read(text)
+        value: Value = Multiple(float(in_lengths[1] or 1)) if in_lengths else read(text)
     except (ValueError, KeyError) as error:
+        phrase += " of tokens, or of training lengths such as 0.5L" if is_length else ""
         raise UsageError(f"{name}: {key} must be {phrase}, got {text!r}") from error
-    if isinstance(value, int) and abs(value) >= MOST:
+    number = value.times if isinstance(value, Multiple) else value
+    if isinstance(number, int) and abs(number) >= MOST:
         raise UsageError(f"{name}: {key} must be below 2^63, got {text!r}")
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(number, float) and not math.isfinite(number):
         raise UsageError(f"{name}: {key} must be finite, got {text!r}")
     return value
+
+
+def _wanted(kind: Any) -> Any:
+    """The type of the values of an option, other than None."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    return next(each for each in kinds if each is not type(None))
 
 
 def text_of(value: Value) -> str:

@@ -29,6 +29,7 @@ from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
 from poscli.runs.run import Run
+from poscli.specs import parse, refuse_twice
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.device import threads as computing_with
@@ -131,7 +132,7 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
 
 def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     """The jobs of a suite without parts."""
-    setup = prepare(suite.train, suite.encodings, suite.seeds, device_of(device))
+    setup = prepare(suite.train, _encodings_of(suite), suite.seeds, device_of(device))
     settings = settings_of(setup.configs[0], suite.extrapolate)
     refuse_unaffordable_windows(
         setup.configs[0], settings, setup.device
@@ -147,6 +148,20 @@ def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
         Job(config=config, extrapolate=suite.extrapolate, runs=runs, device=device, fingerprint=setup.task.fingerprint)
         for config in setup.configs
     ]
+
+
+def _encodings_of(suite: Suite) -> list[str]:
+    """The encodings of a suite, with lengths as its key `lengths` asks; UsageError if that changes nothing."""
+    refuse_twice(suite.encodings)
+    published = [str(parse(text)) for text in suite.encodings]
+    scaled = [str(parse(text).in_proportion()) for text in suite.encodings]
+    if suite.lengths != "published" and scaled == published:
+        raise UsageError(
+            f"lengths = {suite.lengths!r} changes no encoding of the suite: a paper's proportion is known for none of "
+            "their lengths, as it is for t5; leave the key out, or write lengths such as 'window(width=0.5L)'"
+        )
+    chosen = {"published": published, "scaled": scaled, "both": [*published, *scaled]}[suite.lengths]
+    return list(dict.fromkeys(chosen))
 
 
 def sweeps(jobs: Sequence[Job], *, anew: bool, threads: int | None) -> list[PlannedJob]:

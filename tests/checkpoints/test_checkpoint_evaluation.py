@@ -91,14 +91,17 @@ def test_windows_begin_with_the_token_that_opens_texts(place: Path) -> None:
 
 def test_a_checkpoint_is_a_run_that_every_command_knows(place: Path) -> None:
     out = ("--out", place / "known")
-    asked = ("--as", "yarn(factor=2)", "--as", "none", "--baseline", "sink(2)+window(32)")
+    masks = [f"sink(2)+window({LENGTH // 2})", "sink(2)+window(0.5L)"]  # L is the length of the checkpoint
+    asked = ("--as", "yarn(factor=2)", "--as", "none", "--baseline", masks[0], "--baseline", masks[1])
     rows = evaluated(place, "llama", *asked, *out)
     names = {row["encoding"] for row in rows}
     assert names == {"llama", "llama as yarn(factor=2.0, base=5000.0)", "llama as none"}
-    assert {row["variant"] for row in rows} == {"full", "crop", "window", "sink(4)+window", "sink(2)+window(32)"}
+    assert {row["variant"] for row in rows} == {"full", "crop", "window", "sink(4)+window", *masks}
+    one, other = ([row["bpb"] for row in rows if row["variant"] == mask] for mask in masks)
+    assert one == other
     assert all(row["bpb"] > 0 and row["bytes"] > row["tokens"] for row in rows)
     before = snapshot(place / "known")
-    again = cli("extrapolate", *out, *BUDGET, "--baseline", "sink(2)+window(32)")
+    again = cli("extrapolate", *out, *BUDGET, "--baseline", masks[0], "--baseline", masks[1])
     assert again.code == 0
     assert "evaluated already" in again.err
     assert snapshot(place / "known") == before

@@ -207,6 +207,8 @@ def test_the_factor_of_the_length_is_written_out():
     assert fixed("yarn(base=5000)|none", 64, 256) == "yarn(factor=4.0, base=5000.0)|none"
     assert fixed("rope-linear(factor=2)", 64, 256) == "rope-linear(factor=2.0)"
     assert fixed("rope+window(16)", 64, 256) == "rope+window(width=16)"
+    assert fixed("rope+window(0.25L)", 64, 256) == "rope+window(width=16)"
+    assert fixed("rope-linear(original=0.5L)", 64, 256) == "rope-linear(factor=8.0, original=32)"
     assert fixed("rope-dynamic", 64, 256) == "rope-dynamic"  # its factor is another number, and has a default
     assert fixed("rope+interpolated", 64, 96) == "rope+interpolated(factor=1.5)"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
@@ -95,6 +95,8 @@ def _type(field: FieldInfo) -> str:
         return 'number of tokens, or a multiple of the training length such as "8x"'
     if len(extra) < len(field.metadata) or kind == TokenCount:
         return 'number of tokens, such as 4096, "500k" or "2M"'
+    if get_origin(kind) is Literal:
+        return " or ".join(f"`{json.dumps(choice)}`" for choice in get_args(kind))
     if get_origin(kind) in (list, tuple):
         item = get_args(kind)[0]
         return f"list of {_plural(item)}{_bounds(extra)}"

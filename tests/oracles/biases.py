@@ -56,6 +56,7 @@ def alibi(e: Encoding, c: Content) -> Tensor:
 
 
 oracle("alibi(trainable=true, scale=0.3)")(lambda e, c: dots(c) + 0.3 * alibi(e, c))
+oracle("alibi(trainable=true, far=40)")(lambda e, c: dots(c) + 256 / 40 * alibi(e, c))
 oracle("alibi(scale=2.5)")(lambda e, c: dots(c) + 2.5 * alibi(e, c))
 
 
@@ -97,6 +98,8 @@ def alibi_of_x_transformers(e: Encoding, c: Content) -> Tensor:
 
 def bucket(d: int, buckets: int, far: int) -> int:
     """Half of the buckets hold one distance each, half are spaced logarithmically; the last has the rest."""
+    if d >= far:
+        return buckets - 1
     exact = buckets // 2
     if d < exact:
         return d
@@ -104,7 +107,7 @@ def bucket(d: int, buckets: int, far: int) -> int:
     return exact + sum(d >= edge for edge in edges)
 
 
-@bias("t5", "t5(buckets=6, far=11)", "t5(buckets=7, far=200)")
+@bias("t5", "t5(buckets=6, far=11)", "t5(buckets=7, far=200)", "t5(buckets=12, far=3)")
 def t5(e: Encoding, c: Content) -> Tensor:
     return e.table[:, by_step(lambda d: bucket(d, e.buckets, e.far), c)]
 

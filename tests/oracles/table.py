@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oracles import Oracle, every
-from poscli.report.catalogue import FAMILIES, describe_encodings, options_text, with_table
+from poscli.report.catalogue import FAMILIES, describe_encodings, lengths_text, options_text, with_table
 from poscli.specs import parse
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,7 @@ another library. `error` is the largest difference of an output of attention (or
 engines and oracles, at positions up to the training length and up to 16 times it; `limit` is what was allowed there:
 eight times what one unit of rounding in every input does to the oracle itself. In float64 it is 2^29 times smaller,
 unless the oracle computes in float32.
+Lengths are numbers of tokens, or of training lengths L: `t5(far=0.5L)`.
 `parameters` are those of a `tiny` model (4 layers, width 128, 8 heads, L = 512) in all its layers.
 
 """
@@ -41,7 +42,7 @@ def document(largest: Callable[[Oracle], tuple[float, float]]) -> str:
         for row in (r for r in rows if r["family"] == family):
             parts.append(f"- **`{row['name']}`** {_escape(row['formula'])} ({row['paper']})\n")
             if row["options"]:
-                parts.append(f"  Options: `{options_text(row)}`.\n")
+                parts.append(f"  {' '.join(filter(None, [f'Options: `{options_text(row)}`.', lengths_text(row)]))}\n")
         parts.append("\n| encoding | tier | parameters | engines | error | limit | oracle |\n")
         parts.append("| --- | --- | ---: | --- | ---: | ---: | --- |\n")
         for row in (r for r in rows if r["family"] == family):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from toys import ENDS, make, shape
 
 from poscli.encodings import Encoding, get, names
+from poscli.equation import Option
 from poscli.specs import build, check, parse
 from poscli.system.errors import UsageError
 from poscli.system.registry import Registry
@@ -32,6 +33,12 @@ from poscli.system.registry import Registry
         ("rope(10000, interleaved, 0.5)", "rope(layout=interleaved, fraction=0.5)"),
         ("alibi(TRUE)", "alibi(trainable=true)"),
         ("window(width=None)", "window"),
+        ("window(L)", "window(width=1L)"),
+        (
+            "rope + window(.50L)|sink(2, )+window( width = 2.0L )",
+            "rope+window(width=0.5L)|sink(count=2)+window(width=2L)",
+        ),
+        ("xpos(1E-7L)|xpos(1e20L)", "xpos(scale_base=1e-07L)|xpos(scale_base=1e+20L)"),
         ("  rope\t(\n base = 7 ,)+t5 | none", "rope(base=7.0)+t5|none"),
         ("t5+t5", "t5+t5"),
     ],
@@ -61,9 +68,25 @@ def test_options_that_are_given_as_their_default_are_kept_on_request() -> None:
         ("rope(base=1.2.3)", "rope: base must be a number, got '1.2.3'"),
         ("rope(base=inf)", "rope: base must be finite, got 'inf'"),
         ("rope(base=nan)", "rope: base must be finite, got 'nan'"),
-        ("window(1.5)", "window: width must be a whole number, got '1.5'"),
+        ("window(1.5)", "window: width must be a whole number of tokens, or of training lengths .* 0.5L, got '1.5'"),
+        ("window(1.2.3L)", "window: width must be a whole number of tokens, .* such as 0.5L, got '1.2.3L'"),
+        ("xpos(0.5l)", "xpos: scale_base must be a number of tokens, or of training lengths .* 0.5L, got '0.5l'"),
+        ("window(0L)", r"window\(width=0L\) at L = 16: width must be at least 1, got 0"),
+        ("window(-1L)", r"window\(width=-1L\) at L = 16: width must be at least 1, got -16"),
+        ("window(infL)", "window: width must be finite, got 'infL'"),
+        ("window(1e999L)", "window: width must be finite, got '1e999L'"),
+        ("window(1e300L)", r"window\(width=1e\+300L\): width must be below 2\^63 tokens; give a smaller multiple of L"),
+        ("rope+shaw(1e9L)", r"rope\+shaw\(clip=1000000000L\) needs about .* give smaller numbers"),
+        ("alibi(scale=0.5L)", "alibi: scale is not a length .* cannot be '0.5L'; the lengths among its options: far"),
+        (
+            "string(base=L)",
+            "string: base is not a length .* cannot be 'L'; the lengths among its options: shift, local",
+        ),
+        ("rope(base=2L)", "rope: base is not a length .* cannot be '2L'; rope has no option that is one"),
+        ("t5-2d(far=0.5L)", "t5-2d: far is not a length in tokens, .* t5-2d has no option that is one"),
         ("window(9223372036854775808)", r"window: width must be below 2\^63"),
-        ("shaw(clip=none)", "shaw: clip must be a whole number, got 'none'"),
+        ("shaw(clip=none)", "shaw: clip must be a whole number of tokens, or of training lengths .*, got 'none'"),
+        ("rope-clip(1.5)", "rope-clip: clip must be a whole number, got '1.5'"),
         ("alibi(1)", "alibi: trainable must be true or false, got '1'"),
         ("rope(layout=halv)", "rope: layout is one of half, interleaved; got 'halv'"),
         ("rope(5, base=6)", "the option base is given twice"),
@@ -99,6 +122,14 @@ def test_errors_of_specs(text: str, message: str, monkeypatch: pytest.MonkeyPatc
 # every spec that can be written
 
 
+def _values_of(option: Option) -> st.SearchStrategy[tuple[str, object]]:
+    """Texts of an option, each with its value; for a length in units of L, with its canonical text."""
+    if not option.is_length:
+        return _values(option.kind)
+    multiples = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: (f"{x!r}L", f"{x}L".replace(".0L", "L")))
+    return st.one_of(_values(option.kind), multiples, st.just(("L", "1L")))
+
+
 def _values(kind: object) -> st.SearchStrategy[tuple[str, object]]:
     """Texts of an option, each with its value."""
     if typing.get_origin(kind) is typing.Literal:
@@ -118,7 +149,7 @@ def _values(kind: object) -> st.SearchStrategy[tuple[str, object]]:
 
 
 def _shown(value: object) -> str:
-    return repr(value) if isinstance(value, float) else str(value).lower()
+    return value if isinstance(value, str) else repr(value) if isinstance(value, float) else str(value).lower()
 
 
 @st.composite
@@ -126,7 +157,7 @@ def leaves(draw: st.DrawFn) -> tuple[str, str]:
     """A leaf as a user may write it, and its canonical form."""
     name, space = draw(st.sampled_from(names())), draw(st.sampled_from(["", " ", "\t "]))
     options = get(name).options()
-    keys, values = list(options), [draw(_values(option.kind)) for option in options.values()]
+    keys, values = list(options), [draw(_values_of(option)) for option in options.values()]
     positional = draw(st.integers(0, len(keys)))
     by_name = draw(st.permutations(range(positional, len(keys))))[: draw(st.integers(0, len(keys)))]
     texts = [values[n][0] for n in range(positional)]
@@ -150,7 +181,7 @@ def test_round_trip(layers: list[list[tuple[str, str]]], space: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.text(alphabet="ropealibit5(),=|+ 0.1e-_:$\n", max_size=20))
+@given(st.text(alphabet="ropealibit5(),=|+ 0.1e-_:$L\n", max_size=20))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
         spec = parse(text)

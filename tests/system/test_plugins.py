@@ -62,6 +62,7 @@ TOYS = {
     "scalar": (CLASS.replace("-d[None] / 8", "3"), "distance_bias returns a int, not a tensor"),
     "unbuilt": (CLASS + "    def __init__(self, shape): raise KeyError('width')", "KeyError: 'width'"),
     "factual": (CLASS + "    facts = 5", "TypeError: "),
+    "shared": (CLASS + "    proportions = {'far': 'a half'}", "`proportions` must be a mapping with numbers"),
     "two words": (CLASS, "its name may hold only letters"),
     "rope": (CLASS, "the name rope belongs to poscli; to use this one, write shop_rope:Toy"),
     "twice": (CLASS, "is offered by rival 2 (rival:Toy) and toyshop 1 (shop_twice:Toy); uninstall one"),

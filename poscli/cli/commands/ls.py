@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from poscli.cli import complete
 from poscli.cli.commands import COMMANDS, Command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
@@ -24,18 +25,26 @@ COMMANDS.add("ls", Command(app, after="new"))
 
 @app.command()
 def encodings(
+    chosen: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="List only these, as --verbose does.", autocompletion=complete.encodings
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show formulas, papers and known equalities too.")
     ] = False,
     json_: Json = False,
 ) -> None:
-    """List every position encoding with its options and their defaults."""
+    """List every position encoding with its options, their defaults, and which of them are lengths."""
     from poscli.report.catalogue import describe_encodings, options_text
 
-    rows = describe_encodings()
-    columns = ["name", "family", "tier", "engine", "options"]
-    table = [row | {"options": row["unavailable"] or options_text(row)} for row in rows]
-    emit(json_, rows, lambda: _encodings_verbose(rows) if verbose else _table(table, columns))
+    rows = describe_encodings(chosen or ())
+    columns = ["name", "family", "tier", "engine", "options", "lengths"]
+    table = [
+        row | {"options": row["unavailable"] or options_text(row), "lengths": ", ".join(row["lengths"])} for row in rows
+    ]
+    emit(json_, rows, lambda: _encodings_verbose(rows) if verbose or chosen else _table(table, columns))
 
 
 @app.command()
@@ -144,13 +153,13 @@ def _summary(thing: Any) -> str:
 
 def _encodings_verbose(rows: list[dict[str, Any]]) -> None:
     """Print a paragraph per encoding: formula, facts, options, paper."""
-    from poscli.report.catalogue import options_text
+    from poscli.report.catalogue import lengths_text, options_text
 
     for row in rows:
         out().print(Text(row["name"], style="bold"), Text(f"{row['family']}, tier {row['tier']}", style="dim"))
         lines = [row["unavailable"], row["formula"], *(f"Fact: {fact}." for fact in row["facts"])]
         if row["options"]:
-            lines.append(f"Options: {options_text(row)}")
+            lines += [f"Options: {options_text(row)}", lengths_text(row)]
         if row.get("after"):
             lines.append(
                 f"After training: evaluates models trained with {', '.join(row['after'])}".replace("*", "anything")

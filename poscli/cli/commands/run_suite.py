@@ -127,7 +127,7 @@ def _announce_power(suite: Suite, jobs: list[Job]) -> None:
     from poscli.statistics.power import detectable_difference
     from poscli.tasks import open_task
 
-    if len(suite.encodings) < 2:
+    if len({job.config.encoding for job in jobs}) < 2:
         return
     parts = {(job.config.task, job.config.corpus, job.config.tokenizer, job.config.length): job for job in jobs}
     for (name, corpus, tokenizer, _), job in parts.items():
