@@ -38,7 +38,7 @@ def synthetic_task(length: int) -> Task:
     """A language task on one document of random bytes, long enough for windows of `length` tokens."""
     tokens = synthetic_tokens(1, 64 * (length + 1))[0].numpy().astype(np.uint16)
     split = Split(tokens, np.array([0, len(tokens)]), len(tokens) - 1)
-    return Language(Corpus("synthetic", "", Bytes(), split, split))
+    return Language(Corpus("synthetic", "", Bytes(), split, split, split))
 
 
 def untrained_model(config: RunConfig, engine: str, device: torch.device) -> Model:

@@ -68,7 +68,10 @@ class ExtrapolateRequest(Request):
     )
     tokens: TokenCount = Field(4096, description="Tokens to score per length and protocol, such as 4k or 1M.")
     stride: int | None = Field(
-        None, ge=1, le=MOST, description="Tokens between sliding windows; by default 128, or half of L if that is less."
+        None,
+        ge=1,
+        le=MOST,
+        description="Tokens between sliding windows; by default 64 (checkpoints: 128), or half of L if that is less.",
     )
     on: list[str] = Field(
         [],

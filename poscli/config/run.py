@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Version of the run folders. Raise it when a column of a result or a default of a run's configuration changes: run
 # folders of another version are refused.
-SCHEMA = 4
+SCHEMA = 5
 LONGEST_SLUG = 120  # characters of a spec in a file name, which has at most 255 bytes
 
 

@@ -1,25 +1,27 @@
 """Documents into arrays: spool the documents to disk, decide which are held out, write their tokens.
 
-The contents of documents alone decide which are held out, not their names or the order in which they are read. One
-document at a time is held in memory.
+A corpus has three splits: `train`; `valid`, whose documents evaluations score; and `tune`, whose documents are only
+for choosing recipes and are never scored, so that a choice cannot suit the documents by which it is judged. The
+contents of documents alone decide which are held out, not their names or the order in which they are read. One document
+at a time is held in memory.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from poscli.data.source import Document, Part
+from poscli.data.source import PARTS, Document, Part
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.console import note, warn_once
 from poscli.system.errors import DataError, UsageError
 
-RULE = "split rule 1"  # in every fingerprint and cache key: raise it when splitting or building gives other arrays
+RULE = "split rule 2"  # in every fingerprint and cache key: raise it when splitting or building gives other arrays
 
 
 @dataclass(frozen=True)
@@ -32,51 +34,76 @@ class StoredDocument:
     part: Part | None = None
 
 
-def split_documents(documents: list[StoredDocument]) -> tuple[list[StoredDocument], list[StoredDocument]]:
-    """Training and validation documents, both in the order of their SHA-256.
+Parts = Mapping[Part, list[StoredDocument]]  # the documents of each split
 
-    A split that the source comes with is kept. Otherwise `hold_out` chooses among the documents in that order.
+
+def split_documents(documents: Sequence[StoredDocument]) -> Parts:
+    """The documents of each split, in the order of their SHA-256.
+
+    A split that the source comes with is kept; where it has no documents for tuning, `tune` is cut from `train`, so
+    that `valid` stays the text on which others publish: in that order until it holds a third of the bytes of `valid` or
+    a twelfth of those of `train`. Otherwise `hold_out` chooses among the documents in that order, and every fourth of
+    the chosen ones, from the second on, is for tuning. `tune` is empty where only one document can be held out.
     """
     ordered = sorted(documents, key=lambda document: document.digest)
     if all(document.part is None for document in ordered):
         held = hold_out([document.size for document in ordered])
-    else:
-        held = {n for n, document in enumerate(ordered) if document.part == "valid"}
-    train = [document for n, document in enumerate(ordered) if n not in held]
-    return train, [ordered[n] for n in sorted(held)]
+        tuning = held[1::4]
+        part_of = {n: "tune" if n in tuning else "valid" for n in held}
+        return {part: [each for n, each in enumerate(ordered) if part_of.get(n, "train") == part] for part in PARTS}
+    parts: dict[Part, list[StoredDocument]] = {part: [] for part in PARTS}
+    for document in ordered:
+        parts[document.part or "train"].append(document)
+    if not parts["tune"]:
+        sizes = {part: sum(document.size for document in parts[part]) for part in PARTS}
+        wanted, most = sizes["valid"] / 3, sizes["train"] / 12
+        taken, chosen = 0, set()
+        for document in parts["train"]:
+            if taken < wanted and taken + document.size <= most:
+                chosen.add(document.digest)
+                taken += document.size
+        parts["tune"] = [document for document in parts["train"] if document.digest in chosen]
+        parts["train"] = [document for document in parts["train"] if document.digest not in chosen]
+    return parts
 
 
-def hold_out(sizes: list[int]) -> set[int]:
-    """Indices of the documents to hold out, given the sizes in bytes of at least two documents.
+def hold_out(sizes: Sequence[int]) -> list[int]:
+    """Indices, ascending, of the documents to hold out, given the sizes in bytes of at least two documents.
 
-    Documents are taken in order until they hold a tenth of all bytes. A document that would raise the share above a
-    fifth is passed over.
+    Documents are taken in order until they hold three tenths of all bytes. A document that would raise the share above
+    a third is passed over, and so is one that is more than twice as large as the average: intervals need many
+    documents, and a large one would take the place of several.
 
-    >>> sorted(hold_out([500, 60, 300, 60, 80]))
-    [1, 3]
+    >>> hold_out([500, 60, 300, 60, 80])
+    [1, 3, 4]
     >>> hold_out([500, 400])
-    {1}
+    [1]
     """
-    total, taken, held = sum(sizes), 0, set()
+    total, taken, held = sum(sizes), 0, list[int]()
     for n, size in enumerate(sizes):
-        if 10 * taken >= total:
+        if 10 * taken >= 3 * total:
             break
-        if 5 * (taken + size) <= total:
-            held.add(n)
+        if 3 * (taken + size) <= total and len(sizes) * size <= 2 * total:
+            held.append(n)
             taken += size
-    return held or {sizes.index(min(sizes))}  # if every document is more than a fifth: the smallest
+    return held or [sizes.index(min(sizes))]  # if every document is more than a third: the smallest
 
 
-def cut_point(content: bytes) -> int:
-    r"""The offset at which a corpus of a single document is cut into a training and a held-out part.
+def cut_points(content: bytes) -> tuple[int, int]:
+    r"""The offsets at which a corpus of a single document is cut into its parts for training, scoring and tuning.
 
-    It lies at 90 % of the bytes, moved back to the start of a line if there is one in the 5 % before, else to the
-    start of a UTF-8 character.
+    They lie at two thirds and at eleven twelfths of the bytes, each moved back to the start of a line if there is one
+    in the 5 % before, else to the start of a UTF-8 character.
 
-    >>> cut_point(b"one line\n" * 101), cut_point(b"x" * 1000), cut_point(b"x" + "é".encode() * 50)
-    (810, 900, 89)
+    >>> cut_points(b"one line\n" * 101), cut_points(b"x" * 1200), cut_points(b"x" + "é".encode() * 50)
+    ((603, 828), (800, 1100), (67, 91))
     """
-    goal = len(content) * 9 // 10
+    goals = len(content) * 2 // 3, len(content) * 11 // 12
+    return _boundary(content, goals[0]), _boundary(content, goals[1])
+
+
+def _boundary(content: bytes, goal: int) -> int:
+    """The start of a line shortly before an offset, else of the UTF-8 character there."""
     line = content.rfind(b"\n", goal - len(content) // 20, goal)
     if line >= 0:
         return line + 1
@@ -85,10 +112,10 @@ def cut_point(content: bytes) -> int:
     return goal
 
 
-def fingerprint(train: list[StoredDocument], valid: list[StoredDocument], tokenizer: str) -> str:
+def fingerprint(parts: Parts, tokenizer: str) -> str:
     """16 hex digits that identify the documents, their split and, by its fingerprint, the tokenizer."""
     digest = hashlib.sha256(RULE.encode())
-    for name, documents in (("train", train), ("valid", valid)):
+    for name, documents in parts.items():
         digest.update(f"\n{name} {len(documents)}\n".encode())
         digest.update(b"".join(document.digest for document in documents))
     if tokenizer:
@@ -104,9 +131,10 @@ class Built(NamedTuple):
 
 
 def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer, folder: Path) -> Built:
-    """Write {train,valid}.{tokens,starts}.npy into an empty folder, and TRAINED if the tokenizer is to be trained.
+    """Write {train,valid,tune}.{tokens,starts}.npy into an empty folder, and TRAINED if the tokenizer is to be trained.
 
-    Empty documents are dropped. Raises DataError if a split would be empty, and OSError if the disk fails.
+    Empty documents are dropped. Raises DataError if nothing would be left to train on or to score, and OSError if the
+    disk fails.
     """
     path = folder / "documents.bin"
     with path.open("w+b") as spool:
@@ -114,26 +142,29 @@ def build_arrays(spec: str, documents: Iterable[Document], tokenizer: Tokenizer,
         if not stored:
             raise DataError(f"{spec} holds no text; check what it names")
         alone = len(stored) == 1 and stored[0].part is None
-        train, valid = _cut_in_two(spec, stored[0], spool) if alone else split_documents(stored)
-        for name, part in (("train", train), ("valid", valid)):
-            if not part:
+        parts = _cut(spec, stored[0], spool) if alone else split_documents(stored)
+        for name, part in parts.items():
+            if not part and name != "tune":
                 raise DataError(f"{spec} holds no text for the {name} split; name splits that do as @TRAIN[,VALID]")
         if isinstance(tokenizer, TrainedTokenizer) and not tokenizer.content:
-            size = sum(document.size for document in train)
+            size = sum(document.size for document in parts["train"])
             note(f"training the tokenizer {tokenizer.name} on {size} bytes")
-            tokenizer = tokenizer.trained(tokenizer.train(_read(document, spool) for document in train))
+            tokenizer = tokenizer.trained(tokenizer.train(_read(document, spool) for document in parts["train"]))
         if isinstance(tokenizer, TrainedTokenizer):
             (folder / TRAINED).write_bytes(tokenizer.content)
-        for name, part in (("train", train), ("valid", valid)):
+        for name, part in parts.items():
             lengths = _write_tokens(folder / f"{name}.tokens.npy", part, spool, tokenizer)
             np.save(folder / f"{name}.starts.npy", np.cumsum([0, *lengths], dtype=np.int64))
     path.unlink()
-    sizes = {"train": sum(document.size for document in train), "valid": sum(document.size for document in valid)}
-    return Built(fingerprint(train, valid, tokenizer.fingerprint), sizes)
+    sizes = {str(name): sum(document.size for document in part) for name, part in parts.items()}
+    return Built(fingerprint(parts, tokenizer.fingerprint), sizes)
 
 
 def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocument]:
-    """Append every distinct document to the spool file. Of copies, one is kept: the held-out one, if there is one."""
+    """Append every distinct document to the spool file. Of copies, one is kept: the held-out one, if there is one.
+
+    Of copies to be scored and for tuning, the one that is scored is kept.
+    """
     stored: dict[bytes, StoredDocument] = {}
     copies = copied_bytes = 0
     for content, part in documents:
@@ -142,9 +173,8 @@ def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocumen
         if known:
             copies += 1
             copied_bytes += known.size
-            stored[digest] = StoredDocument(
-                digest, known.offset, known.size, "valid" if part == "valid" else known.part
-            )
+            kept = next((held for held in ("valid", "tune") if held in (part, known.part)), known.part)
+            stored[digest] = StoredDocument(digest, known.offset, known.size, kept)
         elif content:
             stored[digest] = StoredDocument(digest, spool.tell(), len(content), part)
             spool.write(content)
@@ -158,18 +188,21 @@ def _store(documents: Iterable[Document], spool: BinaryIO) -> list[StoredDocumen
     return list(stored.values())
 
 
-def _cut_in_two(
-    spec: str, document: StoredDocument, spool: BinaryIO
-) -> tuple[list[StoredDocument], list[StoredDocument]]:
-    """Training and held-out part of a corpus that is a single document."""
+def _cut(spec: str, document: StoredDocument, spool: BinaryIO) -> Parts:
+    """The parts of a corpus that is a single document."""
     content, size = _read(document, spool), document.size
-    at = cut_point(content)
-    if at == 0:
+    first, second = cut_points(content)
+    if not 0 < first < second:
         raise DataError(f"{spec} holds {size} bytes in all, too few to hold any out; add text to it")
-    note(f"{spec} is one document: its first {at} bytes are for training, its last {size - at} are held out")
-    digests = [hashlib.sha256(half).digest() for half in (content[:at], content[at:])]
-    train = StoredDocument(digests[0], document.offset, at)
-    return [train], [StoredDocument(digests[1], document.offset + at, size - at)]
+    note(
+        f"{spec} is one document: its first {first} bytes are for training, the next {second - first} are held out, "
+        f"and its last {size - second} are for tuning"
+    )
+    bounds = dict(zip(PARTS, ((0, first), (first, second), (second, size)), strict=True))
+    return {
+        part: [StoredDocument(hashlib.sha256(content[a:b]).digest(), document.offset + a, b - a)]
+        for part, (a, b) in bounds.items()
+    }
 
 
 def _write_tokens(path: Path, documents: list[StoredDocument], spool: BinaryIO, tokenizer: Tokenizer) -> list[int]:

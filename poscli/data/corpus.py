@@ -31,13 +31,14 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Training and validation documents. Equal fingerprints mean equal arrays, token for token."""
+    """Documents to train on, to score, and to choose recipes by. Equal fingerprints mean equal arrays."""
 
     spec: str  # canonical: equal corpora have equal specs
     fingerprint: str  # 16 hex digits of a SHA-256 over the documents, their split and the tokenizer
     tokenizer: Tokenizer
     train: Split
     valid: Split
+    tune: Split  # never scored; it may have no documents
     origin: Mapping[str, str] = field(default_factory=dict)  # what identifies the version: python, revision
 
     @property
@@ -49,7 +50,7 @@ class Corpus:
         """The corpus in env.json and in `--json`; only a tokenizer with a fingerprint is named, so not `bytes`."""
         name, mark = self.tokenizer.name, self.tokenizer.fingerprint
         tokenizer = {"tokenizer": name, "tokenizer_fingerprint": mark} if mark else {}
-        splits = {"train": self.train, "valid": self.valid}
+        splits = {"train": self.train, "valid": self.valid, "tune": self.tune}
         sizes = {name: {"documents": split.documents, "bytes": split.bytes} for name, split in splits.items()}
         named = {"spec": self.spec, "fingerprint": self.fingerprint, **tokenizer, "vocab": self.vocab}
         return {**named, **sizes, **self.origin}
@@ -72,7 +73,7 @@ def check_trainable(corpus: Corpus, length: int) -> None:
     if corpus.valid.bytes < FEW_HELD_OUT_BYTES:
         warn_once(
             f"the corpus {corpus.spec} holds out only {corpus.valid.bytes} bytes: a loss on so few is mostly chance; "
-            f"{10 * FEW_HELD_OUT_BYTES} bytes of text or more hold out enough"
+            f"{4 * FEW_HELD_OUT_BYTES} bytes of text or more hold out enough"
         )
 
 

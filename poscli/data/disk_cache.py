@@ -1,6 +1,6 @@
 """Built corpora on disk: one folder per corpus, tokenizer and state of the sources. Safe to delete at any time.
 
-    CACHE/<name>-<key>/   {train,valid}.{tokens,starts}.npy   index.json   tokenizer.json
+    CACHE/<name>-<key>/   {train,valid,tune}.{tokens,starts}.npy   index.json   tokenizer.json
 
 CACHE is the folder that the caller gives, $POSCLI_CACHE, or the user's cache folder. The key hashes the split rule, the
 canonical spec, the source's stamp (paths, sizes and times of files) and the tokenizer's fingerprint. An edited file
@@ -29,14 +29,14 @@ from filelock import FileLock, Timeout
 
 from poscli.data.build import RULE, build_arrays
 from poscli.data.corpus import Corpus, Split
-from poscli.data.source import Source
+from poscli.data.source import PARTS, Source
 from poscli.data.tokenizers import TRAINED, Tokenizer, TrainedTokenizer
 from poscli.system.console import note
 from poscli.system.errors import DataError
 from poscli.system.files import cache_folder, make_in_cache, sha256, sync_folder
 
 INDEX = "index.json"
-ARRAYS = tuple(f"{split}.{array}.npy" for split in ("train", "valid") for array in ("tokens", "starts"))
+ARRAYS = tuple(f"{split}.{array}.npy" for split in PARTS for array in ("tokens", "starts"))
 LARGEST_HASHED_BYTES = 10**9  # of larger files only the size is checked: hashing 20 GB takes longer than starting a run
 
 
@@ -156,15 +156,15 @@ def _load(tokenizer: Tokenizer, folder: Path) -> Corpus:
                 raise Damaged(f"the contents of {name} have changed since it was written")
         if isinstance(tokenizer, TrainedTokenizer):
             tokenizer = tokenizer.trained((folder / TRAINED).read_bytes())
-        train, valid = (
+        train, valid, tune = (
             Split(
                 np.load(folder / f"{name}.tokens.npy", mmap_mode="r"),
                 np.load(folder / f"{name}.starts.npy"),
                 index["bytes"][name],
             )
-            for name in ("train", "valid")
+            for name in PARTS
         )
-        return Corpus(index["spec"], index["fingerprint"], tokenizer, train, valid, index["origin"])
+        return Corpus(index["spec"], index["fingerprint"], tokenizer, train, valid, tune, index["origin"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, EOFError) as error:
         raise Damaged(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-Part = Literal["train", "valid"]
+Part = Literal["train", "valid", "tune"]
+PARTS: tuple[Part, ...] = get_args(Part)  # build.py says what each is for
 
 
 class Document(NamedTuple):

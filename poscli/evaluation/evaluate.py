@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from poscli.config.request import ExtrapolateRequest
-from poscli.config.run import RunConfig
+from poscli.config.run import SCHEMA, RunConfig
 from poscli.config.validate import longest_window
 from poscli.equation import Encoding
 from poscli.evaluation.losses import NLL, MeasuredLosses
@@ -47,6 +47,7 @@ from poscli.tasks import TASKS, Task
 FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
 OF_CHECKPOINTS = "sink(4)+window"  # measured as well: without its first tokens in view, a large model breaks
 LONGEST_RATIO = 16  # times the training length, unless another length is asked for
+CHECKPOINT_STRIDE = 128
 SMOKE_WINDOWS = 4  # sliding windows per length in a smoke evaluation
 SEARCH_WINDOWS = 4  # of training text; each candidate of a search is judged by its loss on them
 
@@ -145,6 +146,11 @@ def model_to_measure(setup: EvaluationSetup) -> LanguageModel:
 def refuse_other_text(run: Run, task: Task) -> None:
     """DataError if a task's text is not the one that a run was trained on."""
     if task.fingerprint != run.fingerprint:
+        if (schema := run.env.get("schema")) != SCHEMA:
+            raise DataError(
+                f"{run.id} was trained by another version of poscli (schema {schema}, this one has {SCHEMA}), which "
+                "held out other documents; train it again, or report what it has with `poscli report`"
+            )
         raise DataError(
             f"{run.id} was trained on {run.config.corpus} with fingerprint {run.fingerprint}, which now has "
             f"{task.fingerprint}: its files or the Python version changed; restore them, or train again"
@@ -152,9 +158,13 @@ def refuse_other_text(run: Run, task: Task) -> None:
 
 
 def settings_of(config: RunConfig, request: ExtrapolateRequest, smoke: bool = False) -> EvaluationSettings:
-    """Settings for a run: by default up to 16 times its training length, with the stride of its task."""
-    length = config.length
-    stride = TASKS.get(config.task).strides(length)[0] if request.stride is None else request.stride
+    """Settings for a run: by default up to 16 times its training length, with the stride of its task.
+
+    That of checkpoints is larger: their windows are long, and each costs as much however few of its tokens are scored.
+    """
+    length, stride = config.length, request.stride
+    if stride is None:
+        stride = min(CHECKPOINT_STRIDE, length // 2) if config.checkpoint else TASKS.get(config.task).strides(length)[0]
     longest = round(max(request.lengths, default=LONGEST_RATIO) * length)
     return EvaluationSettings(
         train_length=length,

@@ -19,7 +19,7 @@ import numpy as np
 
 from poscli.data.corpora import CORPORA, Kind, check_characters
 from poscli.data.filesets import find_files
-from poscli.data.source import Source
+from poscli.data.source import Part, Source
 from poscli.grids.images import Cells, GreyImage, ImageCorpus, image_corpus, patches, stretched
 from poscli.system.console import note
 from poscli.system.errors import DataError, UsageError, near
@@ -40,7 +40,7 @@ EXPLAINED = (
 FILES = ("grace_hopper.jpg", "jacksboro_fault_dem.npz", "s1045.ima.gz")
 SCAN_SIDE = 256  # pixels
 BLOCK, SMALLEST_REMAINDER = 96, 80  # sides in cells; a smaller remainder at the right or below is left out
-HELD_OUT_EVERY, FIRST_HELD_OUT = 4, 2  # blocks, numbered from 0 over all images
+HELD_OUT: dict[int, Part] = {2: "valid", 6: "valid", 10: "valid", 4: "tune"}  # of 12 blocks, over all images
 
 NAMED = 3  # files that cannot be read, in one message
 GREY_MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
@@ -95,8 +95,9 @@ def load_images(text: str) -> ImageCorpus:
 def shipped_pictures(patch: int) -> list[GreyImage]:
     """The images that matplotlib ships, cut into blocks of 96 x 96 cells, each of which is a document.
 
-    Every fourth block is held out, so that no cell is both trained and evaluated on, and there are enough documents to
-    resample. DataError if the files are missing, or patches of `patch` x `patch` pixels too large.
+    Of 12 blocks, three are scored and one is for tuning, so that no cell is both trained and evaluated on, and there
+    are enough documents to resample. DataError if the files are missing, or patches of `patch` x `patch` pixels too
+    large.
     """
     if reason := available():
         raise DataError(reason)
@@ -107,12 +108,9 @@ def shipped_pictures(patch: int) -> list[GreyImage]:
         values = [np.asarray(image.convert("L")), arrays["elevation"]]
     values.append(np.frombuffer(gzip.decompress(scan.read_bytes()), "<u2").reshape(SCAN_SIDE, SCAN_SIDE))
     images = [block for pixels in values for block in blocks(patches(stretched(pixels), patch))]
-    if len(images) <= FIRST_HELD_OUT:
+    if len(images) <= min(HELD_OUT):
         raise DataError(f"images?patch={patch}: no blocks of {BLOCK} x {BLOCK} cells are left; give a smaller patch")
-    return [
-        GreyImage(cells, "valid" if number % HELD_OUT_EVERY == FIRST_HELD_OUT else "train")
-        for number, cells in enumerate(images)
-    ]
+    return [GreyImage(cells, HELD_OUT.get(number % 12, "train")) for number, cells in enumerate(images)]
 
 
 def available() -> str:

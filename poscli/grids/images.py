@@ -123,13 +123,14 @@ class ImageSplit:
 
 @dataclass(frozen=True, eq=False)
 class ImageCorpus:
-    """Training and held-out images. Equal fingerprints mean equal images, cell for cell."""
+    """Images to train on, to score, and to choose recipes by. Equal fingerprints mean equal images, cell for cell."""
 
     spec: str  # canonical: equal corpora have equal specs
     fingerprint: str  # 16 hex digits of a SHA-256 over the images, their split and the thresholds of the levels
     greys: Cells  # the grey value of each level, `[levels]`
     train: ImageSplit
     valid: ImageSplit
+    tune: ImageSplit  # never scored; it may have no images
 
     @property
     def start(self) -> int:
@@ -143,7 +144,7 @@ class ImageCorpus:
 
     def describe(self) -> dict[str, Any]:
         """The corpus in env.json and in `--json`; a cell counts as one byte."""
-        splits = {"train": self.train, "valid": self.valid}
+        splits = {"train": self.train, "valid": self.valid, "tune": self.tune}
         sizes = {name: {"documents": len(split.images), "bytes": split.cells} for name, split in splits.items()}
         return {"spec": self.spec, "fingerprint": self.fingerprint, "vocab": self.vocab, **sizes}
 
@@ -163,16 +164,16 @@ def image_corpus(spec: str, levels: int, pictures: Sequence[GreyImage]) -> Image
     if len(stored) < 2:
         raise DataError(f"{spec} holds one image, and one more is needed to hold it out; add images")
     documents = [StoredDocument(digest, n, pictures[n].cells.size, pictures[n].part) for digest, n in stored.items()]
-    train, valid = split_documents(documents)
-    trained = [pictures[document.offset].cells for document in train]
+    parts = split_documents(documents)
+    trained = [pictures[document.offset].cells for document in parts["train"]]
     bounds = thresholds(trained, levels)
     return ImageCorpus(
         spec,
-        fingerprint(train, valid, f"images {VERSION} levels {bounds.tolist()}"),
+        fingerprint(parts, f"images {VERSION} levels {bounds.tolist()}"),
         greys(trained, bounds),
         *(
             ImageSplit(tuple(quantised(pictures[document.offset].cells, bounds) for document in split))
-            for split in (train, valid)
+            for split in parts.values()
         ),
     )
 

@@ -10,7 +10,7 @@ last cell of a row would carry the label of the next row's first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +63,13 @@ class Grid(Task):
 
     def text(self, length: int) -> GridText:
         return GridText(self.data.valid, self.data.start, length)
+
+    def tuning(self) -> Grid:
+        if not self.data.tune.images:
+            raise DataError(
+                f"the corpus {self.corpus} has no image for tuning, as only one could be held out; add images"
+            )
+        return Grid(replace(self.data, valid=self.data.tune))
 
     def describe(self) -> dict[str, Any]:
         return self.data.describe()

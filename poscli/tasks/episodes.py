@@ -8,6 +8,7 @@ Shapes: B episodes, T tokens of a window.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from abc import abstractmethod
@@ -94,7 +95,7 @@ class EpisodeTask(Task):
         self.pad = self.vocab - 1
         made_of = f"{self.name} {self.version} {self.symbols} {EPISODES}"
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-        self._texts: dict[int, EpisodeText] = {}
+        self._drawn_for, self._texts = "evaluation", dict[int, EpisodeText]()
 
     @abstractmethod
     def episode(self, length: int, draw: np.random.Generator, *, training: bool) -> tuple[Tokens, Tokens]:
@@ -122,9 +123,14 @@ class EpisodeTask(Task):
 
     def text(self, length: int) -> EpisodeText:
         if length not in self._texts:
-            draw = np.random.default_rng(derive(0, self.name, "evaluation", length))
+            draw = np.random.default_rng(derive(0, self.name, self._drawn_for, length))
             self._texts[length] = EpisodeText.of(self.episodes(EPISODES, length, draw, training=False))
         return self._texts[length]
+
+    def tuning(self) -> Self:
+        other = copy.copy(self)
+        other._drawn_for, other._texts = "tuning", {}
+        return other
 
     def describe(self) -> dict[str, Any]:
         return {"spec": self.corpus, "fingerprint": self.fingerprint, "vocab": self.vocab}

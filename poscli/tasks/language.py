@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from poscli.data import Corpus, Tokenizer, TrainedTokenizer, batch, check_trainable, load_corpus, optimum_of
 from poscli.data.tokenizers import TRAINED
+from poscli.system.errors import DataError
 from poscli.tasks.task import TASKS, Batch, OpenedText, Task, Text
 
 CHUNK_TOKENS = 1 << 22  # read at a time where the tokens of a corpus are counted
@@ -44,6 +46,13 @@ class Language(Task):
 
     def text(self, length: int) -> Text:
         return self._text
+
+    def tuning(self) -> Language:
+        if not self.data.tune.documents:
+            raise DataError(
+                f"the corpus {self.corpus} has no document for tuning, as only one could be held out; add documents"
+            )
+        return Language(replace(self.data, valid=self.data.tune))
 
     def describe(self) -> dict[str, Any]:
         return self.data.describe()

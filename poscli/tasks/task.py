@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.data import Split, Tokenizer
+from poscli.system.errors import UsageError
 from poscli.system.registry import Registry, subclass_of
 
 Spans = NDArray[np.int64]  # [windows, 2]: the document of each window, and the number of its last target, from 1
@@ -202,6 +203,13 @@ class Task(ABC):
     def text(self, length: int) -> HeldOut:
         """The documents on which windows of `length` tokens are evaluated."""
 
+    def tuning(self) -> Task:
+        """The same task, but with the documents for choosing recipes as its `text`, which no evaluation scores.
+
+        DataError if there are none, UsageError if the task keeps none.
+        """
+        raise UsageError(f"the task {self.name} keeps no text for tuning; tune on another task")
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What env.json says about the text: at least `spec`, `fingerprint` and `vocab`."""
@@ -213,7 +221,7 @@ class Task(ABC):
     @classmethod
     def strides(cls, length: int) -> tuple[int, int]:
         """The default and the largest number of tokens between sliding windows, for a training length."""
-        return min(128, length // 2), length
+        return min(64, length // 2), length
 
     def check_evaluation(self, lengths: Sequence[int]) -> None:
         """Refuse windows of lengths, ascending, that cannot be compared with each other: UsageError."""

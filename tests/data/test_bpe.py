@@ -40,7 +40,7 @@ def text(seed: int, lines: int) -> str:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A single document of about 90 kB: its first nine tenths are for training."""
+    """A single document of about 90 kB: its first two thirds are for training."""
     path = tmp_path_factory.mktemp("bpe") / "text.txt"
     path.write_text(text(0, 1600), encoding="utf-8")
     return path

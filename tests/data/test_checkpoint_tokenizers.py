@@ -128,7 +128,7 @@ def test_a_corpus_is_read_with_the_tokenizer_of_a_checkpoint(tmp_path: Path) -> 
     for n in range(20):
         (tmp_path / "texts" / f"{n}.txt").write_text(f"{n} {TEXT}")
     corpus = load_corpus(f"text:{tmp_path / 'texts'}", tokenizer=written(tmp_path / "t", llama2()), cache=tmp_path)
-    for split in (corpus.train, corpus.valid):
+    for split in (corpus.train, corpus.valid, corpus.tune):
         assert (split.tokens[split.starts[:-1]] == 0).all()
         assert corpus.tokenizer.token_bytes[split.tokens].sum() == split.bytes + split.documents  # a space each
     assert corpus.describe()["tokenizer"].startswith("hf:")

@@ -138,7 +138,7 @@ def test_files_with_odd_names_are_read_and_named_in_one_line(folder: Path, cache
     for n, name in enumerate([b"caf\xe9.txt", b"a\nb.txt", b"c\rd.txt"]):
         Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text(TEXTS[n])
     corpus = load_corpus(f"text:{folder}", cache=cache)
-    assert corpus.train.documents + corpus.valid.documents == 3
+    assert corpus.train.documents + corpus.valid.documents + corpus.tune.documents == 3
     (folder / "e\nf.txt").write_bytes(b"\0")
     with pytest.raises(DataError, match=r"e\\nf\.txt is binary"):
         load_corpus(f"text:{folder}", cache=cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poscli.data import TOKENIZERS, Corpus, Split, Tokenizer, batch, load_corpus
-from poscli.data.build import cut_point, hold_out
+from poscli.data.build import StoredDocument, cut_points, hold_out, split_documents
 from poscli.data.tokenizers import tokenizer
 from poscli.data.tokenizers.bytes import END
 from poscli.system.errors import DataError, UsageError
@@ -38,7 +39,7 @@ def texts(split: Split) -> list[bytes]:
 
 
 def everything(corpus: Corpus) -> list[bytes]:
-    return sorted(texts(corpus.train) + texts(corpus.valid))
+    return sorted(texts(corpus.train) + texts(corpus.valid) + texts(corpus.tune))
 
 
 @pytest.fixture
@@ -55,14 +56,16 @@ def books(tmp_path: Path) -> Path:
 # --- the built-in corpus
 
 
-def test_stdlib_is_about_7_megabytes_of_modules(tmp_path: Path) -> None:
+def test_stdlib_is_about_8_megabytes_of_modules(tmp_path: Path) -> None:
     stdlib = load_corpus("stdlib", cache=tmp_path)
-    total = stdlib.train.bytes + stdlib.valid.bytes
-    assert 100 <= stdlib.train.documents + stdlib.valid.documents <= 250
-    assert 4e6 < total < 12e6
-    assert 0.09 < stdlib.valid.bytes / total < 0.2
     documents = everything(stdlib)
-    assert all(len(text) >= 16 * 1024 for text in documents)
+    assert 150 <= len(documents) <= 350
+    assert all(len(text) >= 16 * 512 + 128 for text in documents)  # the longest windows of the default length
+    total = sum(map(len, documents))
+    assert 5e6 < total < 12e6
+    assert stdlib.train.bytes > 0.65 * total  # more than the 2M tokens of a training, which therefore repeats none
+    assert stdlib.valid.documents >= 60
+    assert 2.5 < stdlib.valid.documents / stdlib.tune.documents < 3.5
     assert Path(sysconfig.get_path("stdlib"), "inspect.py").read_bytes() in documents
     assert stdlib.describe()["python"] == ".".join(map(str, sys.version_info[:3]))
 
@@ -71,14 +74,43 @@ def test_stdlib_is_about_7_megabytes_of_modules(tmp_path: Path) -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 1000), min_size=2, max_size=30))
-def test_about_a_tenth_is_held_out(sizes: list[int]) -> None:
+def test_up_to_a_third_is_held_out(sizes: list[int]) -> None:
     held = hold_out(sizes)
-    part = sum(sizes[n] for n in held)
+    part, total = sum(sizes[n] for n in held), sum(sizes)
     assert 0 < len(held) < len(sizes)
-    fits = [n for n, size in enumerate(sizes) if 5 * size <= sum(sizes)]
-    assert 5 * part <= sum(sizes) if fits else part == min(sizes)
-    if fits and 10 * part < sum(sizes):  # less than a tenth: then no further document would have fitted
-        assert all(5 * (part + sizes[n]) > sum(sizes) for n in set(range(len(sizes))) - held)
+    assert held == sorted(held)
+    usual = [n for n, size in enumerate(sizes) if len(sizes) * size <= 2 * total]  # others are too large
+    fits = [n for n in usual if 3 * sizes[n] <= total]
+    assert set(held) <= set(fits) and 3 * part <= total if fits else part == min(sizes)
+    if fits and 10 * part < 3 * total:  # less than three tenths: then no further document would have fitted
+        assert all(3 * (part + sizes[n]) > total for n in set(usual) - set(held))
+
+
+@given(sizes=st.lists(st.integers(1, 1000), min_size=2, max_size=60))
+def test_every_fourth_of_what_is_held_out_is_for_tuning(sizes: list[int]) -> None:
+    """So there is none only where a single document is held out."""
+    documents = [StoredDocument(n.to_bytes(4), n, size) for n, size in enumerate(sizes)]
+    parts = {part: [each.offset for each in chosen] for part, chosen in split_documents(documents).items()}
+    assert sorted(parts["valid"] + parts["tune"]) == hold_out(sizes)
+    assert sorted(itertools.chain(*parts.values())) == list(range(len(sizes)))
+    assert len(parts["tune"]) == (len(hold_out(sizes)) + 2) // 4
+
+
+@given(train=st.lists(st.integers(1, 1000), min_size=1, max_size=40), valid=st.integers(1, 2000))
+def test_documents_for_tuning_are_cut_from_the_training_text_of_a_source_with_a_split_of_its_own(
+    train: list[int], valid: int
+) -> None:
+    """What is scored stays whole. At most a twelfth of the training text is taken."""
+    documents = [StoredDocument(n.to_bytes(4), n, size, "train") for n, size in enumerate(train)]
+    held = StoredDocument(b"held", 0, valid, "valid")
+    parts = split_documents([*documents, held])
+    assert parts["valid"] == [held]
+    assert sorted(parts["train"] + parts["tune"], key=lambda each: each.digest) == documents
+    size = sum(each.size for each in parts["tune"])
+    assert 12 * size <= sum(train)
+    assert 3 * (size - max((each.size for each in parts["tune"]), default=0)) < valid  # no more than was wanted
+    tuned = StoredDocument(b"tune", 0, 5, "tune")
+    assert split_documents([*documents, held, tuned]) == {"train": documents, "valid": [held], "tune": [tuned]}
 
 
 def test_the_split_ignores_names_and_order(books: Path, tmp_path: Path, cache: Path) -> None:
@@ -89,12 +121,12 @@ def test_the_split_ignores_names_and_order(books: Path, tmp_path: Path, cache: P
 
 
 @settings(max_examples=50)
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), min_size=5))
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), min_size=16))
 def test_a_cut_never_splits_a_character(text: str) -> None:
     content = text.encode()
-    at = cut_point(content)
-    assert 0 < at < len(content)
-    assert content[:at].decode() + content[at:].decode() == text
+    first, second = cut_points(content)
+    assert 0 < first < second < len(content)
+    assert "".join(part.decode() for part in (content[:first], content[first:second], content[second:])) == text
 
 
 # --- the fingerprint and the cache
@@ -130,13 +162,13 @@ def written(form: str, folder: Path, lines: Sequence[str]) -> str:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_byte_of_a_text_is_in_its_fingerprint(form: str, tmp_path: Path, cache: Path) -> None:
-    """Also those of the last tenth of a single document, which is held out, and of every document of many."""
+    """Also those of the last third of a single document, which is held out, and of every document of many."""
 
     def fingerprint(changed: int | None) -> str:
         lines = [line.upper() if n == changed else line for n, line in enumerate(LINES)]
         return load_corpus(written(form, tmp_path / str(changed), lines), cache=cache).fingerprint
 
-    marks = [fingerprint(changed) for changed in (None, 0, 17, 35, 36, 39)]
+    marks = [fingerprint(changed) for changed in (None, 0, 17, 26, 27, 36, 39)]
     assert len(set(marks)) == len(marks)
 
 
@@ -147,17 +179,18 @@ def test_a_corpus_holds_every_byte_once_and_counts_documents_and_bytes(
 ) -> None:
     corpus = load_corpus(written(form, tmp_path / "text", LINES), tokenizer=tokenizer, cache=cache)
     contents: dict[str, list[bytes]] = {}
-    for name, split in (("train", corpus.train), ("valid", corpus.valid)):
+    for name, split in (("train", corpus.train), ("valid", corpus.valid), ("tune", corpus.tune)):
         documents = np.split(split.tokens, split.starts[1:-1])
         assert all(document[0] == corpus.tokenizer.end for document in documents)
         contents[name] = [corpus.tokenizer.decode(document[1:]) for document in documents]
         sizes = {"documents": len(contents[name]), "bytes": sum(map(len, contents[name]))}
         assert {"documents": split.documents, "bytes": split.bytes} == corpus.describe()[name] == sizes
     if form == "one.txt":
-        assert contents == {"train": ["".join(LINES[:36]).encode()], "valid": ["".join(LINES[36:]).encode()]}
+        bounds = {"train": slice(26), "valid": slice(26, 36), "tune": slice(36, None)}
+        assert contents == {name: ["".join(LINES[part]).encode()] for name, part in bounds.items()}
         return
-    assert sorted(contents["train"] + contents["valid"]) == [line.encode() for line in LINES]
-    assert len(contents["valid"]) == 4
+    assert sorted(itertools.chain(*contents.values())) == [line.encode() for line in LINES]
+    assert {name: len(documents) for name, documents in contents.items()} == {"train": 28, "valid": 9, "tune": 3}
     for documents in contents.values():
         digests = [hashlib.sha256(content).digest() for content in documents]
         assert digests == sorted(digests)
@@ -254,7 +287,7 @@ def poems(tmp_path: Path) -> Path:
 
 def test_a_corpus_of_words(poems: Path, cache: Path) -> None:
     plain, words = (load_corpus(f"text:{poems}", tokenizer=name, cache=cache) for name in ("bytes", WORDS))
-    for before, after in ((plain.train, words.train), (plain.valid, words.valid)):
+    for before, after in ((plain.train, words.train), (plain.valid, words.valid), (plain.tune, words.tune)):
         documents = zip(after.starts[:-1], after.starts[1:], strict=True)
         assert [words.tokenizer.decode(after.tokens[a + 1 : b]) for a, b in documents] == texts(before)
         assert after.bytes == before.bytes == words.tokenizer.token_bytes[after.tokens].sum() == 24 * after.documents
@@ -269,13 +302,13 @@ def test_a_corpus_of_words(poems: Path, cache: Path) -> None:
     assert len(list(cache.glob("text*"))) == 2  # one folder per tokenizer
 
 
-def test_fingerprint_and_cache_key_of_bytes_stay_as_published(cache: Path, books: Path) -> None:
+def test_fingerprint_and_cache_key_of_bytes_stay_as_they_are(cache: Path, books: Path) -> None:
     corpus = load_corpus(f"text:{books}", cache=cache)
-    assert corpus.fingerprint == "ecea5bd63b5003ef"  # results and caches from before tokenizers existed remain valid
+    assert corpus.fingerprint == "89ea7e4aba4b1885"  # else results and caches are no longer valid: raise RULE
     assert "tokenizer" not in corpus.describe()
     (folder,) = cache.glob("text*")
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(books.iterdir())]
-    key = hashlib.sha256(json.dumps(["split rule 1", corpus.spec, files]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(["split rule 2", corpus.spec, files]).encode()).hexdigest()[:16]
     assert folder.name.endswith(f"-{key}")
 
 
@@ -334,7 +367,7 @@ def test_an_installed_package_adds_a_kind_and_a_tokenizer(tmp_path: Path) -> Non
     assert child.returncode == 0, child.stderr
     corpus, kinds = json.loads(child.stdout)
     assert (corpus["tokenizer"], corpus["tokenizer_fingerprint"]) == ("shifted:1", "shifted 1")
-    assert corpus["train"]["bytes"] + corpus["valid"]["bytes"] == 10 * 2 + 90 * 3
+    assert sum(corpus[name]["bytes"] for name in ("train", "valid", "tune")) == 10 * 2 + 90 * 3
     rows = {row["corpus"]: row["unavailable"] for row in kinds}
     assert rows["count:N"] == ""
     assert "plugin_that_is_not_there" in rows["broken"]

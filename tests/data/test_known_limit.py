@@ -61,6 +61,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POSCLI_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bayes, "TRAINING_DOCUMENTS", 6)
     monkeypatch.setattr(bayes, "HELD_OUT_DOCUMENTS", 3)
+    monkeypatch.setattr(bayes, "TUNING_DOCUMENTS", 1)
 
 
 # --- bigram: brute force
@@ -233,7 +234,8 @@ def test_a_corpus_is_split_by_its_source_and_differs_by_its_options(few: None) -
     specs = ("bigram", "bigram(symbols=9)", "bigram(alpha=0.2)", "recall", "recall(cues=4)")
     found = [load_corpus(f"bayes:{spec}") for spec in specs]
     assert len({corpus.fingerprint for corpus in found}) == len(specs)
-    assert all((corpus.train.documents, corpus.valid.documents) == (6, 3) for corpus in found)
+    sizes = [tuple(split.documents for split in (each.train, each.valid, each.tune)) for each in found]
+    assert set(sizes) == {(6, 3, 1)}
     again = load_corpus("bayes:bigram( alpha = 0.10, symbols=8 )")
     assert (again.spec, again.fingerprint) == (found[0].spec, found[0].fingerprint)
     assert again.spec == "bayes:bigram(symbols=8, alpha=0.1)"

@@ -37,7 +37,7 @@ from tokenizer_files import (
 )
 
 from poscli.data import Corpus, Split, batch, check_trainable, filesets, kind_of, loss_unit, optimum_of
-from poscli.data.build import StoredDocument, cut_point, fingerprint, hold_out, split_documents
+from poscli.data.build import Parts, StoredDocument, cut_points, fingerprint, hold_out, split_documents
 from poscli.data.corpora import CORPORA, check_characters, describe_corpora, source_of, stdlib
 from poscli.data.corpora.hub import articles
 from poscli.data.disk_cache import load_or_build
@@ -72,14 +72,22 @@ def test_splits(snapshot: Snapshot) -> None:
     parts: list[Part | None] = ["train", "valid", None, "valid"]
     named = [StoredDocument(bytes([7 * n % 10]), n, 5, part) for n, part in enumerate(parts)]
     rows = {
-        "held out": "\n".join(f"{each}: {told(hold_out(each))}" for each in sizes),
-        "cut": "\n".join(f"{each[:12]!r} {len(each)}: {cut_point(each)}" for each in contents),
-        "split": told([[document.offset for document in part] for part in split_documents(documents)]),
-        "split as named": told([[document.offset for document in part] for part in split_documents(named)]),
-        "fingerprints": told([fingerprint(documents[:a], documents[a:b], name) for a, b, name in BETWEEN]),
+        "held out": "\n".join(f"{each}: {hold_out(each)}" for each in sizes),
+        "cut": "\n".join(f"{each[:12]!r} {len(each)}: {cut_points(each)}" for each in contents),
+        "split": offsets(split_documents(documents)),
+        "split as named": offsets(split_documents(named)),
+        "fingerprints": told([fingerprint(halves(documents, a, b), name) for a, b, name in BETWEEN]),
         "articles": "\n".join(repr(each) for each in articles(WIKI)),
     }
     snapshot(sections(rows))
+
+
+def offsets(parts: Parts) -> str:
+    return "\n".join(f"{name}: {[document.offset for document in part]}" for name, part in parts.items())
+
+
+def halves(documents: list[StoredDocument], a: int, b: int) -> Parts:
+    return {"train": documents[:a], "valid": documents[a:b]}
 
 
 BETWEEN = ((3, 5, ""), (4, 5, ""), (3, 5, "x"), (3, 6, "x"))
@@ -115,11 +123,12 @@ def test_batches(snapshot: Snapshot, place: Place) -> None:
         options = dict(zip(names, values, strict=True))
         drawn.append(options | {"first and last": batch(split, size=4, **options)[:, [0, -1]]})
     short = Split(np.arange(9, dtype=np.uint16), np.array([0, 9]), 9_999)
+    large = Split(split.tokens, split.starts, 10_000)
     corpora = {
-        "short to train": Corpus("text:a", "f", Bytes(), short, split),
-        "short to hold out": Corpus("text:b", "f", Bytes(), split, short),
-        "empty": Corpus("text:c", "f", Bytes(), Split(np.zeros(1, np.uint16), np.array([0, 1])), short),
-        "enough": Corpus("text:d", "f", Bytes(), split, Split(split.tokens, split.starts, 10_000), {"python": "3"}),
+        "short to train": Corpus("text:a", "f", Bytes(), short, split, split),
+        "short to hold out": Corpus("text:b", "f", Bytes(), split, short, split),
+        "empty": Corpus("text:c", "f", Bytes(), Split(np.zeros(1, np.uint16), np.array([0, 1])), short, short),
+        "enough": Corpus("text:d", "f", Bytes(), split, large, split, {"python": "3"}),
     }
     lengths = (1, 8, 9, 100)
     checked = {

@@ -26,7 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("grids")
     evaluated = ("--max-len", 4 * LENGTH, "--tokens", 64, "--why")
     for command in (
-        ("train", "--enc", "alibi", "--enc", "learned-2d", *GRID, "--tokens", "1k"),
+        ("train", "--enc", "alibi", "--enc", "learned-2d", *GRID, "--tokens", "4k"),
         ("extrapolate", *evaluated),
     ):
         result = cli(*command, "--out", out)

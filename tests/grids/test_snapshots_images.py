@@ -63,7 +63,7 @@ def test_images(options: str, place: Place, snapshot: Snapshot) -> None:
     parts = {"says": place.heard(load)}
     (corpus,) = made
     parts["greys"] = told([corpus.greys, corpus.start, corpus.vocab, corpus.spec.removeprefix(f"images:{folder}")])
-    for name, split in (("train", corpus.train), ("valid", corpus.valid)):
+    for name, split in (("train", corpus.train), ("valid", corpus.valid), ("tune", corpus.tune)):
         parts[name] = "\n".join(told(image) for image in split.images)
         parts[f"sizes of {name}"] = told([split.shapes, split.cells, split.largest, split.fits(3, 4)])
     for shape in ((2, 3), (2, 2), (1, 3)):

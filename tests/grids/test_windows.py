@@ -99,7 +99,7 @@ def test_nonoverlapping_windows_tile_the_segments(length: int) -> None:
 def test_a_guess_of_cells_knows_the_frequencies_of_the_training_images() -> None:
     """Two cells of level 0 and one each of 1 and 2, to each of five tokens of which one is added."""
     splits = [ImageSplit((np.array(cells, np.uint8),)) for cells in ([[0, 0], [1, 2]], [[3, 3], [3, 3]])]
-    task = Grid(ImageCorpus("by hand", "0", np.zeros(4, np.uint8), *splits))
+    task = Grid(ImageCorpus("by hand", "0", np.zeros(4, np.uint8), *splits, splits[1]))
     assert np.exp(-task.unigram(np.array([[0, 1, 2, 3, 4]]))) * 9 == pytest.approx(np.array([[3, 2, 2, 1, 1]]))
     window = task.batch(size=1, length=4, seed=0, step=0).tokens
     assert window[0, 0] == 4  # the token that opens every window

@@ -61,7 +61,8 @@ class Told:
 
     def __str__(self) -> str:
         lines = [told(self.corpus.describe())]
-        for name, split in (("train", self.corpus.train), ("valid", self.corpus.valid)):
+        splits = {"train": self.corpus.train, "valid": self.corpus.valid, "tune": self.corpus.tune}
+        for name, split in splits.items():
             lines.append(f"{name}: {split.tokens.dtype} {split.starts.dtype} {told(split.starts)} {split.bytes} bytes")
             lines += [f"  {document}" for document in self._documents(split)]
         return "\n".join(lines)

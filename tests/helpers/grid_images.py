@@ -34,7 +34,7 @@ class Numbered(Grid):
 
     def __init__(self, *shapes: tuple[int, int]) -> None:
         split = numbered(*shapes)
-        super().__init__(ImageCorpus("numbered", "0", np.zeros(1, np.uint8), split, split))
+        super().__init__(ImageCorpus("numbered", "0", np.zeros(1, np.uint8), split, split, split))
 
     def text(self, length: int) -> GridText:
         return GridText(self.data.valid, START, length)
@@ -47,4 +47,4 @@ def stripes(levels: int = 10) -> Grid:
     """Images of 9 x 12 cells of `levels` levels, for models of the toys' vocabulary: token 10 opens a window."""
     images = tuple(np.random.default_rng(n).integers(0, levels, (9, 12), dtype=np.uint8) for n in range(2))
     split = ImageSplit(images)
-    return Grid(ImageCorpus("stripes", "0", np.arange(0, 250, 25, dtype=np.uint8), split, split))
+    return Grid(ImageCorpus("stripes", "0", np.arange(0, 250, 25, dtype=np.uint8), split, split, split))

@@ -94,18 +94,17 @@ def _holds_the_files(corpus: Corpus, path: Path) -> bool:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     readers = {".gz": gzip.decompress, ".zst": lambda content: zstandard.ZstdDecompressor().decompress(content)}
     wanted = {readers.get(file.suffix, bytes)(file.read_bytes()) for file in files}
-    parts = [
-        bytes(split.tokens.astype("u2")[split.tokens < 256].astype("u1")) for split in (corpus.train, corpus.valid)
-    ]
-    if len(wanted) == 1:  # one document is cut in two
+    splits = (corpus.train, corpus.valid, corpus.tune)
+    parts = [bytes(split.tokens.astype("u2")[split.tokens < 256].astype("u1")) for split in splits]
+    if len(wanted) == 1:  # one document is cut in three
         return b"".join(parts) in wanted
     return sum(map(len, wanted)) == sum(map(len, parts)) and all(any(text in part for part in parts) for text in wanted)
 
 
 def _content(corpus: Corpus) -> object:
     """All that a load returns, to be compared."""
-    splits = [(split.tokens.tobytes(), split.starts.tobytes()) for split in (corpus.train, corpus.valid)]
-    return [*splits, corpus.describe()]
+    splits = (corpus.train, corpus.valid, corpus.tune)
+    return [*((split.tokens.tobytes(), split.starts.tobytes()) for split in splits), corpus.describe()]
 
 
 def _write_sources(kind: str, folder: Path, draw: random.Random) -> str:

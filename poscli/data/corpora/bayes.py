@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from poscli.data.corpora import CORPORA, Kind, Optimum
 from poscli.data.known_limit import SOURCES, Draw, KnownLimit, Option
-from poscli.data.source import Document, Reading, Source
+from poscli.data.source import Document, Part, Reading, Source
 from poscli.system.errors import UsageError, near
 
 TRAINING_DOCUMENTS = 512  # 8 million tokens of 16 KiB documents: more than a tiny model is trained on
 HELD_OUT_DOCUMENTS = 64  # enough for a bootstrap over documents
+TUNING_DOCUMENTS = 21  # a third of them
 FORM = re.compile(r"\s*([\w.-]+)\s*(?:\(([^()]*)\)\s*)?")
 TOO_LARGE = 2**63  # numbers are below it, as options of encodings are
 LOOKS_LIKE = "a spec looks like bayes:bigram(symbols=8, alpha=0.1)"
@@ -24,7 +25,7 @@ def source(argument: str) -> Source:
     """The corpus `bayes:NAME(options)`."""
     name, process = parse_process(argument)
     spec = f"bayes:{name}"
-    stamp = [process.version, TRAINING_DOCUMENTS, HELD_OUT_DOCUMENTS]
+    stamp = [process.version, TRAINING_DOCUMENTS, HELD_OUT_DOCUMENTS, TUNING_DOCUMENTS]
     return Source(spec, stamp, lambda: Reading(_documents(spec, process), {"version": str(process.version)}))
 
 
@@ -34,9 +35,11 @@ def optimum(argument: str) -> Optimum:
 
 
 def _documents(spec: str, process: KnownLimit) -> Iterator[Document]:
-    for number in range(HELD_OUT_DOCUMENTS + TRAINING_DOCUMENTS):
+    sizes: dict[Part, int] = {"valid": HELD_OUT_DOCUMENTS, "train": TRAINING_DOCUMENTS, "tune": TUNING_DOCUMENTS}
+    parts = [part for part, size in sizes.items() for _ in range(size)]
+    for number, part in enumerate(parts):
         draw = Draw(f"{spec} version {process.version}", number)
-        yield Document(process.document(draw), "valid" if number < HELD_OUT_DOCUMENTS else "train")
+        yield Document(process.document(draw), part)
 
 
 def parse_process(text: str) -> tuple[str, KnownLimit]:

@@ -6,12 +6,13 @@
     hf:wikitext                        Salesforce/wikitext, wikitext-103-raw-v1, with its own validation split
     hf:wikitext:wikitext-2-raw-v1      another configuration of it
     hf:pg19?bytes=50M                  the first 50 MB of emozilla/pg19, streamed: the rest is not downloaded
-    hf:org/set@train                   held-out documents are taken from the split `train`
+    hf:org/set@train                   held-out documents are taken from the split `train`, a third of the bytes
     hf:org/set@train,test#content      held-out documents are the split `test`; the text is in the column `content`
 
-Without @, the split `train` is for training and the split `validation`, if there is one, is held out. COLUMN is `text`
-by default. `bytes` takes a number with K, M or G (powers of 1000): nine tenths are read from TRAIN and one tenth from
-VALID, each up to the end of the document that reaches its share.
+Without @, the split `train` is for training and the split `validation`, if there is one, is held out. Documents for
+tuning are cut from TRAIN, so that VALID stays whole. COLUMN is `text` by default. `bytes` takes a number with K, M or G
+(powers of 1000): nine tenths are read from TRAIN and one tenth from VALID, each up to the end of the document that
+reaches its share.
 
 The first request returns the revision from which everything is then read. Offline mode (HF_HUB_OFFLINE=1) reads what
 `datasets` has downloaded before.
