@@ -37,12 +37,12 @@ def trained(corpus: str, out: Path, **options: object) -> api.Run:
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_the_same_documents_in_another_corpus_have_the_same_losses(tmp_path: Path, tokenizer: str) -> None:
     """A corpus with one more document for training than that of the run is another one, and holds out the same ones."""
-    own = write(tmp_path / "own", 12, seed=0)
+    own = write(tmp_path / "own", 13, seed=0)
     run = trained(own, tmp_path / "out", tokenizer=tokenizer)
     mine = api.extrapolate(run, **SETTINGS).rows
     for n in range(20):  # until the document that is added is not held out
-        other = write(tmp_path / f"more{n}", 12, seed=0)
-        (tmp_path / f"more{n}" / "added.txt").write_text(f"{n} added " * 100)
+        other = write(tmp_path / f"more{n}", 13, seed=0)
+        (tmp_path / f"more{n}" / "added.txt").write_text(f"{n} added " * 9)
         if np.array_equal(load_corpus(other).valid.tokens, load_corpus(own).valid.tokens):
             break
     rows = api.extrapolate(run, on=[other], **SETTINGS).rows
