@@ -20,6 +20,7 @@ Seed = Annotated[int, Field(ge=0, le=MOST)]
 class SuitePart(Request):
     """What one part of a suite does otherwise: keys of its own [train] and [extrapolate] replace those of the suite."""
 
+    encodings: list[str] = Field([], description="The encodings of this part; by default those of the suite.")
     train: TrainRequest = Field(TrainRequest(), description="How the runs of this part are trained, where it differs.")
     extrapolate: ExtrapolateRequest = Field(
         ExtrapolateRequest(), description="How the runs of this part are evaluated, where it differs."
@@ -29,7 +30,7 @@ class SuitePart(Request):
 class Suite(Request):
     """The content of a suite file: every encoding is trained with every seed, and all runs are evaluated alike.
 
-    With parts, such as one for each corpus, all of that is done for every part.
+    With parts, such as one for each corpus, all of that is done for every part, which may name encodings of its own.
     """
 
     several_lines = frozenset({"description"})
@@ -50,7 +51,8 @@ class Suite(Request):
 
     part: list[SuitePart] = Field(
         [],
-        description="Parts, written [[part]], such as one for each corpus; each has all encodings and seeds.",
+        description="Parts, written [[part]], such as one for each corpus; each has all seeds, and all encodings "
+        "unless it names its own.",
     )
 
     @field_validator("part", mode="before")
@@ -63,7 +65,11 @@ class Suite(Request):
     def parts(self) -> list[Suite]:
         """A suite without parts for each part; the suite itself if it has none."""
         changed = [
-            {"train": _with(self.train, part.train), "extrapolate": _with(self.extrapolate, part.extrapolate)}
+            {
+                "train": _with(self.train, part.train),
+                "extrapolate": _with(self.extrapolate, part.extrapolate),
+                "encodings": part.encodings or self.encodings,
+            }
             for part in self.part
         ]
         return [self.model_copy(update=changes | {"part": []}) for changes in changed] or [self]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_wheels import Index, index  # noqa: F401 - a fixture
 
-from poscli.data import load_corpus
+from poscli.data import Split, load_corpus
 from poscli.data.corpora import code, prose, records, source_of, wheel
 from poscli.data.corpora.echo import copy_distances, echoed
 from poscli.system.errors import DataError, UsageError
@@ -61,7 +63,7 @@ def test_code_is_the_files_of_pinned_wheels_that_are_neither_short_nor_long(
     assert [document.content.decode() for document in source_of("code").read().documents] == kept
     corpus = load_corpus("code")
     assert corpus.origin == {"sha256 of pkg==1.0": sha256(path)}
-    assert corpus.train.documents + corpus.valid.documents == 12
+    assert corpus.train.documents + corpus.valid.documents + corpus.tune.documents == 12
     assert source_of("echo:code").spec == "echo"
     assert len(list(source_of("echo").read().documents)) == 12
 
@@ -113,9 +115,58 @@ def test_a_derived_corpus_is_another_corpus_when_its_base_changes(tmp_path: Path
         (tmp_path / f"{n:02}.py").write_text(text)
     corpus = load_corpus(f"prose:text:{tmp_path}")
     assert corpus.spec == f"prose:text:{tmp_path}"
-    assert corpus.train.documents + corpus.valid.documents == 12
+    assert corpus.train.documents + corpus.valid.documents + corpus.tune.documents == 12
     (tmp_path / "00.py").write_text(texts[0].replace("Words", "Terms"))
     assert load_corpus(f"prose:text:{tmp_path}").fingerprint != corpus.fingerprint
+
+
+def modules(folder: Path, count: int) -> str:
+    """A corpus of modules of which each has words of its own, and enough docstrings and functions for every text."""
+    folder.mkdir()
+    for n in range(count):
+        functions = (f'def m{n}_f{k}(x):\n    """{f"Word{n:03}x{k} " * 25}"""\n    return g{k}(x)\n' for k in range(40))
+        (folder / f"{n:03}.py").write_text("\n".join(functions))
+    return f"text:{folder}"
+
+
+def words_of(split: Split) -> set[bytes]:
+    """The numbers of the modules that a split has text of."""
+    return set(re.findall(rb"Word(\d{3})x", bytes(split.tokens[split.tokens < 256].astype(np.uint8))))
+
+
+def test_what_is_made_of_a_module_is_all_in_one_split(tmp_path: Path) -> None:
+    base = modules(tmp_path / "base", 60)
+    splits = {}
+    for kind in ("panel", "prose", "records", "echo", "spliced"):
+        corpus = load_corpus(f"{kind}:{base}")
+        splits[kind] = [words_of(split) for split in (corpus.train, corpus.valid, corpus.tune)]
+    for n, part in enumerate(splits["panel"]):
+        assert part
+        for kind in ("prose", "records", "echo", "spliced"):
+            assert splits[kind][n] == part
+    assert sum(map(len, splits["panel"])) == len(set.union(*splits["panel"])) == 60
+
+
+def test_the_panel_has_every_kind_of_text(tmp_path: Path) -> None:
+    base = modules(tmp_path / "base", 60)
+    texts = [document.content for document in source_of(f"panel:{base}").read().documents]
+    shares = {
+        "records": sum(text.startswith(b'{"name"') for text in texts),
+        "prose": sum(text.startswith(b"Word") for text in texts),
+        "code": sum(text.startswith(b"def ") for text in texts),
+    }
+    assert shares["records"] == shares["prose"] == 60
+    assert 60 * 0.15 < shares["code"] < 60 * 0.65  # a quarter as they are and an eighth with passages repeated
+
+
+def test_pieces_of_the_control_come_from_other_documents_each(tmp_path: Path) -> None:
+    corpus = source_of(f"spliced:{modules(tmp_path / 'base', 60)}")
+    texts = [document.content for document in corpus.read().documents]
+    assert texts == [document.content for document in corpus.read().documents]
+    for text in texts[:20]:
+        assert 7_990 < len(text) <= 8_000
+        runs = [len(list(same)) for _, same in groupby(re.findall(rb"Word(\d{3})x", text))]
+        assert max(runs) <= 2 * (160 // len(b"Word001x1 ") + 1)  # two pieces of one document may follow each other
 
 
 def test_the_standard_library_as_prose_records_and_echo() -> None:

@@ -43,7 +43,8 @@ baselines = ["sink(4)+window"]
 
 [[part]]                     # everything above, on the text above
 
-[[part]]                     # and once more on another text, with fewer tokens
+[[part]]                     # and once more on another text, with fewer tokens, one encoding only
+encodings = ["rope"]
 train.corpus = "stdlib"
 train.tokens = "300k"
 ```
@@ -73,7 +74,7 @@ def _section(path: str, model: type[BaseModel], about: str) -> Iterator[str]:
     yield "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
     for name, field in model.model_fields.items():
         key = field.alias or name
-        if model is SuitePart:
+        if model is SuitePart and key in TABLES:
             yield f"| `[part.{key}]` | table | `[{key}]` | {field.description} |\n"
         elif f"{path}.{key}".lstrip(".") not in TABLES:
             default = "the preset's" if model is ModelConfig else _default(field)

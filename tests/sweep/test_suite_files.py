@@ -99,6 +99,13 @@ def test_a_suite_whose_encodings_cannot_be_evaluated_as_others_trains_nothing(fo
     assert_refused(("run", "as.toml"), 2, "none of the suite's encodings can be evaluated as yarn", notes=1)
 
 
+def test_a_part_has_its_own_encodings_or_those_of_the_suite(folder: Path) -> None:
+    parts = '[[part]]\n[[part]]\nencodings = ["rope", "t5"]\ntrain.length = 64\n'
+    (folder / "parts.toml").write_text(with_encodings('["alibi", "none"]') + parts)
+    jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
+    assert [job["encoding"] for job in jobs] == ["alibi", "none", "rope", "t5"]
+
+
 def test_a_wrong_suite_is_listed_with_its_error(folder: Path) -> None:
     (folder / "suites").mkdir()
     (folder / "suites" / "quick.toml").write_text(SUITE)

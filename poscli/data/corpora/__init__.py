@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.source import Document, Reading, Source
+from poscli.data.source import Document, Reading, Source, split_of
 from poscli.system.errors import UsageError, near
 from poscli.system.registry import Registry
 
@@ -69,7 +69,7 @@ def derived_source(kind: str, argument: str, stamp: Any, change: Callable[[bytes
 
     def read() -> Reading:
         documents, origin = base.read()
-        return Reading((Document(change(content), part) for content, part in documents), origin)
+        return Reading((Document(change(content), part or split_of(content)) for content, part in documents), origin)
 
     return Source(spec, [stamp, base.stamp], read)
 

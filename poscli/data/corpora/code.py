@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from poscli.data.corpora import CORPORA, Kind
 from poscli.data.corpora.wheel import DEFAULT_GLOB, PINNED, Wheel, texts
-from poscli.data.source import Document, Reading, Source
+from poscli.data.source import Document, Reading, Source, split_of
 
 SMALLEST_BYTES, LARGEST_BYTES = 4_000, 120_000
 
@@ -28,7 +28,7 @@ def _read() -> Reading:
         for name, (path, _) in wheels.items():
             for content in texts(path, DEFAULT_GLOB, f"wheel:{name}"):
                 if SMALLEST_BYTES <= len(content) <= LARGEST_BYTES:
-                    yield Document(content)
+                    yield Document(content, split_of(content))
 
     return Reading(documents(), {f"sha256 of {name}": digest for name, (_, digest) in wheels.items()})
 
