@@ -126,6 +126,12 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
             f"the parts of the suite have the tokenizers {', '.join(names)}, whose perplexities one report cannot "
             "compare; write a suite for each, and compare their runs with `poscli report --mix`"
         )
+    specs = [parse(text) for part in suite.parts() for text in part.encodings]
+    if suite.lengths != "published" and all(spec == spec.in_proportion() for spec in specs):
+        raise UsageError(
+            f"lengths = {suite.lengths!r} changes no encoding of the suite: a paper's proportion is known for none of "
+            "their lengths, as it is for t5; leave the key out, or write lengths such as 'window(width=0.5L)'"
+        )
     jobs = [job for part in suite.parts() for job in _jobs_of_part(part, device, runs)]
     return list({job.config: job for job in jobs}.values())
 
@@ -151,15 +157,10 @@ def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
 
 
 def _encodings_of(suite: Suite) -> list[str]:
-    """The encodings of a suite, with lengths as its key `lengths` asks; UsageError if that changes nothing."""
+    """The encodings of a suite without parts, with lengths as its key `lengths` asks."""
     refuse_twice(suite.encodings)
     published = [str(parse(text)) for text in suite.encodings]
     scaled = [str(parse(text).in_proportion()) for text in suite.encodings]
-    if suite.lengths != "published" and scaled == published:
-        raise UsageError(
-            f"lengths = {suite.lengths!r} changes no encoding of the suite: a paper's proportion is known for none of "
-            "their lengths, as it is for t5; leave the key out, or write lengths such as 'window(width=0.5L)'"
-        )
     chosen = {"published": published, "scaled": scaled, "both": [*published, *scaled]}[suite.lengths]
     return list(dict.fromkeys(chosen))
 

@@ -138,6 +138,8 @@ def test_a_suite_has_lengths_as_published_in_proportion_to_l_or_both(tmp_path: P
     by_hand = text.replace('"t5",', '"t5", "t5(far=0.25L)",')
     assert encodings_of(by_hand, tmp_path) == [*published[:2], scaled[1], *published[2:]]
     assert encodings_of(f'lengths = "both"\n{by_hand}', tmp_path).count("t5(far=0.25L)") == 1
+    in_parts = f'lengths = "both"\n{SUITE}\n[[part]]\n[[part]]\nencodings = ["t5"]'
+    assert encodings_of(in_parts, tmp_path) == ["none", "rope", "t5", "t5(far=0.25L)"]
 
 
 def test_a_suite_whose_lengths_cannot_be_scaled_is_refused(tmp_path: Path) -> None:
