@@ -59,7 +59,8 @@ def build_report(
         raise UsageError(f"--baseline {baseline}: no run has this encoding: {near(baseline, names)}")
     known, sections = shown_runs(runs or {}), []
     for group in groups:
-        section = section_of(group, trained or {}, known, baseline)
+        longer = [other for other in groups if other.text == group.text and other.train_length > group.train_length]
+        section = section_of(group, trained or {}, known, baseline, longer)
         pictures = draw_pictures(section, formats)
         contents |= pictures
         shown_first = [(each, out / f"{each.name}{section.slug}.png") for each in section.figures]

@@ -145,6 +145,24 @@ class Harm:
 
 
 @dataclass(frozen=True)
+class Ceiling:
+    """What models win that are trained at a longer length, and what each encoding of the section wins of that.
+
+    All are (estimate, low, high) with 95 % intervals, in bits per byte but for the shares `used`; those of encodings
+    are in their order, and NaN where they are not known.
+    """
+
+    length: int
+    ratio: float
+    short: str  # the best encoding that was trained at L, with the context cut to L
+    long: str  # the best one that was trained at this length
+    headroom: tuple[float, float, float]  # by how much the second is better
+    gains: tuple[tuple[float, float, float], ...]
+    used: tuple[tuple[float, float, float], ...]
+    prices: tuple[tuple[float, float, float], ...]
+
+
+@dataclass(frozen=True)
 class Line:
     """The line of one encoding in a figure; its number is missing where y is NaN. `label` stands at its end."""
 
@@ -231,6 +249,7 @@ class Section:
     positions: tuple[BinData, ...]
     recall: tuple[BinData, ...]
     harms: tuple[Harm, ...]
+    ceilings: tuple[Ceiling, ...]
     facts: tuple[Fact, ...]  # how the results were made
     made: tuple[Fact, ...]  # how the results and the models were made
     made_of: Mapping[str, tuple[Fact, ...]]  # the same for each encoding

@@ -36,6 +36,16 @@ class Group:
     units: LossTable | None = None  # the table of units among the details, if it is there
     notes: tuple[str, ...] = ()
 
+    @property
+    def text(self) -> tuple[tuple[str, ...], str]:
+        """What was scored, by its fingerprints, and the corpus of the training if that is another one."""
+        return tuple(sorted(set(self.rows["fingerprint"]))), trained_on(self.rows)
+
+    @property
+    def train_length(self) -> int:
+        """L, which all of its models have in common."""
+        return int(self.rows["train_length"].iloc[0])
+
 
 def split(
     rows: pd.DataFrame,

@@ -16,6 +16,7 @@ from poscli.report.analyses import audit, compared, hits, known_limit, recalled,
 from poscli.report.answer import Answers
 from poscli.report.catalogue import describe_spec, looks, spec_in_label
 from poscli.report.caveats import budget_note, caveats
+from poscli.report.ceilings import ceilings_of, use_of_ceilings
 from poscli.report.charts import SKIPPED_POSITIONS, Charts
 from poscli.report.collect import Trained, configurations, reproduce, timing_note
 from poscli.report.comparison import AllPairs, gains_of, losses_of, wrong_answers
@@ -79,11 +80,18 @@ class Order:
         return tuple(BinData(int(first), int(last), self.per_seed(part, column)) for (first, last), part in groups)
 
 
-def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trained], baseline: str = "") -> Section:
+def section_of(
+    group: Group,
+    trained: Mapping[str, int],
+    runs: Mapping[str, Trained],
+    baseline: str = "",
+    longer: Sequence[Group] = (),
+) -> Section:
     """The section of a group of rows.
 
     `trained` are the tokens that runs were trained on, and `runs` is what else is known about them, by run id. All
-    other encodings are compared with `baseline`.
+    other encodings are compared with `baseline`. `longer` are groups of the same text whose models were trained at
+    longer lengths.
     """
     rows, quoted, train_length = group.rows, headline(group.rows), the_train_length(group.rows)
     summary = summarize(rows, mix=True)  # corpora that must stay apart are different groups already
@@ -105,6 +113,7 @@ def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trai
     }
     accuracies = _accuracies(group, measured[quoted.perplexity, FULL], order, quoted)
     protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
+    ceilings = ceilings_of(group, longer, summary)
     drawn, missing = Charts(group, summary, measured, trained).all()
     main = measured[quoted.perplexity, FULL]
     return Section(
@@ -131,11 +140,20 @@ def section_of(group: Group, trained: Mapping[str, int], runs: Mapping[str, Trai
         timing=timing_note(rows["run_id"].unique(), runs),
         positions=_positions(group, order, train_length),
         recall=order.bins(hits(group.details["recall"]), "bits") if "recall" in group.details else (),
+        ceilings=ceilings,
         harms=_harms(group.details.get("why/attribution", pd.DataFrame()), order),
         facts=tuple(facts(rows, trained)),
         made=_made(rows, runs),
         made_of={str(name): _made(part, runs) for name, part in rows.groupby("encoding")},
-        analyses=tuple(_analyses(group, summary, measured, protocols, accuracies, baseline)),
+        analyses=tuple(
+            filter(
+                None,
+                (
+                    use_of_ceilings(ceilings, summary, bits_per(rows)),
+                    *_analyses(group, summary, measured, protocols, accuracies, baseline),
+                ),
+            )
+        ),
         notes=(*group.notes, *caveats(rows, summary, main), *budget_note(rows, summary, runs), *missing),
         figures=tuple(drawn),
     )

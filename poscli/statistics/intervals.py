@@ -32,6 +32,10 @@ from numpy.typing import NDArray
 from poscli.statistics import FEWEST_DOCUMENTS, FEWEST_SEEDS, UPPER
 from poscli.statistics.crossed import FLIPS, CrossedMeans
 
+# The search for an end of Fieller's interval: how far from the ratio, in widths of the interval of the numerator, and
+# by how many values in how many rounds, which leave 1/4000 of that distance open.
+FIELLER_REACH, FIELLER_TRIED, FIELLER_ROUNDS = 4, 17, 3
+
 Case = tuple[NDArray[np.float64], NDArray[np.float64]]  # totals [S, D] and counts [D]
 
 
@@ -134,6 +138,38 @@ def many_differences(cases: Sequence[Case | None], *, test: bool = True) -> NDAr
         p = group.p_values() if test else np.full(len(members), math.nan)
         numbers[members] = np.stack([group.estimate, *group.interval(), p], axis=1)
     return numbers
+
+
+def ratio_of_means(top: NDArray, bottom: NDArray, counts: NDArray) -> tuple[float, float, float]:
+    """sum(top) / sum(bottom) with its 95 % interval over documents and seeds, from totals `[S, D]` and counts `[D]`.
+
+    The interval has the ratios r for which that of the mean of top - r bottom includes zero (Fieller 1954). It is NaN
+    where that is no interval, because the mean of `bottom` is not surely on one side of zero, and for one document.
+    """
+    ratio = float(top.sum() / bottom.sum())
+
+    def includes_zero(ratios: NDArray) -> NDArray:
+        low, high = CrossedMeans(top - ratios[:, None, None] * bottom, counts).interval()
+        return (low <= 0) & (high >= 0)
+
+    ((low,), (high,)) = CrossedMeans(top[None] - ratio * bottom, counts).interval()
+    bottom_low, bottom_high = CrossedMeans(bottom[None], counts).interval()
+    if not (bottom_low[0] > 0 or bottom_high[0] < 0):
+        return ratio, math.nan, math.nan
+    ends = []
+    for direction in (-1, 1):
+        near, far = (
+            ratio,
+            ratio + direction * FIELLER_REACH * (high - low) / abs(bottom.sum() / counts.sum() / len(top)),
+        )
+        for _ in range(FIELLER_ROUNDS):
+            tried = np.linspace(near, far, FIELLER_TRIED)
+            outside = np.flatnonzero(~includes_zero(tried))
+            if not len(outside):
+                return ratio, math.nan, math.nan
+            near, far = tried[max(0, outside[0] - 1)], tried[outside[0]]
+        ends.append(float((near + far) / 2))
+    return ratio, ends[0], ends[1]
 
 
 def smallest_p(seeds: int, documents: int) -> float:

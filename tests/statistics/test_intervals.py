@@ -17,7 +17,14 @@ from scipy.stats import permutation_test as scipy_permutation_test
 
 from poscli.statistics import crossed
 from poscli.statistics.crossed import student_below
-from poscli.statistics.intervals import holm, many_differences, permutation_test, ratio_interval, two_level_interval
+from poscli.statistics.intervals import (
+    holm,
+    many_differences,
+    permutation_test,
+    ratio_interval,
+    ratio_of_means,
+    two_level_interval,
+)
 from poscli.statistics.power import smallest_detectable
 
 # ---- against plain formulas
@@ -261,3 +268,25 @@ def test_coverage_and_level_in_a_wide_grid(case: Case) -> None:
 )
 def test_coverage_of_intervals_over_few_documents(documents: int, sigma: float, uneven: float, least: float) -> None:
     assert least <= Case(1, documents, 0, sigma, 0, uneven).covered() <= 98
+
+
+def test_ratios_of_means_lie_in_their_intervals_as_often_as_is_said() -> None:
+    """Gains and headrooms of 40 documents and 3 seeds, which share the documents' effects; the true ratio is 0.4."""
+    draw, inside, draws = np.random.default_rng(0), 0, 200
+    counts = draw.integers(50, 150, 40).astype(float)
+    for _ in range(draws):
+        documents = draw.normal(0, 0.1, 40)
+        bottom = 0.3 + documents + draw.normal(0, 0.05, (3, 40)) + draw.normal(0, 0.02, (3, 1))
+        top = 0.12 + 0.5 * documents + draw.normal(0, 0.05, (3, 40)) + draw.normal(0, 0.02, (3, 1))
+        ratio, low, high = ratio_of_means(top * counts, bottom * counts, counts)
+        assert low < ratio < high
+        inside += low <= 0.4 <= high
+    assert inside >= 0.95 * draws - 3 * (draws * 0.95 * 0.05) ** 0.5
+
+
+def test_a_ratio_over_what_may_be_nothing_has_no_interval() -> None:
+    draw, counts = np.random.default_rng(1), np.ones(30)
+    top, bottom = draw.normal(1, 0.1, (3, 30)), draw.normal(0, 1, (3, 30))
+    ratio, low, high = ratio_of_means(top, bottom, counts)
+    assert ratio == pytest.approx(top.sum() / bottom.sum())
+    assert np.isnan([low, high]).all()

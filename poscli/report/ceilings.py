@@ -1,0 +1,150 @@
+"""What a longer context is worth to a model that was trained with it, and what of that the encodings of a section use.
+
+R1 at a length l is the loss of the best model that was trained on windows of l tokens, on the very tokens that the
+section's models are scored on. The headroom at l is R1 at L, with the context cut to L, minus R1 at l. An encoding
+*uses* the share of the headroom that its context gain is. The *price of training short* is the loss of an encoding that
+was trained at L and reads l tokens, minus that of the same encoding trained at l.
+
+The models of R1 are runs of the same results, trained at 4 L or 16 L, say, and scored on the same text with the same
+longest length (suites/panel.toml).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from poscli.drawing.text import listed, named
+from poscli.evaluation.plan import PAIRED
+from poscli.report.comparison import losses_of
+from poscli.report.data import Analysis, Ceiling
+from poscli.report.groups import Group
+from poscli.report.pooling import headline, ratio_name
+from poscli.report.table import Column, gain_text, words
+from poscli.report.verdicts import can_win
+from poscli.runs.schema import FULL
+from poscli.statistics.comparison import EncodingLosses, Key, LossTable
+from poscli.statistics.intervals import Case, ratio_of_means
+
+LEAST_HEADROOM = 0.02  # bits per byte; a share of less would be noise over noise
+Triple = tuple[float, float, float]  # an estimate and the ends of its 95 % interval
+UNKNOWN: Triple = (math.nan, math.nan, math.nan)
+
+
+def ceilings_of(group: Group, longer: Sequence[Group], summary: pd.DataFrame) -> tuple[Ceiling, ...]:
+    """The ceiling at every length at which other groups of the same text were trained; empty without such groups.
+
+    `summary` is that of the group, whose order the encodings keep.
+    """
+    protocol, names = headline(group.rows).gain, [str(name) for name in summary["encoding"]]
+    reachable = set(group.rows.loc[group.rows["protocol"] == protocol, "length"])
+    longer = [each for each in longer if each.train_length in reachable]
+    groups = [each for each in (group, *longer) if "units" in each.details]
+    if not longer or len(groups) <= len(longer):
+        return ()
+    named_rows = [each.rows.assign(encoding=each.rows["encoding"] + _trained_at(each)) for each in longer]
+    units = LossTable(pd.concat([each.details["units"] for each in groups], ignore_index=True))
+    losses = losses_of(pd.concat([group.rows, *named_rows], ignore_index=True), units, protocol)
+    fair = set(summary.loc[summary["verdict"].map(can_win), "encoding"])
+    ceilings = []
+    for other in sorted(longer, key=lambda each: each.train_length):
+        at, suffix = other.train_length, _trained_at(other)
+        trained_long = [str(name) for name in other.rows["encoding"].unique()]
+        candidates = [name for name in names if name in fair and name in trained_long] or names
+        short = _best(losses, [(name, PAIRED) for name in candidates], at)
+        long = _best(losses, [(name + suffix, FULL) for name in trained_long], at)
+        if short is None or long is None:
+            continue
+        headroom = losses.pair(short, long, at)
+        (known,) = losses.compare([(short, long, at)])
+        won = [((name, PAIRED), (name, FULL), at) for name in names]
+        paid = [((name, FULL), (name + suffix, FULL), at) for name in names]
+        worth = known.low > LEAST_HEADROOM
+        ceilings.append(
+            Ceiling(
+                length=at,
+                ratio=at / group.train_length,
+                short=short[0],
+                long=long[0].removesuffix(suffix),
+                headroom=known.numbers,
+                gains=tuple(each.numbers for each in losses.compare(won)),
+                used=tuple(_share(losses.pair(*each), headroom) if worth else UNKNOWN for each in won),
+                prices=tuple(each.numbers for each in losses.compare(paid)),
+            )
+        )
+    return tuple(ceilings)
+
+
+def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: str) -> Analysis | None:
+    """The analysis of the ceilings, in bits per byte; None if there are none."""
+    if not ceilings:
+        return None
+    names = [str(name) for name in summary["encoding"]]
+    columns = [words("encoding", names)]
+    for each in ceilings:
+        at = ratio_name(each.ratio)
+        columns += [
+            Column(f"gain {at}", tuple(gain_text(*triple) for triple in each.gains)),
+            Column(f"used {at}", tuple(map(_percent, each.used))),
+        ]
+        if any(triple[0] == triple[0] for triple in each.prices):
+            columns.append(Column(f"price {at}", tuple(gain_text(*triple) for triple in each.prices)))
+    won = "; ".join(
+        f"{gain_text(*each.headroom)} by training at {ratio_name(each.ratio)} (best there: {named(each.long)}; best at "
+        f"L: {named(each.short)})"
+        for each in ceilings
+    )
+    last = ceilings[-1]
+    users = sorted(
+        ((name, used) for name, used in zip(names, last.used, strict=True) if used[1] > 0), key=lambda each: -each[1][0]
+    )
+    answer = f"A longer context is worth, in {bits}: {won}."
+    if users:
+        most = listed([f"{named(name)} {_percent(used)}" for name, used in users], 6)
+        answer += f" Trained at L and reading {ratio_name(last.ratio)}, these use a part of that: {most}."
+    elif last.headroom[1] > LEAST_HEADROOM:
+        answer += f" Trained at L, no encoding uses any of it at {ratio_name(last.ratio)}."
+    return Analysis(
+        "How much of what a longer context is worth is used?",
+        answer,
+        tuple(columns),
+        (
+            f"gain: {bits} by which the whole window beats the context cut to L, on the same tokens",
+            "used: the gain as a share of what the best model wins by being trained at that length, with its 95 % "
+            f"interval; - where that is not surely more than {LEAST_HEADROOM} {bits}",
+            "price: loss of the encoding trained at L minus its loss trained at that length, both reading that length",
+        ),
+    )
+
+
+def _trained_at(group: Group) -> str:
+    """The end of the names of encodings that were trained at the length of a group."""
+    return f" trained at {group.train_length}"
+
+
+def _best(losses: EncodingLosses, keys: Sequence[Key], length: int) -> Key | None:
+    """The one with the smallest mean loss at a length; None if none has a loss there."""
+    cases = {key: losses.of(key, length) for key in keys}
+    means = {key: case[0].mean(axis=0).sum() / case[1].sum() for key, case in cases.items() if case is not None}
+    return min(means, key=lambda key: means[key]) if means else None
+
+
+def _share(gain: Case | None, headroom: Case | None) -> Triple:
+    """The share of the headroom that a gain is; unknown where they are not of the same seeds and documents."""
+    if gain is None or headroom is None or gain[0].shape != headroom[0].shape:
+        return UNKNOWN
+    return ratio_of_means(gain[0], headroom[0], gain[1])
+
+
+def _percent(share: Triple) -> str:
+    """A share in percent, with its interval.
+
+    >>> _percent((0.4512, 0.381, 0.522)), _percent(UNKNOWN)
+    ('45 % [38, 52]', '-')
+    """
+    if share[0] != share[0]:
+        return "-"
+    estimate, low, high = (f"{100 * each:.0f}" for each in share)
+    return f"{estimate} %" + (f" [{low}, {high}]" if share[1] == share[1] else "")

@@ -1,0 +1,60 @@
+"""What a longer context is worth to models that were trained with it, and what of that others use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_results import LN2, Shape, results, units_of
+
+from poscli.report import build_report
+from poscli.report.data import Section
+
+LENGTHS = (64, 256, 1024)
+SHORT: dict[str, Shape] = {
+    "alibi": (1.4, lambda octaves: 0.05 * octaves),
+    "rope": (1.38, lambda octaves: -0.1 * octaves),
+}
+LONG: dict[str, Shape] = {"alibi": (1.1, lambda octaves: 0.0), "fox": (1.0, lambda octaves: 0.0)}
+
+
+def section(tmp_path: Path, long: dict[str, Shape], *, fingerprint: str = "3f2a9c41d0e7") -> Section:
+    """The section of models that were trained at 64, beside models that were trained at 1024."""
+    short_rows, positions = results(SHORT, seeds=(0, 1, 2), train_length=64, lengths=LENGTHS)
+    long_rows, _ = results(long, seeds=(0, 1, 2), train_length=1024, lengths=(1024,), fingerprint=fingerprint)
+    rows = pd.concat([short_rows, long_rows], ignore_index=True)
+    report = build_report(rows, positions, tmp_path, details={"units": units_of(rows)})
+    return next(each for each in report.sections if each.train_length == 64)
+
+
+def test_headroom_use_and_price(tmp_path: Path) -> None:
+    """At 1024 the best is fox, at 64 alibi, which alone has both trainings: 0.4 nats, of which alibi uses half."""
+    made = section(tmp_path, LONG)
+    (ceiling,) = made.ceilings
+    assert (ceiling.length, ceiling.ratio, ceiling.short, ceiling.long) == (1024, 16, "alibi", "fox")
+    assert ceiling.headroom[0] == pytest.approx(0.4 / LN2, abs=0.01)
+    alibi = [each.name for each in made.encodings].index("alibi")
+    assert ceiling.gains[alibi][0] == pytest.approx(0.2 / LN2, abs=0.01)
+    assert ceiling.used[alibi][0] == pytest.approx(0.5, abs=0.02)
+    assert ceiling.used[alibi][1] < 0.5 < ceiling.used[alibi][2]
+    assert ceiling.prices[alibi][0] == pytest.approx(0.1 / LN2, abs=0.01)
+    rope = 1 - alibi
+    assert ceiling.used[rope][2] < 0
+    assert np.isnan(ceiling.prices[rope]).all()
+    analysis = next(each for each in made.analyses if each.title.startswith("How much of what a longer context"))
+    assert "by training at 16x (best there: fox; best at L: alibi)" in analysis.answer
+    assert "these use a part of that: alibi 50 %" in analysis.answer
+
+
+def test_shares_of_next_to_nothing_are_not_stated(tmp_path: Path) -> None:
+    (ceiling,) = section(tmp_path, {"alibi": (1.395, lambda octaves: 0.0)}).ceilings
+    assert ceiling.headroom[0] == pytest.approx(0.005 / LN2, abs=0.005)
+    assert np.isnan(ceiling.used).all()
+
+
+def test_models_that_were_scored_on_another_text_are_no_ceiling(tmp_path: Path) -> None:
+    made = section(tmp_path, LONG, fingerprint="77aa88bb99cc")
+    assert made.ceilings == ()
+    assert not any(each.title.startswith("How much of what") for each in made.analyses)
