@@ -35,6 +35,7 @@ from poscli.report.data import (
 )
 from poscli.report.groups import Group
 from poscli.report.origin import bits_per, facts, unit_of
+from poscli.report.other_seeds import order_under_other_seeds
 from poscli.report.pooling import (
     ACCURACY,
     Headline,
@@ -332,6 +333,7 @@ def _analyses(
         if baseline and pairs is not None:
             analyses.append(compared(pairs, main, baseline, bits, of_answers=False))
         analyses.append(seed_spread(rows, group.units))
+        analyses.append(order_under_other_seeds(rows, group.units, summary))
     analyses.append(known_limit(rows, summary))
     if "recall" in details:
         analyses.append(recalled(details["recall"], summary))
