@@ -152,7 +152,7 @@ class Scores:
         self.unit_names = [str(n) for n in documents] if by_document else [f"{n}:{end}" for n, end in spans]
 
     def numbers(self, losses: Losses) -> dict[str, Any]:
-        """Losses with their interval, the best possible loss, and the task's own columns."""
+        """Losses with their interval, the best possible losses, and the task's own columns."""
         nll = self.of(losses)
         mean, tokens, size = self.mean(nll), int(self.counts.sum()), int(self.bytes.sum())
         low, high = self.interval(nll)
@@ -167,7 +167,8 @@ class Scores:
             "ppl": perplexity(mean),
             "unigram": unigram,
             "chance": chance,
-            "optimum": self.optimum(losses.length),
+            "optimum": self.best(losses.length, self.task.optimum),
+            "blind": self.best(losses.length, self.task.blind),
             "guess_gain_low": self.interval((self.unigram if unigram < chance else chance) - nll)[0],
             "nll_low": low,
             "nll_high": high,
@@ -204,15 +205,18 @@ class Scores:
         """A 95 % interval of the mean over the tokens that count."""
         return ratio_interval(self._per_unit(np.where(self.counts, values, 0)), self._per_unit(self.counts))
 
-    def optimum(self, window: int) -> float:
-        """The mean of the best possible losses of a model that reads windows of so many tokens; NaN if unknown."""
+    def best(self, window: int, limit: Callable[[NDArray[np.int64], int], NDArray[np.float64] | None]) -> float:
+        """The mean of a limit of the losses of models that read windows of `window` tokens; NaN if it is not known.
+
+        `limit` is `Task.optimum` or `Task.blind`.
+        """
         text, found, step, piece = self.task.text(self.length), [], max(1, CHUNK_TOKENS // window), self.piece(window)
         spans = pieces(self.spans, self.scored, piece)
         for first in range(0, len(spans), step):
-            best = self.task.optimum(text.windows(spans[first : first + step], window))
+            best = limit(text.windows(spans[first : first + step], window), piece)
             if best is None:
                 return math.nan
-            found.append(best[:, window - piece :])
+            found.append(best)
         return self.mean(np.concatenate(found).reshape(len(self.spans), self.scored))
 
     def _per_unit(self, values: NDArray[Any]) -> NDArray[np.float64]:

@@ -6,9 +6,11 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
+from poscli.data.corpora import periods_of
 from poscli.drawing.text import amount, listed, low_to_high, named, number, signed
 from poscli.evaluation.plan import PAIRED
 from poscli.evaluation.protocol import PROTOCOLS
@@ -147,7 +149,8 @@ def seed_spread(rows: pd.DataFrame, units: LossTable) -> Analysis | None:
 def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     """For every encoding and length: bits above the optimum, and the share of the information beyond L that is used.
 
-    None if the source has no known optimum.
+    Where the limit of a position-blind reader is known and above the optimum, also the bits above that limit. None if
+    the source has no known optimum.
     """
     protocol = headline(rows).gain
     known = rows[(rows["protocol"] == protocol) & sound(rows) & rows["optimum"].notna() & (rows["bytes"] > 0)]
@@ -155,9 +158,13 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         return None
     bits, key = known["tokens"] / known["bytes"] / LN2, ["encoding", "ratio"]
     known = known.assign(
-        excess=(known["nll"] - known["optimum"]) * bits, best=known["optimum"] * bits, won=known["gain"] * bits
+        excess=(known["nll"] - known["optimum"]) * bits,
+        best=known["optimum"] * bits,
+        won=known["gain"] * bits,
+        above_blind=(known["nll"] - known["blind"]) * bits,
+        blind=known["blind"] * bits,
     )
-    table = known[known["variant"] == FULL].groupby(key)[["excess", "best", "won"]].mean()
+    table = known[known["variant"] == FULL].groupby(key)[["excess", "best", "won", "above_blind", "blind"]].mean()
     if table.empty:
         return None
     available = known[known["variant"] == PAIRED].groupby(key)["best"].mean() - table["best"]
@@ -175,6 +182,9 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
 
     columns = [words("encoding", names)]
     columns += [column("above the optimum", table["excess"], ratio, number) for ratio in ratios]
+    needs_position = bool((table["blind"] - table["best"] > SHARED_FROM_BITS).any())
+    if needs_position:
+        columns += [column("above blind", table["above_blind"], ratio, signed) for ratio in ratios]
     columns += [column("used", used, ratio, lambda share: f"{100 * share:.0f} %") for ratio in ratios if ratio > 1]
     beyond = available.groupby("ratio").mean()
     won = ", ".join(f"{signed(each)} at {ratio_name(ratio)}" for ratio, each in beyond.items() if ratio > 1)
@@ -183,17 +193,52 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     if len(at_end):
         most = f"{named(str(at_end.idxmax()))} wins the largest share of that, {100 * at_end.max():.0f} %"
         answer += f" At {ratio_name(ratios[-1])}, {most}."
-    return Analysis(
-        "How far from the best possible loss?",
-        answer,
-        tuple(columns),
-        (
-            "above the optimum: bits per byte above the smallest loss that any model can reach on these windows "
-            f"({protocol})",
-            "used: context gain as a share of what the optimum gains from the same longer windows; below 0 %, longer "
-            "windows harm; - where they tell nothing new",
-        ),
-    )
+    legend = [
+        "above the optimum: bits per byte above the smallest loss that any model can reach on these windows "
+        f"({protocol})",
+        "used: context gain as a share of what the optimum gains from the same longer windows; below 0 %, longer "
+        "windows harm; - where they tell nothing new",
+    ]
+    if needs_position:
+        best, blind = (number(table[name].xs(ratios[-1], level="ratio").mean()) for name in ("best", "blind"))
+        answer += f" At {ratio_name(ratios[-1])}, no model can be better than {best} bits per byte, and no reader that "
+        answer += f"ignores positions better than {blind}."
+        legend.insert(
+            1,
+            "above blind: bits per byte above what a reader that ignores positions could reach at best: it knows the "
+            "token before, and how often others occurred, in any order; below 0, positions are used",
+        )
+    return Analysis("How far from the best possible loss?", answer, tuple(columns), tuple(legend))
+
+
+def by_period(rows: pd.DataFrame, units: LossTable, summary: pd.DataFrame) -> Analysis | None:
+    """The loss at the longest length on documents of each octave of the period; None for texts without periods."""
+    corpora = sorted(set(rows["corpus"]))
+    periods = periods_of(corpora[0]) if len(corpora) == 1 else None
+    if periods is None:
+        return None
+    protocol, bits = headline(rows).gain or headline(rows).perplexity, bits_per(rows)
+    scored = of_model(rows, protocol)
+    scored = scored[scored["length"] == scored["length"].max()]
+    means: dict[str, pd.Series] = {}
+    for name, part in scored.groupby("encoding"):
+        losses = units.losses(list(part["run_id"].unique()), protocol, int(part["length"].iloc[0]), FULL)
+        if losses is not None:
+            octaves = np.log2([periods[int(unit.partition(":")[0])] for unit in losses.units]).astype(int)
+            table = pd.DataFrame({"nats": losses.nats.mean(axis=0), "bytes": losses.bytes}).groupby(octaves).sum()
+            means[str(name)] = table["nats"] / table["bytes"] / LN2
+    if not means:
+        return None
+    by_octave = pd.DataFrame(means).sort_index()[[name for name in summary["encoding"] if name in means]]
+    columns = [words("encoding", list(by_octave))]
+    for octave, row in by_octave.iterrows():
+        low, high = max(2 ** int(octave), min(periods)), min(2 ** int(octave) * 2 - 1, max(periods))
+        columns.append(Column(f"{low} to {high}", tuple("-" if v != v else f"{v:.3f}" for v in row)))
+    last, length = ratio_name(float(scored["ratio"].iloc[0])), int(scored["train_length"].iloc[0])
+    shortest, longest = (named(str(by_octave.iloc[end].idxmin())) for end in (0, -1))
+    answer = f"At {last}, {shortest} is best on documents with the shortest periods, and {longest} with the longest."
+    legend = f"{bits} at {last} ({protocol}) on documents that repeat themselves after so many tokens; L = {length}"
+    return Analysis("From how far back is text repeated?", answer, tuple(columns), (legend,))
 
 
 def hits(recall: pd.DataFrame) -> pd.DataFrame:

@@ -34,8 +34,8 @@ SEED_COLUMNS = ("seeds_nll_low", "seeds_nll_high", "seeds_gain_low", "seeds_gain
 TOKENS = "scored_tokens"  # column of rows of several tokenizers: what `tokens` was
 # In nats per token; `per_byte` converts them to nats per byte.
 NATS = (
-    "nll", "nll_low", "nll_high", "gain", "gain_low", "gain_high", "unigram", "chance", "optimum", "guess_gain_low",
-    *SEED_COLUMNS,
+    "nll", "nll_low", "nll_high", "gain", "gain_low", "gain_high", "unigram", "chance", "optimum", "blind",
+    "guess_gain_low", *SEED_COLUMNS,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.accuracy import answered, by_length, by_place, is_depth, placed
-from poscli.report.analyses import audit, compared, hits, known_limit, recalled, seed_spread
+from poscli.report.analyses import audit, by_period, compared, hits, known_limit, recalled, seed_spread
 from poscli.report.answer import Answers
 from poscli.report.catalogue import describe_spec, looks, spec_in_label
 from poscli.report.caveats import budget_note, caveats
@@ -335,6 +335,8 @@ def _analyses(
         analyses.append(seed_spread(rows, group.units))
         analyses.append(order_under_other_seeds(rows, group.units, summary))
     analyses.append(known_limit(rows, summary))
+    if group.units is not None:
+        analyses.append(by_period(rows, group.units, summary))
     if "recall" in details:
         analyses.append(recalled(details["recall"], summary))
     if "why/attribution" in details:

@@ -39,7 +39,9 @@ from poscli.system.errors import CorruptError, ForeignError
 Rows = list[dict[str, Any]]
 
 TOKENIZER = "tokenizer"
-LATER = ADDED_COLUMNS | {TOKENIZER: EVAL_COLUMNS[TOKENIZER]}  # columns that tables of earlier versions lack
+BLIND = "blind"
+# Columns that tables of earlier versions lack.
+LATER = ADDED_COLUMNS | {name: EVAL_COLUMNS[name] for name in (TOKENIZER, BLIND)}
 
 
 def write_training_log(run: Run, rows: Rows) -> None:
@@ -157,8 +159,9 @@ def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
     """The rows of eval.csv; `measures` are columns that tasks add, kept where the file has them."""
     expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in LATER}
     table = parse_table(run.files.read(EVAL), run.eval_csv, expected, LATER | (measures or {}), AGAIN)
-    known = dict.fromkeys(ADDED_COLUMNS, "") | {TOKENIZER: run.tokenizer}
-    return table.assign(**{n: pd.Series(text, table.index, "str") for n, text in known.items() if n not in table})
+    known = dict.fromkeys(ADDED_COLUMNS, "") | {TOKENIZER: run.tokenizer, BLIND: math.nan}
+    added = {name: value for name, value in known.items() if name not in table}
+    return table.assign(**{name: pd.Series(value, table.index, LATER[name][0]) for name, value in added.items()})
 
 
 def tables_of(run: Run, measures: Columns | None = None) -> Tables:

@@ -86,6 +86,11 @@ EVAL_COLUMNS: Columns = {
     "commit": ("str", "commit of the source tree, if known"),
     **ADDED_COLUMNS,
     "tokenizer": ("str", "spec of the tokenizer, and in brackets its fingerprint, which `bytes` does not have"),
+    "blind": (
+        "float64",
+        "smallest possible nll, or a bound below it, of a reader of the same windows that ignores the order of their "
+        "tokens; empty where unknown",
+    ),
 }
 
 # What identifies the run in the other tables of an evaluation, and the length of its windows.

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data import Corpus, Tokenizer, TrainedTokenizer, batch, check_trainable, load_corpus, optimum_of
+from poscli.data import (
+    Corpus,
+    Tokenizer,
+    TrainedTokenizer,
+    batch,
+    blind_of,
+    check_trainable,
+    load_corpus,
+    optimum_of,
+)
 from poscli.data.tokenizers import TRAINED
 from poscli.system.errors import DataError
 from poscli.tasks.task import TASKS, Batch, OpenedText, Task, Text
@@ -69,11 +78,14 @@ class Language(Task):
     def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return self._surprise[tokens]
 
-    def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        if self.data.tokenizer.fingerprint:  # the corpus knows the optimum of every byte, and these tokens are others
-            return None
-        best = optimum_of(self.corpus)
-        return best(tokens) if best else None
+    def optimum(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64] | None:
+        # A corpus knows the optimum of every byte, and not of other tokens.
+        best = None if self.data.tokenizer.fingerprint else optimum_of(self.corpus)
+        return best(tokens, scored) if best else None
+
+    def blind(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64] | None:
+        best = None if self.data.tokenizer.fingerprint else blind_of(self.corpus)
+        return best(tokens, scored) if best else None
 
     @cached_property
     def _text(self) -> Text:

@@ -243,11 +243,18 @@ class Task(ABC):
         """
         return np.full(tokens.shape, math.log(self.vocab))
 
-    def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """The best possible loss in nats of every target `[B, T]` of windows `[B, T + 1]`; None where it is not known.
+    def optimum(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64] | None:
+        """The best possible loss in nats of the last `scored` targets of windows `[B, T + 1]`, as `[B, scored]`.
 
         It is the loss of a predictor that knows how the text is made, and sees of it what the window shows before the
-        target. No model has a lower loss on average; on single tokens it may.
+        target. No model has a lower loss on average; on single tokens it may. None where it is not known.
+        """
+        return None
+
+    def blind(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64] | None:
+        """The best possible loss of a reader that ignores positions, as `optimum`; None, or NaN, where not known.
+
+        What ignoring positions means is said in poscli/data/known_limit/__init__.py.
         """
         return None
 

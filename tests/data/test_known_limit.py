@@ -21,7 +21,7 @@ from poscli.cli import complete
 from poscli.data import load_corpus
 from poscli.data.corpora import bayes, source_of
 from poscli.data.corpora.bayes import parse_process
-from poscli.data.known_limit import SOURCES, Draw, pairs
+from poscli.data.known_limit import SOURCES, Draw, overwrite, pairs, period, tree
 from poscli.data.known_limit.bigram import Bigram
 from poscli.data.known_limit.pairs import Pairs
 from poscli.data.known_limit.recall import Recall
@@ -208,14 +208,51 @@ def test_what_was_seen_in_one_document_tells_nothing_about_the_next(cls: Any) ->
 @pytest.mark.parametrize("cls", EVERY_SOURCE)
 def test_the_optimum_does_not_depend_on_the_memory(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     windows = written(cls(), 7)[:, :301]
-    whole = cls().optimum(windows)
+    whole, blind = cls().optimum(windows), cls().blind(windows)
     monkeypatch.setattr(pairs, "CHUNK_TOKENS", 700)
+    monkeypatch.setattr(overwrite, "CHUNK_COUNTS", 3000)
+    monkeypatch.setattr(overwrite, "CHUNK_NODES", 3000)
+    monkeypatch.setattr(period, "CHUNK_WEIGHTS", 1500)
+    monkeypatch.setattr(tree, "CHUNK_COUNTS", 700)
     assert np.array_equal(cls().optimum(windows), whole)
+    assert cls().blind(windows) == pytest.approx(blind, rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("cls", EVERY_SOURCE)
+def test_a_position_blind_reader_is_not_better_than_the_optimum(cls: Any) -> None:
+    source, tokens = cls(), written(cls(), 20)
+    windows = tokens[:, 3000:3301]
+    blind, optimum = source.blind(windows), source.optimum(windows)
+    assert blind.shape == optimum.shape
+    assert np.isfinite(blind).all() or np.isnan(blind).all()
+    assert not blind.mean() < optimum.mean()
+    assert source.blind(tokens[:0]).shape == (0, tokens.shape[1] - 1)
+
+
+@pytest.mark.parametrize("cls", EVERY_SOURCE)
+def test_the_last_losses_of_windows_are_those_of_all_their_tokens(cls: Any) -> None:
+    source, documents = cls(), written(cls(), 6)
+    windows = np.concatenate([documents[:, 900:1201], [[*documents[0, -200:], *documents[1, :101]]]])
+    for scored in (1, 7, 300):
+        ends, blind = source.optimum_at_end(windows, scored), source.blind_at_end(windows, scored)
+        assert ends == pytest.approx(source.optimum(windows)[:, -scored:], rel=1e-9, nan_ok=True)
+        assert blind == pytest.approx(source.blind(windows)[:, -scored:], rel=1e-9, nan_ok=True)
+    assert source.optimum_at_end(windows[:0], 7).shape == (0, 7)
+
+
+def test_bags_of_pairs_tell_all_that_there_is_to_know(short: Callable[[int], None]) -> None:
+    short(100)
+    for source in (Bigram(), Recall()):
+        documents = written(source, 5)
+        assert np.array_equal(source.blind(documents), source.optimum(documents))
 
 
 DIGESTS = {
     "bigram(symbols=12, alpha=0.1)": "677c3606d0ae6fb4",
     "recall(cues=16, values=4)": "aa5858dd549a4395",
+    "overwrite(cues=16, values=4, rate=0.2)": "6daf08a25fbf6e4d",
+    "period(low=8, high=512, noise=0.1, symbols=8)": "39126baf6b538861",
+    "tree(depth=3, symbols=4, alpha=0.5)": "e334a8918d611e99",
 }
 
 
@@ -254,7 +291,7 @@ def test_the_version_of_a_source_changes_its_stamp_and_its_text(few: None, monke
 def test_the_task_knows_the_optimum_of_windows_of_its_text(few: None) -> None:
     task = open_task("language", "bayes:recall(cues=4, values=2)", "bytes")
     windows = task.text(64).windows(np.array([[0, 5000], [2, 6000]]), 64)
-    loss = task.optimum(windows)
+    loss = task.optimum(windows, 64)
     assert loss is not None
     assert loss.shape == (2, 64)
     assert loss[:, ::2] == pytest.approx(math.log(4))  # a window that ends with an answer begins with one or with END
@@ -263,13 +300,13 @@ def test_the_task_knows_the_optimum_of_windows_of_its_text(few: None) -> None:
 
 def test_the_optimum_is_unknown_for_other_texts_tokens_and_tasks(few: None) -> None:
     window = np.zeros((1, 9), np.int64)
-    assert open_task("language", "stdlib", "bytes").optimum(window) is None
-    assert open_task("copy", "stdlib", "bytes").optimum(window) is None
+    assert open_task("language", "stdlib", "bytes").optimum(window, 8) is None
+    assert open_task("copy", "stdlib", "bytes").optimum(window, 8) is None
     corpus = load_corpus("bayes:recall(cues=4, values=2)")
-    assert Language(corpus).optimum(window) is not None
+    assert Language(corpus).optimum(window, 8) is not None
     other = Bytes()
     other.fingerprint = "other tokens"
-    assert Language(dataclasses.replace(corpus, tokenizer=other)).optimum(window) is None
+    assert Language(dataclasses.replace(corpus, tokenizer=other)).optimum(window, 8) is None
 
 
 @pytest.mark.parametrize(
@@ -294,6 +331,20 @@ def test_the_optimum_is_unknown_for_other_texts_tokens_and_tasks(few: None) -> N
         ("recall(cues=1)", "cues must be 2 or more, got 1"),
         ("recall(values=-3)", "values must be 2 or more, got -3"),
         ("recall(cues=32, values=8)", "32 cues with 8 values each need 288 bytes"),
+        ("overwrite(cues=1)", "cues must be 2 or more, got 1"),
+        ("overwrite(values=1)", "values must be 2 or more, got 1"),
+        ("overwrite(cues=200, values=57)", "200 cues and 57 values need 257 bytes, and there are 256; ask for fewer"),
+        *((f"overwrite(rate={wrong})", "rate must be from 0 to 1, got") for wrong in ("-0.1", "1.01")),
+        ("period(low=1)", "low must be 2 or more, got 1"),
+        ("period(low=9, high=8)", "high must be from low = 9 to 4096, got 8"),
+        ("period(high=4097)", "high must be from low = 8 to 4096, got 4097"),
+        *((f"period(noise={wrong})", "noise must be 0 or more and below 1, got") for wrong in ("-0.1", "1")),
+        *((f"period(symbols={wrong})", "symbols must be from 2 to 256, got") for wrong in ("1", "257")),
+        ("tree(depth=0)", "depth must be 1 or more, got 0"),
+        ("tree(symbols=1)", "symbols must be from 2 to 256, got 1"),
+        ("tree(depth=4, symbols=9)", "9 symbols at depth 4 have more than 4096 contexts; ask for fewer"),
+        (f"tree(depth={10**12})", "have more than 4096 contexts; ask for fewer"),
+        ("tree(alpha=0)", "alpha must be from 0.001 to 1000, got 0"),
     ],
 )
 def test_a_spec_that_cannot_be_used_is_refused_in_one_line(corpus: str, message: str) -> None:
@@ -301,6 +352,18 @@ def test_a_spec_that_cannot_be_used_is_refused_in_one_line(corpus: str, message:
         load_corpus(f"bayes:{corpus}")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["overwrite(cues=128, values=128)", "period(low=4096, high=4096, symbols=256)", "tree(depth=1, symbols=256)"],
+)
+def test_the_largest_alphabet_and_period_can_be_used(spec: str) -> None:
+    source: Any = parse_process(spec)[1]
+    documents = written(source, 2, spec)
+    assert len(set(documents.ravel().tolist()) - {END}) > 250
+    assert np.isfinite(source.optimum(documents[:, -300:])).all()
+    assert not (source.blind(documents[:, -300:]) < 0).any()
 
 
 @pytest.mark.parametrize("spec", ["bigram(symbols=15)", "recall(cues=32, values=7)"])

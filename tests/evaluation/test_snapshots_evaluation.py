@@ -230,8 +230,11 @@ class Counted(Pieces):
     def unigram(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.where(tokens == 1, 0.5, 2.5)
 
-    def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        return (tokens[:, 1:] % 3 + np.arange(tokens.shape[1] - 1) / 100).astype(float)
+    def optimum(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
+        return (tokens[:, 1:] % 3 + np.arange(tokens.shape[1] - 1) / 100).astype(float)[:, -scored:]
+
+    def blind(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
+        return self.optimum(tokens, scored) + 0.25
 
 
 # The task, changes of the settings, what the model cannot do, and the encoding that it is evaluated as.

@@ -13,8 +13,9 @@ import pytest
 from fake_results import LN2, results
 from scipy import stats
 
+from poscli.data.corpora import bayes, periods_of
 from poscli.report.accuracy import answered, by_length, by_place, placed
-from poscli.report.analyses import audit, compared, known_limit, recalled, seed_spread
+from poscli.report.analyses import audit, by_period, compared, known_limit, recalled, seed_spread
 from poscli.report.charts import position_finding
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
@@ -215,6 +216,44 @@ def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
         f"A perfect model would win {0.2 / LN2 / 2:+.3f} at 4x bits per byte by reading beyond L. "
         "At 4x, a wins the largest share of that, 25 %."
     )
+
+
+def test_the_limit_of_readers_that_ignore_positions_is_shown_where_it_is_not_the_optimum() -> None:
+    """Of tokens of two bytes: the limits are 0.5 and 1.0 nats, `a` has 0.8, and `b`, which ignores positions, 1.1."""
+    rows, _ = results({"a": (0.8, lambda _: 0.0), "b": (1.1, lambda _: 0.0)}, lengths=(256, 1024))
+    rows = rows[rows["protocol"] == "fixed"].assign(bytes=rows["tokens"] * 2, optimum=0.5, blind=1.0)
+    rows = rows.assign(nll=rows["encoding"].map({"a": 0.8, "b": 1.1}))
+    analysis, cells = known_limit(rows, summarize(rows)), columns(known_limit(rows, summarize(rows)))
+    above = dict(zip(cells["encoding"], cells["above blind 4x"], strict=True))
+    assert above == {"a": f"{-0.2 / LN2 / 2:+.3f}", "b": f"{0.1 / LN2 / 2:+.3f}"}
+    assert analysis
+    assert analysis.answer.endswith(
+        f" At 4x, no model can be better than {0.5 / LN2 / 2:.2f} bits per byte, and no reader that ignores positions "
+        f"better than {1.0 / LN2 / 2:.2f}."
+    )
+    same = known_limit(rows.assign(blind=rows["optimum"]), summarize(rows))
+    assert not [head for head in columns(same) if "blind" in head]
+    assert same
+    assert "positions" not in same.answer
+
+
+def test_losses_by_octave_of_the_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four documents: `a` has one loss everywhere, and `b` is better on the three of short periods."""
+    monkeypatch.setattr(bayes, "HELD_OUT_DOCUMENTS", 4)
+    corpus = "bayes:period(low=8, high=63, noise=0.1, symbols=8)"
+    periods = periods_of(corpus)
+    assert periods
+    assert len(periods) == 4
+    rows, units = of_parts({"a": 1.0, "b": 1.0}, {"a": (0, 0, 0), "b": (0, 0, 0)})
+    octave = units["unit"].map(lambda unit: int(math.log2(periods[int(unit)])))
+    last = octave.max()
+    assert octave.nunique() > 1
+    bits = 1.5 - 0.25 * (units["encoding"].eq("b") & octave.lt(last))
+    cells = columns(by_period(rows.assign(corpus=corpus), LossTable(units.assign(nll=bits * LN2)), named("a", "b")))
+    ends = {int(math.log2(int(head.split()[0]))): each for head, each in cells.items() if head != "encoding"}
+    assert ends == {n: ("1.500", "1.500" if n == last else "1.250") for n in set(octave)}
+    assert by_period(rows, LossTable(units), named("a", "b")) is None
+    assert by_period(rows.assign(corpus="bayes:recall"), LossTable(units), named("a", "b")) is None
 
 
 # ---- protocols

@@ -141,7 +141,9 @@ def test_episodes(name: str, snapshot: Snapshot) -> None:
         "distances": told(text.distances(spans, 5)),
         "counted in all": told([int((text.back > 0).sum()), int(text.back.sum()), task.text(length) is text]),
         "tokens in all": told(np.bincount(split.tokens)),
-        "a guess": told([task.unigram(np.arange(4).reshape(2, 2)), task.token_bytes(spans[:1]), task.optimum(spans)]),
+        "a guess": told(
+            [task.unigram(np.arange(4).reshape(2, 2)), task.token_bytes(spans[:1]), task.optimum(spans, 2)]
+        ),
     }
     snapshot(sections(parts), rounded=True)
 
@@ -169,7 +171,7 @@ def test_scores_and_tensors(snapshot: Snapshot) -> None:
         "copy": told(Copy().score(logits, targets)),
         "pieces": told(base.score(logits, targets)),
         "tensors": told([*Batch(tokens).tensors(cpu), *Batch(tokens, counted).tensors(cpu)]),
-        "defaults": told([base.unigram(none), base.optimum(none), base.segments(9), base.strides(300)]),
+        "defaults": told([base.unigram(none), base.optimum(none, 1), base.segments(9), base.strides(300)]),
     }
     snapshot(sections(parts), rounded=True)
 
@@ -257,7 +259,7 @@ def test_grid(tmp_path: Path, snapshot: Snapshot) -> None:
         "oblong": drawn(task.batch(size=5, length=8, seed=2, step=1)),
         "the next step": drawn(task.batch(size=2, length=8, seed=2, step=2)),
         "held out": told([text.split.shapes, spans, text.windows(spans, 12)]),
-        "guesses": told([task.unigram(np.arange(6)), task.token_bytes(np.arange(3)), task.optimum(spans)]),
+        "guesses": told([task.unigram(np.arange(6)), task.token_bytes(np.arange(3)), task.optimum(spans, 2)]),
         "checked": "\n".join(f"{n}: {outcome(task.check, n)}" for n in lengths),
         "evaluated": "\n".join(f"{n}: {outcome(task.check_evaluation, n)}" for n in evaluations),
     }
@@ -284,7 +286,7 @@ def test_language(tokenizer: str, tmp_path: Path, snapshot: Snapshot, monkeypatc
         "held out": told([type(text).__name__, text.sizes, spans, text.windows(spans, 6)]),
         "guesses": told(dict(zip(seen.tolist(), task.unigram(seen).tolist(), strict=True))),
         "bytes": told(dict(zip(seen.tolist(), task.token_bytes(seen).tolist(), strict=True))),
-        "optimum": told(task.optimum(text.windows(spans, 6))),
+        "optimum": told(task.optimum(text.windows(spans, 6), 6)),
         "checked": "\n".join(f"{n}: {outcome(task.check, n)}" for n in (20, len(task.data.valid.tokens) - 1, 64, 1000)),
     }
     snapshot(sections(parts).replace(str(tmp_path), "HERE"), rounded=True)

@@ -24,9 +24,9 @@ LONGEST_SPEC = 4096  # characters; longer paths cannot be opened on Linux
 SHOWN_CHARACTERS = 60  # of a name that is refused
 UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, bytes that are not UTF-8, separators of lines
 
-# Takes windows of tokens [B, T + 1], in which token n is byte n and token 256 opens a document, and returns the best
-# possible loss [B, T] in nats of every target.
-Optimum = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+# Takes windows of tokens [B, T + 1], in which token n is byte n and token 256 opens a document, and how many targets at
+# the end of each are asked for, and returns the best possible loss [B, targets] in nats of each of these.
+Optimum = Callable[[NDArray[np.int64], int], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Kind:
     available: Callable[[], str] = lambda: ""  # why the kind cannot be used on this machine; "" if it can
     examples: tuple[str, ...] = ()  # specs worth suggesting when an unknown corpus is asked for
     optimum: Callable[[str], Optimum | None] = lambda argument: None  # of the corpus with this argument, if it is known
+    blind: Callable[[str], Optimum | None] = lambda argument: None  # the optimum of a position-blind reader, likewise
+    periods: Callable[[str], list[int] | None] = lambda argument: None  # of its held-out documents, if they have any
     unit: str = "byte"  # what losses are measured per, as reports call it
     explained: str = ""  # what a reader of a report must know about it, in Markdown
 
@@ -90,6 +92,18 @@ def optimum_of(spec: str) -> Optimum | None:
     """The best possible loss of every byte of a corpus; None where it is not known, as it is for all human text."""
     name, _, argument = spec.partition(":")
     return CORPORA.get(name).optimum(argument) if name in CORPORA.names() else None
+
+
+def blind_of(spec: str) -> Optimum | None:
+    """The best possible loss of a reader that ignores positions (poscli/data/known_limit); None as for `optimum_of`."""
+    name, _, argument = spec.partition(":")
+    return CORPORA.get(name).blind(argument) if name in CORPORA.names() else None
+
+
+def periods_of(spec: str) -> list[int] | None:
+    """After how many tokens each held-out document of a corpus repeats itself, in their order; None without periods."""
+    name, _, argument = spec.partition(":")
+    return CORPORA.get(name).periods(argument) if name in CORPORA.names() else None
 
 
 def check_characters(spec: str) -> None:

@@ -5,6 +5,7 @@ Options are written in parentheses: `bigram`, `bigram(alpha=0.5)`, `recall(cues=
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 
@@ -31,15 +32,39 @@ def source(argument: str) -> Source:
 
 def optimum(argument: str) -> Optimum:
     """The best possible loss of the corpus `bayes:NAME(options)`."""
-    return parse_process(argument)[1].optimum
+    return parse_process(argument)[1].optimum_at_end
+
+
+def blind(argument: str) -> Optimum:
+    """The best possible loss of a position-blind reader of the corpus `bayes:NAME(options)`; NaN where not known."""
+    return parse_process(argument)[1].blind_at_end
+
+
+def periods(argument: str) -> list[int] | None:
+    """The period of each held-out document of the corpus `bayes:NAME(options)`, in the order of the split.
+
+    A document's place in the list is its number in units.csv. None if the documents have no period.
+    """
+    name, process = parse_process(argument)
+    draws = [_draw(f"bayes:{name}", process, number) for number in range(HELD_OUT_DOCUMENTS)]
+    known = [process.period(draw) for draw in draws]
+    if None in known:
+        return None
+    contents = [process.document(_draw(f"bayes:{name}", process, number)) for number in range(HELD_OUT_DOCUMENTS)]
+    digests = [hashlib.sha256(content).digest() for content in contents]  # by which splits are ordered
+    return [period for _, period in sorted(zip(digests, known, strict=True)) if period is not None]
 
 
 def _documents(spec: str, process: KnownLimit) -> Iterator[Document]:
     sizes: dict[Part, int] = {"valid": HELD_OUT_DOCUMENTS, "train": TRAINING_DOCUMENTS, "tune": TUNING_DOCUMENTS}
     parts = [part for part, size in sizes.items() for _ in range(size)]
     for number, part in enumerate(parts):
-        draw = Draw(f"{spec} version {process.version}", number)
-        yield Document(process.document(draw), part)
+        yield Document(process.document(_draw(spec, process, number)), part)
+
+
+def _draw(spec: str, process: KnownLimit, number: int) -> Draw:
+    """The random numbers of a document of the corpus."""
+    return Draw(f"{spec} version {process.version}", number)
 
 
 def parse_process(text: str) -> tuple[str, KnownLimit]:
@@ -102,5 +127,7 @@ CORPORA.add(
         source,
         examples=tuple(f"bayes:{name}" for name in USABLE),
         optimum=optimum,
+        blind=blind,
+        periods=periods,
     ),
 )

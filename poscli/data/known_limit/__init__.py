@@ -2,8 +2,13 @@
 
 Each file that registers a class is one source; the corpus `bayes:NAME(options)` is its text. Other packages offer
 theirs through the entry-point group `poscli.data.known_limit`. Read in this order: this file (what a source is, and its
-random numbers), pairs.py (documents of cues and answers), bigram.py and recall.py (the sources), corpora/bayes.py (how
-a source and its options are written).
+random numbers), pairs.py (documents of cues and answers), bigram.py and recall.py (sources that need no position),
+overwrite.py, period.py and tree.py (sources that need it), corpora/bayes.py (how a source and its options are written).
+
+A position-blind reader knows the token before a target, and how often each token (in `overwrite`, each pair of a cue
+and its value) stands before the target in the window, and not in which order. One layer of causal attention without an
+encoding can use no more than that. Deeper models without an encoding can: the causal mask shows them something of the
+order (Haviv et al., 2022, arXiv:2203.16634), so that `none` may have a lower loss than the best position-blind reader.
 """
 
 from __future__ import annotations
@@ -16,9 +21,25 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from poscli.data.tokenizers.bytes import END
 from poscli.system.registry import Registry, subclass_of
 
 Option = int | float
+
+DOCUMENT_TOKENS = 16384  # twice as long as 16 windows of 512 tokens
+FIRST_BYTE = ord("!")  # symbols are the bytes from here on, wrapping round at 256
+MOST_SYMBOLS = 256
+SMALLEST_ALPHA, LARGEST_ALPHA = 1e-3, 1e3  # of a Dirichlet distribution
+
+
+def as_bytes(symbols: NDArray[np.int64]) -> bytes:
+    """The text of symbols 0, 1, ... in the order of the array."""
+    return ((FIRST_BYTE + symbols) % 256).astype(np.uint8).tobytes()
+
+
+def as_symbols(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The symbols of tokens, in the same shape, from 0 to 255; -1 for `END`."""
+    return np.where(tokens == END, -1, (tokens - FIRST_BYTE) % 256)
 
 
 class Draw:
@@ -59,6 +80,10 @@ class KnownLimit(ABC):
         parameters = inspect.signature(cls).parameters.values()
         return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
+    def period(self, draw: Draw) -> int | None:
+        """After how many tokens the document of `draw` repeats itself; None in texts without a period."""
+        return None
+
     @abstractmethod
     def document(self, draw: Draw) -> bytes:
         """One document: a pure function of the random numbers of `draw`."""
@@ -71,6 +96,22 @@ class KnownLimit(ABC):
         knows that the document goes on. Tokens are bytes, and `END` opens a document. The loss is NaN for targets that
         are `END`.
         """
+
+    def optimum_at_end(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
+        """The last `scored` columns of `optimum`; sources override this where it is much less work."""
+        return self.optimum(tokens)[:, tokens.shape[1] - 1 - scored :]
+
+    def blind_at_end(self, tokens: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
+        """The last `scored` columns of `blind`, likewise."""
+        return self.blind(tokens)[:, tokens.shape[1] - 1 - scored :]
+
+    def blind(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The best possible loss of a position-blind reader, or a smaller number, in the shapes of `optimum`.
+
+        The reader knows the process, as the best predictor does. `tokens` are windows of one document each. NaN where
+        no number is known, which is what this method returns for sources that do not override it.
+        """
+        return np.full((len(tokens), tokens.shape[1] - 1), np.nan)
 
 
 SOURCES: Registry[type[KnownLimit]] = Registry("known-limit source", __name__, subclass_of(KnownLimit))

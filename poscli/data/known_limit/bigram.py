@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import SOURCES, Draw
+from poscli.data.known_limit import LARGEST_ALPHA, SMALLEST_ALPHA, SOURCES, Draw
 from poscli.data.known_limit.pairs import Pairs, seen_before
-
-SMALLEST_ALPHA, LARGEST_ALPHA = 1e-3, 1e3
 
 
 @SOURCES.register("bigram")

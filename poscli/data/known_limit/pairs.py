@@ -19,17 +19,19 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from poscli.data.known_limit import Draw, KnownLimit
+from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, Draw, KnownLimit, as_bytes, as_symbols
 from poscli.data.tokenizers.bytes import END
 
-PAIRS = 8192  # of a document: 16 KiB, twice as long as 16 windows of 512 tokens
-FIRST_BYTE = ord("!")  # cues are the bytes from here on, then answers, wrapping round at 256
-MOST_SYMBOLS = 256  # cues and answers together
+PAIRS = DOCUMENT_TOKENS // 2
 CHUNK_TOKENS = 1 << 20  # of windows handled at a time; each needs about 100 bytes
 
 
 class Pairs(KnownLimit):
-    """A source whose documents are pairs of cue and answer: the answer with cue c and value v is c * values + v."""
+    """A source whose documents are pairs of cue and answer: the answer with cue c and value v is c * values + v.
+
+    The best prediction follows from the cue before the target and from how often each answer was shown: positions are
+    of no use, and a position-blind reader reaches the optimum.
+    """
 
     def __init__(self, cues: int, values: int) -> None:
         symbols = cues + cues * values
@@ -55,21 +57,23 @@ class Pairs(KnownLimit):
     def document(self, draw: Draw) -> bytes:
         cues = draw.below(self.cues, PAIRS)
         answers = self.cues + cues * self.values + self.reply(cues, draw)
-        return ((FIRST_BYTE + np.stack([cues, answers], axis=1)) % 256).astype(np.uint8).tobytes()
+        return as_bytes(np.stack([cues, answers], axis=1))
 
     def optimum(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         rows = max(1, CHUNK_TOKENS // tokens.shape[1])
         parts = [self._optimum(tokens[first : first + rows]) for first in range(0, len(tokens), rows)]
         return np.concatenate(parts) if parts else np.empty((0, tokens.shape[1] - 1))
 
+    def blind(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.optimum(tokens)
+
     def _optimum(self, tokens_BN: NDArray[np.int64]) -> NDArray[np.float64]:
         """The best possible losses of a few windows, `[B, T]`."""
-        symbols_BN = (tokens_BN - FIRST_BYTE) % 256
-        is_end = tokens_BN == END
-        is_cue = ~is_end & (symbols_BN < self.cues)
-        is_answer = ~is_end & ~is_cue & (symbols_BN < self.symbols)
+        symbols_BN = as_symbols(tokens_BN)
+        is_cue = (symbols_BN >= 0) & (symbols_BN < self.cues)
+        is_answer = (symbols_BN >= self.cues) & (symbols_BN < self.symbols)
         # What was seen in one document tells nothing about the next, so that the keys of answers count documents.
-        keys_BN = np.cumsum(is_end, axis=1) * self.cues * self.values + symbols_BN - self.cues
+        keys_BN = np.cumsum(tokens_BN == END, axis=1) * self.cues * self.values + symbols_BN - self.cues
         uses_BN = seen_before(np.where(is_answer, keys_BN // self.values, -1))
         repeats_BN = seen_before(np.where(is_answer, keys_BN, -1))
         answer_costs_BN = self.costs(uses_BN, repeats_BN)
