@@ -192,7 +192,7 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     at_end = used.xs(ratios[-1], level="ratio").dropna()
     if len(at_end):
         most = f"{named(str(at_end.idxmax()))} wins the largest share of that, {100 * at_end.max():.0f} %"
-        answer += f" At {ratio_name(ratios[-1])}, {most}."
+        answer += f" At {ratio_name(ratios[-1])}, {most if at_end.max() > 0 else 'no encoding wins any of that'}."
     legend = [
         "above the optimum: bits per byte above the smallest loss that any model can reach on these windows "
         f"({protocol})",
@@ -206,7 +206,7 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         legend.insert(
             1,
             "above blind: bits per byte above what a reader that ignores positions could reach at best: it knows the "
-            "token before, and how often others occurred, in any order; below 0, positions are used",
+            "token before, and how often others occurred, in any order; below 0, the order is used",
         )
     return Analysis("How far from the best possible loss?", answer, tuple(columns), tuple(legend))
 

@@ -96,7 +96,7 @@ def test_the_optimum_of_overwrite_is_the_posterior_wherever_a_window_begins(
         assert source.optimum(np.array([tokens_of(w) for w in shares])) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("start", [0, 1, 2, 3])
 @pytest.mark.parametrize(("values", "rate"), [(2, 0.2), (2, 0.9), (3, 0.2)])
 def test_the_blind_limit_of_overwrite_is_the_posterior_given_the_pairs_in_any_order(
     values: int, rate: float, start: int
@@ -104,8 +104,9 @@ def test_the_blind_limit_of_overwrite_is_the_posterior_given_the_pairs_in_any_or
     documents = pairs_of(2, values, rate, 5 if values == 2 else 4)
 
     def bag(window: Symbols) -> Any:
-        whole = len(window) // 2 * 2
-        return tuple(sorted(zip(window[:whole:2], window[1:whole:2], strict=True))), window[whole:]
+        shown = window[start % 2 :]  # without a value whose cue lies before the window
+        whole = len(shown) // 2 * 2
+        return tuple(sorted(zip(shown[:whole:2], shown[1:whole:2], strict=True))), shown[whole:]
 
     windows = list(dict.fromkeys(document[start:] for document in documents))
     limits = Overwrite(cues=2, values=values, rate=rate).blind(np.array([tokens_of(window) for window in windows]))
@@ -312,6 +313,30 @@ def test_the_optimum_of_tree_is_the_mixture_of_all_trees(depth: int, symbols: in
     inside = source.optimum(np.array([tokens_of(before + text) for text in texts]))
     assert inside[:, depth - 1 :] == pytest.approx(expected, rel=1e-9)
     assert inside[:, : depth - 1] == pytest.approx(math.log(symbols))
+
+
+@pytest.mark.parametrize(
+    ("depth", "symbols", "alpha", "count", "start"), [(1, 2, 0.5, 13, 5), (2, 2, 0.3, 13, 5), (1, 3, 0.5, 8, 3)]
+)
+def test_windows_inside_a_document_of_tree_lose_no_more_than_their_first_symbols_can_tell(
+    depth: int, symbols: int, alpha: float, count: int, start: int
+) -> None:
+    """The posterior given all documents that have the window is better, by a sum over the window that is bounded."""
+    before, trees = (0,) * depth, every_tree(depth, symbols)
+    documents = {
+        text: sum(p * by_tree(tree, before + text, depth, symbols, alpha) for p, tree in trees)
+        for text in product(range(symbols), repeat=count)
+    }
+    shares = shares_of_windows(documents, start)
+    weights: Counter[Symbols] = Counter()
+    for text, p in documents.items():
+        weights[text[start:]] += p
+    source = Tree(depth=depth, symbols=symbols, alpha=alpha)
+    worse = source.optimum(np.array([tokens_of(w) for w in shares])) + np.log(np.array(list(shares.values())))
+    mean = np.array([weights[w] for w in shares]) @ worse
+    assert (mean >= -1e-12).all()
+    assert mean.sum() <= depth * math.log(symbols)
+    assert mean[-1] < mean[depth:].max()
 
 
 # --- samples

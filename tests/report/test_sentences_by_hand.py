@@ -216,6 +216,8 @@ def test_the_share_that_is_used_of_what_the_longer_window_tells() -> None:
         f"A perfect model would win {0.2 / LN2 / 2:+.3f} at 4x bits per byte by reading beyond L. "
         "At 4x, a wins the largest share of that, 25 %."
     )
+    harmed = rows.assign(gain=-0.1)
+    assert (known_limit(harmed, summarize(harmed)) or analysis).answer.endswith("At 4x, no encoding wins any of that.")
 
 
 def test_the_limit_of_readers_that_ignore_positions_is_shown_where_it_is_not_the_optimum() -> None:

@@ -5,10 +5,12 @@ theirs through the entry-point group `poscli.data.known_limit`. Read in this ord
 random numbers), pairs.py (documents of cues and answers), bigram.py and recall.py (sources that need no position),
 overwrite.py, period.py and tree.py (sources that need it), corpora/bayes.py (how a source and its options are written).
 
-A position-blind reader knows the token before a target, and how often each token (in `overwrite`, each pair of a cue
-and its value) stands before the target in the window, and not in which order. One layer of causal attention without an
-encoding can use no more than that. Deeper models without an encoding can: the causal mask shows them something of the
-order (Haviv et al., 2022, arXiv:2203.16634), so that `none` may have a lower loss than the best position-blind reader.
+A position-blind reader sees the token before a target and a bag of the window: how often each token (in `overwrite`,
+each pair of a cue and its value) stands before the target, in any order. It does not see where a token stands, which of
+two came later, or how far back anything is. One layer of causal attention without an encoding can use no more than a
+bag of tokens, or of neighbours if heads take their keys from the token before. Deeper models without an encoding can:
+the causal mask shows them something of the order (Haviv et al., 2022, arXiv:2203.16634), so that `none` may have a
+lower loss than the best position-blind reader.
 """
 
 from __future__ import annotations

@@ -38,9 +38,11 @@ class Tree(KnownLimit):
     that s is a leaf, given these symbols and that s is in the tree. The prediction is that of the empty context.
 
     If a window begins inside a document, its first `depth` tokens are context only: they are predicted evenly, because
-    what stands before them is not known, and nothing is learned from them. A reader that knows how documents begin
-    could make more of them, which is worth at most 2 depth log(symbols) nats in a whole window: twice what they can
-    tell. Windows that show the beginning of the document lose nothing.
+    what stands before them is not known, and nothing is learned from them. The best reader of such a window would also
+    weigh how probable each tree makes these tokens, an integral over stationary distributions that has no closed form.
+    It would win depth log(symbols) nats at most, on average and over all targets of a window together, most of them on
+    the first ones: p(first tokens, rest) <= p(rest | first tokens), and the loss given here is that of the right side.
+    Windows that show the beginning of the document lose nothing.
 
     No position-blind limit is known: the posterior given the counts of symbols is a sum over all orders, which has no
     short form.
