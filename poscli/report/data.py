@@ -72,7 +72,9 @@ class EncodingData:
     parameters: int
     extra: int  # parameters more than the smallest model has
     seeds: int
-    safe: float
+    safe: float  # proven up to this multiple of L
+    harmful: float  # proven from this multiple on
+    safety: str  # both in words, with what is undecided; empty with too few seeds
     effective: float
     verdict: str
     meaning: str

@@ -206,6 +206,8 @@ def _encodings(summary: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Tra
                 extra=int(row["parameters"] - summary["parameters"].min()),
                 seeds=int(row["seeds"]),
                 safe=float(row["safe"]),
+                harmful=float(row["harmful"]),
+                safety=row["safety"],
                 effective=float(row["effective"]),
                 verdict=row["verdict"],
                 meaning=meaning.get(row["verdict"], "no number at the longest length"),

@@ -14,23 +14,20 @@ import pandas as pd
 from poscli.drawing.text import distinct
 from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import ACCURACY, headline, pool, ratio_name, task_measures, the_train_length, untrained
+from poscli.report.reach import effective_ratio, proven_lengths, safety
 from poscli.report.verdicts import (
-    HARM_BPB,
     NOT_TESTED,
     NOT_TRAINED,
-    SOLVED_SHARE,
     can_win,
     is_failure,
     task_verdict,
     verdict,
 )
-from poscli.statistics import FEWEST_SEEDS
 from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
-TAIL = ["growth", *GAIN, "safe", "effective", "verdict", "reason", "machine"]
-ROUNDING = 1e-9  # of a mean of accuracies
+TAIL = ["growth", *GAIN, "safe", "harmful", "safety", "effective", "verdict", "reason", "machine"]
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
@@ -41,9 +38,10 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
     `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length
     over that at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per
-    byte; `safe`, the safe length as a multiple of L (empty with too few seeds); `effective`, the effective length as a
-    multiple of L (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on which it was
-    measured, or several of them.
+    byte; `safe` and `harmful`, up to and from which multiple of L a window is proven so (both empty with too few seeds,
+    `harmful` also where none is), and `safety`, the same in words with what is undecided; `effective`, the effective
+    length as a multiple of L (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on
+    which it was measured, or several of them.
     `pooling.headline` chooses the protocols.
 
     Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
@@ -76,7 +74,13 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
             line |= {f"{measure}_{ratio_name(ratio)}": scores[measure].get(ratio, math.nan) for ratio in ratios}
         line["growth"] = scores["ppl"].get(ratios[-1], math.nan) / scores["ppl"].get(1.0, math.nan)
         line |= {column: gain[column.replace("_bpb", "")].iloc[0] if len(gain) else math.nan for column in GAIN}
-        line |= {"safe": safe_ratio(gains), "effective": effective_ratio(scores)}
+        safe, harmful = (math.nan, math.nan) if word == NOT_TRAINED else proven_lengths(gains)
+        line |= {
+            "safe": safe,
+            "harmful": harmful,
+            "safety": safety(safe, harmful, gains["ratio"][gains["gain"].notna()]),
+        }
+        line |= {"effective": effective_ratio(scores)}
         line |= {"verdict": word, "reason": reason, "machine": ", ".join(machines(runs))}
         lines.append(line)
     table = pd.DataFrame(lines)
@@ -109,39 +113,6 @@ def _verdict(scores: pd.DataFrame, gain: pd.DataFrame, last: float, guesses: str
         return task_verdict(effective_ratio(scores), last), ""
     end = gain.iloc[0]
     return verdict(*end[["gain", "gain_low", "gain_high"]], seeds=end["seeds"] - end["failed"]), ""
-
-
-def safe_ratio(gains: pd.DataFrame) -> float:
-    """The safe length of one encoding, from its points: a multiple of L; NaN if too few seeds have a loss.
-
-    It is the largest length at which, as at all shorter ones, the interval of the gain excludes a harm of HARM_BPB.
-    """
-    longer = gains[gains["ratio"] > 1].sort_values("ratio")
-    if longer.empty or (longer["seeds"] < FEWEST_SEEDS).all():
-        return math.nan
-    safe = 1.0
-    for _, point in longer.iterrows():
-        if point["failed"] or not point["gain_low"] > -HARM_BPB:
-            break
-        safe = float(point["ratio"])
-    return safe
-
-
-def effective_ratio(scores: pd.DataFrame) -> float:
-    """The effective length of one encoding, from its points, indexed by the ratio: a multiple of L.
-
-    It is the largest length at which, as at all shorter ones, the mean accuracy of its seeds is at least SOLVED_SHARE,
-    and 0 if it is not at L. NaN if the task has no accuracy. (Hsieh et al., 2024, arXiv:2404.06654, call this the
-    effective context size.)
-    """
-    if ACCURACY not in scores or scores[ACCURACY].isna().all():
-        return math.nan
-    effective = 0.0
-    for ratio, point in scores.sort_index().iterrows():
-        if point["failed"] or not point[ACCURACY] >= SOLVED_SHARE - ROUNDING:
-            break
-        effective = float(ratio)
-    return effective
 
 
 def is_answered(summary: pd.DataFrame) -> bool:

@@ -102,8 +102,9 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
         gains = tuple(gain_text(*gain, wide=wide) for gain in gain_intervals(summary))
         head = f"gain {last} [95 %]" if wide else f"gain {last}"
         columns.append(Column(head, gains, best=best(-summary["gain_bpb"], at_last=True)))
-        if summary["safe"].notna().any():
-            columns.append(Column("safe", tuple("-" if v != v else ratio_name(v) for v in summary["safe"])))
+        for name in ("safe", "harmful"):
+            if summary[name].notna().any():
+                columns.append(Column(name, tuple("-" if v != v else ratio_name(v) for v in summary[name])))
     if machines := machine_names(summary):
         columns.append(words("machine", machines))
     return [*columns, words("verdict", summary["verdict"])]
@@ -141,8 +142,13 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
             )
         if summary["safe"].notna().any():
             lines["safe"] = (
-                f"safe: the largest multiple of L up to which the interval over at least {FEWEST_SEEDS} seeds excludes "
-                f"a harm of {HARM_BPB} {bits}, compared with the context cut to L"
+                f"safe: proven safe up to this multiple of L: the interval over at least {FEWEST_SEEDS} seeds excludes "
+                f"a harm of {HARM_BPB} {bits}, compared with the context cut to L; longer windows are undecided, up to "
+                "those that are proven harmful"
+            )
+        if summary["harmful"].notna().any():
+            lines["harmful"] = (
+                "harmful: proven harmful from this multiple of L on: the whole interval lies at that harm or beyond it"
             )
     if machine_names(summary):
         lines["machine"] = "machine: where it was measured; times of different machines cannot be compared"
@@ -166,7 +172,17 @@ def verdict_sentences(summary: pd.DataFrame) -> str:
     for word in [*(word for word in PHRASES if word in names), *(word for word in names if word not in PHRASES)]:
         phrase = PHRASES.get(word, f"Failed ({word})").format(length=length, bits=bits)
         sentences.append(f"{phrase}: {listed(names[word], 8)}.")
+    if not is_answered(summary):
+        sentences += _what_is_proven(summary)
     return " ".join(sentences)
+
+
+def _what_is_proven(summary: pd.DataFrame) -> list[str]:
+    """What is proven of longer windows, a sentence for all encodings of which the same is, the safest first."""
+    known = summary[summary["safety"] != ""]
+    known = known.sort_values(["safe", "harmful"], ascending=False, na_position="first", kind="stable")
+    groups = known.groupby("safety", sort=False)["encoding"]
+    return [f"{said[0].upper()}{said[1:]}: {listed(list(names), 8)}." for said, names in groups]
 
 
 def solved_up_to(summary: pd.DataFrame) -> str:

@@ -13,6 +13,7 @@ USES_CONTEXT, MAY_USE_CONTEXT, HOLDS = "uses context", "may use context", "holds
 DEGRADES, BREAKS = "degrades", "breaks"
 UNCLEAR, NOT_TESTED, NOT_TRAINED = "unclear", "not tested", "not trained"
 SOLVED, FADES, UNSOLVED = "solved", "fades", "unsolved"  # of tasks with right answers
+PROVEN_SAFE, PROVEN_HARMFUL, UNDECIDED = "proven safe", "proven harmful", "undecided"  # of single lengths
 SMALL_HARM, OPEN_HARM = "small harm", "harm of open size"  # what holds, or is unclear, and surely harms
 
 # With many tokens even a harm of 0.0003 bits per byte is significant, though it does not matter. An encoding therefore

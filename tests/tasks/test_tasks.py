@@ -22,7 +22,7 @@ from toys import first
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.load import load_model
-from poscli.report.summary import effective_ratio
+from poscli.report.reach import effective_ratio
 from poscli.tasks import TASKS, EpisodeTask, language, open_task
 from poscli.tasks.copy import COPY
 from poscli.tasks.episodes import EPISODES, Episodes

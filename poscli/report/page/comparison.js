@@ -112,7 +112,7 @@ function lossTable() {
 }
 
 function gainTable() {
-  const safe = reachColumn(`the largest multiple of L up to which the interval excludes a harm of 0.01 ${section().bits}`);
+  const safe = reachColumn(`the largest multiple of L up to which a window is proven safe: its interval excludes a harm of 0.01 ${section().bits}`);
   return table("gain", `Context gain by length${against()}, ${section().bits} (${protocolName(gainProtocol())}), and the safe length`, [nameColumn(), ...lengthColumns(gainAt, signed, shadeOfGain, true), safe], last() + 1, true);
 }
 

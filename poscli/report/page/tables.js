@@ -78,7 +78,7 @@ function valueCell(value, write, share = 0) {
   if (share) cell.classList.add(share > 0 ? "good" : "harm");
   cell.append(make("span", { class: "v" }, write(value.v) + (value.note ? "*" : "")));
   const ends = interval(value, write);
-  if (ends) cell.append(make("span", { class: "i" }, ends));
+  if (ends || value.said) cell.append(make("span", { class: "i" }, ends || value.said));
   if (value.word) cell.append(make("span", { class: `word ${value.word.replaceAll(" ", "-")}` }, value.word));
   return cell;
 }

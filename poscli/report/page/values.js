@@ -130,15 +130,18 @@ function parametersOf(n) {
   return { v: more, exact: true, word };
 }
 
-/** The safe length as a multiple of L; re-based, as a multiple of that of the base. */
+/** The proven safe length as a multiple of L, and in words what is proven; re-based, as a multiple of that of the base,
+ * than which it is better only if the base is proven harmful there. */
 function safeOf(n) {
-  const own = encodings()[n].safe;
-  if (own === null) return { missing: encodings()[n].seeds < DATA.fewestSeeds ? "too few seeds" : "no gain measured" };
-  if (!rebased()) return { v: own, exact: true };
-  const base = encodings()[state.base].safe;
-  if (base === null) return { missing: "the base has none" };
-  const word = n === state.base ? "the base" : own === base ? "the same" : own > base ? "better" : "worse";
-  return { v: own / base, exact: true, word };
+  const own = encodings()[n];
+  if (own.safe === null) return { missing: own.seeds < DATA.fewestSeeds ? "too few seeds" : own.canWin ? "no gain measured" : statusName(own.verdict) };
+  if (!rebased()) return { v: own.safe, exact: true, said: own.safety };
+  const base = encodings()[state.base];
+  if (base.safe === null) return { missing: "the base has none" };
+  const reaches = (one, other) => other.harmful !== null && one.safe >= other.harmful;
+  const known = own.safety && base.safety ? "within noise" : "not compared"; // longer windows of both were measured
+  const word = n === state.base ? "the base" : reaches(own, base) ? "better" : reaches(base, own) ? "worse" : known;
+  return { v: own.safe / base.safe, exact: true, word };
 }
 
 /** The effective length, up to which a task is solved, as a multiple of L; re-based, of that of the base. */

@@ -1,0 +1,84 @@
+"""How long a window may be: what is proven of safe and harmful lengths, and up to which length a task is solved.
+
+A safe length is one at which, and at all shorter ones, the 95 % interval of the context gain excludes a harm of
+HARM_BPB; lengths are asked from the shortest on, until one is not shown. A harmful length is one at which, and at all
+longer ones that were measured, the whole interval lies at that harm or beyond it; lengths are asked from the longest
+down. What lies between is undecided. Because a length is asked only after all before it were shown, the intervals of
+single lengths need no correction for how many there are (tests in fixed order; Maurer, Hothorn and Lehmacher 1995):
+each of the two statements goes too far in at most 2.5 % of experiments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pandas as pd
+
+from poscli.drawing.text import listed
+from poscli.report.pooling import ACCURACY, ratio_name
+from poscli.report.verdicts import HARM_BPB, PROVEN_HARMFUL, PROVEN_SAFE, SOLVED_SHARE, UNDECIDED
+from poscli.statistics import FEWEST_SEEDS
+
+ROUNDING = 1e-9  # of a mean of accuracies
+
+
+def proven_lengths(gains: pd.DataFrame) -> tuple[float, float]:
+    """The largest proven safe and the smallest proven harmful length of one encoding, as multiples of L.
+
+    `gains` are its points. The safe length is 1 if no longer one is proven; the harmful one is NaN if none is. Both are
+    NaN if no longer length has enough seeds. A failed seed ends what is safe, and says nothing about harm.
+    """
+    longer = gains[gains["ratio"] > 1].sort_values("ratio")
+    points = list(longer[["ratio", "gain_low", "gain_high", "seeds", "failed"]].itertuples(index=False, name=None))
+    if all(seeds < FEWEST_SEEDS for *_, seeds, _ in points):
+        return math.nan, math.nan
+    enough = [
+        (ratio, low, high, failed) for ratio, low, high, seeds, failed in points if seeds - failed >= FEWEST_SEEDS
+    ]
+    complete = {ratio: low > -HARM_BPB for ratio, low, _, failed in enough if not failed}
+    safe = _last_shown(1.0, ((ratio, complete.get(ratio, False)) for ratio, *_ in points))
+    harmful = _last_shown(math.nan, ((ratio, high <= -HARM_BPB) for ratio, _, high, _ in reversed(enough)))
+    return safe, harmful
+
+
+def _last_shown(before: float, lengths: Iterable[tuple[float, bool]]) -> float:
+    """The last of the lengths that, as all before it, is shown to have a property; `before` if the first is not."""
+    for ratio, shown in lengths:
+        if not shown:
+            break
+        before = ratio
+    return before
+
+
+def safety(safe: float, harmful: float, measured: Iterable[float]) -> str:
+    """What is proven of the `measured` lengths, all multiples of L, in words; empty if the safe length is not known.
+
+    >>> safety(2, 16, [1, 2, 4, 8, 16])
+    'proven safe to 2x, undecided at 4x and 8x, proven harmful from 16x'
+    >>> safety(1, math.nan, [1, 2]), safety(1, 2, [1, 2]), safety(2, math.nan, [1, 2])
+    ('undecided at 2x', 'proven harmful from 2x', 'proven safe to 2x')
+    """
+    if math.isnan(safe):
+        return ""
+    open_ = [ratio_name(ratio) for ratio in sorted(measured) if safe < ratio and not ratio >= harmful]
+    parts = [
+        f"{PROVEN_SAFE} to {ratio_name(safe)}" if safe > 1 else "",
+        f"{UNDECIDED} at {listed(open_)}" if open_ else "",
+        f"{PROVEN_HARMFUL} from {ratio_name(harmful)}" if harmful == harmful else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def effective_ratio(scores: pd.DataFrame) -> float:
+    """The effective length of one encoding, from its points, indexed by the ratio: a multiple of L.
+
+    It is the largest length at which, as at all shorter ones, the mean accuracy of its seeds is at least SOLVED_SHARE,
+    and 0 if it is not at L. NaN if the task has no accuracy. (Hsieh et al., 2024, arXiv:2404.06654, call this the
+    effective context size.)
+    """
+    if ACCURACY not in scores or scores[ACCURACY].isna().all():
+        return math.nan
+    ordered = scores.sort_index()
+    solved = (ordered["failed"] == 0) & (ordered[ACCURACY] >= SOLVED_SHARE - ROUNDING)
+    return _last_shown(0.0, zip(map(float, ordered.index), solved, strict=True))
