@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from poscli.data.profile import gram_numbers, last_apart, last_equal
 from poscli.statistics.intervals import mean_interval
 from poscli.tasks import Spans, Text
 
@@ -92,47 +93,11 @@ def recurrences(text: Text, spans: Spans, scored: int, ngram: int, longest: int)
         tokens = np.asarray(text.split.tokens[slice(*text.split.starts[document : document + 2])], dtype=np.int64)
         rows = spans[:, 0] == document
         begins = targets[rows] - ngram  # where the n-gram before each target begins
-        earlier = _last_apart(_last_equal(_gram_numbers(tokens, ngram)), begins, ngram)
+        earlier = last_apart(last_equal(gram_numbers(tokens, ngram)), begins, ngram)
         shown = earlier >= np.maximum(0, spans[rows, 1:] - longest)
         distance[rows] = np.where(shown, begins - earlier, 0)
         same[rows] = shown & (tokens[targets[rows] - distance[rows]] == tokens[targets[rows]])
     return Recurrences(distance, same)
-
-
-def _gram_numbers(tokens: NDArray[np.int64], ngram: int) -> NDArray[np.int64]:
-    """A number for the n-gram that begins at each token; two numbers are equal if and only if the n-grams are."""
-    count = max(0, len(tokens) - ngram + 1)
-    numbers, kinds, vocab = np.zeros(count, np.int64), 1, int(tokens.max()) + 1
-    for n in range(ngram):
-        if kinds * vocab > np.iinfo(np.int64).max:  # number the shorter n-grams anew, without gaps
-            numbers = np.unique(numbers, return_inverse=True)[1]
-            kinds = count
-        numbers, kinds = numbers * vocab + tokens[n : n + count], kinds * vocab
-    return numbers
-
-
-def _last_equal(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The index of the last earlier element that equals each element; -1 if there is none."""
-    order = np.argsort(numbers, kind="stable")
-    equal = numbers[order[1:]] == numbers[order[:-1]]
-    last = np.full(len(numbers), -1)
-    last[order[1:][equal]] = order[:-1][equal]
-    return last
-
-
-def _last_apart(last: NDArray[np.int64], begins: NDArray[np.int64], ngram: int) -> NDArray[np.int64]:
-    """Where the last earlier occurrence of the n-grams that begin at `begins` begins, if they do not overlap; else -1.
-
-    `last` is the last occurrence of every n-gram, which may overlap it: `aaaa` occurs in `aaaaa` twice.
-    """
-    # An n-gram that would begin before the document is looked up as the first one, which has no earlier occurrence.
-    earlier = last[np.maximum(begins, 0)] if len(last) else np.full_like(begins, -1)
-    for _ in range(ngram - 1):  # each step goes back by at least one token
-        overlaps = (earlier >= 0) & (begins - earlier < ngram)
-        if not overlaps.any():
-            break
-        earlier = np.where(overlaps, last[earlier], earlier)
-    return earlier
 
 
 def gain_numbers(
