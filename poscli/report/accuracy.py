@@ -10,7 +10,8 @@ import pandas as pd
 
 from poscli.drawing.text import named
 from poscli.report.data import Analysis
-from poscli.report.pooling import ratio_name
+from poscli.report.pooling import ACCURACY_ENDS, ratio_name
+from poscli.report.reach import effective_text
 from poscli.report.table import Column, words
 from poscli.report.verdicts import SOLVED_TEXT
 from poscli.statistics import FEWEST_SEEDS
@@ -38,6 +39,13 @@ def by_length(answers: pd.DataFrame) -> pd.DataFrame:
     """
     points = _points(answers, ["encoding", "length"])
     return points.assign(ratio=points["length"] / answers["train_length"].iloc[0])
+
+
+def with_ends(rows: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
+    """Rows of eval.csv with the ends of the interval of the accuracy of their encoding at their length, if known."""
+    ends = by_length(answers).set_index(["encoding", "length"])[["low", "high"]]
+    at = pd.MultiIndex.from_frame(rows[["encoding", "length"]])
+    return rows.assign(**dict(zip(ACCURACY_ENDS, ends.reindex(at).to_numpy().T, strict=True)))
 
 
 def by_place(answers: pd.DataFrame) -> pd.DataFrame:
@@ -75,7 +83,7 @@ def answered(answers: pd.DataFrame, points: pd.DataFrame, summary: pd.DataFrame)
         [name for name in summary["encoding"] if name in set(points["encoding"])],
         sorted(set(points["ratio"])),
     )
-    effective, train_length = summary.set_index("encoding")["effective"], answers["train_length"].iloc[0]
+    reaches = effective_text(summary.set_index("encoding").loc[names], int(answers["train_length"].iloc[0]))
     last = ratio_name(ratios[-1])
     columns = [words("encoding", names)]
     columns += [
@@ -94,9 +102,7 @@ def answered(answers: pd.DataFrame, points: pd.DataFrame, summary: pd.DataFrame)
         else:
             most = str(apart.idxmax())
             sentences.append(f"At {last}, seeds of {named(most)} differ most ({ranges[most]}).")
-    lengths = (effective[name] for name in names)
-    reaches = (f"{ratio_name(r)} ({round(r * train_length)})" if r > 0 else "-" for r in lengths)
-    columns.append(Column("effective", tuple(reaches)))
+    columns.append(Column("effective", reaches))
     return Analysis(
         "What share of the answers is right?",
         " ".join(sentences),
@@ -104,7 +110,8 @@ def answered(answers: pd.DataFrame, points: pd.DataFrame, summary: pd.DataFrame)
         (
             "accuracy: the share of the tokens of the answers that the model ranks first, with its 95 % interval over "
             f"{resampled(points)}; chance: that of a guess which knows the task and not the text",
-            f"effective: the longest window up to which the accuracy is at least {SOLVED_TEXT} at every length",
+            f"effective: the longest window up to which the accuracy is at least {SOLVED_TEXT} at every length; its "
+            "interval ends where that is still sure, and where it is still possible",
         ),
     )
 

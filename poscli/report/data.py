@@ -75,7 +75,9 @@ class EncodingData:
     safe: float  # proven up to this multiple of L
     harmful: float  # proven from this multiple on
     safety: str  # both in words, with what is undecided; empty with too few seeds
-    effective: float
+    effective: float  # multiples of L, as the ends of its interval
+    effective_low: float
+    effective_high: float
     verdict: str
     meaning: str
     reason: str

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from poscli.drawing.text import amount, listed
+from poscli.report.accuracy import with_ends
 from poscli.report.origin import corpus_names, trained_on
 from poscli.report.pooling import is_per_byte, per_byte, positions_per_byte, tokenizer_spec, with_intervals
 from poscli.statistics.comparison import LossTable
@@ -77,10 +78,13 @@ def split(
         labels, notes = name_runs(part, trained)
         tables = {name: of_runs(labels, table) for name, table in (details or {}).items()}
         units, scored = LossTable(tables["units"]) if "units" in tables else None, of_runs(labels, part)
+        rows_of_group = per_byte(scored) if units is None else with_intervals(per_byte(scored), units)
+        if len(tables.get("answers", ())):
+            rows_of_group = with_ends(rows_of_group, tables["answers"])
         group = Group(
             title=f"{corpus_names(part)}, trained{_on(part)} at L = {part['train_length'].iloc[0]}",
             slug=slug,
-            rows=per_byte(scored) if units is None else with_intervals(per_byte(scored), units),
+            rows=rows_of_group,
             positions=positions_per_byte(of_runs(labels, positions), scored),
             details={name: table for name, table in tables.items() if name != "recall" or not is_per_byte(scored)},
             units=units,

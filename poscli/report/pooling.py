@@ -31,6 +31,8 @@ POINT = [
 ]  # fmt: skip
 # Ends of 95 % intervals over seeds and documents, in nats per token, which `with_intervals` adds to rows.
 SEED_COLUMNS = ("seeds_nll_low", "seeds_nll_high", "seeds_gain_low", "seeds_gain_high")
+# Ends of the 95 % interval of the accuracy of all seeds, which `accuracy.with_ends` adds to rows.
+ACCURACY_ENDS = ("accuracy_low", "accuracy_high")
 TOKENS = "scored_tokens"  # column of rows of several tokenizers: what `tokens` was
 # In nats per token; `per_byte` converts them to nats per byte.
 NATS = (
@@ -77,7 +79,7 @@ def gain_protocol(rows: pd.DataFrame, protocol: str) -> str:
 
 def task_measures(rows: pd.DataFrame) -> list[str]:
     """The numeric columns that a task added to the schema, such as `accuracy`, if any row has a number there."""
-    others = [name for name in rows.columns if name not in (*EVAL_COLUMNS, *SEED_COLUMNS, TOKENS)]
+    others = [name for name in rows.columns if name not in (*EVAL_COLUMNS, *SEED_COLUMNS, *ACCURACY_ENDS, TOKENS)]
     added = rows[others].select_dtypes("number")
     return [str(name) for name in added.columns if added[name].notna().any()]
 
@@ -112,9 +114,9 @@ def pool(rows: pd.DataFrame, protocol: str, variant: str = FULL) -> pd.DataFrame
     `status` is `ok` or the first failure among the seeds; `failed` counts failed seeds. Numbers come from the seeds
     that have one. `gain` and its interval are in bits per byte; of rows of several tokenizers, `ppl` and its interval
     are, too. Measures of a task are averaged over seeds. Rows with SEED_COLUMNS have intervals over seeds; without
-    them, the intervals are over documents only.
+    them, the intervals are over documents only. Rows with ACCURACY_ENDS keep them.
     """
-    measures = task_measures(rows)
+    measures = [*task_measures(rows), *(name for name in ACCURACY_ENDS if name in rows)]
     rows = rows if SEED_COLUMNS[0] in rows else rows.assign(**dict.fromkeys(SEED_COLUMNS, math.nan))
     chosen = rows[(rows["protocol"] == protocol) & (rows["variant"] == variant)]
     chosen = chosen.drop_duplicates(["run_id", "length"], keep="last").assign(sound=sound)

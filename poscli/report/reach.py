@@ -6,6 +6,13 @@ longer ones that were measured, the whole interval lies at that harm or beyond i
 down. What lies between is undecided. Because a length is asked only after all before it were shown, the intervals of
 single lengths need no correction for how many there are (tests in fixed order; Maurer, Hothorn and Lehmacher 1995):
 each of the two statements goes too far in at most 2.5 % of experiments.
+
+The effective length of a task is the largest at which, and at all shorter ones, SOLVED_SHARE of the answers are right.
+Its interval goes from the largest length up to which that is sure, because the interval of the accuracy lies at that
+share or above it at every length, to the largest up to which it is possible, because it lies below the share at none.
+These are 95 % intervals, as those of the accuracies are: over seeds and episodes, with few seeds over episodes. Only
+where the true accuracies of several lengths are all within a standard error of the share do fewer hold the truth: 90 %
+if those of five lengths are the share itself.
 """
 
 from __future__ import annotations
@@ -16,10 +23,11 @@ from collections.abc import Iterable
 import pandas as pd
 
 from poscli.drawing.text import listed
-from poscli.report.pooling import ACCURACY, ratio_name
+from poscli.report.pooling import ACCURACY, ACCURACY_ENDS, ratio_name
 from poscli.report.verdicts import HARM_BPB, PROVEN_HARMFUL, PROVEN_SAFE, SOLVED_SHARE, UNDECIDED
 from poscli.statistics import FEWEST_SEEDS
 
+EFFECTIVE = ("effective", "effective_low", "effective_high")  # columns of the summary
 ROUNDING = 1e-9  # of a mean of accuracies
 
 
@@ -77,8 +85,34 @@ def effective_ratio(scores: pd.DataFrame) -> float:
     and 0 if it is not at L. NaN if the task has no accuracy. (Hsieh et al., 2024, arXiv:2404.06654, call this the
     effective context size.)
     """
-    if ACCURACY not in scores or scores[ACCURACY].isna().all():
+    return _solved_to(scores, ACCURACY)
+
+
+def effective_interval(scores: pd.DataFrame) -> tuple[float, float]:
+    """The 95 % interval of the effective length of one encoding; NaN where that of the accuracy is not known."""
+    low, high = (_solved_to(scores, name) for name in ACCURACY_ENDS)
+    return low, high
+
+
+def _solved_to(scores: pd.DataFrame, column: str) -> float:
+    """The largest length at which, as at all shorter ones, this column is at least SOLVED_SHARE."""
+    if column not in scores or scores[column].isna().all():
         return math.nan
     ordered = scores.sort_index()
-    solved = (ordered["failed"] == 0) & (ordered[ACCURACY] >= SOLVED_SHARE - ROUNDING)
+    solved = (ordered["failed"] == 0) & (ordered[column] >= SOLVED_SHARE - ROUNDING)
     return _last_shown(0.0, zip(map(float, ordered.index), solved, strict=True))
+
+
+def effective_text(summary: pd.DataFrame, train_length: int = 0) -> tuple[str, ...]:
+    """The effective length of each encoding with its interval; with `train_length`, also in tokens.
+
+    >>> table = pd.DataFrame([(2, 1, 4), (0, 0, 1), (4, math.nan, math.nan)], columns=EFFECTIVE)
+    >>> effective_text(table), effective_text(table, 32)[0]
+    (('2x [1x, 4x]', '0x [0x, 1x]', '4x'), '2x (64) [1x, 4x]')
+    """
+    texts = []
+    for length, low, high in summary[list(EFFECTIVE)].itertuples(index=False, name=None):
+        tokens = f" ({round(length * train_length)})" if train_length and length > 0 else ""
+        ends = f" [{ratio_name(low)}, {ratio_name(high)}]" if low == low else ""
+        texts.append("-" if length != length else f"{ratio_name(length)}{tokens}{ends}")
+    return tuple(texts)

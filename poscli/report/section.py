@@ -49,6 +49,7 @@ from poscli.report.pooling import (
     task_measures,
     the_train_length,
 )
+from poscli.report.reach import EFFECTIVE
 from poscli.report.summary import is_answered, standings, summarize
 from poscli.report.verdicts import can_win, meanings
 from poscli.report.why import broken_by, on_key_tokens, used_window
@@ -208,7 +209,7 @@ def _encodings(summary: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Tra
                 safe=float(row["safe"]),
                 harmful=float(row["harmful"]),
                 safety=row["safety"],
-                effective=float(row["effective"]),
+                **{name: float(row[name]) for name in EFFECTIVE},
                 verdict=row["verdict"],
                 meaning=meaning.get(row["verdict"], "no number at the longest length"),
                 reason=row["reason"],

@@ -14,7 +14,7 @@ import pandas as pd
 from poscli.drawing.text import distinct
 from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import ACCURACY, headline, pool, ratio_name, task_measures, the_train_length, untrained
-from poscli.report.reach import effective_ratio, proven_lengths, safety
+from poscli.report.reach import EFFECTIVE, effective_interval, effective_ratio, proven_lengths, safety
 from poscli.report.verdicts import (
     NOT_TESTED,
     NOT_TRAINED,
@@ -27,7 +27,7 @@ from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
 GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain` of eval.csv is in nats per token
-TAIL = ["growth", *GAIN, "safe", "harmful", "safety", "effective", "verdict", "reason", "machine"]
+TAIL = ["growth", *GAIN, "safe", "harmful", "safety", *EFFECTIVE, "verdict", "reason", "machine"]
 
 
 def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
@@ -40,8 +40,8 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     over that at 1x; `gain_bpb`, `gain_bpb_low`, `gain_bpb_high`, the context gain at the longest length in bits per
     byte; `safe` and `harmful`, up to and from which multiple of L a window is proven so (both empty with too few seeds,
     `harmful` also where none is), and `safety`, the same in words with what is undecided; `effective`, the effective
-    length as a multiple of L (empty for tasks without an accuracy); `verdict`; `reason` of a failure; `machine`, on
-    which it was measured, or several of them.
+    length as a multiple of L, with the ends of its interval (empty for tasks without an accuracy); `verdict`; `reason`
+    of a failure; `machine`, on which it was measured, or several of them.
     `pooling.headline` chooses the protocols.
 
     Rows of several corpora raise UsageError unless `mix` is set; rows of several training lengths always do.
@@ -80,7 +80,7 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
             "harmful": harmful,
             "safety": safety(safe, harmful, gains["ratio"][gains["gain"].notna()]),
         }
-        line |= {"effective": effective_ratio(scores)}
+        line |= dict(zip(EFFECTIVE, (effective_ratio(scores), *effective_interval(scores)), strict=True))
         line |= {"verdict": word, "reason": reason, "machine": ", ".join(machines(runs))}
         lines.append(line)
     table = pd.DataFrame(lines)

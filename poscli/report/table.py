@@ -10,6 +10,7 @@ import pandas as pd
 from poscli.drawing.text import amount, listed, number, signed
 from poscli.report.origin import bits_per
 from poscli.report.pooling import ACCURACY, Headline, is_summed_per_byte, ratio_name
+from poscli.report.reach import effective_text
 from poscli.report.summary import GAIN, is_answered, machine_names, measures_of, ratios_of
 from poscli.report.verdicts import (
     BREAKS,
@@ -90,7 +91,7 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
     columns.append(Column("params", tuple(map(amount, summary["parameters"]))))
     if is_answered(summary):  # of the loss, only the answers had a part
         columns += by_length(ACCURACY, ACCURACY)
-        columns.append(Column("effective", tuple(ratio_name(v) if v > 0 else "-" for v in summary["effective"])))
+        columns.append(Column("effective", effective_text(summary)))
     else:
         bits, per_byte = short_bits(summary), is_summed_per_byte(summary)
         columns += by_length(bits if per_byte else "ppl", "ppl")
@@ -123,7 +124,8 @@ def legend(summary: pd.DataFrame, protocols: Headline, *, without: Sequence[str]
             f"windows of 1, 2, ... times L = {length}"
         )
         lines["effective"] = (
-            f"effective: the largest multiple of L up to which the accuracy is at least {SOLVED_TEXT} at every length"
+            f"effective: the largest multiple of L up to which the accuracy is at least {SOLVED_TEXT} at every length, "
+            "0x if at none; in brackets its 95 % interval: up to where that is sure, and up to where it is possible"
         )
     else:
         if is_summed_per_byte(summary):

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from fake_pages import failed_once, fake_tables
@@ -17,7 +16,6 @@ from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, results
 from poscli.report import Report, build, build_report, folder, summarize
 from poscli.report.folder import write_folder
 from poscli.report.pooling import SEED_COLUMNS, headline, points_of, pool, untrained
-from poscli.report.reach import proven_lengths, safety
 from poscli.report.table import solved_up_to, summary_columns, verdict_sentences
 from poscli.report.verdicts import (
     BREAKS,
@@ -31,7 +29,6 @@ from poscli.report.verdicts import (
     verdict,
 )
 from poscli.runs.schema import EVAL_COLUMNS, POSITION_COLUMNS, frame
-from poscli.statistics.intervals import many_differences
 from poscli.system.errors import PoscliError, UsageError
 
 NOTHING = frame([], POSITION_COLUMNS)
@@ -119,60 +116,6 @@ def test_verdict_at_the_edges_of_the_interval(gain: float, low: float, high: flo
     assert verdict(gain, low, high) == word
     few = MAY_USE_CONTEXT if word == USES_CONTEXT else word
     assert [verdict(gain, low, high, seeds=seeds) for seeds in (1, 2, 3, 9)] == [few, few, word, word]
-
-
-@pytest.mark.parametrize(
-    ("lows", "highs", "safe", "harmful", "said"),
-    [
-        ([0.0, -0.009], [0.5, 0.0], 4.0, math.nan, "proven safe to 4x"),
-        ([-0.009, -0.3], [-0.002, -0.01], 2.0, 4.0, "proven safe to 2x, proven harmful from 4x"),
-        ([0.0, -0.01], [0.5, 0.5], 2.0, math.nan, "proven safe to 2x, undecided at 4x"),
-        ([-0.3, -0.3], [-0.02, -0.01], 1.0, 2.0, "proven harmful from 2x"),
-        ([-0.3, -0.3], [-0.0099, -0.2], 1.0, 4.0, "undecided at 2x, proven harmful from 4x"),
-        ([-0.02, 0.1], [0.5, 0.5], 1.0, math.nan, "undecided at 2x and 4x"),
-        ([-0.3, -0.3], [-0.2, 0.5], 1.0, math.nan, "undecided at 2x and 4x"),  # harmful at 2x, but not from there on
-        ([0.0, math.nan], [0.5, math.nan], 2.0, math.nan, "proven safe to 2x, undecided at 4x"),
-    ],
-)
-def test_a_length_is_proven_safe_or_proven_harmful_or_undecided(lows, highs, safe, harmful, said) -> None:
-    """Safe: the interval of the gain excludes a harm of 0.01 here and at all shorter lengths; harmful: it lies at that
-    harm or beyond, here and at all longer ones.
-    """
-    points = pd.DataFrame({"ratio": [2.0, 4.0], "gain_low": lows, "gain_high": highs, "seeds": 3, "failed": 0})
-    assert proven_lengths(points) == pytest.approx((safe, harmful), nan_ok=True)
-    assert proven_lengths(points.iloc[::-1]) == pytest.approx((safe, harmful), nan_ok=True)
-    assert safety(safe, harmful, [1.0, 2.0, 4.0]) == said
-
-
-def test_lengths_with_failed_seeds_or_too_few_prove_nothing() -> None:
-    ends = {"ratio": [2.0, 4.0, 8.0], "seeds": 4, "failed": 0}
-    safe = pd.DataFrame(ends | {"gain_low": 0.0, "gain_high": 0.1})
-    harmful = pd.DataFrame(ends | {"gain_low": -0.2, "gain_high": -0.1})
-    assert proven_lengths(safe.assign(failed=[0, 1, 0])) == pytest.approx((2.0, math.nan), nan_ok=True)
-    assert proven_lengths(safe.assign(seeds=[4, 2, 4])) == pytest.approx((2.0, math.nan), nan_ok=True)
-    assert proven_lengths(harmful.assign(failed=[0, 2, 0])) == (1.0, 2.0)  # the others are shown to be harmful
-    assert proven_lengths(harmful.assign(seeds=[4, 4, 2])) == (1.0, 2.0)
-    assert proven_lengths(harmful.assign(seeds=2)) == pytest.approx((math.nan, math.nan), nan_ok=True)
-    assert safety(math.nan, math.nan, [1.0, 2.0]) == ""
-
-
-def test_at_most_one_in_forty_experiments_proves_too_much() -> None:
-    """Gains of 3 seeds on 24 documents. The true harm at 4x and 8x is 0.01, the least of consequence: to call 4x safe
-    is then wrong, and so is to call 8x harmful if the true harm is the tiniest bit smaller.
-    """
-    draw, counts, draws = np.random.default_rng(0), np.ones(24), 400
-    too_safe = too_harmful = 0
-    for _ in range(draws):
-        noise = draw.normal(0, 0.003, (3, 1)) + draw.normal(0, 0.01, 24)
-        lengths = [gain + noise + draw.normal(0, 0.01, (3, 24)) for gain in (0.02, -0.01, -0.01, -0.1)]
-        numbers = many_differences([(values, counts) for values in lengths], test=False)
-        ends = {"ratio": [2.0, 4.0, 8.0, 16.0], "seeds": 3, "failed": 0}
-        safe, harmful = proven_lengths(pd.DataFrame(ends | {"gain_low": numbers[:, 1], "gain_high": numbers[:, 2]}))
-        too_safe += safe >= 4
-        too_harmful += harmful <= 8
-    allowed = 0.025 * draws + 3 * math.sqrt(0.025 * 0.975 * draws)
-    assert too_safe <= allowed
-    assert too_harmful <= allowed
 
 
 def test_a_task_is_solved_up_to_the_last_length_before_the_first_failure() -> None:

@@ -116,7 +116,7 @@ def episodes(*bins: tuple[str, int, int, int], seed: int = 0) -> pd.DataFrame:
 def test_differences_of_accuracy_are_told_from_0_05_on_and_bins_shown_from_fifty_tokens_on(
     right: int, places: str, seeds: str
 ) -> None:
-    summary = named("b", "a").assign(effective=[0.0, 2.0])
+    summary = named("b", "a").assign(effective=[0.0, 2.0], effective_low=[0.0, 1.0], effective_high=2.0)
     table = episodes(("a", 0, 100, 0), ("a", 20, 100, right), ("a", 40, 49, 49), ("b", 0, 50, 25))
     analysis = placed(table, by_place(table), summary)
     assert columns(analysis) == {
@@ -132,7 +132,7 @@ def test_differences_of_accuracy_are_told_from_0_05_on_and_bins_shown_from_fifty
     assert columns(analysis)["seeds at 2x"] == (f"0.000 to 0.0{right}0",)
     analysis = answered(one, by_length(one), summary)
     assert list(columns(analysis)) == ["encoding", "2x [95 %]", "effective"]
-    assert columns(analysis)["effective"] == ("2x (128)",)
+    assert columns(analysis)["effective"] == ("2x (128) [1x, 2x]",)
     assert "interval over episodes;" in analysis.legend[0]
 
 

@@ -146,13 +146,15 @@ function safeOf(n) {
 
 /** The effective length, up to which a task is solved, as a multiple of L; re-based, of that of the base. */
 function effectiveOf(n) {
-  const own = encodings()[n].effective;
-  if (own === null) return { missing: "not measured" };
-  if (!own) return { missing: "solved at no length" };
-  if (!rebased()) return { v: own, exact: true };
-  const base = encodings()[state.base].effective;
-  if (!base) return { missing: base === null ? "the base has none" : "the base solves none" };
-  return { v: own / base, exact: true, word: n === state.base ? "the base" : own === base ? "the same" : own > base ? "better" : "worse" };
+  const own = encodings()[n];
+  if (own.effective === null) return { missing: "not measured" };
+  if (!own.effective) return { missing: "solved at no length", reason: own.effectiveHigh ? `perhaps up to ${multiple(own.effectiveHigh)}` : "" };
+  if (!rebased()) return withWhy([own.effective, own.effectiveLow, own.effectiveHigh], few());
+  const base = encodings()[state.base];
+  if (!base.effective) return { missing: base.effective === null ? "the base has none" : "the base solves none" };
+  const known = own.effectiveLow !== null && base.effectiveLow !== null;
+  const apart = known && own.effectiveLow > base.effectiveHigh ? "better" : known && own.effectiveHigh < base.effectiveLow ? "worse" : "within noise";
+  return { v: own.effective / base.effective, exact: true, word: n === state.base ? "the base" : known ? apart : "not compared" };
 }
 
 /** What a section is ranked by: the accuracy of a task that has right answers, otherwise the loss. `sign` is -1 if more
