@@ -12,6 +12,7 @@ import pandas as pd
 from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.accuracy import answered, by_length, by_place, is_depth, placed
+from poscli.report.age import age_note
 from poscli.report.analyses import audit, by_period, compared, hits, known_limit, recalled, seed_spread
 from poscli.report.answer import Answers
 from poscli.report.catalogue import describe_spec, looks, spec_in_label
@@ -156,7 +157,13 @@ def section_of(
                 ),
             )
         ),
-        notes=(*group.notes, *caveats(rows, summary, main), *budget_note(rows, summary, runs), *missing),
+        notes=(
+            *group.notes,
+            *age_note(rows),
+            *caveats(rows, summary, main),
+            *budget_note(rows, summary, runs),
+            *missing,
+        ),
         figures=tuple(drawn),
     )
 

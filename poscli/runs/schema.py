@@ -36,6 +36,11 @@ ADDED_COLUMNS: Columns = {
         "str",
         "why no faster attention engine ran, also a kernel that is wrong on this device; else empty",
     ),
+    "trained_code": (
+        "str",
+        "hashes of the code that trained the model: of the encoding, and of what trains; empty for checkpoints",
+    ),
+    "measured_code": ("str", "hashes of the code that measured this row: of the encoding, and of what measures"),
 }
 
 EVAL_COLUMNS: Columns = {

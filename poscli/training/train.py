@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from poscli.config.code import TRAINING, code_of
 from poscli.config.run import SCHEMA, RunConfig
 from poscli.model import compiled
 from poscli.model.initialise import fresh_model
@@ -54,6 +55,7 @@ def train(config: RunConfig, task: Task, runs: Path, device: torch.device) -> Ru
                     "engine_reason": model.engine_reason,
                     "compiled": compiled.wanted(device),
                     "ranks": ranks().count,
+                    "code": code_of(config.encoding, TRAINING),
                 }
                 env = {"schema": SCHEMA, "corpus": task.describe(), **describe(device), **made_of}
                 run = create(folder, config, env, task.files)

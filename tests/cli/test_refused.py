@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: py
         (
             (*ALIBI, "--length", 512, "--corpus", "text:short.txt"),
             4,
-            ("180 bytes for training", "a window of 512 needs 513", "--length that fits is 20"),
+            ("133 bytes for training", "a window of 512 needs 513", "--length that fits is 50"),
         ),
         ((*ALIBI, "--corpus", "jsonl:lines.jsonl"), 4, ("lines.jsonl line 2 is not JSON", "one JSON object per line")),
         ((*ALIBI, "--corpus", "jsonl:rows.jsonl"), 4, ("line 1 has no field 'text'", "txt")),

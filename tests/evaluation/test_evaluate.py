@@ -135,7 +135,9 @@ def scored(run, sizes, length, protocol, variant):
     own = LENGTH if variant == "crop" else length
     suffix = "-window" if variant == "window" and length > LENGTH else ""
     losses = pd.read_parquet(run.folder / "nll" / f"{own}{suffix}.parquet")
-    scored, piece = (length, length) if protocol == "nonoverlapping" else (STRIDE, min(STRIDE, own // 8))
+    scored = piece = length
+    if protocol != "nonoverlapping":
+        scored, piece = STRIDE, min(STRIDE, own // (8 if own > LENGTH else 32))
     parts = [windows(sizes, protocol, length).assign(back=back) for back in range(0, scored, piece)]
     ends = pd.concat(parts).assign(end=lambda part: part["end"] - part["back"])
     rows = ends.merge(losses, on=["document", "end"])

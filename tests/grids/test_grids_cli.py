@@ -42,7 +42,9 @@ def test_an_evaluation_of_images_and_a_report_of_it(results: Path, tmp_path: Pat
     assert set(rows.index.get_level_values("length")) == {64, 128, 256}
     assert (rows["status"] == "ok").all()
     assert (rows["bytes"] == rows["tokens"]).all()
-    assert rows.loc["sliding", "stride"].eq(4).all()  # half a side
+    strides = rows.loc["sliding", "stride"].unstack("length")
+    assert (strides[64] == 2).all()  # L/32, and so for the context cut to L
+    assert (strides.loc["full", [128, 256]] == 4).all()  # half a side
     assert rows.loc["fixed", "tokens"].eq(64).all()
     assert rows.loc["fixed", "documents"].eq(11).all()
     # Cropped to 8 x 8, every length is the same measurement; and no n-grams run through images.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from poscli.config.code import MEASURING, code_of
 from poscli.config.run import SCHEMA
 from poscli.runs.schema import DETAILS, EVAL_COLUMNS, POSITION_COLUMNS, frame
 
@@ -30,7 +31,7 @@ BEHAVIOUR: dict[str, Shape] = {
 MACHINE = {
     "schema": SCHEMA, "tokenizer": "bytes", "tokens_per_s": 150000.0, "peak_mb": 620.0, "parameters": 842000,
     "engine": "sdpa", "device": "cpu", "dtype": "float32", "poscli": "0.1.0", "commit": "0123abc", "machine": "bench",
-    "cpu": "a processor", "torch": "2.13.0",
+    "cpu": "a processor", "torch": "2.13.0", "trained_code": "",
 }  # fmt: skip
 
 
@@ -90,7 +91,8 @@ def _eval(shape: Shape, run: dict, length: int, protocol: str, variant: str) -> 
     base, gain_of = shape
     ratio = length / run["train_length"]
     row = run | {"length": length, "ratio": ratio, "protocol": protocol, "variant": variant, "seconds": 0.4 * ratio}
-    row |= MACHINE | {"stride": length if protocol == "nonoverlapping" else 128}
+    row |= MACHINE | {"measured_code": code_of(run["encoding"], MEASURING)}
+    row |= {"stride": length if protocol == "nonoverlapping" else 128}
     if gain_of is None and ratio > 1 and variant != "crop":
         reason = f"learned table of {run['train_length']} positions has no row for position {length}"
         return row | {"status": "unsupported", "reason": reason, "tokens": 0, "bytes": 0, "documents": 0}

@@ -1,7 +1,7 @@
 """A sliding window, scored on the same tokens at every length."""
 
-from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol, largest_divisor
-from poscli.evaluation.protocols.sliding import PIECES_PER_WINDOW
+from poscli.evaluation.protocol import PROTOCOLS, Documents, EvaluationSettings, Protocol
+from poscli.evaluation.protocols.sliding import few_at_the_end
 from poscli.tasks import Spans
 
 
@@ -24,4 +24,4 @@ class Fixed(Protocol):
         return settings.stride
 
     def piece(self, settings: EvaluationSettings, window: int) -> int:
-        return largest_divisor(settings.stride, window // PIECES_PER_WINDOW)
+        return few_at_the_end(settings, window)

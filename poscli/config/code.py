@@ -1,0 +1,95 @@
+"""Which code made a result: hashes of what trains and what measures, for reports that outlive a version of poscli.
+
+Comments, docstrings and formatting do not change a hash, and neither does another version of Python. Code of plugins is
+not in it: that is part of a run's configuration (plugins.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import poscli
+from poscli.encodings import get
+from poscli.specs import parse
+from poscli.system.errors import PoscliError
+
+HOUSE = Path(poscli.__file__).parent
+ENGINES = ("attention", "equation", "model", "native")
+TRAINING, MEASURING = (*ENGINES, "training"), (*ENGINES, "evaluation")
+DIGITS = 8  # of each hash
+
+
+@cache
+def code_of(spec: str, rooms: tuple[str, ...]) -> str:
+    """The hash of the code of a spec's encodings, and that of these rooms of poscli, joined by a dash.
+
+    The first is empty for a spec that this version cannot read. The code of an encoding is its file and those of the
+    encodings that it builds on.
+    """
+    try:
+        classes = [get(leaf.name) for layer in parse(spec).layers for leaf in layer]
+    except PoscliError:
+        own = ""
+    else:
+        modules = {module for cls in classes for module in _with_imports(cls.__module__)}
+        own = code_hash(sorted(_file(module) for module in modules))
+    return f"{own}-{_of_rooms(rooms)}"
+
+
+@cache
+def _of_rooms(rooms: tuple[str, ...]) -> str:
+    files = [path for room in rooms for path in (HOUSE / room).rglob("*") if path.suffix in (".py", ".h", ".cpp")]
+    return code_hash(sorted(files))
+
+
+def _with_imports(module: str, known: frozenset[str] = frozenset()) -> set[str]:
+    """A module of encodings with those that it imports; empty for modules of plugins."""
+    if not re.match(r"poscli\.(grids\.)?encodings\.\w", module) or module in known:
+        return set()
+    tree = ast.parse(_file(module).read_bytes())
+    named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    return {module}.union(*(_with_imports(other, known | {module}) for other in named))
+
+
+def _file(module: str) -> Path:
+    return HOUSE.parent / Path(*module.split(".")).with_suffix(".py")
+
+
+def code_hash(files: list[Path]) -> str:
+    """The hash of the content of files of Python and C++, 8 hex digits."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.name.encode())
+        if path.suffix == ".py":
+            digest.update(" ".join(_meaning(ast.parse(path.read_bytes()))).encode())
+        else:
+            digest.update(b" ".join(re.sub(rb"//[^\n]*", b"", path.read_bytes()).split()))
+    return digest.hexdigest()[:DIGITS]
+
+
+def _meaning(node: object) -> Iterator[str]:
+    """A tree of Python code in words, without docstrings, and without the fields that differ by Python's version."""
+    if isinstance(node, ast.AST):
+        yield type(node).__name__
+        for name, value in ast.iter_fields(node):
+            if value is None or value == [] or name in ("kind", "type_comment", "type_params", "ctx"):
+                continue
+            if name == "body" and isinstance(value, list) and _is_text(value[0]):
+                value = value[1:]
+            yield name
+            yield from _meaning(value)
+    elif isinstance(node, list):
+        for each in node:
+            yield from _meaning(each)
+    else:
+        yield repr(node)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether a statement is a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
