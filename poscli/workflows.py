@@ -25,6 +25,7 @@ from poscli.evaluation.posthoc import runs_as
 from poscli.model.held import held
 from poscli.model.load import keep, load_tokenizer
 from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
+from poscli.report.ceilings import ngram_gains
 from poscli.report.documents import explanations
 from poscli.runs.results import Tables
 from poscli.runs.run import Run, delete_run, evaluated_as
@@ -218,5 +219,6 @@ def report(
         trained=trained_tokens(runs),
         runs=trained,
         formats=formats,
+        ngrams=ngram_gains(runs.parent / "corpus"),
     )
     return written if site is None else replace(written, files=(*written.files, *write_site(written, site)))

@@ -37,6 +37,7 @@ def build_report(
     runs: Mapping[str, Trained] | None = None,
     about: About | None = None,
     formats: Sequence[str] = (),
+    ngrams: Mapping[tuple[str, int], str] | None = None,
 ) -> Report:
     """Write summary.csv, report.md, report.html, tables.tex, the pictures of each section and files.json to `out`.
 
@@ -45,7 +46,8 @@ def build_report(
     positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are compared with;
     UsageError if there is none of that name. `trained` (from `trained_tokens`) adds the training budget to footnotes;
     `runs` (from `trained_runs`) adds the cost of training and the commands to report.html. `about` is what the rows
-    cannot tell, such as a title. `formats` are those of pictures beside PNG: svg, pdf. Files of an earlier report in
+    cannot tell, such as a title. `formats` are those of pictures beside PNG: svg, pdf. `ngrams` (from `ngram_gains`)
+    are sentences for texts, by fingerprint and training length. Files of an earlier report in
     the folder that are not written again are removed. All pictures are drawn before the first file is written, so that
     an error leaves the earlier report as it was.
     """
@@ -60,7 +62,8 @@ def build_report(
     known, sections = shown_runs(runs or {}), []
     for group in groups:
         longer = [other for other in groups if other.text == group.text and other.train_length > group.train_length]
-        section = section_of(group, trained or {}, known, baseline, longer)
+        ngram = (ngrams or {}).get((group.text[0][0], group.train_length), "") if len(group.text[0]) == 1 else ""
+        section = section_of(group, trained or {}, known, baseline, longer, ngram)
         pictures = draw_pictures(section, formats)
         contents |= pictures
         shown_first = [(each, out / f"{each.name}{section.slug}.png") for each in section.figures]

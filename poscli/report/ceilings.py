@@ -6,13 +6,14 @@ section's models are scored on. The headroom at l is R1 at L, with the context c
 was trained at L and reads l tokens, minus that of the same encoding trained at l.
 
 The models of R1 are runs of the same results, trained at 4 L or 16 L, say, and scored on the same text with the same
-longest length (suites/panel.toml).
+longest length (suites/panel.toml). R0 is the loss of an n-gram with a cache of the window (poscli/data/ngram.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -27,6 +28,7 @@ from poscli.report.verdicts import can_win
 from poscli.runs.schema import FULL
 from poscli.statistics.comparison import EncodingLosses, Key, LossTable
 from poscli.statistics.intervals import Case, ratio_of_means
+from poscli.system.files import read_object
 
 LEAST_HEADROOM = 0.02  # bits per byte; a share of less would be noise over noise
 Triple = tuple[float, float, float]  # an estimate and the ends of its 95 % interval
@@ -77,8 +79,23 @@ def ceilings_of(group: Group, longer: Sequence[Group], summary: pd.DataFrame) ->
     return tuple(ceilings)
 
 
-def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: str) -> Analysis | None:
-    """The analysis of the ceilings, in bits per byte; None if there are none."""
+def ngram_gains(folder: Path) -> dict[tuple[str, int], str]:
+    """What R0 wins by 16 L, as a sentence, by the fingerprint of the text and L: of files of `poscli corpus --out`.
+
+    CorruptError for a file that is not JSON.
+    """
+    known = {}
+    for path in sorted(folder.glob("*-L*.json")):
+        measured = read_object(path, "delete it, or repeat the poscli corpus that wrote it")
+        last, length = measured["windows"][-1], measured["length"]
+        won = gain_text(*(math.nan if each is None else each for each in (last["won"], last["low"], last["high"])))
+        ratio = ratio_name(last["window"] / length)
+        known[measured["corpus"]["fingerprint"], length] = f"An n-gram with a cache wins {won} by {ratio}."
+    return known
+
+
+def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: str, ngram: str = "") -> Analysis | None:
+    """The analysis of the ceilings, in bits per byte; None if there are none. `ngram` is a sentence about R0."""
     if not ceilings:
         return None
     names = [str(name) for name in summary["encoding"]]
@@ -106,6 +123,7 @@ def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: st
         answer += f" Trained at L and reading {ratio_name(last.ratio)}, these use a part of that: {most}."
     elif last.headroom[1] > LEAST_HEADROOM:
         answer += f" Trained at L, no encoding uses any of it at {ratio_name(last.ratio)}."
+    answer += f" {ngram}" if ngram else ""
     return Analysis(
         "How much of what a longer context is worth is used?",
         answer,

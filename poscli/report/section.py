@@ -89,12 +89,13 @@ def section_of(
     runs: Mapping[str, Trained],
     baseline: str = "",
     longer: Sequence[Group] = (),
+    ngram: str = "",
 ) -> Section:
     """The section of a group of rows.
 
     `trained` are the tokens that runs were trained on, and `runs` is what else is known about them, by run id. All
     other encodings are compared with `baseline`. `longer` are groups of the same text whose models were trained at
-    longer lengths.
+    longer lengths. `ngram` is a sentence about what an n-gram with a cache wins on the text.
     """
     rows, quoted, train_length = group.rows, headline(group.rows), the_train_length(group.rows)
     summary = summarize(rows, mix=True)  # corpora that must stay apart are different groups already
@@ -152,7 +153,7 @@ def section_of(
             filter(
                 None,
                 (
-                    use_of_ceilings(ceilings, summary, bits_per(rows)),
+                    use_of_ceilings(ceilings, summary, bits_per(rows), ngram),
                     *_analyses(group, summary, measured, protocols, accuracies, baseline),
                 ),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from fake_results import LN2, Shape, results, units_of
 
 from poscli.report import build_report
+from poscli.report.ceilings import ngram_gains
 from poscli.report.data import Section
+from poscli.system.errors import CorruptError
 
 LENGTHS = (64, 256, 1024)
 SHORT: dict[str, Shape] = {
@@ -25,7 +28,8 @@ def section(tmp_path: Path, long: dict[str, Shape], *, fingerprint: str = "3f2a9
     short_rows, positions = results(SHORT, seeds=(0, 1, 2), train_length=64, lengths=LENGTHS)
     long_rows, _ = results(long, seeds=(0, 1, 2), train_length=1024, lengths=(1024,), fingerprint=fingerprint)
     rows = pd.concat([short_rows, long_rows], ignore_index=True)
-    report = build_report(rows, positions, tmp_path, details={"units": units_of(rows)})
+    ngrams = ngram_gains(tmp_path / "corpus")
+    report = build_report(rows, positions, tmp_path / "report", details={"units": units_of(rows)}, ngrams=ngrams)
     return next(each for each in report.sections if each.train_length == 64)
 
 
@@ -58,3 +62,21 @@ def test_models_that_were_scored_on_another_text_are_no_ceiling(tmp_path: Path) 
     made = section(tmp_path, LONG, fingerprint="77aa88bb99cc")
     assert made.ceilings == ()
     assert not any(each.title.startswith("How much of what") for each in made.analyses)
+
+
+def test_what_an_n_gram_wins_on_the_text_is_said_where_it_was_measured_at_this_length(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    for length, won, mark in ((64, 0.35, "3f2a9c41d0e7"), (128, 0.4, "3f2a9c41d0e7"), (64, 0.5, "77aa88bb99cc")):
+        windows = [{"window": 16 * length, "won": won, "low": won - 0.1, "high": None if won > 0.45 else won + 0.1}]
+        measured = {"corpus": {"fingerprint": mark}, "length": length, "windows": windows}
+        (tmp_path / "corpus" / f"{mark}-L{length}.json").write_text(json.dumps(measured))
+    made = section(tmp_path, LONG)
+    analysis = next(each for each in made.analyses if each.title.startswith("How much of what a longer context"))
+    assert analysis.answer.endswith(" An n-gram with a cache wins +0.350 [+0.250, +0.450] by 16x.")
+
+
+def test_a_damaged_measurement_of_a_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/3f2a9c41d0e7-L64.json").write_text("{")
+    with pytest.raises(CorruptError, match=r"3f2a9c41d0e7-L64\.json is not JSON"):
+        section(tmp_path, LONG)
