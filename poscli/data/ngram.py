@@ -7,8 +7,9 @@ A prediction starts evenly and is mixed with what followed longer and longer con
 First n counts in the training split, for contexts of 0 to 6 tokens (Jelinek and Mercer 1980); then in the last l tokens
 before x, for contexts of 0 to 16 tokens (a cache: Kuhn and De Mori 1990). Each mixture has weights w of its own, by
 n(c), by how many different tokens followed c in training, and, for the cache, by the longest context that the training
-split knows. They are fitted by expectation maximisation to the tuning split, for each l anew: a window that tells
-nothing costs nothing. Held-out documents decide no number of the predictor.
+split knows. They are fitted by expectation maximisation to the tuning split, for each l anew. Held-out documents
+decide no number of the predictor. A longer window can lose a little, because near and far occurrences count alike: on
+`spliced`, where only the same short piece tells anything, 16 L lose 0.02 bits per byte.
 
 All windows predict the same tokens, each of which has the longest window before it in its document.
 """
