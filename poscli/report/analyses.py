@@ -19,7 +19,7 @@ from poscli.report.answer import paired
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
 from poscli.report.origin import bits_per
-from poscli.report.pooling import Headline, Point, headline, of_model, ratio_name, sound
+from poscli.report.pooling import Headline, Point, headline, of_model, ratio_name, sound, the_train_length
 from poscli.report.table import Column, gain_text, words
 from poscli.report.verdicts import HARM_BPB, can_win
 from poscli.runs.schema import FULL
@@ -212,33 +212,40 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
 
 
 def by_period(rows: pd.DataFrame, units: LossTable, summary: pd.DataFrame) -> Analysis | None:
-    """The loss at the longest length on documents of each octave of the period; None for texts without periods."""
+    """The losses at L and at the longest length on documents of each octave of the period; None without periods."""
     corpora = sorted(set(rows["corpus"]))
     periods = periods_of(corpora[0]) if len(corpora) == 1 else None
     if periods is None:
         return None
     protocol, bits = headline(rows).gain or headline(rows).perplexity, bits_per(rows)
     scored = of_model(rows, protocol)
-    scored = scored[scored["length"] == scored["length"].max()]
-    means: dict[str, pd.Series] = {}
-    for name, part in scored.groupby("encoding"):
+    scored = scored[scored["ratio"].isin((1, scored["ratio"].max()))]
+    means: dict[tuple[float, str], pd.Series] = {}
+    for (ratio, name), part in scored.groupby(["ratio", "encoding"]):
         losses = units.losses(list(part["run_id"].unique()), protocol, int(part["length"].iloc[0]), FULL)
         if losses is not None:
             octaves = np.log2([periods[int(unit.partition(":")[0])] for unit in losses.units]).astype(int)
             table = pd.DataFrame({"nats": losses.nats.mean(axis=0), "bytes": losses.bytes}).groupby(octaves).sum()
-            means[str(name)] = table["nats"] / table["bytes"] / LN2
+            means[ratio, name] = table["nats"] / table["bytes"] / LN2
     if not means:
         return None
-    by_octave = pd.DataFrame(means).sort_index()[[name for name in summary["encoding"] if name in means]]
-    columns = [words("encoding", list(by_octave))]
-    for octave, row in by_octave.iterrows():
-        low, high = max(2 ** int(octave), min(periods)), min(2 ** int(octave) * 2 - 1, max(periods))
-        columns.append(Column(f"{low} to {high}", tuple("-" if v != v else f"{v:.3f}" for v in row)))
-    last, length = ratio_name(float(scored["ratio"].iloc[0])), int(scored["train_length"].iloc[0])
-    shortest, longest = (named(str(by_octave.iloc[end].idxmin())) for end in (0, -1))
-    answer = f"At {last}, {shortest} is best on documents with the shortest periods, and {longest} with the longest."
-    legend = f"{bits} at {last} ({protocol}) on documents that repeat themselves after so many tokens; L = {length}"
-    return Analysis("From how far back is text repeated?", answer, tuple(columns), (legend,))
+    by_octave = pd.DataFrame(means).sort_index()
+    names = [name for name in summary["encoding"] if name in by_octave.columns.unique(1)]
+    columns, best = [words("encoding", names)], list[str]()
+    for ratio in by_octave.columns.unique(0):
+        at_length = by_octave[ratio].reindex(columns=names)
+        for octave, row in at_length.iterrows():
+            low, high = max(2 ** int(octave), min(periods)), min(2 ** int(octave) * 2 - 1, max(periods))
+            cells = tuple("-" if v != v else f"{v:.3f}" for v in row)
+            columns.append(Column(f"{low} to {high} {ratio_name(ratio)}", cells))
+        shortest, longest = (named(str(at_length.iloc[end].idxmin())) for end in (0, -1))
+        best.append(
+            f"At {ratio_name(ratio)}, {shortest} is best where periods are shortest, and {longest} where longest."
+        )
+    legend = (
+        f"{bits} ({protocol}) on documents that repeat themselves after so many tokens; L = {the_train_length(rows)}"
+    )
+    return Analysis("From how far back is text repeated?", " ".join(best), tuple(columns), (legend,))
 
 
 def hits(recall: pd.DataFrame) -> pd.DataFrame:

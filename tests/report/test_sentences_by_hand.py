@@ -251,9 +251,18 @@ def test_losses_by_octave_of_the_period(monkeypatch: pytest.MonkeyPatch) -> None
     last = octave.max()
     assert octave.nunique() > 1
     bits = 1.5 - 0.25 * (units["encoding"].eq("b") & octave.lt(last))
-    cells = columns(by_period(rows.assign(corpus=corpus), LossTable(units.assign(nll=bits * LN2)), named("a", "b")))
-    ends = {int(math.log2(int(head.split()[0]))): each for head, each in cells.items() if head != "encoding"}
-    assert ends == {n: ("1.500", "1.500" if n == last else "1.250") for n in set(octave)}
+    analysis = by_period(rows.assign(corpus=corpus), LossTable(units.assign(nll=bits * LN2)), named("a", "b"))
+    cells = columns(analysis)
+    starts = {int(math.log2(int(head.split()[0]))): head.rsplit(" ", 1)[0] for head in cells if head != "encoding"}
+    assert set(starts) == set(octave)
+    for n, octave_name in starts.items():
+        for length in ("1x", "4x"):
+            assert cells[f"{octave_name} {length}"] == ("1.500", "1.500" if n == last else "1.250")
+    assert analysis
+    assert analysis.answer == (
+        "At 1x, b is best where periods are shortest, and a where longest. "
+        "At 4x, b is best where periods are shortest, and a where longest."
+    )
     assert by_period(rows, LossTable(units), named("a", "b")) is None
     assert by_period(rows.assign(corpus="bayes:recall"), LossTable(units), named("a", "b")) is None
 
