@@ -132,7 +132,7 @@ def planned_training(config: RunConfig, task: Task, runs: Path, device: torch.de
     first = config.steps if state in ENDED else step  # the first step that is left to take
     job = PlannedJob(
         run_id=run_id,
-        encoding=config.encoding,
+        encoding=config.encoding + config.recipe_mark,
         seed=config.seed,
         parameters=run_parameters(config, task.vocab),
         steps=config.steps,

@@ -16,7 +16,7 @@ import torch
 from poscli import specs
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
-from poscli.config.run import OtherCorpus, RunConfig
+from poscli.config.run import TUNING_SEED, OtherCorpus, RunConfig
 from poscli.data import Tokenizer, source_of
 from poscli.estimate import refuse_unaffordable_windows
 from poscli.evaluation.evaluate import evaluate_run, is_evaluated, settings_of
@@ -64,6 +64,8 @@ def prepare(
     cannot be trained, DataError for a corpus that cannot be read or is too short.
     """
     specs.refuse_twice(encodings)
+    if TUNING_SEED in seeds:
+        raise UsageError(f"--seed {TUNING_SEED} is that of the trials of `poscli tune`; give another seed")
     configs = [resolve(request, encoding, seed, device) for seed in seeds for encoding in encodings]
     for config in configs:
         _refuse_without_source(config)

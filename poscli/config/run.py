@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Version of the run folders. Raise it when a column of a result or a default of a run's configuration changes: run
 # folders of another version are refused.
 SCHEMA = 5
+TUNING_SEED = 1_000_000_007  # of the trials of `poscli tune`, and of no run that is scored
 LONGEST_SLUG = 120  # characters of a spec in a file name, which has at most 255 bytes
 
 
@@ -123,6 +124,7 @@ class RunConfig(Frozen):
     precision: str = Field("float32", pattern="^(float32|bfloat16|float16)$")
     model: ModelConfig = PRESETS["tiny"]
     recipe: Recipe = Recipe()
+    tuning: str | None = Field(None, description="The tuning that its recipe comes from, if it is not the default one.")
     checkpoint: CheckpointConfig | None = Field(None, description="The checkpoint, if poscli did not train the model.")
     plugins: dict[str, str] = Field(
         {}, description="The source of each encoding, task and tokenizer from outside poscli: the hash of plugins.py."
@@ -135,6 +137,11 @@ class RunConfig(Frozen):
     def steps(self) -> int:
         """The number of optimizer steps."""
         return max(1, self.tokens // (self.batch * self.length))
+
+    @property
+    def recipe_mark(self) -> str:
+        """What follows the encoding in tables, so that runs with a tuned recipe have lines of their own."""
+        return " (tuned recipe)" if self.tuning else ""
 
     def run_id(self, fingerprint: str) -> str:
         """The encoding's slug and a hash of everything that decides the result, so that a command finds its run again.

@@ -45,6 +45,11 @@ class Suite(Request):
         description="Lengths that encodings leave at their defaults: as published, in tokens; scaled to L in the "
         "proportion of the paper, where it is known, such as t5(far=0.25L); or both, as encodings of their own.",
     )
+    recipe: Literal["published", "tuned", "both"] = Field(
+        "published",
+        description="Learning rates: as published, those of the table [train]; tuned, the best of nine trials of equal "
+        "budget of every encoding, which `poscli tune` has made before; or both, as lines of their own.",
+    )
     seeds: list[Seed] = Field([0], min_length=1, description="Seeds; every encoding is trained with each of them.")
     train: TrainRequest = Field(TrainRequest(), description="How every run is trained.")
     extrapolate: ExtrapolateRequest = Field(ExtrapolateRequest(), description="How every run is evaluated.")

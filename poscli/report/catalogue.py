@@ -155,7 +155,7 @@ def spec_in_label(label: str) -> str:
     >>> spec_in_label("rope as yarn(factor=4.0) (recalibrated 200k)"), spec_in_label("none (memory 64) [a1b2c3]")
     ('yarn(factor=4.0)', 'none')
     """
-    return re.sub(r"( \((memory|recalibrated) .*\))|( \[[^\]]*\])$", "", label).split(" as ")[-1].strip()
+    return re.sub(r"( \((memory|recalibrated|tuned) .*\))|( \[[^\]]*\])$", "", label).split(" as ")[-1].strip()
 
 
 @dataclass(frozen=True)

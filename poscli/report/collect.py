@@ -206,6 +206,8 @@ def configurations(runs: Sequence[Trained]) -> list[tuple[str, str]]:
         ),
         "Precision": (each.precision for each in trained),
     }
+    if any(each.tuning for each in trained):
+        facts["Recipe"] = ("equal budget: best of nine trials" if each.tuning else "as published" for each in trained)
     return [(fact, "; ".join(dict.fromkeys(values))) for fact, values in facts.items()] if trained else []
 
 
@@ -222,13 +224,13 @@ def reproduce(runs: Sequence[Trained]) -> str:
         return command_line("poscli", "extrapolate", "--model", source, *options, *evaluation)
     seed = str(seeds[0]) if len(seeds) == 1 else "$seed"
     encoding = run.trained_as or run.config.encoding
-    train = f"{command_line('poscli', 'train', '--enc', encoding, *_training(run.config))} --seed {seed}"
+    train = f"{command_line('poscli', 'train', '--enc', encoding, *training_options(run.config))} --seed {seed}"
     if len(seeds) > 1:
         train = f"for seed in {' '.join(map(str, seeds))}; do {train}; done"
     return f"{train} && {command_line('poscli', 'extrapolate', '--enc', encoding, *evaluation)}"
 
 
-def _training(config: RunConfig) -> list[object]:
+def training_options(config: RunConfig) -> list[object]:
     """The options of `poscli train` but for encoding and seed; those at their default are left out if that is plain."""
     words: list[object] = ["--corpus", config.corpus, "--length", config.length, "--tokens", config.tokens]
     words += ["--batch", config.batch]

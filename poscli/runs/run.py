@@ -94,8 +94,9 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The run's name in tables: its encoding and memory, and in a post-hoc evaluation what came before it."""
+        """The run's name in tables: its encoding, memory and recipe, and in a post-hoc evaluation what came before."""
         memory = f" (memory {self.config.model.memory})" if self.config.model.memory else ""
+        memory += self.config.recipe_mark
         if (checkpoint := self.config.checkpoint) is not None:
             return f"{checkpoint.name} as {self.config.encoding}" if self.under_another else checkpoint.name
         if not self.under_another:

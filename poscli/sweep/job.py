@@ -30,6 +30,7 @@ from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
 from poscli.runs.run import Run
 from poscli.specs import parse, refuse_twice
+from poscli.sweep.tune import tuned_configs
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.device import threads as computing_with
@@ -57,7 +58,7 @@ class Job(Frozen):
         corpus = self.config.corpus
         shown = corpus if len(corpus) <= LONGEST else f"...{corpus[3 - LONGEST :]}"
         on = "" if corpus == RunConfig.model_fields["corpus"].default else f" on {shown}"
-        return f"{self.config.encoding}, seed {self.config.seed}{on}"
+        return f"{self.config.encoding}{self.config.recipe_mark}, seed {self.config.seed}{on}"
 
     @property
     def folder(self) -> Path:
@@ -139,6 +140,8 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
 def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:
     """The jobs of a suite without parts."""
     setup = prepare(suite.train, _encodings_of(suite), suite.seeds, device_of(device))
+    tuned = () if suite.recipe == "published" else tuned_configs(setup, runs.parent)
+    setup = replace(setup, configs=tuned if suite.recipe == "tuned" else (*setup.configs, *tuned))
     settings = settings_of(setup.configs[0], suite.extrapolate)
     refuse_unaffordable_windows(
         setup.configs[0], settings, setup.device

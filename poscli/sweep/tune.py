@@ -1,0 +1,157 @@
+"""Recipes of equal budget: nine trials for every encoding, judged at L on documents that are never scored.
+
+A trial is a run in OUT/tune/runs with half of the tokens and a seed of its own, so that an interrupted tuning goes on
+like any training. What the nine found is one file, OUT/tune/NAME.json, whose name holds a hash of all that decides the
+result of the run that is tuned for, except its seed and its learning rates.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from poscli.config.request import ExtrapolateRequest
+from poscli.config.run import TUNING_SEED, OtherCorpus, Recipe, RunConfig
+from poscli.config.validate import validated
+from poscli.evaluation.evaluate import settings_of
+from poscli.evaluation.measure import EvaluationSetup
+from poscli.report.collect import training_options
+from poscli.runs.run import evaluated_as
+from poscli.runs.schema import FULL
+from poscli.specs import build, parse
+from poscli.system.errors import CorruptError, PoscliError, UsageError
+from poscli.system.files import read_object, write_atomic
+from poscli.workflows import TrainingSetup, delete, evaluate, train
+
+FOLDER = "tune"  # in the folder of results
+MATRIX_FACTORS = (0.5, 1.0, 2.0)  # of matrix_lr
+ENCODING_FACTORS = (0.1, 0.3, 1.0)  # of encoding_lr, or of embedding_lr
+SCORED = 16_384  # tokens for tuning that judge a trial
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The trials of the recipe of one run, whose file and runs lie in `folder`."""
+
+    setup: TrainingSetup  # of the nine trials, those of the smallest matrix_lr first
+    rates: tuple[str, str]  # the fields of the recipe that the trials vary
+    name: str
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        """Where the result is written when all trials are done."""
+        return self.folder / f"{self.name}.json"
+
+    def known(self) -> dict[str, Any] | None:
+        """The result, if it was written before. CorruptError if the file is not what `find` writes."""
+        if not self.file.exists():
+            return None
+        cure = "delete it and run `poscli tune` again"
+        found = read_object(self.file, cure)
+        if not isinstance(best := found.get("best"), dict) or set(best) != set(self.rates):
+            raise CorruptError(f"{self.file} does not say which {' and '.join(self.rates)} is best; {cure}")
+        return found
+
+    def find(self, *, force: bool = False) -> dict[str, Any]:
+        """Make the trials that are not made yet, and write what they found; with `force` make all of them again.
+
+        The result has the nine losses at L in bits per byte (None where training diverged), the best learning rates,
+        and `spread`, the largest loss minus the smallest. DataError or UsageError if the task keeps no text for tuning;
+        PoscliError if no trial has a finite loss.
+        """
+        text = self.setup.task.tuning()  # first: without it, nothing is to be trained
+        if force:
+            self.file.unlink(missing_ok=True)
+            delete(self.setup.ids, self.folder / "runs")
+        if (found := self.known()) is not None:
+            return found
+        trials = []
+        for run in train(self.setup, self.folder / "runs"):
+            # Named as another corpus, so that its tables never pass for those of the scored documents.
+            split = OtherCorpus(spec=f"{text.corpus}, for tuning", fingerprint=text.fingerprint)
+            scored = evaluated_as(run, run.config.encoding, other_corpus=split)
+            settings = settings_of(run.config, ExtrapolateRequest(max_len="1x", tokens=SCORED))
+            (rows,) = evaluate([EvaluationSetup(scored, text, settings, self.setup.device)])
+            chosen = rows[(rows["protocol"] == text.protocols[-1]) & (rows["variant"] == FULL)]
+            bpb = float(chosen["bpb"].iloc[0])
+            rates = {rate: getattr(run.config.recipe, rate) for rate in self.rates}
+            trials.append({"run_id": run.id, **rates, "bpb": bpb if math.isfinite(bpb) else None})
+        losses = [trial["bpb"] for trial in trials if trial["bpb"] is not None]
+        if not losses:
+            raise PoscliError(f"no trial of {self.name} has a finite loss; change the recipe, as by --set clip=0.5")
+        best = next(trial for trial in trials if trial["bpb"] == min(losses))
+        config = self.setup.configs[0]
+        found = {
+            "encoding": config.encoding,
+            "corpus": config.corpus,
+            "fingerprint": self.setup.task.fingerprint,
+            "length": config.length,
+            "tokens": config.tokens,
+            "seed": config.seed,
+            "protocol": text.protocols[-1],
+            "trials": trials,
+            "best": {rate: best[rate] for rate in self.rates},
+            "spread": max(losses) - min(losses),
+        }
+        write_atomic(self.file, json.dumps(found, indent=2) + "\n")
+        return found
+
+
+def tuning_of(config: RunConfig, setup: TrainingSetup, out: Path) -> Tuning:
+    """The tuning of a run of a setup, with results in the folder `out`. Nothing is written.
+
+    The second rate is that of the encoding's parameters, or of the token embedding if it has none. UsageError for rates
+    that were chosen by hand, or for half of the tokens if they are less than a step.
+    """
+    layers = build(parse(config.encoding), config.model.shape(config.length), seed=0)
+    learned = any(p.requires_grad for layer in layers for p in layer.parameters())
+    rates = ("matrix_lr", "encoding_lr" if learned else "embedding_lr")
+    default = Recipe()
+    for rate in rates:
+        if (value := getattr(config.recipe, rate)) != getattr(default, rate):
+            raise UsageError(f"{rate}={value:g} is given, but tuning chooses it for {config.encoding}; leave it out")
+    if (half := config.tokens // 2) < (step := config.batch * config.length):
+        raise UsageError(
+            f"--tokens {config.tokens}: each trial of a tuning has half of them, and a step needs {step}; give at "
+            f"least {2 * step}, or a smaller --batch"
+        )
+    untuned = config.model_copy(update={"seed": TUNING_SEED})
+    trials = []
+    for factors in product(MATRIX_FACTORS, ENCODING_FACTORS):
+        values = {rate: factor * getattr(default, rate) for rate, factor in zip(rates, factors, strict=True)}
+        recipe = validated(Recipe, config.recipe.model_dump() | values, "recipe")
+        trials.append(untuned.model_copy(update={"tokens": half, "recipe": recipe}))
+    name = untuned.run_id(setup.task.fingerprint)
+    return Tuning(TrainingSetup(tuple(trials), setup.task, setup.device), rates, name, out / FOLDER)
+
+
+def tuned_configs(setup: TrainingSetup, out: Path) -> tuple[RunConfig, ...]:
+    """The runs of a setup with the recipes that `poscli tune` found in the folder `out`.
+
+    UsageError, which names the command to run first, if a tuning is missing.
+    """
+    configs, missing = [], []
+    for config in setup.configs:
+        tuning = tuning_of(config, setup, out)
+        if (found := tuning.known()) is None:
+            missing.append(config)
+            continue
+        recipe = validated(Recipe, config.recipe.model_dump() | found["best"], str(tuning.file))
+        configs.append(config.model_copy(update={"recipe": recipe, "tuning": tuning.name}))
+    if missing:
+        raise UsageError(f"no tuned recipe in {out / FOLDER} for some encodings; run {_command(missing, out)}")
+    return tuple(configs)
+
+
+def _command(configs: Sequence[RunConfig], out: Path) -> str:
+    """The command that tunes runs which differ in encoding and seed only."""
+    encodings = dict.fromkeys(config.encoding for config in configs)
+    words = ["poscli", "tune", *encodings, *training_options(configs[0]), "--out", out]
+    return shlex.join(map(str, words))
