@@ -5,15 +5,21 @@ Intervals are over the seeds of an encoding and over episodes, which all seeds s
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
 import numpy as np
 import pandas as pd
 
-from poscli.drawing.text import named
+from poscli.drawing.text import listed, named
+from poscli.report.collect import Trained
 from poscli.report.data import Analysis
 from poscli.report.pooling import ACCURACY_ENDS, ratio_name
 from poscli.report.reach import effective_text
 from poscli.report.table import Column, words
-from poscli.report.verdicts import SOLVED_TEXT
+from poscli.report.verdicts import SOLVED_SHARE, SOLVED_TEXT
 from poscli.statistics import FEWEST_SEEDS
 from poscli.statistics.intervals import Case, many_differences, unseen_share
 from poscli.tasks.episodes import DEPTH
@@ -138,6 +144,88 @@ def placed(answers: pd.DataFrame, points: pd.DataFrame, summary: pd.DataFrame) -
     length = int(answers["length"].max())
     legend = (f"accuracy in windows of {length} tokens by {place.removesuffix(', fewer than')}",)
     return Analysis(f"Does it matter {question}?", answer, tuple(columns), legend)
+
+
+def learned_at(learned: Sequence[tuple[int, int, float]]) -> float:
+    """The first step from which on the share of right answers is at least 90 % to the end; infinity if there is none.
+
+    `learned` has (step, tokens, share), ascending. A share that is reached once and lost again does not count: a model
+    on the way to a solution crosses 90 % by chance, and one that forgets the task has not learned it.
+
+    >>> learned_at([(10, 1000, 0.95), (20, 2000, 0.6), (30, 3000, 0.9), (40, 4000, 1.0)])
+    30.0
+    """
+    at = math.inf
+    for step, _, share in reversed(learned):
+        if share < SOLVED_SHARE:
+            break
+        at = float(step)
+    return at
+
+
+def learned_after(rows: pd.DataFrame, runs: Mapping[str, Trained], summary: pd.DataFrame) -> Analysis | None:
+    """After how many steps each seed of each encoding has learned the task (`learned_at`); None if no log knows.
+
+    `rows` are those of eval.csv, and `runs` what is known of their trainings, by run id. Models that are evaluated
+    under another encoding than the one they were trained with are left out.
+    """
+    trained = {
+        (str(row.encoding), int(row.seed)): runs[row.run_id]
+        for row in rows.drop_duplicates("run_id").itertuples()
+        if row.run_id in runs and runs[row.run_id].learned and not runs[row.run_id].trained_as
+    }
+    names = [name for name in summary["encoding"] if any(name == encoding for encoding, _ in trained)]
+    if not names:
+        return None
+    steps = {key: learned_at(run.learned) for key, run in trained.items()}
+    seeds = sorted({seed for _, seed in trained})
+
+    def of_name(numbers: Mapping[tuple[str, int], float], name: str) -> list[float]:
+        return [value for (encoding, _), value in numbers.items() if encoding == name]
+
+    middle = {name: median(of_name(steps, name)) for name in names}
+
+    def cell(name: str, seed: int) -> str:
+        if (name, seed) not in trained:
+            return "-"
+        best = max(share for _, _, share in trained[name, seed].learned)
+        at = steps[name, seed]
+        return f"{at:,.0f}" if at < math.inf else f"never (best {math.floor(100 * best)} %)"
+
+    def said(at: float) -> str:
+        return f"{at:,.0f}" if at < math.inf else "never"
+
+    columns = [words("encoding", names)]
+    columns += [Column(f"seed {seed}", tuple(cell(name, seed) for name in names)) for seed in seeds]
+    if len(seeds) > 1:
+        ends = [dict.fromkeys(said(end(of_name(steps, name))) for end in (min, max)) for name in names]
+        columns.append(Column("median", tuple(said(middle[name]) for name in names)))
+        columns.append(Column("range", tuple(map(" to ".join, ends))))
+    tokens = {key: at * trained[key].tokens / trained[key].learned[-1][0] for key, at in steps.items()}
+    columns.append(Column("tokens", tuple(said(median(of_name(tokens, name))) for name in names)))
+    solved = sorted((name for name in names if middle[name] < math.inf), key=lambda name: middle[name])
+    never = [name for name in names if middle[name] == math.inf]
+    answer = f"No encoding learns to give {SOLVED_TEXT} of the answers."
+    if solved:
+        ends_of = {"Soonest": solved[0], "latest": solved[-1]} if len(solved) > 1 else {"Soonest": solved[0]}
+        answer = "; ".join(
+            f"{which}: {named(name)} after {said(middle[name])} steps" for which, name in ends_of.items()
+        )
+        answer += f"; never: {listed(never)}." if never else "."
+    last = max(run.learned[-1][0] for run in trained.values())
+    apart = max(b[0] - a[0] for run in trained.values() for a, b in pairwise([(0, 0, 0.0), *run.learned]))
+    return Analysis(
+        "After how many steps is the task learned?",
+        answer,
+        tuple(columns),
+        (
+            f"steps: the first point from which on, to the end of training ({last:,}), at least {SOLVED_TEXT} of the "
+            "answers were right in windows of L tokens that were neither trained on nor scored, the same for all "
+            f"encodings; asked every {apart} steps, so that a number is too large by less than that",
+            "never: not to the end of training; best is the largest share that was right at any time",
+            "median: over seeds, never being later than any step; tokens: median of those seen until then",
+        ),
+    )
 
 
 def _cells(points: pd.DataFrame, names: list[str], *, ends: bool) -> tuple[str, ...]:

@@ -113,6 +113,7 @@ class Trained:
     machine: str = ""  # on which it was trained
     span: tuple[float, float] | None = None  # when its training began at the latest, and ended, in seconds
     curve: tuple[tuple[int, float], ...] = ()  # the training log: tokens seen, and nats per token
+    learned: tuple[tuple[int, int, float], ...] = ()  # steps, tokens seen, and share of right answers, where measured
 
 
 def trained_runs(runs: Path) -> dict[str, Trained]:
@@ -127,6 +128,9 @@ def trained_runs(runs: Path) -> dict[str, Trained]:
         if len(log):
             curve = tuple(zip(map(int, log["tokens"]), map(float, log["nll"]), strict=True))
             made |= {"tokens": int(log["tokens"].max()), "seconds": training_seconds(log), "curve": curve}
+            if "accuracy" in log:
+                asked = log[["step", "tokens", "accuracy"]].dropna().itertuples(index=False)
+                made["learned"] = tuple((int(step), int(tokens), float(share)) for step, tokens, share in asked)
             made |= {"span": _span(home, float(log["seconds"].iloc[-1]))}
         for run in [*([home] if has_evaluation(home) else []), *evaluated_parts(home)]:
             trained_as = run.trained if run.under_another else ""

@@ -11,7 +11,7 @@ import pandas as pd
 
 from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
-from poscli.report.accuracy import answered, by_length, by_place, is_depth, placed
+from poscli.report.accuracy import answered, by_length, by_place, is_depth, learned_after, placed
 from poscli.report.age import age_note
 from poscli.report.analyses import audit, by_period, compared, hits, known_limit, recalled, seed_spread
 from poscli.report.answer import Answers
@@ -154,7 +154,7 @@ def section_of(
                 None,
                 (
                     use_of_ceilings(ceilings, summary, bits_per(rows), ngram),
-                    *_analyses(group, summary, measured, protocols, accuracies, baseline),
+                    *_analyses(group, summary, measured, protocols, accuracies, baseline, runs),
                 ),
             )
         ),
@@ -325,6 +325,7 @@ def _analyses(
     protocols: Sequence[ProtocolData],
     accuracies: Accuracies | None,
     baseline: str,
+    runs: Mapping[str, Trained],
 ) -> list[Analysis]:
     """The analyses, in the order in which a report shows them."""
     rows, quoted, bits = group.rows, headline(group.rows), bits_per(group.rows)
@@ -335,6 +336,7 @@ def _analyses(
         answers = details["answers"]
         analyses += [
             answered(answers, by_length(answers), summary),
+            learned_after(rows, runs, summary),
             placed(answers, by_place(answers), summary),
         ]
         if baseline and accuracies is not None and accuracies.pairs is not None:

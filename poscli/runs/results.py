@@ -22,6 +22,7 @@ from poscli.runs.schema import (
     DETAILS,
     EVAL_COLUMNS,
     FULL,
+    LEARNED_COLUMNS,
     OF_EVALUATION,
     OF_WHY,
     POSITION_COLUMNS,
@@ -46,17 +47,18 @@ LATER = ADDED_COLUMNS | {name: EVAL_COLUMNS[name] for name in (TOKENIZER, BLIND)
 
 def write_training_log(run: Run, rows: Rows) -> None:
     """Write train.csv."""
-    run.files.write(TRAIN, table_text(frame(rows, TRAIN_COLUMNS)))
+    measured = LEARNED_COLUMNS if any(name in row for row in rows for name in LEARNED_COLUMNS) else {}
+    run.files.write(TRAIN, table_text(frame(rows, TRAIN_COLUMNS | measured)))
 
 
 def training_log(run: Run) -> pd.DataFrame:
     """The rows of train.csv; empty before the first checkpoint, and for a model that poscli did not train.
 
-    CorruptError if the file is damaged or was deleted.
+    It has the LEARNED_COLUMNS where the file has them. CorruptError if the file is damaged or was deleted.
     """
     if run.config.checkpoint is not None or (not run.files.has(TRAIN) and run.status()["step"] == 0):
         return frame([], TRAIN_COLUMNS)
-    return parse_table(run.files.read(TRAIN), run.train_csv, TRAIN_COLUMNS, cure=AGAIN)
+    return parse_table(run.files.read(TRAIN), run.train_csv, TRAIN_COLUMNS, LEARNED_COLUMNS, cure=AGAIN)
 
 
 class Tables(NamedTuple):

@@ -132,6 +132,15 @@ TRAIN_COLUMNS: Columns = {
     "status": ("str", "ok or diverged"),
 }
 
+# Which train.csv also has if the task has right answers.
+LEARNED_COLUMNS: Columns = {
+    "accuracy": (
+        "float64",
+        "share of right answers after this step, in 64 windows of L tokens that are neither trained on nor scored; "
+        "empty in rows where it was not measured",
+    ),
+}
+
 
 def perplexity(nll: float) -> float:
     """The column `ppl` of a loss in nats per token: exp(nll), or infinity where a float cannot hold it."""

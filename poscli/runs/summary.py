@@ -70,9 +70,10 @@ def _read(file: Path) -> Activity | None:
 
 
 def training_summary(run: Run) -> dict[str, Any]:
-    """The outcome of a training, for `poscli train`."""
+    """The outcome of a training, for `poscli train`; `accuracy` is the last share of right answers, if there is one."""
     status, log = run.status(), training_log(run)
     tokens, seconds = (log[name].iloc[-1] if len(log) else 0 for name in ("tokens", "seconds"))
+    shares = list(log["accuracy"].dropna()) if "accuracy" in log else []
     return {
         "run_id": run.id,
         "encoding": run.config.encoding,
@@ -83,6 +84,7 @@ def training_summary(run: Run) -> dict[str, Any]:
         "steps": status["step"],
         "tokens": int(tokens),
         "bpb": _bpb_at_end(log),
+        **({"accuracy": float(shares[-1])} if shares else {}),
         "seconds": float(seconds),
         "tokens_per_s": float(tokens / max(seconds, 1e-9)),
         "parameters": run.env["parameters"],

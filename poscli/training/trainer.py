@@ -29,9 +29,10 @@ from poscli.system.progress import Meter
 from poscli.system.ranks import SharedError, is_lost, lost, numbers_of_all, ranks, shared, together
 from poscli.system.seeds import generator
 from poscli.system.signals import Abandoned, Stop, stoppable
-from poscli.tasks import Task
+from poscli.tasks import EpisodeTask, Task
 from poscli.training.distributed import from_first, gathered_memory, own_memory, parts_of, replicated_loss
 from poscli.training.optimizer import Optimizer
+from poscli.training.questions import Questions
 
 CHECKPOINT_SECONDS = 30.0
 SEGMENTS = 8  # consecutive windows that a model with a memory reads before new places in the text are drawn
@@ -49,6 +50,11 @@ class Trainer:
         self.memory = Memory(self.config.model.memory)
         self.segments = min(SEGMENTS, task.segments(self.config.length)) if self.memory.tokens else 1
         self.step, self.log = 0, Log(self.config.batch * self.config.length, task.bytes_per_token)
+        self.rows_apart = max(1, self.config.steps // LOG_ROWS)
+        self.questions: Questions | None = None  # of tasks with right answers
+        if isinstance(task, EpisodeTask) and self.ranks.first:
+            parts = self.config.accumulate * self.ranks.count
+            self.questions = Questions(task, self.config, self.rows_apart, parts)
         self.stop = Stop()  # `train` replaces it by one that listens to signals
         self.signum, self.due = 0, False  # what the ranks agree on: a signal to one of them, a checkpoint to be written
 
@@ -125,8 +131,10 @@ class Trainer:
             return False
         self.optimizer.step(self.step)
         self.step += 1
-        if self.step % max(1, self.config.steps // LOG_ROWS) == 0 or self.step == self.config.steps:
-            self.log.add_row(self.step, norm, self.optimizer.scale(self.step))
+        if self.step % self.rows_apart == 0 or self.step == self.config.steps:
+            asked = self.questions if self.questions and self.questions.due(self.step) else None
+            accuracy = asked.share_right(self.model) if asked else None
+            self.log.add_row(self.step, norm, self.optimizer.scale(self.step), accuracy=accuracy)
         return True
 
     def gradient(self) -> tuple[float, float]:
@@ -191,8 +199,13 @@ class Log:
         self.seconds = 0.0  # of training, up to the last row
         self.since = time.monotonic()  # the time of the last row
 
-    def add_row(self, step: int, grad_norm: float, lr_scale: float, status: str = "ok") -> dict[str, Any]:
-        """Add a row for the steps since the last row, and return it; `step` steps are done in all."""
+    def add_row(
+        self, step: int, grad_norm: float, lr_scale: float, status: str = "ok", accuracy: float | None = None
+    ) -> dict[str, Any]:
+        """Add a row for the steps since the last row, and return it; `step` steps are done in all.
+
+        `accuracy` is the share of right answers, where it was measured.
+        """
         now, tokens = time.monotonic(), len(self.losses) * self.tokens_per_step
         spent = now - self.since
         self.seconds += spent
@@ -208,6 +221,8 @@ class Log:
             "seconds": self.seconds,
             "status": status,
         }
+        if accuracy is not None:
+            row["accuracy"] = accuracy
         self.rows.append(row)
         self.losses, self.since = [], now
         return row
