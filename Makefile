@@ -108,6 +108,8 @@ publish: $(BROWSER)
 	$(BIN)/poscli run suites/text-and-model.toml --yes --to results/published/text-and-model
 	$(BIN)/poscli run suites/grids.toml --yes --to results/published/grids
 	$(BIN)/poscli run suites/tasks.toml --yes --workers 2 --to results/published/tasks
+	$(BIN)/poscli run suites/planted.toml --yes --to results/published/why
+	$(BIN)/python benchmarks/planted.py results/published/why
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m trained_checkpoint results/tiny-llama
 	$(BIN)/poscli extrapolate --model results/tiny-llama --max-len 8x --as all --yes --out results/checkpoint
 	$(BIN)/poscli report --out results/checkpoint --to results/published/checkpoint

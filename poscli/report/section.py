@@ -53,7 +53,7 @@ from poscli.report.pooling import (
 from poscli.report.reach import EFFECTIVE
 from poscli.report.summary import is_answered, standings, summarize
 from poscli.report.verdicts import can_win, meanings
-from poscli.report.why import broken_by, on_key_tokens, used_window
+from poscli.report.why import broken_by, changes_shown, on_key_tokens, used_window
 from poscli.runs.schema import FULL
 from poscli.statistics import FEWEST_SEEDS
 from poscli.statistics.comparison import LN2, EncodingLosses
@@ -306,7 +306,7 @@ def _harms(table: pd.DataFrame, order: Order) -> tuple[Harm, ...]:
     """Harm of the long window, and of one change at a time, in bits per token by seed; or why there is none."""
     if table.empty:
         return ()
-    titles = {WHOLE: "the whole window"} | {change: f"{what} ({change})" for change, what in CAUSES.items()}
+    titles = {WHOLE: "the whole window"} | {change: f"{CAUSES[change]} ({change})" for change in changes_shown(table)}
     harms = []
     for change, title in titles.items():
         part = table[table["change"] == change]

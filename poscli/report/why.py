@@ -14,7 +14,7 @@ from poscli.report.table import Column, gain_text, words
 from poscli.report.verdicts import HARM_BPB
 from poscli.runs.schema import FULL
 from poscli.statistics.comparison import LN2
-from poscli.why.attribution import CAUSES, SMALLEST_HARM, is_open, remedies, what_breaks
+from poscli.why.attribution import CAUSES, FIRST, SMALLEST_HARM, open_changes, remedies, what_breaks
 from poscli.why.attribution import FULL as WHOLE
 from poscli.why.context_use import FALL, GROWTH, KEY, OTHER
 
@@ -40,9 +40,9 @@ def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary
         harm = signed(row["harm"] / LN2)
         if change == WHOLE or math.isnan(row["share"]):
             return harm
-        return f"{harm} (open)" if is_open(row) else f"{harm} ({100 * row['share']:.0f} %)"
+        return f"{harm} ({100 * row['share']:.0f} %{', open' if change in open_changes(list(rows.values())) else ''})"
 
-    titles = {WHOLE: f"harm at {ratio}"} | {change: f"{what} ({change})" for change, what in CAUSES.items()}
+    titles = {WHOLE: f"harm at {ratio}"} | {change: f"{CAUSES[change]} ({change})" for change in changes_shown(table)}
     columns = [words("encoding", changes)]
     columns += [Column(title, tuple(cell(rows, key) for rows in changes.values())) for key, title in titles.items()]
     harmed = [name for name in changes if full[name]["harm"] >= SMALLEST_HARM]
@@ -68,15 +68,23 @@ def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary
         (
             f"harm at {ratio}: bits per token above the loss with the last L tokens at their trained positions",
             "position (offset): those L tokens at the positions that they have in the long window",
-            "distance (stretch): those L tokens with their distances multiplied, which also moves neighbours apart",
-            "open: that does more than twice the harm of the long window, and so tells nothing about long distances; "
-            "where position is void, the part of distance is what crowd leaves",
+            "distance (gap): those L tokens with only the second half at those positions: the first half is far away, "
+            "and neighbours are not",
             "number of keys (crowd): all tokens, with no distance seen as more than in training",
+            f"loss of the first tokens (sinkless): those L tokens, the first {FIRST} hidden from the second half",
+            "open: gap also changes positions, and crowd hides first tokens behind a window; where that alone explains "
+            "the harm, they tell something about their own cause only by what they add; nor does a change explain the "
+            "harm that does more than twice as much",
             "void: nothing can change, or the change has no meaning, by the encoding's definition; where nothing can "
             "change, the loss is computed all the same and checked",
         ),
         tuple(points),
     )
+
+
+def changes_shown(table: pd.DataFrame) -> list[str]:
+    """The changes that can matter for an encoding of the table, in the order of CAUSES; others are void for all."""
+    return [change for change in CAUSES if (table.loc[table["change"] == change, "status"] != "void").any()]
 
 
 def _over_seeds(part: pd.DataFrame) -> dict[str, dict]:

@@ -248,7 +248,7 @@ ANSWER_COLUMNS: Columns = LENGTH_COLUMN | {
 ATTRIBUTION_COLUMNS: Columns = {
     "change": (
         "str",
-        "base (the last L tokens), full (the whole window), or the one change made: offset, stretch, crowd",
+        "base (the last L tokens), full (the whole window), or the one change made: offset, gap, crowd, sinkless",
     ),
     "train_length": ("int64", "tokens in a training window, L"),
     "length": ("int64", "tokens in the long window, l"),

@@ -1,12 +1,20 @@
-"""Which property of a long window breaks a model: its positions, its distances, or its number of keys.
+"""Which property of a long window breaks a model: its positions, distances, number of keys, or first tokens lost.
 
 All losses are those of the same tokens. The base is the model on the last L tokens, at positions 0 to L-1, L the
-training length; the full window has l tokens. Three changes lie between the two, and each is made alone:
+training length; the full window has l tokens. Four changes lie between the two, and each is made alone:
 
 - offset: the last L tokens at the positions that they have in the long window, n to n + L - 1 with n = l - L;
-- stretch: the last L tokens at positions 0, f, 2f, ... with f = l / L, rounded down to whole ones, so that distances
-  are as large as in the long window, and keys as many as in training;
-- crowd: all l tokens, but no distance and no position beyond those of training: crowd.py says how.
+- gap: the last L tokens, of which the second half stands as in `offset` and the first half as in training, so that
+  distances between the halves are as large as in the long window, neighbours are neighbours, and keys as many as in
+  training;
+- crowd: all l tokens, but no distance and no position beyond those of training: crowd.py says how;
+- sinkless: the last L tokens, of which the first FIRST, to which a model may have learned to attend, are hidden from
+  the second half. Where every query of the long window sees its first tokens, this is void.
+
+Two changes contain another one: `gap` also moves the second half to the positions of `offset`, and under `crowd` a
+window hides the first tokens, too. Where the other one alone explains the harm, they tell something about their own
+cause only by what they add; else its part is open. So it is where a change does more than twice the harm of the full
+window: a gap, say, also parts tokens that the long window leaves together.
 
 Where an encoding's definition says that a change cannot matter, the change is void: it is made all the same, and a loss
 that does change is a fault of the encoding.
@@ -25,9 +33,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poscli.attention import ENGINES, attend
-from poscli.equation import BLANKS, Encoding, Positions, Unsupported
+from poscli.attention import ENGINES, BlockSizes, Engine, attend
+from poscli.equation import BLANKS, Encoding, Operands, Positions, Unsupported
 from poscli.equation.composed import Composed
+from poscli.equation.reference import relative_values, scores, weights
 from poscli.equation.shapes import BlankInputs
 from poscli.model.transformer import Model
 from poscli.system.memory import is_out_of_memory
@@ -38,6 +47,7 @@ from poscli.why.sample import PASS_TOKENS, Sample
 BASE, FULL = "base", "full"
 SMALLEST_HARM = 0.01  # nats per token; a smaller one is not explained
 BROKEN = 0.2  # nats per token from which a model is said to break
+FIRST = 4  # first tokens that attention may need to see: four are enough for every model of arXiv:2309.17453
 
 Array = NDArray[np.float64]
 
@@ -83,8 +93,9 @@ def measure(model: Model, sample: Sample) -> dict[str, ChangeOutcome]:
     changed = {
         FULL: _outcome(lambda: model, sample, long),
         "offset": _short(model, sample, "offset", lambda index: index + long - length),
-        "stretch": _short(model, sample, "stretch", lambda index: index * long // length),
+        "gap": _short(model, sample, "gap", lambda index: index + (long - length) * (index >= length // 2)),
         "crowd": _crowd(model, sample),
+        "sinkless": _sinkless(model, sample),
     }
     return {BASE: base} | {change: _checked(each, base, model, sample) for change, each in changed.items()}
 
@@ -148,6 +159,33 @@ def _crowd(model: Model, sample: Sample) -> ChangeOutcome:
         return changed
 
     return _outcome(crowded, sample, sample.length)
+
+
+def _sinkless(model: Model, sample: Sample) -> ChangeOutcome:
+    """The losses on the last L tokens if later ones do not see the first; void if a long window hides none of them."""
+    if reason := _by_segments(model):
+        return ChangeOutcome(None, "not measured", reason)
+    if all(each.reach is None or each.reach >= sample.length or each.sinks >= FIRST for each in model.encodings):
+        return ChangeOutcome(None, "void", "the first tokens of a long window stay in sight")
+
+    def changed() -> Model:
+        blind = relocate(model, lambda index: index)
+        blind.use_engine(Engine("sinkless", without_first, lambda *_: "", "later queries do not see the first tokens"))
+        return blind
+
+    return _outcome(changed, sample, sample.train_length)
+
+
+def without_first(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
+    """Attention output `[B, H, T, E]` of the formula, with the first tokens hidden from the second half of the queries.
+
+    The first half sees them, so that no other token becomes one that sees only itself.
+    """
+    s_BHTS = scores(encoding, x)
+    s_BHTS[..., x.queries // 2 :, :FIRST] = -math.inf
+    p_BHTS = weights(encoding, x, s_BHTS)
+    o_BHTE = p_BHTS @ x.v_BHSE
+    return o_BHTE + relative_values(encoding, x, p_BHTS) if "relative_values" in encoding.blanks else o_BHTE
 
 
 def _by_segments(model: Model) -> str:
@@ -220,16 +258,16 @@ def uses_positions(encoding: Encoding, device: torch.device) -> bool:
 # The sentence about it
 
 # What breaks a model if one change alone explains at least half of the harm.
-CAUSES = {"offset": "position", "stretch": "distance", "crowd": "number of keys"}
+CAUSES = {"offset": "position", "gap": "distance", "crowd": "number of keys", "sinkless": "loss of the first tokens"}
 ENOUGH = 0.5
-# `stretch` also moves neighbouring tokens apart, which a long window does not, and which alone costs alibi 0.4 nats at
-# 4x. Where it does more than twice the harm of the long window, its harm is mostly that.
-MOST_OF_STRETCH = 2.0
+TOO_MUCH = 2.0  # a larger share does not explain the harm
+CONTAINS = {"gap": "offset", "crowd": "sinkless"}  # changes, and the other one that each of them makes as well
 # What usually mends each cause, whatever the encoding.
 REMEDIES = {
     "position": "a relative encoding, or training on randomized positions (randomized)",
     "distance": "distances interpolated (rope-linear, yarn) or clipped (rerope) to those of training, or a window",
     "number of keys": "a temperature that grows with the logarithm of the number of keys (ssmax, logn)",
+    "loss of the first tokens": "first tokens that stay in sight beside the window (sink)",
 }
 
 
@@ -243,15 +281,24 @@ def what_breaks(rows: list[dict[str, Any]], at: str = "", *, many: bool = False)
         return f"{'were' if many else 'was'} not measured{at}: {full['reason']}"
     if not full["harm"] >= SMALLEST_HARM:
         return f"{'do' if many else 'does'} not break{at}"
-    untold = any(is_open(row) for row in rows) and "stretch" not in _shares(rows)
     broken, harmed = ("break", "are harmed") if many else ("breaks", "is harmed")
     verb = broken if full["harm"] >= BROKEN else harmed
-    return f"{verb}{at}{_by(*causes(rows), untold)}" + ("; the part of distance is open" if untold else "")
+    untold = [CAUSES[change] for change in open_changes(rows)]
+    parts = f"; the part{'s' * (len(untold) > 1)} of {_join(untold, 'and')} {'are' if len(untold) > 1 else 'is'} open"
+    return f"{verb}{at}{_by(*causes(rows), bool(untold))}" + parts * bool(untold)
 
 
-def is_open(row: dict[str, Any]) -> bool:
-    """Whether the harm of `stretch` is mostly that of moving neighbours apart, and so tells nothing about distance."""
-    return row["change"] == "stretch" and row["status"] == "ok" and row["share"] > MOST_OF_STRETCH
+def open_changes(rows: list[dict[str, Any]]) -> list[str]:
+    """The changes that tell nothing about their own cause, in the order of CAUSES: they do too much harm, or another
+    change, which they contain, explains it.
+    """
+    share = _shares(rows)
+
+    def is_open(change: str) -> bool:
+        contained = share.get(CONTAINS.get(change, ""), 0.0)
+        return share[change] > TOO_MUCH or (contained >= ENOUGH and ENOUGH <= share[change] < contained + ENOUGH)
+
+    return list(filter(is_open, share))
 
 
 def remedies(rows: list[dict[str, Any]]) -> list[str]:
@@ -260,37 +307,31 @@ def remedies(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def causes(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    """The causes that alone explain at least half of the harm, and the others that were told apart from them."""
-    share = _shares(rows)
-    enough = [CAUSES[change] for change in share if share[change] >= ENOUGH]
-    return enough, [CAUSES[change] for change in share if share[change] < ENOUGH]
+    """The causes that alone explain at least half of the harm, and the others that were told apart from them.
+
+    Both are empty where there is no harm to explain.
+    """
+    untold, share = open_changes(rows), _shares(rows)
+    told = {change: share[change] for change in share if change not in untold}
+    enough = [CAUSES[change] for change in told if told[change] >= ENOUGH]
+    return enough, [CAUSES[change] for change in told if told[change] < ENOUGH]
 
 
 def _shares(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The share of the harm that each change explains, without those that tell nothing.
-
-    Where positions cannot matter, `crowd` and the full window differ in distances alone: if `stretch` tells nothing,
-    what `crowd` leaves of the harm is the share of distance.
-    """
-    status = {row["change"]: row["status"] for row in rows}
-    share = {row["change"]: row["share"] for row in rows if row["change"] in CAUSES and row["status"] == "ok"}
-    if any(is_open(row) for row in rows):
-        del share["stretch"]
-        if status.get("offset") == "void" and "crowd" in share:
-            share = {"stretch": 1 - share["crowd"]} | share
-    return share
+    """The share of the harm that each measured change explains alone, in the order of CAUSES; none without harm."""
+    share = {row["change"]: row["share"] for row in rows if row["status"] == "ok" and not math.isnan(row["share"])}
+    return {change: share[change] for change in CAUSES if change in share}
 
 
 def _by(alone: list[str], others: list[str], untold: bool) -> str:
     """The end of the sentence of `what_breaks`."""
-    if alone:
-        return f" by {_join(alone, 'and by')}" + (f", not by {_join(others, 'nor by')}" if others else "")
-    if len(others) > 1:
+    if not (alone or untold) and len(others) > 1:
         return f" by none of {_join(others, 'and')} alone, only by their combination"
-    if others:
-        return f", not by {others[0]}" + ("" if untold else "; no other cause was measured")
-    return "" if untold else ", but no cause was measured"
+    by = f" by {_join(alone, 'and by')}" * bool(alone) + f", not by {_join(others, 'nor by')}" * bool(others)
+    if alone or untold:
+        return by
+    return f"{by}; no other cause was measured" if others else ", but no cause was measured"
 
 
 def _join(words: list[str], last: str) -> str:
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

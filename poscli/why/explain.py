@@ -22,7 +22,7 @@ from poscli.system.memory import is_out_of_memory
 from poscli.system.progress import Meter
 from poscli.system.signals import stoppable
 from poscli.tasks import Task
-from poscli.why.attribution import attribution
+from poscli.why.attribution import CAUSES, attribution
 from poscli.why.context_use import key_token_rows, key_tokens, receptive, refuse_judge, saturation
 from poscli.why.dilution import dilution
 from poscli.why.sample import Sample
@@ -96,7 +96,8 @@ def is_explained(run: Run, settings: EvaluationSettings, judge: Run | None = Non
 
 
 def _record(run: Run, settings: EvaluationSettings, judge: Run | None) -> dict[str, Any]:
-    return record_of(run, settings) | ({"judge": judge.id} if judge else {})
+    """What why.json says; tables that lack a change of today's are made anew."""
+    return record_of(run, settings) | {"changes": list(CAUSES)} | ({"judge": judge.id} if judge else {})
 
 
 def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:

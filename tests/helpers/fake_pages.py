@@ -54,8 +54,8 @@ def _recall(rows: pd.DataFrame) -> pd.DataFrame:
 def _attribution(rows: pd.DataFrame) -> pd.DataFrame:
     made = []
     for n, run in enumerate(runs_of(rows)):
-        for k, change in enumerate(("base", "full", "offset", "stretch", "crowd")):
-            harm, void = 0.02 * k * (1 + n % 5), change == "stretch" and n % 6 == 0
+        for k, change in enumerate(("base", "full", "offset", "gap", "crowd")):
+            harm, void = 0.02 * k * (1 + n % 5), change == "gap" and n % 6 == 0
             status = {"status": "void", "reason": "distances do not matter"} if void else {"status": "ok", "reason": ""}
             made.append(
                 run | {"change": change, "length": 4096, "nll": 1.0 + harm, "harm": harm, "share": 0.5} | status
@@ -87,7 +87,7 @@ def task_tables() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
 def tables_with_holes() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
     """Encodings of unequal seeds: alibi lacks seed 1, none has seed 2 alone, and rope failed with seed 0 at 1024.
 
-    The harm of stretched positions is void for every seed of alibi, and for seed 1 alone of rope.
+    The harm of a gap is void for every seed of alibi, and for seed 1 alone of rope.
     """
     shapes = {name: BEHAVIOUR[name] for name in ("alibi", "learned", "none", "rope")}
     rows, positions, details = fake_tables(shapes, (256, 1024))
@@ -96,7 +96,7 @@ def tables_with_holes() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFr
     rows = failed_once(rows, "rope")
     why = details["why/attribution"]
     lost = (why["encoding"] == "alibi") | ((why["encoding"] == "rope") & (why["seed"] == 1))
-    void = lost & (why["change"] == "stretch")
+    void = lost & (why["change"] == "gap")
     why = why.assign(
         status=why["status"].mask(void, "void"), reason=why["reason"].mask(void, "distances do not matter")
     )

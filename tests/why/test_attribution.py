@@ -22,14 +22,14 @@ from poscli.model.transformer import Model, Precision
 from poscli.system.errors import UsageError
 from poscli.why import attribution as why
 from poscli.why import crowd
-from poscli.why.attribution import Relocated, attribution, measure, relocate
+from poscli.why.attribution import Relocated, attribution, measure, relocate, without_first
 from poscli.why.crowd import crowd_engine, refuses
 from poscli.why.sample import Sample
 
 KEYS = 3 * LENGTH + 5  # tokens of a long window
 LAST = LENGTH - 1  # the largest distance of training
+IN_SIGHT = "the first tokens of a long window stay in sight"
 EXACT = 2**-42  # for float64: a thousand units of rounding; sums have a hundred terms of the order of 10
-CHANGES = ["base", "full", "offset", "stretch", "crowd"]
 
 
 class Liar(Squares):
@@ -211,7 +211,7 @@ def test_crowd_of_a_training_window_is_the_model_itself(spec: str) -> None:
     limit = why._rounding(trained(spec), at)
     assert abs(rows["crowd"]["harm"]) <= limit
     assert abs(rows["offset"]["harm"]) <= limit
-    assert abs(rows["stretch"]["harm"]) <= limit
+    assert abs(rows["gap"]["harm"]) <= limit
 
 
 def test_offset_of_sinusoids_adds_the_rows_of_the_long_window() -> None:
@@ -227,15 +227,40 @@ def test_offset_of_sinusoids_adds_the_rows_of_the_long_window() -> None:
 
 
 @pytest.mark.parametrize("length", [4 * LENGTH, 5 * LENGTH // 2, 3 * LENGTH + 3])
-def test_stretch_of_rope_multiplies_its_angles(length: int) -> None:
-    """Places are whole, so that those of a ratio that is not are rounded down, each by itself."""
+def test_a_gap_of_rope_turns_the_second_half_further(length: int) -> None:
     ours, at = trained("rope"), sample(length=length)
-    other = copy.deepcopy(ours)
-    places = torch.tensor([math.floor(index * length / LENGTH) for index in range(LENGTH)]).double()
+    other, half = copy.deepcopy(ours), LENGTH // 2
+    places = torch.tensor([*range(half), *range(length - half, length)]).double()
     for encoding in other.encodings:
         encoding.angles = lambda pos: places[pos.long(), None] * 10000.0 ** -(torch.arange(4.0).double() / 4)
-    apart = losses_by_change(ours, at)["stretch"] - at.losses(other, LENGTH)
+    apart = losses_by_change(ours, at)["gap"] - at.losses(other, LENGTH)
     assert np.abs(apart).max() <= why._rounding(ours, at)
+
+
+@torch.no_grad()
+def test_later_queries_of_alibi_do_not_see_the_first_four_tokens() -> None:
+    at, slope = given(LENGTH), torch.tensor([2.0**-4, 2.0**-8, 2.0**-2], dtype=torch.float64)
+    s = at["q"] @ at["k"].mT / math.sqrt(HEAD_WIDTH) - slope[:, None, None] * clipped(LENGTH)
+    for t in range(LENGTH // 2, LENGTH):
+        s[:, :, t, :4] = -math.inf
+    blind = Engine("blind", without_first, lambda *_: "", "")
+    assert_same(attended(make("alibi", dtype=torch.float64), at, blind), dense(s, at["v"]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        ("rope", "void"),
+        ("rope+window(9)", "ok"),
+        ("cope+window(9)", "ok"),
+        ("shaw+window(9)|none", "ok"),
+        (f"rope+window({KEYS})", "void"),
+        ("sink(4)+window(9)", "void"),
+        ("sink(3)+window(9)", "ok"),
+    ],
+)
+def test_first_tokens_are_lost_only_where_a_window_hides_them(spec: str, status: str) -> None:
+    assert measure(trained(spec), sample(windows=1))["sinkless"].status == status
 
 
 def test_crowd_of_a_model_of_rope_is_that_of_rerope() -> None:
@@ -327,8 +352,8 @@ def test_a_change_that_fails_is_a_row(error: Exception | None, reason: str, monk
 
     monkeypatch.setattr(Sample, "losses", losses)
     rows = attribution(trained("fire"), sample())
-    assert [row["reason"] for row in rows] == ["", "", reason, reason, ""]
-    assert [row["status"] for row in rows] == ["ok", "ok", "not measured", "not measured", "ok"]
+    assert [row["reason"] for row in rows] == ["", "", reason, reason, "", IN_SIGHT]
+    assert [row["status"] for row in rows] == ["ok", "ok", "not measured", "not measured", "ok", "void"]
 
 
 def test_other_errors_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from poscli.runs.results import explanations_of
 from poscli.runs.run import Run, evaluated_as
 from poscli.tasks.copy import Copy
 from poscli.why import context_use, explain
-from poscli.why.attribution import attribution, causes, is_open, remedies, what_breaks
+from poscli.why.attribution import attribution, causes, open_changes, remedies, what_breaks
 from poscli.why.context_use import (
     donors,
     gradient_norms,
@@ -59,7 +59,7 @@ def test_what_can_be_changed_of_every_encoding(snapshot: Snapshot) -> None:
             rows = attribution(small(name), sample)
             assert all(math.isfinite(row["nll"]) == (row["reason"] == "") for row in rows if row["status"] == "ok")
             lines.append(f"{name}: {', '.join(row['status'] for row in rows[1:])}")
-    snapshot("\n".join(["of full, offset, stretch, crowd", *lines]) + "\n")
+    snapshot("\n".join(["of full, offset, gap, crowd, sinkless", *lines]) + "\n")
 
 
 def changes(full: float, **shares: float | str) -> list[dict[str, Any]]:
@@ -76,35 +76,43 @@ def changes(full: float, **shares: float | str) -> list[dict[str, Any]]:
 
 
 def test_verdicts(snapshot: Snapshot) -> None:
-    """The sentence by the harm of the full window and the shares of offset, stretch and crowd."""
+    """The sentence by the harm of the full window and the shares of offset, gap, crowd and sinkless."""
     void, lost = "void", "not measured"
-    cases: list[tuple[float, float | str, float | str, float | str]] = [
-        (0.5, 0.9, 0.1, 0.2),
-        (0.5, 0.5, 0.6, 0.49),
-        (0.5, 0.8, 0.7, 0.9),
-        (0.1, void, 0.9, 0.1),
-        (0.2, void, 3.0, 0.4),
-        (0.19, void, 3.0, 0.6),
-        (0.3, 0.1, 2.5, 0.7),
-        (0.3, 0.1, 2.5, lost),
-        (0.3, 0.1, 0.2, 0.3),
-        (0.3, void, void, 0.3),
-        (0.3, void, void, void),
-        (0.01, 0.9, 2.0, void),
-        (0.009, 0.9, lost, lost),
-        (math.nan, 0.9, lost, lost),
-        (0.4, void, 2.5, void),
-        (0.4, lost, 2.01, 0.1),
-        (0.4, 0.51, 2.0, 0.49),
+    cases: list[tuple[float, float | str, float | str, float | str, float | str]] = [
+        (0.5, 0.9, 0.1, 0.2, void),
+        (0.5, 0.49, 0.6, 0.4, 0.1),
+        (0.5, 0.5, 0.6, 0.49, void),
+        (0.5, 0.5, 1.0, 0.49, void),
+        (0.5, 0.5, 0.99, 0.49, void),
+        (0.5, 0.6, 0.49, 0.9, void),
+        (0.1, void, 0.9, 0.1, void),
+        (0.2, void, 2.0, 0.4, void),
+        (0.19, void, 2.01, 0.6, void),
+        (0.3, 0.1, 2.5, 0.7, void),
+        (0.3, 0.1, 2.5, lost, void),
+        (0.3, void, 2.5, 2.1, void),
+        (0.3, void, 2.5, void, void),
+        (0.3, 0.1, 0.2, 0.3, void),
+        (0.3, void, void, 0.3, void),
+        (0.3, void, void, void, void),
+        (0.3, void, 0.1, 1.0, 0.9),
+        (0.3, void, 0.1, 1.4, 0.9),
+        (0.3, void, 0.1, 0.9, 0.1),
+        (0.3, 0.8, 0.9, 1.0, 0.9),
+        (0.3, void, void, lost, 0.9),
+        (0.01, 0.9, 2.0, void, void),
+        (0.009, 0.9, lost, lost, void),
+        (math.nan, 0.9, lost, lost, void),
     ]
-    tables = [changes(full, offset=a, stretch=b, crowd=c) for full, a, b, c in cases]
+    tables = [changes(full, offset=a, gap=b, crowd=c, sinkless=d) for full, a, b, c, d in cases]
     tables.append([row | {"status": "unsupported"} for row in changes(0.3, offset=0.9)])
     lines = []
     for rows in tables:
         sentences = [f"x {what_breaks(rows, ' at 2.5x')}", f"x and y {what_breaks(rows, many=True)}"]
-        opened = [row["change"] for row in rows if is_open(row)]
-        lines.append(" | ".join([*sentences, *map(told, causes(rows)), told(opened), str(len(remedies(rows)))]))
-    snapshot("\n".join([*lines, *remedies(tables[2])]) + "\n")
+        lines.append(
+            " | ".join([*sentences, *map(told, causes(rows)), told(open_changes(rows)), str(len(remedies(rows)))])
+        )
+    snapshot("\n".join([*lines, *remedies(tables[3]), *remedies(tables[17])]) + "\n")
 
 
 def test_uses_of_the_context(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:

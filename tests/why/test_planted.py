@@ -1,0 +1,55 @@
+"""What --why says of the failures of suites/planted.py, each of which has one known cause, or two.
+
+No model is trained. Weights are random, and the scored tokens are drawn from what the model predicts from the last L
+tokens. So no change can lower the expected loss, and one that matters raises it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cli_runner import ROOT
+from pieces_task import PIECES, Pieces, small
+
+from poscli.model.transformer import Model
+from poscli.why.attribution import attribution, causes, what_breaks
+from poscli.why.sample import Sample
+
+LENGTH, LONG, WINDOWS, SCORED = 16, 64, 100, 4
+HOLDS = "alibi(scale=512)"  # so steep that it sees the last tokens only
+
+
+@torch.inference_mode()
+def drawn_from(model: Model) -> Sample:
+    """Windows of random tokens, the last of which the model predicts as well as it can from LENGTH tokens."""
+    draw = torch.Generator().manual_seed(3)
+    tokens = torch.randint(1, PIECES, (WINDOWS, LONG), generator=draw)
+    for _ in range(SCORED):
+        p = model(tokens[:, -LENGTH:])[:, -1].softmax(dim=-1)
+        tokens = torch.cat([tokens, torch.multinomial(p, 1, generator=draw)], dim=1)
+    task = Pieces(tokens.tolist())
+    sizes = {"train_length": LENGTH, "length": LONG, "scored": SCORED, "stride": 1}
+    spans = np.array([[n, LONG + SCORED] for n in range(WINDOWS)])
+    return Sample(task=task, text=task.text(LONG), spans=spans, device=torch.device("cpu"), **sizes)
+
+
+@pytest.mark.parametrize(
+    ("planted", "found"),
+    [
+        ([], []),
+        (["Distance(rate=512)"], ["distance"]),
+        (["Position"], ["position"]),
+        (["Keys(power=4)"], ["number of keys"]),
+        (["Distance(rate=512)", "Keys(power=4)"], ["distance", "number of keys"]),
+        (["SinkLost"], ["loss of the first tokens"]),
+    ],
+)
+def test_a_planted_cause_is_named_and_no_other(
+    planted: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    model = small("+".join([HOLDS, *(f"suites/planted.py:{each}" for each in planted)]), length=LENGTH)
+    rows = attribution(model, drawn_from(model))
+    assert causes(rows)[0] == found
+    assert (what_breaks(rows) == "does not break") == (not planted)
