@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 
 import poscli
-from poscli.encodings import get
-from poscli.specs import parse
-from poscli.system.errors import PoscliError
+from poscli.encodings import get, names
+from poscli.encodings.registry import missing
+from poscli.specs import names_in
 
 HOUSE = Path(poscli.__file__).parent
-ENGINES = ("attention", "equation", "model", "native")
+ENGINES = ("attention", "equation", "model", "native", "specs", "system/seeds.py", "tasks")
 TRAINING, MEASURING = (*ENGINES, "training"), (*ENGINES, "evaluation")
 DIGITS = 8  # of each hash
 
@@ -28,23 +28,20 @@ DIGITS = 8  # of each hash
 def code_of(spec: str, rooms: tuple[str, ...]) -> str:
     """The hash of the code of a spec's encodings, and that of these rooms of poscli, joined by a dash.
 
-    The first is empty for a spec that this version cannot read. The code of an encoding is its file and those of the
-    encodings that it builds on.
+    The first is empty for a spec of other names than those of this version. The code of an encoding is its file and
+    those of the encodings that it builds on. The spec is not parsed, so that no plugin that it names is run.
     """
-    try:
-        classes = [get(leaf.name) for layer in parse(spec).layers for leaf in layer]
-    except PoscliError:
-        own = ""
-    else:
-        modules = {module for cls in classes for module in _with_imports(cls.__module__)}
-        own = code_hash(sorted(_file(module) for module in modules))
+    classes = [get(name) for name in names_in(spec) if name in names() and not missing(name)]
+    modules = sorted({module for cls in classes for module in _with_imports(cls.__module__)})
+    own = code_hash([_file(module) for module in modules]) if modules else ""
     return f"{own}-{_of_rooms(rooms)}"
 
 
 @cache
 def _of_rooms(rooms: tuple[str, ...]) -> str:
-    files = [path for room in rooms for path in (HOUSE / room).rglob("*") if path.suffix in (".py", ".h", ".cpp")]
-    return code_hash(sorted(files))
+    inside = [path for room in rooms for path in (HOUSE / room).rglob("*")]
+    files = [*inside, *(HOUSE / room for room in rooms)]
+    return code_hash(sorted(path for path in files if path.is_file() and path.suffix in (".py", ".h", ".cpp")))
 
 
 def _with_imports(module: str, known: frozenset[str] = frozenset()) -> set[str]:
@@ -68,7 +65,8 @@ def code_hash(files: list[Path]) -> str:
         if path.suffix == ".py":
             digest.update(" ".join(_meaning(ast.parse(path.read_bytes()))).encode())
         else:
-            digest.update(b" ".join(re.sub(rb"//[^\n]*", b"", path.read_bytes()).split()))
+            code = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+            digest.update("".join(code.split()).encode())
     return digest.hexdigest()[:DIGITS]
 
 

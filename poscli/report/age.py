@@ -39,6 +39,7 @@ def age_note(rows: pd.DataFrame) -> list[str]:
         (engines, "the code that trains or measures has changed since"),
     ]
     found = [f"{whose(part)} ({why})" for part, why in reasons if part]
-    return (
-        [f"Older than the code: {'; '.join(found)}. Run them again to see whether the numbers have."] if found else []
-    )
+    if not found:
+        return []
+    again = "Train and evaluate them again, with --force, to see whether the numbers have"
+    return [f"Older than the code: {'; '.join(found)}. {again}."]

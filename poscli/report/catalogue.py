@@ -15,7 +15,7 @@ from poscli.encodings import get, names
 from poscli.encodings.registry import missing
 from poscli.equation import Encoding
 from poscli.equation.encoding import formula
-from poscli.specs import build, parse
+from poscli.specs import build, names_in, parse
 
 TRAIN_LENGTH = 512  # tokens, of the model whose engine and parameters are shown
 # The lines around the table in README.md.
@@ -138,7 +138,7 @@ def describe_spec(spec: str) -> Described:
     >>> [describe_spec(spec).family for spec in ("rope(base=500000.0)", "rope|none", "./mine.py:Mine")]
     ['rotary', 'several', 'other']
     """
-    leaves = list(dict.fromkeys(part.strip() for part in re.split(r"[|+]", re.sub(r"\([^()]*\)", "", spec))))
+    leaves = names_in(spec)
     known = [name for name in leaves if name in names() and not missing(name)]
     parts = tuple((name, formula(get(name)), get(name).paper) for name in known)
     if not known or len(known) < len(leaves):

@@ -152,6 +152,15 @@ def parse(text: str, defaults: bool = False) -> Spec:
         raise
 
 
+def names_in(text: str) -> list[str]:
+    """The names in a spec without their options, each once; it is not parsed, so that no file that it names is run.
+
+    >>> names_in("rope(base=500000.0)+window(128)|./mine.py:Mine")
+    ['rope', 'window', './mine.py:Mine']
+    """
+    return list(dict.fromkeys(part.strip() for part in re.split(r"[|+]", re.sub(r"\([^()]*\)", "", text))))
+
+
 def refuse_twice(texts: Sequence[str]) -> None:
     """UsageError if two of the specs are one encoding, in whatever spelling."""
     first: dict[str, str] = {}

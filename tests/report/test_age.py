@@ -69,4 +69,4 @@ def test_an_encoding_that_builds_on_another_has_its_code_too() -> None:
     """Encodings of different files differ, and so do combinations; what is no encoding has no code."""
     own = {name: code_of(name, TRAINING).split("-")[0] for name in ("rope", "yarn", "alibi", "yarn+logn", "rope|none")}
     assert len(set(own.values())) == len(own)
-    assert code_of("not-an-encoding", TRAINING).startswith("-")
+    assert code_of("./mine.py:Mine", TRAINING).startswith("-")

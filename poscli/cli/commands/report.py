@@ -62,7 +62,7 @@ def show_report(report: Report, tables: Tables, json_: bool, **more: Any) -> Non
 
     damaged = [{"run_id": run, "error": why} for run, why in tables.left_out.items()]
     files = [str(path) for path in report.files]
-    payload = {"summary": records(report.summary), "files": files, "left_out": damaged, **more}
+    payload = {"summary": records(report.summary), "notes": report.notes, "files": files, "left_out": damaged, **more}
     emit(json_, payload, lambda: terminal.print_report(report, out()))
     for path in files:
         note(f"wrote {path}")
