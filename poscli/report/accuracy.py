@@ -92,9 +92,7 @@ def answered(answers: pd.DataFrame, points: pd.DataFrame, summary: pd.DataFrame)
     reaches = effective_text(summary.set_index("encoding").loc[names], int(answers["train_length"].iloc[0]))
     last = ratio_name(ratios[-1])
     columns = [words("encoding", names)]
-    columns += [
-        Column(f"{ratio_name(r)} [95 %]", _cells(points[points["ratio"] == r], names, ends=True)) for r in ratios
-    ]
+    columns += [Column(f"{ratio_name(r)} [95 %]", _cells(points[points["ratio"] == r], names)) for r in ratios]
     sentences = [chance_is(answers)]
     if answers.groupby("encoding")["run_id"].nunique().max() > 1:
         at_end = answers[answers["length"] == answers["length"].max()]
@@ -130,7 +128,7 @@ def placed(answers: pd.DataFrame, points: pd.DataFrame, summary: pd.DataFrame) -
     columns = [words("encoding", names)]
     for first, last in sorted(set(zip(points["from"], points["to"], strict=True))):
         name = f"{first} to {last + 1} %" if is_depth(answers) else f"{first} to {last}"
-        columns.append(Column(name, _cells(points[points["from"] == first], names, ends=False)))
+        columns.append(Column(name, _cells(points[points["from"] == first], names)))
     spans = points.groupby("encoding")["accuracy"].agg(["min", "max"]).dropna()
     if spans.empty:
         answer = "Unknown: no encoding has a number there."
@@ -142,7 +140,10 @@ def placed(answers: pd.DataFrame, points: pd.DataFrame, summary: pd.DataFrame) -
             answer = f"No: the accuracies of each encoding differ by less than {LITTLE}."
     question, place, _ = PLACES[is_depth(answers)]
     length = int(answers["length"].max())
-    legend = (f"accuracy in windows of {length} tokens by {place.removesuffix(', fewer than')}",)
+    legend = (
+        f"accuracy in windows of {length} tokens by {place.removesuffix(', fewer than')}, with its 95 % "
+        f"interval over {resampled(points)}",
+    )
     return Analysis(f"Does it matter {question}?", answer, tuple(columns), legend)
 
 
@@ -228,12 +229,12 @@ def learned_after(rows: pd.DataFrame, runs: Mapping[str, Trained], summary: pd.D
     )
 
 
-def _cells(points: pd.DataFrame, names: list[str], *, ends: bool) -> tuple[str, ...]:
-    """The accuracies of these encodings as text, perhaps with the ends of their intervals."""
+def _cells(points: pd.DataFrame, names: list[str]) -> tuple[str, ...]:
+    """The accuracies of these encodings as text, with the ends of their intervals."""
     known = points.set_index("encoding").reindex(names)
     cells = []
     for accuracy, low, high in known[["accuracy", "low", "high"]].itertuples(index=False):
-        interval = f" [{low:.3f}, {high:.3f}]" if ends and low == low else ""
+        interval = f" [{low:.3f}, {high:.3f}]" if low == low else ""
         cells.append("-" if accuracy != accuracy else f"{accuracy:.3f}{interval}")
     return tuple(cells)
 

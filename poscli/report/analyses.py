@@ -34,7 +34,7 @@ from poscli.statistics.comparison import (
     Comparison,
     LossTable,
 )  # fmt: skip
-from poscli.statistics.intervals import Interval, two_level_interval
+from poscli.statistics.intervals import Interval, interval_of_seeds, two_level_interval
 
 FEWEST_TOKENS = 50  # in a bin of recall; with fewer, its mean is not shown
 NAMED_FROM_BITS = 0.1  # bits per token that count as recall in the answer, if their interval excludes zero
@@ -255,10 +255,12 @@ def hits(recall: pd.DataFrame) -> pd.DataFrame:
 
 
 def recall_points(recall: pd.DataFrame) -> pd.DataFrame:
-    """Means of `hits` over seeds by encoding and bin, in bits per token: tokens, gain, and its lower end, low."""
-    points = hits(recall).groupby(["encoding", "from", "to"])
-    means = points.agg(tokens=("tokens", "max"), gain=("gain", "mean"), low=("gain_low", "mean"))
-    return means.assign(gain=means["gain"] / LN2, low=means["low"] / LN2).reset_index()
+    """Means of `hits` over seeds by encoding and bin: tokens, and the gain in bits per token with its interval."""
+    points = []
+    for (name, first, last), part in hits(recall).groupby(["encoding", "from", "to"]):
+        ends = (part[column].to_numpy(float) / LN2 for column in ("gain", "gain_low", "gain_high"))
+        points.append((name, first, last, part["tokens"].max(), *interval_of_seeds(*ends)))
+    return pd.DataFrame(points, columns=["encoding", "from", "to", "tokens", "gain", "low", "high"])
 
 
 def recalled(recall: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
@@ -269,12 +271,12 @@ def recalled(recall: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
     first = recall.iloc[0]
     length, ngram = int(first["train_length"]), int(first["ngram"])
     names = [name for name in summary["encoding"] if name in set(points["encoding"])]
-    at = points.set_index(["encoding", "from"])["gain"]
+    at = points.set_index(["encoding", "from"])[["gain", "low", "high"]]
     columns = [words("encoding", names)]
     for low, high in sorted(set(zip(points["from"], points["to"], strict=True))):
         tokens = points.loc[points["from"] == low, "tokens"].max()
-        cells = tuple(signed(at.get((name, low), math.nan)) for name in names)
-        columns.append(Column(f"{low} to {high} ({amount(tokens)})", cells))
+        gains = at.reindex([(name, low) for name in names]).itertuples(index=False)
+        columns.append(Column(f"{low} to {high} ({amount(tokens)})", tuple(gain_text(*gain) for gain in gains)))
     return Analysis(
         "Is distant text recalled?",
         recalled_from(points, length),
@@ -282,7 +284,8 @@ def recalled(recall: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         (
             f"bits per token by which the whole window beats the context cut to L, on tokens whose {ngram} preceding "
             f"tokens occurred so many tokens back, followed by the same token; L = {length}",
-            f"in brackets: tokens scored; bins of fewer than {FEWEST_TOKENS} are not shown",
+            f"in square brackets: the 95 % interval over documents and, from {FEWEST_SEEDS} seeds on, seeds",
+            f"in round brackets: tokens scored; bins of fewer than {FEWEST_TOKENS} are not shown",
         ),
     )
 

@@ -284,15 +284,17 @@ class Charts:
         """The gain of the whole window on tokens that could be copied, in octaves of the distance back."""
         points, length = recall_points(recall), int(recall["train_length"].iloc[0])
         points = points.assign(middle=(points["from"] * points["to"]) ** 0.5)
-        lines = [
-            Line(str(name), tuple(part["middle"]), tuple(part["gain"]), label=f"{name} {signed(part['gain'].iloc[-1])}")
-            for name, part in points.groupby("encoding")
-        ]
+        lines = []
+        for name, part in points.groupby("encoding"):
+            x, y, low, high = (tuple(part[column]) for column in ("middle", "gain", "low", "high"))
+            lines.append(Line(str(name), x, y, low, high, f"{name} {signed(y[-1])}"))
+        banded = len(lines) <= MOST_BANDS
         edges = {int(first) for first in points["from"]} | {int(points["to"].max()) + 1}
         ngram = int(recall["ngram"].iloc[0])
         how = (
             f"Tokens whose {ngram} preceding tokens occurred before, followed by the same token. Gain: the loss with "
             f"the context cut to L = {length} minus the loss with the whole window."
+            f"{' Bands: 95 % intervals.' if banded else ''}"
         )
         return Figure(
             name="recall",
@@ -304,7 +306,7 @@ class Charts:
             y="gain on such tokens, bits",
             train_length=length,
             ticks=tuple(sorted(edges)),
-            lines=tuple(lines),
+            lines=tuple(lines if banded else (replace(line, low=(), high=()) for line in lines)),
         )
 
 

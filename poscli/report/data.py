@@ -111,11 +111,15 @@ class ProtocolPoints:
 
 @dataclass(frozen=True)
 class BinData:
-    """A range of positions, distances or depths, with the values of every encoding by seed."""
+    """A range of positions, distances or depths, with the values of every encoding by seed.
+
+    `intervals` are (mean, low, high) of every encoding over documents or episodes and seeds, where they are known.
+    """
 
     first: int
     last: int
     values: tuple[Values, ...]
+    intervals: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,12 @@ def proven_lengths(gains: pd.DataFrame) -> tuple[float, float]:
         (ratio, low, high, failed) for ratio, low, high, seeds, failed in points if seeds - failed >= FEWEST_SEEDS
     ]
     complete = {ratio: low > -HARM_BPB for ratio, low, _, failed in enough if not failed}
-    safe = _last_shown(1.0, ((ratio, complete.get(ratio, False)) for ratio, *_ in points))
-    harmful = _last_shown(math.nan, ((ratio, high <= -HARM_BPB) for ratio, _, high, _ in reversed(enough)))
+    safe = last_shown(1.0, ((ratio, complete.get(ratio, False)) for ratio, *_ in points))
+    harmful = last_shown(math.nan, ((ratio, high <= -HARM_BPB) for ratio, _, high, _ in reversed(enough)))
     return safe, harmful
 
 
-def _last_shown(before: float, lengths: Iterable[tuple[float, bool]]) -> float:
+def last_shown(before: float, lengths: Iterable[tuple[float, bool]]) -> float:
     """The last of the lengths that, as all before it, is shown to have a property; `before` if the first is not."""
     for ratio, shown in lengths:
         if not shown:
@@ -100,7 +100,7 @@ def _solved_to(scores: pd.DataFrame, column: str) -> float:
         return math.nan
     ordered = scores.sort_index()
     solved = (ordered["failed"] == 0) & (ordered[column] >= SOLVED_SHARE - ROUNDING)
-    return _last_shown(0.0, zip(map(float, ordered.index), solved, strict=True))
+    return last_shown(0.0, zip(map(float, ordered.index), solved, strict=True))
 
 
 def effective_text(summary: pd.DataFrame, train_length: int = 0) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.accuracy import answered, by_length, by_place, is_depth, learned_after, placed
 from poscli.report.age import age_note
-from poscli.report.analyses import audit, by_period, compared, hits, known_limit, recalled, seed_spread
+from poscli.report.analyses import audit, by_period, compared, hits, known_limit, recall_points, recalled, seed_spread
 from poscli.report.answer import Answers
 from poscli.report.catalogue import describe_spec, looks, spec_in_label
 from poscli.report.caveats import budget_note, caveats
@@ -77,10 +77,18 @@ class Order:
         known = table.drop_duplicates(["encoding", "seed"]).set_index(["encoding", "seed"])[column].to_dict()
         return tuple(tuple(float(known.get((name, seed), math.nan)) for seed in self.seeds) for name in self.names)
 
-    def bins(self, table: pd.DataFrame, column: str) -> tuple[BinData, ...]:
-        """The values of a column in each bin from `from` to `to`."""
-        groups = table.groupby(["from", "to"])
-        return tuple(BinData(int(first), int(last), self.per_seed(part, column)) for (first, last), part in groups)
+    def bins(self, table: pd.DataFrame, column: str, points: pd.DataFrame | None = None) -> tuple[BinData, ...]:
+        """The values of a column in each bin from `from` to `to`; `points` have the column's means with intervals."""
+        known, ends = {}, [column, "low", "high"]
+        if points is not None:
+            keys = zip(points["encoding"], points["from"], strict=True)
+            known = dict(zip(keys, points[ends].itertuples(index=False, name=None), strict=True))
+        bins = []
+        for (first, last), part in table.groupby(["from", "to"]):
+            lines = (known.get((name, first), (math.nan,) * 3) for name in self.names if known)
+            intervals = tuple((float(mean), float(low), float(high)) for mean, low, high in lines)
+            bins.append(BinData(int(first), int(last), self.per_seed(part, column), intervals))
+        return tuple(bins)
 
 
 def section_of(
@@ -143,7 +151,7 @@ def section_of(
         costs=_costs(rows, order, runs),
         timing=timing_note(rows["run_id"].unique(), runs),
         positions=_positions(group, order, train_length),
-        recall=order.bins(hits(group.details["recall"]), "bits") if "recall" in group.details else (),
+        recall=_recall(group.details.get("recall", pd.DataFrame()), order),
         ceilings=ceilings,
         harms=_harms(group.details.get("why/attribution", pd.DataFrame()), order),
         facts=tuple(facts(rows, trained)),
@@ -252,12 +260,13 @@ def _accuracies(group: Group, points: Sequence[Point], order: Order, quoted: Hea
         losses = losses_of(rows, wrong_answers(answers, quoted.perplexity), quoted.perplexity)
         pairs = AllPairs.of(losses, order.names, order.lengths)
         chance, by_depth, longest = float(answers["chance"].iloc[0]), is_depth(answers), int(answers["length"].max())
-        bins = by_place(answers)[["from", "to"]].drop_duplicates()
+        points_by_place = by_place(answers)
+        bins = points_by_place[["from", "to"]].drop_duplicates()
         if len(bins) > 1:
             last = answers[answers["length"] == longest].merge(bins, on=["from", "to"])
             totals = last.groupby(["encoding", "seed", "from", "to"], as_index=False)[["right", "tokens"]].sum()
             share = totals["right"] / np.maximum(totals["tokens"], 1)
-            places = order.bins(totals.assign(accuracy=share), "accuracy")
+            places = order.bins(totals.assign(accuracy=share), "accuracy", points_by_place)
     unknown = (math.nan,) * 3
     lines = tuple(tuple(known.get((name, length), unknown) for length in order.lengths) for name in order.names)
     return Accuracies(lines, chance, pairs, by_depth, places, longest)
@@ -300,6 +309,13 @@ def _positions(group: Group, order: Order, train_length: int) -> tuple[BinData, 
     table = table[table["length"] == table.groupby("encoding")["length"].transform("max")]
     table = table[table["to"] > int(train_length * SKIPPED_POSITIONS)]
     return order.bins(table.assign(bits=table["nll"] / LN2 * per_byte), "bits")
+
+
+def _recall(recall: pd.DataFrame, order: Order) -> tuple[BinData, ...]:
+    """The gain on tokens that could be copied, by distance, in bits per token."""
+    if recall.empty:
+        return ()
+    return order.bins(hits(recall), "bits", recall_points(recall).rename(columns={"gain": "bits"}))
 
 
 def _harms(table: pd.DataFrame, order: Order) -> tuple[Harm, ...]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import listed, signed
 from poscli.report.data import Analysis
 from poscli.report.pooling import Point, ratio_name
+from poscli.report.reach import last_shown
 from poscli.report.table import Column, gain_text, words
 from poscli.report.verdicts import HARM_BPB
 from poscli.runs.schema import FULL
 from poscli.statistics.comparison import LN2
+from poscli.statistics.intervals import interval_of_seeds
 from poscli.why.attribution import CAUSES, FIRST, SMALLEST_HARM, open_changes, remedies, what_breaks
 from poscli.why.attribution import FULL as WHOLE
-from poscli.why.context_use import FALL, GROWTH, KEY, OTHER
+from poscli.why.context_use import FALL, GROWTH, KEY, OTHER, TOLERANCE
 
 
 def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary: pd.DataFrame) -> Analysis | None:
@@ -123,12 +126,7 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
     saturation, receptive, dilution = (details[f"why/{name}"] for name in ("saturation", "receptive", "dilution"))
     length, longest = int(saturation["train_length"].iloc[0]), int(saturation["window"].max())
     names = [name for name in summary["encoding"] if name in set(saturation["encoding"])]
-    saturates: dict[str, int] = {}  # the smallest window within 0.01 bits of the best, of the mean over seeds
-    for name in names:
-        nll = saturation[saturation["encoding"] == name].groupby("window")["nll"].mean()
-        near = nll[nll <= nll.min() + 0.01 * LN2]
-        if len(near):
-            saturates[name] = int(near.index.min())
+    saturates = {name: saturates_at(saturation[saturation["encoding"] == name]) for name in names}
 
     def gradient(name: str) -> str:
         chosen = receptive[(receptive["encoding"] == name) & (receptive["method"] == "gradient")]
@@ -147,31 +145,64 @@ def used_window(details: Mapping[str, pd.DataFrame], summary: pd.DataFrame) -> A
 
     columns = (
         words("encoding", names),
-        Column("saturates at", tuple(str(saturates.get(name, "-")) for name in names)),
+        Column("saturates at", tuple(_window(*saturates[name]) for name in names)),
         Column(f"gradient beyond L = {length}", tuple(map(gradient, names))),
         Column("text beyond L replaced", tuple(map(replaced, names))),
         Column("entropy at L", attention("entropy", length)),
         Column(f"entropy at {longest}", attention("entropy", longest)),
         Column(f"mass beyond L at {longest}", attention("far_mass", longest)),
     )
-    if beyond := [name for name in names if saturates.get(name, 0) > length]:
+    least = {name: ends[0] if ends[1] != ends[1] else ends[1] for name, ends in saturates.items()}
+    if beyond := [name for name in names if least[name] > length]:
         answer = (
             f"More than L = {length} tokens are needed by {listed(beyond, 10)} to come within 0.01 bits of their best."
         )
     else:
-        answer = f"No encoding needs more than L = {length} tokens to come within 0.01 bits per token of its best."
+        answer = (
+            f"No encoding surely needs more than L = {length} tokens to come within 0.01 bits per token of its best."
+        )
     return Analysis(
         "How much of a long window is used?",
         answer,
         columns,
         (
-            "saturates at: the shortest window, in tokens, whose loss is within 0.01 bits per token of the best",
+            "saturates at: the shortest window, in tokens, whose loss is within 0.01 bits per token of the best; in "
+            "brackets its 95 % interval: the shortest window that may be, and the one from which it is sure",
             "gradient beyond L: share of the gradient of a prediction that lies on inputs L or more tokens back",
             "text beyond L replaced: bits per token lost if the text L or more tokens back is that of another document",
             "entropy: that of the attention weights over the logarithm of the keys seen, mean over heads; 1 is even",
             "mass beyond L: share of the attention weights on keys L or more tokens back, mean over layers and heads",
         ),
     )
+
+
+def saturates_at(rows: pd.DataFrame) -> tuple[float, float, float]:
+    """The shortest window whose loss, over the seeds of an encoding, is within TOLERANCE of the best; its interval.
+
+    `rows` are those of saturation.csv. The interval begins at the shortest window that is not surely farther from the
+    best. It ends at the shortest that is surely as near, as are all from there to the best, asked from the best down
+    (tests in fixed order, as in reach.py). NaN where no loss is known, or no interval over documents.
+    """
+    known = rows[np.isfinite(rows["nll"])].groupby("window")
+    nll = known["nll"].mean()
+    if nll.empty:
+        return math.nan, math.nan, math.nan
+    best = float(nll.idxmin())
+    estimate = float(nll.index[nll <= nll.min() + TOLERANCE].min())
+    ends = {}
+    for window, part in known:
+        excess = (part[column].to_numpy(float) for column in ("excess", "excess_low", "excess_high"))
+        ends[float(window)] = interval_of_seeds(*excess)[1:]
+    if any(math.isnan(low) for low, _ in ends.values()):
+        return estimate, math.nan, math.nan
+    low = min(window for window, (low, _) in ends.items() if low <= TOLERANCE or window == estimate)
+    shorter = sorted((window for window in ends if window < best), reverse=True)
+    return estimate, low, last_shown(best, ((window, ends[window][1] <= TOLERANCE) for window in shorter))
+
+
+def _window(window: float, low: float, high: float) -> str:
+    """A window in tokens, with its interval."""
+    return "-" if window != window else f"{window:.0f}" + (f" [{low:.0f}, {high:.0f}]" if low == low else "")
 
 
 def on_key_tokens(table: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:

@@ -60,7 +60,12 @@ def _saturation(n: int, length: int, more: float) -> list[dict]:
     slope = (-0.05, 0.0, 0.08)[n // 3 % 3]
     windows = [length // 4, length // 2, length, 2 * length, 4 * length]
     nll = [1.2, 1.1 if n % 2 else 1.004, 1.0, 1.0 + slope * more, 1.0 + 2 * slope * more]
-    return [{"window": w, "tokens": 900, "documents": 9, "nll": loss} for w, loss in zip(windows, nll, strict=True)]
+    rows = []
+    for window, loss in zip(windows, nll, strict=True):
+        excess, half = loss - min(nll), 0.004 * (loss > min(nll))
+        ends = {"excess": excess, "excess_low": excess - half, "excess_high": excess + half}
+        rows.append({"window": window, "tokens": 900, "documents": 9, "nll": loss} | ends)
+    return rows
 
 
 def _receptive(n: int, length: int, more: float) -> list[dict]:
@@ -103,7 +108,10 @@ def recall_of(rows: pd.DataFrame, gains: dict[int, float], tokens: int = 400) ->
         for first, bits in gains.items():
             gain = (bits - 0.03 * kinds[run["encoding"]] + 0.01 * run["seed"]) * LN2
             bins = {"from": first, "to": 2 * first - 1, "ngram": 5, "tokens": tokens - (first == 64) * 380}
-            made += [run | bins | {"kind": kind, "gain": gain, "gain_low": gain - 0.05} for kind in ("hit", "miss")]
+            made += [
+                run | bins | {"kind": kind, "gain": gain, "gain_low": gain - 0.05, "gain_high": gain + 0.06}
+                for kind in ("hit", "miss")
+            ]
     return _frame(made, "recall")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +15,13 @@ from scipy import stats
 
 from poscli.data.corpora import bayes, periods_of
 from poscli.report.accuracy import answered, by_length, by_place, placed
-from poscli.report.analyses import audit, by_period, compared, known_limit, recalled, seed_spread
+from poscli.report.analyses import audit, by_period, compared, known_limit, recall_points, recalled, seed_spread
 from poscli.report.charts import position_finding
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
 from poscli.report.pooling import headline, points_of, pool, with_intervals
 from poscli.report.summary import summarize
+from poscli.report.why import saturates_at
 from poscli.runs.schema import DETAILS, frame
 from poscli.statistics.comparison import Comparison, LossTable
 
@@ -178,6 +179,7 @@ def hits(*rows: tuple[str, int, int, float, float]) -> pd.DataFrame:
     """Rows of recall.csv about tokens that could be copied: (encoding, from, tokens, gain in bits, its lower end)."""
     table = pd.DataFrame(rows, columns=["encoding", "from", "tokens", "gain", "gain_low"])
     nats = {"gain": table["gain"] * LN2, "gain_low": table["gain_low"] * LN2}
+    nats["gain_high"] = 2 * nats["gain"] - nats["gain_low"]
     return table.assign(to=2 * table["from"] - 1, kind="hit", train_length=64, ngram=6, **nats)
 
 
@@ -194,6 +196,45 @@ def test_text_is_recalled_as_far_as_the_last_bin_that_is_sure() -> None:
         "Beyond 64 tokens, text is recalled by b (up to 127 tokens back, +0.600 bits) and a (up to 255 tokens back, "
         "+0.400 bits)."
     )
+    assert columns(analysis)["64 to 127 (90)"][:2] == ("+0.300 [+0.200, +0.400]", "+0.600 [+0.500, +0.700]")
+
+
+def test_intervals_of_recall_are_over_seeds_too_from_three_on() -> None:
+    """Three seeds that are as sure of themselves as one, and differ by 0.1: Student's reach is added in squares."""
+    gains = (0.2, 0.3, 0.4)
+    points = recall_points(pd.concat([hits(("a", 64, 90, gain, gain - 0.1)) for gain in gains]))
+    reach = math.hypot(0.1, stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3))
+    assert points.iloc[0][["gain", "low", "high"]].to_list() == pytest.approx([0.3, 0.3 - reach, 0.3 + reach])
+    two = recall_points(pd.concat([hits(("a", 64, 90, gain, gain - 0.1)) for gain in gains[:2]]))
+    assert two.iloc[0][["gain", "low", "high"]].to_list() == pytest.approx([0.25, 0.15, 0.35])
+
+
+# ---- saturation
+
+
+def excesses(*seeds: Mapping[int, tuple[float, float]]) -> pd.DataFrame:
+    """Rows of saturation.csv: for each seed, by window, bits above the best window and half of the interval."""
+    lines = [(seed, window, *numbers) for seed, each in enumerate(seeds) for window, numbers in each.items()]
+    table = pd.DataFrame(lines, columns=["seed", "window", "excess", "half"])
+    bits = {"nll": 1 + table["excess"], "excess": table["excess"]}
+    bits |= {"excess_low": table["excess"] - table["half"], "excess_high": table["excess"] + table["half"]}
+    return table.assign(**{name: LN2 * values for name, values in bits.items()})
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        ([{16: (0.3, 0.01), 32: (0.1, 0.01), 64: (0.0, 0.0)}], (64, 64, 64)),
+        ([{16: (0.3, 0.01), 32: (0.005, 0.01), 64: (0.0, 0.0)}], (32, 32, 64)),  # perhaps only with 64
+        ([{16: (0.02, 0.015), 32: (0.005, 0.001), 64: (0.0, 0.0)}], (32, 16, 32)),  # perhaps already with 16
+        ([{16: (0.0, 0.0), 32: (0.2, 0.01), 64: (0.4, 0.01)}], (16, 16, 16)),
+        ([{16: (0.005, 0.001), 32: (0.2, 0.01), 64: (0.0, 0.0)}], (16, 16, 64)),  # 16 is near, but not all up to 64 are
+        ([{16: (0.02, 0.001), 32: (e, 0.001), 64: (0.0, 0.0)} for e in (0.0, 0.008, 0.016)], (32, 32, 64)),
+        ([{16: (0.3, math.nan), 32: (0.1, math.nan), 64: (0.0, 0.0)}], (64, math.nan, math.nan)),
+    ],
+)
+def test_where_saturation_may_begin_and_where_it_is_sure(seeds, expected) -> None:
+    assert saturates_at(excesses(*seeds)) == pytest.approx(expected, nan_ok=True)
 
 
 # ---- tokens that need context, and texts of known limit

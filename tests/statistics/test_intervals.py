@@ -19,6 +19,7 @@ from poscli.statistics import crossed
 from poscli.statistics.crossed import student_below
 from poscli.statistics.intervals import (
     holm,
+    interval_of_seeds,
     many_differences,
     permutation_test,
     ratio_interval,
@@ -282,6 +283,20 @@ def test_ratios_of_means_lie_in_their_intervals_as_often_as_is_said() -> None:
         assert low < ratio < high
         inside += low <= 0.4 <= high
     assert inside >= 0.95 * draws - 3 * (draws * 0.95 * 0.05) ** 0.5
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "case", [Case(3, 24, 0.1, 0, 0.5), Case(3, 24, 0.5, 0, 0.5), Case(5, 24, 0.9, 0, 0.1)], ids=str
+)
+def test_intervals_of_seeds_with_their_own_intervals_hold_the_truth(case: Case) -> None:
+    """From intervals of single seeds, whose documents are then forgotten."""
+    inside, draws = 0, 300
+    for totals, counts in case.draws(draws):
+        ends = np.array([ratio_interval(each, counts) for each in totals])
+        _, low, high = interval_of_seeds(totals.sum(axis=1) / counts.sum(), *ends.T)
+        inside += low <= 0 <= high
+    assert inside >= 0.95 * draws - 2 * (draws * 0.95 * 0.05) ** 0.5
 
 
 def test_a_ratio_over_what_may_be_nothing_has_no_interval() -> None:

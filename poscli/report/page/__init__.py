@@ -150,7 +150,8 @@ def page_section(section: Section) -> dict[str, Any]:
     """The numbers and texts that the page shows of one section.
 
     Numbers that have no table of documents behind them, such as seconds, are lists of one value per seed; from them the
-    page computes Student's interval over seeds, absolute or relative to another encoding.
+    page computes Student's interval over seeds, absolute or relative to another encoding. Recall and accuracy by place
+    also have their own intervals, which it shows where it is not relative.
     """
     names = [each.name for each in section.protocols]
     families = {each.family for each in section.encodings}
@@ -218,7 +219,10 @@ def _plain(value: Any) -> Any:
 
 
 def _bins(bins: Sequence[BinData]) -> list[dict[str, Any]]:
-    return [{"from": each.first, "to": each.last, "values": _plain(each.values)} for each in bins]
+    return [
+        {"from": each.first, "to": each.last, "values": _plain(each.values), "intervals": _plain(each.intervals)}
+        for each in bins
+    ]
 
 
 def _points(section: Section, protocol: str) -> list[list[list[Any] | None]]:

@@ -26,8 +26,8 @@ const protocolName = (n) => section().protocols[n].name;
 /** How intervals are made, for the captions. */
 const basis = () => `Bands and brackets: 95 % intervals over ${section().fewSeeds ? `${section().items} only` : `seeds and ${section().items}`}.`;
 
-/** How intervals of numbers are made that are known per seed only. */
-const overSeeds = () => (section().fewSeeds ? "Too few seeds for intervals." : "Bands: 95 % intervals over seeds (Student's t).");
+/** How intervals of bins are made; of most, numbers are known per seed only. */
+const overSeeds = (bins) => (bins[0].intervals.length && !rebased() ? basis() : section().fewSeeds ? "Too few seeds for intervals." : "Bands: 95 % intervals over seeds (Student's t).");
 
 function pointsOf(values, at) {
   return values.map((value, k) => (value.missing ? null : { x: at(k), v: value.v, low: value.low, high: value.high }));
@@ -56,11 +56,11 @@ function placePart() {
   const at = (bin) => (depth ? (bin.from + bin.to + 1) / 2 : bin.to + 1);
   const inside = (value) => (value === null || rebased() ? value : Math.min(1, Math.max(0, value)));
   const cut = (value) => (value.missing ? value : { ...value, low: inside(value.low), high: inside(value.high) });
-  const seeds = overSeeds();
+  const seeds = overSeeds(bins);
   const levels = levelsOf();
   const names = bins.map((bin) => (depth ? `${bin.from} to ${bin.to + 1} %` : counted(bin.to + 1)));
   return familyCharts("place", place.title, `Accuracy in windows of ${counted(place.length)} tokens${against()}. ${seeds}`, {
-    points: (n) => pointsOf(bins.map((bin) => cut(seedwise(bin.values, n, 1))), (k) => at(bins[k])).filter((point) => point !== null),
+    points: (n) => pointsOf(bins.map((bin) => cut(binValue(bin, n, 1))), (k) => at(bins[k])).filter((point) => point !== null),
     kind: "linear", tick: rebased() ? signedTick : tickText, zero: rebased(), levels,
     x: { values: bins.map(at), names, train: depth ? NaN : section().trainLength, label: place.label, even: depth },
   });
@@ -96,9 +96,9 @@ function binsPart(id, title, caption, bins, merit, kind) {
   const below = Array.from({ length: 12 }, (_, n) => section().trainLength / 2 ** (n + 1)).filter((value) => value >= bins[0].from && Number.isInteger(value)).reverse();
   const values = [...below, ...edges];
   if (values.length < 2) values.push(...bins.map(middle));
-  const seeds = overSeeds();
+  const seeds = overSeeds(bins);
   return familyCharts(id, title, `${caption} ${seeds}`, {
-    points: (n) => pointsOf(bins.map((bin) => seedwise(bin.values, n, merit)), (k) => middle(bins[k])).filter((point) => point !== null),
+    points: (n) => pointsOf(bins.map((bin) => binValue(bin, n, merit)), (k) => middle(bins[k])).filter((point) => point !== null),
     kind: rebased() ? "signed" : kind, tick: rebased() || kind === "signed" ? signedTick : tickText, zero: rebased() || kind === "signed",
     x: { values, names: values.map((value) => counted(value)), train: section().trainLength, label: id === "recall" ? "distance back, tokens" : "position in the window" },
   });

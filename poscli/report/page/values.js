@@ -105,6 +105,12 @@ function seedwise(lists, n, merit) {
   return { ...found, word: wordOf(found, merit) };
 }
 
+/** The value of a bin: with its own interval, if it has one and the page is not re-based, else over seeds. */
+function binValue(bin, n, merit) {
+  const own = bin.intervals[n];
+  return own && own[0] !== null && !rebased() ? withWhy(own, few()) : seedwise(bin.values, n, merit);
+}
+
 /** A cost, over seeds the geometric mean; re-based, the ratio to the base. Less is better. */
 function costOf(cost, n) {
   const logs = cost.values.map((line) => line.map((value) => (value === null ? null : Math.log(value))));
