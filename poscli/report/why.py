@@ -43,7 +43,12 @@ def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary
         harm = signed(row["harm"] / LN2)
         if change == WHOLE or math.isnan(row["share"]):
             return harm
-        return f"{harm} ({100 * row['share']:.0f} %{', open' if change in open_changes(list(rows.values())) else ''})"
+        share = f"{100 * row['share']:.0f} %" + interval_of(row)
+        return f"{harm} ({share}{', open' if change in open_changes(list(rows.values())) else ''})"
+
+    def interval_of(row: dict) -> str:
+        low, high = (100 * row[end] for end in ("share_low", "share_high"))
+        return f" [{low:.0f}, {high:.0f}]" if low == low else ""
 
     titles = {WHOLE: f"harm at {ratio}"} | {change: f"{CAUSES[change]} ({change})" for change in changes_shown(table)}
     columns = [words("encoding", changes)]
@@ -69,7 +74,8 @@ def broken_by(table: pd.DataFrame, gains: Mapping[str, Sequence[Point]], summary
         f"A window of {ratio} L {', and '.join(effects) or 'was not measured'}.",
         tuple(columns),
         (
-            f"harm at {ratio}: bits per token above the loss with the last L tokens at their trained positions",
+            f"harm at {ratio}: bits per token above the loss with the last L tokens at their trained positions; in "
+            "brackets the share of it that each change alone explains, with its 95 % interval over documents and seeds",
             "position (offset): those L tokens at the positions that they have in the long window",
             "distance (gap): those L tokens with only the second half at those positions: the first half is far away, "
             "and neighbours are not",
@@ -99,7 +105,9 @@ def _over_seeds(part: pd.DataFrame) -> dict[str, dict]:
     for row in worst.to_dict("records"):
         nll, harm = (float(value) for value in means.loc[row["change"]])
         share = harm / broken if broken >= SMALLEST_HARM else math.nan
-        rows[row["change"]] = row | {"nll": nll, "harm": harm, "share": share}
+        of_seeds = part.loc[part["change"] == row["change"], ["share", "share_low", "share_high"]].to_numpy(float)
+        _, low, high = interval_of_seeds(*of_seeds.T)
+        rows[row["change"]] = row | {"nll": nll, "harm": harm, "share": share, "share_low": low, "share_high": high}
     return rows
 
 

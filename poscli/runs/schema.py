@@ -261,6 +261,8 @@ ATTRIBUTION_COLUMNS: Columns = {
     "nll": ("float64", "mean negative log-likelihood of the scored tokens, nats per token"),
     "harm": ("float64", "nll minus that of the base, on identical tokens"),
     "share": ("float64", "harm divided by that of the full window; empty if that is below 0.01 nats"),
+    "share_low": ("float64", "lower end of the 95 % interval of the share over documents; empty where that is unknown"),
+    "share_high": ("float64", "upper end of that interval"),
 }
 
 SATURATION_COLUMNS: Columns = {

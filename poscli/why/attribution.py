@@ -39,6 +39,7 @@ from poscli.equation.composed import Composed
 from poscli.equation.reference import relative_values, scores, weights
 from poscli.equation.shapes import BlankInputs
 from poscli.model.transformer import Model
+from poscli.statistics.intervals import ratio_of_means
 from poscli.system.memory import is_out_of_memory
 from poscli.verify.noise import rounding
 from poscli.why.crowd import crowd_engine, refuses
@@ -71,6 +72,22 @@ def rows(outcomes: dict[str, ChangeOutcome], sample: Sample) -> list[dict[str, A
     counted = sample.text.counts(sample.spans, sample.scored)
     nll = {c: math.nan if o.losses is None else float(o.losses[counted].mean()) for c, o in outcomes.items()}
     broken = nll[FULL] - nll[BASE]
+    documents = np.unique(np.repeat(sample.spans[:, 0], sample.scored)[counted.ravel()], return_inverse=True)[1]
+
+    def by_document(change: str) -> Array:
+        """The sum of the harm of a change in each document, `[1, D]`."""
+        one, base = (outcomes[name].losses for name in (change, BASE))
+        assert one is not None
+        assert base is not None
+        return np.asarray(np.bincount(documents, (one - base)[counted]), np.float64)[None]
+
+    def share(change: str) -> dict[str, float]:
+        known = broken >= SMALLEST_HARM and not math.isnan(nll[change])
+        numbers = (math.nan,) * 3
+        if known:
+            numbers = ratio_of_means(by_document(change), by_document(FULL), np.bincount(documents).astype(float))
+        return dict(zip(("share", "share_low", "share_high"), numbers, strict=True))
+
     return [
         {
             "change": change,
@@ -80,7 +97,7 @@ def rows(outcomes: dict[str, ChangeOutcome], sample: Sample) -> list[dict[str, A
             "reason": outcome.reason,
             "nll": nll[change],
             "harm": nll[change] - nll[BASE],
-            "share": (nll[change] - nll[BASE]) / broken if broken >= SMALLEST_HARM else math.nan,
+            **share(change),
         }
         for change, outcome in outcomes.items()
     ]

@@ -51,7 +51,16 @@ def _attribution(harms: tuple[float | str, ...], length: int, more: float) -> li
         status = harm if isinstance(harm, str) else "ok"
         nats = math.nan if isinstance(harm, str) else harm * more * LN2
         row = {"change": change, "status": status, "reason": REASONS.get(status, ""), "nll": 1.0 + nats, "harm": nats}
-        rows.append(row | {"train_length": length, "length": LONG * length, "share": math.nan})
+        rows.append(
+            row
+            | {
+                "train_length": length,
+                "length": LONG * length,
+                "share": math.nan,
+                "share_low": math.nan,
+                "share_high": math.nan,
+            }
+        )
     return rows
 
 

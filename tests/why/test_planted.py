@@ -6,6 +6,8 @@ tokens. So no change can lower the expected loss, and one that matters raises it
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -53,3 +55,10 @@ def test_a_planted_cause_is_named_and_no_other(
     rows = attribution(model, drawn_from(model))
     assert causes(rows)[0] == found
     assert (what_breaks(rows) == "does not break") == (not planted)
+    shares = {row["change"]: (row["share_low"], row["share"], row["share_high"]) for row in rows if planted}
+    assert all(low < share < high for change, (low, share, high) in shares.items() if change in known_of(rows))
+
+
+def known_of(rows: list[dict[str, Any]]) -> set[str]:
+    """The changes that have a loss of their own."""
+    return {row["change"] for row in rows if row["status"] == "ok"} - {"base", "full"}
