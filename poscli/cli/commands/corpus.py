@@ -28,6 +28,15 @@ def corpus(
     tokenizer: Annotated[
         str, typer.Option("--tokenizer", help="As in training: bytes, bpe:4096.", autocompletion=complete.tokenizers)
     ] = "bytes",
+    tokens_of: Annotated[
+        str,
+        typer.Option(
+            "--tokens-of",
+            help="Train the tokenizer on this corpus, as for models that are scored with --on.",
+            show_default=False,
+            autocompletion=complete.corpora,
+        ),
+    ] = "",
     length: Annotated[
         int, typer.Option("--length", "-L", help="The training length L in tokens.", min=8, max=65536)
     ] = 256,
@@ -50,7 +59,9 @@ def corpus(
 
     if out_ is not None:
         check_folder(out_ / "corpus", "--out")
-    loaded = load_corpus(text, tokenizer=tokenizer)
+    loaded = load_corpus(
+        text, tokenizer=load_corpus(tokens_of, tokenizer=tokenizer).tokenizer if tokens_of else tokenizer
+    )
     windows = [gain._asdict() for gain in window_gains(loaded, length)]
     described = loaded.describe()
     for name, split in (("train", loaded.train), ("valid", loaded.valid), ("tune", loaded.tune)):
