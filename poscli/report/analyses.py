@@ -358,7 +358,7 @@ def audit(
             words("published as", [each or "-" for each in known]),
         ),
         (
-            "best to worst: encodings by their loss, without those that failed or are not trained",
+            "best to worst: encodings by their loss, without those that failed or were trained too little",
             f"agrees with {main}: Kendall's tau of the two rankings; 1 is the same order, -1 the reverse",
             f"early-token effect: {bits} by which the loss falls from 1x to {ratio} beyond the context gain, "
             "mean and range over encodings: by so much this protocol flatters long windows",

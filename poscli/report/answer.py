@@ -27,6 +27,7 @@ from poscli.report.verdicts import (
     HOLDS,
     MAY_USE_CONTEXT,
     UNCLEAR,
+    UNDERTRAINED,
     USES_CONTEXT,
     can_win,
     is_failure,
@@ -127,7 +128,12 @@ class Answers:
         """
         first, words, seeds = rivals[0], None, 0
         if pairs is not None and len(self.names) > 1:
-            against = {name: each for (name, length), each in pairs.against(first).items() if length == self.last}
+            gated = set(self.summary.loc[self.summary["verdict"] == UNDERTRAINED, "encoding"])
+            against = {
+                name: each
+                for (name, length), each in pairs.against(first).items()
+                if length == self.last and name not in gated
+            }
             words = {name: each.word for name, each in against.items()}
             counts = [each.seeds for each in against.values() if each.word == WORSE]
             seeds = min(counts or [each.seeds for each in against.values() if each.word != NOT_COMPARED], default=0)
@@ -152,7 +158,7 @@ class Answers:
         return AnswerData(sentence, facts, basis, () if alone else tuple(peers), timing)
 
     def _beside(self, words: Mapping[str, str] | None, seeds: int, ends: Ends) -> str:
-        """How the first of the rivals compares with all others in the longest window, given the word for each."""
+        """How the first of the rivals compares with others in the longest window, given the word for each."""
         if words is None:
             return f" (not compared: the results of single {self.items} are missing)"
         of = {word: [name for name in words if words[name] == word] for word in set(words.values())}

@@ -49,12 +49,12 @@ def ceilings_of(group: Group, longer: Sequence[Group], summary: pd.DataFrame) ->
     named_rows = [each.rows.assign(encoding=each.rows["encoding"] + _trained_at(each)) for each in longer]
     units = LossTable(pd.concat([each.details["units"] for each in groups], ignore_index=True))
     losses = losses_of(pd.concat([group.rows, *named_rows], ignore_index=True), units, protocol)
-    fair = set(summary.loc[summary["verdict"].map(can_win), "encoding"])
+    fair = [str(name) for name in summary.loc[summary["verdict"].map(can_win), "encoding"]]
     ceilings = []
     for other in sorted(longer, key=lambda each: each.train_length):
         at, suffix = other.train_length, _trained_at(other)
         trained_long = [str(name) for name in other.rows["encoding"].unique()]
-        candidates = [name for name in names if name in fair and name in trained_long] or names
+        candidates = [name for name in fair if name in trained_long] or fair
         short = _best(losses, [(name, PAIRED) for name in candidates], at)
         long = _best(losses, [(name + suffix, FULL) for name in trained_long], at)
         if short is None or long is None:
@@ -72,7 +72,10 @@ def ceilings_of(group: Group, longer: Sequence[Group], summary: pd.DataFrame) ->
                 long=long[0].removesuffix(suffix),
                 headroom=known.numbers,
                 gains=tuple(each.numbers for each in losses.compare(won)),
-                used=tuple(_share(losses.pair(*each), headroom) if worth else UNKNOWN for each in won),
+                used=tuple(
+                    _share(losses.pair(*each), headroom) if worth and name in fair else UNKNOWN
+                    for name, each in zip(names, won, strict=True)
+                ),
                 prices=tuple(each.numbers for each in losses.compare(paid)),
             )
         )
@@ -131,7 +134,7 @@ def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: st
         (
             f"gain: {bits} by which the whole window beats the context cut to L, on the same tokens",
             "used: the gain as a share of what the best model wins by being trained at that length, with its 95 % "
-            f"interval; - where that is not surely more than {LEAST_HEADROOM} {bits}",
+            f"interval; - where that is not surely more than {LEAST_HEADROOM} {bits}, and for encodings without a rank",
             "price: loss of the encoding trained at L minus its loss trained at that length, both reading that length",
         ),
     )

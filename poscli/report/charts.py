@@ -1,8 +1,8 @@
 """What the figures of a section show: their lines, the labels at the ends of these, titles, findings and footnotes.
 
 Encodings without a number are `missing`, which a strip above the axes shows; none is left out. A line is broken at a
-length without a number. Encodings that are not trained are drawn, and marked at the ends of their lines. In figures of
-one model under many encodings the model is named once, and not before every encoding.
+length without a number. Encodings that are undertrained or not trained are drawn, and marked at the ends of their
+lines. In figures of one model under many encodings the model is named once, and not before every encoding.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from poscli.report.verdicts import (
     SOLVED_SHARE,
     SOLVED_TEXT,
     UNCLEAR,
+    UNDERTRAINED,
     USES_CONTEXT,
     effect,
     verdict,
@@ -82,7 +83,9 @@ class Charts:
             self.measured[key] = sorted(renamed, key=lambda point: (point.encoding, point.length))
         self.train_length, self.bits = the_train_length(self.rows), bits_per(self.rows)
         self.quoted = headline(self.rows)
-        self.guessing = {self.short(name) for name in untrained(self.rows)}
+        gated = summary.loc[summary["verdict"] == UNDERTRAINED, "encoding"]
+        self.weak = dict.fromkeys(map(self.short, gated), UNDERTRAINED)
+        self.weak |= {self.short(name): NOT_TRAINED for name in untrained(self.rows)}
 
     def short(self, name: str) -> str:
         """An encoding without the model that all of them are of."""
@@ -124,7 +127,7 @@ class Charts:
         return points
 
     def _marked(self, name: str, label: str) -> str:
-        return f"{label}, {NOT_TRAINED}" if name in self.guessing else label
+        return f"{label}, {self.weak[name]}" if name in self.weak else label
 
     def perplexities(self) -> Figure:
         """Perplexity by the length of the window, one line per encoding, with its band if there are few."""
@@ -152,7 +155,7 @@ class Charts:
         return Figure(
             name="perplexity",
             title=f"Which encodings still predict well at {longest} their training length?",
-            finding=perplexity_finding(points, "token" if per_byte else unit, self.guessing, score),
+            finding=perplexity_finding(points, "token" if per_byte else unit, self.weak, score),
             heading=f"{score} at {last} (times its own at {self.train_length})",
             note=f"{self.origin(protocol)} {note}",
             y=score if per_byte else f"perplexity per {unit}",
@@ -180,7 +183,7 @@ class Charts:
         return Figure(
             name="gain",
             title="Does context longer than in training help, or do harm?",
-            finding=gain_finding(points, self.guessing),
+            finding=gain_finding(points, self.weak),
             heading=f"gain at {max(point.length for point in points)}",
             note=f"{self.origin(protocol)} Bars: 95 % intervals of the gain.",
             y=f"context gain, {self.bits}",
@@ -222,7 +225,7 @@ class Charts:
         return Figure(
             name="position",
             title="Where in a long window does prediction get worse?",
-            finding=position_finding(bins, self.guessing, self.bits),
+            finding=position_finding(bins, self.weak, self.bits),
             heading=f"{self.bits} at the end of the window",
             note=f"{self.origin(self.quoted.perplexity)} {note}".strip(),
             x="position in the window",
@@ -359,15 +362,15 @@ def _missing(points: Sequence[Point]) -> tuple[MissingResults, ...]:
     return tuple(MissingResults(tuple(names), cause, lengths) for (cause, lengths), names in alike.items())
 
 
-def perplexity_finding(points: Sequence[Point], unit: str, guessing: Collection[str], score: str) -> str:
-    """The lowest and the highest score at the longest length, the encodings `guessing`, and those without a number.
+def perplexity_finding(points: Sequence[Point], unit: str, weak: Mapping[str, str], score: str) -> str:
+    """The lowest and the highest score at the longest length, who is `weak` by which verdict, and who has no number.
 
     It reads the figure, which says nothing about noise; which encoding is best is said by the section's answer.
     """
     last = max(point.length for point in points)
     ends = [point for point in points if point.length == last and not math.isnan(point.ppl)]
-    ends = sorted((point for point in ends if point.encoding not in guessing), key=lambda point: point.ppl)
-    left_out = _left_out(points, guessing)
+    ends = sorted((point for point in ends if point.encoding not in weak), key=lambda point: point.ppl)
+    left_out = _left_out(points, weak)
     if not ends:
         return left_out
     text = f"Reading {last} {unit}s at once, {named(ends[0].encoding)}"
@@ -379,11 +382,11 @@ def perplexity_finding(points: Sequence[Point], unit: str, guessing: Collection[
     return f"{text} {left_out}".strip()
 
 
-def gain_finding(points: Sequence[Point], guessing: Collection[str]) -> str:
+def gain_finding(points: Sequence[Point], weak: Mapping[str, str]) -> str:
     """The encodings that the longest context helps, harms or breaks, judged by the interval of the gain."""
     last = max(point.length for point in points)
     ends = [point for point in points if point.length == last and not math.isnan(point.gain[0])]
-    ends = sorted((point for point in ends if point.encoding not in guessing), key=lambda point: -point.gain[0])
+    ends = sorted((point for point in ends if point.encoding not in weak), key=lambda point: -point.gain[0])
     ratio = max(point.ratio for point in points)
     if ratio <= 1:
         return "Only the training length was evaluated."
@@ -395,31 +398,31 @@ def gain_finding(points: Sequence[Point], guessing: Collection[str]) -> str:
     if parts and UNCLEAR in names:
         parts.append(f"for {listed(names[UNCLEAR], 4)} that is unclear")
     effects = f"longer context {'; '.join(parts)}" if parts else "the effect of longer context is unclear"
-    return f"At {ratio_name(ratio)}, {effects}. {_left_out(points, guessing)}".strip()
+    return f"At {ratio_name(ratio)}, {effects}. {_left_out(points, weak)}".strip()
 
 
-def position_finding(bins: pd.DataFrame, guessing: Collection[str], bits: str) -> str:
+def position_finding(bins: pd.DataFrame, weak: Mapping[str, str], bits: str) -> str:
     """The best and the worst loss in the last of the bins, which have the columns encoding, length and bits."""
     names = dict.fromkeys(bins["encoding"])
-    untrained_names = _untrained(names, guessing)
+    weak_names = _too_weak(names, weak)
     ends = bins[bins["length"] == bins["length"].max()].dropna(subset=["bits"])
-    ends = ends[~ends["encoding"].isin(list(guessing))].sort_values("bits")
+    ends = ends[~ends["encoding"].isin(list(weak))].sort_values("bits")
     if ends.empty:
-        return untrained_names
+        return weak_names
     best, worst = ends.iloc[0], ends.iloc[-1]
     text = f"At the end of the window {named(best['encoding'])} needs {best['bits']:.2f} {bits}"
     text += f", {named(worst['encoding'])} {worst['bits']:.2f}." if len(ends) > 1 else "."
-    return f"{text} {untrained_names}".strip()
+    return f"{text} {weak_names}".strip()
 
 
-def _untrained(names: Collection[str], guessing: Collection[str]) -> str:
-    who = [name for name in names if name in guessing]
-    return f"Not trained: {listed(who, 4)}." if who else ""
+def _too_weak(names: Collection[str], weak: Mapping[str, str]) -> str:
+    which = {word: [name for name in names if weak.get(name) == word] for word in (UNDERTRAINED, NOT_TRAINED)}
+    return " ".join(f"{word.capitalize()}: {listed(who, 4)}." for word, who in which.items() if who)
 
 
-def _left_out(points: Sequence[Point], guessing: Collection[str]) -> str:
-    """The encodings that only guess, and those that have no number at the longest length."""
+def _left_out(points: Sequence[Point], weak: Mapping[str, str]) -> str:
+    """The encodings that did not learn enough, and those that have no number at the longest length."""
     names, last = dict.fromkeys(point.encoding for point in points), max(point.length for point in points)
     lost = [p.encoding for p in points if p.length == last and math.isnan(p.ppl)]
     lacking = f"No result there: {listed(lost, 4)}." if lost else ""
-    return " ".join(filter(None, [_untrained(names, guessing), lacking]))
+    return " ".join(filter(None, [_too_weak(names, weak), lacking]))

@@ -27,8 +27,8 @@ MOST_SEEDS = 8  # which have 35 divisions into halves; more would cost time and 
 def order_under_other_seeds(rows: pd.DataFrame, units: LossTable, summary: pd.DataFrame) -> Analysis | None:
     """How far the halves of the seeds agree on the order of encodings, at L and at the longest length.
 
-    `rows` are those of eval.csv. Encodings that failed or learned nothing, by their verdict in the `summary`, are left
-    out. None if a half would have fewer than three seeds, or if there are no two encodings.
+    `rows` are those of eval.csv. Encodings that failed or learned too little, by their verdict in the `summary`, are
+    left out. None if a half would have fewer than three seeds, or if there are no two encodings.
     """
     protocol = headline(rows).gain
     scored = rows[(rows["protocol"] == protocol) & (rows["variant"] == FULL)]

@@ -34,6 +34,7 @@ from poscli.report.data import (
     Section,
     Values,
 )
+from poscli.report.gate import gate_note
 from poscli.report.groups import Group
 from poscli.report.origin import bits_per, facts, unit_of
 from poscli.report.other_seeds import order_under_other_seeds
@@ -106,7 +107,7 @@ def section_of(
     longer lengths. `ngram` is a sentence about what an n-gram with a cache wins on the text.
     """
     rows, quoted, train_length = group.rows, headline(group.rows), the_train_length(group.rows)
-    summary = summarize(rows, mix=True)  # corpora that must stay apart are different groups already
+    summary = summarize(rows, mix=True, units=group.units)  # corpora that must stay apart are different groups already
     order = Order(
         tuple(map(str, summary["encoding"])),
         tuple(int(length) for length in sorted(set(rows["length"]))),
@@ -170,6 +171,7 @@ def section_of(
             *group.notes,
             *age_note(rows),
             *caveats(rows, summary, main),
+            *gate_note(rows, group.units, summary),
             *budget_note(rows, summary, runs),
             *missing,
         ),

@@ -12,17 +12,20 @@ import numpy as np
 import pandas as pd
 
 from poscli.drawing.text import distinct
+from poscli.report.gate import undertrained
 from poscli.report.origin import UNKNOWN_MACHINE, machines
 from poscli.report.pooling import ACCURACY, headline, pool, ratio_name, task_measures, the_train_length, untrained
 from poscli.report.reach import EFFECTIVE, effective_interval, effective_ratio, proven_lengths, safety
 from poscli.report.verdicts import (
     NOT_TESTED,
     NOT_TRAINED,
+    UNDERTRAINED,
     can_win,
     is_failure,
     task_verdict,
     verdict,
 )
+from poscli.statistics.comparison import LossTable
 from poscli.system.errors import UsageError
 
 HEAD = ["corpus", "fingerprint", "tokenizer", "train_length", "max_length", "encoding", "seeds", "parameters"]
@@ -30,10 +33,12 @@ GAIN = ("gain_bpb", "gain_bpb_low", "gain_bpb_high")  # in bits per byte; `gain`
 TAIL = ["growth", *GAIN, "safe", "harmful", "safety", *EFFECTIVE, "verdict", "reason", "machine"]
 
 
-def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
-    """One row per encoding over its seeds, the best at the longest length first, untrained and failed ones last.
+def summarize(rows: pd.DataFrame, *, mix: bool = False, units: LossTable | None = None) -> pd.DataFrame:
+    """One row per encoding over its seeds, the best at the longest length first.
 
-    Encodings are ranked by perplexity, or by accuracy where the task has right answers.
+    Encodings that are undertrained, not trained, and failed are last, in this order. The others are ranked by
+    perplexity, or by accuracy where the task has right answers. `units` are the losses of single documents, without
+    which the gate (poscli/report/gate.py) knows no intervals.
 
     Columns: corpus, fingerprint, tokenizer, train_length, max_length, encoding, seeds, parameters; per length ratio
     `ppl_4x`, `bpb_4x` and the measures of a task, such as `accuracy_4x`; `growth`, perplexity at the longest length
@@ -54,12 +59,14 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
     all_scores, all_gains = pool(rows, quoted.perplexity), pool(rows, quoted.gain)
     ratios = sorted(set(rows["length"] / train_length))
     measures = ["ppl", "bpb", *(["excess"] if rows["optimum"].notna().any() else []), *task_measures(rows)]
-    guessing, lines = untrained(rows), []
+    weak = {name: (UNDERTRAINED, reason) for name, reason in undertrained(rows, units).items()}
+    weak |= {name: (NOT_TRAINED, reason) for name, reason in untrained(rows).items()}
+    lines = []
     for name, runs in rows.groupby("encoding", sort=True):
         scores = all_scores[all_scores["encoding"] == name].set_index("ratio")
         gains = all_gains[all_gains["encoding"] == name]
         gain = gains[gains["ratio"] == ratios[-1]]
-        word, reason = _verdict(scores, gain, ratios[-1], guessing.get(str(name), ""))
+        word, reason = _verdict(scores, gain, ratios[-1], weak.get(str(name)))
         line = {
             "corpus": ", ".join(sorted(set(rows["corpus"]))),
             "fingerprint": ", ".join(fingerprints),
@@ -74,7 +81,7 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
             line |= {f"{measure}_{ratio_name(ratio)}": scores[measure].get(ratio, math.nan) for ratio in ratios}
         line["growth"] = scores["ppl"].get(ratios[-1], math.nan) / scores["ppl"].get(1.0, math.nan)
         line |= {column: gain[column.replace("_bpb", "")].iloc[0] if len(gain) else math.nan for column in GAIN}
-        safe, harmful = (math.nan, math.nan) if word == NOT_TRAINED else proven_lengths(gains)
+        safe, harmful = (math.nan, math.nan) if word in (NOT_TRAINED, UNDERTRAINED) else proven_lengths(gains)
         line |= {
             "safe": safe,
             "harmful": harmful,
@@ -84,26 +91,26 @@ def summarize(rows: pd.DataFrame, *, mix: bool = False) -> pd.DataFrame:
         line |= {"verdict": word, "reason": reason, "machine": ", ".join(machines(runs))}
         lines.append(line)
     table = pd.DataFrame(lines)
-    worst = table["verdict"].map(is_failure).astype(int) * 2 + (table["verdict"] == NOT_TRAINED)
+    worst = table["verdict"].map({UNDERTRAINED: 1, NOT_TRAINED: 2}).fillna(0) + 3 * table["verdict"].map(is_failure)
     score, sign = (ACCURACY, -1) if is_answered(table) else ("ppl", 1)
     ends = {f"_{at}": sign * table[f"{score}_{ratio_name(ratios[at])}"] for at in (-1, 0)}
     order = table.assign(_worst=worst, **ends).sort_values(["_worst", *ends, "encoding"], na_position="last").index
     return table.loc[order].reset_index(drop=True)
 
 
-def _verdict(scores: pd.DataFrame, gain: pd.DataFrame, last: float, guesses: str) -> tuple[str, str]:
+def _verdict(scores: pd.DataFrame, gain: pd.DataFrame, last: float, weak: tuple[str, str] | None) -> tuple[str, str]:
     """(verdict at the longest length, reason); a failure under either protocol comes before any number.
 
-    `scores` is indexed by the ratio, `gain` has the point at the longest length. `guesses` says why the model counts as
-    not trained, if it does; then no statement about longer context is made.
+    `scores` is indexed by the ratio, `gain` has the point at the longest length. `weak` is the verdict with its reason
+    if the model did not learn enough; then no statement about longer context is made.
     """
     ends = [scores.loc[last]] if last in scores.index else []
     ends += [gain.iloc[0]] if len(gain) else []
     for end in ends:
         if end["status"] != "ok":
             return str(end["status"]), str(end["reason"])
-    if guesses:
-        return NOT_TRAINED, guesses
+    if weak:
+        return weak
     answered = ACCURACY in scores and scores[ACCURACY].notna().any()
     if len(gain) == 0 and not (answered and ends):
         return NOT_TESTED, "no protocol measured a gain" if ends else "evaluate it up to the same length"

@@ -24,6 +24,7 @@ from poscli.report.verdicts import (
     SMALL_HARM,
     SOLVED_TEXT,
     UNCLEAR,
+    UNDERTRAINED,
     USES_CONTEXT,
     can_win,
     effect,
@@ -35,6 +36,7 @@ from poscli.statistics import FEWEST_SEEDS
 NAMED = 3  # encodings of one verdict that have a line each
 PHRASES = {
     NOT_TRAINED: "Not trained, since already at {length} they predict no better than a guess",
+    UNDERTRAINED: "Undertrained, since already at {length} they are too far behind the best for a ranking",
     USES_CONTEXT: "Better than with the context cut to {length}, so the longer context is used",
     MAY_USE_CONTEXT: "Better than with the context cut to {length}, as far as so few seeds can tell",
     HOLDS: f"Longer context than {{length}} costs less than {HARM_BPB} {{bits}}, if anything",
@@ -70,10 +72,10 @@ def summary_columns(summary: pd.DataFrame, *, wide: bool = True) -> list[Column]
     def best(values: pd.Series, *, at_last: bool) -> int | None:
         """The row of the smallest of two or more values.
 
-        Encodings that are not trained cannot be the best, nor those of which a seed failed at the last length, there.
+        Encodings that did not learn enough cannot be the best, nor those that failed at the last length, there.
         """
         verdicts = summary["verdict"]
-        known = values[verdicts.map(can_win) if at_last else verdicts != NOT_TRAINED].dropna()
+        known = values[verdicts.map(can_win) if at_last else ~verdicts.isin([UNDERTRAINED, NOT_TRAINED])].dropna()
         return int(known.idxmin()) if len(known) > 1 else None
 
     def numbers(name: str, column: str) -> Column:

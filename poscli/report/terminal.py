@@ -34,7 +34,8 @@ from poscli.system.text import printable_line
 COLORS = {
     verdicts.USES_CONTEXT: "green", verdicts.MAY_USE_CONTEXT: "green", verdicts.HOLDS: "cyan",
     verdicts.DEGRADES: "yellow", verdicts.BREAKS: "red", verdicts.UNCLEAR: "yellow", verdicts.NOT_TESTED: "dim",
-    verdicts.NOT_TRAINED: "magenta", verdicts.SOLVED: "green", verdicts.FADES: "yellow", verdicts.UNSOLVED: "red",
+    verdicts.NOT_TRAINED: "magenta", verdicts.UNDERTRAINED: "magenta", verdicts.SOLVED: "green",
+    verdicts.FADES: "yellow", verdicts.UNSOLVED: "red",
 }  # fmt: skip
 WORDS = {BETTER: "green", WORSE: "red"}
 FAILED_COLOR = "magenta"

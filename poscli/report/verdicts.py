@@ -12,6 +12,7 @@ from poscli.statistics import FEWEST_SEEDS
 USES_CONTEXT, MAY_USE_CONTEXT, HOLDS = "uses context", "may use context", "holds"
 DEGRADES, BREAKS = "degrades", "breaks"
 UNCLEAR, NOT_TESTED, NOT_TRAINED = "unclear", "not tested", "not trained"
+UNDERTRAINED = "undertrained"
 SOLVED, FADES, UNSOLVED = "solved", "fades", "unsolved"  # of tasks with right answers
 PROVEN_SAFE, PROVEN_HARMFUL, UNDECIDED = "proven safe", "proven harmful", "undecided"  # of single lengths
 SMALL_HARM, OPEN_HARM = "small harm", "harm of open size"  # what holds, or is unclear, and surely harms
@@ -23,6 +24,15 @@ HARM_BPB, BROKEN_BPB = 0.01, 0.3
 # A smaller gain is of no consequence either. The context cut to L is up to L/32 shorter than L, which alone is worth
 # 0.001 bits, or 0.0025 on texts where doubling the context wins 0.11.
 GAIN_BPB = 0.005
+# An encoding of a larger perplexity at L, relative to the best one on the same tokens, is undertrained. Where published
+# tables compare encodings that were trained alike and from scratch, at the length that they were trained on, the worst
+# is at 1.19 times the best (sinusoidal, 22.77 against 19.12; CABLE, arXiv:2503.08067, WikiText-103, medium); elsewhere
+# sinusoidal, t5 and bipe-rope are at 1.15 or less, and none at 1.12 or less. The exception is KERPLE's sinusoidal
+# (arXiv:2205.09921, table 3), which is at 1.18, 1.39 and 7.1 times the best: it fails already at L. Tables of models
+# that were not trained alike (LM-Infinite, Wang et al.'s others), of trained models that are changed (PoSE, Wang et
+# al.'s temperatures and head scales), and of models of several sizes on other text than that of the training (PoPE's
+# figure 2, read by eye) say nothing about it.
+UNDERTRAINED_RATIO, PUBLISHED_RATIO = 1.25, 1.19
 SOLVED_SHARE = 0.9  # of the answers, from which a task counts as solved at a length
 SOLVED_TEXT = f"{100 * SOLVED_SHARE:.0f} %"
 MEANING = {
@@ -44,6 +54,9 @@ MEANING = {
     "windows say little about the encoding",
     NOT_TRAINED: "at its training length it predicts no better than guessing tokens by how frequent they are in the "
     "training text, so that it has nothing to extrapolate",
+    UNDERTRAINED: f"at its training length its perplexity is more than {UNDERTRAINED_RATIO} times that of the best "
+    f"encoding, with its whole interval, where in all published comparisons but one the ratio is at most "
+    f"{PUBLISHED_RATIO}: it was trained too little for its extrapolation to be ranked",
     NOT_TESTED: "not evaluated at the longest length, or only at the training length, or without a gain",
 }
 
@@ -59,8 +72,8 @@ def is_failure(verdict: str) -> bool:
 
 
 def can_win(verdict: str) -> bool:
-    """Whether an encoding with this verdict may be called the best: it did not fail, and it learned something."""
-    return verdict != NOT_TRAINED and not is_failure(verdict)
+    """Whether an encoding with this verdict may be called the best: it did not fail, and it learned enough."""
+    return verdict not in (NOT_TRAINED, UNDERTRAINED) and not is_failure(verdict)
 
 
 def only_guesses(nll: float, gain_low: float, guess: float) -> bool:

@@ -340,5 +340,5 @@ def test_the_audit_names_what_changes_places() -> None:
 def test_the_end_of_a_window_names_the_worst_encoding_only_beside_another() -> None:
     bins = pd.DataFrame({"encoding": ["alibi", "rope"], "length": 4096, "bits": [2.0, 5.0]})
     said = "At the end of the window alibi needs 2.00 bits per byte"
-    assert position_finding(bins, (), "bits per byte") == f"{said}, rope 5.00."
-    assert position_finding(bins[:1], (), "bits per byte") == f"{said}."
+    assert position_finding(bins, {}, "bits per byte") == f"{said}, rope 5.00."
+    assert position_finding(bins[:1], {}, "bits per byte") == f"{said}."

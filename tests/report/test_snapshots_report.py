@@ -131,6 +131,18 @@ def guessing() -> Tables:
     return rows.assign(guess_gain_low=rows["guess_gain_low"].mask(untrained, -0.1)), positions, details
 
 
+def undertrained() -> Tables:
+    """Two encodings that are too far behind at L, of which one may not be, beside two that are ranked."""
+    shapes = some("alibi", "rope") | {
+        "none": (1.385 + math.log(1.4), lambda octaves: 0.2 * octaves),
+        "sinusoidal": (1.36 + math.log(1.26), lambda octaves: -0.1 * octaves),
+    }
+    rows, positions, details = fake_tables(shapes, (256, 1024))
+    noise = np.where(details["units"]["unit"].astype(int) % 2, 0.2, -0.2)
+    noise *= details["units"]["encoding"] == "sinusoidal"
+    return rows, positions, details | {"units": details["units"].assign(nll=details["units"]["nll"] + noise)}
+
+
 def failures() -> Tables:
     """Nothing but failures."""
     rows, positions, _ = fake_tables(some("alibi", "rope"), (256, 1024))
@@ -175,6 +187,7 @@ TEXTS: dict[str, tuple[Callable[[], Tables], dict[str, Any]]] = {
     "two-tokenizers": (two_tokenizers, {"mix": True, "baseline": "rope [bytes]"}),
     "checkpoint": (checkpoint, {}),
     "guessing": (guessing, {}),
+    "undertrained": (undertrained, {}),
     "failures": (failures, {}),
     "many": (many_encodings, {}),
 }

@@ -66,7 +66,7 @@ function paretoChart() {
 function frontSentence(front, found) {
   if (front.length) return `On the Pareto front, where nothing is better in both: ${listed(front.map((point) => encodings()[point.n].name), 6)}.`;
   if (found.some((point) => canWin(point.n))) return "None of those that can be compared is on the Pareto front.";
-  return "No encoding is on the Pareto front, because each of them failed or is no better than a guess.";
+  return "No encoding is on the Pareto front, because each of them failed or learned too little.";
 }
 
 function choiceButton(text, chosen, act) {
