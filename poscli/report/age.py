@@ -25,7 +25,7 @@ def age_note(rows: pd.DataFrame) -> list[str]:
         for then, now in ((trained, code_of(spec, TRAINING)), (measured, code_of(spec, MEASURING))):
             own, rooms = now.split("-")
             # A model that is evaluated under another encoding was trained with the code of its own.
-            if spec == name and any(each.split("-")[0] != own for each in then if own) and name not in encodings:
+            if " as " not in name and any(each.split("-")[0] != own for each in then if own) and name not in encodings:
                 encodings.append(name)
             if any(each.split("-")[1] != rooms for each in then) and name not in engines:
                 engines.append(name)

@@ -3,8 +3,8 @@
 The limit is UNDERTRAINED_RATIO times the perplexity of the best encoding on the same tokens. It stands on published
 comparisons, which are of text. It does not hold for tasks with right answers, for images and for texts of known limit,
 where a model that ignores positions may be behind by any factor, however long it is trained. Nor does it hold for
-models that are scored on another corpus than theirs or as an encoding that they were not trained with, and for sections
-of several tokenizers, whose losses are per byte.
+models that are scored as an encoding that they were not trained with, and for sections of several tokenizers, whose
+losses are per byte.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ def behind(rows: pd.DataFrame, units: LossTable | None) -> list[Behind]:
         return []
     protocol, found = headline(rows).perplexity, list[Behind]()
     scored = of_model(rows, protocol)
-    at_home = (scored["trained_on"].fillna("") == "") if "trained_on" in scored else True
-    own = ~scored["run_id"].astype(str).str.contains(".as.", regex=False)
-    scored = scored[(scored["length"] == scored["train_length"]) & at_home & own & (scored["bytes"] > 0)]
+    own = ~scored["encoding"].str.contains(" as ", regex=False)  # the label of one that was trained with another
+    scored = scored[(scored["length"] == scored["train_length"]) & own & (scored["bytes"] > 0)]
     scored = scored.drop_duplicates("run_id", keep="last")
     losses = None if units is None else EncodingLosses(rows, sound(rows), units, protocol)
     for _, part in scored.groupby("fingerprint"):
