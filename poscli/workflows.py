@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -17,7 +18,9 @@ from poscli import specs
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import TUNING_SEED, OtherCorpus, RunConfig
-from poscli.data import Tokenizer, source_of
+from poscli.data import Tokenizer, load_corpus, source_of
+from poscli.data.ngram import window_gains, window_lengths
+from poscli.data.profile import distance_profile
 from poscli.estimate import refuse_unaffordable_windows
 from poscli.evaluation.evaluate import evaluate_run, is_evaluated, settings_of
 from poscli.evaluation.measure import EvaluationSetup
@@ -27,6 +30,7 @@ from poscli.model.load import keep, load_tokenizer
 from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
 from poscli.report.ceilings import ngram_gains
 from poscli.report.documents import explanations
+from poscli.report.summary import as_json
 from poscli.runs.results import Tables
 from poscli.runs.run import Run, delete_run, evaluated_as
 from poscli.system.console import note
@@ -188,6 +192,22 @@ def evaluate(
     for setup in setups if why else ():
         explain(setup, judge)
     return tables
+
+
+def measure_text(text: str, tokenizer: str, length: int, tokens_of: str = "") -> dict[str, Any]:
+    """What `poscli corpus` says of a text, as plain JSON: its size, its distance profile, and what longer windows win.
+
+    `tokens_of` is the corpus whose text trains the tokenizer, if that is another one. UsageError or DataError for what
+    cannot be read, and for texts that are too short for windows of 16 times the `length`, in tokens.
+    """
+    coder = load_corpus(tokens_of, tokenizer=tokenizer).tokenizer if tokens_of else tokenizer
+    corpus = load_corpus(text, tokenizer=coder)
+    windows = [gain._asdict() for gain in window_gains(corpus, length)]
+    described = corpus.describe()
+    for name, split in (("train", corpus.train), ("valid", corpus.valid), ("tune", corpus.tune)):
+        described[name] |= {"tokens": len(split.tokens)}
+    profile = distance_profile(corpus, window_lengths(length))
+    return dict(as_json({"corpus": described, "length": length, "windows": windows, "profile": profile}))
 
 
 def report(

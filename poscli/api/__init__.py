@@ -19,6 +19,7 @@ from typing import Any
 from poscli.api.experiments import (
     Measured,
     compare,
+    corpus,
     extrapolate,
     load,
     report,
@@ -27,6 +28,7 @@ from poscli.api.experiments import (
     summary,
     train,
     training_log,
+    tune,
     verify,
 )
 from poscli.api.layers import attention, embed, encoding, encodings
@@ -56,6 +58,7 @@ __all__ = [
     "UsageError",
     "attention",
     "compare",
+    "corpus",
     "embed",
     "encoding",
     "encodings",
@@ -67,6 +70,7 @@ __all__ = [
     "summary",
     "train",
     "training_log",
+    "tune",
     "verify",
 ]
 

@@ -37,6 +37,7 @@ from poscli.runs import results as files
 from poscli.runs.run import Run, list_runs
 from poscli.runs.schema import POSITION_COLUMNS, frame
 from poscli.runs.select import with_known_plugins
+from poscli.sweep.tune import tuning_of
 from poscli.system import plugins
 from poscli.system.device import device_of
 from poscli.system.errors import UsageError
@@ -144,6 +145,39 @@ def train(
     with blamed():
         setup = workflows.prepare(request, [spec_of(enc)], [seed], device_of(device))
         return workflows.train(setup, Path(out) / "runs", force=force)[0]
+
+
+@takes(TrainRequest, SHAPE)
+@checked
+def tune(
+    enc: str | type[Encoding],
+    *,
+    device: str = "auto",
+    out: str | Path = "results",
+    force: bool = False,
+    **options: Any,
+) -> pd.DataFrame:
+    """Nine trials of an encoding's learning rates, each with half of the tokens: one row each, the best first.
+
+    The columns are the two rates that were varied, the loss at L in bits per byte, on text that is never scored, and
+    the run. Suites in the same folder `out` take the best with recipe = "tuned". `force` makes the trials again.
+    """
+    plugins.forget_edited()
+    request = read(TrainRequest, options, "tune", SHAPE)
+    with blamed():
+        setup = workflows.prepare(request, [spec_of(enc)], [0], device_of(device))
+        found = tuning_of(setup.configs[0], setup, Path(out)).find(force=force)
+    return pd.DataFrame(found["trials"]).sort_values("bpb", ignore_index=True)
+
+
+@checked
+def corpus(text: str, *, tokenizer: str = "bytes", length: int = 256, tokens_of: str = "") -> dict[str, Any]:
+    """What a text is, how far back it repeats itself, and what an n-gram with a cache wins by longer windows.
+
+    The keys are those of `poscli corpus TEXT --json`. `length` is L in tokens, and `tokens_of` the corpus whose text
+    trains the tokenizer, if that is another one.
+    """
+    return workflows.measure_text(text, tokenizer, length, tokens_of)
 
 
 @takes(ExtrapolateRequest)

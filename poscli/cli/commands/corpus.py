@@ -51,26 +51,15 @@ def corpus(
     An n-gram with a cache of the window predicts the same held-out tokens with windows of L/8 to 16 L tokens. Where it
     wins nothing beyond L, do not expect an encoding to. It takes half a minute.
     """
-    from poscli.data import load_corpus
-    from poscli.data.ngram import window_gains, window_lengths
-    from poscli.data.profile import distance_profile
-    from poscli.report.summary import as_json
     from poscli.system.files import check_folder, write_atomic
+    from poscli.workflows import measure_text
 
     if out_ is not None:
         check_folder(out_ / "corpus", "--out")
-    loaded = load_corpus(
-        text, tokenizer=load_corpus(tokens_of, tokenizer=tokenizer).tokenizer if tokens_of else tokenizer
-    )
-    windows = [gain._asdict() for gain in window_gains(loaded, length)]
-    described = loaded.describe()
-    for name, split in (("train", loaded.train), ("valid", loaded.valid), ("tune", loaded.tune)):
-        described[name] |= {"tokens": len(split.tokens)}
-    profile = distance_profile(loaded, window_lengths(length))
-    document = as_json({"corpus": described, "length": length, "windows": windows, "profile": profile})
+    document = measure_text(text, tokenizer, length, tokens_of=tokens_of)
     emit(json_, document, lambda: _show(document))
     if out_ is not None:
-        path = out_ / "corpus" / f"{loaded.fingerprint}-L{length}"
+        path = out_ / "corpus" / f"{document['corpus']['fingerprint']}-L{length}"
         for suffix, content in ((".json", json.dumps(document, indent=2) + "\n"), (".png", _picture(document))):
             write_atomic(path.with_suffix(suffix), content)
             note(f"wrote {path.with_suffix(suffix)}")
