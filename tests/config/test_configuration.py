@@ -49,6 +49,7 @@ OTHER: dict[str, Any] = {
     "recipe": Recipe(clip=0.5),
     "checkpoint": CheckpointConfig(name="pythia", source="/models/pythia", digest="0" * 64, parameters=7),
     "plugins": {"mine:Mine": "0" * 16},
+    "tuning": "rope-01234567",
 }
 MODEL = {"layers": 5, "width": 256, "heads": 4, "mlp": 353, "memory": 64, "shifted": 3}
 RECIPE = dict.fromkeys(Recipe.model_fields, 0.3)

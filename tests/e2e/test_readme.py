@@ -20,6 +20,7 @@ SHRINK = {
     "train": (*NANO, "--tokens", "1k", "--device", "cpu"),
     "extrapolate": (*SHORT, "--device", "cpu"),
     "generate": ("--tokens", 8),
+    "corpus": ("--length", 8),
     "run": ("--workers", 1),  # in this process; tests/processes starts others
     "inspect": ("--preset", "nano", "--length", 64, "--no-properties"),  # test_inspect_properties.py measures
     "bench": ("--preset", "nano", "--device", "cpu", "--threads", 1, *ONCE),
@@ -72,6 +73,10 @@ def shrunk(words):
         kind = words[words.index("--corpus") + 1].partition(":")[0]
         assert kind in CORPORA.names(), kind
         words = [*words, "--corpus", "stdlib"]  # tests have neither a network nor the files of the README's reader
+    if words[0] == "corpus":
+        words = ["corpus", "jsonl:text.jsonl", *words[2:]]
+    if "--on" in words:
+        words = [*words[: (place := words.index("--on"))], "--on", "jsonl:text.jsonl", *words[place + 2 :]]
     if "--model" in words:
         place = words.index("--model") + 1
         words = [*words[:place], "checkpoint", *words[place + 1 :], "--corpus", "jsonl:text.jsonl"]
