@@ -158,7 +158,7 @@ def test_embeddings_take_the_position_after_the_past() -> None:
         (lambda: api.train("alibi", tokens="lots"), "tokens = 'lots'"),
         (lambda: api.train("alibi", heads=3), "width 128 is not divisible by 3 heads"),
         (lambda: api.train("alibi", preset="tini"), "there is no preset 'tini'"),
-        (lambda: api.tune("alibi", tokens=8), "each trial of a tuning has half of them"),
+        (lambda: api.tune("alibi", tokens=3000), "each trial of a tuning has half of them"),
         (lambda: api.corpus("text:nowhere"), "text:nowhere"),
         (lambda: api.corpus("stdlib", length="long"), "length = 'long': must be a whole number"),
         (lambda: api.results("nowhere"), "no evaluated runs in nowhere"),

@@ -61,7 +61,9 @@ from poscli.verify.noise import perturbed
 Snapshot = Callable[..., None]
 CPU = torch.device("cpu")
 # Columns that differ between machines.
-ELSEWHERE = ["seconds", "tokens_per_s", "peak_mb", "device", "poscli", "commit", "machine", "cpu", "torch"]
+ELSEWHERE = [
+    *("seconds", "tokens_per_s", "peak_mb", "device", "poscli", "commit", "machine", "cpu", "torch", "measured_code"),
+]
 TASK = partial(Pieces, DOCUMENTS)
 FEW = partial(Pieces, DOCUMENTS[3:6])
 CHECKPOINT = CheckpointConfig(name="llama", source="hf:a/b", digest="0", parameters=9)
