@@ -344,6 +344,7 @@ def good_arguments() -> dict[str, Any]:
     x = torch.zeros(1, 4, 16, 8)
     return {
         "spec": "fox", "enc": "fox", "encoding": "fox", "layers": 2, **SIZES, "first": "a", "second": "b",
+        "text": "text:nowhere",
         "model": "nowhere", "run": None, "q_BHTD": x, "k_BHSD": x, "v_BHSD": x, "x_BTW": torch.zeros(1, 16, 32),
         "ids_BT": torch.zeros(1, 16, dtype=torch.long), "x_BSW": torch.zeros(1, 16, 32),
     }  # fmt: skip
@@ -355,7 +356,7 @@ def test_junk_raises_only_the_promised_errors(function: Any) -> None:
     needed = {name: value for name, value in good_arguments().items() if name in own}
     if function in (api.embed, api.attention):
         needed["encoding"] = api.encoding("fox", **SIZES)
-    if function is api.train:
+    if function in (api.train, api.tune):
         needed["tokens"] = 1  # less than one step, so that nothing is trained
     if function is api.verify:
         needed["encoding"] = "nowhere.py"
