@@ -41,7 +41,7 @@ def verdict(run: Run) -> dict[str, str | float]:
     """What was planted in a run, what --why says, the harm in nats, and the share of it that each change explains."""
     rows = explanations_of(run)["why/attribution"].to_dict("records")
     config, by_change = run.config, {row["change"]: row for row in rows}
-    found = [] if (said := what_breaks(rows)) == "does not break" else causes(rows)[0]
+    found = [] if (said := what_breaks(rows)) == "does not break" else causes(rows).enough
     shares = {change: by_change[change]["share"] for change in CAUSES}
     return {
         "encoding": config.encoding,

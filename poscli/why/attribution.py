@@ -26,7 +26,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -166,7 +166,7 @@ def _crowd(model: Model, sample: Sample) -> ChangeOutcome:
         return ChangeOutcome(None, "not measured", reason)
     if "embed" in model.encodings[0].blanks:
         reason = "a position belongs to a token, not to a pair of tokens, so no distance can be shortened for a query"
-        return ChangeOutcome(None, "void", reason)
+        return ChangeOutcome(None, "not measured", reason)
     if reason := next(filter(None, map(refuses, model.encodings)), ""):
         return ChangeOutcome(None, "not measured", reason)
 
@@ -277,6 +277,7 @@ def uses_positions(encoding: Encoding, device: torch.device) -> bool:
 # What breaks a model if one change alone explains at least half of the harm.
 CAUSES = {"offset": "position", "gap": "distance", "crowd": "number of keys", "sinkless": "loss of the first tokens"}
 ENOUGH = 0.5
+LITTLE = 0.2  # the harm is said not to be by a cause whose share is surely less
 TOO_MUCH = 2.0  # a larger share does not explain the harm
 CONTAINS = {"gap": "offset", "crowd": "sinkless"}  # changes, and the other one that each of them makes as well
 # What usually mends each cause, whatever the encoding.
@@ -302,36 +303,50 @@ def what_breaks(rows: list[dict[str, Any]], at: str = "", *, many: bool = False)
     verb = broken if full["harm"] >= BROKEN else harmed
     untold = [CAUSES[change] for change in open_changes(rows)]
     parts = f"; the part{'s' * (len(untold) > 1)} of {_join(untold, 'and')} {'are' if len(untold) > 1 else 'is'} open"
-    return f"{verb}{at}{_by(*causes(rows), bool(untold))}" + parts * bool(untold)
+    return f"{verb}{at}{_by(causes(rows), bool(untold))}" + parts * bool(untold)
 
 
 def open_changes(rows: list[dict[str, Any]]) -> list[str]:
-    """The changes that tell nothing about their own cause, in the order of CAUSES: they do too much harm, or another
-    change, which they contain, explains it.
+    """The changes that tell nothing about their own cause, in the order of CAUSES.
+
+    They do too much harm, or another change, which they contain, explains it; or they could not be made, where others
+    could.
     """
-    share = _shares(rows)
+    share, unmade = _shares(rows), {row["change"] for row in rows if row["status"] == "not measured"}
 
     def is_open(change: str) -> bool:
         contained = share.get(CONTAINS.get(change, ""), 0.0)
         return share[change] > TOO_MUCH or (contained >= ENOUGH and ENOUGH <= share[change] < contained + ENOUGH)
 
-    return list(filter(is_open, share))
+    return [change for change in CAUSES if share and (change in unmade or (change in share and is_open(change)))]
 
 
 def remedies(rows: list[dict[str, Any]]) -> list[str]:
     """What usually mends each cause that explains at least half of the harm."""
-    return [f"against {cause}: {REMEDIES[cause]}" for cause in causes(rows)[0]]
+    return [f"against {cause}: {REMEDIES[cause]}" for cause in causes(rows).enough]
 
 
-def causes(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    """The causes that alone explain at least half of the harm, and the others that were told apart from them.
+class Causes(NamedTuple):
+    """The causes that were told apart, by how much of the harm each explains alone; all empty without a harm."""
 
-    Both are empty where there is no harm to explain.
+    enough: list[str]  # at least half of it
+    part: list[str]  # less, but perhaps a part that counts
+    little: list[str]  # surely less than a fifth
+
+
+def causes(rows: list[dict[str, Any]]) -> Causes:
+    """The causes of the harm, from the rows of `attribution`.
+
+    Where a share has no interval, the share itself says how much it may be.
     """
-    untold, share = open_changes(rows), _shares(rows)
-    told = {change: share[change] for change in share if change not in untold}
-    enough = [CAUSES[change] for change in told if told[change] >= ENOUGH]
-    return enough, [CAUSES[change] for change in told if told[change] < ENOUGH]
+    untold, found = open_changes(rows), Causes([], [], [])
+    ends = {row["change"]: row["share_high"] for row in rows}
+    for change, share in _shares(rows).items():
+        if change not in untold:
+            most = share if math.isnan(ends[change]) else ends[change]
+            kind = found.enough if share >= ENOUGH else found.little if most < LITTLE else found.part
+            kind.append(CAUSES[change])
+    return found
 
 
 def _shares(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -340,12 +355,15 @@ def _shares(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {change: share[change] for change in CAUSES if change in share}
 
 
-def _by(alone: list[str], others: list[str], untold: bool) -> str:
+def _by(found: Causes, untold: bool) -> str:
     """The end of the sentence of `what_breaks`."""
-    if not (alone or untold) and len(others) > 1:
+    others = [*found.part, *found.little]
+    if not (found.enough or untold) and len(others) > 1:
         return f" by none of {_join(others, 'and')} alone, only by their combination"
-    by = f" by {_join(alone, 'and by')}" * bool(alone) + f", not by {_join(others, 'nor by')}" * bool(others)
-    if alone or untold:
+    by = f" by {_join(found.enough, 'and by')}" * bool(found.enough)
+    by += f", in part by {_join(found.part, 'and by')}" * bool(found.part)
+    by += f", not by {_join(found.little, 'nor by')}" * bool(found.little)
+    if found.enough or untold:
         return by
     return f"{by}; no other cause was measured" if others else ", but no cause was measured"
 

@@ -26,7 +26,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_text_without_structure_and_its_echo(texts: Path) -> None:
     plain = cli("corpus", f"text:{texts}", "-L", 32)
-    assert "Nothing is to be had beyond 32 tokens" in plain.out
+    assert "An n-gram wins nothing beyond 32 tokens" in plain.out
     assert "0.0% of tokens could be copied from 4 to 511 tokens back." in plain.out
     echo = cli("corpus", f"echo:text:{texts}", "-L", 32)
     assert "A longer context pays: 512 tokens win +" in echo.out

@@ -6,6 +6,7 @@ tokens. So no change can lower the expected loss, and one that matters raises it
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,28 @@ def test_a_planted_cause_is_named_and_no_other(
     monkeypatch.chdir(ROOT)
     model = small("+".join([HOLDS, *(f"suites/planted.py:{each}" for each in planted)]), length=LENGTH)
     rows = attribution(model, drawn_from(model))
-    assert causes(rows)[0] == found
+    assert causes(rows).enough == found
     assert (what_breaks(rows) == "does not break") == (not planted)
     shares = {row["change"]: (row["share_low"], row["share"], row["share_high"]) for row in rows if planted}
     assert all(low < share < high for change, (low, share, high) in shares.items() if change in known_of(rows))
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (0.48, "breaks by distance, in part by position"),
+        (0.19, "breaks by distance, not by position"),
+        (math.nan, "breaks by distance, not by position"),
+    ],
+)
+def test_a_cause_is_denied_only_where_it_surely_does_little(most: float, said: str) -> None:
+    """Position alone does 15 % of the harm, or as much as the end of its interval."""
+    shares = {"full": (1.0, 1.0), "offset": (0.15, most), "gap": (0.9, 0.95)}
+    row = {"status": "ok", "reason": "", "harm": 1.0}
+    rows = [row | {"change": change, "share": share, "share_high": high} for change, (share, high) in shares.items()]
+    assert what_breaks(rows) == said
+    unmade = {"change": "crowd", "status": "not measured", "share": math.nan, "share_high": math.nan}
+    assert what_breaks([*rows, row | unmade]) == f"{said}; the part of number of keys is open"
 
 
 def known_of(rows: list[dict[str, Any]]) -> set[str]:

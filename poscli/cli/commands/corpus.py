@@ -75,7 +75,7 @@ def _gain(document: Document) -> str:
     if last["low"] > SMALLEST_GAIN:
         return f"A longer context pays: {won}."
     if last["high"] < SMALLEST_GAIN:
-        return f"Nothing is to be had beyond {length} tokens: {won}."
+        return f"An n-gram wins nothing beyond {length} tokens: {won}."
     return f"Not shown that a longer context pays: {won}."
 
 
