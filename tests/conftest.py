@@ -82,8 +82,11 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def made_once() -> None:
-    """Compile our own kernels and build the usual corpus before the first test: a command that had to would say so."""
+def made_once(one_thread: None) -> None:
+    """Compile our own kernels and build the usual corpus before the first test: a command that had to would say so.
+
+    The kernels are proven then, which processes side by side must not do with all cores each.
+    """
     from poscli.data import load_corpus  # not at the top: `make mutants` changes poscli after this file was imported
     from poscli.native import library
 

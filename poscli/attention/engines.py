@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from poscli.attention import blocks, flex, native, sdpa, tiles, triton
-from poscli.attention.place import DEFAULT_SIZES, BlockSizes, Place
+from poscli.attention.place import DEFAULT_SIZES, GPU_SIZES, BlockSizes, Place
 from poscli.equation import Encoding, Operands, Positions
 from poscli.equation.reference import Reused, operands, reference
 from poscli.system.console import warn_once
@@ -116,14 +116,18 @@ def attend(
     v_BHSE: Tensor,
     positions: Positions,
     features_BHSF: Tensor | None = None,
-    sizes: BlockSizes = DEFAULT_SIZES,
+    sizes: BlockSizes | None = None,
     reused: Reused | None = None,
 ) -> Tensor:
-    """Attention output `[B, H, T, E]` from the outputs of the projections. The queries are the last T of S tokens."""
+    """Attention output `[B, H, T, E]` from the outputs of the projections. The queries are the last T of S tokens.
+
+    Blocks have the usual sizes of the device unless `sizes` are given.
+    """
     # Fast kernels read the numbers of a vector as neighbours, whatever the strides say.
     q, k, v = (y if y.stride(-1) == 1 else y.contiguous() for y in (q_BHTD, k_BHSD, v_BHSE))
     x = operands(encoding, q, k, v, positions, features_BHSF, reused)
-    return encoding.output(engine.run(encoding, x, sizes), x.pos_T)
+    usual = DEFAULT_SIZES if q.device.type == "cpu" else GPU_SIZES
+    return encoding.output(engine.run(encoding, x, sizes or usual), x.pos_T)
 
 
 def engine_named(name: str) -> Engine:

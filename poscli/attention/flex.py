@@ -5,6 +5,7 @@ The gradient of a table that the score function captures is summed with atomics,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -46,7 +47,13 @@ def run(encoding: Encoding, x: Operands, _: BlockSizes) -> Tensor:
     attention = _compiled() if x.q_BHTD.is_cuda else _flex().flex_attention
     q, k, v = tempered(x, x.q_BHTD), x.k_BHSD, x.v_BHSE
     mask = _block_mask(x.queries, x.keys, x.reach or x.keys, q.device)
-    out: Tensor = attention(q, k, v, score_mod=_score(encoding, x), block_mask=mask, scale=encoding.scale)
+    score = _score(encoding, x)
+    # Prefetching what the score function loads, a number per pair, would need more shared memory than a GPU has.
+    options = {"num_stages": 1} if score else None
+    with warnings.catch_warnings():
+        # Torch's compiler looks at the gradient of every tensor that it is given.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+        out: Tensor = attention(q, k, v, score_mod=score, block_mask=mask, scale=encoding.scale, kernel_options=options)
     return out
 
 
@@ -58,8 +65,10 @@ def _score(encoding: Encoding, x: Operands) -> Score | None:
     if "potential" in encoding.blanks:
         assert x.features_BHSF is not None
         potential = encoding.potential(x.features_BHSF)
-        high = potential.float()  # in two parts: one float32 would lose the small difference of two long sums
-        low = (potential - high).float()
+        # In two parts: one float32 would lose the small difference of two long sums. The second needs no gradient. The
+        # first is copied for the keys, because the compiler takes no tensor with a gradient at two indices.
+        high = potential.float()
+        of_keys, low = high.clone(), (potential - high).float().detach()
     if table is None and potential is None:
         return None
     before = x.keys - x.queries
@@ -69,7 +78,7 @@ def _score(encoding: Encoding, x: Operands) -> Score | None:
         if table is not None:
             s = s + table[h, (i - j).clamp(min=0)]
         if potential is not None:
-            s = s + ((high[b, h, i] - high[b, h, j]) + (low[b, h, i] - low[b, h, j]))
+            s = s + ((high[b, h, i] - of_keys[b, h, j]) + (low[b, h, i] - low[b, h, j]))
         return s
 
     return score

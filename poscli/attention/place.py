@@ -74,3 +74,5 @@ class BlockSizes:
 
 
 DEFAULT_SIZES = BlockSizes()
+# A GPU waits for small blocks: as many of their numbers as may be held at once, 128 MiB of bfloat16.
+GPU_SIZES = BlockSizes(block_entries=2**26, backward_entries=2**26)

@@ -62,6 +62,16 @@ def trained(size: int, *documents: bytes) -> TrainedTokenizer:
     return made.trained(made.train(documents))
 
 
+def test_tokenizers_that_encode_alike_are_equal(corpus: Corpus, file: Path, cache: Path) -> None:
+    """A suite then opens a corpus once, and not for each of its models, until the process has no file left to open."""
+    again = load_corpus(f"text:{file}", tokenizer="bpe:300", cache=cache).tokenizer
+    assert again is not corpus.tokenizer
+    assert {corpus.tokenizer: "met"}.get(again) == "met"
+    others = [tokenizer("bpe:300"), trained(300, b"other words"), tokenizer("bytes")]
+    assert not any(other == corpus.tokenizer for other in others)
+    assert tokenizer("bytes") == tokenizer("bytes")
+
+
 # --- tokens and bytes
 
 

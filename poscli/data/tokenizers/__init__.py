@@ -40,6 +40,13 @@ class Tokenizer(ABC):
     def __init__(self, argument: str = "") -> None:  # noqa: B027 - without an argument there is nothing to construct
         """`argument` is what follows the colon in the spec."""
 
+    def __eq__(self, other: object) -> bool:
+        """Equal tokenizers encode every document alike, so that a corpus is opened once for the models of a suite."""
+        return isinstance(other, Tokenizer) and (type(self), self.fingerprint) == (type(other), other.fingerprint)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.fingerprint))
+
     @property
     def vocab(self) -> int:
         """Number of tokens, `end` included."""
