@@ -75,7 +75,7 @@ def near(name: str, known: Iterable[str]) -> str:
     >>> near("alibbi", ["alibi", "rope", "t5"])
     'did you mean alibi?'
     >>> near("zzz", ["alibi", "rope"])
-    'there are: alibi, rope'
+    'there are alibi, rope'
     >>> near("zzz", [f"name{n}" for n in range(52)])
     'none of the 52 known names is similar'
     """
@@ -85,7 +85,7 @@ def near(name: str, known: Iterable[str]) -> str:
         return f"did you mean {' or '.join(close)}?"
     if len(names) > MOST_NAMES_LISTED:
         return f"none of the {len(names)} known names is similar"
-    return f"there are: {', '.join(names)}" if names else "there are none"
+    return f"there are {', '.join(names)}" if names else "there are none"
 
 
 def one_line(message: str) -> str:

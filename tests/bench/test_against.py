@@ -67,7 +67,7 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 def test_what_is_not_there_to_compare_with_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"did you mean nanogpt-like\?"):
         find_peer("nanogpt")
-    with pytest.raises(UsageError, match="'zzz' is nothing to compare with: there are: nanogpt-like, x-transformers"):
+    with pytest.raises(UsageError, match="'zzz' is nothing to compare with: there are nanogpt-like, x-transformers"):
         find_peer("zzz")
     with pytest.raises(UsageError, match="has none of dape; it has none, learned, rope, alibi, t5"):
         Against(settings(encodings=("dape",)), CPU, tmp_path, PEER, sizes=SMALL)

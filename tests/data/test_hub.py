@@ -154,11 +154,11 @@ def test_wikitext_documents_are_articles(online: dict[str, dict[str, Any]]) -> N
     [
         ("no repository", ["no data set 'org/part'", "did you mean org/parts?"]),
         ("no such name", ["'a/b/c'", "hf:OWNER/NAME"]),
-        ("no configuration", ["several configurations", "there are: one, two"]),
+        ("no configuration", ["several configurations", "there are one, two"]),
         ("wrong configuration", ["'onee'", "did you mean one?"]),
         ("wrong split", ["'trian'", "did you mean train?", "@TRAIN"]),
-        ("wrong column, streamed", ["row 1", "'body'", "there are: text"]),
-        ("wrong column", ["row 1", "'text'", "there are: content", "#FIELD"]),
+        ("wrong column, streamed", ["row 1", "'body'", "there are text"]),
+        ("wrong column", ["row 1", "'text'", "there are content", "#FIELD"]),
     ],
 )
 def test_an_error_is_one_line_with_the_value_and_a_suggestion(

@@ -16,7 +16,7 @@ from poscli.system.errors import near, one_line
 
 def test_an_unknown_name_comes_with_at_most_three_similar_or_twenty_others() -> None:
     names = [f"name{n:02d}" for n in range(21)]
-    assert near("zzz", names[:20]) == f"there are: {', '.join(names[:20])}"
+    assert near("zzz", names[:20]) == f"there are {', '.join(names[:20])}"
     assert near("zzz", names) == "none of the 21 known names is similar"
     assert near("name", names).count(" or ") == 2
     assert near("ABCD", ["abce"]) == "did you mean abce?"

@@ -131,7 +131,7 @@ def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 def _picture(document: Document) -> bytes:
     """A sheet with two panels, as PNG: bits per byte by window, and the distance profile."""
-    from poscli.drawing.axes import length_axis, log_axis, mark_length, name_axes
+    from poscli.drawing.axes import length_axis, log_ticks, mark_length, name_axes
     from poscli.drawing.sheet import Contents, Sheet
     from poscli.drawing.style import PALETTE
 
@@ -150,7 +150,7 @@ def _picture(document: Document) -> bytes:
     if points := [(math.sqrt(first * last), density) for (first, last), density in octaves if density]:
         axes.plot(*zip(*points, strict=True), color=PALETTE[1], marker="o", markersize=4)
         length_axis(axes, windows, length)
-        log_axis(axes)
+        log_ticks(axes)
         name_axes(axes, "distance, tokens", "p(d)")
         mark_length(axes, length, length)
     else:

@@ -40,19 +40,20 @@ class Period(KnownLimit):
     tokens a multiple of P apart are a stationary Markov chain of their own, whose first visible token is even. So the
     optimum is exact wherever a window begins.
 
-    The position-blind limit is a bound. For what is known of the symbols' order it lets the reader know P, the token
-    before the target, and the symbols that the next repetitions are copied from, up to the end of the present period,
-    as a bag: of the k chains that are due before the period ends, the target goes on with any, with equal probability,
-    so that p(x) = (1 - noise) s_x / k + noise / symbols, s_x of them ending with x. In expectation over the bag,
-    k symbols drawn evenly, that loss is
+    The position-blind limit is a bound: the loss of a reader that is told more than one without positions can know. A
+    document with period P is P chains, each of which goes on with its own last symbol unless noise replaces it. The
+    reader is told P, the token before the target, and the last symbols of the k chains that are still due before the
+    present period ends, but not in which order they are due. The target goes on with any of them, with equal
+    probability: if s_x of them end with x, then p(x) = (1 - noise) s_x / k + noise / symbols. A reader that only counts
+    symbols sees nothing in which these chains differ, so it cannot do better. The mean loss over all k symbols that
+    there may be is
 
-        b(k) = symbols E[-p log p],    p = (1 - noise) s / k + noise / symbols,    s ~ Binomial(k, 1 / symbols),
+        b(k) = symbols E[-p log p],    p = (1 - noise) s / k + noise / symbols,    s ~ Binomial(k, 1 / symbols).
 
-    where k = P - max(n mod P, 1) after n tokens (the token before the target is the end of another chain), and
-    log(symbols) exactly while n < P. A reader that knows how often each symbol occurred knows less, because these
-    chains are alike in all that it sees. The loss returned is the mean of b over the posterior of P given the order of
-    the tokens before the target; its expectation is that of b. It follows from numbers of periods alone, so its value
-    on a single token says nothing about that token.
+    After n tokens, k = P - max(n mod P, 1), since the token before the target ends a chain that is not due; while
+    n < P nothing repeats, and the loss is log(symbols). The loss returned is the mean of b over the posterior of P,
+    given the tokens before the target in their order. It depends on periods alone, so its mean over a text is the
+    bound, and its value on a single token says nothing about that token.
     """
 
     summary = "every document repeats itself after a period of its own"
