@@ -133,4 +133,4 @@ def _suggestion(spec: str, name: str) -> str:
         return f"to read this path, write text:{spec}"
     usable = [kind for kind in CORPORA.names() if not CORPORA.missing(kind)]
     examples = [example for kind in usable for example in CORPORA.get(kind).examples]
-    return near(name, [*usable, *examples])
+    return f"{near(name, [*usable, *examples])}; `poscli ls corpora` shows all"
