@@ -102,8 +102,7 @@ def _queries_of_a_block(encoding: Encoding, x: Operands, sizes: BlockSizes, dens
         per_pair = max(per_pair, x.q_BHTD.shape[1])
     rows = 4 * sizes.block_queries if x.queries >= 8 * sizes.block_queries else sizes.block_queries
     if per_pair:
-        # Multiples of 16: a fused kernel on CUDA takes a bias only if its rows of keys are aligned.
-        rows = min(rows, max(16, sizes.block_entries // (per_pair * x.keys) // 16 * 16))
+        rows = min(rows, max(16, sizes.block_entries // (per_pair * x.keys)))
     return min(rows, x.queries)
 
 

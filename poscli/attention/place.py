@@ -74,5 +74,6 @@ class BlockSizes:
 
 
 DEFAULT_SIZES = BlockSizes()
-# A GPU waits for small blocks: as many of their numbers as may be held at once, 128 MiB of bfloat16.
+# On a GPU one large block is faster than many small ones: a layer of fox took 8 ms instead of 132. 2**28 is faster still
+# for a few encodings, and needs up to twice the memory.
 GPU_SIZES = BlockSizes(block_entries=2**26, backward_entries=2**26)

@@ -161,7 +161,7 @@ def section_of(
         made=_made(rows, runs),
         made_of={str(name): _made(part, runs) for name, part in rows.groupby("encoding")},
         analyses=(
-            *filter(None, [use]),
+            *([use] if use else []),
             *_analyses(group, summary, measured, protocols, accuracies, baseline, runs),
         ),
         notes=(

@@ -76,6 +76,8 @@ def near(name: str, known: Iterable[str]) -> str:
     'did you mean alibi?'
     >>> near("zzz", ["alibi", "rope"])
     'there are alibi, rope'
+    >>> near("zzz", ["rope"])
+    'there is rope'
     >>> near("zzz", [f"name{n}" for n in range(52)])
     'none of the 52 known names is similar'
     """
@@ -85,7 +87,9 @@ def near(name: str, known: Iterable[str]) -> str:
         return f"did you mean {' or '.join(close)}?"
     if len(names) > MOST_NAMES_LISTED:
         return f"none of the {len(names)} known names is similar"
-    return f"there are {', '.join(names)}" if names else "there are none"
+    if not names:
+        return "there are none"
+    return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
 
 
 def one_line(message: str) -> str:

@@ -157,8 +157,8 @@ def test_wikitext_documents_are_articles(online: dict[str, dict[str, Any]]) -> N
         ("no configuration", ["several configurations", "there are one, two"]),
         ("wrong configuration", ["'onee'", "did you mean one?"]),
         ("wrong split", ["'trian'", "did you mean train?", "@TRAIN"]),
-        ("wrong column, streamed", ["row 1", "'body'", "there are text"]),
-        ("wrong column", ["row 1", "'text'", "there are content", "#FIELD"]),
+        ("wrong column, streamed", ["row 1", "'body'", "there is text"]),
+        ("wrong column", ["row 1", "'text'", "there is content", "#FIELD"]),
     ],
 )
 def test_an_error_is_one_line_with_the_value_and_a_suggestion(

@@ -45,8 +45,8 @@ class Period(KnownLimit):
     reader is told P, the token before the target, and the last symbols of the k chains that are still due before the
     present period ends, but not in which order they are due. The target goes on with any of them, with equal
     probability: if s_x of them end with x, then p(x) = (1 - noise) s_x / k + noise / symbols. A reader that only counts
-    symbols sees nothing in which these chains differ, so it cannot do better. The mean loss over all k symbols that
-    there may be is
+    symbols sees nothing in which these chains differ, so it cannot do better. On average, with each of the k symbols
+    drawn evenly, its loss is
 
         b(k) = symbols E[-p log p],    p = (1 - noise) s / k + noise / symbols,    s ~ Binomial(k, 1 / symbols).
 
