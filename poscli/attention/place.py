@@ -74,6 +74,6 @@ class BlockSizes:
 
 
 DEFAULT_SIZES = BlockSizes()
-# On a GPU one large block is faster than many small ones: a layer of fox took 8 ms instead of 132. 2**28 is faster still
-# for a few encodings, and needs up to twice the memory.
+# On a GPU one large block is faster than many small ones: a layer of fox took 8 ms instead of 132. 2**28 is faster
+# still for a few encodings, and needs up to twice the memory.
 GPU_SIZES = BlockSizes(block_entries=2**26, backward_entries=2**26)
