@@ -105,6 +105,7 @@ publish: $(BROWSER)
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m page_picture results/published/quick/report.html results/published/quick/page.png
 	$(BIN)/poscli run suites/after-training.toml --to results/published/after-training
 	$(BIN)/poscli run suites/believe.toml --yes --to results/published/believe
+	$(BIN)/poscli run suites/exact.toml --yes --to results/published/exact
 	$(BIN)/poscli run suites/text-and-model.toml --yes --to results/published/text-and-model
 	$(BIN)/poscli run suites/grids.toml --yes --to results/published/grids
 	$(BIN)/poscli run suites/tasks.toml --yes --workers 2 --to results/published/tasks

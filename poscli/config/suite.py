@@ -23,6 +23,7 @@ class SuitePart(Request):
 
     encodings: list[str] = Field([], description="The encodings of this part; by default those of the suite.")
     lengths: Lengths | None = Field(None, description="The lengths of these; by default as the suite has them.")
+    seeds: list[Seed] = Field([], description="The seeds of this part; by default those of the suite.")
     train: TrainRequest = Field(TrainRequest(), description="How the runs of this part are trained, where it differs.")
     extrapolate: ExtrapolateRequest = Field(
         ExtrapolateRequest(), description="How the runs of this part are evaluated, where it differs."
@@ -32,7 +33,8 @@ class SuitePart(Request):
 class Suite(Request):
     """The content of a suite file: every encoding is trained with every seed, and all runs are evaluated alike.
 
-    With parts, such as one for each corpus, all of that is done for every part, which may name encodings of its own.
+    With parts, such as one for each corpus, all of that is done for every part, which may name encodings and seeds of
+    its own.
     """
 
     several_lines = frozenset({"description"})
@@ -58,7 +60,7 @@ class Suite(Request):
 
     part: list[SuitePart] = Field(
         [],
-        description="Parts, written [[part]], such as one for each corpus; each has all seeds, and all encodings "
+        description="Parts, written [[part]], such as one for each corpus; each has all encodings and all seeds "
         "unless it names its own.",
     )
 
@@ -77,6 +79,7 @@ class Suite(Request):
                 "extrapolate": _with(self.extrapolate, part.extrapolate),
                 "encodings": part.encodings or self.encodings,
                 "lengths": part.lengths or self.lengths,
+                "seeds": part.seeds or self.seeds,
             }
             for part in self.part
         ]

@@ -23,6 +23,7 @@ from poscli.report.comparison import losses_of
 from poscli.report.data import Analysis, Ceiling
 from poscli.report.groups import Group
 from poscli.report.pooling import headline, ratio_name
+from poscli.report.summary import is_answered
 from poscli.report.table import Column, gain_text, words
 from poscli.report.verdicts import can_win
 from poscli.runs.schema import FULL
@@ -38,8 +39,11 @@ UNKNOWN: Triple = (math.nan, math.nan, math.nan)
 def ceilings_of(group: Group, longer: Sequence[Group], summary: pd.DataFrame) -> tuple[Ceiling, ...]:
     """The ceiling at every length at which other groups of the same text were trained; empty without such groups.
 
-    `summary` is that of the group, whose order the encodings keep.
+    `summary` is that of the group, whose order the encodings keep. Tasks with right answers have no ceilings: a context
+    that is cut lacks the answer itself, so what a longer one is worth follows from the task, and accuracies say more.
     """
+    if is_answered(summary):
+        return ()
     protocol, names = headline(group.rows).gain, [str(name) for name in summary["encoding"]]
     reachable = set(group.rows.loc[group.rows["protocol"] == protocol, "length"])
     longer = [each for each in longer if each.train_length in reachable]
@@ -64,6 +68,7 @@ def ceilings_of(group: Group, longer: Sequence[Group], summary: pd.DataFrame) ->
         won = [((name, PAIRED), (name, FULL), at) for name in names]
         paid = [((name, FULL), (name + suffix, FULL), at) for name in names]
         worth = known.low > LEAST_HEADROOM
+        seeds = losses.runs(short, at).keys() & losses.runs(long, at).keys()
         ceilings.append(
             Ceiling(
                 length=at,
@@ -73,7 +78,7 @@ def ceilings_of(group: Group, longer: Sequence[Group], summary: pd.DataFrame) ->
                 headroom=known.numbers,
                 gains=tuple(each.numbers for each in losses.compare(won)),
                 used=tuple(
-                    _share(losses.pair(*each), headroom) if worth and name in fair else UNKNOWN
+                    _share(losses.pair(*each, seeds=seeds), headroom) if worth and name in fair else UNKNOWN
                     for name, each in zip(names, won, strict=True)
                 ),
                 prices=tuple(each.numbers for each in losses.compare(paid)),
@@ -124,8 +129,8 @@ def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: st
     if users:
         most = listed([f"{named(name)} {_percent(used)}" for name, used in users], 6)
         answer += f" Trained at L and reading {ratio_name(last.ratio)}, these use a part of that: {most}."
-    elif last.headroom[1] > LEAST_HEADROOM:
-        answer += f" Trained at L, no encoding uses any of it at {ratio_name(last.ratio)}."
+    elif any(used[0] == used[0] for used in last.used):
+        answer += f" Trained at L, no encoding surely uses any of it at {ratio_name(last.ratio)}."
     answer += f" {ngram}" if ngram else ""
     return Analysis(
         "How much of what a longer context is worth is used?",
@@ -133,8 +138,9 @@ def use_of_ceilings(ceilings: Sequence[Ceiling], summary: pd.DataFrame, bits: st
         tuple(columns),
         (
             f"gain: {bits} by which the whole window beats the context cut to L, on the same tokens",
-            "used: the gain as a share of what the best model wins by being trained at that length, with its 95 % "
-            f"interval; - where that is not surely more than {LEAST_HEADROOM} {bits}, and for encodings without a rank",
+            "used: the gain as a share of what the best model wins by being trained at that length, on seeds of both "
+            f"trainings, with its 95 % interval; - where that is not surely more than {LEAST_HEADROOM} {bits}, and for "
+            "encodings without a rank",
             "price: loss of the encoding trained at L minus its loss trained at that length, both reading that length",
         ),
     )

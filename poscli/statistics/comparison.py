@@ -9,7 +9,7 @@ Shapes: S runs (seeds), D units of text (documents, or episodes of a task).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -211,10 +211,10 @@ class EncodingLosses:
         losses = self._losses(list(self.runs(key, length).values()), key[1], length)
         return None if losses is None else (losses.nats / LN2, losses.bytes)
 
-    def pair(self, first: Key, second: Key, length: int) -> Case | None:
+    def pair(self, first: Key, second: Key, length: int, *, seeds: Container[int] | None = None) -> Case | None:
         """The loss of the first minus that of the second, in bits and bytes, over runs of equal seeds.
 
-        None if no seed or no text is common.
+        Of `seeds` only, if given. None if no seed or no text is common.
         """
         ours, theirs = self.runs(first, length), self.runs(second, length)
         if not ours or not theirs or self._texts[first[0]] != self._texts[second[0]]:
@@ -222,7 +222,8 @@ class EncodingLosses:
         if first[0] in self._single and second[0] in self._single:
             pairs = list(zip(ours.values(), theirs.values(), strict=True))
         else:
-            pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+            common_seeds = sorted(ours.keys() & theirs.keys())
+            pairs = [(ours[seed], theirs[seed]) for seed in common_seeds if seeds is None or seed in seeds]
         one = self._losses([run for run, _ in pairs], first[1], length)
         other = self._losses([run for _, run in pairs], second[1], length)
         if one is None or other is None:

@@ -8,6 +8,7 @@ before you commit it, and say in the message why it is right.
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from pathlib import Path
 
 NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
@@ -19,7 +20,9 @@ def check_rounded(obtained: Path, expected: Path, *, share: float = 1e-6, least:
     For numbers that CPUs round differently.
     """
     written, kept = obtained.read_text(encoding="utf-8"), expected.read_text(encoding="utf-8")
-    assert NUMBER.sub("#", written) == NUMBER.sub("#", kept)
+    lines = zip_longest(written.splitlines(), kept.splitlines(), fillvalue="")
+    for number, (line, other) in enumerate(lines, 1):
+        assert NUMBER.sub("#", line) == NUMBER.sub("#", other), f"line {number} is\n{line}\nand not\n{other}"
     for ours, theirs in zip(NUMBER.findall(written), NUMBER.findall(kept), strict=True):
         most = max(1.01 * _last_digit(theirs), share * abs(float(theirs)), least)
         assert abs(float(ours) - float(theirs)) <= most, f"{ours}, not {theirs}"

@@ -29,6 +29,7 @@ MASKS = (
     (re.compile(r"─+"), "─"),
     (re.compile(r"  +"), "  "),
     (re.compile(r" +$", re.MULTILINE), ""),
+    (re.compile(r"(?<=[\]-]  )\d+(?=  (?:ok|oom|unsupported)\b|$)", re.MULTILINE), "#"),  # few tokens/s: a busy machine
 )
 IDENTITY = re.compile(r"(?<=-)(?:[0-9a-f]{8}|[0-9a-f]{6})\b")
 LONG_DECIMAL = re.compile(r"(?<!arXiv:)(?<!\d)-?\d+\.(?:\d{4,}(?:e[-+]?\d+)?|\d+e[-+]?\d+)")

@@ -23,11 +23,18 @@ SHORT: dict[str, Shape] = {
 LONG: dict[str, Shape] = {"alibi": (1.1, lambda octaves: 0.0), "fox": (1.0, lambda octaves: 0.0)}
 
 
-def section(tmp_path: Path, long: dict[str, Shape], *, fingerprint: str = "3f2a9c41d0e7") -> Section:
-    """The section of models that were trained at 64, beside models that were trained at 1024."""
-    short_rows, positions = results(SHORT, seeds=(0, 1, 2), train_length=64, lengths=LENGTHS)
+def section(
+    tmp_path: Path,
+    long: dict[str, Shape],
+    *,
+    fingerprint: str = "3f2a9c41d0e7",
+    seeds: tuple[int, ...] = (0, 1, 2),
+    **columns: float,
+) -> Section:
+    """The section of models that were trained at 64 with these seeds, beside three of each that was trained at 1024."""
+    short_rows, positions = results(SHORT, seeds=seeds, train_length=64, lengths=LENGTHS)
     long_rows, _ = results(long, seeds=(0, 1, 2), train_length=1024, lengths=(1024,), fingerprint=fingerprint)
-    rows = pd.concat([short_rows, long_rows], ignore_index=True)
+    rows = pd.concat([short_rows, long_rows], ignore_index=True).assign(**columns)
     ngrams = ngram_gains(tmp_path / "corpus")
     report = build_report(rows, positions, tmp_path / "report", details={"units": units_of(rows)}, ngrams=ngrams)
     return next(each for each in report.sections if each.train_length == 64)
@@ -52,6 +59,19 @@ def test_headroom_use_and_price(tmp_path: Path) -> None:
     assert "these use a part of that: alibi 50 %" in analysis.answer
 
 
+def test_shares_are_of_the_seeds_that_both_trainings_have(tmp_path: Path) -> None:
+    (ceiling,) = section(tmp_path, LONG, seeds=(0, 1, 2, 3, 4, 5)).ceilings
+    (same,) = section(tmp_path, LONG).ceilings
+    assert ceiling.used[0] == pytest.approx(same.used[0], abs=1e-9)
+    assert 0.4 < ceiling.used[0][1] < 0.5 < ceiling.used[0][2]
+
+
+def test_shares_of_no_common_seed_are_unknown_and_not_called_none(tmp_path: Path) -> None:
+    made = section(tmp_path, LONG, seeds=(3, 4, 5))
+    assert not any(np.isfinite(ceiling.used).any() for ceiling in made.ceilings)
+    assert not any("uses any of it" in each.answer for each in made.analyses)
+
+
 def test_shares_of_next_to_nothing_are_not_stated(tmp_path: Path) -> None:
     (ceiling,) = section(tmp_path, {"alibi": (1.395, lambda octaves: 0.0)}).ceilings
     assert ceiling.headroom[0] == pytest.approx(0.005 / LN2, abs=0.005)
@@ -62,6 +82,12 @@ def test_models_that_were_scored_on_another_text_are_no_ceiling(tmp_path: Path) 
     made = section(tmp_path, LONG, fingerprint="77aa88bb99cc")
     assert made.ceilings == ()
     assert not any(each.title.startswith("How much of what") for each in made.analyses)
+
+
+def test_tasks_have_no_ceilings_because_a_context_that_is_cut_lacks_the_answer(tmp_path: Path) -> None:
+    made = section(tmp_path, LONG, accuracy=0.95)
+    assert made.answered
+    assert made.ceilings == ()
 
 
 def test_what_an_n_gram_wins_on_the_text_is_said_where_it_was_measured_at_this_length(tmp_path: Path) -> None:

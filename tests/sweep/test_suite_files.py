@@ -113,6 +113,13 @@ def test_a_part_has_its_own_lengths_or_those_of_the_suite(folder: Path) -> None:
     assert [job["encoding"] for job in jobs] == ["t5(far=0.25L)", "t5"]
 
 
+def test_a_part_has_its_own_seeds_or_those_of_the_suite(folder: Path) -> None:
+    parts = "[[part]]\n[[part]]\nseeds = [2]\ntrain.length = 64\n"
+    (folder / "parts.toml").write_text("seeds = [0, 1]\n" + with_encodings('["alibi"]') + parts)
+    jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
+    assert [job["seed"] for job in jobs] == [0, 1, 2]
+
+
 def test_a_wrong_suite_is_listed_with_its_error(folder: Path) -> None:
     (folder / "suites").mkdir()
     (folder / "suites" / "quick.toml").write_text(SUITE)
