@@ -141,16 +141,16 @@ FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}  # of amounts 
 
 
 def read_count(value: object) -> object:
-    """The number that a text stands for; a value of another type is left to pydantic.
+    """The number that a text stands for, also as suites write it; a value of another type is left to pydantic.
 
-    >>> read_count("2M"), read_count("16.1k"), read_count("4096"), read_count(7)
-    (2000000, 16100, 4096, 7)
+    >>> read_count("2M"), read_count("16.1k"), read_count("4096"), read_count("640_000"), read_count(7)
+    (2000000, 16100, 4096, 640000, 7)
     """
     if not isinstance(value, str):
         return value
     if len(value) > LONGEST_TEXT:
         raise ValueError("too long for a number of tokens; write 4096, 500k or 2M")
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", value.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+(?:_\d+)*(?:\.\d+)?)([kmg]?)", value.strip(), re.IGNORECASE)
     if not match:
         raise ValueError("no number of tokens; write 4096, 500k or 2M")
     number = Decimal(match[1]) * FACTORS[match[2].lower()]  # exact, where 16.1 * 1000 is 16100.000000000002

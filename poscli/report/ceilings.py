@@ -168,10 +168,10 @@ def _share(gain: Case | None, headroom: Case | None) -> Triple:
 def _percent(share: Triple) -> str:
     """A share in percent, with its interval.
 
-    >>> _percent((0.4512, 0.381, 0.522)), _percent(UNKNOWN)
-    ('45 % [38, 52]', '-')
+    >>> _percent((0.4512, 0.381, 0.522)), _percent((0.011, -0.002, 0.02)), _percent(UNKNOWN)
+    ('45 % [38, 52]', '1 % [0, 2]', '-')
     """
     if share[0] != share[0]:
         return "-"
-    estimate, low, high = (f"{100 * each:.0f}" for each in share)
-    return f"{estimate} %" + (f" [{low}, {high}]" if share[1] == share[1] else "")
+    ends = f" [{round(100 * share[1])}, {round(100 * share[2])}]" if share[1] == share[1] else ""
+    return f"{round(100 * share[0])} %{ends}"
