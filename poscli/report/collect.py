@@ -56,9 +56,9 @@ def collect(runs: Path, measures: Columns | None = None) -> Tables:
     parts: list[Tables] = []
     waiting = 0
     for home in trained:
-        folders = [home.folder] if was_evaluated(home) else []
+        folders = [*([home.folder] if was_evaluated(home) else []), *part_folders(home)]
         waiting += not folders
-        for folder in [*folders, *part_folders(home)]:
+        for folder in folders:
             part = folder != home.folder
             try:
                 training_log(home)  # of which the report tells

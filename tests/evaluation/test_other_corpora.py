@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from cli_runner import cli
 
 from poscli import api
 from poscli.data import load_corpus
@@ -74,6 +75,14 @@ def test_an_evaluation_on_another_corpus_can_be_opened_and_has_a_section_of_its_
     titles = [section.title for section in report.sections]
     assert len(titles) == 2
     assert any(re.search(r"other \(.*trained on text:.*own at L = 16", title) for title in titles)
+
+
+def test_a_run_that_was_evaluated_on_another_corpus_only_counts_as_evaluated(tmp_path: Path) -> None:
+    own, other = write(tmp_path / "own", 12, seed=0), write(tmp_path / "other", 12, seed=1, words="six seven eight")
+    run = trained(own, tmp_path / "out")
+    trained(own, tmp_path / "out", seed=1)
+    api.extrapolate(run, on=[other], **SETTINGS)
+    assert "1 of 2 runs are not evaluated yet" in cli("report", "--out", tmp_path / "out").err
 
 
 def test_under_another_encoding(tmp_path: Path) -> None:
