@@ -258,6 +258,7 @@ class Section:
     recall: tuple[BinData, ...]
     harms: tuple[Harm, ...]
     ceilings: tuple[Ceiling, ...]
+    use: Analysis | None  # what encodings win of the ceilings, which is also the first of the analyses
     facts: tuple[Fact, ...]  # how the results were made
     made: tuple[Fact, ...]  # how the results and the models were made
     made_of: Mapping[str, tuple[Fact, ...]]  # the same for each encoding

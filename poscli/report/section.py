@@ -127,6 +127,7 @@ def section_of(
     accuracies = _accuracies(group, measured[quoted.perplexity, FULL], order, quoted)
     protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
     ceilings = ceilings_of(group, longer, summary)
+    use = use_of_ceilings(ceilings, summary, bits_per(rows), ngram)
     drawn, missing = Charts(group, summary, measured, trained).all()
     main = measured[quoted.perplexity, FULL]
     return Section(
@@ -154,18 +155,14 @@ def section_of(
         positions=_positions(group, order, train_length),
         recall=_recall(group.details.get("recall", pd.DataFrame()), order),
         ceilings=ceilings,
+        use=use,
         harms=_harms(group.details.get("why/attribution", pd.DataFrame()), order),
         facts=tuple(facts(rows, trained)),
         made=_made(rows, runs),
         made_of={str(name): _made(part, runs) for name, part in rows.groupby("encoding")},
-        analyses=tuple(
-            filter(
-                None,
-                (
-                    use_of_ceilings(ceilings, summary, bits_per(rows), ngram),
-                    *_analyses(group, summary, measured, protocols, accuracies, baseline, runs),
-                ),
-            )
+        analyses=(
+            *filter(None, [use]),
+            *_analyses(group, summary, measured, protocols, accuracies, baseline, runs),
         ),
         notes=(
             *group.notes,

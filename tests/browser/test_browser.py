@@ -15,7 +15,7 @@ import pytest
 from browser_session import Browser
 from cli_runner import ROOT
 from fake_pages import against, fake_runs, fake_tables, tables_with_holes, task_tables
-from fake_results import BEHAVIOUR, many
+from fake_results import BEHAVIOUR, many, results, units_of
 from scipy import stats
 
 from poscli.encodings import names
@@ -201,6 +201,33 @@ def test_numbers_by_seed_are_compared_between_equal_seeds(browser: Browser, tmp_
                         assert number(cell) == pytest.approx(numbers[0], rel=0.05)
                     else:
                         close(cell, numbers, 10 if ratios else 1)
+
+
+def test_it_shows_what_a_longer_context_is_worth_and_who_uses_it(browser: Browser, tmp_path: Path) -> None:
+    """Models trained at 64 beside models trained at 1024, which say what there is to win."""
+    short, positions = results(
+        {"alibi": (1.4, lambda octaves: 0.05 * octaves), "rope": (1.38, lambda octaves: -0.1 * octaves)},
+        seeds=(0, 1, 2), train_length=64, lengths=(64, 256, 1024),
+    )  # fmt: skip
+    long, _ = results({"alibi": (1.1, lambda octaves: 0.0)}, seeds=(0, 1, 2), train_length=1024, lengths=(1024,))
+    rows = pd.concat([short, long], ignore_index=True)
+    report = build_report(rows, positions, tmp_path, details={"units": units_of(rows)})
+    section = next(each for each in report.sections if each.train_length == 64)
+    (ceiling,) = section.ceilings
+    browser.look(1400, "light")
+    browser.open(tmp_path / "report.html")
+    browser.choose("section", section.title)
+    assert section.use is not None
+    assert browser.run("return document.querySelector('#use p').textContent") == section.use.answer
+    shown = {row["Encoding"]: row for row in browser.table("use")}
+    for n, each in enumerate(section.encodings):
+        row = shown[each.name]
+        close(row["gain 16x"], list(ceiling.gains[n]))
+        assert number(row["used 16x"]) == pytest.approx(100 * ceiling.used[n][0], abs=0.51)
+    alibi = [each.name for each in section.encodings].index("alibi")
+    close(shown["alibi"]["price 16x"], list(ceiling.prices[alibi]))
+    assert shown["rope"]["price 16x"] == "-"
+    assert browser.violations() == []
 
 
 # ---- names, ticks and marks

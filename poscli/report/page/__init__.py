@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -177,6 +177,8 @@ def page_section(section: Section) -> dict[str, Any]:
         "timing": section.timing,
         "position": _bins(section.positions),
         "recall": _bins(section.recall),
+        "ceilings": _plain(section.ceilings),
+        "use": None if section.use is None else _plain(replace(section.use, columns=())),
         "attribution": _plain(section.harms),
         "facts": section.made,
         "notes": section.notes,

@@ -161,6 +161,26 @@ function reachCell(value) {
   return cell;
 }
 
+/** What the best model wins that was trained at a longer length, what each encoding wins of that, and what it pays. */
+function usePart() {
+  const { use, ceilings } = section();
+  if (use === null) return null;
+  const percent = (v) => `${Math.round(100 * v)} %`.replace("-", MINUS);
+  const column = (ceiling, what, numbers, write, shadeOf, down) => {
+    const value = (n) => (numbers[n][0] === null ? { missing: "-", reason: "not known" } : withWhy(numbers[n], ""));
+    const cell = (n) => valueCell(value(n), write, value(n).missing ? 0 : shadeOf(value(n)));
+    return { head: `${what} ${section().ratios[section().lengths.indexOf(ceiling.length)]}`, note: `${ceiling.length} tokens`, key: (n) => keyOf(value(n)), down, cell };
+  };
+  const columns = ceilings.flatMap((each) => [
+    column(each, "gain", each.gains, signed, shadeOfGain, true),
+    column(each, "used", each.used, percent, (value) => value.v, true),
+    ...(each.prices.some(([v]) => v !== null) ? [column(each, "price", each.prices, signed, (value) => -shadeOfGain(value), false)] : []),
+  ]);
+  const legend = make("ul", { class: "caption" }, ...use.legend.map((line) => make("li", {}, line)));
+  const plainly = rebased() ? " These numbers are relative to no encoding." : "";
+  return { title: use.title, part: make("section", { id: "use" }, make("h2", {}, use.title), make("p", { class: "caption" }, use.answer + plainly), table("use", "Gain, the share of the ceiling that it is, and the price of training short", [nameColumn(), ...columns], 1, true), legend), finish: () => {} };
+}
+
 function attributionPart() {
   const changes = section().attribution;
   if (!changes.length) return null;
@@ -220,5 +240,5 @@ function parameterCell(n) {
   return cell;
 }
 
-const PARTS = [lossPart, gainPart, positionPart, heatPart, recallPart, attributionPart, protocolPart, tablePart];
+const PARTS = [lossPart, gainPart, usePart, positionPart, heatPart, recallPart, attributionPart, protocolPart, tablePart];
 const PARTS_OF_TASK = [accuracyPart, placePart, heatPart, tablePart]; // only the answers were trained
