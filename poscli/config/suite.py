@@ -15,12 +15,14 @@ from poscli.system.errors import UsageError, near
 
 RequestT = TypeVar("RequestT", bound=Request)
 Seed = Annotated[int, Field(ge=0, le=MOST)]
+Lengths = Literal["published", "scaled", "both"]
 
 
 class SuitePart(Request):
     """What one part of a suite does otherwise: keys of its own [train] and [extrapolate] replace those of the suite."""
 
     encodings: list[str] = Field([], description="The encodings of this part; by default those of the suite.")
+    lengths: Lengths | None = Field(None, description="The lengths of these; by default as the suite has them.")
     train: TrainRequest = Field(TrainRequest(), description="How the runs of this part are trained, where it differs.")
     extrapolate: ExtrapolateRequest = Field(
         ExtrapolateRequest(), description="How the runs of this part are evaluated, where it differs."
@@ -40,7 +42,7 @@ class Suite(Request):
     encodings: list[str] = Field(
         min_length=1, description="Encoding specs, such as alibi, 'rope+window(128)' or 'rope|none'."
     )
-    lengths: Literal["published", "scaled", "both"] = Field(
+    lengths: Lengths = Field(
         "published",
         description="Lengths that encodings leave at their defaults: as published, in tokens; scaled to L in the "
         "proportion of the paper, where it is known, such as t5(far=0.25L); or both, as encodings of their own.",
@@ -74,6 +76,7 @@ class Suite(Request):
                 "train": _with(self.train, part.train),
                 "extrapolate": _with(self.extrapolate, part.extrapolate),
                 "encodings": part.encodings or self.encodings,
+                "lengths": part.lengths or self.lengths,
             }
             for part in self.part
         ]

@@ -127,11 +127,12 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
             f"the parts of the suite have the tokenizers {', '.join(names)}, whose perplexities one report cannot "
             "compare; write a suite for each, and compare their runs with `poscli report --mix`"
         )
-    specs = [parse(text) for part in suite.parts() for text in part.encodings]
-    if suite.lengths != "published" and all(spec == spec.in_proportion() for spec in specs):
+    changed = [part for part in suite.parts() if part.lengths != "published"]
+    specs = [parse(text) for part in changed for text in part.encodings]
+    if changed and all(spec == spec.in_proportion() for spec in specs):
         raise UsageError(
-            f"lengths = {suite.lengths!r} changes no encoding of the suite: a paper's proportion is known for none of "
-            "their lengths, as it is for t5; leave the key out, or write lengths such as 'window(width=0.5L)'"
+            f"lengths = {changed[0].lengths!r} changes no encoding of the suite: a paper's proportion is known for "
+            "none of their lengths, as it is for t5; leave the key out, or write lengths such as 'window(width=0.5L)'"
         )
     jobs = [job for part in suite.parts() for job in _jobs_of_part(part, device, runs)]
     return list({job.config: job for job in jobs}.values())

@@ -106,6 +106,13 @@ def test_a_part_has_its_own_encodings_or_those_of_the_suite(folder: Path) -> Non
     assert [job["encoding"] for job in jobs] == ["alibi", "none", "rope", "t5"]
 
 
+def test_a_part_has_its_own_lengths_or_those_of_the_suite(folder: Path) -> None:
+    parts = '[[part]]\n[[part]]\nlengths = "published"\n'
+    (folder / "parts.toml").write_text(with_encodings('["t5"]\nlengths = "scaled"') + parts)
+    jobs = cli("run", "parts.toml", "--dry-run", "--json").json["jobs"]
+    assert [job["encoding"] for job in jobs] == ["t5(far=0.25L)", "t5"]
+
+
 def test_a_wrong_suite_is_listed_with_its_error(folder: Path) -> None:
     (folder / "suites").mkdir()
     (folder / "suites" / "quick.toml").write_text(SUITE)
