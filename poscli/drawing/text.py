@@ -35,15 +35,15 @@ def listed(items: Sequence[str], most: int = 5) -> str:
 def number(value: float, digits: int = 3) -> str:
     """Write a positive number with about three significant digits, and NaN as a dash.
 
-    >>> [number(x) for x in (3.9512, 43.19, 1234.5, 2.5e7, float("inf"), float("nan"))]
-    ['3.95', '43.2', '1234', '2.5e+07', 'inf', '-']
+    >>> [number(x) for x in (3.9512, 43.19, 1234.5, 2.5e7, -0.001, float("inf"), float("nan"))]
+    ['3.95', '43.2', '1234', '2.5e+07', '0.00', 'inf', '-']
     """
     if math.isnan(value):
         return "-"
     if math.isinf(value) or value >= 1e5:
         return f"{value:.2g}"
     places = max(0, digits - 1 - math.floor(math.log10(value))) if value > 0 else digits - 1
-    return f"{value:.{min(places, digits - 1)}f}"
+    return f"{value:z.{min(places, digits - 1)}f}"
 
 
 def signed(value: float) -> str:

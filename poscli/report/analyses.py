@@ -16,6 +16,7 @@ from poscli.evaluation.plan import PAIRED
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.evaluation.recall import HIT
 from poscli.report.answer import paired
+from poscli.report.ceilings import LEAST_HEADROOM
 from poscli.report.comparison import AllPairs
 from poscli.report.data import Analysis
 from poscli.report.origin import bits_per
@@ -38,7 +39,6 @@ from poscli.statistics.intervals import Interval, interval_of_seeds, two_level_i
 
 FEWEST_TOKENS = 50  # in a bin of recall; with fewer, its mean is not shown
 NAMED_FROM_BITS = 0.1  # bits per token that count as recall in the answer, if their interval excludes zero
-SHARED_FROM_BITS = 0.005  # less information beyond L than that is not worth a share
 SHOWN = 4  # pairs of encodings that are named
 
 
@@ -169,7 +169,7 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         return None
     available = known[known["variant"] == PAIRED].groupby(key)["best"].mean() - table["best"]
     available = available.reindex(table.index)
-    used = (table["won"] / available).where(available > SHARED_FROM_BITS)
+    used = (table["won"] / available).where(available > LEAST_HEADROOM)
     measured = table.index.get_level_values("encoding")
     names, ratios = (
         [name for name in summary["encoding"] if name in measured],
@@ -182,10 +182,10 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
 
     columns = [words("encoding", names)]
     columns += [column("above the optimum", table["excess"], ratio, number) for ratio in ratios]
-    needs_position = bool((table["blind"] - table["best"] > SHARED_FROM_BITS).any())
+    needs_position = bool((table["blind"] - table["best"] > LEAST_HEADROOM).any())
     if needs_position:
         columns += [column("above blind", table["above_blind"], ratio, signed) for ratio in ratios]
-    columns += [column("used", used, ratio, lambda share: f"{100 * share:.0f} %") for ratio in ratios if ratio > 1]
+    columns += [column("used", used, ratio, lambda share: f"{100 * share:z.0f} %") for ratio in ratios if ratio > 1]
     beyond = available.groupby("ratio").mean()
     won = ", ".join(f"{signed(each)} at {ratio_name(ratio)}" for ratio, each in beyond.items() if ratio > 1)
     answer = f"A perfect model would win {won} bits per byte by reading beyond L."
@@ -197,7 +197,7 @@ def known_limit(rows: pd.DataFrame, summary: pd.DataFrame) -> Analysis | None:
         "above the optimum: bits per byte above the smallest loss that any model can reach on these windows "
         f"({protocol})",
         "used: context gain as a share of what the optimum gains from the same longer windows; below 0 %, longer "
-        "windows harm; - where they tell nothing new",
+        f"windows harm; - where that is less than {LEAST_HEADROOM} bits per byte",
     ]
     if needs_position:
         best, blind = (number(table[name].xs(ratios[-1], level="ratio").mean()) for name in ("best", "blind"))

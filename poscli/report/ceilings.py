@@ -173,5 +173,5 @@ def _percent(share: Triple) -> str:
     """
     if share[0] != share[0]:
         return "-"
-    ends = f" [{round(100 * share[1])}, {round(100 * share[2])}]" if share[1] == share[1] else ""
-    return f"{round(100 * share[0])} %{ends}"
+    estimate, low, high = (f"{100 * each:z.0f}" for each in share)
+    return f"{estimate} %" + (f" [{low}, {high}]" if share[1] == share[1] else "")

@@ -22,6 +22,7 @@ from poscli.statistics.comparison import LossTable
 from poscli.system.text import printable_line
 
 Details = Mapping[str, pd.DataFrame]  # the tables of an evaluation beside rows and positions, by name
+LONGEST_SLUG = 40  # letters of a corpus in the name of a picture; whole words, the last ones
 AS = " as "  # between what was trained and the encoding that it is evaluated under
 
 
@@ -143,7 +144,10 @@ def _slugs(parts: Sequence[pd.DataFrame]) -> list[str]:
     """Suffixes of file names: corpus and length, with the fingerprint if these are not unique; empty for one group."""
 
     def file_name(text: str) -> str:
-        return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[-40:] or "corpus"
+        words = re.findall(r"[A-Za-z0-9]+", text)
+        while len("-".join(words)) > LONGEST_SLUG and len(words) > 1:
+            del words[0]
+        return "-".join(words)[-LONGEST_SLUG:] or "corpus"
 
     if len(parts) == 1:
         return [""]
