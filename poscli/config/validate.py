@@ -141,7 +141,7 @@ FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}  # of amounts 
 
 
 def read_count(value: object) -> object:
-    """The number that a text stands for, also as suites write it; a value of another type is left to pydantic.
+    """The number of tokens that a text such as "2M" or "640_000" stands for; other values are left to pydantic.
 
     >>> read_count("2M"), read_count("16.1k"), read_count("4096"), read_count("640_000"), read_count(7)
     (2000000, 16100, 4096, 640000, 7)
@@ -172,11 +172,11 @@ def write_count(number: int) -> str:
 def read_longest(value: object) -> int | str:
     """The canonical form of a longest window: a number of tokens, or a multiple of the training length.
 
-    >>> read_longest(4096), read_longest("4096"), read_longest("8x"), read_longest("1.50X")
+    >>> read_longest(4096), read_longest("4_096"), read_longest("8x"), read_longest("1.50X")
     (4096, 4096, '8x', '1.5x')
     """
     text = str(value).strip()
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)x|(\d+)", text, re.IGNORECASE | re.ASCII)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)x|(\d+(?:_\d+)*)", text, re.IGNORECASE | re.ASCII)
     if isinstance(value, bool) or len(text) > LONGEST_TEXT or not match:
         raise ValueError("no length; write a number of tokens such as 4096, or 8x for 8 times the training length")
     if match[1]:

@@ -214,7 +214,8 @@ class EncodingLosses:
     def pair(self, first: Key, second: Key, length: int, *, seeds: Container[int] | None = None) -> Case | None:
         """The loss of the first minus that of the second, in bits and bytes, over runs of equal seeds.
 
-        Of `seeds` only, if given. None if no seed or no text is common.
+        Of `seeds` only, if given; the only runs of two encodings are a pair whatever their seeds (`pair_singles`). None
+        if no seed or no text is common.
         """
         ours, theirs = self.runs(first, length), self.runs(second, length)
         if not ours or not theirs or self._texts[first[0]] != self._texts[second[0]]:
