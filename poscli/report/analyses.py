@@ -231,7 +231,7 @@ def by_period(rows: pd.DataFrame, units: LossTable, summary: pd.DataFrame) -> An
         return None
     by_octave = pd.DataFrame(means).sort_index()
     names = [name for name in summary["encoding"] if name in by_octave.columns.unique(1)]
-    columns, best = [words("encoding", names)], list[str]()
+    columns, lowest = [words("encoding", names)], list[str]()
     for ratio in by_octave.columns.unique(0):
         at_length = by_octave[ratio].reindex(columns=names)
         for octave, row in at_length.iterrows():
@@ -239,13 +239,15 @@ def by_period(rows: pd.DataFrame, units: LossTable, summary: pd.DataFrame) -> An
             cells = tuple("-" if v != v else f"{v:.3f}" for v in row)
             columns.append(Column(f"{low} to {high} {ratio_name(ratio)}", cells))
         shortest, longest = (named(str(at_length.iloc[end].idxmin())) for end in (0, -1))
-        best.append(
-            f"At {ratio_name(ratio)}, {shortest} is best where periods are shortest, and {longest} where longest."
+        there = " and" if shortest == longest else f", and {longest}"
+        lowest.append(
+            f"At {ratio_name(ratio)}, {shortest} has the lowest loss where periods are shortest{there} where they are "
+            "longest."
         )
     legend = (
         f"{bits} ({protocol}) on documents that repeat themselves after so many tokens; L = {the_train_length(rows)}"
     )
-    return Analysis("From how far back is text repeated?", " ".join(best), tuple(columns), (legend,))
+    return Analysis("From how far back is text repeated?", " ".join(lowest), tuple(columns), (legend,))
 
 
 def hits(recall: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from poscli.drawing.style import styles_for
 from poscli.drawing.text import listed
+from poscli.report.ceilings import is_ceiling
 from poscli.report.collect import FIRST_COMMANDS, Trained, shown, shown_runs, shown_table
 from poscli.report.comparison import as_written
 from poscli.report.data import About, Picture, Report, Section
@@ -61,7 +62,7 @@ def build_report(
         raise UsageError(f"--baseline {baseline}: no run has this encoding: {near(baseline, names)}")
     known, sections = shown_runs(runs or {}), []
     for group in groups:
-        longer = [other for other in groups if other.text == group.text and other.train_length > group.train_length]
+        longer = [other for other in groups if is_ceiling(other, group, known)]
         ngram = (ngrams or {}).get((group.text[0][0], group.train_length), "") if len(group.text[0]) == 1 else ""
         section = section_of(group, trained or {}, known, baseline, longer, ngram)
         pictures = draw_pictures(section, formats)

@@ -5,20 +5,23 @@ section's models are scored on. The headroom at l is R1 at L, with the context c
 *uses* the share of the headroom that its context gain is. The *price of training short* is the loss of an encoding that
 was trained at L and reads l tokens, minus that of the same encoding trained at l.
 
-The models of R1 are runs of the same results, trained at 4 L or 16 L, say, and scored on the same text with the same
-longest length (suites/panel.toml). R0 is the loss of an n-gram with a cache of the window (poscli/data/ngram.py).
+The models of R1 are runs of the same results, trained at 4 L or 16 L, say (suites/believe.toml): of the same shape, on
+as many tokens, and scored on the same text with the same longest length. R0 is the loss of an n-gram with a cache of
+the window (poscli/data/ngram.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from poscli.config.run import ModelConfig
 from poscli.drawing.text import listed, named
 from poscli.evaluation.plan import PAIRED
+from poscli.report.collect import Trained
 from poscli.report.comparison import losses_of
 from poscli.report.data import Analysis, Ceiling
 from poscli.report.groups import Group
@@ -34,6 +37,23 @@ from poscli.system.files import read_object
 LEAST_HEADROOM = 0.02  # bits per byte; a share of less would be noise over noise
 Triple = tuple[float, float, float]  # an estimate and the ends of its 95 % interval
 UNKNOWN: Triple = (math.nan, math.nan, math.nan)
+
+
+def is_ceiling(longer: Group, group: Group, runs: Mapping[str, Trained]) -> bool:
+    """Whether models of one group say what a longer context is worth to those of another one.
+
+    They were trained at a longer length on the same text, and, as far as `runs` tells, have the shape of the others and
+    saw as many tokens: what a larger model or more training wins is no matter of the context.
+    """
+    if longer.text != group.text or longer.train_length <= group.train_length:
+        return False
+    these, others = (_trainings(each, runs) for each in (longer, group))
+    return these <= others
+
+
+def _trainings(group: Group, runs: Mapping[str, Trained]) -> set[tuple[ModelConfig, int]]:
+    known = (runs[name].config for name in group.rows["run_id"].unique() if name in runs)
+    return {(config.model, config.tokens) for config in known}
 
 
 def ceilings_of(group: Group, longer: Sequence[Group], summary: pd.DataFrame) -> tuple[Ceiling, ...]:

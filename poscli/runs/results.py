@@ -324,19 +324,20 @@ def _of_units(rows: pd.DataFrame, units: pd.DataFrame) -> Iterator[str]:
     """Rows of eval.csv that are not the mean over their units."""
     if units.empty:
         return
-    sums = units.assign(total=units["nll"] * units["tokens"]).groupby(CASE)[["tokens", "bytes", "total"]].sum()
-    scored = rows[rows["status"] == "ok"].set_index(CASE)
-    if set(sums.index) != set(scored.index):
+    totals = units.assign(total=units["nll"] * units["tokens"]).groupby(CASE)[["tokens", "bytes", "total"]].sum()
+    sums = totals.to_dict("index")
+    scored = {tuple(row[name] for name in CASE): row for row in rows[rows["status"] == "ok"].to_dict("records")}
+    if set(sums) != set(scored):
         yield "it has other lengths, protocols or variants than eval.csv"
         return
-    for case, row in scored.iterrows():
-        total = sums.loc[case]
+    for case, row in scored.items():
+        total = sums[case]
         for name in ("tokens", "bytes"):
             if total[name] != row[name]:
-                yield f"its {name} of {_case(row, case)} add up to {total[name]:.0f}, and eval.csv has {row[name]}"
+                yield f"its {name} of {_case(row)} add up to {total[name]:.0f}, and eval.csv has {row[name]}"
         mean = total["total"] / total["tokens"]
         if not _equal(mean, row["nll"], row["tokens"], abs(row["nll"])):
-            yield f"its mean nll of {_case(row, case)} is {mean:g}, and eval.csv has {row['nll']:g}"
+            yield f"its mean nll of {_case(row)} is {mean:g}, and eval.csv has {row['nll']:g}"
 
 
 def _of_answers(rows: pd.DataFrame, answers: pd.DataFrame) -> Iterator[str]:
@@ -358,6 +359,6 @@ def _equal(one: float, other: float, terms: int, scale: float) -> bool:
     return one == other or abs(one - other) <= 4 * EPSILON * max(1, terms) * max(scale, EPSILON)
 
 
-def _case(row: Mapping[str, object], case: tuple[object, ...] | None = None) -> str:
-    length, protocol, variant = case or tuple(row[name] for name in CASE)
+def _case(row: Mapping[str, object]) -> str:
+    length, protocol, variant = (row[name] for name in CASE)
     return f"length {length}, {protocol}, {variant}"

@@ -55,7 +55,6 @@ HASH = re.compile(r"\b[0-9a-f]{16,64}\b")
 @pytest.fixture
 def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda file: None)  # nothing here needs to survive a power cut
     return Place(tmp_path, capsys)
 
 

@@ -280,7 +280,6 @@ def test_evaluations(
     model = Fading("rope", vocab=task.vocab, length=chosen.train_length, **limits)
     monkeypatch.setattr("poscli.evaluation.evaluate.load_model", lambda run, device: model)
     monkeypatch.setattr(measure, "PASS_TOKENS", 100)
-    monkeypatch.setattr("os.fsync", lambda file: None)  # nothing here needs to survive a power cut
     setup = EvaluationSetup(run, task, chosen, CPU)
     evaluate_run(setup)
     tables = tables_of(run, task.columns)

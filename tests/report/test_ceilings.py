@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from fake_results import LN2, Shape, results, units_of
 
+from poscli.config.run import PRESETS, RunConfig
 from poscli.report import build_report
 from poscli.report.ceilings import ngram_gains
+from poscli.report.collect import Trained
 from poscli.report.data import Section
 from poscli.system.errors import CorruptError
 
@@ -64,6 +67,23 @@ def test_headroom_use_and_price(tmp_path: Path) -> None:
     analysis = next(each for each in made.analyses if each.title.startswith("How much of what a longer context"))
     assert "by training at 16x (best there: fox; best at L: alibi)" in analysis.answer
     assert "these use a part of that: alibi 50 %" in analysis.answer
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [({"length": 1024}, 1), ({"tokens": 3_000_000}, 0), ({"model": PRESETS["nano"]}, 0)],
+    ids=["the same", "more tokens", "another shape"],
+)
+def test_only_models_of_the_same_shape_and_budget_say_what_a_longer_context_is_worth(
+    tmp_path: Path, change: dict[str, Any], count: int
+) -> None:
+    short, positions = results(SHORT, train_length=64, lengths=LENGTHS)
+    long, _ = results(LONG, train_length=1024, lengths=(1024,))
+    rows, here = pd.concat([short, long], ignore_index=True), RunConfig(encoding="rope", length=64)
+    runs = {name: Trained(here, {}) for name in short["run_id"]}
+    runs |= {name: Trained(here.model_copy(update=change), {}) for name in long["run_id"]}
+    report = build_report(rows, positions, tmp_path, details={"units": units_of(rows)}, runs=runs)
+    assert [len(each.ceilings) for each in report.sections if each.train_length == 64] == [count]
 
 
 def test_shares_are_of_the_seeds_that_both_trainings_have(tmp_path: Path) -> None:

@@ -301,8 +301,14 @@ def test_losses_by_octave_of_the_period(monkeypatch: pytest.MonkeyPatch) -> None
             assert cells[f"{octave_name} {length}"] == ("1.500", "1.500" if n == last else "1.250")
     assert analysis
     assert analysis.answer == (
-        "At 1x, b is best where periods are shortest, and a where longest. "
-        "At 4x, b is best where periods are shortest, and a where longest."
+        "At 1x, b has the lowest loss where periods are shortest, and a where they are longest. "
+        "At 4x, b has the lowest loss where periods are shortest, and a where they are longest."
+    )
+    everywhere = 1.5 - 0.25 * units["encoding"].eq("b")
+    analysis = by_period(rows.assign(corpus=corpus), LossTable(units.assign(nll=everywhere * LN2)), named("a", "b"))
+    assert analysis
+    assert analysis.answer.startswith(
+        "At 1x, b has the lowest loss where periods are shortest and where they are longest. At 4x"
     )
     assert by_period(rows, LossTable(units), named("a", "b")) is None
     assert by_period(rows.assign(corpus="bayes:recall"), LossTable(units), named("a", "b")) is None
