@@ -117,9 +117,10 @@ class Text(HeldOut):
         return np.stack([np.repeat(spans[:, 0], len(back)), (spans[:, 1:] - back).ravel()], axis=1)
 
     def shortage(self, length: int, stride: int) -> str:
+        needed = (-(-length // stride) + 1) * stride
         return (
-            f"length {length} with stride {stride} needs a held-out document of {length + stride} tokens, and the "
-            f"longest has {self.sizes.max(initial=0)}; give a smaller --max-len or --stride"
+            f"length {length} with stride {stride} needs a held-out document of {needed} tokens, and the longest has "
+            f"{self.sizes.max(initial=0)}; give a smaller --max-len or --stride"
         )
 
     def _places(self, spans: Spans, count: int) -> NDArray[np.int64]:

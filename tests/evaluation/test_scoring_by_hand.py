@@ -30,15 +30,15 @@ from poscli.runs.run import Run
 from poscli.runs.schema import perplexity
 from poscli.tasks.copy import Copy
 
-DOCUMENTS = ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], [3, 3, 5, 3, 3], [7, 6, 5, 4, 3, 2, 1, 7])
+DOCUMENTS = ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6], [3, 3, 5, 3, 3], [7, 6, 5, 4, 3, 2, 1, 7, 6, 5])
 
 SPANS = {
     ("nonoverlapping", 4): [(0, 4), (0, 8), (2, 4), (2, 8)],  # document 1 has no segment of the longest length, 8
     ("nonoverlapping", 8): [(0, 8), (2, 8)],
-    ("sliding", 4): [(0, 8), (0, 10), (2, 8)],
-    ("sliding", 8): [(0, 8), (0, 10), (2, 8)],
-    ("fixed", 4): [(0, 10)],  # targets 9 and 10 lie beyond the longest length, 8
-    ("fixed", 8): [(0, 10)],
+    ("sliding", 4): [(0, 10), (0, 12), (2, 10)],  # target 7 has no 8 tokens before it, so none ends with target 8
+    ("sliding", 8): [(0, 10), (0, 12), (2, 10)],
+    ("fixed", 4): [(0, 10), (0, 12), (2, 10)],  # targets from 9 on lie beyond the longest length, 8
+    ("fixed", 8): [(0, 10), (0, 12), (2, 10)],
 }
 SCORED = {("nonoverlapping", 4): 4, ("nonoverlapping", 8): 8} | {
     (p, n): 2 for p in ("sliding", "fixed") for n in (4, 8)
@@ -66,12 +66,31 @@ def test_the_windows_of_a_protocol(protocol: str, length: int) -> None:
 def test_the_tokens_of_a_window_and_those_that_are_scored() -> None:
     """A window holds the l tokens before its last target and that target; a document opens with token 0."""
     text, spans = Pieces(DOCUMENTS).text(4), np.array([[0, 4], [0, 10], [2, 8]])
-    assert text.sizes.tolist() == [11, 5, 8]
+    assert text.sizes.tolist() == [13, 5, 10]
     assert text.windows(spans, 4).tolist() == [[0, 1, 2, 3, 4], [6, 7, 1, 2, 3], [4, 3, 2, 1, 7]]
     assert text.targets(spans, 2).tolist() == [[3, 4], [2, 3], [1, 7]]
     assert text.targets(spans, 4).tolist() == [[1, 2, 3, 4], [7, 1, 2, 3], [3, 2, 1, 7]]
     assert text.windows(np.array([[1, 5]]), 5).tolist() == [[0, 3, 3, 5, 3, 3]]
     assert text.counts(spans, 2).all()
+
+
+def test_fixed_leaves_out_what_has_less_than_the_longest_window_before_it() -> None:
+    """Windows of 16 score both of their last two tokens: the first ends with target 16, which has 16 tokens before it.
+
+    For the target before it that is not so.
+    """
+    made = Plan(Pieces([[1] * 21]), settings(max_len=16))
+    assert pairs(made.spans("sliding", 16)) == [(0, 16), (0, 18), (0, 20)]
+    assert pairs(made.spans("fixed", 16)) == [(0, 18), (0, 20)]
+
+
+@pytest.mark.parametrize(("lengths", "stride"), [((1,), 8), ((1, 2), 64), ((1, 1.25, 16), 48), ((1, 4), 1)])
+def test_no_window_begins_before_its_document(lengths: tuple[float, ...], stride: int) -> None:
+    task = Pieces([[1] * size for size in (63, 64, 71, 72, 80, 127, 128, 200, 1104)])
+    made = Plan(task, settings(train_length=64, max_len=1024, ratios=lengths, stride=stride, tokens=10**6))
+    text = task.text(64)
+    for measurement, spans in made.measurements().items():
+        assert text.inside(spans, measurement.window, 0).all()
 
 
 @pytest.mark.parametrize(
@@ -108,9 +127,9 @@ def test_the_measurements_of_a_plan() -> None:
     made = plan()
     found = {one: pairs(spans) for one, spans in made.measurements().items()}
     assert found == {
-        Measurement(4, 0, "full"): [(0, 4), (0, 7), (0, 8), (0, 9), (0, 10), (2, 4), (2, 7), (2, 8)],
-        Measurement(8, 0, "full"): [(0, 7), (0, 8), (0, 9), (0, 10), (2, 7), (2, 8)],
-        Measurement(8, 0, "window"): [(0, 7), (0, 8), (0, 9), (0, 10), (2, 7), (2, 8)],
+        Measurement(4, 0, "full"): [(0, 4), *((0, n) for n in range(8, 13)), (2, 4), (2, 8), (2, 9), (2, 10)],
+        Measurement(8, 0, "full"): [*((0, n) for n in range(8, 13)), (2, 8), (2, 9), (2, 10)],
+        Measurement(8, 0, "window"): [*((0, n) for n in range(9, 13)), (2, 9), (2, 10)],
     }
     assert [one.file for one in found] == ["4.parquet", "8.parquet", "8-window.parquet"]
     assert made.measurement(8, "crop") == made.measurement(4, "crop") == made.measurement(4, "full")
@@ -169,11 +188,7 @@ def row_of(rows: list[dict], length: int, protocol: str, variant: str) -> dict:
 TARGETS = {
     ("nonoverlapping", 4): ({0: range(1, 9), 2: range(1, 9)}, 50 + 62),
     ("nonoverlapping", 8): ({0: range(1, 9), 2: range(1, 9)}, 50 + 62),
-    ("sliding", 4): ({0: range(7, 11), 2: range(7, 9)}, 22 + 14),
-    ("sliding", 8): ({0: range(7, 11), 2: range(7, 9)}, 22 + 14),
-    ("fixed", 4): ({0: range(9, 11)}, 8),
-    ("fixed", 8): ({0: range(9, 11)}, 8),
-}
+} | {(p, n): ({0: range(9, 13), 2: range(9, 11)}, 24 + 20) for p in ("sliding", "fixed") for n in (4, 8)}
 MODELS = {"full": {4: 0.1, 8: 0.08}, "crop": {4: 0.1, 8: 0.1}, "window": {4: 0.1, 8: 0.09}}
 COST = ("seconds", "tokens_per_s", "peak_mb", "engine", "parameters", "run_id", "fingerprint")
 CASES = [(p, n, v) for p, n in TARGETS for v in (["full"] if p == "nonoverlapping" else MODELS)]
@@ -200,21 +215,21 @@ def test_the_numbers_of_a_row(protocol: str, length: int, variant: str, tmp_path
         gains = [(0.1 - slope) * t for numbers in targets.values() for t in numbers]
         assert row["gain"] == pytest.approx(sum(gains) / len(gains), rel=1e-5, abs=1e-6)
     assert (row["stride"], row["ratio"]) == (length if protocol == "nonoverlapping" else 1, length / 8)
-    read = 8 * 4 if slope == 0.1 else 6 * 8  # tokens of all windows of the measurement
+    read = {0.1: 10 * 4, 0.08: 8 * 8, 0.09: 6 * 8}[slope]  # tokens of all windows of the measurement
     cost = (2.0, read / 2.0, 3.0, "sdpa", 5, "rope-1", "5ca1ab1e")
     assert tuple(row[name] for name in COST) == cost
 
 
 def test_targets_that_do_not_count_are_left_out_of_every_number(tmp_path) -> None:
-    """Of sliding at 8, (0, 7), (0, 8), (0, 9), (0, 10), (2, 7), (2, 8), the third and the last do not count."""
-    rows = scored_rows(tmp_path, Marked(DOCUMENTS, uncounted=[(0, 9), (2, 8)]))
+    """Of sliding at 8, (0, 9), (0, 10), (0, 11), (0, 12), (2, 9), (2, 10), the third and the last do not count."""
+    rows = scored_rows(tmp_path, Marked(DOCUMENTS, uncounted=[(0, 11), (2, 10)]))
     row = row_of(rows, 8, "sliding", "full")
-    nats = [0.08 * 7, 0.08 * 8, 0.08 * 10, 2 + 0.08 * 7]
+    nats = [0.08 * 9, 0.08 * 10, 0.08 * 12, 2 + 0.08 * 9]
     assert row["tokens"] == 4
-    assert row["bytes"] == 13 + 1 + 5 + 1
+    assert row["bytes"] == 3 + 5 + 9 + 11
     assert row["nll"] == pytest.approx(sum(nats) / 4, rel=1e-6)
-    assert row["bpb"] == pytest.approx(sum(nats) / LN2 / 20, rel=1e-6)
-    assert row["gain"] == pytest.approx(0.02 * (7 + 8 + 10 + 7) / 4, rel=1e-5)
+    assert row["bpb"] == pytest.approx(sum(nats) / LN2 / 28, rel=1e-6)
+    assert row["gain"] == pytest.approx(0.02 * (9 + 10 + 12 + 9) / 4, rel=1e-5)
     assert row["even"] == 0.5
 
 
@@ -228,30 +243,30 @@ def test_what_the_intervals_resample(tmp_path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(losses_module, "ratio_interval", spied)
     scored_rows(tmp_path)
-    sliding = ([0.08 * 15, 0.08 * 19, 4 + 0.08 * 15], [2, 2, 2])  # windows (0, 8), (0, 10), (2, 8)
-    gain = ([0.02 * 15, 0.02 * 19, 0.02 * 15], [2, 2, 2])
+    sliding = ([0.08 * 19, 0.08 * 23, 4 + 0.08 * 19], [2, 2, 2])  # windows (0, 10), (0, 12), (2, 10)
+    gain = ([0.02 * 19, 0.02 * 23, 0.02 * 19], [2, 2, 2])
     for totals, counts in (sliding, gain):
         assert any(t == pytest.approx(totals, rel=1e-5) and c == counts for t, c in asked)
     asked.clear()
-    scored_rows(tmp_path, Pieces(DOCUMENTS, uncounted=[(0, 9), (2, 8)]))  # sliding at 8 counts 7, 8; 10; 7
-    counted = [0.08 * 15, 0.08 * 10, 2 + 0.08 * 7]
+    scored_rows(tmp_path, Pieces(DOCUMENTS, uncounted=[(0, 11), (2, 10)]))  # sliding at 8 counts 9, 10; 12; 9
+    counted = [0.08 * 19, 0.08 * 12, 2 + 0.08 * 9]
     assert any(t == pytest.approx(counted, rel=1e-5) and c == [2, 1, 1] for t, c in asked)
     asked.clear()
-    five = Pieces([*DOCUMENTS, [1] * 8, [1] * 8, [1] * 10])
+    five = Pieces([*DOCUMENTS, [1] * 10, [1] * 10, [1] * 12])
     row = row_of(scored_rows(tmp_path, five), 8, "sliding", "full")
     assert row["resampled"] == "documents"
     assert row["documents"] == 5
-    documents = [0.08 * 34, 4 + 0.08 * 15, 6 + 0.08 * 15, 8 + 0.08 * 15, 20 + 0.08 * 34]
+    documents = [0.08 * 42, 4 + 0.08 * 19, 6 + 0.08 * 19, 8 + 0.08 * 19, 20 + 0.08 * 42]
     assert any(t == pytest.approx(documents, rel=1e-5) and c == [4, 2, 2, 2, 4] for t, c in asked)
 
 
 def test_rows_of_position_csv(tmp_path) -> None:
-    """Half octaves of the position: at 8 tokens 1, 2 to 3, 4, 5 to 8, over windows that end at 7, 8, 9, 10; 7, 8."""
+    """Half octaves of the position: at 8 tokens 1, 2 to 3, 4, 5 to 8, over windows that end at 8 to 12, and 8 to 10."""
     rows = [row for row in scored_rows(tmp_path) if "from" in row and row["length"] == 8]
-    assert [(row["from"], row["to"], row["tokens"]) for row in rows] == [(1, 1, 6), (2, 3, 12), (4, 4, 6), (5, 8, 24)]
-    # position p is target p - 1 to p + 2, and p - 1 and p: 2/3 nats for documents and 0.08 (p + 1/6) for targets
+    assert [(row["from"], row["to"], row["tokens"]) for row in rows] == [(1, 1, 8), (2, 3, 16), (4, 4, 8), (5, 8, 32)]
+    # position p is target p to p + 4, and p to p + 2: 3/4 nats for documents, and 0.08 (p + 13/8) for targets
     for row, position in zip(rows, (1, 2.5, 4, 6.5), strict=True):
-        assert row["nll"] == pytest.approx(2 / 3 + 0.08 * (position + 1 / 6), rel=1e-5)
+        assert row["nll"] == pytest.approx(3 / 4 + 0.08 * (position + 13 / 8), rel=1e-5)
     assert [row["tail_slope"] for row in rows] == pytest.approx([0.08 * slope_of_the_identity()] * 4, rel=1e-4)
 
 

@@ -45,6 +45,15 @@ def test_baselines_read_a_smaller_grid_that_ends_at_the_same_cell() -> None:
     assert pairs(made.windows("fixed", 8, 4)) == pairs(made.spans("fixed", 8))
 
 
+@pytest.mark.parametrize("longest", [16, 32, 64])
+def test_no_window_lies_outside_of_its_image(longest: int) -> None:
+    """Also where a stride is read in several pieces, the first of which ends further to the left."""
+    made = plan((9, 21), (4, 4), (4, 8), (8, 16), train_length=16, max_len=longest, stride=2)
+    text = Numbered((9, 21), (4, 4), (4, 8), (8, 16)).text(longest)
+    for measurement, spans in made.measurements().items():
+        assert text.inside(spans, measurement.window, 0).all()
+
+
 SHAPES = ((9, 21), (4, 4), (12, 17), (8, 16), (30, 8))
 LENGTHS = (16, 32, 64, 128)  # 4 x 4, 4 x 8, 8 x 8, 8 x 16
 

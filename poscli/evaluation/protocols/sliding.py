@@ -26,7 +26,11 @@ class Sliding(Protocol):
     convention = "tables 13 to 15 of ALiBi (arXiv:2108.12409), and perplexity scripts with a short stride"
 
     def spans(self, documents: Documents, length: int) -> Spans:
-        return documents.ends()[: documents.settings.tokens // documents.settings.stride]
+        ends, settings = documents.ends(), documents.settings
+        for window in {length, *settings.lengths}:
+            first = ends - (0, settings.stride - self.piece(settings, window))  # of those that read a stride in pieces
+            ends = ends[documents.text.inside(first, window, 0)]
+        return ends[: settings.tokens // settings.stride]
 
     def scored(self, settings: EvaluationSettings, length: int) -> int:
         return settings.stride
