@@ -104,7 +104,7 @@ def no_lines_of_progress() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_loss_of_power() -> None:
-    """Do not wait for the disk: 4 ms for each of twenty thousand files, none of which has to outlive the machine."""
+    """Do not wait for the disk: up to 4 ms for each of thousands of files, none of which has to outlive the machine."""
     os.fsync = lambda _: None  # a file that is closed is whole for every other process
 
 

@@ -21,9 +21,11 @@ Lengths = Literal["published", "scaled", "both"]
 class SuitePart(Request):
     """What one part of a suite does otherwise: keys of its own [train] and [extrapolate] replace those of the suite."""
 
-    encodings: list[str] = Field([], description="The encodings of this part; by default those of the suite.")
+    encodings: list[str] = Field(
+        [], min_length=1, description="The encodings of this part; by default those of the suite."
+    )
     lengths: Lengths | None = Field(None, description="The lengths of these; by default as the suite has them.")
-    seeds: list[Seed] = Field([], description="The seeds of this part; by default those of the suite.")
+    seeds: list[Seed] = Field([], min_length=1, description="The seeds of this part; by default those of the suite.")
     train: TrainRequest = Field(TrainRequest(), description="How the runs of this part are trained, where it differs.")
     extrapolate: ExtrapolateRequest = Field(
         ExtrapolateRequest(), description="How the runs of this part are evaluated, where it differs."

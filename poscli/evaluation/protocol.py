@@ -132,7 +132,10 @@ class Protocol(ABC):
 
     @abstractmethod
     def spans(self, documents: Documents, length: int) -> Spans:
-        """The windows of `length` tokens to read: (document, end) `[n, 2]`, in any order."""
+        """The windows of `length` tokens to read: (document, end) `[n, 2]`, in any order.
+
+        They must lie within their documents, as must those that end earlier because of `piece`, at every length.
+        """
 
     @abstractmethod
     def scored(self, settings: EvaluationSettings, length: int) -> int:

@@ -40,10 +40,11 @@ UNKNOWN: Triple = (math.nan, math.nan, math.nan)
 
 
 def is_ceiling(longer: Group, group: Group, runs: Mapping[str, Trained]) -> bool:
-    """Whether models of one group say what a longer context is worth to those of another one.
+    """Whether the models of `longer` show what a longer context is worth to those of `group`.
 
-    They were trained at a longer length on the same text, and, as far as `runs` tells, have the shape of the others and
-    saw as many tokens: what a larger model or more training wins is no matter of the context.
+    They do if they were trained at a longer length, on the same text, in the same shape and on as many tokens: else a
+    larger model or more training would pass for the worth of the context. Models that `runs` does not know are taken
+    to be of the same shape.
     """
     if longer.text != group.text or longer.train_length <= group.train_length:
         return False

@@ -176,7 +176,7 @@ def test_settings_and_refusals(snapshot: Snapshot) -> None:
     wrong += [{"max_len": 64}, {"protocols": ("answer",)}, {"protocols": ("sliced",)}]
     wrong += [{"baselines": (name,)} for name in ("crap", "rope", "sink(2)", "window(")]
     of_tasks: list[tuple[Task, dict[str, Any]]] = [
-        (Copy(), {"protocols": ("fixed",)}),
+        *((Copy(), {"protocols": (name,)}) for name in ("fixed", "sliding")),
         (Numbered((9, 9)), {"train_length": 16, "max_len": 16, "stride": 5}),
         (Numbered((9, 9)), {"train_length": 16, "max_len": 100, "stride": 2}),
     ]

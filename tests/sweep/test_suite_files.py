@@ -58,6 +58,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (with_encodings("[3]"), "encodings.0 = 3"),
         (with_encodings('["alibi", "rpoe"]'), ("'rpoe'", "did you mean urpe or rope")),
         ("seeds = []\n" + SUITE, "seeds = []"),
+        (SUITE + "[[part]]\nseeds = []\n", "part.0.seeds = []: the list is empty"),
+        (SUITE + "[[part]]\nencodings = []\n", "part.0.encodings = []: the list is empty"),
         ("seeds = [0, 0]\n" + SUITE, "seeds = "),
         ("seeds = [-1]\n" + SUITE, "seeds.0 = -1: "),
         ("seeds = [9223372036854775808]\n" + SUITE, "seeds.0 = 9223372036854775808: "),

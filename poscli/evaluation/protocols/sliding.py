@@ -18,6 +18,7 @@ class Sliding(Protocol):
     Windows of all lengths end at the same tokens, so that all lengths score the same text.
     """
 
+    same_text = True  # an episode is as long as its window, which cannot move
     explained = (
         "**sliding**: windows of l tokens move by the stride, at most l/8 (L/32 for l = L), and only the last stride "
         "tokens of each are scored, so that every scored token has nearly full context. All lengths score the same "
@@ -27,8 +28,8 @@ class Sliding(Protocol):
 
     def spans(self, documents: Documents, length: int) -> Spans:
         ends, settings = documents.ends(), documents.settings
-        for window in {length, *settings.lengths}:
-            first = ends - (0, settings.stride - self.piece(settings, window))  # of those that read a stride in pieces
+        for window in settings.lengths:
+            first = ends - (0, settings.stride - self.piece(settings, window))  # the windows that score the first piece
             ends = ends[documents.text.inside(first, window, 0)]
         return ends[: settings.tokens // settings.stride]
 
