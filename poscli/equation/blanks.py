@@ -1,7 +1,8 @@
 """The attention equation with named blanks. An encoding fills some of them; every other blank is the identity.
 
     x_i  = embed(x_i, i)                              before the first layer
-    q_i  = query(content_query(q_i), i)               k_j = key(k_j, j)               v_j = value(v_j, j)
+    x_i  = mix(x)_i                                   in every layer, before the projections to q, k and v
+    q_i  = R(phase_i) query(content_query(q_i), i)    k_j = R(phase_j) key(k_j, j)    v_j = value(v_j, j)
     s_ij = (similarity(q_i, k_j) + relative_query(q_i) . a[i-j] + k_j . b[i-j]) * scale       (q, k as projected)
            + distance_bias[h, i-j] + potential_i - potential_j + bias(i, j)
     s_ij = s_ij * temperature(n_i)                    n_i is the number of keys that query i sees
@@ -10,10 +11,12 @@
     o_i  = output( sum_j p_ij (v_j + c[i-j]), i )
 
 a, b and c are the blanks `relative_keys`, `relative_queries` and `relative_values`; i and j are positions, made by the
-blank `positions` of the tokens' order, except for `reach` and `sinks`, which count tokens.
+blank `positions` of the tokens' order, except for `reach` and `sinks`, which count tokens. R(phase_i) rotates pairs of
+channels by the angles of the blank `phase`.
 
 Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width, W model width,
-F features, n distances. Distances d = i - j are never negative: attention is causal, in the order of the tokens.
+F features, P pairs of channels, n distances. Distances d = i - j are never negative: attention is causal, in the order
+of the tokens.
 
 Every blank is a method of the class `Blanks`, declared by the decorator `@blank`. The names of its arguments say what
 it sees; the declaration states what it depends on, the shape that it returns, how the parts of `a+b` fill it together,
@@ -200,6 +203,15 @@ class Blanks(nn.Module):
         """The input of the first layer, from the token embeddings (unit variance per number) and the tokens' ids."""
         return x_BTW
 
+    @blank("token", "[B, T, W]", in_turn)
+    def mix(self, x_BTW: Tensor) -> Tensor:
+        """What the projections and `features` see of the layer's input: mixtures of neighbouring tokens, causal.
+
+        A token is mixed with no more than the `mixed_tokens` last tokens, itself among them, an attribute of the
+        encoding. Tokens before those given count as zeros; a cache gives the tokens before again.
+        """
+        return x_BTW
+
     @blank("token", "[B, H, T, D]", in_turn)
     def content_query(self, q_BHTD: Tensor) -> Tensor:
         """The query of q . k before any dependence on its position (q + u in Transformer-XL)."""
@@ -232,6 +244,15 @@ class Blanks(nn.Module):
         F is the attribute `feature_width` of the encoding.
         """
         return None
+
+    @blank("token", "[B, H, S, *]", only="the phase of queries and keys", turns=True)
+    def phase(self, f_BHSF: Tensor) -> Tensor:
+        """Angles `[B, H, S, P]` in float64 for each token, from the features of all tokens up to it.
+
+        They turn query and key of the token, after `query` and `key`: channels m and m + P by angle m. Channels from
+        2 P on are not turned.
+        """
+        raise NotImplementedError
 
     @blank("token", "[1, T] or [H, T]", multiplied)
     def temperature(self, n: Tensor) -> Tensor:

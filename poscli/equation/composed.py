@@ -32,6 +32,7 @@ class Composed(Encoding):
         self.blanks = frozenset().union(*(part.blanks for part in parts))
         self.relative = all(part.relative for part in parts) and not entangled(parts)
         self.feature_width = sum(part.feature_width for part in parts)
+        self.mixed_tokens = 1 + sum(part.mixed_tokens - 1 for part in parts)
         self._scale = scale_of(parts)
         self.axes = axes_of(parts)
 

@@ -84,6 +84,7 @@ class Encoding(Blanks):
     kernel_gradient: ClassVar[bool] = False  # True: the tensors of `kernel_form` have gradients, and so has its form
     axes: int = 1  # 1: positions are numbers; 2: positions are rows and columns of a grid
     feature_width: int = 0  # F, the numbers per token and head that `features` returns
+    mixed_tokens: int = 1  # the last tokens, itself among them, that `mix` mixes into a token
     evaluations: int = 0  # the number of losses that `search` may measure on a trained model
     after: ClassVar[tuple[str, ...]] = ()  # names of encodings whose trained models this one can be evaluated on
     wraps: ClassVar[bool] = False  # True: it can be composed with the encoding of any trained model

@@ -48,9 +48,16 @@ def operands(
         )
     pos_T = positions.pos[keys - queries :]
     reused = reused or Reused()
+    query_BHTD = encoding.query(encoding.content_query(q_BHTD), pos_T)
+    key_BHSD = encoding.key(k_BHSD, positions.of_keys) if reused.keys_BHSD is None else reused.keys_BHSD
+    if "phase" in encoding.blanks:
+        assert features_BHSF is not None
+        turns = cos_and_sin(encoding.phase(features_BHSF), query_BHTD.dtype)
+        query_BHTD = rotated(query_BHTD, *(x_BHSP[:, :, keys - queries :] for x_BHSP in turns))
+        key_BHSD = rotated(key_BHSD, *turns)
     return Operands(
-        q_BHTD=encoding.query(encoding.content_query(q_BHTD), pos_T),
-        k_BHSD=encoding.key(k_BHSD, positions.of_keys) if reused.keys_BHSD is None else reused.keys_BHSD,
+        q_BHTD=query_BHTD,
+        k_BHSD=key_BHSD,
         v_BHSE=encoding.value(v_BHSE, positions.of_keys),
         raw_q_BHTD=q_BHTD,
         raw_k_BHSD=k_BHSD,
@@ -64,6 +71,23 @@ def operands(
         by_distance=reused.by_distance,
         temperature_HT=temperature(encoding, queries, keys, q_BHTD.device),
     )
+
+
+def cos_and_sin(angle: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of angles in float64, in a dtype.
+
+    Whole turns are taken off in float64, where a large angle keeps its digits; the rest needs no more than float32.
+    """
+    turns = (angle.detach() / math.tau).round()
+    rest = (angle - turns * math.tau).to(torch.promote_types(dtype, torch.float32))
+    return rest.cos().to(dtype), rest.sin().to(dtype)
+
+
+def rotated(x_BHTD: Tensor, cos_BHTP: Tensor, sin_BHTP: Tensor) -> Tensor:
+    """Queries or keys whose channels m and m + P are turned by the angle m; further channels stay as they are."""
+    pairs = cos_BHTP.shape[-1]
+    a, b, rest = x_BHTD[..., :pairs], x_BHTD[..., pairs : 2 * pairs], x_BHTD[..., 2 * pairs :]
+    return torch.cat([a * cos_BHTP - b * sin_BHTP, b * cos_BHTP + a * sin_BHTP, rest], dim=-1)
 
 
 def temperature(encoding: Encoding, queries: int, keys: int, device: torch.device) -> Tensor | None:

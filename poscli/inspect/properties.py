@@ -238,7 +238,7 @@ def _layer(measured: MeasuredModel, number: int, encoding: Encoding, ids_BT: Ten
     at = embeds.locate(ids_BT.shape[1], CPU).pos
     x_BTW = embeds.embed(F.embedding(ids_BT, model.embedding.double()), at, ids_BT)
     x_BTW = F.rms_norm(x_BTW, x_BTW.shape[-1:], layer.norm_attention.weight.double(), layer.norm_attention.eps)
-    attention = layer.attention
+    attention, x_BTW = layer.attention, encoding.mix(x_BTW)
     q, k, v = (
         (x_BTW @ projection.weight.double().T).unflatten(2, (attention.heads, -1)).transpose(1, 2)
         for projection in (attention.q, attention.k, attention.v)

@@ -174,7 +174,8 @@ def temperature_by_order(subject: Subject) -> ByOrder:
 NAMES = ("content-content", "content-position", "position-content", "position-position")
 SHORT = ("c-c", "c-p", "p-c", "p-p")
 QUERIES_OF_TERMS = 64  # at the end of each window
-LINEAR = ("query", "key", "content_query", "similarity")  # blanks that may not be filled: products would not split
+# Blanks that may not be filled: products would not split.
+LINEAR = ("mix", "query", "key", "content_query", "phase", "similarity")
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,6 +53,7 @@ class LayerCache:
     v_BHSD: Tensor | None = None
     features_BHSF: Tensor | None = None
     last_key_BH1D: Tensor | None = None  # of the last token, in the shifted heads, which give it to the next token
+    last_inputs_BTW: Tensor | None = None  # of the last tokens, for encodings that mix them into the next ones
     turned_BHSD: Tensor | None = None  # the keys at their positions, for encodings whose keys stay as they are
     room: dict[str, Room] = field(default_factory=dict)
     by_distance: dict[str, Tensor] = field(default_factory=dict)  # as in `Operands`
@@ -63,6 +64,13 @@ class LayerCache:
         if features is not None:
             self.features_BHSF = self._appended("features_BHSF", features)
         return self.k_BHSD, self.v_BHSD, self.features_BHSF
+
+    def mixed(self, encoding: Encoding, x_BTW: Tensor) -> Tensor:
+        """The blank `mix` of further tokens, from these and the last tokens before them."""
+        past = 0 if self.last_inputs_BTW is None else self.last_inputs_BTW.shape[1]
+        whole = x_BTW if self.last_inputs_BTW is None else torch.cat([self.last_inputs_BTW, x_BTW], dim=1)
+        self.last_inputs_BTW = whole[:, max(0, whole.shape[1] - encoding.mixed_tokens + 1) :]
+        return encoding.mix(whole)[:, past:]
 
     def _appended(self, name: str, new: Tensor) -> Tensor:
         """A tensor of this layer with further tokens."""

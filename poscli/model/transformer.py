@@ -115,21 +115,33 @@ class Attention(nn.Module):
         self, x_BTW: Tensor, positions: Positions, cache: LayerCache | None, before_BSW: Tensor | None
     ) -> Tensor:
         """Attention output `[B, T, W]`. `before_BSW` are earlier tokens, which have keys and values but no queries."""
-        encoding, dtype = self.encoding, self.precision.attention
-        seen_BSW = x_BTW if before_BSW is None else torch.cat([before_BSW, x_BTW], dim=1)
-        q, k, v = (self._heads(p(x, dtype)) for p, x in ((self.q, x_BTW), (self.k, seen_BSW), (self.v, seen_BSW)))
-        if self.shifted:
-            before = None if cache is None else cache.last_key_BH1D
-            if cache is not None:
-                cache.last_key_BH1D = k[:, : self.shifted, -1:]
-            k = shift_keys(k, self.shifted, before)
-        features = encoding.features(seen_BSW)
-        engine = self.choice.engine
+        encoding, engine = self.encoding, self.choice.engine
+        q, k, v, features = self.projected(x_BTW, cache, before_BSW)
         if cache is None:
             o_BHTD = attend(engine, encoding, q, k, v, positions, features)
         else:
             o_BHTD = cache.attend(engine, encoding, (q, k, v), features, positions)
         return self.o(o_BHTD.transpose(1, 2).flatten(2))
+
+    def projected(
+        self, x_BTW: Tensor, cache: LayerCache | None = None, before_BSW: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries `[B, H, T, D]`, keys, values and features of the tokens given, without those that a cache holds.
+
+        The cache gives, and is given, what the last tokens pass on to the next ones.
+        """
+        encoding, dtype = self.encoding, self.precision.attention
+        x_BSW = x_BTW if before_BSW is None else torch.cat([before_BSW, x_BTW], dim=1)
+        if "mix" in encoding.blanks:
+            x_BSW = encoding.mix(x_BSW) if cache is None else cache.mixed(encoding, x_BSW)
+            x_BTW = x_BSW[:, -x_BTW.shape[1] :]
+        q, k, v = (self._heads(p(x, dtype)) for p, x in ((self.q, x_BTW), (self.k, x_BSW), (self.v, x_BSW)))
+        if self.shifted:
+            before = None if cache is None else cache.last_key_BH1D
+            if cache is not None:
+                cache.last_key_BH1D = k[:, : self.shifted, -1:]
+            k = shift_keys(k, self.shifted, before)
+        return q, k, v, encoding.features(x_BSW)
 
     @property
     def choice(self) -> Choice:

@@ -24,7 +24,7 @@ from torch import Tensor
 from poscli.equation import Encoding, Operands, Positions
 from poscli.equation.reference import operands, scores, weights
 from poscli.model.cache import LayerCache
-from poscli.model.transformer import Attention, Model, shift_keys
+from poscli.model.transformer import Attention, Model
 from poscli.why.sample import Sample, few
 
 WINDOWS = 4  # read unless the caller says otherwise
@@ -41,15 +41,10 @@ class Call:
 
     def operands(self, attention: Attention) -> Operands:
         """The inputs of the attention equation in this call."""
-        encoding, dtype = attention.encoding, attention.precision.attention
-        projections = (attention.q, attention.k, attention.v)
-        q, k, v = (p(self.x_BTW, dtype).unflatten(2, (attention.heads, -1)).transpose(1, 2) for p in projections)
-        if attention.shifted:
-            k = shift_keys(k, attention.shifted, None if self.cache is None else self.cache.last_key_BH1D)
-        features = encoding.features(self.x_BTW)
+        q, k, v, features = attention.projected(self.x_BTW, self.cache)
         if self.cache is not None:
             k, v, features = self.cache.extend(k, v, features)
-        return operands(encoding, q, k, v, self.positions, features)
+        return operands(attention.encoding, q, k, v, self.positions, features)
 
 
 def dilution(model: Model, sample: Sample, windows: int = WINDOWS) -> list[dict[str, Any]]:

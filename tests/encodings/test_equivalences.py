@@ -204,6 +204,16 @@ def test_encodings_that_are_none_at_zero() -> None:
     assert_equal(weighted("path", u=0.0, b=-1e3), fresh("none"))
     x = draw(1, 9, WIDTH, dtype=torch.float64)
     assert torch.equal(weighted("complex", omega=0.0).embed(x, torch.arange(9), tokens(1, 9)), x)
+    assert torch.equal(weighted("smear", w=0.0).mix(x), x)
+    assert_equal(weighted("repo", w=0.0), fresh("none"))
+
+
+def test_rotations_that_the_text_decides_are_rope_where_it_says_nothing() -> None:
+    assert_equal(weighted("selective-rope(bias=true)", up__weight=0.0, b=0.0), fresh("rope(base=500000)"), strides=(1,))
+    carope, rope = weighted("carope", w=0.0), fresh("rope")
+    speed = 1 / (1 + math.log(2))
+    rope.theta = lambda pos: speed ** torch.arange(1, HEAD_WIDTH // 2 + 1, dtype=torch.float64)
+    assert_equal(carope, rope, strides=(1,))
 
 
 def test_cable_is_fox_with_the_other_sign() -> None:

@@ -86,7 +86,7 @@ def test_each_distance_is_computed_once(spec: str, blank: str, monkeypatch: pyte
     assert found == [[0, 1, 2, 3], [4], [5, 6]]
 
 
-@pytest.mark.parametrize("spec", ["rope", "path"])
+@pytest.mark.parametrize("spec", ["rope", "path", "selective-rope+smear"])
 def test_copies_of_a_cache_go_on_by_themselves(spec: str) -> None:
     trained, text = perturbed(model(spec)), tokens(1, 12)
     other = text.roll(3, dims=1)

@@ -115,6 +115,7 @@ VERDICTS = {
     "both define what replaces the softmax": "W",
     "both define what replaces q . k": "K",
     "both define the positions": "P",
+    "both define the phase": "A",
     "turns q and k; keep one": "T",
     "state different scales": "S",
     "counts positions along a line": "G",

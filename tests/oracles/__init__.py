@@ -44,7 +44,7 @@ class Oracle:
 
     spec: str
     against: str  # the source: the paper, or a function of a library
-    gives: str  # scores, output or embedding
+    gives: str  # scores, output, embedding or mixture
     formula: Formula
     unit: float = FLOAT64  # the unit of rounding of the least precise dtype that the oracle computes in
 

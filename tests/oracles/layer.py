@@ -31,9 +31,11 @@ class Part:
 
     positions: Callable[[Tensor], Tensor] | None = None
     embed: Callable[[Tensor, Tensor], Tensor] | None = None  # the input of the first layer [B, T, W], and positions
+    mix: Callable[[Tensor], Tensor] | None = None  # the input of each layer, [B, T, W]
     content_query: Callable[[Tensor], Tensor] | None = None
     query: Turn | None = None
     key: Turn | None = None
+    phase: Callable[[Content], Tensor] | None = None  # angles [B, H, T, P] by which queries and keys are turned last
     similarity: Term | None = None  # in place of q . k, from queries and keys that are turned
     scale: float | None = None  # the factor on q . k and on `vectors`
     vectors: Term | None = None  # terms with relative vectors, from queries and keys as projected
@@ -56,7 +58,7 @@ def part(*specs: str, against: str = "the paper's formula", gives: str = "output
 
     def add(make: MakeT) -> MakeT:
         PARTS.update((spec.partition("(")[0], make) for spec in specs if "+" not in spec)
-        whole = embedded if gives == "embedding" else attention_of
+        whole = {"embedding": embedded, "mixture": mixed}.get(gives, attention_of)
         oracle(*specs, against=against, gives=gives)(lambda e, c: whole(parts_of(e), c))
         return make
 
@@ -84,6 +86,11 @@ def embedded(parts: Sequence[Part], c: Content) -> Tensor:
     """The input of the first layer, `[B, T, W]`."""
     pos = placed(parts, c)
     return reduce(lambda x, part: part.embed(x, pos) if part.embed else x, parts, c.x)
+
+
+def mixed(parts: Sequence[Part], c: Content) -> Tensor:
+    """What the projections see of a layer's input, `[B, T, W]`."""
+    return reduce(lambda x, part: part.mix(x) if part.mix else x, parts, c.x)
 
 
 def attention_of(parts: Sequence[Part], c: Content) -> Tensor:
@@ -124,12 +131,21 @@ def scores(parts: Sequence[Part], c: Content) -> Tensor:
         q = part.content_query(q) if part.content_query else q
     for part in parts:
         q, k = part.query(q, c.pos) if part.query else q, part.key(k, c.pos) if part.key else k
-    turned = replace(c, q=q, k=k)
+    for part in parts:
+        q, k = (turned(x, part.phase(c)) for x in (q, k)) if part.phase else (q, k)
+    both = replace(c, q=q, k=k)
     similarity = next((part.similarity for part in parts if part.similarity), None)
-    s = similarity(turned) if similarity else torch.einsum("bhid,bhjd->bhij", q, k)
+    s = similarity(both) if similarity else torch.einsum("bhid,bhjd->bhij", q, k)
     s = sum((part.vectors(c) for part in parts if part.vectors), s)
     s = s * next((part.scale for part in parts if part.scale), c.q.shape[-1] ** -0.5)
     return sum((part.bias(c) for part in parts if part.bias), s)
+
+
+def turned(x: Tensor, angle: Tensor) -> Tensor:
+    """Channels m and m + P of `[B, H, T, D]` as a complex number, times e^(i angle m), `[B, H, T, P]`."""
+    a, b, rest = x.tensor_split([angle.shape[-1], 2 * angle.shape[-1]], dim=-1)
+    z = torch.complex(a, b) * torch.exp(1j * angle)
+    return torch.cat([z.real, z.imag, rest], dim=-1)
 
 
 def steps(c: Content) -> Tensor:

@@ -18,6 +18,7 @@ from poscli.equation.operands import columns_of, raster
 BATCH = 2
 STRIDES = (1, 21)  # steps between positions, which reach the training length, and 16 times that
 EMBEDDING_STRIDES = (1, 13, 21)  # a hierarchy of 16 rows ends at position 255, which 21 steps pass
+WITHOUT_ENGINES = ("embedding", "mixture")  # what oracles give that comes before attention
 
 
 def content(oracle: Oracle, stride: int, dtype: torch.dtype) -> Content:
@@ -54,8 +55,9 @@ def found(oracle: Oracle, stride: int, engine: str, dtype: torch.dtype) -> dict[
     assert make(oracle.spec).blanks == encoding.blanks
     index = c.pos.long()
     pos = encoding.positions(index)
-    if oracle.gives == "embedding":
-        return with_gradients(encoding.embed(c.x, pos, c.ids), encoding, c)
+    if oracle.gives in WITHOUT_ENGINES:
+        x = encoding.mix(c.x) if oracle.gives == "mixture" else encoding.embed(c.x, pos, c.ids)
+        return with_gradients(x, encoding, c)
     features = encoding.features(c.x)
     even = torch.equal(pos, index)
     at = Positions(pos=pos, step=float(stride) if even else None)
@@ -96,9 +98,9 @@ def largest(oracle: Oracle) -> tuple[float, float]:
 
 
 def strides_of(oracle: Oracle) -> tuple[int, ...]:
-    return EMBEDDING_STRIDES if oracle.gives == "embedding" else STRIDES
+    return {"embedding": EMBEDDING_STRIDES, "mixture": (1,)}.get(oracle.gives, STRIDES)
 
 
 def engines_of(oracle: Oracle, dtype: torch.dtype = torch.float32) -> list[str]:
     encoding, place = make(oracle.spec), Place(dtype=dtype, gradient=False)
-    return ["-"] if oracle.gives == "embedding" else [engine.name for engine in engines_for(encoding, place)]
+    return ["-"] if oracle.gives in WITHOUT_ENGINES else [engine.name for engine in engines_for(encoding, place)]

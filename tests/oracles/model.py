@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oracles import Content
-from oracles.layer import attention_of, embedded, parts_of
+from oracles.layer import attention_of, embedded, mixed, parts_of
 from poscli.model.transformer import Model
 
 
@@ -28,6 +28,7 @@ def logits(trained: Model, ids: Tensor) -> Tensor:
     for n, encoding in enumerate(exact.encodings):
         layer = {name.removeprefix(f"layers.{n}."): weight for name, weight in weights.items()}
         seen = norm(x, layer["norm_attention.weight"])
+        seen = mixed(parts_of(encoding), Content(x, x, x, seen, ids, pos))
         projected = [seen @ layer[f"attention.{matrix}.weight"].T for matrix in "qkv"]
         q, k, v = (y.unflatten(2, (trained.config.heads, -1)).transpose(1, 2) for y in projected)
         o = attention_of(parts_of(encoding), Content(q, k, v, seen, ids, pos)).transpose(1, 2).flatten(2)
