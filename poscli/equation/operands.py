@@ -105,6 +105,7 @@ class Operands:
     sinks: int = 0
     features_BHSF: Tensor | None = None
     temperature_HT: Tensor | None = None
+    null_score_H: Tensor | None = None  # of a key without a value that every query sees; None: there is none
     # Values of blanks by distance, `[H or 1, n, ...]`, that are kept from one call to the next; None: nothing is kept.
     by_distance: dict[str, Tensor] | None = None
     # Tensors that a fast form carries from one block of queries to the next; None if blocks do not run in order.

@@ -206,6 +206,12 @@ def test_encodings_that_are_none_at_zero() -> None:
     assert torch.equal(weighted("complex", omega=0.0).embed(x, torch.arange(9), tokens(1, 9)), x)
 
 
+def test_a_sink_of_no_score_changes_nothing_and_one_of_score_0_adds_1_to_the_sum() -> None:
+    assert_equal(fresh("sink-logit(start=-1000)+fox"), fresh("fox"))
+    q, at = torch.zeros(1, HEADS, 1, 1, dtype=torch.float64), Positions(pos=torch.arange(1))  # a score of 0
+    assert torch.equal(attend(ENGINES["reference"], fresh("sink-logit"), q, q, q + 1, at), q + 0.5)
+
+
 def test_cable_is_fox_with_the_other_sign() -> None:
     cable = weighted("cable")
     assert_equal(cable, weighted("fox", w=-cable.w, b=-cable.b))

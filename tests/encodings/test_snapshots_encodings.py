@@ -72,6 +72,7 @@ OPTIONS = {  # beside the default
     "self-extend": ["window=4", "window=5, group=3, base=50", "group=1", "window=20, group=2, layout=interleaved"],
     "shaw": ["clip=3, values=false", "clip=1"],
     "sink": ["count=2"],
+    "sink-logit": ["start=2"],
     "sinusoidal": ["base=50", "combine=multiply", "combine=concat, base=20"],
     "sinusoidal-2d": ["base=50"],
     "stick-breaking": ["current=false"],

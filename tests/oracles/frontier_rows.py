@@ -1,0 +1,49 @@
+"""Oracles of encodings that act on whole rows of scores: a sink in the softmax."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from oracles import Content, causal, oracle
+from oracles import libraries as lib
+from oracles.layer import Part, part, parts_of
+from poscli.encodings import Encoding
+
+gpt_oss = lib.model("gpt_oss.modeling_gpt_oss")
+
+
+@part(
+    *("sink-logit", "sink-logit(start=3)", "sink-logit(start=-2)+rope+window(5)", "alibi+sink-logit"),
+    *("fox+sink-logit", "t5(buckets=6, far=11)+window(8)+sink-logit", "transformer-xl+sink-logit"),
+    *("cope(max_pos=5)+sink-logit", "fire+sink-logit", "query-bias+sink-logit", "urpe(base=t5)+sink-logit"),
+    *("sink(2)+window(5)+fox+shaw+sink-logit", "rerope(window=4)+sink-logit", "dape(base=t5)+sink-logit"),
+    *("alibi+ssmax+sink-logit", "sink-logit+sink-logit(start=-1)", "stick-breaking+sink-logit"),
+)
+def sink_logit(e: Encoding) -> Part:
+    """One more key, whose score is b."""
+    return Part(null=e.b)
+
+
+@oracle("sink-logit", against="softmax times sigmoid(lse - b)", gives="output")
+def sink_logit_of_lse(e: Encoding, c: Content) -> Tensor:
+    s = (torch.einsum("bhid,bhjd->bhij", c.q, c.k) / math.sqrt(c.q.shape[-1])).masked_fill(~causal(c), -math.inf)
+    kept = torch.sigmoid(torch.logsumexp(s, -1) - e.b[:, None])
+    return torch.einsum("bhij,bhjd->bhid", torch.softmax(s, -1), c.v) * kept[..., None]
+
+
+@oracle("rope+window(5)+sink-logit", against="transformers gpt_oss eager_attention_forward", gives="output")
+def sink_logit_of_transformers(e: Encoding, c: Content) -> Tensor:
+    rope, window, _ = parts_of(e)
+    assert rope.query
+    assert rope.key
+    tokens = torch.arange(len(c.pos))
+    apart = tokens[:, None] - tokens
+    mask = torch.zeros(apart.shape, dtype=torch.float64).masked_fill((apart < 0) | (apart >= window.width), -math.inf)
+    module = SimpleNamespace(num_key_value_groups=1, sinks=e.parts[2].b, training=False)
+    q, k = rope.query(c.q, c.pos), rope.key(c.k, c.pos)
+    theirs = gpt_oss.eager_attention_forward(module, q, k, c.v, mask[None, None], scaling=c.q.shape[-1] ** -0.5)
+    return theirs[0].transpose(1, 2)
