@@ -202,6 +202,7 @@ def test_without_its_network_dape_is_its_base(base: str) -> None:
 
 def test_encodings_that_are_none_at_zero() -> None:
     assert_equal(weighted("path", u=0.0, b=-1e3), fresh("none"))
+    assert_equal(weighted("selective", u=0.0), fresh("none"))
     x = draw(1, 9, WIDTH, dtype=torch.float64)
     assert torch.equal(weighted("complex", omega=0.0).embed(x, torch.arange(9), tokens(1, 9)), x)
 

@@ -1,4 +1,4 @@
-"""Oracles of encodings that act on whole rows of scores: a sink in the softmax."""
+"""Oracles of encodings that act on whole rows of scores: a sink in the softmax, tokens that hide others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from oracles import Content, causal, oracle
+from oracles import Content, causal, dots, oracle
 from oracles import libraries as lib
 from oracles.layer import Part, part, parts_of
 from poscli.encodings import Encoding
 
+attend = lib.Library("x_transformers.attend")
 gpt_oss = lib.model("gpt_oss.modeling_gpt_oss")
 
 
@@ -47,3 +48,33 @@ def sink_logit_of_transformers(e: Encoding, c: Content) -> Tensor:
     q, k = rope.query(c.q, c.pos), rope.key(c.k, c.pos)
     theirs = gpt_oss.eager_attention_forward(module, q, k, c.v, mask[None, None], scaling=c.q.shape[-1] ** -0.5)
     return theirs[0].transpose(1, 2)
+
+
+# selective attention
+
+
+def products(e: Encoding, c: Content) -> Tensor:
+    """u_l . w_j / sqrt(P) for every two tokens, `[B, T, T]`."""
+    u, w = torch.einsum("btw,pw->btp", c.x, e.u), torch.einsum("btw,pw->btp", c.x, e.w)
+    return torch.einsum("blp,bjp->blj", u, w) / math.sqrt(len(e.u))
+
+
+@part("selective", "rope+selective", "selective+window(5)", "alibi+selective+sink-logit", "sink(2)+window(6)+selective")
+def selective(e: Encoding) -> Part:
+    """The sum, token by token, of what hides a key; the first key is never hidden."""
+
+    def scores_less(s: Tensor, c: Content, _: Tensor) -> Tensor:
+        y = products(e, c)
+        hidden, rows = torch.zeros_like(y[:, 0]), []
+        for token in range(len(c.pos)):
+            rows.append(hidden)
+            hides = [y[:, token, j].clamp(min=0) if 0 < j < token else 0 * y[:, 0, 0] for j in range(len(c.pos))]
+            hidden = hidden + torch.stack(hides, dim=-1)
+        return s - torch.stack(rows, dim=1)[:, None]
+
+    return Part(scores=scores_less)
+
+
+@oracle("selective", against="x-transformers selective_attn")
+def selective_of_x_transformers(e: Encoding, c: Content) -> Tensor:
+    return attend.selective_attn(dots(c), products(e, c).masked_fill(~causal(c), -math.inf))
