@@ -80,6 +80,7 @@ OPTIONS = {  # beside the default
     "swin-2d": ["window=2", "window=6"],
     "t5": ["buckets=6, far=11", "buckets=2, far=2", "buckets=7, far=50"],
     "t5-2d": ["buckets=4, far=3", "buckets=6, far=20"],
+    "tapa": ["alpha=0.5, amplitude=0.25"],
     "temper": ["c=0.9, length=5", "c=0, search=4"],
     "transformer-xl": ["clamp=4"],
     "tupe": ["table=sinusoidal", "bias=false"],

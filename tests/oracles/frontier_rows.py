@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oracles import Content, causal, dots, oracle
 from oracles import libraries as lib
-from oracles.layer import Part, part, parts_of
+from oracles.layer import Part, pairwise, part, parts_of
 from poscli.encodings import Encoding
 
 attend = lib.Library("x_transformers.attend")
@@ -78,3 +78,25 @@ def selective(e: Encoding) -> Part:
 @oracle("selective", against="x-transformers selective_attn")
 def selective_of_x_transformers(e: Encoding, c: Content) -> Tensor:
     return attend.selective_attn(dots(c), products(e, c).masked_fill(~causal(c), -math.inf))
+
+
+# TAPA
+
+
+@part("tapa", "tapa(alpha=0.5, amplitude=0.25)", "alibi+tapa+window(5)", "tapa+ssmax+sink-logit")
+def tapa(e: Encoding) -> Part:
+    """Pair by pair; the first numbers of a head are those of the amplitude."""
+    a = e.width
+
+    def similarity(c: Content) -> Tensor:
+        size, p = c.q.shape[-1], c.q.shape[-1] - a
+
+        def entry(i: int, j: int) -> Tensor:
+            q, k = c.q[:, :, i], c.k[:, :, j]
+            phase = sum(q[..., m] * k[..., m] for m in range(a, size)) / math.sqrt(p)
+            turns = float(c.pos[i] - c.pos[j]) ** e.alpha
+            return sum(q[..., m] * k[..., m] for m in range(a)) * torch.cos(2 * math.pi * turns * phase)
+
+        return pairwise(entry, c)
+
+    return Part(similarity=similarity, scale=a**-0.5)
