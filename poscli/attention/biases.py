@@ -98,7 +98,7 @@ def _queries_of_a_block(encoding: Encoding, x: Operands, sizes: BlockSizes, dens
         per_pair = max(per_pair, sizes.entries_per_pair)
     if of_tier(encoding.blanks, "pair") and "features" in blanks:  # float64 for each text and head
         per_pair = max(per_pair, 2 * x.q_BHTD.shape[0] * x.q_BHTD.shape[1])
-    if x.sinks or ("temperature" in blanks and biases(encoding)):
+    if x.sinks or x.null_score_H is not None or ("temperature" in blanks and biases(encoding)):
         per_pair = max(per_pair, x.q_BHTD.shape[1])
     rows = 4 * sizes.block_queries if x.queries >= 8 * sizes.block_queries else sizes.block_queries
     if per_pair:

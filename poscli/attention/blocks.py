@@ -12,7 +12,7 @@ from poscli.attention.biases import at_even_distances, biased_blocks, biases, jo
 from poscli.attention.place import BlockSizes
 from poscli.attention.skew import descending, unskew
 from poscli.equation import Encoding, Operands
-from poscli.equation.reference import relative_values, tempered
+from poscli.equation.reference import beside_null, relative_values, tempered
 
 
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
@@ -30,7 +30,7 @@ def _block(encoding: Encoding, x: Operands, bias: Tensor) -> Tensor:
     s_BHTS = s_BHTS.add_(bias.flip(-2))
     if "scores" in encoding.blanks:
         s_BHTS = _hidden(encoding, x, encoding.fast_scores(s_BHTS, x), bias)
-    p_BHTS = encoding.fast_weights(s_BHTS)
+    p_BHTS = beside_null(encoding.fast_weights, s_BHTS, x)
     if "reweight" in encoding.blanks:
         p_BHTS = encoding.fast_reweight(p_BHTS, x.distances())
     o_BHTE = p_BHTS @ x.v_BHSE

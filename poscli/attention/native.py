@@ -19,7 +19,7 @@ from poscli.attention.place import BlockSizes, Place, blanks_refused
 from poscli.attention.skew import descending
 from poscli.attention.tiles import ScoreBounds, TileInputs, merged
 from poscli.equation import Encoding, Operands
-from poscli.equation.blanks import of_tier
+from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import tempered
 from poscli.native import library, why_not
 from poscli.native.attention import attention_to_part, native_attention
@@ -57,7 +57,7 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
         return _joined(encoding, x, form)
     known = form is not None or _is_known(encoding)
     by_distance = known and not (x.step is None and encoding.blanks & BY_DISTANCE)
-    needs_rows = form is None and of_tier(encoding.blanks, "row")
+    needs_rows = form is None and not_computed_by("native", encoding.blanks)
     if needs_rows or ("relative_values" in encoding.blanks and (few or not by_distance)):
         return blocks.run(encoding, x, sizes)
     if few:
@@ -66,11 +66,13 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     qkv, kernels = (x.q_BHTD, x.k_BHSD, x.v_BHSE), library()
     assert kernels is not None
     if not by_distance:
-        return native_attention(kernels, qkv, list(_blocks_of_pairs(encoding, x, sizes)), scale=encoding.scale)
+        of_pairs = list(_blocks_of_pairs(encoding, x, sizes))
+        return native_attention(kernels, qkv, of_pairs, scale=encoding.scale, null=_null(x))
     visible, vectors = Visible(reach=x.reach or 0, sinks=x.sinks), _vectors(encoding, x)
     of_distances = list(_blocks_of_distances(encoding, x, sizes, vectors, plain=form is None))
+    null = _null(x, _left_out(encoding, x, sizes))
     return native_attention(
-        kernels, qkv, of_distances, scale=encoding.scale, visible=visible, vectors=vectors, form=form
+        kernels, qkv, of_distances, scale=encoding.scale, visible=visible, vectors=vectors, null=null, form=form
     )
 
 
@@ -88,7 +90,8 @@ def _has_form(encoding: Encoding, gradient: bool) -> bool:
 def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
     """Attention output `[B, H, T, E]` from attention to parts of the pairs, without gradient."""
     out_BHTE = x.q_BHTD.new_zeros(*x.q_BHTD.shape[:3], x.v_BHSE.shape[3])
-    lse_BHT = x.q_BHTD.new_full(x.q_BHTD.shape[:3], -math.inf)
+    null = _null(x)
+    lse_BHT = x.q_BHTD.new_full(x.q_BHTD.shape[:3], -math.inf) if null is None else null[..., 0].clone()
     kernels = library()
     assert kernels is not None
     for part in form.parts:
@@ -133,7 +136,7 @@ def _blocks_of_distances(
         return
     assert x.features_BHSF is not None
     c_BHS, past = encoding.potential(x.features_BHSF), x.keys - x.queries
-    rows = x.queries if encoding.blanks & VECTORS else _whole_blocks(sizes.tile_queries)
+    rows = _rows_of_potential(encoding, x, sizes)
     for first in range(0, x.queries, rows):
         stop = min(first + rows, x.queries)
         # c_i is constant along a row, so the softmax cancels it. The number of the block's first query is added,
@@ -143,6 +146,29 @@ def _blocks_of_distances(
         firsts = None if first_key is None else first_key[:, first // QUERIES : _count_blocks(stop)].contiguous()
         equal = max(0, constant - (x.queries - stop))
         yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), firsts, equal)
+
+
+def _rows_of_potential(encoding: Encoding, x: Operands, sizes: BlockSizes) -> int:
+    """The queries of a block with a potential."""
+    return x.queries if encoding.blanks & VECTORS else _whole_blocks(sizes.tile_queries)
+
+
+def _left_out(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:
+    """What `_blocks_of_distances` leaves out of the scores of each query, `[B, H, T]`, as the softmax cancels it."""
+    if "potential" not in encoding.blanks or x.null_score_H is None:
+        return None
+    assert x.features_BHSF is not None
+    c_BHT = encoding.potential(x.features_BHSF)[..., x.keys - x.queries :]
+    rows, query = _rows_of_potential(encoding, x, sizes), torch.arange(x.queries)
+    return (c_BHT - c_BHT[..., query // rows * rows]).to(x.q_BHTD.dtype)
+
+
+def _null(x: Operands, left_out: Tensor | None = None) -> Tensor | None:
+    """The score of the null key for each query, `[B, H, T, 1]`, less what is left out of the scores of the others."""
+    if x.null_score_H is None:
+        return None
+    null_BHT = x.null_score_H.to(x.q_BHTD.dtype)[:, None].expand(x.q_BHTD.shape[:3])
+    return (null_BHT if left_out is None else null_BHT - left_out)[..., None]
 
 
 def _vectors(encoding: Encoding, x: Operands) -> Vectors:

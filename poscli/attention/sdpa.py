@@ -33,10 +33,11 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     q, k, v = x.q_BHTD, x.k_BHSD, x.v_BHSE
     on_cpu, short = q.device.type == "cpu", x.queries <= sizes.training_tokens
     trained = torch.is_grad_enabled() and on_cpu
-    if not biases(encoding) and x.queries in (1, x.keys) and not (trained and short):
+    null_H = x.null_score_H
+    if not biases(encoding) and null_H is None and x.queries in (1, x.keys) and not (trained and short):
         return fused_attention(q, k, v, is_causal=x.queries > 1, scale=scale)
     # A temperature multiplies the potential of a key differently in every row, so no number per key can hold it.
-    one_per_key = biases(encoding) == {"potential"} and x.temperature_HT is None
+    one_per_key = biases(encoding) == {"potential"} and x.temperature_HT is None and null_H is None
     if one_per_key and on_cpu and short and x.queries == x.keys:
         assert x.features_BHSF is not None
         c_BHS = encoding.potential(x.features_BHSF)
@@ -46,10 +47,20 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     blocks = biased_blocks(encoding, x, sizes, dense=False, most=sizes.training_queries if trained else None)
     # The rows of a bias are in reverse order of the queries.
     outputs = (
-        biased_attention(block.q_BHTD.flip(2), block.k_BHSD, block.v_BHSE, bias, scale, sizes).flip(2)
+        biased_attention(block.q_BHTD.flip(2), *_beside_null(block, bias), scale, sizes).flip(2)
         for block, bias in blocks
     )
     return joined(outputs, x)
+
+
+def _beside_null(x: Operands, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys, values and bias of a block; a null key stands before the others as zeros, its score in the bias."""
+    if x.null_score_H is None:
+        return x.k_BHSD, x.v_BHSE, bias
+    heads = len(x.null_score_H)
+    of_null = x.null_score_H.to(bias.dtype)[:, None, None].expand(len(bias), heads, x.queries, 1)
+    k_BHSD, v_BHSE = (F.pad(y, (0, 0, 1, 0)) for y in (x.k_BHSD, x.v_BHSE))
+    return k_BHSD, v_BHSE, torch.cat([of_null, bias.expand(-1, heads, x.queries, -1)], dim=-1)
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:

@@ -29,7 +29,9 @@ class QueryBias(Clipped):
         u_HT = self.u[:, i.clamp(max=self.shape.length - 1).long()]
         return u_HT[..., None].expand(-1, -1, len(j))
 
-    def kernel_form(self, x: Operands) -> Pieces:
-        """No pieces at all: a kernel need not add what the softmax cancels."""
+    def kernel_form(self, x: Operands) -> Pieces | None:
+        """No pieces at all: a kernel need not add what the softmax cancels, as it does where no null key takes part."""
+        if x.null_score_H is not None:
+            return None
         u, y = x.q_BHTD.new_zeros(x.queries + x.keys - 1), x.q_BHTD.new_zeros(x.queries)
         return Pieces(u, y, self.u.new_zeros(len(self.u)), self.u.new_zeros(len(self.u), 0), self.u.new_zeros(0))

@@ -7,12 +7,13 @@
            + distance_bias[h, i-j] + potential_i - potential_j + bias(i, j)
     s_ij = s_ij * temperature(n_i)                    n_i is the number of keys that query i sees
     s_ij = -inf                                       where j > i, or where i-j >= reach and j >= sinks
-    p_ij = reweight(weights(scores(s))_ij, i-j)       weights is the softmax, similarity is q_i . k_j
+    p_ij = reweight(weights(scores(s), null)_ij, i-j) weights is the softmax, similarity is q_i . k_j
     o_i  = output( sum_j p_ij (v_j + c[i-j]), i )
 
 a, b and c are the blanks `relative_keys`, `relative_queries` and `relative_values`; i and j are positions, made by the
 blank `positions` of the tokens' order, except for `reach` and `sinks`, which count tokens. R(phase_i) rotates pairs of
-channels by the angles of the blank `phase`.
+channels by the angles of the blank `phase`, and null is the blank
+`null_score`, the score of a key without a value that every query sees beside the others; without it there is none.
 
 Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width, W model width,
 F features, P pairs of channels, n distances. Distances d = i - j are never negative: attention is causal, in the order
@@ -78,8 +79,9 @@ class Blank:
         """
         if self.tier == "pair":
             return "pairs" if "T" in self.shape else "keys"
-        of_tier = {"distance": "distances", "relative": "vectors", "row": "rows"}
-        return of_tier.get(self.tier, "") if self.shape else ""
+        if self.tier == "row":
+            return "rows" if "T" in self.shape else ""
+        return {"distance": "distances", "relative": "vectors"}.get(self.tier, "") if self.shape else ""
 
 
 BLANKS: dict[str, Blank] = {}  # every blank, by name, in the order of the tiers
@@ -119,6 +121,11 @@ def summed(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
 def multiplied(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
     """The results are multiplied."""
     return reduce(torch.mul, (method(*arguments) for method in methods))
+
+
+def log_summed(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
+    """The logarithm of the sum of the exponentials of the results: keys of these scores weigh as much as one of it."""
+    return reduce(torch.logaddexp, (method(*arguments) for method in methods))
 
 
 def concatenated(methods: Sequence[Callable[..., Tensor]], *arguments: Any) -> Tensor:
@@ -319,6 +326,15 @@ class Blanks(nn.Module):
     def scores(self, s_BHTS: Tensor, x: Operands) -> Tensor:
         """New scores from all scores of a row. Those of hidden keys are -inf, and are set to -inf again afterwards."""
         return s_BHTS
+
+    @blank("row", "[H]", log_summed, engines=("native", "sdpa"))
+    def null_score(self) -> Tensor:
+        """The score `[H]` of a null key: every query sees it, and its value is 0. It stands beside those of `scores`.
+
+        Its weight is lost, so those of the other keys sum to less than 1. It has no position; where the softmax is
+        replaced, it counts as the farthest key.
+        """
+        raise NotImplementedError
 
     @blank("row", "[B, H, T, S]", only="what replaces the softmax")
     def weights(self, s_BHTS: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from poscli.equation.blanks import BLANKS, FAST, OF_FEATURES, of_tier, see_positions
+from poscli.equation.blanks import BLANKS, FAST, OF_FEATURES, not_computed_by, see_positions
 from poscli.equation.encoding import Encoding
 from poscli.equation.operands import Operands
 
@@ -91,7 +91,7 @@ class Composed(Encoding):
         return owner.kernel_form(self._seen_by(owner, "x", x))
 
     def _with_fast_forms(self) -> list[Encoding]:
-        return [part for part in self.parts if part.blanks & FAST or of_tier(part.blanks, "row")]
+        return [part for part in self.parts if part.blanks & FAST or not_computed_by("native", part.blanks)]
 
 
 def scale_of(parts: Sequence[Encoding]) -> float:
@@ -128,11 +128,14 @@ def entangled(parts: Sequence[Encoding]) -> bool:
     """True if scores may depend on absolute positions although those of each part depend on differences only.
 
     This can happen where two parts change q and k one after the other, and where a potential or pair bias that only
-    the softmax would cancel meets a blank that sees the scores themselves.
+    the softmax would cancel meets a blank that sees the scores themselves, or is compared with them.
     """
-    blanks = [BLANKS[name] for part in parts for name in part.blanks]
+    names = {name for part in parts for name in part.blanks}
+    blanks = [BLANKS[name] for name in names]
     of_pairs, of_scores = (blank.tier == "pair" for blank in blanks), (blank.takes_any("s_BHTS") for blank in blanks)
-    return sum(map(_turns, parts)) > 1 or (any(of_pairs) and any(of_scores))
+    # A potential stays a difference beside a null key; a pair bias may have a term of the query alone.
+    compared = {"bias", "null_score"} <= names
+    return sum(map(_turns, parts)) > 1 or (any(of_pairs) and any(of_scores)) or compared
 
 
 def _turns(part: Encoding) -> bool:

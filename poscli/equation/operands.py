@@ -103,8 +103,10 @@ class Operands:
     columns: int | None = None
     reach: int | None = None
     sinks: int = 0
+    first_key: int = 0  # how many keys of the sequence before these no query sees
     features_BHSF: Tensor | None = None
     temperature_HT: Tensor | None = None
+    null_score_H: Tensor | None = None  # of a key without a value that every query sees; None: there is none
     # Values of blanks by distance, `[H or 1, n, ...]`, that are kept from one call to the next; None: nothing is kept.
     by_distance: dict[str, Tensor] | None = None
     # Tensors that a fast form carries from one block of queries to the next; None if blocks do not run in order.
@@ -166,6 +168,7 @@ class Operands:
             v_BHSE=self.v_BHSE[:, :, keys],
             raw_k_BHSD=self.raw_k_BHSD[:, :, keys],
             pos_S=self.pos_S[keys],
+            first_key=self.first_key + first_key,
             pos_of_queries_T=None if pos_T is None else pos_T[start:stop],
             features_BHSF=None if features is None else features[:, :, keys],
             temperature_HT=None if temperature is None else temperature[:, start:stop],

@@ -70,6 +70,7 @@ def operands(
         features_BHSF=features_BHSF,
         by_distance=reused.by_distance,
         temperature_HT=temperature(encoding, queries, keys, q_BHTD.device),
+        null_score_H=encoding.null_score() if "null_score" in encoding.blanks else None,
     )
 
 
@@ -162,11 +163,19 @@ def weights(encoding: Encoding, x: Operands, s_BHTS: Tensor) -> Tensor:
     if "scores" in encoding.blanks:
         hidden = s_BHTS == -math.inf  # keys in the future, and those beyond a window
         s_BHTS = encoding.scores(s_BHTS, x).masked_fill(hidden, -math.inf)
-    p_BHTS = encoding.weights(s_BHTS)
+    p_BHTS = beside_null(encoding.weights, s_BHTS, x)
     if "reweight" in encoding.blanks:
         p_BHTS = encoding.reweight(p_BHTS, x.distances())
     assert p_BHTS.shape == torch.Size((*x.q_BHTD.shape[:3], x.keys))
     return p_BHTS
+
+
+def beside_null(weights: Callable[[Tensor], Tensor], s_BHTS: Tensor, x: Operands) -> Tensor:
+    """The weights of the keys by a function of scores, which sees that of the null key, too, as if it came first."""
+    if x.null_score_H is None:
+        return weights(s_BHTS)
+    null_BHT1 = x.null_score_H.to(s_BHTS.dtype)[:, None, None].expand(*s_BHTS.shape[:3], 1)
+    return weights(torch.cat([null_BHT1, s_BHTS], dim=-1))[..., 1:]
 
 
 # The terms added to q . k, by the blank that fills each.

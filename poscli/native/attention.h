@@ -3,6 +3,8 @@
 //     s[i, j] = scale q_i . k_j + sum of terms[i, j] + p_i . a[i - j] + r_j . b[i - j]
 //     o_i = sum over visible j of softmax_j(s[i, j]) (v_j + c[i - j])
 //
+// A null key of score null_i and value 0 may take part in the softmax of each query.
+//
 // The queries are the last T of S tokens. Query i, counted among all tokens, sees the keys i - reach + 1 .. i (all
 // earlier ones if reach is 0) and the first `sinks`. Vectors by distance stand in descending order of the distance, so
 // that query t and key j meet entry T - 1 - t + j of the N = T + S - 1 entries.
@@ -61,7 +63,9 @@ struct Attention {
     float *top, *sum;  // [B, H, T], the largest score of a query, and the sum of e^(score - largest)
     const float *grad_o;
     float *grad_q, *grad_k, *grad_v;  // the gradients of keys and values are added to what is there
-    Strides q_at, k_at, v_at, o_at, grad_o_at, grad_q_at, grad_k_at, grad_v_at;
+    const float *null;                // [B, H, T, 1]; null: there is no such key
+    float *grad_null;
+    Strides q_at, k_at, v_at, o_at, grad_o_at, grad_q_at, grad_k_at, grad_v_at, null_at, grad_null_at;
     Term term[MOST_TERMS];
     Relative a, b, c;
     const int32_t *first_key;  // [H, blocks of queries], keys before which have no weight; null: none
@@ -98,6 +102,9 @@ static inline int visible_keys(const Attention &x, int64_t head, int64_t start, 
     out[count++] = {from / tile * tile, end};
     return count;
 }
+
+// Whether a null key takes part. STICK has no softmax, and such a key would come after all others there.
+static inline bool has_null(const Attention &x) { return x.null && x.passed.kind != STICK; }
 
 // The length of a vector whose numbers are `step` apart.
 static inline float length(const float *x, int64_t width, int64_t step) {

@@ -1,7 +1,7 @@
 """Causal attention with additive terms and relative vectors by the compiled kernels, with gradients, on a CPU.
 
     s_ij = scale q_i . k_j + the sum of terms_ij + p_i . a[i-j] + r_j . b[i-j]        over the visible keys j
-    o_i  = sum_j softmax_j(s_ij) (v_j + c[i-j])
+    o_i  = sum_j softmax_j(s_ij) (v_j + c[i-j])       beside one more key, of score null_i and value 0, if it is given
 
 Memory is O(tokens): a thread holds a tile of scores, or, for the gradients of forms in which keys act on the keys
 before them (rows_backward.cpp), the rows of `QUERIES` queries. The results have the same bits on any number of threads.
@@ -60,7 +60,7 @@ class _Plan:
     @property
     def of_form(self) -> slice:
         """Where the tensors of the form stand among those of the call."""
-        return slice(9, 9 + (0 if self.form is None else len(tensors_of(self.form))))
+        return slice(10, 10 + (0 if self.form is None else len(tensors_of(self.form))))
 
 
 def native_attention(
@@ -71,12 +71,14 @@ def native_attention(
     scale: float,
     visible: Visible = EVERY_KEY,
     vectors: Vectors = NO_VECTORS,
+    null: Tensor | None = None,
     form: Form | None = None,
 ) -> Tensor:
     """Attention output `[B, H, T, E]` of queries, keys and values `[B, H, tokens, width]`.
 
     The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) or with a form has one
-    block. Forms without a gradient (call.py) need `torch.no_grad()`.
+    block. `null` `[B, H, T, 1]` is the score of a key without a value beside the others; the form `Stick`, which has no
+    softmax, does not see it. Forms without a gradient (call.py) need `torch.no_grad()`.
     """
     assert len(blocks) == 1 or (vectors == NO_VECTORS and form is None)
     assert form is None or has_gradient(form) or not torch.is_grad_enabled()
@@ -84,7 +86,7 @@ def native_attention(
     relative = [x for each in vectors for x in ((None, None) if each is None else (each.vectors, each.met))]
     terms = [_ready(term.x) for block in blocks for term in block.terms]
     of_form = [] if form is None else [x.to(torch.float32).contiguous() for x in tensors_of(form)]
-    out: Tensor = _Attention.apply(plan, *map(_ready, (*qkv, *relative)), *of_form, *terms)
+    out: Tensor = _Attention.apply(plan, *map(_ready, (*qkv, *relative, null)), *of_form, *terms)
     return out
 
 
@@ -97,7 +99,7 @@ def attention_to_part(library: ctypes.CDLL, part: Part, v_BHSE: Tensor, scale: f
     terms = () if term is None else (Term(term),)
     block = Block(slice(0, q.shape[2]), slice(0, v_BHSE.shape[2]), terms)
     out = by_token(q, v_BHSE.shape[3], torch.empty)
-    top, total = _forward(plan, block, (q, k, v, *[None] * 6), [each.x for each in terms], out)
+    top, total = _forward(plan, block, (q, k, v, *[None] * 7), [each.x for each in terms], out)
     return out, top + total.log()
 
 
@@ -107,7 +109,7 @@ def _ready(x: Tensor | None) -> Tensor | None:
 
 
 class _Attention(torch.autograd.Function):
-    """The tensors are q, k, v, the vectors of a, b and c with what meets each, those of the form, and all terms."""
+    """The tensors are q, k, v, the vectors of a, b and c with what meets each, null, those of the form, all terms."""
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor | None) -> Tensor:
@@ -146,7 +148,7 @@ class _Gradients:
     """The gradients of all tensors of a call. Those of what several texts or heads share are added up at the end."""
 
     def __init__(self, tensors: Sequence[Tensor], wanted: Sequence[bool], of_form: slice) -> None:
-        """The tensors are q, k, v, six of relative vectors, those of the form (`of_form`), and all terms."""
+        """The tensors are q, k, v, six of relative vectors, null, those of the form (`of_form`), and all terms."""
         self.tensors, (q, k, v) = tensors, tensors[:3]
         self.wanted, everyone = wanted, q.shape[:2]
         self.grads: list[Tensor | None] = [by_token(q, q.shape[3], torch.empty)]
@@ -155,6 +157,8 @@ class _Gradients:
             per_token = x is not None and x.ndim == 4
             shared = None if x is None or per_token else x.new_empty(*everyone, *x.shape[1:])
             self.grads.append(by_token(x, x.shape[3], torch.zeros) if per_token else shared)
+        null = tensors[9]
+        self.grads.append(None if null is None else null.new_zeros(null.shape))
         self.form = of_form
         for x, needed in zip(tensors[self.form], wanted[self.form], strict=True):  # of each text, or shared by all
             shape = x.shape if x.ndim == 4 else (len(q), *x.shape)
@@ -166,7 +170,7 @@ class _Gradients:
         """Tell the kernels where to put the gradients of a block."""
         if isinstance(form, Learned):
             form.put_gradients(call, *self.grads[self.form])
-        q, k, v, *relative = self.grads[:9]
+        q, k, v, *relative, null = self.grads[:10]
         assert q is not None
         assert k is not None
         assert v is not None
@@ -176,6 +180,8 @@ class _Gradients:
                 fields.grad_vectors = vectors.data_ptr()
             if met is not None:
                 fields.grad_met, fields.grad_met_at = met.data_ptr(), strides(met)
+        if null is not None:
+            call.put(grad_null=null[:, :, block.queries])
         queries = block.queries.stop - block.queries.start
         for index, (term, grad) in enumerate(zip(block.terms, self.grads[terms], strict=True)):
             if grad is not None:
@@ -261,6 +267,10 @@ def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Se
                 assert met.shape[3] == vectors.shape[2]
                 relative.met, relative.met_at = met.data_ptr(), strides(met)
             setattr(call, name, relative)
+    if (null := tensors[9]) is not None:
+        of_block = null[:, :, block.queries]
+        assert of_block.shape == (batch, heads, queries, 1)
+        call.put(null=of_block)
     if (first_key := block.first_key) is not None:
         assert first_key.dtype == torch.int32
         assert first_key.is_contiguous()

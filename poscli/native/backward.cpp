@@ -3,6 +3,7 @@
 //
 // With p the weights after the softmax, f the factors on them (1 if there are none) and g = dL/do:
 //     dL/ds[i, j] = p[i, j] (f[i - j] g_i . (v_j + c[i - j]) - g_i . o_i)
+// which is - p g_i . o_i for a null key.
 #include "gradients.h"
 
 namespace {

@@ -334,7 +334,7 @@ class MixingFields(ctypes.Structure):
     ]
 
 
-TENSORS = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v")  # those with strides
+TENSORS = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v", "null", "grad_null")  # those with strides
 
 
 class CallFields(ctypes.Structure):
@@ -344,6 +344,7 @@ class CallFields(ctypes.Structure):
         *((name, c_int64) for name in ("batch", "heads", "queries", "keys", "width", "value_width")),
         *((name, c_int64) for name in ("reach", "sinks", "terms", "threads", "constant")),
         *((name, c_void_p) for name in ("q", "k", "v", "o", "top", "sum", "grad_o", "grad_q", "grad_k", "grad_v")),
+        *((name, c_void_p) for name in ("null", "grad_null")),
         *((f"{name}_at", Strides) for name in TENSORS),
         ("term", TermFields * MOST_TERMS),
         ("a", RelativeFields),

@@ -83,6 +83,10 @@ struct Block {
         o.clear(QUERIES * keys.ev);
         std::fill(top, top + QUERIES, x.passed.kind == STICK ? 0 : -INFINITY);
         std::fill(sum, sum + QUERIES, 0.f);
+        for (int64_t r = 0; has_null(x) && r < rows; r++) {  // it is the first key of all
+            top[r] = x.null[batch * x.null_at.batch + head * x.null_at.head + (start + r) * x.null_at.token];
+            sum[r] = 1;
+        }
         std::fill(later, later + QUERIES, 0.0);
         std::fill(far_sum, far_sum + QUERIES, 0.f);
         float number = 0;

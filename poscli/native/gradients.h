@@ -78,6 +78,7 @@ struct Head {
             const float *o = x.o + at(x.o_at, start + r);
             delta[r] = 0;
             for (int64_t e = 0; e < x.value_width; e++) delta[r] += o[e] * g.p[r * ep + e];
+            if (x.grad_null) x.grad_null[at(x.grad_null_at, start + r)] = has_null(x) ? -null_weight(r) * delta[r] : 0;
         }
     }
 
@@ -158,6 +159,10 @@ struct Head {
             for (int64_t d = 0; d < b.width; d++) met[d] += grad_rk.p[j * b.padded + d];
         }
         for (Vectors *each : {&a, &b, &c}) each->finish(bh, x.queries + x.keys - 1);
+    }
+
+    float null_weight(int64_t r) const {
+        return std::exp(x.null[at(x.null_at, start + r)] - top(r)) / x.sum[bh * x.queries + start + r];
     }
 
     float top(int64_t r) const { return x.top[bh * x.queries + start + r]; }

@@ -11,6 +11,7 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -106,6 +107,7 @@ class _Sizes:
     queries: int
     keys: int
     reach: int = 0
+    null: bool = False  # a null key takes part
 
     @property
     def distances(self) -> int:
@@ -152,13 +154,14 @@ class _Case(_Sizes):
         return first
 
 
+NULL = "the null score"
 HIGH = 100  # what far keys of the last head have more, so that e^x would leave float32 without it
 STEEP_REACH = 120  # keys; the table of a steep case falls by 1 per token, and e^-104 is 0 in float32
 CASES = (
-    _Case(batch=2, queries=70, keys=100, width=20, values=12, reach=40, sinks=2),
+    _Case(batch=2, queries=70, keys=100, width=20, values=12, reach=40, sinks=2, null=True),
     _Case(),
-    _Case(reach=150, sinks=70),
-    _Case(batch=2, queries=400, keys=400, constant=330),
+    _Case(reach=150, sinks=70, null=True),
+    _Case(batch=2, queries=400, keys=400, constant=330, null=True),
     _Case(batch=2, steep=True),
 )
 
@@ -184,6 +187,7 @@ def _wrong_attention(library: ctypes.CDLL, case: _Case) -> str:
         "pairs": random(1, 1, case.queries, case.keys),
     }
     upstream = random(batch, heads, case.queries, case.values)
+    inputs |= _null(case, HIGH)
     inputs |= {name: _spread(inputs[name], draw) for name in ("q", "k")}
     for x in (inputs["a"], inputs["b"], inputs["c"], inputs["table"].mT):
         x[..., : case.constant, :] = x[..., :1, :]
@@ -198,20 +202,31 @@ def _wrong_attention(library: ctypes.CDLL, case: _Case) -> str:
         block = Block(slice(0, case.queries), slice(0, case.keys), terms, case.first_key(), case.constant)
         visible = Visible(reach=case.reach, sinks=case.sinks)
         vectors = (Relative(x["a"], x["p"]), Relative(x["b"], x["r"]), Relative(x["c"]))
-        return native_attention(
-            library, (x["q"], x["k"], x["v"]), [block], scale=SCALE, visible=visible, vectors=vectors
-        )
+        qkv, null = (x["q"], x["k"], x["v"]), x.get(NULL)
+        return native_attention(library, qkv, [block], scale=SCALE, visible=visible, vectors=vectors, null=null)
 
     def by_formula(x: Inputs) -> Tensor:
         entry = case.keys - 1 - case.apart()
         s = SCALE * x["q"] @ x["k"].mT + x["table"][:, :, 0][..., entry] + x["keys"] + x["pairs"].flip(2)
         s = s + (x["p"] @ x["a"].mT)[..., torch.arange(case.queries)[:, None], entry]
         s = s + (x["r"] @ x["b"].mT)[..., torch.arange(case.keys), entry]
-        p = s.masked_fill(~case.visible(), -math.inf).softmax(-1)
+        p = _softmax(s.masked_fill(~case.visible(), -math.inf), x)
         return p @ x["v"] + torch.einsum("bhts,htse->bhte", p, x["c"][:, entry])
 
     gradient = not (case.constant or case.steep)
     return first_difference(by_kernels, by_formula, inputs, upstream, least=TOLERANCE, gradient=gradient)
+
+
+def _null(size: _Sizes, largest: float) -> Inputs:
+    """The score of a null key for every query, of 0 to `largest` by the head, if it takes part."""
+    shape, draw = (size.batch, size.heads, size.queries, 1), torch.Generator().manual_seed(0)
+    by_head = torch.linspace(0, largest, size.heads)[:, None, None]
+    return {NULL: torch.randn(*shape, generator=draw) + by_head} if size.null else {}
+
+
+def _softmax(s: Tensor, x: Inputs) -> Tensor:
+    """Attention weights from scores, beside a null key if the inputs hold its score."""
+    return torch.cat([s, x[NULL]], dim=-1).softmax(-1)[..., :-1] if NULL in x else s.softmax(-1)
 
 
 def _spread(x_BHTD: Tensor, draw: torch.Generator) -> Tensor:
@@ -237,14 +252,15 @@ class _FormSizes(_Sizes):
 
 
 SIZES = (
-    _FormSizes(batch=2, heads=3, queries=70, keys=300, reach=200, seed=29, positions=21, hidden=37),
+    _FormSizes(batch=2, heads=3, queries=70, keys=300, reach=200, seed=29, positions=21, hidden=37, null=True),
     _FormSizes(batch=1, heads=2, queries=130, keys=600, seed=2, positions=201, hidden=5),
 )
 WIDTH, VALUES, BENDS, PROBE, LEAK = 10, 12, 5, 4, 0.125
 FAR_KEY, LONG_SCORE, LOW_SCORE = 3, 172.0, -3.0
 LONG_FACTORS = (0.3, 0.01)  # of costs; a key costs about 1
-# A form with its tensors, scores (-inf where a key is hidden), and the sizes -> weights.
-Weights = Callable[[Any, Tensor, _FormSizes], Tensor]
+Softmax = Callable[[Tensor], Tensor]
+# A form with its tensors, scores (-inf where a key is hidden), the sizes, and a softmax -> weights.
+Weights = Callable[[Any, Tensor, _FormSizes, Softmax], Tensor]
 
 
 def _wrong_form(library: ctypes.CDLL, size: _FormSizes) -> str:
@@ -258,7 +274,7 @@ def _wrong_form(library: ctypes.CDLL, size: _FormSizes) -> str:
         "k": random(size.batch, size.heads, size.keys, WIDTH),
         "v": random(size.batch, size.heads, size.keys, VALUES),
         "the table": random(1, size.heads, 1, size.distances),
-    }
+    } | _null(size, 1)
     upstream = random(size.batch, size.heads, size.queries, VALUES)
     if size.long:
         tokens |= {name: _spread(tokens[name], draw) for name in ("q", "k")}
@@ -272,13 +288,16 @@ def _wrong_form(library: ctypes.CDLL, size: _FormSizes) -> str:
         def by_kernels(x: Inputs, tabled: bool = tabled) -> Tensor:
             terms = (Term(x["the table"], skewed=True),) if tabled else ()
             block, qkv = Block(slice(0, size.queries), slice(0, size.keys), terms), (x["q"], x["k"], x["v"])
-            visible = Visible(reach=size.reach)
-            return native_attention(library, qkv, [block], scale=SCALE, visible=visible, form=with_tensors(x))
+            visible, null = Visible(reach=size.reach), x.get(NULL)
+            return native_attention(
+                library, qkv, [block], scale=SCALE, visible=visible, null=null, form=with_tensors(x)
+            )
 
         def by_formula(x: Inputs, tabled: bool = tabled, weights: Weights = weights) -> Tensor:
             s = SCALE * x["q"] @ x["k"].mT
             s = s + x["the table"][:, :, 0][..., size.entry()] if tabled else s
-            return weights(with_tensors(x), s.masked_fill(~size.visible(), -math.inf), size) @ x["v"]
+            s = s.masked_fill(~size.visible(), -math.inf)
+            return weights(with_tensors(x), s, size, partial(_softmax, x=x)) @ x["v"]
 
         wrong = first_difference(
             by_kernels, by_formula, given, upstream, least=TOLERANCE_OF_FORMS, gradient=has_gradient(form)
@@ -326,38 +345,38 @@ def _forms(random: Callable[..., Tensor], size: _FormSizes) -> Iterator[tuple[Fo
     yield Factors(random(heads, size.distances)), _factors, not size.long
 
 
-def _pieces(form: Pieces, s: Tensor, size: _FormSizes) -> Tensor:
+def _pieces(form: Pieces, s: Tensor, size: _FormSizes, softmax: Softmax) -> Tensor:
     x = form.of_distance_N[size.entry()] * form.of_query_T[:, None]
     terms = form.slopes_HM[..., None, None] * torch.maximum(x, form.bends_M[:, None, None])
-    return torch.softmax(s + form.start_H[:, None, None] + terms.sum(1), -1)
+    return softmax(s + form.start_H[:, None, None] + terms.sum(1))
 
 
-def _costs(form: Costs, s: Tensor, size: _FormSizes) -> Tensor:
+def _costs(form: Costs, s: Tensor, size: _FormSizes, softmax: Softmax) -> Tensor:
     cost = softplus(form.of_queries_BHTP @ form.of_keys_BHSP.mT).masked_fill(~size.visible(), 0)
-    return torch.softmax(s - form.factor_H[:, None, None] * _later(cost), -1)
+    return softmax(s - form.factor_H[:, None, None] * _later(cost))
 
 
-def _gates(form: Gates, s: Tensor, _: _FormSizes) -> Tensor:
+def _gates(form: Gates, s: Tensor, _: _FormSizes, softmax: Softmax) -> Tensor:
     gate = torch.sigmoid(s)
     at = (_later(gate) + gate).clamp(max=form.table_BHTP.shape[-1] - 1)
     low, high = (form.table_BHTP.gather(-1, x.long()) for x in (at.floor(), at.ceil()))
-    return torch.softmax(s + low + at.frac() * (high - low), -1)
+    return softmax(s + low + at.frac() * (high - low))
 
 
-def _stick(form: Stick, s: Tensor, size: _FormSizes) -> Tensor:
+def _stick(form: Stick, s: Tensor, size: _FormSizes, _: Softmax) -> Tensor:
     if not form.current:
         s = s.masked_fill(size.apart() == 0, -math.inf)
     return torch.sigmoid(s) * torch.exp(-_later(softplus(s)))
 
 
-def _mixing(form: Mixing, s: Tensor, size: _FormSizes) -> Tensor:
+def _mixing(form: Mixing, s: Tensor, size: _FormSizes, softmax: Softmax) -> Tensor:
     hidden = torch.einsum("gh,bhts->bgts", form.of_scores_GH, s.masked_fill(~size.visible(), 0))
     hidden = leaky_relu(hidden + form.of_distance_GN[:, size.entry()], form.leak)
-    return torch.softmax(s + torch.einsum("hg,bgts->bhts", form.out_HG, hidden), -1)
+    return softmax(s + torch.einsum("hg,bgts->bhts", form.out_HG, hidden))
 
 
-def _factors(form: Factors, s: Tensor, size: _FormSizes) -> Tensor:
-    return torch.softmax(s, -1) * form.factors_HN[:, size.entry()]
+def _factors(form: Factors, s: Tensor, size: _FormSizes, softmax: Softmax) -> Tensor:
+    return softmax(s) * form.factors_HN[:, size.entry()]
 
 
 def _later(x: Tensor) -> Tensor:

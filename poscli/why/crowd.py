@@ -28,7 +28,7 @@ from poscli.attention import BlockSizes, Engine, Place, blocks
 from poscli.equation import BLANKS, Encoding, Operands
 from poscli.equation.composed import Composed
 from poscli.equation.operands import even_step, snapped
-from poscli.equation.reference import tempered
+from poscli.equation.reference import beside_null, tempered
 
 ENTRIES = 2**22  # of the largest tensor of a block of queries: 16 MiB of float32
 
@@ -79,7 +79,7 @@ class Late:
         for blank, term in TERMS.items():
             if blank in encoding.blanks:
                 s_BHTS = s_BHTS + term(self).to(s_BHTS.dtype)
-        p_BHTS = encoding.weights(tempered(x, s_BHTS).masked_fill(~x.visible(), -math.inf))
+        p_BHTS = beside_null(encoding.weights, tempered(x, s_BHTS).masked_fill(~x.visible(), -math.inf), x)
         if "reweight" in encoding.blanks:
             p_BHTS = encoding.reweight(p_BHTS, self.d_N[n_TS].masked_fill(~x.visible(), 0))
         o_BHTE = p_BHTS @ x.v_BHSE
@@ -192,4 +192,4 @@ TERMS: dict[str, Callable[[Late], Tensor]] = {
     "bias": pair_bias,
 }
 # The blanks whose distances `Late` shortens, or that see none.
-SHORTENED = {*TERMS, "relative_values", "similarity", "weights", "reweight", "reach", "sinks"}
+SHORTENED = {*TERMS, "relative_values", "similarity", "null_score", "weights", "reweight", "reach", "sinks"}

@@ -202,6 +202,7 @@ def test_without_its_network_dape_is_its_base(base: str) -> None:
 
 def test_encodings_that_are_none_at_zero() -> None:
     assert_equal(weighted("path", u=0.0, b=-1e3), fresh("none"))
+    assert_equal(weighted("selective", u=0.0), fresh("none"))
     x = draw(1, 9, WIDTH, dtype=torch.float64)
     assert torch.equal(weighted("complex", omega=0.0).embed(x, torch.arange(9), tokens(1, 9)), x)
     assert torch.equal(weighted("smear", w=0.0).mix(x), x)
@@ -214,6 +215,12 @@ def test_rotations_that_the_text_decides_are_rope_where_it_says_nothing() -> Non
     speed = 1 / (1 + math.log(2))
     rope.theta = lambda pos: speed ** torch.arange(1, HEAD_WIDTH // 2 + 1, dtype=torch.float64)
     assert_equal(carope, rope, strides=(1,))
+
+
+def test_a_sink_of_no_score_changes_nothing_and_one_of_score_0_adds_1_to_the_sum() -> None:
+    assert_equal(fresh("sink-logit(start=-1000)+fox"), fresh("fox"))
+    q, at = torch.zeros(1, HEADS, 1, 1, dtype=torch.float64), Positions(pos=torch.arange(1))  # a score of 0
+    assert torch.equal(attend(ENGINES["reference"], fresh("sink-logit"), q, q, q + 1, at), q + 0.5)
 
 
 def test_cable_is_fox_with_the_other_sign() -> None:

@@ -29,6 +29,7 @@ REPRESENTATIVES = [
     "rerope(window=5)", "ssmax", "logn(5)", "alibi", "t5(buckets=6, far=11)", "window(5)", "window(8)",
     "sink(2)+window(7)", "sink(3)+window(6)", "shaw(clip=4)", "shaw(clip=7)", "deberta(span=5)", "deberta(span=7)",
     "cope(max_pos=5)", "cope(max_pos=9)", "dape", "stick-breaking", "urpe", "urpe(base=none)", "selective-rope",
+    "sink-logit", "sink-logit(start=2)",
 ]  # fmt: skip
 # Joins in which the order matters, or in which three encodings meet.
 MORE = [
@@ -41,6 +42,7 @@ MORE = [
     "fox+grape-additive+path", "urpe(base=t5)+fox", "rope+alibi+fire+shaw(clip=4)+fox",
     "transformer-xl+deberta(span=5)+shaw(clip=4)+ssmax", "rope+temper(c=0.7, length=5)+fox+ssmax",
     "rope+selective-rope", "repo+pope", "selective-rope+fox+window(5)",
+    "fox+ssmax+sink-logit+window(5)", "fox+shaw(clip=4)+sink-logit+sink-logit(start=2)",
 ]  # fmt: skip
 
 

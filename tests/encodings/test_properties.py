@@ -254,6 +254,7 @@ def test_stick_breaking_stops_at_the_key_that_uses_up_the_stick() -> None:
         ("dape(base=alibi)", "scores", "fast_scores", "pairs_per_chunk"),
         ("dape(base=fox)", "scores", "fast_scores", "pairs_per_chunk"),
         ("path", "similarity", "fast_similarity", "tokens_per_chunk"),
+        ("selective", "scores", "fast_scores", "tokens_per_chunk"),
         ("stick-breaking", "weights", "fast_weights", "keys_per_chunk"),
     ],
 )
@@ -278,6 +279,18 @@ def test_a_fast_form_is_the_plain_one_in_chunks_of_any_size(spec: str, plain: st
     for size in (1, 5, 12, 13):
         found = with_gradients(fast, **{chunk: size * (13 if chunk == "pairs_per_chunk" else 1)})
         torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-10)
+
+
+def test_selective_adds_up_the_tokens_before_the_first_query_in_chunks_of_any_size() -> None:
+    encoding = make("selective", dtype=torch.float64)
+    q, k, x = (
+        draw(2, n, t, w, seed=t, dtype=torch.float64) for n, t, w in ((HEADS, 3, 8), (HEADS, 13, 8), (1, 13, WIDTH))
+    )
+    at = operands(encoding, q, k, k, encoding.locate(13, torch.device("cpu")), encoding.features(x[:, 0]))
+    exact = encoding.scores(q @ k.mT, at)
+    assert not torch.allclose(exact, q @ k.mT)
+    for size in (1, 4, 10, 11):
+        torch.testing.assert_close(encoding.fast_scores(q @ k.mT, at, tokens_per_chunk=size), exact)
 
 
 def test_cope_stops_at_the_last_row_of_its_table() -> None:

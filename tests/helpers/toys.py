@@ -61,6 +61,10 @@ COMPOSITES = [
     "sink(2)+window(5)+alibi+rope",
     "sink(2)+window(5)+fox+t5",
     "path+sink(2)+window(5)",
+    "rope+window(9)+sink-logit",
+    "fox+shaw+sink-logit+sink-logit(start=2)",
+    "cope(max_pos=5)+sink-logit",
+    "query-bias+ssmax+sink-logit",
 ]
 ALTERNATING = ["rope|none", "alibi+window(9)|t5", "cope|fire", "urpe(base=t5)|xlnet"]
 
@@ -288,7 +292,12 @@ NARROW = [
     *("none", "alibi", "cope", "dape", "fire", "fox", "learned", "path", "rerope", "rope", "rope-dynamic", "shaw"),
     *("sinusoidal", "stick-breaking", "t5", "transformer-xl"),
     *("alibi+ssmax", "learned+interpolated", "rope+window(9)", "shaw+randomized", "sink(2)+window(5)+fox+t5"),
-    *("transformer-xl+deberta+window(9)", "cope|fire", "urpe(base=t5)|xlnet"),
+    *(
+        "transformer-xl+deberta+window(9)",
+        "fox+shaw+sink-logit+sink-logit(start=2)",
+        "cope|fire",
+        "urpe(base=t5)|xlnet",
+    ),
     *(
         "toys:Carried",
         "toys:Gated",

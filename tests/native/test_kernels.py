@@ -145,6 +145,7 @@ def called(
     vectors: tuple[int, ...] | None = None,
     met: tuple[int, ...] = (1, 2, 5, 6),
     first_key: Tensor | None = None,
+    null: tuple[int, ...] | None = None,
     form: Form | None = None,
     dtype: torch.dtype = torch.float32,
     blocks: int = 1,
@@ -154,7 +155,8 @@ def called(
     relative = None if vectors is None else Relative(torch.zeros(vectors), torch.zeros(met))
     all_blocks = [Block(slice(0, 5), slice(0, keys), tuple(terms), first_key)] * blocks
     with torch.no_grad():
-        native_attention(kernels(), qkv, all_blocks, scale=1.0, vectors=(relative, None, None), form=form)  # type: ignore[arg-type]
+        how = {"vectors": (relative, None, None), "null": None if null is None else torch.zeros(null), "form": form}
+        native_attention(kernels(), qkv, all_blocks, scale=1.0, **how)  # type: ignore[arg-type]
 
 
 def zeros(*sizes: tuple[int, ...]) -> list[Tensor]:
@@ -164,7 +166,7 @@ def zeros(*sizes: tuple[int, ...]) -> list[Tensor]:
 RIGHT = [
     {"terms": [Term(torch.zeros(1, 1, 1, 9)), Term(torch.zeros(1, 2, 5, 9))]},
     {"terms": [Term(torch.zeros(1, 1, 1, 13), skewed=True)]},
-    {"vectors": (1, 13, 6)}, {"first_key": torch.zeros(2, 1, dtype=torch.int32)},
+    {"vectors": (1, 13, 6)}, {"first_key": torch.zeros(2, 1, dtype=torch.int32)}, {"null": (1, 2, 5, 1)},
     {"form": Pieces(*zeros((13,), (5,), (2,), (2, 3), (3,)))},
     {"form": Costs(*zeros((1, 2, 5, 6), (1, 2, 9, 6), (2,)))},
     {"form": Gates(torch.zeros(1, 2, 5, 6))}, {"form": Mixing(*zeros((7, 2), (7, 13), (2, 7)), 0.1)},
@@ -178,6 +180,7 @@ TOO_FEW_OR_MANY = [
     *({"terms": [Term(torch.zeros(1, 1, *size))]} for size in ((1, 8), (4, 9), (6, 9), (2, 9))),
     *({"terms": [Term(torch.zeros(1, 1, *size), skewed=True)]} for size in ((1, 12), (5, 13))),
     {"terms": [Term(torch.zeros(1, 1, 1, 9))] * 5},
+    *({"null": size} for size in ((1, 2, 4, 1), (1, 1, 5, 1), (2, 2, 5, 1), (1, 2, 5, 2))),
     *({"vectors": size} for size in ((1, 12, 6), (1, 14, 6), (1, 13, 5), (1, 13, 7))),
     *({"first_key": torch.zeros(size, dtype=torch.int32)} for size in ((1, 1), (2, 2), (3, 1))),
     {"first_key": torch.zeros(2, 1)}, {"first_key": torch.zeros(2, 2, dtype=torch.int32)[:, :1]},
@@ -218,15 +221,17 @@ def test_results_have_the_same_bits_on_any_number_of_threads(form: int) -> None:
     given, made = ([], lambda: None) if form < 0 else forms()[form]
     q, k, v = randoms((3, 2, 200, 16), (3, 2, 200, 16), (3, 2, 200, 16))
     table, a, x, weight = randoms((1, 2, 1, 399), (1, 399, 16), (7, 33, 20), (20,), seed=3)
+    (null,) = randoms((3, 2, 200, 1), seed=4)
 
     def run(threads: int) -> list[Tensor]:
         torch.set_num_threads(threads)
         terms = (Term(table, skewed=True),) if form < 0 else ()
         vectors = (Relative(a, q), None, None) if form < 0 else (None, None, None)
         whole = [Block(slice(0, 200), slice(0, 200), terms)]
-        out = native_attention(kernels(), (q, k, v), whole, scale=0.25, vectors=vectors, form=made(*given))  # type: ignore[arg-type]
+        how = {"scale": 0.25, "vectors": vectors, "null": null}
+        out = native_attention(kernels(), (q, k, v), whole, form=made(*given), **how)  # type: ignore[arg-type]
         normed = rms_norm(kernels(), x, weight, 1e-6)
-        learned = [q, k, v, x, weight, *([table, a] if form < 0 else given)]
+        learned = [q, k, v, null, x, weight, *([table, a] if form < 0 else given)]
         return [out, normed, *torch.autograd.grad(out.square().sum() + normed.square().sum(), learned)]
 
     try:
@@ -337,6 +342,8 @@ def changed(field: str, by: Callable) -> Callable:
     [
         ("scale", lambda x: x * 1.0001, "differs"),
         ("reach", lambda x: x - 1, "differs"),
+        ("null", lambda _: 0, "the output differs"),
+        ("null", lambda x: x + 4, "the output differs"),
         ("term.0.x", lambda x: x + 4, "differs"),
         ("pieces.of_distance", lambda x: x + 4, "the form pieces differs"),
         ("pieces.count", lambda x: x - 1, "the form pieces differs"),
@@ -363,7 +370,10 @@ def shifted(real: Callable, call: ctypes.Structure) -> bool:
 
 @pytest.mark.parametrize(
     "fault",
-    [changed("scale", lambda x: x * 1.0001), changed("term.0.grad", lambda x: x + 4), changed("a.head", lambda _: 0)],
+    [
+        *(changed("scale", lambda x: x * 1.0001), changed("term.0.grad", lambda x: x + 4)),
+        *(changed("a.head", lambda _: 0), changed("null", lambda x: x + 4), changed("grad_null", lambda _: 0)),
+    ],
 )
 def test_a_wrong_gradient_is_found(fault: Callable) -> None:
     assert "differs" in proof.disagreement(Wrong("attention_backward", fault))  # type: ignore[arg-type]

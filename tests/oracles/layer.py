@@ -44,6 +44,7 @@ class Part:
     width: int | None = None  # of a window
     sinks: int = 0
     scores: Callable[[Tensor, Content, Tensor], Tensor] | None = None  # of scores, -inf if hidden, and temperature
+    null: Tensor | None = None  # [H], the score of one more key, the first of all, whose value is 0
     weights: Callable[[Tensor], Tensor] | None = None  # in place of the softmax
     factors: Term | None = None  # on the weights
     values: Term | None = None  # vectors [T, T, D] added to the values
@@ -103,7 +104,9 @@ def attention_of(parts: Sequence[Part], c: Content) -> Tensor:
         if part.scores:
             s = part.scores(s, c, factor).masked_fill(~seen, -math.inf)
     weights = next((part.weights for part in parts if part.weights), lambda s: torch.softmax(s, dim=-1))
-    p = reduce(torch.mul, (part.factors(c) for part in parts if part.factors), weights(s))
+    nulls = [part.null[:, None, None].expand(*s.shape[:-1], 1) for part in parts if part.null is not None]
+    p = weights(torch.cat([*nulls, s], dim=-1))[..., len(nulls) :]
+    p = reduce(torch.mul, (part.factors(c) for part in parts if part.factors), p)
     o = torch.einsum("bhij,bhjd->bhid", p, c.v)
     for part in parts:
         if part.values:
