@@ -39,6 +39,7 @@ MORE = [
     "sink(2)+window(5)+cope(max_pos=5)+alibi", "stick-breaking+alibi+window(5)", "stick-breaking+query-bias+ssmax",
     "fox+grape-additive+path", "urpe(base=t5)+fox", "rope+alibi+fire+shaw(clip=4)+fox",
     "transformer-xl+deberta(span=5)+shaw(clip=4)+ssmax", "rope+temper(c=0.7, length=5)+fox+ssmax",
+    "finite-span(span=5, rank=4)+fox+shaw(clip=4)", "transformer-xl+cable+finite-span(span=3, alpha=1)",
 ]  # fmt: skip
 
 
