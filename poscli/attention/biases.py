@@ -145,7 +145,7 @@ def _bias(encoding: Encoding, x: Operands, table: Tensor, vectors: dict[str, Ten
         return sum((_term(encoding, blank, x).flip(-2) for blank in TERMS if blank in encoding.blanks), bias)
     if "relative_keys" in vectors:
         a_HND = vectors["relative_keys"]
-        q = (encoding.relative_query(x.raw_q_BHTD).flip(2) * encoding.scale).to(bias.dtype)
+        q = (encoding.relative_query(x.raw_q_BHTD, x.features_of_queries).flip(2) * encoding.scale).to(bias.dtype)
         bias = bias + skew(q @ a_HND.to(q.dtype).mT, rows, keys)
     if "relative_queries" in vectors:
         k = (x.raw_k_BHSD * encoding.scale).to(bias.dtype)

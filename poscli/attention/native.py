@@ -180,7 +180,7 @@ def _vectors(encoding: Encoding, x: Operands) -> Vectors:
 
     a = b = c = None
     if "relative_keys" in encoding.blanks:
-        met = encoding.relative_query(x.raw_q_BHTD).to(dtype) * encoding.scale
+        met = encoding.relative_query(x.raw_q_BHTD, x.features_of_queries).to(dtype) * encoding.scale
         a = Relative(by_distance("relative_keys"), met)
     if "relative_queries" in encoding.blanks:
         b = Relative(by_distance("relative_queries"), x.raw_k_BHSD.to(dtype) * encoding.scale)

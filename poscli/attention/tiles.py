@@ -122,7 +122,8 @@ class TileInputs:
         a, b, relative_q, potential_BHS = by_distance("relative_keys"), by_distance("relative_queries"), None, None
         if a is not None:
             a = torch.cat([a, table[..., None]], dim=-1)
-            relative_q = F.pad((encoding.relative_query(x.raw_q_BHTD) * encoding.scale).to(dtype), (0, 1), value=1)
+            met = encoding.relative_query(x.raw_q_BHTD, x.features_of_queries) * encoding.scale
+            relative_q = F.pad(met.to(dtype), (0, 1), value=1)
         if "potential" in encoding.blanks:
             assert x.features_BHSF is not None
             potential_BHS = encoding.potential(x.features_BHSF)

@@ -31,7 +31,7 @@ class TransformerXL(Encoding):
     def content_query(self, q_BHTD: Tensor) -> Tensor:
         return q_BHTD + self.u.to(q_BHTD.dtype)
 
-    def relative_query(self, q_BHTD: Tensor) -> Tensor:
+    def relative_query(self, q_BHTD: Tensor, f_BHTF: Tensor | None) -> Tensor:
         return q_BHTD + self.v.to(q_BHTD.dtype)
 
     def relative_keys(self, d: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
     x_i  = embed(x_i, i)                              before the first layer
     x_i  = mix(x)_i                                   in every layer, before the projections to q, k and v
     q_i  = R(phase_i) query(content_query(q_i), i)    k_j = R(phase_j) key(k_j, j)    v_j = value(v_j, j)
-    s_ij = (similarity(q_i, k_j) + relative_query(q_i) . a[i-j] + k_j . b[i-j]) * scale       (q, k as projected)
+    s_ij = (similarity(q_i, k_j) + relative_query(q_i, f_i) . a[i-j] + k_j . b[i-j]) * scale  (q, k as projected)
            + distance_bias[h, i-j] + potential_i - potential_j + bias(i, j)
     s_ij = s_ij * temperature(n_i)                    n_i is the number of keys that query i sees
     s_ij = -inf                                       where j > i, or where i-j >= reach and j >= sinks
@@ -46,7 +46,7 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 # What blanks depend on, from one token to a whole row of scores.
 TIERS = ("token", "distance", "relative", "pair", "row")
-OF_FEATURES = ("f_BHSF", "f_i", "f_j")  # arguments of blanks that hold features; `x` holds them too
+OF_FEATURES = ("f_BHSF", "f_BHTF", "f_i", "f_j")  # arguments of blanks that hold features; `x` holds them too
 COMPUTE_ALL = ("blocks", "reference")  # engines that compute every blank
 
 
@@ -148,9 +148,9 @@ def blank(tier: str, shape: str, joined: Callable[..., Any] = alone, **declared:
     """
 
     def declare(method: MethodT) -> MethodT:
-        name, (_, *takes) = method.__name__, inspect.signature(method).parameters
-        BLANKS[name] = Blank(name=name, takes=tuple(takes), tier=tier, shape=shape, joined=joined, **declared)
-        return _composing(BLANKS[name], method)
+        name, takes = method.__name__, _arguments(method)
+        BLANKS[name] = Blank(name=name, takes=takes, tier=tier, shape=shape, joined=joined, **declared)
+        return _composing(BLANKS[name], method, takes)
 
     return declare
 
@@ -163,7 +163,7 @@ def extend(method: MethodT) -> MethodT:
 
 def form_of(name: str) -> Callable[[MethodT], MethodT]:
     """Declare a method that goes with a blank: the parts of a composition that fill the blank join it likewise."""
-    return lambda method: _composing(BLANKS[name], method)
+    return lambda method: _composing(BLANKS[name], method, _arguments(method))
 
 
 def _fast(name: str) -> Any:
@@ -173,12 +173,20 @@ def _fast(name: str) -> Any:
         return getattr(self, name)(*arguments)
 
     method.__name__ = f"fast_{name}"
-    return form_of(name)(method)
+    return _composing(BLANKS[name], method, BLANKS[name].takes)
 
 
-def _composing(blank: Blank, empty: MethodT) -> MethodT:
-    """The method of a blank that no class overrides: what the parts of a composition make of it, else `empty`."""
-    form, sees_features = empty.__name__, blank.takes_any("x", *OF_FEATURES)
+def _arguments(method: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the arguments of a method, without `self`."""
+    return tuple(inspect.signature(method).parameters)[1:]
+
+
+def _composing(blank: Blank, empty: MethodT, takes: tuple[str, ...]) -> MethodT:
+    """The method of a blank that no class overrides: what the parts of a composition make of it, else `empty`.
+
+    `takes` are the names of its arguments.
+    """
+    form, sees_features = empty.__name__, not {"x", *OF_FEATURES}.isdisjoint(takes)
 
     @wraps(empty)
     def method(self: Blanks, *arguments: Any) -> Any:
@@ -188,7 +196,7 @@ def _composing(blank: Blank, empty: MethodT) -> MethodT:
             return empty(self, *arguments)
         methods = [getattr(part, form) for part in parts]
         if sees_features:
-            methods = [self.narrowed(part, method, blank.takes) for part, method in zip(parts, methods, strict=True)]
+            methods = [self.narrowed(part, method, takes) for part, method in zip(parts, methods, strict=True)]
         return blank.joined(methods, *arguments)
 
     return method  # type: ignore[return-value]
@@ -291,8 +299,8 @@ class Blanks(nn.Module):
         raise NotImplementedError
 
     @form_of("relative_keys")
-    def relative_query(self, q_BHTD: Tensor) -> Tensor:
-        """The query that meets `relative_keys`, from the output of the projection."""
+    def relative_query(self, q_BHTD: Tensor, f_BHTF: Tensor | None) -> Tensor:
+        """The query that meets `relative_keys`, from the output of the projection and the features of its token."""
         return q_BHTD
 
     @blank("relative", "[1, n, D] or [H, n, D]", summed, engines=("native", "tiles", "sdpa"))

@@ -125,7 +125,7 @@ def tempered(x: Operands, of_queries: Tensor) -> Tensor:
 def met_by_queries(encoding: Encoding, x: Operands) -> Tensor:
     """q_i . a[i-j] * scale, `[B, H, T, S]`."""
     a_HTSD = x.at_distances(encoding.relative_keys).to(x.q_BHTD.dtype)
-    q_BHTD = encoding.relative_query(x.raw_q_BHTD).to(x.q_BHTD.dtype)
+    q_BHTD = encoding.relative_query(x.raw_q_BHTD, x.features_of_queries).to(x.q_BHTD.dtype)
     return (a_HTSD @ q_BHTD[..., None]).squeeze(-1) * encoding.scale
 
 

@@ -67,7 +67,8 @@ def _sizes(encoding: Encoding, given: BlankInputs, stated: str, width: int) -> l
     batch, heads, tokens, head_width = given.q_BHTD.shape
     letters = {"1": 1, "B": batch, "H": heads, "T": tokens, "S": tokens, "n": tokens, "D": head_width, "*": width}
     letters |= {"W": given.x_BTW.shape[2], "F": encoding.feature_width}
-    letters |= {"R": encoding.relative_query(given.q_BHTD).shape[-1]} if "R" in stated else {}
+    if "R" in stated:
+        letters["R"] = encoding.relative_query(given.q_BHTD, encoding.features(given.x_BTW)).shape[-1]
     sizes = {letter: [size] for letter, size in letters.items()} | {"...": [2] if encoding.axes == 2 else []}
     shapes = [shape.strip("[]").split(", ") for shape in stated.split(" or ")]
     return [[size for letter in shape for size in sizes[letter]] for shape in shapes]

@@ -150,7 +150,7 @@ def met_by_queries(late: Late) -> Tensor:
     """q_i . a[n] * scale."""
     encoding, x = late.encoding, late.x
     a_HND = encoding.relative_keys(late.d_N).to(x.q_BHTD.dtype)
-    z_BHTN = encoding.relative_query(x.raw_q_BHTD).to(x.q_BHTD.dtype) @ a_HND.mT * encoding.scale
+    z_BHTN = encoding.relative_query(x.raw_q_BHTD, x.features_of_queries).to(x.q_BHTD.dtype) @ a_HND.mT * encoding.scale
     return z_BHTN.gather(-1, late.n_TS.expand(*z_BHTN.shape[:2], -1, -1))
 
 

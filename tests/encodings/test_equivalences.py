@@ -60,6 +60,8 @@ def assert_equal(one: Encoding, other: Encoding, strides: tuple[int, ...] = (1, 
         ("xlnet", "transformer-xl"),
         ("rope-dynamic(factor=1)", "rope-ntk"),
         ("cable(start=-5)", "fox"),
+        ("finite-span", "none"),  # at the start
+        ("bam", "none"),  # at the start
     ],
 )
 def test_equal_by_their_options(one: str, other: str) -> None:
@@ -183,6 +185,8 @@ def test_encodings_that_are_alibi_without_content_or_with_a_linear_bias() -> Non
     assert_equal(line, alibi(-line.a[0] / LENGTH), strides=(1,))
     power = weighted("kerple-power", r2=0.0)  # 2 sigmoid(0) = 1
     assert_equal(power, alibi(-power.distance_bias(torch.ones(1, dtype=torch.float64))[:, 0]))
+    prior = weighted("bam", beta=1.0)
+    assert_equal(prior, alibi(prior.a.exp()))
 
 
 def test_encodings_that_are_clipped_up_to_what_the_softmax_cancels() -> None:

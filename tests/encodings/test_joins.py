@@ -43,6 +43,7 @@ MORE = [
     "transformer-xl+deberta(span=5)+shaw(clip=4)+ssmax", "rope+temper(c=0.7, length=5)+fox+ssmax",
     "rope+selective-rope", "repo+pope", "selective-rope+fox+window(5)",
     "fox+ssmax+sink-logit+window(5)", "fox+shaw(clip=4)+sink-logit+sink-logit(start=2)",
+    "finite-span(span=5, rank=4)+fox+shaw(clip=4)", "transformer-xl+cable+finite-span(span=3, alpha=1)",
 ]  # fmt: skip
 
 

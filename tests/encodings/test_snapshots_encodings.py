@@ -26,6 +26,7 @@ CPU = torch.device("cpu")
 OPTIONS = {  # beside the default
     "alibi": ["trainable=true, most=6", "scale=0.25", "before_scale=true, scale=2, most=4"],
     "alibi-2d": ["distance=manhattan, trainable=true"],
+    "bam": ["beta=1", "beta=0.5, mu=true"],
     "cable": ["start=-2"],
     "clipped": ["clip=1", "clip=5"],
     "convolution": ["width=1", "width=4"],
@@ -35,6 +36,7 @@ OPTIONS = {  # beside the default
     "deberta": ["span=6", "span=100, buckets=8", "span=9, buckets=12"],
     "dual-chunk": ["chunk=5", "chunk=6, local=3, layout=interleaved", "chunk=12, local=0, fraction=0.5, base=50"],
     "exponential": ["terms=3"],
+    "finite-span": ["span=5, rank=3", "span=4, alpha=0.5, floor=6"],
     "fire": ["hidden=3, threshold=0.5", "threshold=2"],
     "floater": ["hidden=0, step=3", "hidden=5, dt=0.1"],
     "fope": ["sigma=0", "sigma=0.5, base=50, layout=interleaved", "learned=true, base=20"],
@@ -88,6 +90,7 @@ OPTIONS = {  # beside the default
     "transformer-xl": ["clamp=4"],
     "tupe": ["table=sinusoidal", "bias=false"],
     "urpe": ["base=t5", "base=none"],
+    "wavelet": ["scales=2, first=1", "scales=4"],
     "window": ["width=3"],
     "xlnet": ["clamp=3"],
     "xpos": ["scale_base=8, base=50", "layout=interleaved, fraction=0.5"],

@@ -98,7 +98,7 @@ class Untied(Encoding):
         self.r = nn.Parameter(torch.zeros(1, 8, shape.head_width))
         self.u = nn.Parameter(torch.zeros(shape.heads, 1, shape.head_width))
 
-    def relative_query(self, q_BHTD: Tensor) -> Tensor:
+    def relative_query(self, q_BHTD: Tensor, f_BHTF: Tensor | None) -> Tensor:
         return q_BHTD + self.u
 
     def relative_keys(self, d: Tensor) -> Tensor:
