@@ -49,6 +49,11 @@ def assert_equal(one: Encoding, other: Encoding, strides: tuple[int, ...] = (1, 
         ("rope-linear(factor=4)", "rope+interpolated(4)"),
         ("grape", "rope"),
         ("grape(planes=false, frequencies=false)", "rope"),
+        ("lerope", "rope"),
+        ("lerope(per=head)", "rope"),
+        ("adarope", "rope"),
+        ("mobius(share=0)", "rope"),
+        ("rope-id(p=0, c=0)", "none"),
         ("self-extend(group=1)", "rope"),
         ("rope-clip(clip=0)", "rope"),
         ("rope-clip(clip=1)", "rope"),
@@ -81,6 +86,7 @@ def test_up_to_the_training_length_hierarchical_is_learned_and_ssmax_starts_as_l
     [
         "p-rope(p=1, {})", "rope-linear(factor=1, {})", "rope-ntk(factor=1, {})", "rope-dynamic(factor=1, {})",
         "yarn(factor=1, {})", "llama3(factor=1, {})", "longrope(factor=1, {})", "self-extend(group=1, {})",
+        "lerope({})", "adarope({})", "mobius(share=0, {})",
         f"rerope(window={21 * LENGTH}, {{}})", "rope-dropped({})", "rope-clip(clip=0, {})",
         "string(shift=5, local=5, {})", f"dual-chunk(chunk={LENGTH}, {{}})",
     ],
@@ -230,6 +236,45 @@ def test_a_sink_of_no_score_changes_nothing_and_one_of_score_0_adds_1_to_the_sum
 def test_cable_is_fox_with_the_other_sign() -> None:
     cable = weighted("cable")
     assert_equal(cable, weighted("fox", w=-cable.w, b=-cable.b))
+
+
+def test_heads_of_lerope_and_adarope_with_the_same_frequencies_agree() -> None:
+    heads = weighted("lerope(per=head)")
+    assert_equal(weighted("adarope(scaling=false)", alpha=heads.alpha), heads)
+    one = weighted("lerope")
+    assert_equal(weighted("lerope(per=head)", alpha=one.alpha.expand(HEADS, 1, -1)), one)
+
+
+def test_all_layers_of_lerope_have_the_same_frequencies() -> None:
+    for spec, same in (("lerope", True), ("lerope(per=layer)", False), ("lerope(per=head)", False)):
+        first, second = build(parse(spec), shape(), seed=1)
+        assert (first.alpha is second.alpha) == same
+    first, second = build(parse("adarope"), shape(), seed=1)
+    assert first.alpha is not second.alpha
+
+
+def test_a_training_window_turns_mobius_by_minus_one_and_two_of_them_by_one() -> None:
+    encoding, k = fresh("mobius(share=1)"), draw(1, HEADS, 1, HEAD_WIDTH, dtype=torch.float64)
+    at = [encoding.key(k, torch.tensor([3 + shift])) for shift in (0, LENGTH, 2 * LENGTH)]
+    torch.testing.assert_close(at[1], -at[0], rtol=0, atol=EXACT)
+    torch.testing.assert_close(at[2], at[0], rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize(("share", "heads", "expected"), [(0.25, 3, 1), (0.25, 8, 2), (0.5, 3, 2), (0.7, 10, 7)])
+def test_the_share_of_heads_of_mobius_is_rounded_up(share: float, heads: int, expected: int) -> None:
+    at = shape(heads=heads, width=8 * heads)
+    theta = build(parse(f"mobius(share={share})"), at, seed=1)[0].theta(torch.arange(1))
+    assert theta.shape == (heads, 1, 4)
+    assert int((theta[:, 0, 0] != 1).sum()) == expected  # the first frequency of rope is 1
+
+
+def test_every_pair_of_rope_id_that_turns_completes_two_turns_within_the_training_length() -> None:
+    for length in (LENGTH, 512):
+        encoding = build(parse("rope-id"), shape(length), seed=1)[0]
+        turns = encoding.theta(torch.arange(1)) * length / (2 * math.pi)
+        assert torch.equal(turns > 0, torch.tensor([True, True, False, False]))
+        assert float(turns[:2].min()) >= 2 - 1e-9
+        assert math.isclose(float(turns.max()), max(2, length / 32))
 
 
 @pytest.mark.parametrize("k", [1, 200])

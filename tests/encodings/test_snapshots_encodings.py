@@ -24,6 +24,7 @@ from poscli.system.errors import UsageError
 
 CPU = torch.device("cpu")
 OPTIONS = {  # beside the default
+    "adarope": ["scaling=false", "base=50, layout=interleaved, fraction=0.5"],
     "alibi": ["trainable=true, most=6", "scale=0.25", "before_scale=true, scale=2, most=4"],
     "alibi-2d": ["distance=manhattan, trainable=true"],
     "bam": ["beta=1", "beta=0.5, mu=true"],
@@ -49,6 +50,7 @@ OPTIONS = {  # beside the default
     "interpolated": ["factor=2.5"],
     "learned": ["beyond=interpolate", "beyond=hierarchical", "beyond=random"],
     "learned-2d": ["beyond=interpolate"],
+    "lerope": ["per=layer", "per=head, base=50, layout=interleaved"],
     "llama3": ["factor=4, low=0.5, high=3, base=50", "original=10, base=20, layout=interleaved, fraction=0.5"],
     "logn": ["length=4"],
     "longrope": [
@@ -56,6 +58,7 @@ OPTIONS = {  # beside the default
         "start=pi, attention=1.5, original=10",
         "search=20, factor=2, keep_first=3, fraction=0.5, layout=interleaved",
     ],
+    "mobius": ["share=0.5, length=5", "share=1, base=50, layout=interleaved, fraction=0.5"],
     "p-rope": ["p=0.5, factor=2", "p=0", "p=1, base=50, fraction=0.5"],
     "path": ["rank=2"],
     "polynomial": ["degree=1", "degree=4"],
@@ -68,6 +71,7 @@ OPTIONS = {  # beside the default
     "rope-clip": ["clip=0", "clip=2, base=50", "clip=4, layout=interleaved", "base=20, fraction=0.5", "base=20"],
     "rope-dropped": ["recalibrate=0.5, base=50"],
     "rope-dynamic": ["factor=4, base=50", "factor=1, original=10"],
+    "rope-id": ["fast=2, c=0", "p=0.3, fast=2.5, turns=1, length=5, layout=interleaved"],
     "rope-linear": ["factor=4", "original=10, layout=interleaved, base=50"],
     "rope-ntk": ["factor=4", "original=10, fraction=0.25"],
     "sandwich": ["width=6, base=50"],
