@@ -53,7 +53,7 @@ EVALUATED = [
     ("shaw(clip=8)", 600, 1100), ("fox+t5", 2049, 2049), ("alibi", 1025, 2049), ("sink(70)+window(300)+t5", 600, 600),
     ("cope(max_pos=300)", 300, 300), ("stick-breaking", 300, 600), ("fire", 300, 300),
     ("self-extend(window=300, group=3)", 600, 600), ("string(shift=130)", 300, 300), ("alibi+rope+ssmax", 300, 600),
-    ("swin-2d+window(300)", 600, 600),
+    ("swin-2d+window(300)", 600, 600), ("jet-long", 600, 600),
 ]  # fmt: skip
 TRAINED = [
     ("fox+t5", 300, 600), ("transformer-xl+deberta(span=300)+window(170)", 150, 300), ("grape-additive", 300, 600),

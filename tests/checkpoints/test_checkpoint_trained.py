@@ -45,6 +45,15 @@ def test_rope_breaks_and_yarn_and_self_extend_mend_most_of_it(folder: Path) -> N
     assert windowed["nll"] == pytest.approx(at(rows, "llama", 4 * LENGTH, "crop")["nll"], abs=0.05)
 
 
+def test_jet_long_is_rope_at_the_trained_length_and_better_beyond(folder: Path) -> None:
+    asked = ("--as", "jet-long", "--max-len", "4x", *OPTIONS)
+    rows = document("extrapolate", "--model", folder, *asked, "--out", folder.parent / "grouped")
+    own, grouped = ([at(rows, name, n * LENGTH)["nll"] for n in (1, 2, 4)] for name in ("llama", "llama as jet-long"))
+    assert grouped[0] == pytest.approx(own[0], abs=1e-3)
+    assert grouped[1] < own[1] - 0.01
+    assert grouped[2] < own[2] - 0.02
+
+
 def test_the_honest_answer_is_a_window(folder: Path) -> None:
     asked = ("--as", "yarn", "--as", "rope-ntk", "--tokens", 2048)
     found = document("advise", folder, "--target", "4x", *asked, "--out", folder.parent / "out", "--yes")

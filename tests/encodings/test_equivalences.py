@@ -67,6 +67,9 @@ def assert_equal(one: Encoding, other: Encoding, strides: tuple[int, ...] = (1, 
         ("cable(start=-5)", "fox"),
         ("finite-span", "none"),  # at the start
         ("bam", "none"),  # at the start
+        ("randomized-yarn(factor=4)", "yarn(factor=4)"),  # no step of a training has begun
+        (f"randomized-yarn(max={LENGTH})", "yarn"),
+        ("rope+random-floats", "rope-linear"),
     ],
 )
 def test_equal_by_their_options(one: str, other: str) -> None:
@@ -88,7 +91,8 @@ def test_up_to_the_training_length_hierarchical_is_learned_and_ssmax_starts_as_l
         "yarn(factor=1, {})", "llama3(factor=1, {})", "longrope(factor=1, {})", "self-extend(group=1, {})",
         "lerope({})", "adarope({})", "mobius(share=0, {})",
         f"rerope(window={21 * LENGTH}, {{}})", "rope-dropped({})", "rope-clip(clip=0, {})",
-        "string(shift=5, local=5, {})", f"dual-chunk(chunk={LENGTH}, {{}})",
+        "string(shift=5, local=5, {})", f"dual-chunk(chunk={LENGTH}, {{}})", "jet-long({})",
+        "randomized-yarn(factor=1, {})",
     ],
 )  # fmt: skip
 def test_variants_of_rope_take_its_options(variant: str) -> None:
@@ -97,7 +101,7 @@ def test_variants_of_rope_take_its_options(variant: str) -> None:
     assert_equal(fresh(variant.format(options)), fresh(f"rope({options})"), strides=(1,))
 
 
-SCALED = [name for name in names() if issubclass(get(name), RoPELinear)]
+SCALED = [name for name in names() if issubclass(get(name), RoPELinear) and name != "randomized-yarn"]
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -133,7 +137,7 @@ def test_equal_angles_with_another_temperature(one: str, other: str) -> None:
     ("spec", "equal"),
     [
         ("rerope(window=5)", 6), (f"rerope(window={LENGTH - 1})", LENGTH), ("string(shift=5)", 5),
-        (f"string(shift={LENGTH})", LENGTH), ("dual-chunk(chunk=7)", 7),
+        (f"string(shift={LENGTH})", LENGTH), ("dual-chunk(chunk=7)", 7), ("jet-long", LENGTH),
     ],
 )  # fmt: skip
 def test_rope_on_short_inputs(spec: str, equal: int) -> None:
@@ -154,6 +158,28 @@ def test_distances_of_dual_chunk_stay_within_training_and_are_those_of_the_text_
     assert int(d.max()) == LENGTH - 1
     near = (true >= 0) & (true <= encoding.local)
     assert torch.equal(d[near], true[near])
+
+
+@pytest.mark.parametrize(("tokens", "largest"), [(LENGTH, 15), (LENGTH + 1, 8), (2 * LENGTH, 15), (40 * LENGTH, 15)])
+def test_distances_of_jet_long_stay_within_training_and_are_those_of_the_text_nearby(tokens: int, largest: int) -> None:
+    """One token beyond the training length, groups of two halve all distances beyond the nearest."""
+    encoding, pos = fresh("jet-long(near=3)"), torch.arange(tokens)
+    near, far = (
+        q[:, None] - k for q, k in zip(encoding.query_positions(pos), encoding.key_positions(pos), strict=True)
+    )
+    true = pos[:, None] - pos
+    d = torch.where(encoding.chosen(pos[:, None], pos) == 0, near, far)[true >= 0]
+    assert (int(d.min()), int(d.max())) == (0, largest)
+    assert torch.equal(encoding.chosen(pos[:, None], pos) == 0, true <= 3)
+    assert torch.equal(near, true)
+
+
+@pytest.mark.parametrize("tokens", [2 * LENGTH, 5 * LENGTH])
+def test_randomized_yarn_is_yarn_from_max_tokens_on(tokens: int) -> None:
+    one, other, pos = fresh("randomized-yarn"), fresh("yarn"), torch.arange(tokens)
+    q = draw(1, HEADS, tokens, HEAD_WIDTH, dtype=torch.float64)
+    assert torch.equal(one.query(q, pos), other.query(q, pos))
+    assert not torch.allclose(one.query(q, pos)[:, :, :9], other.query(q[:, :, :9], pos[:9]), rtol=1e-3, atol=1e-3)
 
 
 def test_rope_dropped_is_rope_then_none() -> None:

@@ -220,6 +220,54 @@ def test_every_position_is_drawn() -> None:
     assert counts.max() < 40  # 12.5 on average
 
 
+def test_randomized_yarn_draws_from_a_range_that_grows_and_evaluates_at_the_positions_of_the_text() -> None:
+    trained, stream, index = model("randomized-yarn(max=116)"), torch.Generator().manual_seed(7), torch.arange(LENGTH)
+    first, second = trained.encodings
+    assert torch.equal(first.positions(index), index)  # no step has begun
+    for progress, end in ((0.0, 16), (0.2, 41), (0.4, 66), (0.6, 116), (0.99, 116)):
+        drawn = []
+        for _ in range(200):
+            trained.begin_step(progress, stream)
+            drawn.append(first.positions(index))
+            assert torch.equal(second.positions(index), drawn[-1])
+            assert (drawn[-1].diff() > 0).all()
+            assert float(first.s(drawn[-1])) == 116 / LENGTH
+        assert torch.cat(drawn).unique().tolist() == list(range(end))
+    assert torch.equal(first.positions(torch.arange(5)), torch.arange(5))  # not a training window
+    assert torch.equal(first.eval().positions(index), index)
+    at_once = make("randomized-yarn(max=116, curriculum=false)")
+    at_once.begin_step(0.0, stream)
+    assert int(at_once.positions(index)[-1]) > 41
+    with pytest.raises(UsageError, match="max must be at least the training length 16, got 15"):
+        check("randomized-yarn(max=15)", shape())
+
+
+def test_random_floats_are_uniform_in_training_and_evenly_spaced_in_evaluation() -> None:
+    trained, stream, index = model("random-floats(span=3)"), torch.Generator().manual_seed(7), torch.arange(LENGTH)
+    first, second = trained.encodings
+    evenly = first.positions(index)
+    assert evenly.tolist() == [3 * (2 * k - 1) / (2 * LENGTH) for k in range(1, LENGTH + 1)]
+    drawn = []
+    for _ in range(400):
+        trained.begin_step(0.5, stream)
+        drawn.append(first.positions(index))
+        assert torch.equal(second.positions(index), drawn[-1])
+        assert (drawn[-1].diff() > 0).all()
+    counts = torch.histc(torch.cat(drawn), bins=8, min=0, max=3)
+    assert counts.sum() == 400 * LENGTH
+    assert (counts - 800).abs().max() < 5 * 27  # five standard deviations
+    assert torch.equal(first.eval().positions(index), evenly)
+    assert float(first.positions(torch.arange(FAR))[-1]) == 3 * (1 - 1 / (2 * FAR))
+    with pytest.raises(UsageError, match="span must be above 0, got 0"):
+        check("random-floats(span=0)", shape())
+
+
+def test_near_of_jet_long_lies_within_training() -> None:
+    for near, rule in ((-1, "at least 0"), (LENGTH, f"below the training length {LENGTH}")):
+        with pytest.raises(UsageError, match=f"near must be {rule}, got {near}"):
+            check(f"jet-long(near={near})", shape())
+
+
 # What only a fast form of a blank does: skip work
 
 

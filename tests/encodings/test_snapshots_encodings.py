@@ -48,6 +48,7 @@ OPTIONS = {  # beside the default
     "grape-additive": ["probe=4"],
     "hierarchical": ["alpha=0.7"],
     "interpolated": ["factor=2.5"],
+    "jet-long": ["near=0", "near=5, base=50, layout=interleaved"],
     "learned": ["beyond=interpolate", "beyond=hierarchical", "beyond=random"],
     "learned-2d": ["beyond=interpolate"],
     "lerope": ["per=layer", "per=head, base=50, layout=interleaved"],
@@ -64,7 +65,9 @@ OPTIONS = {  # beside the default
     "polynomial": ["degree=1", "degree=4"],
     "pope": ["base=50, start=uniform"],
     "query-bias": ["clip=3"],
+    "random-floats": ["span=1", "span=40"],
     "randomized": ["max=20"],
+    "randomized-yarn": ["max=20, curriculum=false, base=50", "factor=4, ramp=turns, beta_fast=2, beta_slow=0.1"],
     "rerope": ["window=4", "window=1, base=50, layout=interleaved, fraction=0.5"],
     "rope": ["base=50", "layout=interleaved, fraction=0.5", "fraction=0.25"],
     "rope-2d": ["base=10, layout=interleaved", "mixed=true"],
@@ -105,7 +108,12 @@ OPTIONS = {  # beside the default
         "original=10, factor=2, beta_fast=1.5, beta_slow=0.5, base=20, layout=interleaved",
     ],
 }
-JOINED = {"interpolated": "+rope", "randomized": "+alibi", "sink": "+window(5)"}  # that it has an effect
+JOINED = {
+    "interpolated": "+rope",
+    "random-floats": "+rope",
+    "randomized": "+alibi",
+    "sink": "+window(5)",
+}  # that it has an effect
 FAMILIES = {
     family: [n for n in names() if get(n).family == family] for family in sorted({get(n).family for n in names()})
 }
