@@ -28,7 +28,7 @@ FLOORS = (
     ("runs",),
     ("config",),
     ("specs",),
-    ("encodings", "tasks"),
+    ("encodings", "layouts", "tasks"),
     ("attention", "data", "drawing"),
     ("equation", "native"),
     ("statistics", "system"),

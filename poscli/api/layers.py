@@ -26,8 +26,10 @@ def encoding(
     `width` is that of the model, `length` the number of tokens in a training window, which some encodings need to know,
     and `vocab` the number of different tokens. Weights are drawn from `seed`. UsageError for a spec that is wrong.
     """
-    if len(specs.parse(spec_of(spec)).layers) > 1:
-        raise UsageError(f"{spec} alternates by layer; api.encodings(..., layers=4) builds one encoding for each layer")
+    if (count := len(specs.parse(spec_of(spec)).layers)) > 1:
+        raise UsageError(
+            f"{spec} alternates by layer; api.encodings(..., layers={count}) builds one encoding for each layer"
+        )
     return encodings(spec, layers=1, width=width, heads=heads, length=length, vocab=vocab, seed=seed)[0]
 
 
@@ -35,7 +37,7 @@ def encoding(
 def encodings(
     spec: str | type[Encoding], *, layers: int, width: int, heads: int, length: int, vocab: int = 257, seed: int = 0
 ) -> list[Encoding]:
-    """The encoding of each layer; alternating ones, such as `rope|none`, take turns.
+    """The encoding of each layer; alternating ones, such as `rope|none` and the layout `rnope-swa`, take turns.
 
     Layers share one instance where the paper says so, as T5 does; `torch.nn.ModuleList` takes the list as it is. The
     other parameters are those of `encoding`.

@@ -32,10 +32,16 @@ def _names(package: str) -> Callable[[], list[str]]:
 
 
 encodings = _names("poscli.encodings")
+layouts = _names("poscli.layouts")
 tasks = _names("poscli.tasks")
 tokenizers = _names("poscli.data.tokenizers")
 protocols = _names("poscli.evaluation.protocols")
 baselines = _names("poscli.evaluation.baselines")
+
+
+def specs() -> list[str]:
+    """The shortest specs: names of encodings and of layouts."""
+    return sorted([*encodings(), *layouts()])
 
 
 def corpora() -> list[str]:
@@ -64,12 +70,12 @@ def suites() -> list[str]:
 
 # For options that are made from the field of a model: field -> what completes it.
 OF_FIELDS: dict[str, Callable[..., Any]] = {
-    "encodings": encodings,
+    "encodings": specs,
     "task": tasks,
     "corpus": corpora,
     "tokenizer": tokenizers,
     "preset": presets,
-    "as_": encodings,
+    "as_": specs,
     "protocols": protocols,
     "baselines": baselines,
 }

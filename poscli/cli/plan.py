@@ -45,6 +45,7 @@ def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1, start_seconds:
 
     `start_seconds` pass before the workers begin, if there is anything to do.
     """
+    from poscli.specs import with_layouts
     from poscli.sweep.drive import makespan
 
     total = makespan((job.seconds for job in jobs), workers)
@@ -54,7 +55,8 @@ def show(jobs: list[PlannedJob], as_json: bool, workers: int = 1, start_seconds:
     for name in ("encoding", "seed", "parameters", "steps", "done", "memory", "time"):
         table.add_column(name, justify="left" if name in ("encoding", "done") else "right")
     for job in jobs:
-        values: tuple[Any, ...] = (job.encoding, job.seed, f"{job.parameters:,}", f"{job.steps:,}", job.done)
+        name = with_layouts(job.encoding)
+        values: tuple[Any, ...] = (name, job.seed, f"{job.parameters:,}", f"{job.steps:,}", job.done)
         table.add_row(*(Text(str(value)) for value in (*values, f"{job.memory_gib:.1f} GiB", duration(job.seconds))))
     table.add_section()
     table.add_row("total" if workers == 1 else f"{workers} workers", "", "", "", "", "", duration(total))

@@ -22,6 +22,7 @@ from rich.text import Text
 from poscli.runs.results import has_evaluation
 from poscli.runs.run import ENDED, Run, open_run, run_exists
 from poscli.runs.summary import Activity, activity
+from poscli.specs import with_layouts
 from poscli.sweep.drive import TimeLeft, Watcher
 from poscli.system.console import err, note, out, warn_once
 from poscli.system.errors import TERMINATED, CorruptError, Interrupted
@@ -154,7 +155,7 @@ class _Folder:
             state = run.status()["state"]
             now = activity(run.folder)
             if now is not None or state == "training":
-                work.append((f"{run.label}, seed {run.config.seed}", now))
+                work.append((f"{with_layouts(run.label)}, seed {run.config.seed}", now))
                 states["at work"] += 1
             else:
                 evaluated = state in ENDED and has_evaluation(run)

@@ -24,6 +24,7 @@ from poscli.evaluation.protocol import EvaluationSettings
 from poscli.model.language_model import LanguageModel
 from poscli.runs.run import LOSSES, Run
 from poscli.runs.schema import FULL
+from poscli.specs import with_layouts
 from poscli.system.console import note
 from poscli.system.device import device_name
 from poscli.system.errors import FAILED, CorruptError, Interrupted
@@ -91,7 +92,7 @@ class Evaluation:
         planned = self.setup.plan.measurements()
         work = sum(cost(each, spans) for each, spans in planned.items())
         run = self.setup.run
-        meter = Meter(f"extrapolate {run.label}", work, file=run.progress if ranks().first else None)
+        meter = Meter(f"extrapolate {with_layouts(run.label)}", work, file=run.progress if ranks().first else None)
         with stoppable() as stop, meter as progress:
             return {each: self._measure(each, spans, progress, stop) for each, spans in planned.items()}
 

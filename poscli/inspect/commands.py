@@ -21,7 +21,7 @@ Encodings = Annotated[
     typer.Argument(
         help="Encoding specs: rope, 'rope|none', or your own path/to/file.py:Class; several are drawn side by side, on "
         "the same axes, six to a sheet.",
-        autocompletion=complete.encodings,
+        autocompletion=complete.specs,
     ),
 ]
 Runs = Annotated[

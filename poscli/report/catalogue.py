@@ -15,7 +15,9 @@ from poscli.encodings import get, names
 from poscli.encodings.registry import missing
 from poscli.equation import Encoding
 from poscli.equation.encoding import formula
-from poscli.specs import build, names_in, parse
+from poscli.layouts import LAYOUTS
+from poscli.specs import build, names_in, parse, spec_of_layout
+from poscli.system.errors import UsageError
 
 TRAIN_LENGTH = 512  # tokens, of the model whose engine and parameters are shown
 # The lines around the table in README.md.
@@ -47,6 +49,24 @@ def describe_encodings(chosen: Sequence[str] = ()) -> list[dict[str, Any]]:
             rows.append({"name": name, **words, **lists, "in_proportion": "", "unavailable": why})
         else:
             rows.append(_describe(get(name)))
+    return rows
+
+
+def describe_layouts() -> list[dict[str, Any]]:
+    """One row per named layout, with its spec as results show it; `unavailable` says why one cannot be used."""
+    rows = []
+    for name in LAYOUTS.names():
+        row: dict[str, Any] = {"layout": name, "spec": "", "layers": None, "paper": "", "note": "", "unavailable": ""}
+        try:
+            layout = LAYOUTS.get(name)
+            row |= {"spec": layout.spec, "paper": layout.paper, "note": layout.note}
+            if name in names():
+                raise UsageError(f"the name {name} belongs to an encoding")
+            spec = spec_of_layout(name)
+            row |= {"spec": str(spec), "layers": len(spec.layers)}
+        except UsageError as error:
+            row["unavailable"] = str(error)
+        rows.append(row)
     return rows
 
 

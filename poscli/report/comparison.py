@@ -111,7 +111,7 @@ def as_written(spec: str, names: Collection[str]) -> str:
         canonical = spec if spec in names else str(specs.parse(spec))
     except UsageError:
         return spec
-    return canonical if canonical in names else spec
+    return next((each for each in (canonical, specs.with_layouts(canonical)) if each in names), spec)
 
 
 def compare_named(

@@ -18,6 +18,7 @@ from poscli.drawing.text import amount, listed
 from poscli.report.accuracy import with_ends
 from poscli.report.origin import corpus_names, trained_on
 from poscli.report.pooling import is_per_byte, per_byte, positions_per_byte, tokenizer_spec, with_intervals
+from poscli.specs import with_layouts
 from poscli.statistics.comparison import LossTable
 from poscli.system.text import printable_line
 
@@ -109,10 +110,13 @@ def _printable(table: pd.DataFrame) -> pd.DataFrame:
 def name_runs(rows: pd.DataFrame, trained: Mapping[str, int] | None = None) -> tuple[pd.Series, list[str]]:
     """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how.
 
+    An encoding that is a layout is called by the layout's name, and a note gives its spec.
+
     `trained` are the tokens of training by run id.
     """
     kept = {"encoding": "first", "seed": "first", "fingerprint": "first", "parameters": "max"}
     runs = rows.groupby("run_id").agg(kept | ({"tokenizer": "first"} if is_per_byte(rows) else {}))
+    written, runs["encoding"] = runs["encoding"], runs["encoding"].map(with_layouts)
     labels, encoding = runs["encoding"].copy(), runs["encoding"]
     if is_per_byte(rows):
         labels = labels + " [" + runs["tokenizer"].map(tokenizer_spec) + "]"
@@ -133,6 +137,7 @@ def name_runs(rows: pd.DataFrame, trained: Mapping[str, int] | None = None) -> t
     changed = sorted(set(encoding[labels != encoding]))
     note = f"{listed(changed)}: several runs that differ in more than the seed; the text in brackets tells them apart."
     notes = [note] if changed else []
+    notes += [f"{name} is {spec}." for name, spec in sorted({*zip(encoding, written, strict=True)}) if name != spec]
     budgets = runs.loc[runs["trained"] > 0, "trained"]
     if budgets.nunique() > 1:
         fewest, most = amount(budgets.min()), amount(budgets.max())

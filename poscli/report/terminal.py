@@ -28,6 +28,7 @@ from poscli.report.table import (
     verdict_sentences,
 )
 from poscli.runs.schema import FULL, POSITION_COLUMNS, frame
+from poscli.specs import with_layouts
 from poscli.statistics.comparison import BETTER, LN2, WORSE
 from poscli.system.text import printable_line
 
@@ -72,6 +73,7 @@ def print_report(report: Report, console: Console) -> None:
 def show_fresh(tables: Sequence[pd.DataFrame], console: Console, *, summed: bool) -> None:
     """Print new rows of `eval.csv`: a line per length, or, if `summed`, a line per encoding with its verdict."""
     if not summed:
+        tables = [rows.assign(encoding=rows["encoding"].map(with_layouts)) for rows in tables]
         console.print(lengths_table(tables))
         guessing = [(name, verdicts.NOT_TRAINED, reason) for rows in tables for name, reason in untrained(rows).items()]
         for name, word, reason in folded(guessing):
@@ -121,7 +123,8 @@ def comparison_table(table: pd.DataFrame, *, of_answers: bool = False, bits: str
             "-" if row["p_holm"] != row["p_holm"] else f"{row['p_holm']:.3f}",
             Text(row["word"], style=WORDS.get(row["word"], "")),
         )
-    shown.title = printable_line(f"{first['encoding']}, compared with {first['baseline']}")
+    names = [with_layouts(str(first[name])) for name in ("encoding", "baseline")]
+    shown.title = printable_line(", compared with ".join(names))
     shown.title_justify = "left"
     shown.caption = f"{score} of the first minus that of the second; {first['documents']} {items}; p after Holm"
     shown.caption_justify = "left"

@@ -13,7 +13,7 @@ import torch
 from poscli.equation import Encoding, Shape, Unsupported
 from poscli.equation.composed import Composed
 from poscli.equation.shapes import BlankInputs, wrong_shapes
-from poscli.specs.grammar import Leaf, Spec, parse
+from poscli.specs.grammar import Leaf, Spec, parse, with_layouts
 from poscli.system.errors import PluginError, PoscliError, UsageError
 from poscli.system.memory import is_out_of_memory, unaffordable
 from poscli.system.plugins import blamed, is_outside
@@ -64,8 +64,11 @@ def check(text: str, shape: Shape, memory: bool = False, axes: int = 2) -> Spec:
     """
     spec = parse(text)
     if len(spec.layers) > shape.layers:
-        count = counted(shape.layers, "layer")
-        raise UsageError(f"{spec} alternates {len(spec.layers)} encodings, and the model has {count}")
+        count, needed = counted(shape.layers, "layer"), len(spec.layers)
+        raise UsageError(
+            f"{with_layouts(str(spec))} alternates {needed} encodings, and the model has {count}; give it {needed} or "
+            f"more, as by --layers {needed}"
+        )
     _refuse_huge(spec, shape)
     with blamed():
         layers = build(spec, shape, seed=0)

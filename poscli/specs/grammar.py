@@ -1,7 +1,8 @@
 """The grammar of specs: the string that names an encoding on the command line, in suites and in Python.
 
     spec  := layer ("|" layer)*                      layers that alternate
-    layer := leaf ("+" leaf)*                        encodings that act together on one layer
+    layer := part ("+" part)*                        encodings that act together on one layer
+    part  := leaf | the name of a layout             a layout (poscli/layouts) is its layers, each joined to the rest
     leaf  := name [ "(" value | key=value, ... ")" ]
     name  := a registered name | package.module:Class | path/to/file.py:Class | path/to/file.py
     value := a number | a number "L" | "L" | true | false | none | a word
@@ -17,21 +18,28 @@
 >>> spec = parse("window(.50L)")
 >>> str(spec), str(spec.at(32))
 ('window(width=0.5L)', 'window(width=16)')
+>>> str(parse("rnope-swa"))  # the name of a layout stands for its spec
+'rope+window(width=0.5L)|rope+window(width=0.5L)|rope+window(width=0.5L)|none'
+>>> str(parse("smollm3+ssmax"))  # what is joined to a layout joins each of its layers
+'rope(base=50000.0)+ssmax|rope(base=50000.0)+ssmax|rope(base=50000.0)+ssmax|none+ssmax'
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from poscli.encodings import full_name, get
+from poscli.encodings import full_name, get, names
 from poscli.equation import Encoding, Option, Shape
+from poscli.layouts import LAYOUTS
 from poscli.system import plugins
 from poscli.system.errors import UsageError, near
 
@@ -152,13 +160,50 @@ def parse(text: str, defaults: bool = False) -> Spec:
         raise
 
 
+def is_layout(name: str) -> bool:
+    """Whether a name in a spec is that of a layout; one that an encoding has, too, is the encoding's."""
+    return name in LAYOUTS.names() and name not in names()
+
+
+@cache
+def spec_of_layout(name: str) -> Spec:
+    """The spec of a layout; UsageError if a package that offers it is broken, or if it is wrong."""
+    layout = LAYOUTS.get(name)
+    try:
+        return _Parser(layout.spec, defaults=False, layouts=False).spec()
+    except UsageError as error:
+        raise UsageError(f"the layout {name} cannot be used: {error}") from error
+
+
+def with_layouts(label: str) -> str:
+    """A label, such as a spec or `SPEC as SPEC`, in which the specs that a layout has are the layout's name.
+
+    A spec that is the same for all layers is kept: it is short, and may be the name of an encoding.
+
+    >>> with_layouts("rope+window(width=0.5L)|rope+window(width=0.5L)|rope+window(width=0.5L)|none (memory 64)")
+    'rnope-swa (memory 64)'
+    """
+    for name in filter(is_layout, LAYOUTS.names()):
+        with contextlib.suppress(UsageError):  # one that cannot be used has no results
+            spec = spec_of_layout(name)
+            if len(spec.layers) > 1:
+                label = re.sub(rf"(?<!\S){re.escape(str(spec))}(?!\S)", name, label)
+    return label
+
+
 def names_in(text: str) -> list[str]:
     """The names in a spec without their options, each once; it is not parsed, so that no file that it names is run.
 
-    >>> names_in("rope(base=500000.0)+window(128)|./mine.py:Mine")
-    ['rope', 'window', './mine.py:Mine']
+    >>> names_in("rope(base=500000.0)+window(128)|./mine.py:Mine"), names_in("rnope-swa")
+    (['rope', 'window', './mine.py:Mine'], ['rope', 'window', 'none'])
     """
-    return list(dict.fromkeys(part.strip() for part in re.split(r"[|+]", re.sub(r"\([^()]*\)", "", text))))
+
+    def split(text: str) -> list[str]:
+        return [part.strip() for part in re.split(r"[|+]", re.sub(r"\([^()]*\)", "", text))]
+
+    usable = [part for part in split(text) if is_layout(part) and not LAYOUTS.missing(part)]
+    inside = {part: split(LAYOUTS.get(part).spec) for part in usable}
+    return list(dict.fromkeys(name for part in split(text) for name in inside.get(part, [part])))
 
 
 def refuse_twice(texts: Sequence[str]) -> None:
@@ -195,31 +240,44 @@ def _unusable_path(text: str) -> str:
 class _Parser:
     """A recursive-descent parser of one spec."""
 
-    def __init__(self, text: str, defaults: bool) -> None:
+    def __init__(self, text: str, defaults: bool, layouts: bool = True) -> None:
         if len(text) > LONGEST:
             raise UsageError(f"a spec has at most {LONGEST} characters; {text[:40]!r}... has {len(text)}")
         if any("\ud800" <= sign <= "\udfff" for sign in text):  # bytes of the command line that are not UTF-8
             raise UsageError(f"the encoding {text!r} is not UTF-8 text; rename the file that it names")
-        self.text, self.at, self.defaults = text, 0, defaults
+        self.text, self.at, self.defaults, self.layouts = text, 0, defaults, layouts
         self.tokens = self._scan()
 
     def spec(self) -> Spec:
-        layers = [self._layer()]
+        layers = self._layer()
         while self._take("|"):
-            layers.append(self._layer())
+            layers += self._layer()
         if self.at < len(self.tokens):
             raise self._error(f"unexpected {self.tokens[self.at]!r}")
         return Spec(tuple(layers))
 
-    def _layer(self) -> tuple[Leaf, ...]:
-        leaves = [self._leaf()]
+    def _layer(self) -> list[tuple[Leaf, ...]]:
+        """The leaves of one layer; those of several if a layout is among the parts."""
+        layers = self._part()
         while self._take("+"):
-            leaves.append(self._leaf())
-        return tuple(leaves)
+            part = self._part()
+            if len(layers) > 1 and len(part) > 1:
+                raise self._error("two layouts cannot be joined, because each says what every layer is")
+            layers = [one + other for one in layers for other in part]
+        return layers
+
+    def _part(self) -> list[tuple[Leaf, ...]]:
+        if not (self.layouts and is_layout(self._peek())):
+            return [(self._leaf(),)]
+        name = self._word("a layout")
+        spec = spec_of_layout(name)
+        if self._peek() == "(":
+            raise UsageError(f"{name} is a layout, which has no options; write out its spec and change that: {spec}")
+        return list(spec.layers)
 
     def _leaf(self) -> Leaf:
         name = full_name(self._word("the name of an encoding"))
-        cls = get(name)
+        cls = self._class(name)
         texts: dict[str, str] = {}
         if self._take("("):
             while not self._take(")"):
@@ -230,6 +288,15 @@ class _Parser:
                 if not self._take(",") and self._peek() != ")":
                     raise self._error("expected , or )")
         return Leaf(name, _canonical(cls, name, texts, self.defaults))
+
+    def _class(self, name: str) -> type[Encoding]:
+        """The class of a name; UsageError, with similar names of encodings and of layouts, if there is none."""
+        if not self.layouts or ":" in name or name in names():
+            return get(name)
+        near_ones = near(name, [*names(), *LAYOUTS.names()])
+        raise UsageError(
+            f"there is no encoding {name!r}: {near_ones}; `poscli ls encodings` and `poscli ls layouts` show all"
+        )
 
     def _argument(self, cls: type[Encoding], place: int) -> tuple[str, str]:
         word = self._word("an option")

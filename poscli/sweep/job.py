@@ -29,7 +29,7 @@ from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
 from poscli.runs.run import Run
-from poscli.specs import parse, refuse_twice
+from poscli.specs import parse, refuse_twice, with_layouts
 from poscli.sweep.tune import tuned_configs
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
@@ -58,7 +58,7 @@ class Job(Frozen):
         corpus = self.config.corpus
         shown = corpus if len(corpus) <= LONGEST else f"...{corpus[3 - LONGEST :]}"
         on = "" if corpus == RunConfig.model_fields["corpus"].default else f" on {shown}"
-        return f"{self.config.encoding}{self.config.recipe_mark}, seed {self.config.seed}{on}"
+        return f"{with_layouts(self.config.encoding)}{self.config.recipe_mark}, seed {self.config.seed}{on}"
 
     @property
     def folder(self) -> Path:

@@ -22,6 +22,7 @@ from poscli.runs import checkpoint
 from poscli.runs.checkpoint import Checkpoint
 from poscli.runs.results import write_training_log
 from poscli.runs.run import Run
+from poscli.specs import with_layouts
 from poscli.system.device import device_name
 from poscli.system.errors import PARTIAL, Interrupted, PoscliError
 from poscli.system.memory import is_out_of_memory
@@ -78,7 +79,7 @@ class Trainer:
         self._set_status("training")
         self.saved, several = time.monotonic(), self.ranks.count > 1
         file = self.run.progress if self.ranks.first else None
-        meter = Meter(f"train {self.config.encoding}", self.config.steps, self.step, file=file)
+        meter = Meter(f"train {with_layouts(self.config.encoding)}", self.config.steps, self.step, file=file)
         try:
             with stoppable() as self.stop, meter as progress:
                 while self.step < self.config.steps:

@@ -17,7 +17,7 @@ from poscli.encodings.registry import ENCODINGS
 from poscli.specs import check, parse
 from poscli.system.errors import PluginError, UsageError
 from poscli.system.notebook import html_table
-from poscli.verify.checks import CHECKS, SHAPE, Failed, Skipped, SpecUnderTest
+from poscli.verify.checks import CHECKS, Failed, Skipped, SpecUnderTest, shape_for
 
 __all__ = ["CHECKS", "Finding", "Verdict", "verify"]
 
@@ -77,7 +77,7 @@ def verify(text: str, seed: int = 0) -> Verdict:
         look = LOOK_AT_PLUGIN if (broken := ENCODINGS.broken(text)) else ""
         return Verdict(text, [Finding("available", FAILED if broken else UNAVAILABLE, why, look)])
     try:
-        spec = str(check(text, SHAPE))
+        spec = str(check(text, shape_for(parse(text))))
     except PluginError:  # the checks below say more about it
         spec = str(parse(text))
     findings = list(_findings(SpecUnderTest(spec, seed)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from poscli.attention import ENGINES, BlockSizes, Engine, Place, attend, engines_for
 from poscli.config.run import ModelConfig
-from poscli.equation import Encoding, Positions, Unsupported
+from poscli.equation import Encoding, Positions, Shape, Unsupported
 from poscli.equation.operands import columns_of, raster
 from poscli.equation.shapes import BlankInputs, wrong_shapes
 from poscli.model.cache import Cache
 from poscli.model.initialise import build_model, load_weights, weights_of
 from poscli.model.transformer import Model
-from poscli.specs import build, parse
+from poscli.specs import Spec, build, parse
 from poscli.verify.noise import FLOAT32, draw, draw_inputs, draw_tokens, perturbed, rounding, tolerances
 
 CPU = torch.device("cpu")
@@ -47,6 +47,11 @@ SHIFTS = {
 }
 
 
+def shape_for(spec: Spec) -> Shape:
+    """The shape of the smallest model with two layers or more in which every alternating layer of a spec is."""
+    return replace(SHAPE, layers=max(SHAPE.layers, len(spec.layers)))
+
+
 class SpecUnderTest:
     """A spec, with models and input drawn from a seed."""
 
@@ -56,19 +61,19 @@ class SpecUnderTest:
     @cached_property
     def encodings(self) -> list[Encoding]:
         """The different encodings of the layers, their weights moved away from the initial values."""
-        layers = build(parse(self.spec), SHAPE, self.seed)
-        return [
-            perturbed(e, self.seed).requires_grad_(False) for e in dict.fromkeys(layers[: len(parse(self.spec).layers)])
-        ]
+        spec, different = parse(self.spec), dict[str, Encoding]()
+        for layer in build(spec, shape_for(spec), self.seed)[: len(spec.layers)]:
+            different.setdefault(layer.spec, layer)
+        return [perturbed(encoding, self.seed).requires_grad_(False) for encoding in different.values()]
 
     @cached_property
     def model(self) -> Model:
         """A small model for evaluation, without gradients."""
         return self.fresh().eval().requires_grad_(False)
 
-    def fresh(self, moved: int = 0, seed: int | None = None, layers: int = CONFIG.layers) -> Model:
-        """A new model whose weights are drawn and then moved away from their initial values."""
-        config = CONFIG.model_copy(update={"layers": layers})
+    def fresh(self, moved: int = 0, seed: int | None = None, layers: int = 0) -> Model:
+        """A new model, of all layers by default, whose weights are drawn and then moved from their initial values."""
+        config = CONFIG.model_copy(update={"layers": layers or shape_for(parse(self.spec)).layers})
         drawn = build_model(config, self.spec, vocab=VOCAB, length=LENGTH, seed=self.seed if seed is None else seed)
         return perturbed(drawn, self.seed + moved)
 

@@ -16,6 +16,7 @@ from poscli.model.load import load_trained
 from poscli.runs.results import explained_under, write_explanation
 from poscli.runs.run import ENDED, Run
 from poscli.runs.schema import DETAILS, frame
+from poscli.specs import with_layouts
 from poscli.system.console import note
 from poscli.system.errors import Interrupted
 from poscli.system.memory import is_out_of_memory
@@ -119,7 +120,8 @@ def _tables(setup: EvaluationSetup, judge: Run | None) -> dict[str, Any]:
         analyses["why/key_tokens"] = lambda: key_token_rows(model, rare, key_tokens(judging, rare))
     tables = {}
     run = setup.run
-    with stoppable() as stop, Meter(f"why {run.config.encoding}", len(analyses), file=run.progress) as progress:
+    meter = Meter(f"why {with_layouts(run.config.encoding)}", len(analyses), file=run.progress)
+    with stoppable() as stop, meter as progress:
         for name, make in analyses.items():
             rows = _attempt(name, make)
             tables[name] = frame([run_columns(setup) | row for row in rows], DETAILS[name])

@@ -15,6 +15,7 @@ from poscli.data import CORPORA, TOKENIZERS
 from poscli.encodings.registry import ENCODINGS
 from poscli.evaluation.baseline import BASELINES
 from poscli.evaluation.protocol import PROTOCOLS
+from poscli.layouts import LAYOUTS
 from poscli.system.registry import Registry
 from poscli.tasks import TASKS
 
@@ -36,7 +37,7 @@ print(json.dumps([answers, "torch" in sys.modules]))
 
 
 @pytest.mark.parametrize(
-    "registry", [ENCODINGS, TASKS, CORPORA, TOKENIZERS, PROTOCOLS, BASELINES], ids=lambda r: r.kind
+    "registry", [ENCODINGS, LAYOUTS, TASKS, CORPORA, TOKENIZERS, PROTOCOLS, BASELINES], ids=lambda r: r.kind
 )
 def test_the_names_in_the_files_are_those_that_are_registered(registry: Registry) -> None:  # type: ignore[type-arg]
     assert complete.registered(registry.package) == registry.names()
@@ -51,6 +52,7 @@ def test_a_shell_gets_names_runs_and_suites(tmp_path: Path) -> None:
     expected = {
         "poscli tr": ["train"],
         "poscli train --enc rope-": ["rope-2d", "rope-clip", "rope-dropped", "rope-dynamic", "rope-linear", "rope-ntk"],
+        "poscli train --enc sw": ["swan", "swin-2d"],
         "poscli train --task ": TASKS.names(),
         "poscli train --corpus st": ["stdlib"],
         "poscli train --preset na": ["nano"],

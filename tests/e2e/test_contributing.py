@@ -16,14 +16,30 @@ from toys import make
 
 from poscli.attention import choose
 
-# An encoding that another installed package offers through an entry point.
+# An encoding and layouts that another installed package offers through entry points.
 VISITOR = """
 from poscli.encodings import Encoding
+from poscli.layouts import Layout
 
 class Visitor(Encoding):
     \"\"\"Nothing at all.\"\"\"
+
+GUESTS = Layout(spec="visitor|none", paper="nowhere", note="The encoding of this package on every second layer.")
+LOST = Layout(spec="vistor|guests", paper="", note="")
+LOOP = Layout(spec="loop", paper="", note="")
+WORD = "visitor|none"
 """
-ENTRY_POINTS = "[poscli.encodings]\nvisitor = visiting:Visitor\n"
+ENTRY_POINTS = """
+[poscli.encodings]
+visitor = visiting:Visitor
+[poscli.layouts]
+guests = visiting:GUESTS
+lost = visiting:LOST
+loop = visiting:LOOP
+word = visiting:WORD
+rope = visiting:GUESTS
+swan = visiting:GUESTS
+"""
 BASELINES = ("--baseline", "half", "--baseline", "sink(4)+window")
 POOL = """
 import torch
@@ -86,6 +102,8 @@ def results(home) -> list[Any]:
         ("verify", "salient", "root+salient"),
         ("train", "--enc", "root+salient", *NANO, "--out", "blank"),
         ("extrapolate", *SHORT, "--out", "blank"),
+        ("ls", "layouts"), ("verify", "every-third", "guests+window(8)"),
+        ("train", "--enc", "every-third", "--enc", "guests", "--enc", "rope", *NANO, "--layers", 3, "--out", "layouts"),
     ]  # fmt: skip
     done = in_a_copy(home, commands)
     assert [each["code"] for each in done] == [0] * len(commands)
@@ -104,6 +122,25 @@ def test_each_is_listed(results) -> None:
     assert "reverse" in {row["task"] for row in tasks}
     assert "indents" in {row["tokenizer"] for row in tokenizers}
     assert "paragraphs:PATH" in {row["corpus"] for row in corpora}
+
+
+def test_layouts_are_listed_verified_and_trained(results) -> None:
+    listed, verified, trained = results[15:]
+    rows = {row["layout"]: row for row in listed}
+    assert {name: (rows[name]["spec"], rows[name]["layers"]) for name in ("every-third", "guests")} == {
+        "every-third": ("rope|rope|none", 3),
+        "guests": ("visitor|none", 2),
+    }
+    for name, cause in {
+        "lost": "the layout lost cannot be used: there is no encoding 'vistor': did you mean visitor?",
+        "loop": "the layout loop cannot be used: there is no encoding 'loop'",
+        "word": "it is no layout: it must be an instance of poscli.layouts.Layout",
+        "rope": "the name rope belongs to an encoding",
+        "swan (visiting 1.0)": "the name swan belongs to poscli",
+    }.items():
+        assert cause in rows[name]["unavailable"], name
+    assert [verdict["status"] for verdict in verified] == ["passed", "passed"], verified
+    assert [run["encoding"] for run in trained] == ["rope|rope|none", "visitor|none", "rope"]
 
 
 def test_an_encoding_is_verified_and_trained_on_a_corpus_and_a_tokenizer_from_outside(results) -> None:
@@ -143,7 +180,7 @@ def test_a_text_of_known_limit_from_outside_is_trained_on(results) -> None:
 def test_an_encoding_with_a_blank_of_its_own_is_verified_composed_trained_and_evaluated(results) -> None:
     row = next(row for row in results[0] if row["name"] == "salient")
     assert (row["tier"], row["acts_on"], row["engine"]) == ("pair", ["salience"], "blocks")
-    verified, (trained,), rows = results[12:]
+    verified, (trained,), rows = results[12:15]
     assert [verdict["status"] for verdict in verified] == ["passed", "passed"], verified
     assert trained["status"] == "complete"
     assert rows

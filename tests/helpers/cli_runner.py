@@ -20,7 +20,7 @@ from poscli.runs.run import Run, list_runs
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [*command_tree().commands]
-LS = ["encodings", "tasks", "corpora", "tokenizers", "protocols", "baselines", "runs", "suites"]
+LS = ["encodings", "layouts", "tasks", "corpora", "tokenizers", "protocols", "baselines", "runs", "suites"]
 LENGTH = 32  # tokens of a training window
 NANO = ("--preset", "nano", "--length", LENGTH, "--batch", 4, "--tokens", "4k")  # 31 steps: attention has an effect
 ALIBI = ("train", "--enc", "alibi", *NANO)

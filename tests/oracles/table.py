@@ -7,7 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oracles import Oracle, every
-from poscli.report.catalogue import FAMILIES, describe_encodings, lengths_text, options_text, with_table
+from poscli.report.catalogue import (
+    FAMILIES,
+    describe_encodings,
+    describe_layouts,
+    lengths_text,
+    options_text,
+    with_table,
+)
 from poscli.specs import parse
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +32,17 @@ eight times what one unit of rounding in every input does to the oracle itself. 
 unless the oracle computes in float32.
 Lengths are numbers of tokens, or of training lengths L: `t5(far=0.5L)`.
 `parameters` are those of a `tiny` model (4 layers, width 128, 8 heads, L = 512) in all its layers.
+
+"""
+
+
+LAYOUTS = """## Layouts
+
+A spec with `|` gives the layers of a model encodings in turns. Those of some known models have names, which stand for
+their specs wherever one is read: `poscli train --enc rnope-swa`, suites, Python. What is joined to a name joins each of
+its layers (`smollm3+ssmax`). A run has the spec itself in its configuration and in the name of its folder, so that it
+is the same run under either; tables show the name, and a note of the report the spec. Windows are shares of L, as in
+the models, and a model needs at least as many layers as the spec has.
 
 """
 
@@ -56,7 +74,11 @@ def document(largest: Callable[[Oracle], tuple[float, float]]) -> str:
                 f"{_escape(against)} |\n"
             )
         parts.append("\n")
-    parts.append("## Equivalences\n\nEach is a test.\n\n")
+    parts.append(LAYOUTS)
+    for row in describe_layouts():
+        parts.append(f"- **`{row['layout']}`** {_escape(row['note'])} ({row['paper']})\n")
+        parts.append(f"  `{row['spec']}`\n" if not row["unavailable"] else f"  {row['unavailable']}\n")
+    parts.append("\n## Equivalences\n\nEach is a test.\n\n")
     parts += [f"- `{row['name']}`: {_escape(fact)}\n" for row in rows for fact in row["facts"]]
     return "".join(parts)
 

@@ -38,7 +38,7 @@ As = Annotated[
     list[str] | None,
     typer.Option(
         "--as", help="Compare these encodings, by default all that need no training; repeatable.",
-        autocompletion=complete.encodings,
+        autocompletion=complete.specs,
     ),
 ]  # fmt: skip
 Runtime = Annotated[

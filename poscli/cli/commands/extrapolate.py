@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 Encodings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--enc", "-e", help="Evaluate only runs of this encoding; repeatable.", autocompletion=complete.encodings
-    ),
+    typer.Option("--enc", "-e", help="Evaluate only runs of this encoding; repeatable.", autocompletion=complete.specs),
 ]
 Runs = Annotated[
     list[str] | None,

@@ -33,7 +33,7 @@ Prompt = Annotated[
 ]
 Enc = Annotated[
     str | None,
-    typer.Option("--enc", "-e", help="Use the newest run of this encoding.", autocompletion=complete.encodings),
+    typer.Option("--enc", "-e", help="Use the newest run of this encoding.", autocompletion=complete.specs),
 ]
 RunId = Annotated[
     str | None,

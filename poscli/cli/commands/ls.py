@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,9 @@ from poscli.cli.options import Json, Out
 from poscli.system.console import emit, note, out
 from poscli.system.errors import PARTIAL, UsageError
 from poscli.system.registry import Registry
-from poscli.system.text import printable
+from poscli.system.text import counted, printable
 
-app = typer.Typer(help="List encodings, tasks, corpora, tokenizers, protocols, baselines, runs or suites.")
+app = typer.Typer(help="List encodings, layouts, tasks, corpora, tokenizers, protocols, baselines, runs or suites.")
 COMMANDS.add("ls", Command(app, after="new"))
 
 
@@ -48,6 +49,20 @@ def encodings(
 
 
 @app.command()
+def layouts(json_: Json = False) -> None:
+    """List the named layouts of layers, such as rnope-swa, with the specs that their names stand for."""
+    from poscli.report.catalogue import describe_layouts
+
+    rows = describe_layouts()
+    emit(json_, rows, lambda: _paragraphs(_about_layout(row) for row in rows))
+
+
+def _about_layout(row: dict[str, Any]) -> tuple[str, str, list[str]]:
+    layers = counted(row["layers"], "layer") if row["layers"] else ""
+    return row["layout"], layers, [row["unavailable"], row["spec"], row["note"], row["paper"]]
+
+
+@app.command()
 def runs(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show what is being worked on, also by other machines, until Ctrl-C.")
@@ -61,6 +76,7 @@ def runs(
     """
     from poscli.cli.screen import watch_runs
     from poscli.runs.summary import run_summaries
+    from poscli.specs import with_layouts
 
     if watch and json_:
         raise UsageError("--watch is a screen for people, and --json a document: give one of them")
@@ -70,7 +86,9 @@ def runs(
     rows = run_summaries(out_ / "runs")
     columns = ["run_id", "encoding", "seed", "corpus", "length", "state", "step", "steps", "bpb", "evaluated", "doing"]
     columns.append("machine")
-    emit(json_, rows, lambda: _table(rows, columns, f"no runs in {out_ / 'runs'}; train one: poscli train --enc alibi"))
+    named = [row | {"encoding": with_layouts(row["encoding"] or "")} for row in rows]
+    empty = f"no runs in {out_ / 'runs'}; train one: poscli train --enc alibi"
+    emit(json_, rows, lambda: _table(named, columns, empty))
     for row in rows:
         if row["damaged"]:
             note(f"{row['run_id']} is damaged: {row['damaged']}")
@@ -155,8 +173,8 @@ def _encodings_verbose(rows: list[dict[str, Any]]) -> None:
     """Print a paragraph per encoding: formula, facts, options, paper."""
     from poscli.report.catalogue import lengths_text, options_text
 
+    paragraphs = []
     for row in rows:
-        out().print(Text(row["name"], style="bold"), Text(f"{row['family']}, tier {row['tier']}", style="dim"))
         lines = [row["unavailable"], row["formula"], *(f"Fact: {fact}." for fact in row["facts"])]
         if row["options"]:
             lines += [f"Options: {options_text(row)}", lengths_text(row)]
@@ -164,7 +182,15 @@ def _encodings_verbose(rows: list[dict[str, Any]]) -> None:
             lines.append(
                 f"After training: evaluates models trained with {', '.join(row['after'])}".replace("*", "anything")
             )
-        for line in filter(None, [*lines, row["paper"]]):
+        paragraphs.append((row["name"], f"{row['family']}, tier {row['tier']}", [*lines, row["paper"]]))
+    _paragraphs(paragraphs)
+
+
+def _paragraphs(paragraphs: Iterable[tuple[str, str, list[str]]]) -> None:
+    """Print a paragraph for each name: words about it beside it, and below it those of the lines that are not empty."""
+    for name, beside, lines in paragraphs:
+        out().print(Text(name, style="bold"), *([Text(beside, style="dim")] if beside else []))
+        for line in filter(None, lines):
             out().print(Padding(Text(printable(line)), (0, 0, 0, 4)))
 
 

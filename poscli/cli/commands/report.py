@@ -25,7 +25,7 @@ def report(
         bool, typer.Option("--mix", help="Compare runs on different corpora, or of different tokenizers.")
     ] = False,
     baseline: Annotated[
-        str, typer.Option("--baseline", help="Compare all encodings with this one.", autocompletion=complete.encodings)
+        str, typer.Option("--baseline", help="Compare all encodings with this one.", autocompletion=complete.specs)
     ] = "",
     formats: Annotated[
         str, typer.Option("--formats", help="Formats of the pictures beside PNG, for papers: svg, pdf or both.")

@@ -27,7 +27,7 @@ def rm(
     enc: Annotated[
         list[str] | None,
         typer.Option(
-            "--enc", "-e", help="Delete only runs of this encoding; repeatable.", autocompletion=complete.encodings
+            "--enc", "-e", help="Delete only runs of this encoding; repeatable.", autocompletion=complete.specs
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,

@@ -29,8 +29,8 @@ def train(
         typer.Option(
             "--enc",
             "-e",
-            help="Encoding spec, e.g. alibi, 'rope(base=500000)', 'rope|none'; repeatable.",
-            autocompletion=complete.encodings,
+            help="Encoding spec, e.g. alibi, 'rope(base=500000)', 'rope|none', the layout rnope-swa; repeatable.",
+            autocompletion=complete.specs,
         ),
     ],
     request: TrainRequest,

@@ -22,7 +22,7 @@ from poscli.system.console import emit, note, out
 def tune(
     enc: Annotated[
         list[str],
-        typer.Argument(help="Encoding specs, such as alibi or 'rope|none'.", autocompletion=complete.encodings),
+        typer.Argument(help="Encoding specs, such as alibi or 'rope|none'.", autocompletion=complete.specs),
     ],
     request: TrainRequest,
     dry_run: plan.DryRun = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +28,7 @@ def verify(
         list[str] | None,
         typer.Argument(
             help="Encoding specs: alibi, 'rope+window(128)', or your own: my_encoding.py, package.module:Class.",
-            autocompletion=complete.encodings,
+            autocompletion=complete.specs,
         ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Verify all that `poscli ls encodings` shows.")] = False,
@@ -38,6 +39,7 @@ def verify(
     import torch
 
     from poscli.encodings import names
+    from poscli.specs import with_layouts
     from poscli.system.progress import Meter
     from poscli.verify import verify as run
 
@@ -50,7 +52,8 @@ def verify(
         for spec in specs:
             verdicts.append(run(spec, seed))
             progress.advance(1, spec)
-    emit(json_, [verdict.record() for verdict in verdicts], lambda: _show(verdicts))
+    named = [replace(verdict, encoding=with_layouts(verdict.encoding)) for verdict in verdicts]
+    emit(json_, [verdict.record() for verdict in verdicts], lambda: _show(named))
     failed = [verdict.encoding for verdict in verdicts if verdict.status == "failed"]
     note(f"{len(verdicts) - len(failed)} of {len(verdicts)} encodings hold" if len(verdicts) > 1 else "")
     if failed:
