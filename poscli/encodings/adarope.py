@@ -1,17 +1,16 @@
 """AdaRoPE: every head has its own frequencies and its own temperature (Wang et al., 2026)."""
 
 import math
-from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from poscli.encodings import Shape, register
 from poscli.encodings.lerope import LeRoPE
-from poscli.encodings.rope import Rotary
+from poscli.encodings.rope import Layout
 
 
-@register("adarope", paper="arXiv:2607.19363", family="rotary")
+@register("adarope", paper="arXiv:2607.19363 (known second hand)", family="rotary")
 class AdaRoPE(LeRoPE):
     """Rope with the frequencies e^xi_hm, learned per head, and scores times 1 + beta_h log n / log L.
 
@@ -26,8 +25,16 @@ class AdaRoPE(LeRoPE):
     steady_keys = True
     facts = ("adarope starts as rope", "adarope(scaling=false) is lerope(per=head)")
 
-    def __init__(self, shape: Shape, *, scaling: bool = True, **rotary: Unpack[Rotary]) -> None:
-        super().__init__(shape, per="head", **rotary)
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        scaling: bool = True,
+        base: float = 10000.0,
+        layout: Layout = "half",
+        fraction: float = 1.0,
+    ) -> None:
+        super().__init__(shape, per="head", base=base, layout=layout, fraction=fraction)
         self.beta = nn.Parameter(torch.zeros(shape.heads)) if scaling else None
         if not scaling:
             self.leave("temperature")

@@ -7,7 +7,7 @@ from torch.nn.functional import linear, softplus
 from poscli.encodings import Encoding, Shape, register
 
 
-@register("carope", paper="arXiv:2507.23083", family="content")
+@register("carope", paper="arXiv:2507.23083 (known second hand)", family="content")
 class CARoPE(Encoding):
     """q_i . R(phi_i - phi_j) k_j, phi_i[m] = sum_{l<=i} f(x_l)^m, f(x) = 1 / (1 + softplus(w_h . x)): a base per token.
 

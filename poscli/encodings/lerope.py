@@ -11,7 +11,7 @@ from poscli.encodings import Encoding, Shape, register
 from poscli.encodings.rope import RoPE, Rotary
 
 
-@register("lerope", paper="arXiv:2607.10134", family="rotary")
+@register("lerope", paper="arXiv:2607.10134 (known second hand)", family="rotary")
 class LeRoPE(RoPE):
     """Rope with the frequencies e^alpha_m theta_m, theta_m = base^(-2m/D), alpha_m learned and 0 at the start.
 

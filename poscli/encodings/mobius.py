@@ -10,7 +10,7 @@ from poscli.encodings import Length, Shape, at_least, register
 from poscli.encodings.rope import RoPE, Rotary
 
 
-@register("mobius", paper="arXiv:2607.21405", family="rotary")
+@register("mobius", paper="arXiv:2607.21405 (known second hand)", family="rotary")
 class Mobius(RoPE):
     """Rope, with theta_m = pi (2m + 1) / N in a quarter of the heads, N = L: N tokens turn each of their pairs by -1.
 

@@ -6,7 +6,7 @@ from torch import Tensor, float64
 from poscli.encodings import Encoding, Length, Shape, above, register
 
 
-@register("random-floats", paper="arXiv:2602.14050", family="wrapper")
+@register("random-floats", paper="arXiv:2602.14050 (known second hand)", family="wrapper")
 class RandomFloats(Encoding):
     """Positions are sorted uniform numbers of [0, R) in training, and (i + 1/2) R / max(L, n) in evaluation.
 

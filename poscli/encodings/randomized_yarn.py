@@ -23,7 +23,7 @@ class OfYaRN(Scaled, total=False):
     attention: float | None
 
 
-@register("randomized-yarn", paper="arXiv:2606.23687", family="rotary")
+@register("randomized-yarn", paper="arXiv:2606.23687 (known second hand)", family="rotary")
 class RandomizedYaRN(YaRN):
     """Yarn with s = max(`max`, L')/L; in training, positions are a sorted random subset of [0, `max`).
 

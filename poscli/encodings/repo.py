@@ -7,7 +7,7 @@ from torch.nn.functional import linear, silu
 from poscli.encodings import Encoding, Shape, above, at_least, register
 
 
-@register("repo", paper="arXiv:2512.14391", family="content")
+@register("repo", paper="arXiv:2512.14391 (known second hand)", family="content")
 class RePo(Encoding):
     """Rope at positions z_i = w_h . (silu(G x_i) * C x_i): a token stands where its content says, not when it came.
 

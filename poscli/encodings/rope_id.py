@@ -9,7 +9,7 @@ from poscli.encodings import Length, Shape, above, register
 from poscli.encodings.rope import Layout, RoPE
 
 
-@register("rope-id", paper="arXiv:2603.18017", family="rotary")
+@register("rope-id", paper="arXiv:2603.18017 (known second hand)", family="rotary")
 class RoPEID(RoPE):
     """Rope on half of the pairs, theta_m from 2 pi / 32 down to 4 pi / L, and scores times (1 + 0.1 ln max(1, n/L))^2.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from poscli.encodings import Encoding, Operands, Shape, above, register
 
 
-@register("tapa", paper="arXiv:2509.12635", family="content")
+@register("tapa", paper="arXiv:2509.12635 (known second hand)", family="content")
 class TAPA(Encoding):
     """s_ij = q_A . k_A / sqrt(A) cos(2 pi (i - j)^alpha q_P . k_P / sqrt(P)), where q = [q_A; q_P] and k = [k_A; k_P].
 

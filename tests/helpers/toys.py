@@ -32,6 +32,7 @@ VOCAB = 11
 ENDS = {"learned", "learned-2d", "tupe"}
 
 COMPOSITES = [
+    "selective-rope+smear",
     "alibi(trainable=true)",
     "rope(layout=interleaved, fraction=0.5)",
     "sinusoidal(combine=concat)",
@@ -295,6 +296,7 @@ NARROW = [
     *(
         "transformer-xl+deberta+window(9)",
         "fox+shaw+sink-logit+sink-logit(start=2)",
+        "selective-rope+smear",
         "cope|fire",
         "urpe(base=t5)|xlnet",
     ),
