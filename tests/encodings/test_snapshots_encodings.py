@@ -83,6 +83,7 @@ OPTIONS = {  # beside the default
     "transformer-xl": ["clamp=4"],
     "tupe": ["table=sinusoidal", "bias=false"],
     "urpe": ["base=t5", "base=none"],
+    "wall": ["start=0"],
     "window": ["width=3"],
     "xlnet": ["clamp=3"],
     "xpos": ["scale_base=8, base=50", "layout=interleaved, fraction=0.5"],
