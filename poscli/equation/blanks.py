@@ -12,8 +12,8 @@
 
 a, b and c are the blanks `relative_keys`, `relative_queries` and `relative_values`; i and j are positions, made by the
 blank `positions` of the tokens' order, except for `reach` and `sinks`, which count tokens. R(phase_i) rotates pairs of
-channels by the angles of the blank `phase`, and null is the blank
-`null_score`, the score of a key without a value that every query sees beside the others; without it there is none.
+channels by the angles of the blank `phase`, and null is the blank `null_score`, the score of a key without a value that
+every query sees beside the others; without it there is none.
 
 Shapes: B batch, T queries, S keys (the queries are the last T of the S tokens), H heads, D head width, W model width,
 F features, P pairs of channels, n distances. Distances d = i - j are never negative: attention is causal, in the order

@@ -1,7 +1,7 @@
 """SWAN: global layers without positions, their scores scaled by a logarithm, and local ones (Puvvada et al., 2025).
 
-Neither the paper nor code could be read; three secondary sources agree on the order and the
-ratio, and one of them states the window.
+Neither the paper nor code could be read; three secondary sources agree on the order and the ratio, and
+one of them states the window.
 """
 
 from poscli.layouts import LAYOUTS, Layout

@@ -41,9 +41,10 @@ class Call:
 
     def operands(self, attention: Attention) -> Operands:
         """The inputs of the attention equation in this call."""
-        q, k, v, features = attention.projected(self.x_BTW, self.cache)
-        if self.cache is not None:
-            k, v, features = self.cache.extend(k, v, features)
+        cache = None if self.cache is None else replace(self.cache)  # which what follows changes
+        q, k, v, features = attention.projected(self.x_BTW, cache)
+        if cache is not None:
+            k, v, features = cache.extend(k, v, features)
         return operands(attention.encoding, q, k, v, self.positions, features)
 
 

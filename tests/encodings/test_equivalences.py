@@ -13,6 +13,7 @@ from poscli.attention import ENGINES, attend
 from poscli.encodings import Encoding, get, names
 from poscli.encodings.rope_linear import RoPELinear
 from poscli.equation import Positions
+from poscli.equation.reference import operands
 from poscli.specs import build, parse
 
 EXACT = 64 * 2**-52  # sums of a few numbers of order 1
@@ -239,6 +240,7 @@ def test_without_its_network_dape_is_its_base(base: str) -> None:
 def test_encodings_that_are_none_at_zero() -> None:
     assert_equal(weighted("path", u=0.0, b=-1e3), fresh("none"))
     assert_equal(weighted("selective", u=0.0), fresh("none"))
+    assert_equal(weighted("wall", w=0.0, b=1e3), fresh("none"))
     x = draw(1, 9, WIDTH, dtype=torch.float64)
     assert torch.equal(weighted("complex", omega=0.0).embed(x, torch.arange(9), tokens(1, 9)), x)
     assert torch.equal(weighted("smear", w=0.0).mix(x), x)
@@ -257,6 +259,16 @@ def test_a_sink_of_no_score_changes_nothing_and_one_of_score_0_adds_1_to_the_sum
     assert_equal(fresh("sink-logit(start=-1000)+fox"), fresh("fox"))
     q, at = torch.zeros(1, HEADS, 1, 1, dtype=torch.float64), Positions(pos=torch.arange(1))  # a score of 0
     assert torch.equal(attend(ENGINES["reference"], fresh("sink-logit"), q, q, q + 1, at), q + 0.5)
+
+
+def test_wall_with_one_gate_for_all_channels_multiplies_by_what_fox_adds_as_a_logarithm() -> None:
+    fox, x_BTW = weighted("fox"), draw(1, LENGTH, WIDTH, dtype=torch.float64)
+    wall = weighted("wall", w=fox.w.repeat_interleave(HEAD_WIDTH, 0), b=fox.b.repeat_interleave(HEAD_WIDTH))
+    q, k = (draw(1, HEADS, LENGTH, HEAD_WIDTH, seed=n, dtype=torch.float64) for n in range(2))
+    c_BHT = fox.potential(fox.features(x_BTW))
+    x = operands(wall, q, k, k, wall.locate(LENGTH, x_BTW.device), wall.features(x_BTW))
+    expected = (q @ k.mT) * (c_BHT[..., None] - c_BHT[..., None, :]).exp()
+    torch.testing.assert_close(wall.similarity(x).tril(), expected.tril(), rtol=0, atol=1e3 * EXACT)
 
 
 def test_cable_is_fox_with_the_other_sign() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn.functional import logsigmoid
 from torch.utils._python_dispatch import TorchDispatchMode
 from toys import HEAD_WIDTH, HEADS, LENGTH, WIDTH, draw, make, model, shape
 
-from poscli.attention import ENGINES, attend
+from poscli.attention import ENGINES, Place, attend, engines_for
 from poscli.encodings import Encoding, Shape, get, names
 from poscli.encodings.alibi import slopes
 from poscli.encodings.fire import FIRE
@@ -339,6 +340,27 @@ def test_selective_adds_up_the_tokens_before_the_first_query_in_chunks_of_any_si
     assert not torch.allclose(exact, q @ k.mT)
     for size in (1, 4, 10, 11):
         torch.testing.assert_close(encoding.fast_scores(q @ k.mT, at, tokens_per_chunk=size), exact)
+
+
+@pytest.mark.parametrize("b", [8.0, 0.0, -3.0, -200.0])
+def test_wall_takes_gates_of_any_strength_at_any_length(b: float) -> None:
+    """In float32, with finite gradients, up to gates of e^-190, whose products no number of float64 can hold."""
+    wall, count = make("wall"), FAR + 3
+    with torch.no_grad():
+        wall.b += b
+    given = [draw(1, HEADS, count, HEAD_WIDTH, seed=n).requires_grad_() for n in range(3)]
+    given += [draw(1, count, WIDTH, seed=3).requires_grad_(), *wall.parameters()]
+
+    def attention(engine: str, encoding: Encoding, inputs: list[Tensor]) -> Tensor:
+        at = encoding.locate(count, torch.device("cpu"))
+        return attend(ENGINES[engine], encoding, *inputs[:3], at, encoding.features(inputs[3]))
+
+    exact = attention("reference", copy.deepcopy(wall).double(), [x.detach().double() for x in given[:4]])
+    out = attention("blocks", wall, given)
+    assert all(bool(g.isfinite().all()) for g in torch.autograd.grad((out * draw(*out.shape)).sum(), given))
+    with torch.no_grad():
+        for engine in engines_for(wall, Place(gradient=False)):
+            torch.testing.assert_close(attention(engine.name, wall, given).double(), exact, rtol=0, atol=1e-4)
 
 
 def test_cope_stops_at_the_last_row_of_its_table() -> None:

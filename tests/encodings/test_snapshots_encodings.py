@@ -98,6 +98,7 @@ OPTIONS = {  # beside the default
     "tupe": ["table=sinusoidal", "bias=false"],
     "urpe": ["base=t5", "base=none"],
     "wavelet": ["scales=2, first=1", "scales=4"],
+    "wall": ["start=0"],
     "window": ["width=3"],
     "xlnet": ["clamp=3"],
     "xpos": ["scale_base=8, base=50", "layout=interleaved, fraction=0.5"],
