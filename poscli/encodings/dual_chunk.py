@@ -22,7 +22,9 @@ class DualChunk(RemappedRoPE):
     Chunks have s tokens, and c is the training length L, so that no distance is new at any length. For keys of the
     chunk just before its own, query i stands at s + (i mod s) if i mod s is below w, so that the nearest w keys are at
     their distances in the text also across the border, and else at c - 1. s is `chunk`, 3/4 of L unless given, and w is
-    `local`, c - s unless given. In the authors' code c is 3/4 of L, s is 11/16, and queries stand at c, not at c - 1.
+    `local`, c - s unless given. In the authors' code c is 3/4 of L, and queries stand at c, not at c - 1. s is 11/16
+    of L in one version of it; in another, s is 5/8 and cos and sin are multiplied by 1 + 0.05 ln(T/L), T the length of
+    the longest text so far.
     """
 
     versions = 3  # for keys of the same chunk, of the one before, and of those before that

@@ -13,8 +13,9 @@ class Sinusoidal(Encoding):
     """x_k + P_k with P[k, 2m] = sin(k / base^(2m/W)) and P[k, 2m+1] = cos(k / base^(2m/W)).
 
     The paper multiplies token embeddings of variance 1/W by sqrt(W); here embeddings have variance 1, which is
-    equivalent. `combine` is `add` as in the paper, `multiply` (element by element), or `concat`, which projects the
-    embedding and P, side by side, back to W channels.
+    equivalent. The authors' library, tensor2tensor (read in copies), divides m by W/2 - 1 instead of W/2, so that the
+    slowest pair turns by 1/base per token, and puts all sines before the cosines. `combine` is `add` as in the paper,
+    `multiply` (element by element), or `concat`, which projects the embedding and P, side by side, back to W channels.
     """
 
     shared = True

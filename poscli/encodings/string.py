@@ -19,7 +19,8 @@ class STRING(NearAndFar):
     keys beyond S from being taken for the nearest ones. The paper sets it to 128 and asks for 32 or more and much less
     than S; unless given it is 128, and at most S/4. No distance is new up to L + S - W tokens, so that a model reads at
     most 2 L - W tokens without new distances, by S = L. The authors' code also multiplies cos and sin by 0.1 ln 2 + 1,
-    which the paper does not mention and this class leaves out.
+    which the paper does not mention and this class leaves out. Run beside this class, their code counts the key at
+    distance S twice where it reads a whole text, and once where it decodes, as here.
     """
 
     facts = ("local = shift is rope", "string(shift=N) is rope on inputs of up to N tokens")

@@ -51,7 +51,7 @@ def test_a_shell_gets_names_runs_and_suites(tmp_path: Path) -> None:
     (tmp_path / "suites" / "mine.toml").touch()
     expected = {
         "poscli tr": ["train"],
-        "poscli train --enc rope-": ["rope-2d", "rope-clip", "rope-dropped", "rope-dynamic", "rope-linear", "rope-ntk"],
+        "poscli train --enc rope-d": ["rope-dropped", "rope-dynamic"],
         "poscli train --enc sw": ["swan", "swin-2d"],
         "poscli train --task ": TASKS.names(),
         "poscli train --corpus st": ["stdlib"],

@@ -11,7 +11,8 @@ class Sinusoidal2D(Encoding):
     """x_(r,c) + [P_r; P_c], P[k, 2m] = sin(k / base^(2m/V)) and P[k, 2m+1] = cos(k / base^(2m/V)) with V = W/2.
 
     The first half of the channels encodes the row, the second half the column, as in DETR without its option to scale
-    positions to the size of the image.
+    positions to the size of the image. DETR counts rows and columns from 1, here they count from 0: a fixed rotation of
+    each pair of channels.
     """
 
     axes = 2

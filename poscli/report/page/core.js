@@ -104,7 +104,7 @@ const colorOf = (n) => `var(--c${encodings()[n].color})`;
 const dashOf = (n) => DATA.dashes[encodings()[n].dash] || undefined;
 
 // Outlines of marks, a dash for a dash, so that encodings of one colour differ where they are single points.
-const OUTLINES = ["", "M-1-1H1V1H-1Z", "M0-1.3L1.3 0L0 1.3L-1.3 0Z", "M0-1.2L1.2 1H-1.2Z", "M0 1.2L1.2-1H-1.2Z", "M-1.2 0L1-1.2V1.2Z", "M1.2 0L-1-1.2V1.2Z", "M-.45-1.2H.45V-.45H1.2V.45H.45V1.2H-.45V.45H-1.2V-.45H-.45Z"];
+const OUTLINES = ["", "M-1-1H1V1H-1Z", "M0-1.3L1.3 0L0 1.3L-1.3 0Z", "M0-1.2L1.2 1H-1.2Z", "M0 1.2L1.2-1H-1.2Z", "M-1.2 0L1-1.2V1.2Z", "M1.2 0L-1-1.2V1.2Z", "M-.45-1.2H.45V-.45H1.2V.45H.45V1.2H-.45V.45H-1.2V-.45H-.45Z", "M-1-1L1 1H-1L1-1Z"];
 
 /** The mark of an encoding at a point, about as large as a circle of this radius. */
 function pointMark(n, x, y, r, attributes) {

@@ -185,7 +185,7 @@ function endLabels(picture, chart, all, { x, y, right, top, bottom }) {
     .filter((label) => label.end)
     .map((label) => ({ ...label, y: y(label.end.v) }))
     .sort((a, b) => a.y - b.y);
-  spread(ends, Math.min(12, (bottom - top) / Math.max(1, ends.length)), top + 4, bottom);
+  spread(ends, 12, top + 4, bottom);
   for (const label of ends) {
     const early = label.end.x < longest;
     const text = clipped(encodings()[label.n].name) + (early ? " \u00d7" : "");
@@ -195,21 +195,23 @@ function endLabels(picture, chart, all, { x, y, right, top, bottom }) {
   }
 }
 
-/** Move sorted labels apart to this distance, within these limits, as little as possible. */
-function spread(labels, gap, top, bottom) {
-  for (let turn = 0; turn < 200; turn += 1) {
-    let moved = false;
-    for (let n = 1; n < labels.length; n += 1) {
-      const lack = gap - (labels[n].y - labels[n - 1].y);
-      if (lack <= 0.01) continue;
-      labels[n - 1].y -= lack / 2;
-      labels[n].y += lack / 2;
-      moved = true;
+/** Move sorted labels apart to this distance, or less for want of room, as little as possible (in squares). */
+function spread(labels, wanted, top, bottom) {
+  const gap = Math.min(wanted, (bottom - top) / Math.max(1, labels.length - 1));
+  // Less `gap` for each label before it, places need only be in order; those that are not share their mean.
+  const pools = [];
+  for (const [n, label] of labels.entries()) {
+    const pool = { sum: label.y - n * gap, count: 1 };
+    while (pools.length && pools.at(-1).sum / pools.at(-1).count > pool.sum / pool.count) {
+      const before = pools.pop();
+      pool.sum += before.sum;
+      pool.count += before.count;
     }
-    if (labels.length) labels[0].y = Math.max(labels[0].y, top);
-    if (labels.length) labels[labels.length - 1].y = Math.min(labels[labels.length - 1].y, bottom);
-    if (!moved) break;
+    pools.push(pool);
   }
+  const last = bottom - (labels.length - 1) * gap;
+  const places = pools.flatMap(({ sum, count }) => Array(count).fill(Math.min(last, Math.max(top, sum / count))));
+  for (const [n, label] of labels.entries()) label.y = places[n] + n * gap;
 }
 
 /** Make the encoding nearest to the pointer the one that the page shows. */
