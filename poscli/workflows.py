@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from poscli import specs
+from poscli.config.claim import Claim
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
 from poscli.config.run import TUNING_SEED, OtherCorpus, RunConfig
@@ -221,12 +222,13 @@ def report(
     site: Path | None = None,
     title: str = "",
     description: str = "",
+    claims: Sequence[Claim] = (),
     failures: Sequence[str] = (),
 ) -> Report:
     """Write a report of `tables`, the evaluations of runs in the folder `runs`, to the folder `to`.
 
-    `site` is a folder for a page per corpus and encoding. `title`, `description` and `failures`, the runs that have no
-    results, each with the reason, are those of a suite. The files of the report include those of the site.
+    `site` is a folder for a page per corpus and encoding. `title`, `description`, `claims` and `failures`, the
+    runs that have no results, each with the reason, are those of a suite. The files include those of the site.
     """
     left_out = [*failures, *(f"{run}: {why}" for run, why in tables.left_out.items())]
     trained = trained_runs(runs)
@@ -235,7 +237,13 @@ def report(
         tables.positions,
         to,
         details=tables.details,
-        about=About(title=title, description=description, left_out=left_out, explained=explanations(tables.rows)),
+        about=About(
+            title=title,
+            description=description,
+            claims=claims,
+            left_out=left_out,
+            explained=explanations(tables.rows),
+        ),
         mix=mix,
         baseline=baseline,
         trained=trained_tokens(runs),

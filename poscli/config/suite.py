@@ -7,8 +7,9 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
+from poscli.config.claim import Claim
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.validate import MOST, Request, refusal_of
 from poscli.system.errors import UsageError, near
@@ -66,11 +67,18 @@ class Suite(Request):
         "unless it names its own.",
     )
 
-    @field_validator("part", mode="before")
+    claim: list[Claim] = Field(
+        [],
+        description="Published statements, written [[claim]], that the report holds against the results.",
+    )
+
+    @field_validator("part", "claim", mode="before")
     @classmethod
-    def _list(cls, value: object) -> object:
+    def _list(cls, value: object, info: ValidationInfo) -> object:
         if isinstance(value, dict):
-            raise ValueError("a part of a suite begins with [[part]], in two pairs of brackets")
+            raise ValueError(
+                f"a {info.field_name} of a suite begins with [[{info.field_name}]], in two pairs of brackets"
+            )
         return value
 
     def parts(self) -> list[Suite]:

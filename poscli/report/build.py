@@ -11,6 +11,7 @@ import pandas as pd
 from poscli.drawing.style import styles_for
 from poscli.drawing.text import listed
 from poscli.report.ceilings import is_ceiling
+from poscli.report.claims import claims_of_groups
 from poscli.report.collect import FIRST_COMMANDS, Trained, shown, shown_runs, shown_table
 from poscli.report.comparison import as_written
 from poscli.report.data import About, Picture, Report, Section
@@ -47,8 +48,8 @@ def build_report(
     positions (`Tables.details`), which analyses need. `baseline` names an encoding that all others are compared with;
     UsageError if there is none of that name. `trained` (from `trained_tokens`) adds the training budget to footnotes;
     `runs` (from `trained_runs`) adds the cost of training and the commands to report.html. `about` is what the rows
-    cannot tell, such as a title. `formats` are those of pictures beside PNG: svg, pdf. `ngrams` (from `ngram_gains`)
-    are sentences for texts, by fingerprint and training length. Files of an earlier report in
+    cannot tell, such as a title and claims. `formats` are those of pictures beside PNG: svg, pdf. `ngrams` (from
+    `ngram_gains`) are sentences for texts, by fingerprint and training length. Files of an earlier report in
     the folder that are not written again are removed. All pictures are drawn before the first file is written, so that
     an error leaves the earlier report as it was.
     """
@@ -61,10 +62,10 @@ def build_report(
     if baseline and baseline not in names:
         raise UsageError(f"--baseline {baseline}: no run has this encoding: {near(baseline, names)}")
     known, sections = shown_runs(runs or {}), []
-    for group in groups:
+    for group, claims in zip(groups, claims_of_groups(about.claims, groups), strict=True):
         longer = [other for other in groups if is_ceiling(other, group, known)]
         ngram = (ngrams or {}).get((group.text[0][0], group.train_length), "") if len(group.text[0]) == 1 else ""
-        section = section_of(group, trained or {}, known, baseline, longer, ngram)
+        section = section_of(group, trained or {}, known, baseline, longer, ngram, claims)
         pictures = draw_pictures(section, formats)
         contents |= pictures
         shown_first = [(each, out / f"{each.name}{section.slug}.png") for each in section.figures]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from poscli.config.claim import Claim
 from poscli.drawing.text import number
 from poscli.report.comparison import AllPairs
 from poscli.report.pooling import Headline, Point, without_perplexities
@@ -284,6 +285,7 @@ class About:
 
     title: str = ""
     description: str = ""
+    claims: Sequence[Claim] = ()  # that are held against the results
     left_out: Sequence[str] = ()  # runs without rows: which, and why
     explained: Sequence[str] = ()  # what the protocols and baselines are, in Markdown
 

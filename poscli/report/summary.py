@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel
 
 from poscli.drawing.text import distinct
 from poscli.report.gate import undertrained
@@ -137,6 +138,8 @@ def as_json(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, pd.DataFrame):
         return records(value)
+    if isinstance(value, BaseModel):
+        return as_json(value.model_dump())
     if isinstance(value, Mapping):
         return {str(key): as_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from poscli.config.claim import Claim
 from poscli.config.request import ExtrapolateRequest
 from poscli.config.run import RunConfig
 from poscli.config.suite import Suite
@@ -28,13 +29,15 @@ from poscli.estimate import (
 from poscli.evaluation.evaluate import settings_of
 from poscli.evaluation.plan import Plan
 from poscli.evaluation.posthoc import posthoc_runs, posthoc_specs, refuse_recalibration
+from poscli.report.groups import AS
+from poscli.report.pooling import ratio_name
 from poscli.runs.run import Run
 from poscli.specs import parse, refuse_twice, with_layouts
 from poscli.sweep.tune import tuned_configs
 from poscli.system.console import collected_warnings
 from poscli.system.device import device_of
 from poscli.system.device import threads as computing_with
-from poscli.system.errors import DataError, Interrupted, LockedError, PoscliError, UsageError
+from poscli.system.errors import DataError, Interrupted, LockedError, PoscliError, UsageError, near
 from poscli.system.plugins import blamed, suspects
 from poscli.tasks import open_task
 from poscli.why.explain import is_left_to_explain
@@ -135,7 +138,28 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
             "none of their lengths, as it is for t5; leave the key out, or write lengths such as 'window(width=0.5L)'"
         )
     jobs = [job for part in suite.parts() for job in _jobs_of_part(part, device, runs)]
-    return list({job.config: job for job in jobs}.values())
+    jobs = list({job.config: job for job in jobs}.values())
+    _refuse_claims(suite.claim, jobs)
+    return jobs
+
+
+def _refuse_claims(claims: Sequence[Claim], jobs: Sequence[Job]) -> None:
+    """UsageError if a claim names an encoding that these jobs do not measure, or not at this length."""
+    ratios: dict[str, set[float]] = {}
+    for job in jobs if claims else ():
+        measured = {length / job.config.length for length in settings_of(job.config, job.extrapolate).lengths}
+        others = posthoc_specs(job.config, job.extrapolate.as_, strict=False)
+        for label in (job.config.encoding, *(f"{job.config.encoding}{AS}{spec}" for spec in others)):
+            ratios.setdefault(label, set()).update(measured)
+    for claim, asked in ((each, one) for each in claims for one in each.when):
+        said = f"the claim {claim.says!r}"
+        for label in filter(None, (asked.of, asked.over)):
+            name = AS.join(str(parse(spec)) for spec in label.partition(" (")[0].split(AS))
+            if name not in ratios:
+                raise UsageError(f"{said} names {label!r}, which the suite does not measure: {near(name, ratios)}")
+            if asked.at not in ratios[name]:
+                known = ", ".join(map(ratio_name, sorted(ratios[name])))
+                raise UsageError(f"{said} has at = {asked.at:g} for {label!r}, which is measured at {known}")
 
 
 def _jobs_of_part(suite: Suite, device: str, runs: Path) -> list[Job]:

@@ -133,7 +133,8 @@ def test_empty_texts_and_control_characters_are_refused(
 @pytest.mark.parametrize(("model", "key", "schema"), keys_of(REQUESTS, "items"))
 def test_nothing_is_named_twice(model: type[BaseModel], key: str, schema: dict[str, Any]) -> None:
     entries = tuple if model is BenchSettings else list  # of the command line
-    items = (64, "rope", "train", {"train": {"length": 64}})
+    when = {"of": "rope", "at": 2, "more": 0}
+    items = (64, "rope", "train", {"train": {"length": 64}}, when, {"says": "so", "source": "who", "when": [when]})
     item = next(value for value in items if takes(model, key, entries([value])))
     assert "twice; leave one out" in refusal(model, key, entries([item, item]))
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
+from poscli.config.claim import Claim, Condition
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.run import PRESETS, ModelConfig, Recipe
 from poscli.config.suite import Suite, SuitePart
@@ -47,6 +48,11 @@ baselines = ["sink(4)+window"]
 encodings = ["rope"]
 train.corpus = "stdlib"
 train.tokens = "300k"
+
+[[claim]]                    # a published statement, which the report holds against the results
+says = "ALiBi reads 8 times its training length without harm."
+source = "arXiv:2108.12409"
+when = [{ of = "alibi", at = 8, more = -0.01 }]
 ```
 
 Unknown keys, infinity and NaN are errors. The report goes to `results/`, into a folder named like the file.
@@ -58,6 +64,8 @@ TABLES: dict[str, tuple[type[BaseModel], str]] = {
     "train.recipe": (Recipe, "Fields of the recipe"),
     "extrapolate": (ExtrapolateRequest, "How runs are evaluated; these are the options of `poscli extrapolate`"),
     "part": (SuitePart, "Parts of a suite, such as one for each corpus"),
+    "claim": (Claim, "Published statements that the report holds against the results"),
+    "claim.when": (Condition, "What has to hold for the claim, each a bound on one number"),
 }
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 BOUNDS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}", "min_length": "{} or more"}
@@ -69,7 +77,7 @@ def document() -> str:
 
 
 def _section(path: str, model: type[BaseModel], about: str) -> Iterator[str]:
-    heads = {"": "The suite", "part": "`[[part]]`"}
+    heads = {"": "The suite"} | {each: f"`[[{each}]]`" for each in ("part", "claim", "claim.when")}
     yield f"\n## {heads.get(path, f'`[{path}]`')}\n\n{about}.\n\n"
     yield "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
     for name, field in model.model_fields.items():

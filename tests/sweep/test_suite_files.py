@@ -23,6 +23,7 @@ max_len = 128
 tokens = 256
 stride = 16
 """
+CLAIM = "[[claim]]\nsays = 'x'\nsource = 'y'\n"
 
 
 def with_encodings(value: str) -> str:
@@ -72,6 +73,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (SUITE + "[[part]]\ntrain.length = 64\n[[part]]\ntrain.length = 64", "part = "),
         (SUITE.replace("nano", "nanno"), ("'nanno'", "did you mean nano?")),
         (SUITE.replace("[train]", "[train]\ncorpus = 'stdlb'"), ("'stdlb'", "did you mean stdlib?")),
+        # claims
+        (SUITE + "[claim]\nsays = 'x'", "a claim of a suite begins with [[claim]], in two pairs of brackets"),
+        (SUITE + "[[claim]]\nsays = 'x'\nsource = 'y'", "the key 'claim.0.when' is missing"),
+        (SUITE + "[[claim]]\nsays = 'x'\nsource = 'y'\nwhen = []", "claim.0.when = []: the list is empty"),
+        (SUITE + CLAIM + "[claim.when]\nof = 'alibi'\nat = 4\nmore = 0", "[[claim.when]], in two pairs of brackets"),
+        (SUITE + CLAIM + "when = [{ of = 'alibi', at = 4 }]", "of = 'alibi' has no bound; add more = NUMBER"),
+        (SUITE + CLAIM + "when = [{ of = 'alibi', at = 0.5, more = 0 }]", "claim.0.when.0.at = 0.5: "),
+        (
+            SUITE + CLAIM + "when = [{ of = 'alibi', at = 4, more = 1, less = 1 }]",
+            "above more = 1.0 and below less = 1.0",
+        ),
+        (SUITE + CLAIM + "when = [{ of = 'alibi', at = 4, mor = 1 }]", ("'claim.0.when.0.mor'", "did you mean more?")),
+        (
+            SUITE + CLAIM + "when = [{ of = 'alibi', over = 'alibi', at = 4, more = 1 }]",
+            "'alibi' is compared with itself",
+        ),
+        (
+            SUITE + CLAIM + "when = [{ of = 'alibi', over = 'rope', at = 4, more = 0 }]",
+            "the claim 'x' names 'rope', which the suite does not measure: there is alibi",
+        ),
+        (SUITE + CLAIM + "when = [{ of = 'rpoe', at = 4, more = 0 }]", ("'rpoe'", "did you mean urpe or rope")),
+        (
+            SUITE + CLAIM + "when = [{ of = 'alibi', at = 8, more = 0 }]",
+            "the claim 'x' has at = 8 for 'alibi', which is measured at 1x, 2x, 4x",
+        ),
         # what does not fit together
         (SUITE.replace("max_len = 128", "max_len = 16"), ("16", "training length 32")),
         (SUITE.replace("stride = 16", "stride = 33"), ("33", "training length 32")),

@@ -159,7 +159,15 @@ def _present(suite: Suite, results: SweepResults, to: Path, runs: Path, json_: b
         raise PoscliError(f"every run of the suite failed; the first: {results.failures[0]['error']}")
     tables = evaluation_tables([open_evaluated(folder) for folder in results.folders], task_columns())
     failures = [f"{run['encoding']}, seed {run['seed']}: {run['error']}" for run in results.failures]
-    written = report(tables, runs, to, title=suite.title, description=suite.description, failures=failures)
+    written = report(
+        tables,
+        runs,
+        to,
+        title=suite.title,
+        description=suite.description,
+        claims=suite.claim,
+        failures=failures,
+    )
     show_report(written, tables, json_, failures=results.failures)
     if results.failures or tables.rows["status"].isin(WITHOUT_MODEL).groupby(tables.rows["run_id"]).all().any():
         raise typer.Exit(PARTIAL)

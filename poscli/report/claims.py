@@ -1,0 +1,131 @@
+"""Published claims, held against the results: each is replicated, not replicated, or cannot be seen at this size.
+
+A number meets a bound if its 95 % interval over seeds and documents lies on the right side of it, and misses it if the
+interval lies on the other side. A claim is replicated if all of its numbers meet their bounds, and not replicated if
+one surely misses. It cannot be seen where seeds are too few, where intervals decide neither, or where the results lack
+what the claim takes for granted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from poscli.config.claim import Claim, Condition
+from poscli.drawing.text import signed
+from poscli.report.comparison import AllPairs, as_written
+from poscli.report.data import Accuracies, Analysis
+from poscli.report.groups import AS, Group
+from poscli.report.pooling import Point, ratio_name
+from poscli.statistics import FEWEST_SEEDS
+
+REPLICATED, NOT_REPLICATED = "replicated", "not replicated"
+NOT_SEEN, NOT_MEASURED = "cannot be seen at this size", "not measured"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "is undecided"  # of one number
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Where the numbers of claims are looked up: those of one section."""
+
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]
+    seeds: Mapping[str, int]  # how many an encoding has
+    train_length: int
+    bits: str
+    pairs: AllPairs | None
+    gains: Sequence[Point]  # under the protocol whose gain reports quote
+    accuracies: Accuracies | None
+
+    def number(self, asked: Condition) -> tuple[float, float, float]:
+        """The number that a condition asks for, with its 95 % interval; NaN where it was not measured."""
+        name, length = meant(asked.of, self.names), round(asked.at * self.train_length)
+        unknown = (math.nan,) * 3
+        if asked.over:
+            pairs = self.pairs if self.accuracies is None else self.accuracies.pairs
+            other = meant(asked.over, self.names)
+            found = {} if pairs is None or other not in self.names else pairs.against(other)
+            return found[name, length].numbers if (name, length) in found else unknown
+        if self.accuracies is not None:
+            known = name in self.names and length in self.lengths
+            return self.accuracies.points[self.names.index(name)][self.lengths.index(length)] if known else unknown
+        return next((each.gain for each in self.gains if (each.encoding, each.length) == (name, length)), unknown)
+
+
+def meant(label: str, names: Collection[str]) -> str:
+    """The one of these names that a label of a claim means, which may spell its options differently."""
+    return label if label in names else AS.join(as_written(each, names) for each in label.split(AS))
+
+
+def claims_of_groups(claims: Sequence[Claim], groups: Sequence[Group]) -> list[list[Claim]]:
+    """The claims about each group of rows: those whose encodings it has; the first has those that no group can tell."""
+    names = [set(map(str, group.rows["encoding"])) for group in groups]
+    able = [[all(meant(label, known) in known for label in claim.labels) for known in names] for claim in claims]
+    return [
+        [claim for claim, tells in zip(claims, able, strict=True) if tells[n] or (n == 0 and not any(tells))]
+        for n in range(len(groups))
+    ]
+
+
+def claims_replicated(claims: Sequence[Claim], measured: Numbers) -> Analysis | None:
+    """What the numbers of a section say about claims; None without any."""
+    if not claims:
+        return None
+    judged = [_judge(claim, measured) for claim in claims]
+    counts = Counter(verdict for verdict, _ in judged)
+    found = [f"{counts[word]} {word}" for word in (REPLICATED, NOT_REPLICATED, NOT_SEEN, NOT_MEASURED) if counts[word]]
+    return Analysis(
+        "Which published claims do these results replicate?",
+        f"Of {len(claims)}: {', '.join(found)}.",
+        legend=(
+            f"{REPLICATED}: every number meets its bound with its whole 95 % interval over seeds and documents; "
+            f"{NOT_REPLICATED}: one is surely on the other side; {NOT_SEEN}: neither, or what the claim takes for "
+            "granted does not hold here",
+            "intervals are those of single numbers, not corrected for the number of claims",
+        ),
+        points=tuple(
+            f"{verdict}: {claim.says} ({claim.source}). {why}"
+            for claim, (verdict, why) in zip(claims, judged, strict=True)
+        ),
+    )
+
+
+def _judge(claim: Claim, measured: Numbers) -> tuple[str, str]:
+    """The verdict on a claim, and what was measured."""
+    found = [(each, *_check(each, measured)) for each in claim.when]
+    granted = {word for each, word, _ in found if each.given}
+    asked = {word for each, word, _ in found if not each.given}
+    seeds = min(measured.seeds.get(meant(label, measured.names), 0) for label in claim.labels)
+    if NOT_MEASURED in granted | asked:
+        verdict = NOT_MEASURED
+    elif seeds < FEWEST_SEEDS or granted - {HOLDS}:
+        verdict = NOT_SEEN
+    elif FAILS in asked:
+        verdict = NOT_REPLICATED
+    else:
+        verdict = NOT_SEEN if OPEN in asked else REPLICATED
+    told = "; ".join(text for _, _, text in found)
+    needed = f" (at least {FEWEST_SEEDS} are needed)" if seeds < FEWEST_SEEDS else ""
+    return verdict, f"{told}. {seeds} seed{'s' * (seeds != 1)}{needed}"
+
+
+def _check(asked: Condition, measured: Numbers) -> tuple[str, str]:
+    """Whether a number meets its bounds, and both in words."""
+    value, low, high = measured.number(asked)
+    answered = measured.accuracies is not None
+    what = "accuracy" if answered else "loss" if asked.over else "context gain"
+    of = f"{what} of {asked.of}{f' minus that of {asked.over}' if asked.over else ''} at {ratio_name(asked.at)}"
+    if math.isnan(value):
+        return NOT_MEASURED, f"{of}: {NOT_MEASURED}"
+    above = -math.inf if asked.more is None else asked.more
+    below = math.inf if asked.less is None else asked.less
+    bounds = [f"{word} {end:+g}" for word, end in (("above", above), ("below", below)) if math.isfinite(end)]
+    if low > above and high < below:
+        word = HOLDS
+    else:
+        word = FAILS if high <= above or low >= below else OPEN
+    why = "taken for granted" if asked.given else "claimed"
+    found = f"{signed(value)} [{signed(low)}, {signed(high)}]{'' if answered else f' {measured.bits}'}"
+    return word, f"{of}: {found}; {why} is {' and '.join(bounds)}, which {word}"
