@@ -32,10 +32,30 @@ from poscli.equation.reference import TERMS
 # Terms that need less than a number for every pair where positions are evenly spaced.
 NEVER_BY_PAIRS = ("distance_bias", "relative_keys", "relative_queries", "potential")
 
+STEEP = 128.0  # by which a potential may change within a block: float32 then rounds an exponent by at most 2^-18
+
 
 def biases(encoding: Encoding) -> frozenset[str]:
     """The blanks of an encoding that add to the scores; a key out of reach has the bias -inf."""
     return encoding.blanks & {*TERMS, "reach"}
+
+
+def is_gentle(c_BHT: Tensor, rows: int) -> bool:
+    """Whether one number per key, for blocks of so many queries, is small enough for float32.
+
+    The numbers of the keys grow with the change of the potential `c_BHT` within a block, and so does their rounding.
+    """
+    first = torch.arange(0, c_BHT.shape[2], rows, device=c_BHT.device)
+    last = (first + rows).clamp(max=c_BHT.shape[2]) - 1
+    return float((c_BHT[..., last] - c_BHT[..., first]).detach().abs().max()) <= STEEP
+
+
+def gentle_rows(c_BHT: Tensor, most: int, least: int) -> int:
+    """The queries of a block within which a potential is gentle: `most`, halved until it is, or at `least`."""
+    rows = most
+    while rows > least and not is_gentle(c_BHT, rows):
+        rows = max(least, rows // 2 // least * least)
+    return rows
 
 
 def biased_blocks(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from poscli.attention import blocks, sdpa
-from poscli.attention.biases import at_even_distances, biased_blocks, biases
+from poscli.attention.biases import at_even_distances, biased_blocks, biases, gentle_rows
 from poscli.attention.place import BlockSizes, Place, blanks_refused
 from poscli.attention.skew import descending
 from poscli.attention.tiles import ScoreBounds, TileInputs, merged
@@ -136,7 +136,7 @@ def _blocks_of_distances(
         return
     assert x.features_BHSF is not None
     c_BHS, past = encoding.potential(x.features_BHSF), x.keys - x.queries
-    rows = _rows_of_potential(encoding, x, sizes)
+    rows = _rows_of_potential(encoding, c_BHS[..., past:], sizes)
     for first in range(0, x.queries, rows):
         stop = min(first + rows, x.queries)
         # c_i is constant along a row, so the softmax cancels it. The number of the block's first query is added,
@@ -148,9 +148,11 @@ def _blocks_of_distances(
         yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), firsts, equal)
 
 
-def _rows_of_potential(encoding: Encoding, x: Operands, sizes: BlockSizes) -> int:
-    """The queries of a block with a potential."""
-    return x.queries if encoding.blanks & VECTORS else _whole_blocks(sizes.tile_queries)
+def _rows_of_potential(encoding: Encoding, c_BHT: Tensor, sizes: BlockSizes) -> int:
+    """The queries of a block, whose potentials are `c_BHT`; relative vectors need all in one block."""
+    return (
+        c_BHT.shape[2] if encoding.blanks & VECTORS else gentle_rows(c_BHT, _whole_blocks(sizes.tile_queries), QUERIES)
+    )
 
 
 def _left_out(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:
@@ -159,7 +161,7 @@ def _left_out(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | No
         return None
     assert x.features_BHSF is not None
     c_BHT = encoding.potential(x.features_BHSF)[..., x.keys - x.queries :]
-    rows, query = _rows_of_potential(encoding, x, sizes), torch.arange(x.queries)
+    rows, query = _rows_of_potential(encoding, c_BHT, sizes), torch.arange(x.queries)
     return (c_BHT - c_BHT[..., query // rows * rows]).to(x.q_BHTD.dtype)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poscli.attention.biases import biased_blocks, biases, joined
+from poscli.attention.biases import biased_blocks, biases, is_gentle, joined
 from poscli.attention.place import SINKS_REFUSED, BlockSizes, Place, blanks_refused
 from poscli.equation import Encoding, Operands
 from poscli.equation.reference import tempered
@@ -41,9 +41,10 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     if one_per_key and on_cpu and short and x.queries == x.keys:
         assert x.features_BHSF is not None
         c_BHS = encoding.potential(x.features_BHSF)
-        of_keys = (c_BHS[..., :1] - c_BHS)[:, :, None].to(q.dtype)
-        out: Tensor = _LearnedBias.apply(q, k, v, of_keys, scale, True, sizes)
-        return out
+        if is_gentle(c_BHS, x.keys):
+            of_keys = (c_BHS[..., :1] - c_BHS)[:, :, None].to(q.dtype)
+            out: Tensor = _LearnedBias.apply(q, k, v, of_keys, scale, True, sizes)
+            return out
     blocks = biased_blocks(encoding, x, sizes, dense=False, most=sizes.training_queries if trained else None)
     # The rows of a bias are in reverse order of the queries.
     outputs = (

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poscli.attention import sdpa
-from poscli.attention.biases import biases, even_distances
+from poscli.attention.biases import biases, even_distances, gentle_rows
 from poscli.attention.place import ON_GRID_REFUSED, BlockSizes, Place, blanks_refused
 from poscli.attention.sdpa import cpu_flash_attention
 from poscli.attention.skew import skew, skew_keys, unskew
@@ -33,6 +33,7 @@ from poscli.equation.reference import tempered
 
 # exp of any smaller number is 0 in float32, denormal numbers included.
 SMALLEST_EXPONENT_FLOAT32 = -104.0
+LEAST_QUERIES = 32  # of a block where a potential changes fast
 # Attention to some of the keys: the output [B, H, R, E], and the log-sum-exp [B, H, R] of the scores.
 Partial = tuple[Tensor, Tensor]
 
@@ -59,8 +60,10 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     inputs = TileInputs.of(encoding, x)
     bounds = ScoreBounds.of(inputs)
     out = x.v_BHSE.new_empty(*x.q_BHTD.shape[:3], x.v_BHSE.shape[-1])
-    for start in range(0, x.queries, sizes.tile_queries):
-        queries = slice(start, min(start + sizes.tile_queries, x.queries))
+    c_BHS, rows = inputs.potential_BHS, sizes.tile_queries
+    rows = rows if c_BHS is None else gentle_rows(c_BHS[..., inputs.past :], rows, min(rows, LEAST_QUERIES))
+    for start in range(0, x.queries, rows):
+        queries = slice(start, min(start + rows, x.queries))
         for first_key, heads in bounds.first_keys(queries, sizes.skip_multiple):
             out[:, heads, queries] = merged(list(partials(inputs.of_heads(heads), queries, first_key, sizes)))[0]
     return out
