@@ -14,9 +14,11 @@ class SinkLogit(Encoding):
     nothing can take little, and need not park its weight on the first tokens. Under a window those are out of sight,
     and this sink stays; every second layer of gpt-oss is `rope+window(128)+sink-logit`. b is compared with scores after
     all else that changes them. It starts at `start`; transformers' gpt_oss, whose code was read, draws it from
-    N(0, 0.02), and a `start` of 0 without learning is the softmax with 1 added to its sum.
+    N(0, 0.02), and a `start` of 0 without learning is the softmax with 1 added to its sum. A model that was trained
+    without it can be evaluated with it: b is then `start` everywhere.
     """
 
+    wraps = True
     facts = ("where b is -inf, sink-logit changes nothing",)
 
     def __init__(self, shape: Shape, *, start: float = 0.0) -> None:

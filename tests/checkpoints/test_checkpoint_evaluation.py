@@ -112,6 +112,30 @@ def test_a_checkpoint_is_a_run_that_every_command_knows(place: Path) -> None:
     assert names <= set(summary["encoding"])
 
 
+@pytest.mark.parametrize(
+    ("spec", "other", "same"),
+    [
+        # positions are random in training only, and twice the length is the range that they are drawn from
+        ("randomized-yarn", "yarn(factor=2)", True),
+        ("jet-long", "rope", False),
+        ("sink-logit(start=-60)", "rope", True),  # e^-60 beside the sum of the softmax
+        ("sink-logit", "rope", False),
+        (f"window({LENGTH // 2})+sink-logit(start=-60)", f"window({LENGTH // 2})", True),
+    ],
+)
+def test_a_checkpoint_under_what_newer_models_are_built_with(
+    place: Path, spec: str, other: str, same: bool, tmp_path: Path
+) -> None:
+    def losses(spec: str) -> list[float]:
+        asked = () if spec == "rope" else ("--as", spec)
+        rows = evaluated(place, "llama", *asked, "--out", tmp_path / "out")
+        of = [row for row in rows if row["variant"] == "full" and row["length"] == 2 * LENGTH]
+        return [row["nll"] for row in of if (" as " in row["encoding"]) == bool(asked)][-3:]
+
+    assert len(losses(spec)) >= 2
+    assert (losses(spec) == pytest.approx(losses(other), abs=1e-5)) is same
+
+
 def test_a_checkpoint_named_twice_is_evaluated_once_and_keeps_the_whole_name_of_its_folder(place: Path) -> None:
     make("llama", place / "an @ odd, [name]")
     plan = document(
