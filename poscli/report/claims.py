@@ -56,7 +56,8 @@ class Numbers:
 
 def meant(label: str, names: Collection[str]) -> str:
     """The one of these names that a label of a claim means, which may spell its options differently."""
-    return label if label in names else AS.join(as_written(each, names) for each in label.split(AS))
+    known = {part for name in names for part in name.split(AS)}
+    return label if label in names else AS.join(as_written(part, known) for part in label.split(AS))
 
 
 def claims_of_groups(claims: Sequence[Claim], groups: Sequence[Group]) -> list[list[Claim]]:
@@ -121,11 +122,13 @@ def _check(asked: Condition, measured: Numbers) -> tuple[str, str]:
         return NOT_MEASURED, f"{of}: {NOT_MEASURED}"
     above = -math.inf if asked.more is None else asked.more
     below = math.inf if asked.less is None else asked.less
-    bounds = [f"{word} {end:+g}" for word, end in (("above", above), ("below", below)) if math.isfinite(end)]
+    sign = "" if answered and not asked.over else "+"  # differences have one
+    bounds = [f"{word} {end:{sign}g}" for word, end in (("above", above), ("below", below)) if math.isfinite(end)]
     if low > above and high < below:
         word = HOLDS
     else:
         word = FAILS if high <= above or low >= below else OPEN
     why = "taken for granted" if asked.given else "claimed"
-    found = f"{signed(value)} [{signed(low)}, {signed(high)}]{'' if answered else f' {measured.bits}'}"
+    middle, *ends = (signed(each) if sign else f"{each:.3f}" for each in (value, low, high))
+    found = f"{middle} [{', '.join(ends)}]{'' if answered else f' {measured.bits}'}"
     return word, f"{of}: {found}; {why} is {' and '.join(bounds)}, which {word}"

@@ -20,6 +20,7 @@ SHAPES: dict[str, Shape] = {
     "fox": (1.4, lambda octaves: 0.05 * octaves * LN2),
     "rope": (1.4, lambda octaves: -0.1 * octaves * LN2),
     "learned": (1.4, None),
+    "rope as yarn(factor=4.0)": (1.4, lambda octaves: 0.0),
 }
 
 
@@ -58,6 +59,9 @@ def when(of: str, at: float = 16, **bounds: float | bool | str) -> Condition:
         ([when("fox", more=0.1), when("rope", more=-0.1)], "not replicated"),
         ([when("fox", more=0.199, less=0.201), when("rope", more=-0.1)], "not replicated"),
         ([when("fox", more=0.199, less=0.201), when("rope", less=-0.1)], "cannot be seen at this size"),
+        # models evaluated under another encoding, in any spelling
+        ([when("rope as yarn(factor=4)", over="rope", less=-0.3)], "replicated"),
+        ([when("rope(base=10000) as yarn(factor=4)", more=-0.01)], "replicated"),
         # what is taken for granted
         ([when("rope", less=-0.1, given=True), when("fox", more=0.1)], "replicated"),
         ([when("rope", more=-0.1, given=True), when("fox", more=0.1)], "cannot be seen at this size"),
