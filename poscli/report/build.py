@@ -56,7 +56,8 @@ def build_report(
     _refuse(rows, mix=mix)
     out, about, contents = Path(out), about or About(), dict[str, bytes]()
     tables = {name: shown_table(table) for name, table in (details or {}).items()}
-    groups = split(shown_table(rows), shown_table(positions), tables, mix=mix, trained=trained)
+    recipes = {run: each.config.recipe.model_dump() for run, each in (runs or {}).items() if each.tokens}
+    groups = split(shown_table(rows), shown_table(positions), tables, mix=mix, trained=trained, recipes=recipes)
     names = sorted({str(name) for group in groups for name in group.rows["encoding"]})
     baseline = as_written(shown(baseline), names)
     if baseline and baseline not in names:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -57,11 +58,12 @@ def split(
     *,
     mix: bool = False,
     trained: Mapping[str, int] | None = None,
+    recipes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Group]:
     """Split rows into groups, the one with the most encodings first; `mix` joins corpora, never training lengths.
 
-    `trained` are the tokens that runs were trained on, by id (`trained_tokens`): those that differ are named apart. All
-    texts of the groups are `printable`, whatever the files said.
+    `trained` are the tokens that runs were trained on, by id (`trained_tokens`), and `recipes` the values of their
+    recipes: those that differ are named apart. All texts of the groups are `printable`, whatever the files said.
     """
     named = rows["trained_on"].astype(object) if "trained_on" in rows else pd.Series("", rows.index)
     rows = rows.assign(trained_on=named.where(named.notna(), ""))
@@ -77,7 +79,7 @@ def split(
 
     groups = []
     for part, slug in zip(parts, _slugs(parts), strict=True):
-        labels, notes = name_runs(part, trained)
+        labels, notes = name_runs(part, trained, recipes)
         tables = {name: of_runs(labels, table) for name, table in (details or {}).items()}
         units, scored = LossTable(tables["units"]) if "units" in tables else None, of_runs(labels, part)
         rows_of_group = per_byte(scored) if units is None else with_intervals(per_byte(scored), units)
@@ -107,12 +109,16 @@ def _printable(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: table[name].map(printable_line) for name in texts})
 
 
-def name_runs(rows: pd.DataFrame, trained: Mapping[str, int] | None = None) -> tuple[pd.Series, list[str]]:
+def name_runs(
+    rows: pd.DataFrame,
+    trained: Mapping[str, int] | None = None,
+    recipes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[pd.Series, list[str]]:
     """(label of every run, notes); the label is the encoding and, where its runs differ, in brackets how.
 
     An encoding that is a layout is called by the layout's name, and a note gives its spec.
 
-    `trained` are the tokens of training by run id.
+    `trained` are the tokens of training, and `recipes` the values of the recipe, by run id.
     """
     kept = {"encoding": "first", "seed": "first", "fingerprint": "first", "parameters": "max"}
     runs = rows.groupby("run_id").agg(kept | ({"tokenizer": "first"} if is_per_byte(rows) else {}))
@@ -129,6 +135,8 @@ def name_runs(rows: pd.DataFrame, trained: Mapping[str, int] | None = None) -> t
     ):
         several = runs.groupby("encoding")[column].transform("nunique") > 1
         labels = labels.where(~several, labels + " [" + runs[column].map(tell) + "]")
+    told_apart = _differing(runs["encoding"], recipes or {})
+    labels = labels.where(told_apart == "", labels + " [" + told_apart + "]")
     again = pd.DataFrame({"label": labels, "seed": runs["seed"]}).duplicated(keep=False)
     again = again.groupby(labels).transform("any")
     homes = [str(run).split(".as.")[0] for run in runs.index]
@@ -143,6 +151,16 @@ def name_runs(rows: pd.DataFrame, trained: Mapping[str, int] | None = None) -> t
         fewest, most = amount(budgets.min()), amount(budgets.max())
         notes.append(f"Models were trained on {fewest} to {most} tokens: how long explains part of a difference.")
     return labels, notes
+
+
+def _differing(encodings: pd.Series, recipes: Mapping[str, Mapping[str, Any]]) -> pd.Series:
+    """The values of the recipe of each run that differ between the runs of its encoding, such as encoding_lr=0.003."""
+    texts = pd.Series("", encodings.index)
+    for ids in encodings.groupby(encodings).groups.values():
+        known = [recipes.get(str(run), {}) for run in ids]
+        keys = [key for key in known[0] if len({each.get(key) for each in known}) > 1] if all(known) else []
+        texts[ids] = [", ".join(f"{key}={each[key]}" for key in keys) for each in known]
+    return texts
 
 
 def _slugs(parts: Sequence[pd.DataFrame]) -> list[str]:

@@ -15,6 +15,7 @@ from fake_results import BEHAVIOUR, LN2, of_two_tokenizers, results
 
 from poscli.report import Report, build, build_report, folder, summarize
 from poscli.report.folder import write_folder
+from poscli.report.groups import split
 from poscli.report.pooling import SEED_COLUMNS, headline, points_of, pool, untrained
 from poscli.report.table import solved_up_to, summary_columns, verdict_sentences
 from poscli.report.verdicts import (
@@ -342,3 +343,13 @@ def test_several_tokenizers_are_mixed_in_bits_per_byte_only(tmp_path: Path) -> N
     assert pd.read_csv(tmp_path / "summary.csv").filter(regex="^ppl_|^growth$").isna().all(axis=None)
     ends = dict(zip((each.name for each in section.encodings), section.positions[-1].values, strict=True))
     assert ends["alibi [bpe:300]"] == pytest.approx([1.25 * value for value in ends["alibi [bytes]"]])
+
+
+def test_runs_that_differ_in_a_rate_are_called_by_it_and_joined_over_seeds() -> None:
+    rows, positions = results({"alibi": BEHAVIOUR["alibi"], "rope": BEHAVIOUR["rope"]}, seeds=(0, 1, 2))
+    again = rows[rows["encoding"] == "rope"].assign(run_id=lambda table: table["run_id"] + "x")
+    recipes = {str(run): {"matrix_lr": 0.02, "encoding_lr": 0.05} for run in rows["run_id"]}
+    recipes |= {str(run): {"matrix_lr": 0.02, "encoding_lr": 0.003} for run in again["run_id"]}
+    (group,) = split(pd.concat([rows, again], ignore_index=True), positions, recipes=recipes)
+    seeds = group.rows.groupby("encoding")["seed"].nunique().to_dict()
+    assert seeds == {"alibi": 3, "rope [encoding_lr=0.003]": 3, "rope [encoding_lr=0.05]": 3}
