@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import hardshrink, linear, logsigmoid, pad
+from torch.nn.functional import linear, logsigmoid
 
 from poscli.encodings import Encoding, Operands, Shape, register
-from poscli.native.call import Part, Parts
+from poscli.native import fading
+from poscli.native.call import Parts
 
 
 @register("wall", paper="Tilde Research, 2026 (blog.tilderesearch.com/blog/wall-attn)", family="content")
@@ -26,9 +25,8 @@ class Wall(Encoding):
     def __init__(self, shape: Shape, *, start: float = 8.0) -> None:
         super().__init__(shape)
         self.feature_width = shape.head_width
-        channels = shape.heads * shape.head_width
-        self.w = nn.Parameter(torch.zeros(channels, shape.width))
-        self.b = nn.Parameter(torch.full((channels,), start))
+        self.w = nn.Parameter(torch.zeros(shape.heads * shape.head_width, shape.width))
+        self.b = nn.Parameter(torch.full((len(self.w),), start))
 
     def features(self, x_BTW: Tensor) -> Tensor:
         """The logarithms g of the gates, `[B, H, T, D]`."""
@@ -51,61 +49,12 @@ class Wall(Encoding):
 
     def fast_similarity(self, x: Operands) -> Tensor:
         """`similarity`; the keys, faded by all tokens so far, are carried from block to block."""
-        q, *tokens = self.exact_inputs(x)
-        older = x.keys - x.queries
-        carried = {} if x.carried is None else x.carried
-        faded = carried[self] if self in carried else fade_all(*(y[:, :, :older] for y in tokens))
+        q, k, g = self.exact_inputs(x)
+        older, carried = x.keys - x.queries, {} if x.carried is None else x.carried
+        faded = carried[self] if self in carried else fading.fade_all(k[:, :, :older], g[:, :, :older])
         faded = faded[:, :, faded.shape[2] - older :]  # a window hides the first keys
-        s, q, k, f = within_block(q, *(y[:, :, older:] for y in tokens))
-        carried[self] = torch.cat([fade(faded, f), k], dim=2)
+        s, q, carried[self] = fading.advance(faded, q, k[:, :, older:], g[:, :, older:])
         return torch.cat([q @ faded.mT, s], dim=-1).to(x.q_BHTD.dtype)
 
     def kernel_form(self, x: Operands) -> Parts:
-        return Parts(self.parts_of(x))
-
-    def parts_of(self, x: Operands, *, tokens_per_block: int = 128) -> Iterator[Part]:
-        """For each block of queries, the keys of the block, pair by pair, and the older keys, by one product."""
-        q, *tokens = self.exact_inputs(x)
-        older = x.keys - x.queries
-        faded = fade_all(*(y[:, :, :older] for y in tokens))
-        inputs = (q, *(y[:, :, older:] for y in tokens))
-        for start, block in enumerate(zip(*(y.split(tokens_per_block, dim=2) for y in inputs), strict=True)):
-            first = start * tokens_per_block
-            s, q_older, k, f = within_block(*block)
-            zeros = s.new_zeros(*s.shape[:3], 1)
-            yield Part(zeros, zeros, first, older + first, term_BHTS=(s * self.scale).flip(2))
-            if older + first:
-                yield Part(q_older, faded, first, every=True)
-            faded = torch.cat([fade(faded, f), k], dim=2)
-
-
-# Every factor is the product of the gates from some token to another, so none is above 1, and none overflows.
-
-
-def within_block(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scores of C tokens `[B, H, C, C]`, queries as keys before them see them, keys as later queries do, all gates.
-
-    The queries are faded by the gates up to their own token, the keys by those after their own, and all gates together
-    are `[B, H, 1, D]`. Neighbouring chunks, of one token at first, are joined until there is one.
-    """
-    count = q.shape[2]
-    gap = (1 << (count - 1).bit_length()) - count
-    q, k, f = (y[..., None, :] for y in (pad(q, (0, 0, 0, gap)), pad(k, (0, 0, 0, gap)), pad(g, (0, 0, 0, gap)).exp()))
-    s, q = (q * k).sum(-1, keepdim=True), fade(q, f)
-    while s.shape[2] > 1:
-        (s1, s2), (q1, q2), (k1, k2), (f1, f2) = (y.unflatten(2, (-1, 2)).unbind(3) for y in (s, q, k, f))
-        s = torch.cat([pad(s1, (0, s1.shape[-1])), torch.cat([q2 @ k1.mT, s2], dim=-1)], dim=-2)
-        q, k, f = torch.cat([q1, fade(q2, f1)], dim=-2), torch.cat([fade(k1, f2), k2], dim=-2), f1 * f2
-    return s[:, :, 0, :count, :count], q[:, :, 0, :count], k[:, :, 0, :count], f[:, :, 0]
-
-
-def fade_all(k: Tensor, g: Tensor) -> Tensor:
-    """All keys `[B, H, S, D]`, faded by all tokens after them."""
-    later = g.double().flip(2).cumsum(2).flip(2).roll(-1, 2)
-    later[:, :, -1:] = 0
-    return fade(k, later.exp().to(k.dtype))
-
-
-def fade(y: Tensor, f: Tensor) -> Tensor:
-    """The product y f, or 0 where it is too small to matter: denormal numbers, also as products of two, are slow."""
-    return hardshrink(y * f, torch.finfo(y.dtype).tiny ** 0.5)
+        return Parts(fading.faded_parts(*self.exact_inputs(x), self.scale))
