@@ -11,7 +11,7 @@ import pandas as pd
 from poscli.drawing.style import styles_for
 from poscli.drawing.text import listed
 from poscli.report.ceilings import is_ceiling
-from poscli.report.claims import claims_of_groups
+from poscli.report.claims import claims_of_groups, claims_replicated
 from poscli.report.collect import FIRST_COMMANDS, Trained, shown, shown_runs, shown_table
 from poscli.report.comparison import as_written
 from poscli.report.data import About, Picture, Report, Section
@@ -66,7 +66,9 @@ def build_report(
     for group, claims in zip(groups, claims_of_groups(about.claims, groups), strict=True):
         longer = [other for other in groups if is_ceiling(other, group, known)]
         ngram = (ngrams or {}).get((group.text[0][0], group.train_length), "") if len(group.text[0]) == 1 else ""
-        section = section_of(group, trained or {}, known, baseline, longer, ngram, claims)
+        section = section_of(group, trained or {}, known, baseline, longer, ngram)
+        if told := claims_replicated(claims, section):
+            section = replace(section, analyses=(told, *section.analyses))
         pictures = draw_pictures(section, formats)
         contents |= pictures
         shown_first = [(each, out / f"{each.name}{section.slug}.png") for each in section.figures]

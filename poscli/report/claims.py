@@ -10,48 +10,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from poscli.config.claim import Claim, Condition
 from poscli.drawing.text import signed
-from poscli.report.comparison import AllPairs, as_written
-from poscli.report.data import Accuracies, Analysis
+from poscli.report.comparison import as_written
+from poscli.report.data import Analysis, Section
 from poscli.report.groups import AS, Group
-from poscli.report.pooling import Point, ratio_name
+from poscli.report.pooling import ratio_name
 from poscli.statistics import FEWEST_SEEDS
 
 REPLICATED, NOT_REPLICATED = "replicated", "not replicated"
 NOT_SEEN, NOT_MEASURED = "cannot be seen at this size", "not measured"
 HOLDS, FAILS, OPEN = "holds", "does not hold", "is undecided"  # of one number
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Where the numbers of claims are looked up: those of one section."""
-
-    names: tuple[str, ...]
-    lengths: tuple[int, ...]
-    seeds: Mapping[str, int]  # how many an encoding has
-    train_length: int
-    bits: str
-    pairs: AllPairs | None
-    gains: Sequence[Point]  # under the protocol whose gain reports quote
-    accuracies: Accuracies | None
-
-    def number(self, asked: Condition) -> tuple[float, float, float]:
-        """The number that a condition asks for, with its 95 % interval; NaN where it was not measured."""
-        name, length = meant(asked.of, self.names), round(asked.at * self.train_length)
-        unknown = (math.nan,) * 3
-        if asked.over:
-            pairs = self.pairs if self.accuracies is None else self.accuracies.pairs
-            other = meant(asked.over, self.names)
-            found = {} if pairs is None or other not in self.names else pairs.against(other)
-            return found[name, length].numbers if (name, length) in found else unknown
-        if self.accuracies is not None:
-            known = name in self.names and length in self.lengths
-            return self.accuracies.points[self.names.index(name)][self.lengths.index(length)] if known else unknown
-        return next((each.gain for each in self.gains if (each.encoding, each.length) == (name, length)), unknown)
 
 
 def meant(label: str, names: Collection[str]) -> str:
@@ -70,11 +41,11 @@ def claims_of_groups(claims: Sequence[Claim], groups: Sequence[Group]) -> list[l
     ]
 
 
-def claims_replicated(claims: Sequence[Claim], measured: Numbers) -> Analysis | None:
+def claims_replicated(claims: Sequence[Claim], section: Section) -> Analysis | None:
     """What the numbers of a section say about claims; None without any."""
     if not claims:
         return None
-    judged = [_judge(claim, measured) for claim in claims]
+    judged = [_judge(claim, section) for claim in claims]
     counts = Counter(verdict for verdict, _ in judged)
     found = [f"{counts[word]} {word}" for word in (REPLICATED, NOT_REPLICATED, NOT_SEEN, NOT_MEASURED) if counts[word]]
     return Analysis(
@@ -93,12 +64,13 @@ def claims_replicated(claims: Sequence[Claim], measured: Numbers) -> Analysis | 
     )
 
 
-def _judge(claim: Claim, measured: Numbers) -> tuple[str, str]:
+def _judge(claim: Claim, section: Section) -> tuple[str, str]:
     """The verdict on a claim, and what was measured."""
-    found = [(each, *_check(each, measured)) for each in claim.when]
+    found = [(each, *_check(each, section)) for each in claim.when]
     granted = {word for each, word, _ in found if each.given}
     asked = {word for each, word, _ in found if not each.given}
-    seeds = min(measured.seeds.get(meant(label, measured.names), 0) for label in claim.labels)
+    counts = {each.name: each.seeds for each in section.encodings}
+    seeds = min(counts.get(meant(label, counts), 0) for label in claim.labels)
     if NOT_MEASURED in granted | asked:
         verdict = NOT_MEASURED
     elif seeds < FEWEST_SEEDS or granted - {HOLDS}:
@@ -112,10 +84,10 @@ def _judge(claim: Claim, measured: Numbers) -> tuple[str, str]:
     return verdict, f"{told}. {seeds} seed{'s' * (seeds != 1)}{needed}"
 
 
-def _check(asked: Condition, measured: Numbers) -> tuple[str, str]:
+def _check(asked: Condition, section: Section) -> tuple[str, str]:
     """Whether a number meets its bounds, and both in words."""
-    value, low, high = measured.number(asked)
-    answered = measured.accuracies is not None
+    value, low, high = _number(asked, section)
+    answered = section.accuracies is not None
     what = "accuracy" if answered else "loss" if asked.over else "context gain"
     of = f"{what} of {asked.of}{f' minus that of {asked.over}' if asked.over else ''} at {ratio_name(asked.at)}"
     if math.isnan(value):
@@ -130,5 +102,22 @@ def _check(asked: Condition, measured: Numbers) -> tuple[str, str]:
         word = FAILS if high <= above or low >= below else OPEN
     why = "taken for granted" if asked.given else "claimed"
     middle, *ends = (signed(each) if sign else f"{each:.3f}" for each in (value, low, high))
-    found = f"{middle} [{', '.join(ends)}]{'' if answered else f' {measured.bits}'}"
+    found = f"{middle} [{', '.join(ends)}]{'' if answered else f' {section.bits}'}"
     return word, f"{of}: {found}; {why} is {' and '.join(bounds)}, which {word}"
+
+
+def _number(asked: Condition, section: Section) -> tuple[float, float, float]:
+    """The number that a condition asks for, with its 95 % interval; NaN where it was not measured."""
+    names, length = [each.name for each in section.encodings], round(asked.at * section.train_length)
+    name, other, unknown = meant(asked.of, names), meant(asked.over, names), (math.nan,) * 3
+    answers, quoted = section.accuracies, section.headline
+    if asked.over:
+        losses = next(each.losses for each in section.protocols if each.name == quoted.perplexity)
+        pairs = losses if answers is None else answers.pairs
+        found = {} if pairs is None or other not in names else pairs.against(other)
+        return found[name, length].numbers if (name, length) in found else unknown
+    if answers is not None:
+        known = name in names and length in section.lengths
+        return answers.points[names.index(name)][section.lengths.index(length)] if known else unknown
+    points = section.points(quoted.gain)
+    return next((each.gain for each in points if (each.encoding, each.length) == (name, length)), unknown)

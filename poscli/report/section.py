@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from poscli.config.claim import Claim
 from poscli.drawing.style import styles_for
 from poscli.evaluation.protocol import PROTOCOLS
 from poscli.report.accuracy import answered, by_length, by_place, is_depth, learned_after, placed
@@ -20,7 +19,6 @@ from poscli.report.catalogue import describe_spec, looks, spec_in_label
 from poscli.report.caveats import budget_note, caveats
 from poscli.report.ceilings import ceilings_of, use_of_ceilings
 from poscli.report.charts import SKIPPED_POSITIONS, Charts
-from poscli.report.claims import Numbers, claims_replicated
 from poscli.report.collect import Trained, configurations, reproduce, timing_note
 from poscli.report.comparison import AllPairs, gains_of, losses_of, wrong_answers
 from poscli.report.data import (
@@ -101,14 +99,12 @@ def section_of(
     baseline: str = "",
     longer: Sequence[Group] = (),
     ngram: str = "",
-    claims: Sequence[Claim] = (),
 ) -> Section:
     """The section of a group of rows.
 
     `trained` are the tokens that runs were trained on, and `runs` is what else is known about them, by run id. All
     other encodings are compared with `baseline`. `longer` are groups of the same text whose models were trained at
-    longer lengths. `ngram` is a sentence about what an n-gram with a cache wins on the text. `claims` are
-    held against the numbers.
+    longer lengths. `ngram` is a sentence about what an n-gram with a cache wins on the text.
     """
     rows, quoted, train_length = group.rows, headline(group.rows), the_train_length(group.rows)
     summary = summarize(rows, mix=True, units=group.units)  # corpora that must stay apart are different groups already
@@ -132,19 +128,6 @@ def section_of(
     protocols = _protocols(group, summary, measured, losses, accuracies, order, runs)
     ceilings = ceilings_of(group, longer, summary)
     use = use_of_ceilings(ceilings, summary, bits_per(rows), ngram)
-    of_claims = claims_replicated(
-        claims,
-        Numbers(
-            names=order.names,
-            lengths=order.lengths,
-            seeds=dict(zip(order.names, summary["seeds"], strict=True)),
-            train_length=train_length,
-            bits=bits_per(rows),
-            pairs=next(each.losses for each in protocols if each.name == quoted.perplexity),
-            gains=measured.get((quoted.gain, FULL), ()),
-            accuracies=accuracies,
-        ),
-    )
     drawn, missing = Charts(group, summary, measured, trained).all()
     main = measured[quoted.perplexity, FULL]
     return Section(
@@ -178,7 +161,6 @@ def section_of(
         made=_made(rows, runs),
         made_of={str(name): _made(part, runs) for name, part in rows.groupby("encoding")},
         analyses=(
-            *([of_claims] if of_claims else []),
             *([use] if use else []),
             *_analyses(group, summary, measured, protocols, accuracies, baseline, runs),
         ),

@@ -6,6 +6,7 @@ its results into the run's folder and nowhere else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -145,20 +146,21 @@ def jobs_of(suite: Suite, device: str, runs: Path) -> list[Job]:
 
 def _refuse_claims(claims: Sequence[Claim], jobs: Sequence[Job]) -> None:
     """UsageError if a claim names an encoding that these jobs do not measure, or not at this length."""
-    ratios: dict[str, set[float]] = {}
+    ratios: dict[str, dict[str, float]] = {}  # of an encoding, by their names
     for job in jobs if claims else ():
-        measured = {length / job.config.length for length in settings_of(job.config, job.extrapolate).lengths}
+        lengths = settings_of(job.config, job.extrapolate).lengths
+        measured = {ratio_name(length / job.config.length): length / job.config.length for length in lengths}
         others = posthoc_specs(job.config, job.extrapolate.as_, strict=False)
         for label in (job.config.encoding, *(f"{job.config.encoding}{AS}{spec}" for spec in others)):
-            ratios.setdefault(label, set()).update(measured)
+            ratios.setdefault(label, {}).update(measured)
     for claim, asked in ((each, one) for each in claims for one in each.when):
         said = f"the claim {claim.says!r}"
         for label in filter(None, (asked.of, asked.over)):
-            name = AS.join(str(parse(spec)) for spec in label.partition(" (")[0].split(AS))
+            name = AS.join(str(parse(spec)) for spec in re.split(r" [(\[]", label)[0].split(AS))
             if name not in ratios:
                 raise UsageError(f"{said} names {label!r}, which the suite does not measure: {near(name, ratios)}")
-            if asked.at not in ratios[name]:
-                known = ", ".join(map(ratio_name, sorted(ratios[name])))
+            if ratio_name(asked.at) not in ratios[name]:
+                known = ", ".join(sorted(ratios[name], key=ratios[name].__getitem__))
                 raise UsageError(f"{said} has at = {asked.at:g} for {label!r}, which is measured at {known}")
 
 
