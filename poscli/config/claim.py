@@ -19,7 +19,7 @@ class Condition(Request):
     of: str = Field(description="An encoding of the suite, or `SPEC as SPEC` for a model evaluated under another one.")
     over: str = Field("", description="Another one, on the same text and seeds, whose number is subtracted.")
     at: float = Field(ge=1, description="Length of the window, as a multiple of the training length L.")
-    more: float | None = Field(None, description=f"The number lies above this. It is {NUMBER}.")
+    more: float | None = Field(None, description=f"The number lies above this. The number is {NUMBER}.")
     less: float | None = Field(None, description="The number lies below this.")
     given: bool = Field(
         False, description="The claim takes this for granted; where it does not hold, the claim cannot be seen."
