@@ -326,7 +326,9 @@ def test_what_a_probe_finds(place: Path, snapshot: Snapshot) -> None:
 
 
 def test_the_page_of_a_probe(place: Path, snapshot: Snapshot) -> None:
-    snapshot(page(cli("card", place / "dynamic", "--probe"), place), rounded=True)
+    text = page(cli("card", place / "dynamic", "--probe"), place)
+    # Lines end elsewhere where a masked number has more digits.
+    snapshot(re.sub(r"(?<=^    )(\S.*)\n    (?=\S)", r"\1 ", text, flags=re.MULTILINE), rounded=True)
 
 
 COLUMNS = ("encoding", "length", "protocol", "variant", "status", "reason", "tokens", "bytes", "documents")
