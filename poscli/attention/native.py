@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from poscli.attention import blocks, sdpa
 from poscli.attention.biases import at_even_distances, biased_blocks, biases, gentle_rows
@@ -23,7 +24,7 @@ from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import tempered
 from poscli.native import library, why_not
 from poscli.native.attention import attention_to_part, native_attention
-from poscli.native.call import QUERIES, Block, Form, Parts, Relative, Term, Vectors, Visible
+from poscli.native.call import QUERIES, Block, Chunked, Form, Parts, Relative, Term, Vectors, Visible
 
 VECTORS = {"relative_keys", "relative_queries", "relative_values"}
 BY_DISTANCE = {"distance_bias", *VECTORS}
@@ -50,11 +51,13 @@ def refuses(encoding: Encoding, place: Place) -> str:
 def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     """Attention output `[B, H, T, E]` of an encoding that is not refused."""
     few = x.queries < sizes.native_queries  # most rows of the kernels' tiles would be empty
-    form: Form | Parts | None = None
+    form: Form | Parts | Chunked | None = None
     if not few and x.step is not None and _has_form(encoding, torch.is_grad_enabled()):
         form = encoding.kernel_form(x)
     if isinstance(form, Parts):
         return _joined(encoding, x, form)
+    if isinstance(form, Chunked):
+        return _passed(encoding, x, form)
     known = form is not None or _is_known(encoding)
     by_distance = known and not (x.step is None and encoding.blanks & BY_DISTANCE)
     needs_rows = form is None and not_computed_by("native", encoding.blanks)
@@ -70,7 +73,7 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
         return native_attention(kernels, qkv, of_pairs, scale=encoding.scale, null=_null(x))
     visible, vectors = Visible(reach=x.reach or 0, sinks=x.sinks), _vectors(encoding, x)
     of_distances = list(_blocks_of_distances(encoding, x, sizes, vectors, plain=form is None))
-    null = _null(x, _left_out(encoding, x, sizes))
+    null = _null(x, _left_out(encoding, x))
     return native_attention(
         kernels, qkv, of_distances, scale=encoding.scale, visible=visible, vectors=vectors, null=null, form=form
     )
@@ -99,6 +102,23 @@ def _joined(encoding: Encoding, x: Operands, form: Parts) -> Tensor:
         new = attention_to_part(kernels, part, x.v_BHSE[:, :, part.keys], encoding.scale)
         out_BHTE[:, :, at], lse_BHT[:, :, at] = merged([(out_BHTE[:, :, at], lse_BHT[:, :, at]), new])
     return out_BHTE
+
+
+def _passed(encoding: Encoding, x: Operands, form: Chunked) -> Tensor:
+    """Attention output `[B, H, T, E]` of queries that change from chunk to chunk of keys."""
+    kernels, null = library(), _null(x)
+    assert kernels is not None
+    others = form.q_BHTD.shape[2] - x.queries
+    block = Block(slice(0, form.q_BHTD.shape[2]), slice(0, x.keys))
+    out = native_attention(
+        kernels,
+        (form.q_BHTD, form.k_BHSD, x.v_BHSE),
+        [block],
+        scale=encoding.scale,
+        null=None if null is None else pad(null, (0, 0, others, 0)),
+        form=form.passage,
+    )
+    return out[:, :, others:]
 
 
 def _is_known(encoding: Encoding) -> bool:
@@ -136,7 +156,7 @@ def _blocks_of_distances(
         return
     assert x.features_BHSF is not None
     c_BHS, past = encoding.potential(x.features_BHSF), x.keys - x.queries
-    rows = _rows_of_potential(encoding, c_BHS[..., past:], sizes)
+    rows = _rows_of_potential(encoding, c_BHS[..., past:])
     for first in range(0, x.queries, rows):
         stop = min(first + rows, x.queries)
         # c_i is constant along a row, so the softmax cancels it. The number of the block's first query is added,
@@ -148,20 +168,19 @@ def _blocks_of_distances(
         yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), firsts, equal)
 
 
-def _rows_of_potential(encoding: Encoding, c_BHT: Tensor, sizes: BlockSizes) -> int:
+def _rows_of_potential(encoding: Encoding, c_BHT: Tensor) -> int:
     """The queries of a block, whose potentials are `c_BHT`; relative vectors need all in one block."""
-    return (
-        c_BHT.shape[2] if encoding.blanks & VECTORS else gentle_rows(c_BHT, _whole_blocks(sizes.tile_queries), QUERIES)
-    )
+    queries = c_BHT.shape[2]
+    return queries if encoding.blanks & VECTORS else gentle_rows(c_BHT, queries, QUERIES)
 
 
-def _left_out(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | None:
+def _left_out(encoding: Encoding, x: Operands) -> Tensor | None:
     """What `_blocks_of_distances` leaves out of the scores of each query, `[B, H, T]`, as the softmax cancels it."""
     if "potential" not in encoding.blanks or x.null_score_H is None:
         return None
     assert x.features_BHSF is not None
     c_BHT = encoding.potential(x.features_BHSF)[..., x.keys - x.queries :]
-    rows, query = _rows_of_potential(encoding, c_BHT, sizes), torch.arange(x.queries)
+    rows, query = _rows_of_potential(encoding, c_BHT), torch.arange(x.queries)
     return (c_BHT - c_BHT[..., query // rows * rows]).to(x.q_BHTD.dtype)
 
 
@@ -213,20 +232,9 @@ def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | 
     if torch.is_grad_enabled() or not decays or x.queries < sizes.tile_queries:
         return None
     bounds = ScoreBounds.of(TileInputs.of(encoding, x))
-    firsts = torch.zeros(x.q_BHTD.shape[1], _count_blocks(x.queries), dtype=torch.int32)
-    rows = _whole_blocks(sizes.skip_multiple)
-    for first in range(0, x.queries, rows):
-        queries = slice(first, min(first + rows, x.queries))
-        for first_key, heads in bounds.first_keys(queries, QUERIES):
-            firsts[heads, first // QUERIES : _count_blocks(queries.stop)] = first_key
-    return firsts
+    return bounds.first_keys_of_blocks(QUERIES).to(torch.int32).contiguous()
 
 
 def _count_blocks(queries: int) -> int:
     """The number of the kernels' blocks that hold `queries` queries."""
     return -(-queries // QUERIES)
-
-
-def _whole_blocks(queries: int) -> int:
-    """The largest multiple of the kernels' block that is at most `queries`, and at least one block."""
-    return max(1, queries // QUERIES) * QUERIES

@@ -13,6 +13,7 @@ queries of a block, C keys of a tile, N distances of a tile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -329,6 +330,30 @@ class ScoreBounds:
         if queries.stop - queries.start < multiple:  # too few queries for separate calls to pay
             return [(min(firsts), list(range(heads)))]
         return [(first, [h for h in range(heads) if firsts[h] == first]) for first in sorted(set(firsts))]
+
+    def first_keys_of_blocks(self, rows: int) -> Tensor:
+        """Keys before which no weight is non-zero, for every head and block of `rows` queries, `[H, blocks]`.
+
+        Of the distance bias and the potential, each is bounded beside the largest value of the other.
+        """
+        t = self.inputs
+        assert self.bias_HN is not None
+        assert self.content_H is not None
+        count = t.q_BHTD.shape[2]
+        query_N = t.past + torch.arange(0, count, rows, device=self.bias_HN.device)  # the first of each block
+        spare_HN = (self.content_H[:, None] - SMALLEST_EXPONENT_FLOAT32).double().expand(-1, len(query_N))
+        by_potential = torch.zeros_like(query_N)
+        if (c_BHS := t.potential_BHS) is not None:
+            own_BHN = F.pad(c_BHS[..., t.past :].double(), (0, -count % rows), value=-math.inf)
+            own_BHN = own_BHN.unflatten(-1, (-1, rows)).amax(-1)
+            rise_BHS = (-c_BHS).double().nan_to_num(math.inf, math.inf, -math.inf).cummax(-1).values
+            least_BHN = -(own_BHN + spare_HN + self.bias_HN[:, :1])
+            by_potential = torch.searchsorted(rise_BHS, least_BHN.nan_to_num(-math.inf, math.inf, -math.inf)).amin(0)
+            spare_HN = spare_HN + (own_BHN + rise_BHS[..., query_N]).amax(0)
+        falls_HN = -self.bias_HN.double().contiguous()
+        spare_HN = spare_HN.nan_to_num(math.inf, math.inf, -math.inf).contiguous()
+        by_distance = query_N + 1 - torch.searchsorted(falls_HN, spare_HN, right=True)
+        return torch.maximum(by_potential, by_distance).clamp(min=0).minimum(query_N)
 
 
 def hidden_bias(dtype: torch.dtype) -> float:

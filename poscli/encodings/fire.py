@@ -7,7 +7,7 @@ from torch.nn.functional import softplus
 from poscli.attention.biases import even_distances
 from poscli.attention.skew import descending
 from poscli.encodings import Encoding, Operands, Shape, above, at_least, register
-from poscli.native.call import MOST_BENDS, Pieces
+from poscli.native.call import Pieces
 
 
 @register("fire", paper="arXiv:2310.04418", family="bias")
@@ -21,6 +21,7 @@ class FIRE(Encoding):
     """
 
     relative = False
+    kernel_gradient = True
 
     def __init__(self, shape: Shape, *, hidden: int = 32, threshold: float | None = None) -> None:
         super().__init__(shape)
@@ -48,13 +49,22 @@ class FIRE(Encoding):
         """T, the first position that distances are divided by."""
         return (self.threshold * self.shape.length / 4).abs()
 
-    def kernel_form(self, x: Operands) -> Pieces | None:
+    def kernel_form(self, x: Operands) -> Pieces:
         start_H1, slopes_HM, bends_M11 = self.pieces()
-        if len(bends_M11) > MOST_BENDS:
-            return None
-        of_distance = descending(self.psi(even_distances(x))[None], x.queries, fill=0)[0]
+        bends, order = bends_M11[1:, 0, 0].sort()  # max(x, 0) is x
+        line_H1, rises_HM = slopes_HM[:, :1], slopes_HM[:, 1:][:, order]
+        # Below all bends, max(x, t) is t; beyond a bend, x takes its place.
+        constant = torch.cat([start_H1 + rises_HM @ bends[:, None], -rises_HM * bends], dim=1).cumsum(1)
+        of_distance = descending(self.psi(even_distances(x))[None], x.queries, fill=0)
         of_query = 1 / self.psi(torch.maximum(x.pos_T, self.first_scaled))
-        return Pieces(of_distance, of_query, start_H1[:, 0], slopes_HM, bends_M11[:, 0, 0])
+        every = (len(constant), -1)
+        return Pieces(
+            of_distance.expand(every),
+            of_query.expand(every),
+            constant,
+            torch.cat([line_H1, rises_HM], dim=1).cumsum(1),
+            bends.detach(),
+        )
 
     def fast_bias(
         self, i: Tensor, j: Tensor, f_i: Tensor | None, f_j: Tensor | None, *, hidden_per_chunk: int = 2**20

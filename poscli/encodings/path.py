@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, pad
 
 from poscli.encodings import Encoding, Operands, Shape, at_least, register
-from poscli.native.call import Part, Parts
+from poscli.native.call import QUERIES, Chunked, Passage
 
 
 @register("path", paper="arXiv:2505.16381", family="content")
@@ -21,6 +19,7 @@ class PaTH(Encoding):
     convolution is left out here, because a window and a cache need features that depend on one token only.
     """
 
+    kernel_gradient = True
     facts = ("where beta is 0, path is none",)
 
     def __init__(self, shape: Shape, *, rank: int = 32) -> None:
@@ -71,79 +70,57 @@ class PaTH(Encoding):
         rows = []
         for start in range(0, x.queries, tokens_per_chunk):
             chunk = [y[:, :, older + start : older + start + tokens_per_chunk] for y in tokens]
-            within, q_before = within_chunk(q[:, :, start : start + tokens_per_chunk], *chunk)
+            reflections = solve(*chunk)
+            within, q_before = within_chunk(q[:, :, start : start + tokens_per_chunk], *reflections)
             s = torch.cat([q_before @ reflected.mT, within], dim=-1)
             rows.append(pad(s, (0, x.queries - start - within.shape[-1])))
-            keys, through = through_chunk(*chunk)
+            keys, through = through_chunk(*reflections)
             reflected = torch.cat([reflected @ through.mT, keys], dim=2)
         carried[self] = reflected
         return torch.cat(rows, dim=2).to(x.q_BHTD.dtype)
 
-    def kernel_form(self, x: Operands) -> Parts:
-        return Parts(self.parts_of(x))
-
-    def parts_of(self, x: Operands, *, tokens_per_chunk: int = 32, chunks_per_group: int = 8) -> Iterator[Part]:
-        """For each group of queries, the keys of the group, pair by pair, and the older keys, by one product."""
+    def kernel_form(self, x: Operands) -> Chunked:
         q, *tokens = self.exact_inputs(x)
-        older, group = x.keys - x.queries, tokens_per_chunk * chunks_per_group
-        k, w, beta = (y[:, :, :older] for y in tokens)
-        reflected = reflect_all(k, w, beta, tokens_per_chunk)
-        gap, sizes = -x.queries % group, (-1, chunks_per_group, tokens_per_chunk)
-        q, *within = (pad(y, (0, 0, 0, gap)).unflatten(2, sizes) for y in (q, *(y[:, :, older:] for y in tokens)))
-        groups = join_chunks(*within_chunk(q, *within), *through_chunk(*within))
-        for n, start in enumerate(range(0, x.queries, group)):
-            s, q_older, keys, through = (y[:, :, n] for y in groups)
-            count = min(group, x.queries - start)
-            s, zeros = s[:, :, :count, :count] * self.scale, s.new_zeros(*s.shape[:2], count, 1)
-            yield Part(zeros, zeros, start, older + start, term_BHTS=s.flip(2))
-            if older + start:
-                yield Part(q_older[:, :, :count], reflected, start, every=True)
-            reflected = torch.cat([reflected @ through.mT, keys], dim=2)
+        older = x.keys - x.queries
+        others, end = older % QUERIES, -x.keys % QUERIES  # chunks are whole, and the queries begin with one
+        q = pad(q, (0, 0, others, end)).unflatten(2, (-1, QUERIES))
+        tokens = [pad(y, (0, 0, 0, end)).unflatten(2, (-1, QUERIES)) for y in tokens]
+        reflections = solve(*tokens)
+        within, q_before = within_chunk(q, *(y[:, :, older // QUERIES :] for y in reflections))
+        keys, through = (y.flatten(2, 3) for y in through_chunk(*reflections))
+        queries = others + x.queries
+        passage = Passage(within.flatten(2, 3)[:, :, :queries], through)
+        return Chunked(q_before.flatten(2, 3)[:, :, :queries], keys[:, :, : x.keys], passage)
 
 
 # A query q that passes all C tokens t of a chunk becomes q - sum_t z_t w_t, z_t = beta_t w_t . (q - sum_{l>t} z_l w_l).
 # These equations are triangular, with one matrix A for all queries: z = A^-1 diag(beta) W q.
 
 
-def within_chunk(q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+def solve(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a chunk, k, w, A^-1 diag(beta) and the products k_j . w_t of keys and later tokens, `[.., C, C]`."""
+    right = torch.diag_embed(beta.squeeze(-1))
+    solution = torch.linalg.solve_triangular(beta * (w @ w.mT), right, upper=True, unitriangular=True)
+    return k, w, solution, (k @ w.mT).triu(1)
+
+
+def within_chunk(q: Tensor, k: Tensor, w: Tensor, solution: Tensor, kw: Tensor) -> tuple[Tensor, Tensor]:
     """Products k_j . H_{j+1} ... H_i q_i in a chunk, `[.., C, C]`; queries as earlier keys see them, `[.., C, D]`."""
-    z = (q @ w.mT).tril() @ solve(w, beta, torch.diag_embed(beta.squeeze(-1))).mT
-    return q @ k.mT - z @ (k @ w.mT).triu(1).mT, q - z @ w
+    z = (q @ w.mT).tril() @ solution.mT
+    return q @ k.mT - z @ kw.mT, q - z @ w
 
 
-def through_chunk(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+def through_chunk(k: Tensor, w: Tensor, solution: Tensor, kw: Tensor) -> tuple[Tensor, Tensor]:
     """The chunk's keys `[.., C, D]` as later queries see them, and M `[.., D, D]`: a later query q becomes q M."""
-    y = solve(w, beta, beta * w)
-    return k - (k @ w.mT).triu(1) @ y, torch.eye(w.shape[-1], dtype=w.dtype, device=w.device) - y.mT @ w
-
-
-def join_chunks(
-    within: Tensor, q_before: Tensor, keys: Tensor, through: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the results of N successive chunks `[.., N, C, ..]` those of one chunk of N C tokens."""
-    count, size, width = keys.shape[-3:]
-    rows, older = [], []
-    reflected, passed = keys[..., 0, :0, :], torch.eye(width, dtype=keys.dtype, device=keys.device)
-    for n in range(count):
-        s = torch.cat([q_before[..., n, :, :] @ reflected.mT, within[..., n, :, :]], dim=-1)
-        rows.append(pad(s, (0, (count - 1 - n) * size)))
-        older.append(q_before[..., n, :, :] @ passed)
-        through_n = through[..., n, :, :]
-        reflected = torch.cat([reflected @ through_n.mT, keys[..., n, :, :]], dim=-2)
-        passed = through_n @ passed
-    return torch.cat(rows, dim=-2), torch.cat(older, dim=-2), reflected, passed
-
-
-def solve(w: Tensor, beta: Tensor, right: Tensor) -> Tensor:
-    """A^-1 times the matrix `right`."""
-    return torch.linalg.solve_triangular(beta * (w @ w.mT).triu(1), right, upper=True, unitriangular=True)
+    y = solution @ w
+    return k - kw @ y, torch.eye(w.shape[-1], dtype=w.dtype, device=w.device) - y.mT @ w
 
 
 def reflect_all(k: Tensor, w: Tensor, beta: Tensor, tokens_per_chunk: int) -> Tensor:
     """All keys `[B, H, S, D]` as a query after the last of them sees them, chunk by chunk."""
     gap = -k.shape[2] % tokens_per_chunk
     chunks = (pad(y, (0, 0, gap, 0)).unflatten(2, (-1, tokens_per_chunk)) for y in (k, w, beta))
-    keys, through = through_chunk(*chunks)
+    keys, through = through_chunk(*solve(*chunks))
     later, parts = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device), [k[:, :, :0]]
     for n in reversed(range(keys.shape[2])):
         parts.append(keys[:, :, n] @ later.mT)

@@ -16,6 +16,7 @@ class QueryBias(Clipped):
     encoding exists to show that; only R has an effect. Queries beyond the training length L share the last column of U.
     """
 
+    kernel_gradient = True
     facts = (
         "U_q is the same for every key of a query, so the softmax cancels it",
         "the output is that of clipped, whatever U is",
@@ -29,9 +30,9 @@ class QueryBias(Clipped):
         u_HT = self.u[:, i.clamp(max=self.shape.length - 1).long()]
         return u_HT[..., None].expand(-1, -1, len(j))
 
-    def kernel_form(self, x: Operands) -> Pieces | None:
-        """No pieces at all: a kernel need not add what the softmax cancels, as it does where no null key takes part."""
-        if x.null_score_H is not None:
-            return None
-        u, y = x.q_BHTD.new_zeros(x.queries + x.keys - 1), x.q_BHTD.new_zeros(x.queries)
-        return Pieces(u, y, self.u.new_zeros(len(self.u)), self.u.new_zeros(len(self.u), 0), self.u.new_zeros(0))
+    def kernel_form(self, x: Operands) -> Pieces:
+        """The line y of the query's position, times the slope 1, of the constant 1 by distance."""
+        of_query_HT = self.u[:, x.pos_T.clamp(max=self.shape.length - 1).long()]
+        of_distance_HN = self.u.new_ones(len(self.u), x.queries + x.keys - 1)
+        nothing_H1, one_H1 = self.u.new_zeros(len(self.u), 1), self.u.new_ones(len(self.u), 1)
+        return Pieces(of_distance_HN, of_query_HT, nothing_H1, one_H1, self.u.new_zeros(0))

@@ -3,6 +3,10 @@
 //     s[i, j] = scale q_i . k_j + sum of terms[i, j] + p_i . a[i - j] + r_j . b[i - j]
 //     o_i = sum over visible j of softmax_j(s[i, j]) (v_j + c[i - j])
 //
+// With `passage`, chunks of QUERIES keys change the queries that pass them. With n the chunk of query i, m that of key j,
+// and M the matrices `through`, s[i, j] has in place of q_i . k_j
+//     within[i, j] if m = n,  (q_i M_{n-1} ... M_{m+1}) . k_j if m < n
+//
 // A null key of score null_i and value 0 may take part in the softmax of each query.
 //
 // The queries are the last T of S tokens. Query i, counted among all tokens, sees the keys i - reach + 1 .. i (all
@@ -31,11 +35,14 @@ struct Relative {  // vectors by distance, and what meets them
 
 constexpr int MOST_TERMS = 4;
 
-// The forms of formulas.h. `Pieces` has no gradient. Numbers by distance stand as vectors by distance do.
-constexpr int MOST_BENDS = 256;
-struct Pieces {  // start: [H], slopes: [H, count], bends: [count]; of_distance: [N], null if absent; of_query: [T]
-    const float *of_distance, *of_query, *start, *slopes, *bends;
-    int64_t count;
+// The forms of formulas.h. Numbers by distance stand as vectors by distance do.
+// of_distance: [H, next], of_query: [H, T]; constant and slope: [H, lines]; the bends between the lines ascend, and as many
+// infinite ones follow as fill a vector.
+struct Pieces {
+    const float *of_distance, *of_query, *constant, *slope, *bends;
+    int64_t lines, next;  // lines: 0 if absent; next >= N + LANES - 1
+    // [B, H, N], [B, H, T], [B, H, lines] and [B, H, lines]; null: not asked for
+    float *grad_of_distance, *grad_of_query, *grad_constant, *grad_slope;
 };
 enum Passing { NO_PASSING, COSTS, GATES, STICK };
 struct Passed {  // what each key does to the keys before it
@@ -47,12 +54,20 @@ struct Passed {  // what each key does to the keys before it
     Strides grad_of_queries_at, grad_of_keys_at;
 };
 constexpr int MIXED = 8;
-struct Mixing {  // of_scores: [hidden, H]; of_distance: [hidden, N]; out: [H, hidden], H filled up to a multiple of MIXED
+// of_scores: [hidden, H]; of_distance: [hidden, next], next >= N + LANES - 1; out: [H, hidden], H filled up to a multiple
+// of MIXED.
+struct Mixing {
     const float *of_scores, *of_distance, *out;
     int64_t hidden;  // a multiple of QUERIES; 0 if absent
     int64_t given;   // so many hidden numbers are not filled up
+    int64_t next;
     float *grad_of_scores, *grad_of_distance, *grad_out;  // [B, given, H], [B, given, N], [B, H, given]; null: not asked for
-    float leak;
+    float leak;  // 0 <= leak < 1
+};
+
+struct Passage {  // within: [B, H, T, QUERIES]; through: [B, H, chunks of keys, width, width], null if absent
+    const float *within, *through;
+    float *grad_within, *grad_through;  // like the above; null: not asked for
 };
 
 struct Attention {
@@ -74,12 +89,15 @@ struct Attention {
     Pieces pieces;
     Passed passed;
     Mixing mixing;
+    Passage passage;
     int64_t past;  // keys before the own one of the first query: keys - queries, or more if keys are left out at the end
     float scale;
     // The number that a term by distance, whose queries are one number apart, adds at its first entries.
     float far_number(const Term &t, int64_t b, int64_t h) const {
         return by_distance(t) ? t.x[b * t.batch + h * t.head - (queries - 1)] : 0;
     }
+    // The chunk of a block of queries.
+    int64_t chunk(int64_t start) const { return (start + past) / QUERIES; }
     static bool by_distance(const Term &t) { return t.query == -1; }
     int64_t blocks() const { return (queries + QUERIES - 1) / QUERIES; }
 };
@@ -136,31 +154,52 @@ static inline int64_t seen_by(const Attention &x, int64_t query, int64_t key, in
     return std::clamp<int64_t>(std::min(query + x.past + 1, x.keys) - key, 0, columns);
 }
 
-// Adds the terms to a tile of scores [rows, ld] of the queries from `start` and `columns` keys from `key`. Terms by
-// distance are left out if all pairs of the tile are `far`.
-static inline void add_terms(const Attention &x, float *scores, int64_t ld, int64_t batch, int64_t head, int64_t start,
-                             int64_t rows, int64_t key, int64_t columns, bool far = false) {
+// tile[r, c] = the product of query and key within their chunk, of the first `columns` keys of the chunk.
+static inline void put_within(const Attention &x, float *tile, int64_t ld, int64_t bh, int64_t start, int64_t rows,
+                              int64_t columns) {
+    for (int64_t r = 0; r < QUERIES; r++) {
+        float *row = tile + r * ld;
+        const float *from = x.passage.within + (bh * x.queries + start + r) * QUERIES;
+        for (int64_t c = 0; c < columns; c++) row[c] = r < rows ? from[c] * x.scale : 0;
+    }
+}
+
+// Scores of a tile: of the queries `a` [QUERIES, width] from `start` on, of which there are `rows`, and `columns` keys `b` by
+// channel from `key` on, with the terms. Terms by distance are left out if all pairs of the tile are `far`.
+static inline void score_tile(const Attention &x, float *scores, int64_t ld, const float *a, int64_t lda, const float *b,
+                              int64_t ldb, int64_t batch, int64_t head, int64_t start, int64_t rows, int64_t key,
+                              int64_t columns, bool far = false) {
+    const float *of_tile[MOST_TERMS];
+    int64_t next[MOST_TERMS], count = 0;
     for (int64_t t = 0; t < x.terms; t++) {
         const Term &term = x.term[t];
         if (far && x.by_distance(term)) continue;
+        next[count] = term.query;
+        of_tile[count++] = term.x + batch * term.batch + head * term.head + start * term.query + key;
+    }
+    // A term that has a number for every pair of the tile is added before the sums leave the registers.
+    const bool whole = count && rows == QUERIES && key + columns <= x.keys;
+    dot_tile(scores, ld, a, lda, b, ldb, x.width, columns, whole ? of_tile[0] : nullptr, whole ? next[0] : 0);
+    for (int64_t t = whole; t < count; t++)
         for (int64_t r = 0; r < rows; r++) {
-            const float *more = term.x + batch * term.batch + head * term.head + (start + r) * term.query + key;
+            const float *more = of_tile[t] + r * next[t];
             const int64_t seen = seen_by(x, start + r, key, columns);
             float *row = scores + r * ld;
             int64_t c = 0;
             for (; c + LANES <= seen; c += LANES) store(row + c, load(row + c) + load(more + c));
             for (; c < seen; c++) row[c] += more[c];
         }
-    }
 }
 
 // Gives hidden keys the score -infinity.
 static inline void hide(const Attention &x, float *scores, int64_t ld, int64_t start, int64_t rows, int64_t key,
                         int64_t columns) {
+    const bool all_in_reach = !x.reach || start + rows - 1 + x.past - x.reach < key;
+    if (seen_by(x, start, key, columns) == columns && all_in_reach) return;
     for (int64_t r = 0; r < rows; r++) {
         const int64_t query = start + r;
         float *row = scores + r * ld;
-        for (int64_t c = seen_by(x, query, key, columns); c < columns; c++) row[c] = -INFINITY;
+        std::fill(row + seen_by(x, query, key, columns), row + columns, -INFINITY);
         if (x.reach) {
             const int64_t hidden = std::min(columns, query + x.past - x.reach + 1 - key);
             for (int64_t c = std::max<int64_t>(0, x.sinks - key); c < hidden; c++) row[c] = -INFINITY;

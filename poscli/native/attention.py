@@ -31,7 +31,6 @@ from poscli.native.call import (
     Block,
     CallFields,
     Form,
-    Learned,
     Part,
     RelativeFields,
     Term,
@@ -39,7 +38,6 @@ from poscli.native.call import (
     Vectors,
     Visible,
     by_token,
-    has_gradient,
     strides,
     tensors_of,
     term_at,
@@ -78,10 +76,9 @@ def native_attention(
 
     The blocks cover all queries in order. A call with relative vectors a, b, c (`vectors`) or with a form has one
     block. `null` `[B, H, T, 1]` is the score of a key without a value beside the others; the form `Stick`, which has no
-    softmax, does not see it. Forms without a gradient (call.py) need `torch.no_grad()`.
+    softmax, does not see it.
     """
     assert len(blocks) == 1 or (vectors == NO_VECTORS and form is None)
-    assert form is None or has_gradient(form) or not torch.is_grad_enabled()
     plan = _Plan(library, tuple(blocks), scale, visible, form)
     relative = [x for each in vectors for x in ((None, None) if each is None else (each.vectors, each.met))]
     terms = [_ready(term.x) for block in blocks for term in block.terms]
@@ -168,7 +165,7 @@ class _Gradients:
 
     def put(self, call: CallFields, block: Block, terms: slice, form: Form | None) -> None:
         """Tell the kernels where to put the gradients of a block."""
-        if isinstance(form, Learned):
+        if form is not None:
             form.put_gradients(call, *self.grads[self.form])
         q, k, v, *relative, null = self.grads[:10]
         assert q is not None

@@ -10,8 +10,10 @@ namespace {
 
 struct TiledHead : Head {
     Buffer p, ds;  // of a tile: weights, and gradients of the scores
+    const bool biased;  // whether something beside q . k decides over the weights, and may leave whole tiles none
 
-    explicit TiledHead(const Attention &x) : Head(x), p(QUERIES * KEYS), ds(QUERIES * KEYS) {}
+    explicit TiledHead(const Attention &x)
+        : Head(x), p(QUERIES * KEYS), ds(QUERIES * KEYS), biased(x.terms || a.used() || b.used() || x.pieces.lines) {}
 
     void differentiate() {
         Keys ranges[2];
@@ -24,9 +26,9 @@ struct TiledHead : Head {
     void take(int64_t key, int64_t columns) {
         score(p.p, KEYS, key, columns);
         hide(x, p.p, KEYS, start, rows, key, columns);
-        bool weight = false;
-        for (int64_t r = 0; r < QUERIES; r++) weight |= weigh(r, columns);
-        if (!weight) return;
+        if (biased && !any_weight(columns)) return;
+        for (int64_t r = 0; r < rows; r++) softmax(p.p + r * KEYS, r, columns);
+        for (int64_t r = rows; r < QUERIES; r++) std::memset(p.p + r * KEYS, 0, columns * 4);  // there is no query
         differentiate_weights(ds.p, key, columns);
         if (x.factors) take_factors(key, columns);
         for (int64_t r = 0; r < QUERIES; r++) differentiate_scores(r, columns);
@@ -34,21 +36,15 @@ struct TiledHead : Head {
         add_up(p.p, KEYS, ds.p, key, columns);
     }
 
-    // A row of scores -> weights; returns whether any key has one. Rows without a query have none.
-    bool weigh(int64_t r, int64_t columns) {
-        float *row = p.p + r * KEYS;
-        if (r >= rows) {
-            std::memset(row, 0, columns * 4);
-            return false;
-        }
+    // Whether any key has a weight, by the scores of the tile.
+    bool any_weight(int64_t columns) const {
         Vec most = all(-INFINITY);
-        for (int64_t n = 0; n < columns; n += LANES) most = larger(most, load(row + n));
-        if (largest_lane(most) < top(r) - NO_WEIGHT && !has_nan(row, columns)) {
-            std::memset(row, 0, columns * 4);
-            return false;
-        }
-        softmax(row, r, columns);
-        return true;
+        bool nan = false;
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t n = 0; n < columns; n += LANES) most = larger(most, load(p.p + r * KEYS + n) - top(r));
+        if (!(largest_lane(most) < -NO_WEIGHT)) return true;
+        for (int64_t r = 0; r < rows; r++) nan |= has_nan(p.p + r * KEYS, columns);
+        return nan;
     }
 
     // The gradients of the factors; then those of the weights before them take the place of those after them.

@@ -1,17 +1,18 @@
 """One call of the kernels of attention: what a caller gives, and how the kernels are told.
 
 Terms, vectors and blocks are given beside queries, keys and values. A form is another way to score pairs that the
-kernels of formulas.h compute. An encoding whose blank has one of these forms says so with `kernel_form`. Pieces and
-Parts have no gradient and are for evaluation; the others have gradients of all their tensors. All tensors are float32.
+kernels of formulas.h compute. An encoding whose blank has one of these forms says so with `kernel_form`. Parts have no
+gradient and are for evaluation; forms have gradients of all their tensors, but for bends. All tensors are float32.
 
 Shapes: B batch, H heads, T queries, S keys (the queries are the last T of the S tokens), W width of relative vectors,
-N = T + S - 1 distances in descending order (query t and key j meet entry T - 1 - t + j), M bends, P numbers per token,
-G hidden numbers.
+N = T + S - 1 distances in descending order (query t and key j meet entry T - 1 - t + j), M bends, K = M + 1 lines,
+P numbers per token, G hidden numbers.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterable
 from ctypes import c_float, c_int64, c_void_p
 from dataclasses import dataclass, fields
@@ -24,7 +25,7 @@ MOST_TERMS = 4
 BYTES = 4  # of a float32
 QUERIES = 32  # queries of a block of the kernels, of which each has a first key
 COSTS, GATES, STICK = 1, 2, 3  # as in attention.h
-MOST_BENDS = 256
+LANES = 16  # the most numbers of a vector of the kernels
 MIXED = 8  # heads are mixed in multiples of it
 
 
@@ -77,27 +78,38 @@ NO_VECTORS: Vectors = (None, None, None)
 
 @dataclass(frozen=True)
 class Pieces:
-    """s_ij += start_h + sum over m of slopes_hm max(u[i-j] y_i, bends_m), for a monotonic u `[N]` and y `[T]`."""
+    """s_ij += constant_hk + slope_hk z, z = u_h[i-j] y_hi, for a monotonic u; line k serves bend k-1 < z <= bend k.
 
-    of_distance_N: Tensor
-    of_query_T: Tensor
-    start_H: Tensor
-    slopes_HM: Tensor
+    The bends ascend, and have no gradient.
+    """
+
+    of_distance_HN: Tensor
+    of_query_HT: Tensor
+    constant_HK: Tensor
+    slope_HK: Tensor
     bends_M: Tensor
 
-    def put(self, call: CallFields, *tensors: Tensor) -> list[Tensor]:
+    def put(
+        self, call: CallFields, of_distance: Tensor, of_query: Tensor, constant: Tensor, slope: Tensor, bends: Tensor
+    ) -> list[Tensor]:
         """Describe the form to the kernels; returns tensors that must live until they return.
 
-        `tensors` are those of `tensors_of`, in float32 and contiguous.
+        The other arguments are `tensors_of` the form, in float32 and contiguous.
         """
-        count = len(self.bends_M)
-        assert count <= MOST_BENDS
-        assert self.slopes_HM.shape == (call.heads, count)
-        assert len(self.start_H) == call.heads
-        assert len(self.of_query_T) == call.queries
-        assert len(self.of_distance_N) == call.queries + call.keys - 1
-        call.pieces = type(call.pieces)(*(x.data_ptr() for x in tensors), count)
-        return []
+        lines = len(bends) + 1
+        assert constant.shape == slope.shape == (call.heads, lines)
+        assert of_query.shape == (call.heads, call.queries)
+        assert of_distance.shape == (call.heads, call.queries + call.keys - 1)
+        kept = [F.pad(of_distance, (0, LANES)), F.pad(bends, (0, LANES), value=math.inf)]  # of which vectors are read
+        given = (kept[0], of_query, constant, slope, kept[1])
+        call.pieces = type(call.pieces)(*(x.data_ptr() for x in given), lines, kept[0].shape[1])
+        return kept
+
+    def put_gradients(self, call: CallFields, *grads: Tensor | None) -> None:
+        """As `Costs.put_gradients`; those of all tensors are for each text, that of the bends stays 0."""
+        names = ("grad_of_distance", "grad_of_query", "grad_constant", "grad_slope")
+        for name, x in zip(names, grads, strict=False):
+            setattr(call.pieces, name, None if x is None else x.data_ptr())
 
 
 @dataclass(frozen=True)
@@ -168,7 +180,10 @@ class Stick:
 
 @dataclass(frozen=True)
 class Mixing:
-    """s + out max(y, leak y), y = of_scores s + of_distance[i-j], for the scores s of all heads of a pair; leak < 1."""
+    """s + out max(y, leak y), y = of_scores s + of_distance[i-j], for the scores s of all heads of a pair.
+
+    0 <= leak < 1.
+    """
 
     of_scores_GH: Tensor
     of_distance_GN: Tensor
@@ -184,10 +199,11 @@ class Mixing:
         more = -hidden % QUERIES
         kept = [
             F.pad(of_scores, (0, 0, 0, more)),
-            F.pad(of_distance, (0, 0, 0, more)),
+            F.pad(of_distance, (0, LANES, 0, more)),
             F.pad(out, (0, more, 0, -heads % MIXED)),
         ]
-        call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), hidden + more, hidden, leak=self.leak)
+        sizes = hidden + more, hidden, kept[1].shape[1]
+        call.mixing = type(call.mixing)(*(x.data_ptr() for x in kept), *sizes, leak=self.leak)
         return kept
 
     def put_gradients(
@@ -215,6 +231,45 @@ class Factors:
         """As `Costs.put_gradients`; that of the factors is for each text, `[B, H, N]`."""
         if factors is not None:
             call.grad_factors = factors.data_ptr()
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Chunks of C = `QUERIES` keys change the queries that pass them.
+
+    In place of q_i . k_j stands within_ij `[B, H, T, C]` for a query and a key of one chunk, and
+    (q_i M_{n-1} ... M_{m+1}) . k_j for a query of chunk n and a key of an earlier chunk m. The matrices M of all chunks
+    stand one below the other in `through`, `[B, H, N D, D]`. The first query begins a chunk.
+    """
+
+    within_BHTC: Tensor
+    through_BHMD: Tensor
+
+    def put(self, call: CallFields, within: Tensor, through: Tensor) -> list[Tensor]:
+        """As `Pieces.put`."""
+        assert (call.keys - call.queries) % QUERIES == 0
+        assert not call.terms
+        assert within.shape == (call.batch, call.heads, call.queries, QUERIES)
+        assert through.shape == (call.batch, call.heads, -(-call.keys // QUERIES) * call.width, call.width)
+        call.passage = type(call.passage)(within.data_ptr(), through.data_ptr())
+        return []
+
+    def put_gradients(self, call: CallFields, within: Tensor | None, through: Tensor | None) -> None:
+        """As `Costs.put_gradients`."""
+        for name, x in {"grad_within": within, "grad_through": through}.items():
+            setattr(call.passage, name, None if x is None else x.data_ptr())
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """Queries `[B, H, T, D]` and keys `[B, H, S, D]` of their own, with a passage.
+
+    Other queries may stand before those of the call, so that the first one begins a chunk.
+    """
+
+    q_BHTD: Tensor
+    k_BHSD: Tensor
+    passage: Passage
 
 
 @dataclass(frozen=True)
@@ -252,13 +307,7 @@ class Parts:
     parts: Iterable[Part]
 
 
-Learned = Costs | Gates | Stick | Mixing | Factors
-Form = Pieces | Learned
-
-
-def has_gradient(form: Form) -> bool:
-    """Whether the kernels compute the gradients of a form."""
-    return isinstance(form, Learned)
+Form = Pieces | Costs | Gates | Stick | Mixing | Factors | Passage
 
 
 def tensors_of(form: Form) -> list[Tensor]:
@@ -302,8 +351,9 @@ class PiecesFields(ctypes.Structure):
     """A function made of straight pieces, of a number by distance times a number by query."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("of_distance", "of_query", "start", "slopes", "bends")),
-        ("count", c_int64),
+        *((name, c_void_p) for name in ("of_distance", "of_query", "constant", "slope", "bends")),
+        *((name, c_int64) for name in ("lines", "next")),
+        *((name, c_void_p) for name in ("grad_of_distance", "grad_of_query", "grad_constant", "grad_slope")),
     ]
 
 
@@ -327,11 +377,16 @@ class MixingFields(ctypes.Structure):
 
     _fields_ = [
         *((name, c_void_p) for name in ("of_scores", "of_distance", "out")),
-        ("hidden", c_int64),
-        ("given", c_int64),
+        *((name, c_int64) for name in ("hidden", "given", "next")),
         *((name, c_void_p) for name in ("grad_of_scores", "grad_of_distance", "grad_out")),
         ("leak", c_float),
     ]
+
+
+class PassageFields(ctypes.Structure):
+    """Chunks of keys that change the queries that pass them."""
+
+    _fields_ = [(name, c_void_p) for name in ("within", "through", "grad_within", "grad_through")]
 
 
 TENSORS = ("q", "k", "v", "o", "grad_o", "grad_q", "grad_k", "grad_v", "null", "grad_null")  # those with strides
@@ -356,6 +411,7 @@ class CallFields(ctypes.Structure):
         ("pieces", PiecesFields),
         ("passed", PassedFields),
         ("mixing", MixingFields),
+        ("passage", PassageFields),
         ("past", c_int64),
         ("scale", c_float),
     ]

@@ -33,16 +33,16 @@ struct MixedHeads {
     int64_t heads, hidden, distances, text = 0;  // heads: a multiple of MIXED
     std::deque<Head> each;
     Buffer scores, weights, ds;            // tiles of all heads: scores before they are mixed, weights, gradients
-    Buffer before, after, grad_hidden;     // of a row: hidden numbers [hidden, KEYS] before and after the bend
+    Buffer of_row, grad_hidden;            // of a row: hidden numbers [hidden, KEYS]
     Buffer out_by_hidden, scores_by_head;  // the matrices transposed: [hidden, heads] and [heads, hidden]
     Buffer grad_out, grad_scores;          // [heads, hidden] and [hidden, heads], a vector of partial sums for each
-    Buffer grad_distance;                  // [hidden, N]
+    Buffer grad_distance;                  // [hidden, next]
 
     explicit MixedHeads(const Attention &x)
         : x(x), by(x.mixing), heads(round_up(x.heads, MIXED)), hidden(by.hidden), distances(x.queries + x.keys - 1),
-          scores(heads * apart), weights(heads * apart), ds(heads * apart), before(hidden * KEYS), after(hidden * KEYS),
+          scores(heads * apart), weights(heads * apart), ds(heads * apart), of_row(hidden * KEYS),
           grad_hidden(hidden * KEYS), out_by_hidden(hidden * heads), scores_by_head(heads * hidden),
-          grad_out(heads * hidden * LANES), grad_scores(hidden * heads * LANES), grad_distance(hidden * distances) {
+          grad_out(heads * hidden * LANES), grad_scores(hidden * heads * LANES), grad_distance(hidden * by.next) {
         for (int64_t n = 0; n < x.heads; n++) each.emplace_back(x);
         for (Buffer *tiles : {&scores, &weights, &ds}) tiles->clear(heads * apart);
         for (int64_t g = 0; g < hidden; g++)
@@ -56,7 +56,7 @@ struct MixedHeads {
         text = of;
         grad_out.clear(heads * hidden * LANES);
         grad_scores.clear(heads * hidden * LANES);
-        grad_distance.clear(hidden * distances);
+        grad_distance.clear(hidden * by.next);
         for (int64_t n = 0; n < x.heads; n++) each[n].begin(text * x.heads + n);
         for (int64_t start = 0; start < x.queries; start += QUERIES) {
             for (Head &head : each) head.begin_block(start);
@@ -73,65 +73,52 @@ struct MixedHeads {
 
     void take(int64_t key, int64_t columns) {
         const int64_t start = each[0].start, rows = each[0].rows;
-        for (int64_t n = 0; n < x.heads; n++) each[n].score(scores.p + n * apart, KEYS, key, columns);
-        for (int64_t n = 0; n < x.heads; n++)
-            for (int64_t r = 0; r < rows; r++)
-                std::memcpy(weights.p + n * apart + r * KEYS, scores.p + n * apart + r * KEYS, columns * 4);
-        mix_heads(x, by, weights.p, apart, KEYS, before.p, start, rows, key, columns);
         for (int64_t n = 0; n < x.heads; n++) {
-            float *p = weights.p + n * apart, *to = ds.p + n * apart;
-            hide(x, p, KEYS, start, rows, key, columns);
-            each[n].differentiate_weights(to, key, columns);
-            for (int64_t r = 0; r < QUERIES; r++) differentiate_row(each[n], r, p + r * KEYS, to + r * KEYS, columns);
+            each[n].score(scores.p + n * apart, KEYS, key, columns);
+            each[n].differentiate_weights(ds.p + n * apart, key, columns);
         }
-        for (int64_t r = 0; r < rows; r++) differentiate_network(start + r, r * KEYS, key, columns);
-        for (int64_t n = 0; n < x.heads; n++) each[n].add_up(weights.p + n * apart, KEYS, ds.p + n * apart, key, columns);
-    }
-
-    // A row of mixed scores -> weights, and of gradients of weights -> those of the mixed scores.
-    void differentiate_row(const Head &of, int64_t r, float *p, float *to, int64_t columns) const {
-        if (r >= of.rows) {
-            std::memset(p, 0, columns * 4);
-            std::memset(to, 0, columns * 4);
-            return;
+        for (int64_t r = 0; r < rows; r++) differentiate_row(start + r, r * KEYS, key, columns);
+        for (int64_t n = 0; n < x.heads; n++) {
+            for (Buffer *tiles : {&weights, &ds})
+                std::memset(tiles->p + n * apart + rows * KEYS, 0, (QUERIES - rows) * KEYS * 4);
+            each[n].add_up(weights.p + n * apart, KEYS, ds.p + n * apart, key, columns);
         }
-        of.softmax(p, r, columns);
-        const float mean = of.delta[r];
-        for (int64_t n = 0; n < columns; n += LANES) store(to + n, load(p + n) * (load(to + n) - mean));
     }
 
     // A row of all heads, at `row` of each tile: the gradients of the network, and of the scores before they were mixed.
-    void differentiate_network(int64_t query, int64_t row, int64_t key, int64_t columns) {
-        const int64_t seen = seen_by(x, query, key, columns), width = round_up(seen, LANES);
-        if (!seen) return;
-        for (int64_t g = 0; g < hidden; g += QUERIES) {
-            dot_tile(before.p + g * KEYS, KEYS, by.of_scores + g * x.heads, x.heads, scores.p + row, apart, x.heads, width);
-            dot_tile(grad_hidden.p + g * KEYS, KEYS, out_by_hidden.p + g * heads, heads, ds.p + row, apart, x.heads, width);
+    void differentiate_row(int64_t query, int64_t row, int64_t key, int64_t columns) {
+        const int64_t width = round_up(seen_by(x, query, key, columns), LANES), ld = KEYS;
+        hidden_of_row(x, of_row.p, ld, scores.p + row, apart, query, key, width);
+        for (int64_t h = 0; h < x.heads; h++) std::memcpy(weights.p + h * apart + row, scores.p + h * apart + row, columns * 4);
+        add_tile(weights.p + row, apart, heads, by.out, hidden, 1, of_row.p, ld, hidden, width);
+        for (int64_t h = 0; h < x.heads; h++) differentiate_softmax(h, row, key, columns);
+        for (int64_t g = 0; g < hidden; g += QUERIES)
+            dot_tile(grad_hidden.p + g * ld, ld, out_by_hidden.p + g * heads, heads, ds.p + row, apart, x.heads, width);
+        for (int64_t g = 0; g < hidden; g++) {
+            float *grad = grad_hidden.p + g * ld, *sums = grad_distance.p + g * by.next + x.queries - 1 - query + key;
+            for (int64_t c = 0; c < width; c += LANES) {
+                const Vec slope = load(of_row.p + g * ld + c) > Vec{} ? all(1) : all(by.leak), e = load(grad + c) * slope;
+                store(grad + c, e);
+                store(sums + c, load(sums + c) + e);
+            }
         }
-        for (int64_t g = 0; g < hidden; g++) bend(g, x.queries - 1 - query + key, seen, width);
         for (int64_t h = 0; h < heads; h += ROWS)
             for (int64_t g = 0; g < hidden; g += ROWS) {
                 const int64_t at = h * hidden + g;
-                add_products((Vec *)grad_out.p + at, hidden, ds.p + h * apart + row, apart, after.p + g * KEYS, KEYS, width);
-                add_products((Vec *)grad_scores.p + at, hidden, scores.p + h * apart + row, apart, grad_hidden.p + g * KEYS,
-                             KEYS, width);
+                add_products((Vec *)grad_out.p + at, hidden, ds.p + h * apart + row, apart, of_row.p + g * ld, ld, width);
+                add_products((Vec *)grad_scores.p + at, hidden, scores.p + h * apart + row, apart, grad_hidden.p + g * ld, ld,
+                             width);
             }
-        add_tile(ds.p + row, apart, heads, scores_by_head.p, hidden, 1, grad_hidden.p, KEYS, hidden, width);
+        add_tile(ds.p + row, apart, heads, scores_by_head.p, hidden, 1, grad_hidden.p, ld, hidden, width);
     }
 
-    // Hidden numbers g of a row, whose keys meet the entries by distance from `entry` on.
-    void bend(int64_t g, int64_t entry, int64_t seen, int64_t width) {
-        const float *more = by.of_distance + g * distances + entry;
-        float *y = before.p + g * KEYS, *to = after.p + g * KEYS, *grad = grad_hidden.p + g * KEYS;
-        float *sums = grad_distance.p + g * distances + entry;
-        for (int64_t c = 0; c < seen; c++) y[c] += more[c];
-        for (int64_t c = seen; c < width; c++) y[c] = 0;
-        for (int64_t c = 0; c < width; c += LANES) {
-            const Vec one = load(y + c);
-            store(to + c, larger(one, one * by.leak));
-            store(grad + c, load(grad + c) * (one > Vec{} ? all(1) : all(by.leak)));
-        }
-        for (int64_t c = 0; c < seen; c++) sums[c] += grad[c];
+    // A row of mixed scores of a head -> weights, and of gradients of weights -> those of the mixed scores.
+    void differentiate_softmax(int64_t h, int64_t row, int64_t key, int64_t columns) {
+        const int64_t r = row / KEYS;
+        float *p = weights.p + h * apart + row, *to = ds.p + h * apart + row;
+        hide(x, p, KEYS, each[h].start + r, 1, key, columns);
+        each[h].softmax(p, r, columns);
+        for (int64_t n = 0; n < columns; n += LANES) store(to + n, load(p + n) * (load(to + n) - each[h].delta[r]));
     }
 
     void finish() const {
@@ -143,8 +130,8 @@ struct MixedHeads {
                 if (by.grad_of_scores)
                     by.grad_of_scores[(text * given + g) * x.heads + h] = sum_of_lanes(load(grad_scores.p + at));
             }
-        if (by.grad_of_distance)
-            std::memcpy(by.grad_of_distance + text * given * distances, grad_distance.p, given * distances * 4);
+        for (int64_t g = 0; by.grad_of_distance && g < given; g++)
+            std::memcpy(by.grad_of_distance + (text * given + g) * distances, grad_distance.p + g * by.next, distances * 4);
     }
 };
 

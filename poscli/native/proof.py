@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import leaky_relu, softplus
+from torch.nn.functional import leaky_relu, pad, softplus
 
 from poscli.native.attention import native_attention
 from poscli.native.call import (
@@ -28,12 +28,12 @@ from poscli.native.call import (
     Form,
     Gates,
     Mixing,
+    Passage,
     Pieces,
     Relative,
     Stick,
     Term,
     Visible,
-    has_gradient,
 )
 
 UNIT = 2.0**-24  # of rounding of float32
@@ -94,7 +94,11 @@ def difference(computed: Tensor, exact: Tensor, rounded: Tensor, *, least: float
 def disagreement(library: ctypes.CDLL) -> str:
     """What a compiled library computes wrongly, in words; '' if all is right."""
     with torch.inference_mode(False), torch.enable_grad():  # the first use may be an evaluation
-        wrong = chain((_wrong_attention(library, case) for case in CASES), (_wrong_form(library, s) for s in SIZES))
+        wrong = chain(
+            (_wrong_attention(library, case) for case in CASES),
+            (_wrong_form(library, size) for size in SIZES),
+            (_wrong_passage(library, size) for size in PASSAGES),
+        )
         return next(filter(None, wrong), "")
 
 
@@ -299,10 +303,7 @@ def _wrong_form(library: ctypes.CDLL, size: _FormSizes) -> str:
             s = s.masked_fill(~size.visible(), -math.inf)
             return weights(with_tensors(x), s, size, partial(_softmax, x=x)) @ x["v"]
 
-        wrong = first_difference(
-            by_kernels, by_formula, given, upstream, least=TOLERANCE_OF_FORMS, gradient=has_gradient(form)
-        )
-        if wrong:
+        if wrong := first_difference(by_kernels, by_formula, given, upstream, least=TOLERANCE_OF_FORMS):
             what, differs, error = wrong.partition(" differs ")
             return f"{what} of the form {type(form).__name__.lower()}{differs}{error}"
     return ""
@@ -329,8 +330,9 @@ def _made_hard(tokens: Inputs, form: Form, size: _FormSizes, tabled: bool) -> In
 def _forms(random: Callable[..., Tensor], size: _FormSizes) -> Iterator[tuple[Form, Weights, bool]]:
     """Every form with random numbers, its formula, and whether a table by distance is added to the scores."""
     batch, heads, queries, keys = size.batch, size.heads, size.queries, size.keys
-    u = random(size.distances).abs().sort(descending=True).values
-    yield Pieces(u, random(queries), random(heads), random(heads, BENDS), random(BENDS)), _pieces, not size.long
+    u, bends = random(heads, size.distances).abs().sort(descending=True).values, random(BENDS).sort().values
+    lines = random(heads, BENDS + 1), random(heads, BENDS + 1)
+    yield Pieces(u, random(heads, queries), *lines, bends), _pieces, not size.long
     of_tokens = random(batch, heads, queries, PROBE), random(batch, heads, keys, PROBE)
     factor = torch.tensor(LONG_FACTORS) if size.long else random(heads).abs() / 4
     for tabled in (True, False) if size.long else (True,):  # beside a table, no key may be left out
@@ -345,10 +347,53 @@ def _forms(random: Callable[..., Tensor], size: _FormSizes) -> Iterator[tuple[Fo
     yield Factors(random(heads, size.distances)), _factors, not size.long
 
 
+PASSAGES = (
+    _Sizes(batch=2, heads=3, queries=76, keys=300, null=True),
+    _Sizes(batch=1, heads=2, queries=600, keys=600),
+)
+
+
+def _wrong_passage(library: ctypes.CDLL, size: _Sizes) -> str:
+    draw = torch.Generator().manual_seed(1)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(size.batch, size.heads, *shape, generator=draw)
+
+    chunks = -(-size.keys // QUERIES)
+    inputs = {
+        "q": random(size.queries, WIDTH),
+        "k": random(size.keys, WIDTH),
+        "v": random(size.keys, VALUES),
+        "products within chunks": random(size.queries, QUERIES),
+        "matrices of chunks": random(chunks * WIDTH, WIDTH) / WIDTH**0.5,
+    } | _null(size, 1)
+
+    def by_kernels(x: Inputs) -> Tensor:
+        block, passage = Block(slice(0, size.queries), slice(0, size.keys)), Passage(*list(x.values())[3:5])
+        qkv = (x["q"], x["k"], x["v"])
+        return native_attention(library, qkv, [block], scale=SCALE, null=x.get(NULL), form=passage)
+
+    def by_formula(x: Inputs) -> Tensor:
+        keys = x["k"].split(QUERIES, 2)
+        through = x["matrices of chunks"].split(WIDTH, 2)
+        within, rows = x["products within chunks"].split(QUERIES, 2), []
+        for q, own, n in zip(x["q"].split(QUERIES, 2), within, range(chunks - len(within), chunks), strict=True):
+            products = [own[..., : keys[n].shape[2]]]
+            for m in range(n - 1, -1, -1):
+                products.insert(0, q @ keys[m].mT)
+                q = q @ through[m]
+            rows.append(pad(torch.cat(products, -1), (0, size.keys - sum(y.shape[3] for y in products))))
+        return _softmax((SCALE * torch.cat(rows, 2)).masked_fill(~size.visible(), -math.inf), x) @ x["v"]
+
+    upstream = random(size.queries, VALUES)
+    return first_difference(by_kernels, by_formula, inputs, upstream, least=TOLERANCE_OF_FORMS)
+
+
 def _pieces(form: Pieces, s: Tensor, size: _FormSizes, softmax: Softmax) -> Tensor:
-    x = form.of_distance_N[size.entry()] * form.of_query_T[:, None]
-    terms = form.slopes_HM[..., None, None] * torch.maximum(x, form.bends_M[:, None, None])
-    return softmax(s + form.start_H[:, None, None] + terms.sum(1))
+    z = form.of_distance_HN[:, size.entry()] * form.of_query_HT[..., None]
+    line = torch.searchsorted(form.bends_M, z.detach()).flatten(1)
+    constant, slope = (x.gather(1, line).view_as(z) for x in (form.constant_HK, form.slope_HK))
+    return softmax(s + constant + slope * z)
 
 
 def _costs(form: Costs, s: Tensor, size: _FormSizes, softmax: Softmax) -> Tensor:

@@ -51,6 +51,21 @@ struct Probes {
     }
 };
 
+// How many of the first lanes hold at least n, for every n < LANES, in numbers that fall from lane to lane: by bisection.
+static inline IntVec count_at_least(IntVec falling) {
+    IntVec n, count = IntVec{};
+    for (int lane = 0; lane < LANES; lane++) n[lane] = lane;
+    for (int step = LANES / 2; step; step /= 2)
+        count += (IntVec)picked((Vec)falling, count + (step - 1)) >= n ? IntVec{} + step : IntVec{};
+    return count - ((IntVec)picked((Vec)falling, count) >= n);
+}
+
+// The sums of the lanes at every entry n < LANES, from how many of the first lanes are at least at n.
+static inline Vec sums_by_entry(Vec x, IntVec count) {
+    const Vec at_least = count > 0 ? picked(sums_up_to_each(x), count - 1) : Vec{};
+    return at_least - later_lanes<1>(at_least, ALL_LANES);
+}
+
 struct RowsHead : Head {
     const Passed &by;
     Probes probes;
@@ -58,7 +73,6 @@ struct RowsHead : Head {
     Buffer ds;                     // of a tile
     std::vector<Keys> tiles;       // of the block, the nearest keys first
     double later[QUERIES], earlier[QUERIES];  // sums over the keys of nearer tiles, and of farther ones
-    int64_t far[QUERIES];          // GATES: from tiles before this key on, all positions are the last of the table
     float lengths[QUERIES], longest = 0;
     double grad_factor = 0;
 
@@ -81,7 +95,6 @@ struct RowsHead : Head {
         for (int64_t r = 0; r < rows; r++) lengths[r] = length(q.p + r * dp, x.width, 1);
         std::fill(later, later + QUERIES, 0.0);
         std::fill(earlier, earlier + QUERIES, 0.0);
-        std::fill(far, far + QUERIES, 0);
     }
 
     void differentiate() {
@@ -118,6 +131,9 @@ struct RowsHead : Head {
         hide_own(x, weights.p + key, ld, start, rows, key, columns);
         if (by.kind == COSTS)
             dot_tile(probes.costs.p, KEYS, probes.queries.p, probes.width, probes.keysT.p + key, ld, by.width, columns);
+        if (by.kind == GATES)
+            add_at_gates(weights.p + key, ld, rows, columns, probes.queries.p, probes.width, by.width, later,
+                         slopes.p + key, sums.p + key);
         for (int64_t r = 0; r < QUERIES; r++) {
             float *row = weights.p + r * ld + key;
             if (r < rows) weigh(r, row, key, columns);
@@ -131,10 +147,6 @@ struct RowsHead : Head {
         if (by.kind == COSTS)
             subtract_costs(row, probes.costs.p + r * KEYS, seen_by(x, start + r, key, columns), columns, by.factor[head],
                            later[r], slope, by.grad_factor ? sum : nullptr);
-        if (by.kind == GATES) {
-            if (later[r] >= by.width - 1) far[r] = std::max(far[r], key + columns);
-            add_at_gates(row, columns, probes.queries.p + r * probes.width, by.width, later[r], slope, sum);
-        }
         if (by.kind != STICK) return softmax(row, r, columns);
         break_stick(row, columns, later[r], slope);
         for (int64_t n = 0; n < columns; n += LANES) store(row + n, exponential(load(row + n)));
@@ -149,9 +161,9 @@ struct RowsHead : Head {
             for (int64_t n = 0; n < columns; n += LANES) store(row + n, load(p + n) * (load(row + n) - mean));
             if (r >= rows) continue;
             if (by.kind == COSTS) differentiate_costs(r, row, key, columns);
-            if (by.kind == GATES) differentiate_gates(r, row, key, columns);
             if (by.kind == STICK) differentiate_stick(r, row, key, columns);
         }
+        if (by.kind == GATES) differentiate_gates(key, columns);
         add_up(weights.p + key, ld, ds.p, key, columns);
         if (by.kind == COSTS) add_up_costs(key, columns);
     }
@@ -179,28 +191,27 @@ struct RowsHead : Head {
         grad_factor -= sum_of_lanes(of_factor);
     }
 
-    void differentiate_gates(int64_t r, float *row, int64_t key, int64_t columns) {
-        const float *slope = slopes.p + r * ld + key, *position = sums.p + r * ld + key;
-        float *grad = probes.grad_queries.p + r * probes.width;
-        if (key < far[r]) {
-            Vec total = Vec{};
-            for (int64_t n = 0; n < columns; n += LANES) total += load(row + n);
-            grad[by.width - 1] += sum_of_lanes(total);
-            return;
-        }
-        int32_t below[LANES];
-        for (int64_t n = 0; n < columns; n += LANES) {
-            const Vec e = load(row + n);
-            const Between found = table_at(probes.queries.p + r * probes.width, load(position + n), below);
-            const Vec own = sums_up_to_each(e * (found.high - found.low)), above = e * found.share, rest = e - above;
-            store(row + n, e + load(slope + n) * (own + (float)earlier[r]));
-            earlier[r] += own[LANES - 1];
-            for (int lane = 0; lane < LANES; lane++) {
-                grad[below[lane]] += rest[lane];
-                grad[below[lane] + 1] += above[lane];
-            }
-        }
+    void differentiate_gates(int64_t key, int64_t columns) {
+        for (int64_t n = 0; n < columns; n += LANES)
+            for (int64_t r = 0; r < rows; r++) differentiate_gates_of_row(r, ds.p + r * KEYS + n, key + n);
     }
+
+    void differentiate_gates_of_row(int64_t r, float *to, int64_t key) {
+        const int64_t row = r * probes.width, last = by.width - 1;
+        const float *position = sums.p + r * ld + key;
+        const Vec e = load(to);
+        if (position[LANES - 1] >= last) return add(probes.grad_queries.p + row + last, e);  // each of these is the last
+        const Between found = table_at(probes.queries.p + row, load(position));
+        const Vec own = sums_up_to_each(e * (found.high - found.low)), above = e * found.share;
+        store(to, e + load(slopes.p + r * ld + key) * (own + (float)earlier[r]));
+        earlier[r] += own[LANES - 1];
+        const IntVec count = count_at_least(found.at);
+        const Vec of_high = sums_by_entry(above, count);
+        float *grad = probes.grad_queries.p + row + found.first;
+        add(grad, sums_by_entry(e - above, count) + earlier_lanes<1>(of_high, ALL_LANES));
+        grad[LANES] += of_high[LANES - 1];
+    }
+    static void add(float *to, Vec x) { store(to, load(to) + x); }
 
     // The gradients of the numbers whose products are the costs of a tile.
     void add_up_costs(int64_t key, int64_t columns) {
@@ -214,10 +225,10 @@ struct RowsHead : Head {
 
     void finish_block() {
         Head::finish_block();
-        if (by.kind == GATES)  // the last entry stands there twice
+        if (by.kind == GATES)
             for (int64_t r = 0; r < rows; r++) {
-                float *grad = probes.grad_queries.p + r * probes.width + by.width;
-                grad[-1] += grad[0];
+                float *of_last = probes.grad_queries.p + r * probes.width + by.width - 1;
+                for (int lane = 1; lane <= LANES; lane++) of_last[0] += of_last[lane];
             }
         probes.finish_block(batch, head, start, rows);
     }

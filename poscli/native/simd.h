@@ -8,6 +8,9 @@
 #include <memory>
 #include <new>
 #include <utility>
+#if defined(__AVX512DQ__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
@@ -38,6 +41,44 @@ template <int by> static inline Vec swapped(Vec x) {
     return swapped_lanes<by>(x, std::make_integer_sequence<int, LANES>{});
 }
 
+// Where bit `by` of a lane is 0, its number of `a`, and otherwise that of `b` from the lane `by` before.
+template <int by, int... lane> static inline Vec first_of_pairs(Vec a, Vec b, std::integer_sequence<int, lane...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, (lane & by ? LANES + (lane ^ by) : lane)...);
+#else
+    return __builtin_shuffle(a, b, IntVec{(lane & by ? LANES + (lane ^ by) : lane)...});
+#endif
+}
+// Where bit `by` of a lane is 1, its number of `b`, and otherwise that of `a` from the lane `by` behind.
+template <int by, int... lane> static inline Vec second_of_pairs(Vec a, Vec b, std::integer_sequence<int, lane...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, (lane & by ? LANES + lane : lane ^ by)...);
+#else
+    return __builtin_shuffle(a, b, IntVec{(lane & by ? LANES + lane : lane ^ by)...});
+#endif
+}
+
+// Lane l: the largest lane of x[l], for LANES vectors x, which are lost.
+template <int by = 1> static inline Vec largest_lanes(Vec *x) {
+    constexpr auto lanes = std::make_integer_sequence<int, LANES>{};
+    for (int n = 0; n < LANES / by; n += 2)
+        x[n / 2] = larger(first_of_pairs<by>(x[n], x[n + 1], lanes), second_of_pairs<by>(x[n], x[n + 1], lanes));
+    if constexpr (2 * by == LANES) return x[0];
+    else return largest_lanes<2 * by>(x);
+}
+
+// Lane l of x[m] becomes lane m of x[l], for LANES vectors x.
+template <int by = 1> static inline void transpose(Vec *x) {
+    constexpr auto lanes = std::make_integer_sequence<int, LANES>{};
+    for (int n = 0; n < LANES; n++) {
+        if (n & by) continue;
+        const Vec a = x[n], b = x[n + by];
+        x[n] = first_of_pairs<by>(a, b, lanes);
+        x[n + by] = second_of_pairs<by>(a, b, lanes);
+    }
+    if constexpr (2 * by < LANES) transpose<2 * by>(x);
+}
+
 static inline float largest_lane(Vec x) {
     if constexpr (LANES >= 16) x = larger(x, swapped<8>(x));
     if constexpr (LANES >= 8) x = larger(x, swapped<4>(x));
@@ -55,21 +96,33 @@ static inline float sum_of_lanes(Vec x) {
 // Scores so far below the largest of their row have the weight 0: float32 has no normal numbers below e^-87.
 constexpr float NO_WEIGHT = 87;
 
-// e^x to within 2 units in the last place for x <= 88, and 0 below -NO_WEIGHT.
-// NaN stays NaN. With n = round(x / ln 2), e^x = 2^n e^r, |r| <= ln(2) / 2, and e^r by the polynomial of Cephes' expf.
+// e^x for x <= 88, and 0 below -NO_WEIGHT or little less; NaN stays NaN. Its relative error is less than
+// 2^-23 (1 + |x| / 4). With x / ln 2 = n + f, n whole, e^x = 2^n 2^f, and 2^f by the polynomial of the sixth degree with
+// the least relative error among those that are 1 at 0.
 static inline Vec exponential(Vec x) {
-    const Vec round_to_whole = all(12582912.0f);  // 1.5 * 2^23: no fraction is left in a float this large
-    const Vec n = (x * 1.44269504088896341f + round_to_whole) - round_to_whole;
-    const Vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts, the first of few bits
-    Vec p = all(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    const IntVec power = (__builtin_convertvector(n, IntVec) + 127) << 23;
-    return x < all(-NO_WEIGHT) ? Vec{} : p * (Vec)power;
+    constexpr float to_base_2 = 1.44269504088896341f;
+#if defined(__AVX512DQ__)
+    const Vec y = x * to_base_2, f = (Vec)_mm512_reduce_ps((__m512)y, 0x09);  // 0 <= f < 1
+    Vec p = all(2.161291486e-4f);
+    p = p * f + 1.246784697e-3f;
+    p = p * f + 9.675451554e-3f;
+    p = p * f + 5.548528209e-2f;
+    p = p * f + 2.402293086e-1f;
+    p = p * f + 6.931470633e-1f;
+    return (Vec)_mm512_scalef_ps((__m512)(p * f + 1.0f), (__m512)y);
+#else
+    // 1.5 * 2^23 + 127: no fraction is left in a float this large, and its last bits hold n + 127, the exponent of 2^n.
+    const Vec round_to_whole = all(12583039.0f);
+    const Vec y = x * to_base_2 + round_to_whole, f = x * to_base_2 - (y - round_to_whole);  // |f| <= 1 / 2
+    Vec p = all(1.535336196e-4f);
+    p = p * f + 1.339887385e-3f;
+    p = p * f + 9.618436918e-3f;
+    p = p * f + 5.550332367e-2f;
+    p = p * f + 2.402264774e-1f;
+    p = p * f + 6.931471825e-1f;
+    p = p * f + 1.0f;
+    return x < all(-NO_WEIGHT) ? Vec{} : p * (Vec)((IntVec)y << 23);
+#endif
 }
 
 static inline Vec sigmoid(Vec x) {

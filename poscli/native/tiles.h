@@ -12,6 +12,9 @@ constexpr int WIDE_ROWS = LANES == 16 ? 8 : 4;     // rows of two vectors
 // The columns of a tile come in this multiple: they are lanes of vectors, and in the backward pass rows of sums.
 constexpr int COLUMNS = LANES > 8 ? LANES : 8;
 
+// Before a loop over registers: without it, GCC keeps them in memory as well.
+#define UNROLLED _Pragma("GCC unroll 16")
+
 // Rows of `width` numbers -> `count` rows of `ld` numbers, the rest filled with zeros; all numbers times `scale`.
 static inline void pack_rows(float *to, const float *x, int64_t rows, int64_t width, int64_t stride, int64_t count,
                              int64_t ld, float scale = 1) {
@@ -25,15 +28,32 @@ static inline void pack_rows(float *to, const float *x, int64_t rows, int64_t wi
 
 // Rows of `width` numbers -> `width` rows of `ld` numbers, the transpose, the rest filled with zeros.
 static inline void pack_columns(float *to, const float *x, int64_t rows, int64_t width, int64_t stride, int64_t ld) {
-    for (int64_t first = 0; first < ld; first += LANES)
-        for (int64_t d = 0; d < width; d++)
+    for (int64_t first = 0; first < ld; first += LANES) {
+        int64_t d = 0;
+        for (; first + LANES <= rows && d + LANES <= width; d += LANES) {
+            Vec block[LANES];
+            for (int n = 0; n < LANES; n++) block[n] = load(x + (first + n) * stride + d);
+            transpose(block);
+            for (int n = 0; n < LANES; n++) store(to + (d + n) * ld + first, block[n]);
+        }
+        for (; d < width; d++)
             for (int64_t j = first; j < std::min(first + LANES, ld); j++)
                 to[d * ld + j] = j < rows ? x[j * stride + d] : 0;
+    }
+}
+
+// Asks for rows that are needed soon. The rows of a head lie so far apart in memory that the CPU does not foresee them.
+static inline void prefetch_rows(const float *x, int64_t rows, int64_t width, int64_t stride) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(x + i * stride + d);
 }
 
 static inline float dot(const float *x, const float *y, int64_t n) {
-    float sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
+    Vec sums = Vec{};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) sums += load(x + i) * load(y + i);
+    float sum = sum_of_lanes(sums);
+    for (; i < n; i++) sum += x[i] * y[i];
     return sum;
 }
 
@@ -46,50 +66,56 @@ static inline void add_row(float *tile, int64_t ld, const float *row, int64_t co
 
 template <int ROWS, int VECTORS>
 static inline void dot_registers(float *out, int64_t ld, const float *a, int64_t lda, const float *b, int64_t ldb,
-                                 int64_t width) {
+                                 int64_t width, const float *more, int64_t next) {
     Vec sum[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < VECTORS; c++) sum[r][c] = Vec{};
+    UNROLLED for (int r = 0; r < ROWS; r++)
+        UNROLLED for (int c = 0; c < VECTORS; c++) sum[r][c] = Vec{};
     for (int64_t d = 0; d < width; d++) {
         Vec y[VECTORS];
-        for (int c = 0; c < VECTORS; c++) y[c] = load(b + d * ldb + c * LANES);
-        for (int r = 0; r < ROWS; r++) {
+        UNROLLED for (int c = 0; c < VECTORS; c++) y[c] = load(b + d * ldb + c * LANES);
+        UNROLLED for (int r = 0; r < ROWS; r++) {
             const Vec x = all(a[r * lda + d]);
-            for (int c = 0; c < VECTORS; c++) sum[r][c] += x * y[c];
+            UNROLLED for (int c = 0; c < VECTORS; c++) sum[r][c] += x * y[c];
         }
     }
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < VECTORS; c++) store(out + r * ld + c * LANES, sum[r][c]);
+    if (more)  // last, as a large number costs the sum digits
+        UNROLLED for (int r = 0; r < ROWS; r++)
+            UNROLLED for (int c = 0; c < VECTORS; c++) sum[r][c] += load(more + r * next + c * LANES);
+    UNROLLED for (int r = 0; r < ROWS; r++)
+        UNROLLED for (int c = 0; c < VECTORS; c++) store(out + r * ld + c * LANES, sum[r][c]);
 }
 
-// out[r, c] = sum over d of a[r, d] b[d, c], for QUERIES rows and `columns` columns, a multiple of LANES.
+// out[r, c] = sum over d of a[r, d] b[d, c], for QUERIES rows and `columns` columns, a multiple of LANES; plus
+// more[r * next + c], unless `more` is null.
 static inline void dot_tile(float *out, int64_t ld, const float *a, int64_t lda, const float *b, int64_t ldb,
-                            int64_t width, int64_t columns) {
+                            int64_t width, int64_t columns, const float *more = nullptr, int64_t next = 0) {
     int64_t c = 0;
     for (; c + DOT_VECTORS * LANES <= columns; c += DOT_VECTORS * LANES)
         for (int r = 0; r < QUERIES; r += 4)
-            dot_registers<4, DOT_VECTORS>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width);
+            dot_registers<4, DOT_VECTORS>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width,
+                                          more ? more + r * next + c : nullptr, next);
     for (; c < columns; c += LANES)
         for (int r = 0; r < QUERIES; r += NARROW_ROWS)
-            dot_registers<NARROW_ROWS, 1>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width);
+            dot_registers<NARROW_ROWS, 1>(out + r * ld + c, ld, a + r * lda, lda, b + c, ldb, width,
+                                          more ? more + r * next + c : nullptr, next);
 }
 
 template <int ROWS, int VECTORS>
 static inline void add_registers(float *to, int64_t ld, const float *w, int64_t row, int64_t next, const float *x,
                                  int64_t ldx, int64_t count) {
     Vec sum[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < VECTORS; c++) sum[r][c] = load(to + r * ld + c * LANES);
+    UNROLLED for (int r = 0; r < ROWS; r++)
+        UNROLLED for (int c = 0; c < VECTORS; c++) sum[r][c] = load(to + r * ld + c * LANES);
     for (int64_t n = 0; n < count; n++) {
         Vec y[VECTORS];
-        for (int c = 0; c < VECTORS; c++) y[c] = load(x + n * ldx + c * LANES);
-        for (int r = 0; r < ROWS; r++) {
+        UNROLLED for (int c = 0; c < VECTORS; c++) y[c] = load(x + n * ldx + c * LANES);
+        UNROLLED for (int r = 0; r < ROWS; r++) {
             const Vec weight = all(w[r * row + n * next]);
-            for (int c = 0; c < VECTORS; c++) sum[r][c] += weight * y[c];
+            UNROLLED for (int c = 0; c < VECTORS; c++) sum[r][c] += weight * y[c];
         }
     }
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < VECTORS; c++) store(to + r * ld + c * LANES, sum[r][c]);
+    UNROLLED for (int r = 0; r < ROWS; r++)
+        UNROLLED for (int c = 0; c < VECTORS; c++) store(to + r * ld + c * LANES, sum[r][c]);
 }
 
 // to[r, :] += sum over n < count of w[r, n] x[n, :], where w[r, n] is at r * row + n * next. `rows` is a multiple of 8,

@@ -245,6 +245,30 @@ def test_keys_without_weight_are_skipped_for_each_head_alone_and_no_others() -> 
             assert float((found - exact[texts]).abs().max()) <= 16 * UNIT * 2200, engine.name
 
 
+@pytest.mark.parametrize("spec", ["alibi(trainable=true)", "fox", "alibi(trainable=true)+fox"])
+@torch.no_grad()
+def test_first_keys_of_blocks_leave_out_keys_without_weight_alone(spec: str) -> None:
+    """Of two texts, 150 queries after 10 other tokens; NaN in a query hides no key from the other queries."""
+    encoding, at = make(spec), make(spec).locate(160, CPU)
+    for name, p in encoding.named_parameters():
+        p.copy_(
+            {"slope": torch.tensor([1.5, 0.01, 6.0]), "b": torch.tensor([-1.0, 5.0, -3.0])}.get(name.split(".")[-1], p)
+        )
+    q, k, x = draw(2, HEADS, 160, 8, seed=0), draw(2, HEADS, 160, 8, seed=1), draw(2, 160, WIDTH, seed=2)
+    inputs = operands(encoding, q[:, :, 10:], k, k, at, encoding.features(x))
+    firsts = ScoreBounds.of(TileInputs.of(encoding, inputs)).first_keys_of_blocks(32)
+    assert firsts.shape == (HEADS, 5)
+    assert int(firsts[2, -1]) > 64
+    later = (torch.arange(160) >= firsts[:, :, None]).repeat_interleave(32, dim=1)[:, :150]
+    weights = attend(
+        REFERENCE, encoding, q[:, :, 10:], k, torch.eye(160).expand(2, HEADS, 160, 160), at, encoding.features(x)
+    )
+    assert float(weights[:, ~later].abs().max()) == 0
+    q[0, 2, 50] = float("nan")
+    inputs = operands(encoding, q[:, :, 10:], k, k, at, encoding.features(x))
+    assert ScoreBounds.of(TileInputs.of(encoding, inputs)).first_keys_of_blocks(32)[2].tolist() == [0] * 5
+
+
 @pytest.mark.parametrize("spec", ["alibi(trainable=true)", "fox"])
 @torch.no_grad()
 def test_keys_with_a_small_weight_are_not_skipped(spec: str) -> None:

@@ -167,7 +167,7 @@ RIGHT = [
     {"terms": [Term(torch.zeros(1, 1, 1, 9)), Term(torch.zeros(1, 2, 5, 9))]},
     {"terms": [Term(torch.zeros(1, 1, 1, 13), skewed=True)]},
     {"vectors": (1, 13, 6)}, {"first_key": torch.zeros(2, 1, dtype=torch.int32)}, {"null": (1, 2, 5, 1)},
-    {"form": Pieces(*zeros((13,), (5,), (2,), (2, 3), (3,)))},
+    {"form": Pieces(*zeros((2, 13), (2, 5), (2, 4), (2, 4), (3,)))},
     {"form": Costs(*zeros((1, 2, 5, 6), (1, 2, 9, 6), (2,)))},
     {"form": Gates(torch.zeros(1, 2, 5, 6))}, {"form": Mixing(*zeros((7, 2), (7, 13), (2, 7)), 0.1)},
     {"form": Factors(torch.zeros(2, 13))},
@@ -184,10 +184,10 @@ TOO_FEW_OR_MANY = [
     *({"vectors": size} for size in ((1, 12, 6), (1, 14, 6), (1, 13, 5), (1, 13, 7))),
     *({"first_key": torch.zeros(size, dtype=torch.int32)} for size in ((1, 1), (2, 2), (3, 1))),
     {"first_key": torch.zeros(2, 1)}, {"first_key": torch.zeros(2, 2, dtype=torch.int32)[:, :1]},
-    *({"form": Pieces(*zeros((n,), (t,), (h,), (2, m), (3,)))} for n, t, h, m in (
-        (12, 5, 2, 3), (14, 5, 2, 3), (13, 4, 2, 3), (13, 6, 2, 3),
-        (13, 5, 1, 3), (13, 5, 3, 3), (13, 5, 2, 2), (13, 5, 2, 4))),
-    {"form": Pieces(*zeros((13,), (5,), (2,), (2, 257), (257,)))},
+    *({"form": Pieces(*zeros((u, n), (y, t), (h, k), (h, m), (3,)))} for u, n, y, t, h, k, m in (
+        (2, 12, 2, 5, 2, 4, 4), (2, 14, 2, 5, 2, 4, 4), (2, 13, 2, 4, 2, 4, 4), (2, 13, 2, 6, 2, 4, 4),
+        (1, 13, 2, 5, 2, 4, 4), (3, 13, 2, 5, 2, 4, 4), (2, 13, 1, 5, 2, 4, 4), (2, 13, 3, 5, 2, 4, 4),
+        (2, 13, 2, 5, 1, 4, 4), (2, 13, 2, 5, 3, 4, 4), (2, 13, 2, 5, 2, 3, 4), (2, 13, 2, 5, 2, 4, 5))),
     *({"form": Costs(*zeros((1, 2, t, 6), (1, 2, s, p), (h,)))} for t, s, p, h in (
         (4, 9, 6, 2), (6, 9, 6, 2), (5, 8, 6, 2), (5, 10, 6, 2),
         (5, 9, 5, 2), (5, 9, 7, 2), (5, 9, 6, 1), (5, 9, 6, 3))),
@@ -212,10 +212,15 @@ def forms() -> list[tuple[list[Tensor], Callable[..., Form]]]:
     y, z, factor, table, factors = randoms((3, 2, 200, 4), (3, 2, 200, 4), (2,), (3, 2, 200, 9), (2, 399), seed=1)
     network = randoms((5, 2), (5, 399), (2, 5), seed=2)
     mixing = partial(Mixing, leak=0.1)
-    return [([], Stick), ([table], Gates), ([y, z, factor], Costs), ([factors], Factors), (network, mixing)]
+    of_pairs, lines = randoms((2, 399), (2, 200), seed=4), randoms((2, 4), (2, 4), seed=5)
+    pieces = partial(Pieces, bends_M=torch.tensor([-0.5, 0.1, 0.7]))
+    return [
+        ([], Stick), ([table], Gates), ([y, z, factor], Costs), ([factors], Factors), (network, mixing),
+        ([*of_pairs, *lines], lambda u, *others: pieces(u.sort(descending=True).values, *others)),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("form", range(-1, 5))
+@pytest.mark.parametrize("form", range(-1, 6))
 def test_results_have_the_same_bits_on_any_number_of_threads(form: int) -> None:
     """Attention with a table and vectors, or under a form, and the norm: outputs and gradients."""
     given, made = ([], lambda: None) if form < 0 else forms()[form]
@@ -346,7 +351,7 @@ def changed(field: str, by: Callable) -> Callable:
         ("null", lambda x: x + 4, "the output differs"),
         ("term.0.x", lambda x: x + 4, "differs"),
         ("pieces.of_distance", lambda x: x + 4, "the form pieces differs"),
-        ("pieces.count", lambda x: x - 1, "the form pieces differs"),
+        ("pieces.bends", lambda x: x + 4, "the form pieces differs"),
         ("passed.factor", lambda x: x + 4, "the form costs differs"),
         ("passed.width", lambda x: x - 1, "the form costs differs"),
         ("passed.without_own", lambda _: 0, "the form stick differs"),
@@ -389,12 +394,16 @@ def test_a_wrong_gradient_is_found(fault: Callable) -> None:
         ("passed.without_own", lambda _: 0, "stick"),
         ("factors", lambda x: x + 4, "factors"),
         ("grad_factors", lambda x: x + 4, "factors"),
+        ("pieces.grad_of_distance", lambda _: 0, "pieces"),
+        ("pieces.grad_of_query", lambda _: 0, "pieces"),
+        ("pieces.grad_constant", lambda _: 0, "pieces"),
+        ("pieces.grad_slope", lambda _: 0, "pieces"),
         ("mixing.leak", lambda x: x + 0.01, "mixing"),
         ("mixing.of_distance", lambda x: x + 4, "mixing"),
         ("mixing.grad_out", lambda _: 0, "mixing"),
         ("mixing.grad_of_scores", lambda _: 0, "mixing"),
         ("mixing.grad_of_distance", lambda _: 0, "mixing"),
-        ("scale", lambda x: x * 1.0001, "costs"),
+        ("scale", lambda x: x * 1.0001, "pieces"),
     ],
 )
 def test_a_wrong_gradient_of_a_form_is_found(field: str, by: Callable, form: str) -> None:
@@ -402,9 +411,8 @@ def test_a_wrong_gradient_of_a_form_is_found(field: str, by: Callable, form: str
 
     def fault(real: Callable, call: ctypes.Structure) -> bool:
         fields = call._obj
-        of_form = (
-            fields.passed.kind or fields.factors or fields.mixing.hidden
-        )  # not the plain calls, which are compared first
+        # Not the plain calls, which are compared first.
+        of_form = fields.pieces.lines or fields.passed.kind or fields.factors or fields.mixing.hidden
         return changed(field, by)(real, call) if of_form else real(call)
 
     wrong = proof.disagreement(Wrong("attention_backward", fault))  # type: ignore[arg-type]
