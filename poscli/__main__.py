@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from poscli.system import signals
 
 
 def main() -> None:
     """Run the command line of this process."""
     signals.watch()
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would look for them in every installed package
     try:
         from poscli.system.streams import guard, settle
 

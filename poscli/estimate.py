@@ -2,8 +2,8 @@
 
 Time is measured where a command takes more than a minute: a training step, and windows of two lengths, of a throw-away
 model, times the steps and windows that are left to do. Whether it is a minute is told by a count of operations, which
-is right within a factor of ten. Nothing of it reaches the run: weights and data come from the run's seed, not from a
-global stream of random numbers.
+is right within a factor of ten; so `poscli train`, which only asks whether it is an hour, measures from six minutes on.
+Nothing of it reaches the run: weights and data come from the run's seed, not from a global stream of random numbers.
 
 Memory is counted (poscli/config/size.py). A step that may not fit is tried, and stopped before the memory is full.
 """
@@ -28,6 +28,7 @@ from poscli.evaluation.evaluate import is_evaluated
 from poscli.evaluation.measure import PASS_TOKENS, EvaluationSetup
 from poscli.evaluation.plan import Measurement, Plan
 from poscli.evaluation.protocol import EvaluationSettings
+from poscli.evaluation.protocols.sliding import PIECES_PER_WINDOW
 from poscli.model.cache import Memory
 from poscli.model.flops import evaluation_flops, training_flops
 from poscli.model.initialise import fresh_model
@@ -62,7 +63,9 @@ SHORT = 512  # tokens of the shorter timed window, at least: attention to fewer 
 LOSS_BYTES = 4  # of a token's loss, and of each further measurement of the task
 CERTAIN = 3  # an estimate of the memory of windows that is this many times what is free cannot be wrong
 
-Windows = Mapping[Measurement, int]  # the number of windows of each measurement
+# The number of windows of each measurement that are measured whole, and that of those measured at their end only.
+Windows = Mapping[Measurement, tuple[int, int]]
+PassPace = tuple[float, float]  # seconds per token of a window, and what every further token of the window adds to them
 T = TypeVar("T")
 
 
@@ -99,13 +102,21 @@ Planned = tuple[PlannedJob, list[Work]]  # a job whose seconds are not known yet
 
 
 def trainings(
-    configs: Iterable[RunConfig], task: Task, runs: Path, device: torch.device, *, anew: bool
+    configs: Iterable[RunConfig],
+    task: Task,
+    runs: Path,
+    device: torch.device,
+    *,
+    anew: bool,
+    measured_from: float = MEASURED_FROM,
 ) -> list[PlannedJob]:
     """The trainings of some runs, each once, whose folders lie in `runs`. Nothing is written.
 
-    `anew`: what they have so far will be deleted. UsageError if a training step does not fit the memory.
+    `anew`: what they have so far will be deleted. A step is measured where the count of operations exceeds
+    `measured_from` seconds. UsageError if a training step does not fit the memory.
     """
-    return timed([planned_training(config, task, runs, device, anew=anew) for config in dict.fromkeys(configs)])
+    plans = [planned_training(config, task, runs, device, anew=anew) for config in dict.fromkeys(configs)]
+    return timed(plans, measured_from)
 
 
 def evaluations(
@@ -193,9 +204,13 @@ def existing_run(folder: Path) -> Run | None:
 
 
 @lru_cache(maxsize=4)
-def windows_of(task: Task, settings: EvaluationSettings) -> dict[Measurement, int]:
+def windows_of(task: Task, settings: EvaluationSettings) -> Windows:
     """The measurements of an evaluation with their numbers of windows; UsageError or DataError if there are none."""
-    return {each: len(spans) for each, spans in Plan(task, settings).measurements().items()}
+    plan, counts = Plan(task, settings), {}
+    for each in plan.measurements():
+        whole = plan.measured_tokens(each) == each.window
+        counts[each] = int(whole.sum()), int((~whole).sum())
+    return counts
 
 
 # What does not fit the memory
@@ -217,7 +232,8 @@ def unaffordable_window(config: RunConfig, length: int, device: torch.device, ba
 
 def refuse_unaffordable_losses(task: Task, windows: Windows) -> None:
     """UsageError if the losses of all tokens of all windows, which an evaluation holds, do not fit the memory."""
-    count, tokens = sum(windows.values()), sum(n * each.window for each, n in windows.items())
+    count = sum(map(sum, windows.values()))
+    tokens = sum(sum(counts) * each.window for each, counts in windows.items())
     if why := unaffordable(LOSS_BYTES * tokens * (1 + len(task.columns)), torch.device("cpu")):
         fix = "lower --tokens or --max-len, or raise --stride"
         raise UsageError(f"keeping the losses of {count:,} windows {why}; {fix}")
@@ -226,10 +242,10 @@ def refuse_unaffordable_losses(task: Task, windows: Windows) -> None:
 # How long it takes
 
 
-def timed(plans: Sequence[Planned]) -> list[PlannedJob]:
+def timed(plans: Sequence[Planned], measured_from: float = MEASURED_FROM) -> list[PlannedJob]:
     """The jobs of a command with the seconds that each takes; UsageError if a training step does not fit the memory."""
     counted = sum(counted_seconds(each) for _, work in plans for each in work)
-    pace = Pace(max(MEASURING_SECONDS, MEASURING_SHARE * counted) if counted > MEASURED_FROM else 0.0)
+    pace = Pace(max(MEASURING_SECONDS, MEASURING_SHARE * counted) if counted > measured_from else 0.0)
     return [replace(job, seconds=sum(map(pace.seconds, work), 0.0)) for job, work in plans]
 
 
@@ -244,7 +260,7 @@ class Pace:
         """`budget` is in seconds; the last measurement may exceed it."""
         self._left = budget
         self._steps: dict[str, float] = {}
-        self._passes: dict[str, tuple[float, float]] = {}
+        self._passes: dict[str, tuple[PassPace, PassPace]] = {}
         self._ratios: dict[str, list[float]] = {"step": [], "pass": []}
 
     def seconds(self, work: Work) -> float:
@@ -313,8 +329,8 @@ def counted_step(config: RunConfig, task: Task, device: torch.device) -> float:
 def counted_evaluation(config: RunConfig, task: Task, windows: Windows, device: torch.device) -> float:
     """Seconds of the forward passes of an evaluation by the count of operations, in one process."""
     seconds = 0.0
-    for measurement, count in windows.items():
-        tokens = count * measurement.window
+    for measurement, counts in windows.items():
+        tokens = sum(counts) * measurement.window
         passes = tokens / max(PASS_TOKENS, measurement.window)
         flops = evaluation_flops(config.model, task.vocab, measurement.window)
         if config.checkpoint is not None:  # its matrices are not those of poscli's model of this shape
@@ -405,35 +421,42 @@ class _Guard:
         return kept
 
 
-def measured_pass(config: RunConfig, task: Task, device: torch.device) -> tuple[float, float]:
-    """Seconds per token of windows of any length, and what every further token of the window adds to them."""
+def measured_pass(config: RunConfig, task: Task, device: torch.device) -> tuple[PassPace, PassPace]:
+    """The pace of forward passes over windows that are measured whole, and at their end only."""
     model = fresh_model(config, task.vocab, device).eval().requires_grad_(False)
     length = max(model.length, SHORT)
+    whole, at_the_end = (_pass_pace(model, length, part, device) for part in (1, PIECES_PER_WINDOW))
+    return whole, at_the_end
+
+
+def _pass_pace(model: Model, length: int, part: int, device: torch.device) -> PassPace:
+    """The pace of passes in which one `part`th of each window is measured."""
     try:
-        short, long = _pass(model, length, device), _pass(model, 4 * length, device)
+        short, long = _pass(model, length, part, device), _pass(model, 4 * length, part, device)
     except Unsupported:  # the encoding ends here, and longer lengths will be skipped for the same reason
-        return _pass(model, model.length, device), 0.0
+        return _pass(model, model.length, part, device), 0.0
     slope = max(0.0, (long - short) / (3 * length))
     return max(0.0, short - slope * length), slope
 
 
 @torch.inference_mode()
-def _pass(model: Model, length: int, device: torch.device) -> float:
+def _pass(model: Model, length: int, part: int, device: torch.device) -> float:
     """Seconds per token of a forward pass over windows of a length; the second of two passes if the first is short."""
     tokens = torch.zeros(max(1, PASS_TOKENS // length), length, dtype=torch.long, device=device)
     for _ in range(2):
         start = time.monotonic()
-        model(tokens).sum().item()  # waits for the device
+        for _, logits in model.logits_in_slices(tokens, length // part):
+            logits.sum().item()  # waits for the device
         seconds = time.monotonic() - start
         if seconds > 1:
             break
     return seconds / tokens.numel()
 
 
-def evaluation_at(pace: tuple[float, float], windows: Windows) -> float:
-    """The time to evaluate a run at the `pace` that `measured_pass` returns, in one process."""
-    base, slope = pace
+def evaluation_at(paces: tuple[PassPace, PassPace], windows: Windows) -> float:
+    """The time to evaluate a run at the paces that `measured_pass` returns, in one process."""
     return sum(
         count * each.window * (base + slope * (each.window if each.model == FULL else 0))
-        for each, count in windows.items()
+        for each, counts in windows.items()
+        for count, (base, slope) in zip(counts, paces, strict=True)
     )

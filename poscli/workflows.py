@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 
 from poscli import specs
@@ -28,10 +27,6 @@ from poscli.evaluation.measure import EvaluationSetup
 from poscli.evaluation.posthoc import runs_as
 from poscli.model.held import held
 from poscli.model.load import keep, load_tokenizer
-from poscli.report import About, Report, build_report, trained_runs, trained_tokens, write_site
-from poscli.report.ceilings import ngram_gains
-from poscli.report.documents import explanations
-from poscli.report.summary import as_json
 from poscli.runs.results import Tables
 from poscli.runs.run import Run, delete_run, evaluated_as
 from poscli.system.console import note
@@ -41,6 +36,11 @@ from poscli.tasks import TASKS, Task, open_task
 from poscli.training.recalibrate import recalibrate
 from poscli.training.train import train as train_run
 from poscli.why.explain import check_judge, explain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from poscli.report import Report
 
 OpenTask = Callable[[str, str, "str | Tokenizer"], Task]  # from the names of a task, a corpus and a tokenizer
 WITHOUT_MODEL = ("diverged", "oom")  # states in which a training has ended without a model to evaluate
@@ -201,6 +201,8 @@ def measure_text(text: str, tokenizer: str, length: int, tokens_of: str = "") ->
     `tokens_of` is the corpus whose text trains the tokenizer, if that is another one. UsageError or DataError for what
     cannot be read, and for texts that are too short for windows of 16 times the `length`, in tokens.
     """
+    from poscli.report.summary import as_json
+
     coder = load_corpus(tokens_of, tokenizer=tokenizer).tokenizer if tokens_of else tokenizer
     corpus = load_corpus(text, tokenizer=coder)
     windows = [gain._asdict() for gain in window_gains(corpus, length)]
@@ -230,6 +232,10 @@ def report(
     `site` is a folder for a page per corpus and encoding. `title`, `description`, `claims` and `failures`, the
     runs that have no results, each with the reason, are those of a suite. The files include those of the site.
     """
+    from poscli.report import About, build_report, trained_runs, trained_tokens, write_site
+    from poscli.report.ceilings import ngram_gains
+    from poscli.report.documents import explanations
+
     left_out = [*failures, *(f"{run}: {why}" for run, why in tables.left_out.items())]
     trained = trained_runs(runs)
     written = build_report(

@@ -367,8 +367,9 @@ class CheckpointModel:
         """Logits `[B, T, V]` of all tokens."""
         return torch.cat([logits for _, logits in self.logits_in_slices(tokens_BT)], dim=1)
 
-    def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        states_BTW = self.states(tokens_BT)
+    def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        first_of_last = 0 if last is None else -last
+        states_BTW, tokens_BT = self.states(tokens_BT)[:, first_of_last:], tokens_BT[:, first_of_last:]
         step = max(1, SLICE_NUMBERS // (len(tokens_BT) * self.architecture.vocab))
         for first in range(0, tokens_BT.shape[1], step):
             part = slice(first, first + step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import sys
@@ -44,9 +45,10 @@ def _options(
 
 
 @cache
-def command_tree() -> Any:
+def command_tree(only: str | None = None) -> Any:
     """The commands as typer makes them from the functions, once per process: it reads every signature for that.
 
+    With `only`, the name of a command or an empty text, all others have their place and their help, and no options.
     No option takes an empty text, which a variable of a shell that is not set leaves, but for those in MAY_BE_EMPTY.
     While a command works, stdout takes nothing but its result.
     """
@@ -68,6 +70,8 @@ def command_tree() -> Any:
     for name, command in commands.items():
         if isinstance(command.function, typer.Typer):
             app.add_typer(command.function, name=name)
+        elif only not in (None, name):
+            app.command(name, help=inspect.getdoc(command.function))(lambda: None)
         else:
             app.command(name)(with_added(command.function, of_command[name]))
     tree: Any = typer.main.get_command(app)
@@ -166,7 +170,8 @@ def _call(arguments: list[str]) -> int:
     if why := COMMANDS.missing(command):  # a plugin that cannot be used
         raise UsageError(f"the command {command} {why}")
     try:
-        code = command_tree()(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
+        tree = command_tree() if "_POSCLI_COMPLETE" in os.environ else command_tree(command)
+        code = tree(arguments or ["--help"], prog_name="poscli", standalone_mode=False)
     except SystemExit as end:  # typer ends so after completing a word, or installing the completion of a shell
         if "_POSCLI_COMPLETE" not in os.environ and not COMPLETION.intersection(arguments):
             raise

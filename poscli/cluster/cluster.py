@@ -12,6 +12,7 @@ import re
 import socket
 import time
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from poscli.cluster import MARK, execute, look_around, refuse_apart
+from poscli.config.run import RunConfig
 from poscli.sweep.crew import PROCESS_BYTES, Crew, Needed
 from poscli.sweep.job import Job, Outcome
 from poscli.sweep.workers import WorkerDied, Workers
@@ -203,6 +205,10 @@ class RayCrew(Crew):
     def threads(self) -> int:
         """The threads of each run."""
         return self.cpus or 1
+
+    def suited_to(self, configs: Sequence[RunConfig]) -> Crew:
+        """As it is: how many workers a cluster has is known when it is asked."""
+        return self
 
     def _refuse_missing(self) -> None:
         ray_at(self.address)

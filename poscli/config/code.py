@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -63,29 +62,35 @@ def code_hash(files: list[Path]) -> str:
     for path in files:
         digest.update(path.name.encode())
         if path.suffix == ".py":
-            digest.update(" ".join(_meaning(ast.parse(path.read_bytes()))).encode())
+            words: list[str] = []
+            _add_meaning(words, ast.parse(path.read_bytes()))
+            digest.update(" ".join(words).encode())
         else:
             code = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
             digest.update("".join(code.split()).encode())
     return digest.hexdigest()[:DIGITS]
 
 
-def _meaning(node: object) -> Iterator[str]:
-    """A tree of Python code in words, without docstrings, and without the fields that differ by Python's version."""
+def _add_meaning(words: list[str], node: object) -> None:
+    """Add a tree of Python code in words, without docstrings, and without the fields that differ by Python's version.
+
+    Every training waits for it: words are added to one list, as generators within generators take three times as long.
+    """
     if isinstance(node, ast.AST):
-        yield type(node).__name__
-        for name, value in ast.iter_fields(node):
+        words.append(type(node).__name__)
+        for name in node._fields:
+            value = getattr(node, name, None)
             if value is None or value == [] or name in ("kind", "type_comment", "type_params", "ctx"):
                 continue
             if name == "body" and isinstance(value, list) and _is_text(value[0]):
                 value = value[1:]
-            yield name
-            yield from _meaning(value)
+            words.append(name)
+            _add_meaning(words, value)
     elif isinstance(node, list):
         for each in node:
-            yield from _meaning(each)
+            _add_meaning(words, each)
     else:
-        yield repr(node)
+        words.append(repr(node))
 
 
 def _is_text(node: ast.AST) -> bool:

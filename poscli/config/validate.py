@@ -42,9 +42,12 @@ QUOTED = {"int_type", "float_type"}  # kinds of errors that a number in quotatio
 
 
 class Frozen(BaseModel):
-    """A configuration: immutable, made from keywords only; unknown keys, infinity, NaN and other types are errors."""
+    """A configuration: immutable, made from keywords only; unknown keys, infinity, NaN and other types are errors.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+    What checks it is built when it is first needed: --help needs none of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True, defer_build=True)
 
 
 class Request(Frozen):

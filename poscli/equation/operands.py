@@ -35,6 +35,10 @@ class Positions:
         """The positions of the tokens as keys."""
         return self.pos if self.shown is None else self.shown
 
+    def last(self, tokens: int) -> Positions:
+        """The positions of the last tokens; on a grid, of all tokens."""
+        return Positions(pos=self.pos[-tokens:], step=self.step) if self.shown is None else self
+
     @staticmethod
     def spaced(pos: Tensor) -> Positions:
         """The positions with their spacing, measured by `even_step`."""

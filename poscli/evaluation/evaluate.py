@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -43,6 +42,9 @@ from poscli.system.progress import Meter
 from poscli.system.ranks import any_rank, ranks, together
 from poscli.system.seeds import generator
 from poscli.tasks import TASKS, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FAILED_STATES = ("diverged", "oom", "failed")  # of a training: every row of its evaluation has this status
 OF_CHECKPOINTS = "sink(4)+window"  # measured as well: without its first tokens in view, a large model breaks
@@ -214,5 +216,7 @@ def _mean_loss(model: LanguageModel, task: Task, inputs_BT: Tensor, targets_BT: 
 
 def eval_records(tables: list[pd.DataFrame]) -> list[dict[str, Any]]:
     """The rows of several eval tables for JSON; NaN and infinity become null."""
+    import pandas as pd
+
     rows = pd.concat(tables, ignore_index=True).replace([math.inf, -math.inf], math.nan).astype(object)
     return [{str(k): v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]

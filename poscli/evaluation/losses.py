@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from poscli.evaluation.protocol import pieces
@@ -28,7 +26,10 @@ NLL = "nll"  # name of the losses, in nats; a task may measure more of every tok
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Measurements of each token, `[windows, length]` by name, for windows sorted by document and end."""
+    """Measurements of each token, `[windows, length]` by name, for windows sorted by document and end.
+
+    Of some windows only the last tokens are measured; the numbers of the others are NaN.
+    """
 
     spans: Spans
     values: dict[str, NDArray[np.float32]]
@@ -42,6 +43,11 @@ class Losses:
     def length(self) -> int:
         """Tokens in a window."""
         return self.nll.shape[1]
+
+    @property
+    def of_whole_windows(self) -> NDArray[np.float32]:
+        """The losses of the windows of which every token is measured, `[windows, length]`."""
+        return self.nll[~np.isnan(self.nll[:, 0])]
 
     def at(self, spans: Spans, scored: int, name: str = NLL) -> NDArray[np.float64]:
         """A measurement of the last `scored` tokens of these windows, `[spans, scored]`, in the order of `spans`."""
@@ -71,8 +77,13 @@ class MeasuredLosses:
     def content(self, key: str) -> bytes:
         """A Parquet file of the losses, one row per token: document, end of the window, position in it, measurements.
 
+        The measurements are NaN for tokens that were read, but not measured.
+
         `key` identifies the settings of the measurement; it and the cost go into the file's metadata.
         """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         losses = self.losses
         assert losses is not None
         windows, length = losses.nll.shape
@@ -91,6 +102,8 @@ class MeasuredLosses:
     @staticmethod
     def of_content(content: bytes, key: str, spans: Spans, length: int) -> MeasuredLosses | None:
         """The measurement in a file of `content`; None if it was made under another key or for other windows."""
+        import pyarrow.parquet as pq
+
         table = pq.read_table(io.BytesIO(content))
         metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
         if metadata.get("key") != key or table.num_rows != len(spans) * length:
@@ -112,12 +125,12 @@ class Bin:
 
 
 def position_curve(losses: Losses) -> list[Bin]:
-    """Loss by position in the window, in bins of half an octave, over every window of the length."""
-    length = losses.length
+    """Loss by position in the window, in bins of half an octave, over the windows that are measured whole."""
+    length, nll = losses.length, losses.of_whole_windows
     edges = np.unique(np.floor(2.0 ** np.arange(0, np.log2(length), 0.5)).astype(int))
-    by_position = losses.nll.mean(axis=0, dtype=np.float64)
+    by_position = nll.mean(axis=0, dtype=np.float64)
     bounds = zip(edges, [*edges[1:], length + 1], strict=True)
-    windows = len(losses.nll)
+    windows = len(nll)
     return [Bin(int(a), int(b) - 1, int(b - a) * windows, float(by_position[a - 1 : b - 1].mean())) for a, b in bounds]
 
 
@@ -125,7 +138,7 @@ def tail_slope(losses: Losses) -> float:
     """Change of loss per doubling of the position over the last two octaves of the window (least squares)."""
     start = losses.length // 4
     octave = np.log2(np.arange(start + 1, losses.length + 1))
-    return float(np.polyfit(octave, losses.nll[:, start:].mean(axis=0, dtype=np.float64), 1)[0])
+    return float(np.polyfit(octave, losses.of_whole_windows[:, start:].mean(axis=0, dtype=np.float64), 1)[0])
 
 
 CHUNK_TOKENS = 2**20  # of windows that are held at once

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 
@@ -28,7 +29,7 @@ from poscli.specs import with_layouts
 from poscli.system.console import note
 from poscli.system.device import device_name
 from poscli.system.errors import FAILED, CorruptError, Interrupted
-from poscli.system.memory import is_out_of_memory, peak_memory_mb
+from poscli.system.memory import is_out_of_memory, keep_freed_memory, peak_memory_mb
 from poscli.system.progress import Meter
 from poscli.system.provenance import measured_on
 from poscli.system.ranks import (
@@ -79,6 +80,7 @@ class Evaluation:
     """Measures one trained model and the baselines made from it."""
 
     def __init__(self, setup: EvaluationSetup, model: LanguageModel) -> None:
+        keep_freed_memory()
         self.setup = setup
         self.models = {FULL: model}
         for name, baseline in setup.plan.baselines.items():
@@ -130,23 +132,31 @@ class Evaluation:
     def _run(self, measurement: Measurement, spans: Spans, progress: Meter, stop: Stop) -> MeasuredLosses:
         """Make a measurement; of several ranks, only the first one gets the losses.
 
-        A pass reads as many windows as have PASS_TOKENS together. In each round every rank makes one pass.
+        A pass reads as many windows as have PASS_TOKENS together, and measures equally many tokens in each. In each
+        round every rank makes one pass.
         """
         length, model, count = measurement.window, self.models[measurement.model], ranks().count
-        step = max(1, PASS_TOKENS // length)
-        reader = np.arange(len(spans)) // step % count  # the rank that reads each window
-        assigned = spans[reader == ranks().rank]
+        tokens = self.setup.plan.measured_tokens(measurement)
+        passes = list(_passes(tokens, max(1, PASS_TOKENS // length)))
+        reader = np.empty(len(spans), np.int64)  # the rank that reads each window
+        for number, windows in enumerate(passes):
+            reader[windows] = number % count
+        assigned = np.flatnonzero(reader == ranks().rank)
         values: dict[str, NDArray[np.float32]] = {}
         seconds = 0.0
-        for number, first in enumerate(range(0, len(spans), step * count)):
-            start, windows = time.perf_counter(), slice(number * step, (number + 1) * step)
-            measured, outcome = self._pass(model, measurement, assigned[windows], stop)
+        for first in range(0, len(passes), count):
+            start, number = time.perf_counter(), first + ranks().rank
+            windows = passes[number] if number < len(passes) else assigned[:0]
+            last = int(tokens[windows].max(initial=0))
+            measured, outcome = self._pass(model, measurement, spans[windows], last, stop)
             if failure := first_failure(outcome):
                 return _without_losses(*failure, length, model)
             for name, value in measured.items():
-                values.setdefault(name, np.empty((len(assigned), length), np.float32))[windows] = value
+                values.setdefault(name, np.full((len(assigned), length), np.nan, np.float32))
+                values[name][np.searchsorted(assigned, windows), length - last :] = value
             seconds += time.perf_counter() - start
-            progress.advance(cost(measurement, spans[first : first + step * count]), f"{length} tokens")
+            done = np.concatenate(passes[first : first + count])
+            progress.advance(cost(measurement, spans[done]), f"{length} tokens")
         peak = max(float(each) for each in gathered(np.array(peak_memory_mb(self.setup.device))))
         if count > 1:
             values = _of_all_ranks(values, reader, length)
@@ -155,21 +165,25 @@ class Evaluation:
         on = measured_on(self.setup.device)
         losses = Losses(spans, values)
         made = MeasuredLosses(losses, "ok", "", seconds, peak, model.engine, model.engine_reason, on)
-        if not np.isfinite(values[NLL]).all():
+        at_the_end = np.arange(length, 0, -1) <= tokens[:, None]
+        if not np.isfinite(values[NLL][at_the_end]).all():
             return replace(made, losses=None, status="nonfinite", reason=f"a loss at {length} is not finite")
         return made
 
     def _pass(
-        self, model: LanguageModel, measurement: Measurement, spans: Spans, stop: Stop
+        self, model: LanguageModel, measurement: Measurement, spans: Spans, last: int, stop: Stop
     ) -> tuple[dict[str, NDArray[np.float32]], PassOutcome]:
-        """The task's measurements by name, `[spans, window]`, and how the pass ended; no windows, no pass."""
+        """The task's measurements of the `last` tokens of these windows by name, `[spans, last]`; none without windows.
+
+        The second result is how the pass ended.
+        """
         setup, measured, outcome = self.setup, {}, None
         try:
             with stop.abandonable(), torch.inference_mode():
                 if len(spans):
                     windows = setup.plan.text(measurement).windows(spans, measurement.window)
                     tokens_BT = torch.from_numpy(windows).to(setup.device)
-                    scored = score(model, setup.task, tokens_BT[:, :-1], tokens_BT[:, 1:])
+                    scored = score(model, setup.task, tokens_BT[:, :-1], tokens_BT[:, -last:])
                     measured = {name: value.cpu().numpy() for name, value in scored.items()}
         except Abandoned:
             pass  # `stop` says so below
@@ -189,10 +203,20 @@ class Evaluation:
         return measured, outcome
 
 
-def score(model: LanguageModel, task: Task, inputs_BT: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
-    """The task's measurements of every target, `[B, T]` by name; logits are held for one slice of tokens at a time."""
+def _passes(tokens: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
+    """The numbers of the windows of each pass, at most `most`, in all of which equally many `tokens` are measured."""
+    for count in np.unique(tokens)[::-1]:
+        alike = np.flatnonzero(tokens == count)
+        yield from np.split(alike, range(most, len(alike), most))
+
+
+def score(model: LanguageModel, task: Task, inputs_BS: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
+    """The task's measurements of the targets of the last T inputs, `[B, T]` by name.
+
+    Logits are held for one slice of tokens at a time.
+    """
     parts: dict[str, list[Tensor]] = {}
-    for part, logits_BTV in model.logits_in_slices(inputs_BT):
+    for part, logits_BTV in model.logits_in_slices(inputs_BS, targets_BT.shape[1]):
         for name, value in task.score(logits_BTV.float(), targets_BT[:, part]).items():
             parts.setdefault(name, []).append(value)
     return {name: torch.cat(values, dim=1) for name, values in parts.items()}
@@ -233,7 +257,7 @@ def _of_all_ranks(
     """The measurements of all ranks by name, `[windows, length]`; `reader` `[windows]` is the rank that read each."""
     nothing, joined = np.empty((0, length), np.float32), {}
     for name in json.loads(exchanged(json.dumps(list(values)).encode())[0]):  # the first rank always makes a pass
-        joined[name] = np.empty((len(reader), length), np.float32)
+        joined[name] = np.full((len(reader), length), np.nan, np.float32)
         for rank, part in enumerate(gathered(values.get(name, nothing))):
             joined[name][reader == rank] = part
     return joined

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from poscli.config.run import slug
 from poscli.encodings import get
@@ -20,6 +22,10 @@ from poscli.system.plugins import is_outside, source_hash
 from poscli.tasks import HeldOut, Spans, Task
 
 PAIRED = CROP  # the baseline whose loss minus the model's is the context gain
+# Windows that are measured whole, for the curve of the loss by position: at least so many, and as many as have so many
+# times the tokens that a protocol scores. Of the others only what is scored is measured, for which a model of two
+# layers takes half the time.
+WHOLE_WINDOWS, WHOLE_SHARE = 16, 8
 
 
 @dataclass(frozen=True, order=True)
@@ -91,15 +97,35 @@ class Plan:
 
     def measurements(self) -> dict[Measurement, Spans]:
         """Every measurement with the windows that all rows together need, the shortest windows first."""
-        needed: dict[Measurement, list[Spans]] = {}
-        for length in self.settings.lengths:
-            for protocol in self.protocols:
-                for variant in self.variants(protocol):
-                    measurement = self.measurement(length, variant)
-                    windows = self.windows(protocol, length, measurement.window)
-                    needed.setdefault(measurement, []).append(windows)
+        needed = self._needed
         order = sorted(needed, key=lambda each: (each.window, each.length, each.model != FULL))
-        return {each: _distinct(np.concatenate(needed[each])) for each in order}
+        return {each: _distinct(np.concatenate([windows for windows, _ in needed[each]])) for each in order}
+
+    def measured_tokens(self, measurement: Measurement) -> NDArray[np.int64]:
+        """How many tokens at its end are measured in each window of a measurement, in the order of `measurements`."""
+        parts = self._needed[measurement]
+        spans = _distinct(np.concatenate([windows for windows, _ in parts]))
+        counts = np.zeros(len(spans), np.int64)
+        for windows, last in parts:
+            rows = np.searchsorted(span_keys(spans), span_keys(windows))
+            counts[rows] = np.maximum(counts[rows], last)
+        if measurement.model == FULL:
+            whole = max(WHOLE_WINDOWS, WHOLE_SHARE * self.settings.tokens // measurement.window)
+            counts[np.unique(np.linspace(0, len(spans) - 1, whole).round().astype(np.int64))] = measurement.window
+        return counts
+
+    @cached_property
+    def _needed(self) -> dict[Measurement, list[tuple[Spans, int]]]:
+        """The windows of each measurement, by row of the results, and how many of their last tokens that row scores."""
+        needed: dict[Measurement, list[tuple[Spans, int]]] = {}
+        for length in self.settings.lengths:
+            for name, protocol in self.protocols.items():
+                for variant in self.variants(name):
+                    measurement = self.measurement(length, variant)
+                    windows = self.windows(name, length, measurement.window)
+                    last = protocol.piece(self.settings, measurement.window)
+                    needed.setdefault(measurement, []).append((windows, last))
+        return needed
 
     def documents_compared(self) -> int:
         """The number of documents over which a report will compare encodings, at the longest length."""

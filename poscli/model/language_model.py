@@ -41,5 +41,8 @@ class LanguageModel(Protocol):
     def under(self, encodings: Sequence[Encoding]) -> Self:
         """A model with the same weights, and with these encodings on its layers."""
 
-    def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Logits `[B, n, V]` of slices of the tokens, in order. A slice is gone when the next one comes."""
+    def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Logits `[B, n, V]` of slices of the `last` tokens (None: of all), in order.
+
+        The yielded tensor may be reused: copy it before the next iteration. Slices count from the first of these.
+        """

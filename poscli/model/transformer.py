@@ -211,15 +211,21 @@ class Model(nn.Module):
             return self._by_segments(tokens_BT, Cache() if cache is None else cache)
         return self.head(self._states(tokens_BT, cache, memory))
 
-    def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Logits `[B, n, V]` of slices of the tokens, in order: one slice, unless the vocabulary is large."""
-        count, step = tokens_BT.shape[1], max(1, SLICE_NUMBERS // (len(tokens_BT) * self.vocab))
-        if count <= step or self.config.memory:
-            yield slice(None), self(tokens_BT)
+    def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Logits `[B, n, V]` of slices of the last tokens, in order: one slice, unless the vocabulary is large.
+
+        With `last`, only the logits of so many tokens are computed, and of each layer only what these depend on; the
+        slices count from the first of them.
+        """
+        last = last or tokens_BT.shape[1]
+        step = max(1, SLICE_NUMBERS // (len(tokens_BT) * self.vocab))
+        if self.config.memory:
+            yield slice(None), self(tokens_BT)[:, -last:]
             return
-        x_BTW = self._states(tokens_BT, None, None)
-        for first in range(0, count, step):
-            yield slice(first, first + step), self.head(x_BTW[:, first : first + step])
+        x_BTW = self._states(tokens_BT, None, None, last)
+        for first in range(0, last, step):
+            part = slice(first, min(first + step, last))
+            yield part, self.head(x_BTW[:, part])
 
     def under(self, encodings: Sequence[Encoding]) -> Self:
         """A copy that shares its weights, with these encodings on its layers."""
@@ -244,8 +250,11 @@ class Model(nn.Module):
             tokens_BT = tokens_BT[:, room:]
         return torch.cat(parts, dim=1)
 
-    def _states(self, tokens_BT: Tensor, cache: Cache | None, memory: Memory | None) -> Tensor:
-        """The last layer's output `[B, T, W]`, normed; appends the tokens to the cache or the memory."""
+    def _states(self, tokens_BT: Tensor, cache: Cache | None, memory: Memory | None, last: int | None = None) -> Tensor:
+        """The last layer's output `[B, T, W]`, normed; appends the tokens to the cache or the memory.
+
+        With `last`, which needs neither of these, only that of the last tokens.
+        """
         past = cache.held if cache else memory.held if memory else 0
         if cache is not None:
             cache.layers = cache.layers or [LayerCache() for _ in self.layers]
@@ -253,13 +262,32 @@ class Model(nn.Module):
         positions = self._positions(past + tokens_BT.shape[1], tokens_BT.device, cache)
         first = self.encodings[0]
         x_BTW = first.embed(F.embedding(tokens_BT, self.embedding), positions[id(first)].pos[past:], tokens_BT)
-        for n, layer in enumerate(self.layers):
+        reads = self._reads(tokens_BT.shape[1], last or tokens_BT.shape[1])
+        for n, (layer, (read, put_out)) in enumerate(zip(self.layers, reads, strict=True)):
             before_BSW = memory.before(n) if memory else None
             if memory is not None:
                 memory.remember(n, x_BTW)
             at = positions[id(self.encodings[n])]
+            if last is not None:
+                x_BTW, at = x_BTW[:, -read:], at.last(read)
+                before_BSW, x_BTW = x_BTW.tensor_split([read - put_out], dim=1)
             x_BTW = layer(x_BTW, at, cache.layers[n] if cache else None, before_BSW)
         return self.norm(x_BTW)
+
+    def _reads(self, tokens: int, last: int) -> list[tuple[int, int]]:
+        """How many of the last tokens each layer reads, and of how many it puts out, to compute the `last` of `tokens`.
+
+        A layer whose queries see only the last keys reads no more than these, and what is mixed into them.
+        """
+        reads = []
+        for encoding in reversed(self.encodings):
+            read = tokens
+            if encoding.reach is not None and not encoding.sinks and encoding.axes == 1:
+                mixed = encoding.mixed_tokens - 1 + (self.config.shifted > 0)
+                read = min(tokens, last + encoding.reach - 1 + mixed)
+            reads.append((read, last))
+            last = read
+        return reads[::-1]
 
     @property
     def encodings(self) -> list[Encoding]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
+import scipy  # whose parts are loaded when they are used
 
 from poscli.data.corpora import periods_of
 from poscli.drawing.text import amount, listed, low_to_high, named, number, signed
@@ -331,7 +331,7 @@ def audit(
     for name, ends in losses.items():
         both = losses[main].index.intersection(ends.index)
         ours, theirs = losses[main].loc[both, "last"], ends.loc[both, "last"]
-        tau = kendalltau(ours, theirs).statistic if len(both) > 1 else math.nan
+        tau = scipy.stats.kendalltau(ours, theirs).statistic if len(both) > 1 else math.nan
         agreements.append("-" if math.isnan(tau) else f"{tau:.2f}")
         effect = (ends["first"] - ends["last"] - gains.reindex(ends.index)).dropna()
         mean = signed(float(effect.mean()))

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from poscli.runs.repair import DamagedEvaluation, damaged_part, part_of
 from poscli.runs.run import AGAIN, EVAL, EVALUATED, EXPLAINED, LOSSES, POSITION, POSTHOC, TRAIN, Run, open_run
@@ -36,6 +35,9 @@ from poscli.runs.schema import (
 )
 from poscli.runs.sealed import Sealed
 from poscli.system.errors import CorruptError, ForeignError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rows = list[dict[str, Any]]
 
@@ -159,6 +161,8 @@ def evaluated_parts(run: Run) -> list[Run]:
 
 def evaluation(run: Run, measures: Columns | None = None) -> pd.DataFrame:
     """The rows of eval.csv; `measures` are columns that tasks add, kept where the file has them."""
+    import pandas as pd
+
     expected = {name: column for name, column in EVAL_COLUMNS.items() if name not in LATER}
     table = parse_table(run.files.read(EVAL), run.eval_csv, expected, LATER | (measures or {}), AGAIN)
     known = dict.fromkeys(ADDED_COLUMNS, "") | {TOKENIZER: run.tokenizer, BLIND: math.nan}

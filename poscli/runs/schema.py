@@ -1,9 +1,9 @@
 """The columns of the result files, and how these files are read and written.
 
 `eval.csv` has one row per (run, length, protocol, variant), `units.csv` one per row of it and unit that its intervals
-resample, `position.csv` one per (run, length, bin of the position in the window), `train.csv` one per logged step. A
-failed measurement is a row of eval.csv whose `status` says why; no row is missing. `units.csv`, `recall.csv` and
-`answers.csv` are written by every evaluation, those in the folder `why` by `poscli extrapolate --why`.
+resample, `position.csv` one per (run, length, bin of the position in the windows that are measured whole), `train.csv`
+one per logged step. A failed measurement is a row of eval.csv whose `status` says why; no row is missing. `units.csv`,
+`recall.csv` and `answers.csv` are written by every evaluation, those in the folder `why` by `poscli extrapolate --why`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import io
 import math
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from poscli.system.errors import CorruptError
 from poscli.system.files import read_bytes, write_atomic
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 AGAIN = "delete it and run the command again"  # what to do about a table that can be made again
 
@@ -149,6 +150,8 @@ def perplexity(nll: float) -> float:
 
 def frame(rows: list[dict], columns: Columns) -> pd.DataFrame:
     """A table of rows with exactly these columns, in this order."""
+    import pandas as pd
+
     unknown = {key for row in rows for key in row} - set(columns)
     assert not unknown, f"columns outside the schema: {sorted(unknown)}"
     return pd.DataFrame(rows, columns=list(columns)).astype(_dtypes(columns))
@@ -176,6 +179,8 @@ def parse_table(
 
     Columns in `optional` are kept if the file has them; all others are dropped. `cure` ends the message of the error.
     """
+    import pandas as pd
+
     wanted = columns | (optional or {})
     missing_if = {name: [""] for name, (kind, _) in wanted.items() if kind != "str"}  # an empty text is a text
     try:
@@ -191,6 +196,8 @@ def parse_table(
 
 def join_tables(tables: list[pd.DataFrame], columns: Columns) -> pd.DataFrame:
     """Several tables as one; without tables, an empty one with these columns."""
+    import pandas as pd
+
     return pd.concat(tables, ignore_index=True) if tables else frame([], columns)
 
 
@@ -198,7 +205,11 @@ def _dtypes(columns: Columns) -> dict[str, Any]:
     return {name: _dtype(kind) for name, (kind, _) in columns.items()}
 
 
-_dtype = cache(pd.api.types.pandas_dtype)  # to look a name up takes as long as to read a column
+@cache  # to look a name up takes as long as to read a column
+def _dtype(kind: str) -> Any:
+    import pandas as pd
+
+    return pd.api.types.pandas_dtype(kind)
 
 
 UNIT_COLUMNS: Columns = (

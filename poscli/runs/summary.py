@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from poscli.runs.lock import is_locked
 from poscli.runs.results import (
@@ -26,6 +24,9 @@ from poscli.runs.run import POSTHOC, PROGRESS, Run, opened_runs
 from poscli.system.errors import CorruptError
 from poscli.system.files import read_object
 from poscli.system.progress import duration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from poscli.statistics import FEWEST_DOCUMENTS, FEWEST_SEEDS, UPPER
 from poscli.statistics.crossed import FLIPS, CrossedMeans
@@ -153,7 +153,7 @@ def interval_of_seeds(values: NDArray, lows: NDArray, highs: NDArray) -> tuple[f
     below, above = float((values - lows).mean()), float((highs - values).mean())
     if count < FEWEST_SEEDS:
         return mean, mean - below, mean + above
-    of_seeds = float(stdtrit(count - 1, UPPER) * values.std(ddof=1) / math.sqrt(count))
+    of_seeds = float(scipy.special.stdtrit(count - 1, UPPER) * values.std(ddof=1) / math.sqrt(count))
     return mean, mean - math.hypot(below, of_seeds), mean + math.hypot(above, of_seeds)
 
 

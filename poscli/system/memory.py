@@ -28,6 +28,22 @@ def peak_memory_mb(device: torch.device) -> float:
     return peak / (MIB if sys.platform == "darwin" else 2**10)
 
 
+KEPT_BYTES, LARGEST_KEPT = 2**30, 2**25  # of freed memory, and of one tensor; glibc takes no more for the latter
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as in malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep the memory of freed tensors for the next ones, up to `KEPT_BYTES`.
+
+    By default it returns tensors of megabytes to the system, which clears each page again when the next step asks for
+    it: 2,000 to 10,000 page faults in a training step of the preset `tiny`. Does nothing where there is no glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(MMAP_THRESHOLD, LARGEST_KEPT)
+        mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that torch got no memory; on CPU only the message says so."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)

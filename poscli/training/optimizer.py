@@ -7,6 +7,7 @@ torch.optim.Muon takes one matrix at a time: for the preset `tiny` that is 27 ms
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 
 import torch
@@ -29,7 +30,7 @@ class Optimizer:
         matrices, adamw = _groups(model, recipe)
         self.optimizers: dict[str, torch.optim.Optimizer] = {
             "muon": Muon(matrices, lr=recipe.matrix_lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay),
-            "adamw": torch.optim.AdamW(adamw, betas=(0.9, recipe.beta2), eps=1e-10, weight_decay=0.0),
+            "adamw": AdamW(adamw, betas=(0.9, recipe.beta2), eps=1e-10, weight_decay=0.0),
         }
         self.peaks = {name: [group["lr"] for group in o.param_groups] for name, o in self.optimizers.items()}
 
@@ -89,7 +90,21 @@ def _groups(model: Model, recipe: Recipe) -> tuple[list[nn.Parameter], list[dict
     return matrices, [group for group in adamw if group["params"]]
 
 
-class Muon(torch.optim.Muon):
+class Undecorated(torch.optim.Optimizer):
+    """The methods of torch's optimizers without the decorators that import its compiler, which takes a second."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class AdamW(Undecorated, torch.optim.AdamW):
+    """torch.optim.AdamW."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class Muon(Undecorated, torch.optim.Muon):
     """torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"` and Nesterov momentum, faster for many small matrices."""
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ from poscli.runs.run import Run
 from poscli.specs import with_layouts
 from poscli.system.device import device_name
 from poscli.system.errors import PARTIAL, Interrupted, PoscliError
-from poscli.system.memory import is_out_of_memory
+from poscli.system.memory import is_out_of_memory, keep_freed_memory
 from poscli.system.progress import Meter
 from poscli.system.ranks import SharedError, is_lost, lost, numbers_of_all, ranks, shared, together
 from poscli.system.seeds import generator
@@ -45,6 +45,7 @@ class Trainer:
 
     def __init__(self, run: Run, model: Model, task: Task) -> None:
         self.run, self.model, self.task, self.config = run, model, task, run.config
+        keep_freed_memory()
         self.ranks, self.device = ranks(), model.device
         if wanted(self.device):
             compile_layers(model, torch.zeros(self.config.batch, self.config.length, model.config.width))

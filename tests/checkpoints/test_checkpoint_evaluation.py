@@ -73,10 +73,12 @@ def test_summed_losses_are_those_of_a_plain_loop_over_windows(
             with torch.inference_mode():
                 logits = stock(input_ids=tokens[:, :-1], use_cache=False).logits[0]
             expected = torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="none")
+            measured = ~np.isnan(own)
+            assert measured[-1]
             # Layers amplify rounding: see ROUNDING of test_checkpoint_positions.py.
-            np.testing.assert_allclose(own, expected.numpy(), atol=1e-3)
-            total += float(expected.double().sum())
-        assert math.isclose(float(found.sum(dtype=np.float64)), total, rel_tol=1e-6)
+            np.testing.assert_allclose(own[measured], expected.numpy()[measured], atol=1e-3)
+            total += float(expected.double()[torch.from_numpy(measured)].sum())
+        assert math.isclose(float(np.nansum(found, dtype=np.float64)), total, rel_tol=1e-6)
     assert {row["length"] for row in rows} == {LENGTH, 2 * LENGTH}
     assert {row["status"] for row in rows} == {"ok"}
 

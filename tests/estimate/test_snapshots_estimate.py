@@ -84,7 +84,11 @@ def test_jobs(tmp_path: Path, snapshot: Callable[..., None], monkeypatch: pytest
 def test_counts(snapshot: Callable[..., None]) -> None:
     """Seconds of a thousand steps and of windows by the count of operations, in milliseconds."""
     task, rows = Pieces(DOCUMENTS), []
-    windows = {Measurement(64, 0, FULL): 300, Measurement(16384, 0, FULL): 2, Measurement(16384, 0, "window"): 1}
+    windows = {
+        Measurement(64, 0, FULL): (100, 200),
+        Measurement(16384, 0, FULL): (2, 0),
+        Measurement(16384, 0, "window"): (0, 1),
+    }
     for device in (CPU, GPU):
         for name, config in {"own": config_of(), "checkpoint": config_of(checkpoint=CHECKPOINT)}.items():
             works = [
@@ -93,7 +97,7 @@ def test_counts(snapshot: Callable[..., None]) -> None:
                 Work(config, task, device, steps=1000, windows=windows, share=1.5),
             ]
             rows.append({"device": device, "model": name} | {"ms": [1e3 * estimate.counted_seconds(x) for x in works]})
-    paces = [1e3 * estimate.evaluation_at((2e-5, slope), windows) for slope in (0.0, 1e-8)]
+    paces = [1e3 * estimate.evaluation_at(2 * ((2e-5, slope),), windows) for slope in (0.0, 1e-8)]
     snapshot(sections({"counted": table(rows), "at a pace": f"{paces[0]:.3f} {paces[1]:.3f}"}), rounded=True)
 
 
@@ -107,6 +111,6 @@ def test_what_does_not_fit(snapshot: Callable[..., None], monkeypatch: pytest.Mo
         lines.append(f"{free:.0f} bytes are free")
         for batch in (1, 16):
             lines.append(outcome(estimate.unaffordable_window, config_of(), 2**14, CPU, batch))
-        windows = {Measurement(32, 0, FULL): 2**22, Measurement(64, 0, FULL): 2**21}
+        windows = {Measurement(32, 0, FULL): (2**22, 0), Measurement(64, 0, FULL): (0, 2**21)}
         lines.append(outcome(estimate.refuse_unaffordable_losses, task, windows))
     snapshot("\n".join(lines) + "\n")

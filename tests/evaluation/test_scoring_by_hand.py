@@ -164,6 +164,28 @@ class Marked(Pieces):
     columns: ClassVar = {"even": ("float64", "share of the targets with an even number")}
 
 
+def test_windows_are_measured_where_they_are_scored_and_some_of_the_model_itself_whole() -> None:
+    """Every window is measured at least where a row scores it; no curve is made of the losses of a baseline."""
+    made = Plan(Pieces([[1] * 60, [2] * 60]), settings(max_len=16, tokens=24))
+    for measurement, spans in made.measurements().items():
+        counts = made.measured_tokens(measurement)
+        assert len(counts) == len(spans)
+        at = dict(zip(pairs(spans), counts.tolist(), strict=True))
+        for protocol in made.protocols:
+            for length in made.settings.lengths:
+                for variant in made.variants(protocol):
+                    if made.measurement(length, variant) == measurement:
+                        piece = made.protocols[protocol].piece(made.settings, measurement.window)
+                        windows = pairs(made.windows(protocol, length, measurement.window))
+                        assert all(at[window] >= piece for window in windows)
+        whole = int((counts == measurement.window).sum())
+        if measurement.model == "full":
+            assert whole >= min(len(spans), 16)
+            assert whole < len(spans) or len(spans) <= 8 * 24 // measurement.window
+        else:
+            assert set(counts.tolist()) == {made.protocols["sliding"].piece(made.settings, measurement.window)}
+
+
 def scored_rows(tmp_path, task: Pieces | None = None) -> list[dict]:
     """The rows of an evaluation in which every loss is d + a t."""
     task = task or Pieces(DOCUMENTS)

@@ -85,8 +85,9 @@ class Fading:
         made.encodings, made.read = encodings, self.read
         return made
 
-    def logits_in_slices(self, tokens_BT: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    def logits_in_slices(self, tokens_BT: Tensor, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         batch, count = tokens_BT.shape
+        last = last or count
         self.read.append((batch, count))
         if count > self.ends:
             raise Unsupported(f"no position {count}")
@@ -97,8 +98,8 @@ class Fading:
         seen = (torch.arange(count) + 1.0).clamp(max=reach) + sinks
         sure = seen.sqrt() - (seen - self.shape.length).clamp(min=0) / 9
         logits = torch.nn.functional.one_hot((tokens_BT + 1) % self.vocab, self.vocab) * sure[:, None]
-        half = max(1, count // 2)
-        for part in (slice(0, half), slice(half, count)):
+        logits, half = logits[:, -last:], max(1, last // 2)
+        for part in (slice(0, half), slice(half, last)):
             if part.stop > part.start:
                 yield part, logits[:, part]
 

@@ -36,6 +36,47 @@ def assert_rounded(found: Tensor, expected: Tensor, limit: float) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=limit)
 
 
+WINDOWED = (
+    "rope+window(5)",
+    "smear+window(4)",
+    "fox+window(6)|rope",
+    "sinusoidal+window(7)",
+    "window(3)+sink(2)",
+    "window(1)",
+)
+
+
+@pytest.mark.parametrize("spec", wide((*EVERYWHERE, *WINDOWED)))
+@torch.no_grad()
+def test_the_logits_of_the_last_tokens_are_those_of_all(spec: str) -> None:
+    trained = perturbed(model(spec, length=24))
+    text = tokens(2, 24)
+    limit, full = rounding(trained, text), trained(text)
+    for last in (1, 2, 9, 24):
+        parts = list(trained.logits_in_slices(text, last))
+        assert [(at.start, at.stop) for at, _ in parts] == [(0, last)]
+        assert_rounded(parts[0][1], full[:, -last:], limit)
+
+
+@torch.no_grad()
+def test_layers_with_a_window_read_what_the_last_tokens_depend_on_and_no_more() -> None:
+    """Two layers that see 5 tokens each: the last 3 logits depend on the last 11 tokens, and the rest is not read."""
+    trained = perturbed(model("rope+window(5)", length=24))
+    text = tokens(1, 24)
+    read: list[int] = []
+    for layer in trained.attention:
+        layer.k.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].shape[1]))
+    ((_, logits),) = trained.logits_in_slices(text, 3)
+    assert read == [11, 7]
+    other = text.clone()
+    other[:, :13] = (other[:, :13] + 1) % VOCAB
+    ((_, same),) = trained.logits_in_slices(other, 3)
+    torch.testing.assert_close(logits, same, rtol=0, atol=0)
+    other[:, 13] = (other[:, 13] + 1) % VOCAB
+    ((_, changed),) = trained.logits_in_slices(other, 3)
+    assert not torch.equal(logits, changed)
+
+
 @pytest.mark.parametrize("spec", wide(EVERYWHERE))
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_forward(spec: str) -> None:

@@ -27,6 +27,7 @@ from poscli.cli.screen import screen
 from poscli.cluster.cluster import RayCrew
 from poscli.config.request import ExtrapolateRequest, TrainRequest
 from poscli.config.resolve import resolve
+from poscli.config.run import PRESETS
 from poscli.runs.lock import locked
 from poscli.runs.run import list_runs
 from poscli.runs.summary import Activity, activity
@@ -383,6 +384,31 @@ def test_workers_are_warned_about_where_they_take_more_cores_than_there_are(
         assert assembled.count == workers
     said = f"{workers} workers with --cpus {cpus} each slow each other down, as there are 4 cores to use; "
     assert warned == ([] if suits is None else [f"{said}--workers {suits} suits this machine"])
+
+
+def test_many_small_runs_get_a_worker_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody asks for a number; what is done already is not asked, so that a run goes on with its threads."""
+    monkeypatch.setattr(crew, "usable_cores", lambda: 3)
+    monkeypatch.setattr(crew, "free_memory", lambda device: 100 * GIB)
+    small = [job(tokens=100_000_000).config for _ in range(12)]
+    chosen = Crew(device="cpu").suited_to(small)
+    assert (chosen.count, chosen.threads, chosen.chosen) == (3, 1, True)
+    wide = small[0].model_copy(update={"model": PRESETS["small"]})
+    for few in (small[:11], [*small, wide], [job().config for _ in range(12)]):  # too few, too wide, too short
+        assert Crew(device="cpu").suited_to(few) == Crew(device="cpu")
+    for asked in (Crew(workers=1, device="cpu"), Crew(cpus=2, device="cpu"), RayCrew(device="cpu")):
+        assert asked.suited_to(small) == asked
+    monkeypatch.setattr(crew, "free_memory", lambda device: 1.5 * GIB)
+    assert Crew(device="cpu").suited_to(small).count in (1, 2)
+    assert Crew(device="cpu").suited_to(small).threads == 1
+
+
+def test_workers_that_nobody_asked_for_are_done_without_where_locks_do_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "unlockable", lambda folder: f"the file system of {folder} refuses locks (no)")
+    with Crew(workers=2, cpus=1, device="cpu", chosen=True).assembled([("alibi", 1.0)], tmp_path) as alone:
+        assert isinstance(alone, Here)
 
 
 def test_workers_need_locks_that_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

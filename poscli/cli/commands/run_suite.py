@@ -28,7 +28,7 @@ MOST_WORKERS = 4096
 WorkerCount = Annotated[
     int | None,
     typer.Option(
-        "--workers", "-w", min=1, max=MOST_WORKERS, show_default="1, or as many as fit on the cluster of --ray",
+        "--workers", "-w", min=1, max=MOST_WORKERS, show_default="as is fastest here; with --ray, as many as fit",
         help="Runs at the same time, each in a process of its own.",
     ),
 ]  # fmt: skip
@@ -103,6 +103,7 @@ def run(
         crew = elsewhere.crew(crew)
     crew.check()
     jobs = jobs_of(content, device, runs)
+    crew = crew.suited_to([job.config for job in jobs])
     planned = sweeps(jobs, anew=force, threads=crew.threads)
     plan.announce_longest(settings_of(job.config, job.extrapolate) for job in jobs)
     if dry_run:

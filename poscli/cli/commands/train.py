@@ -43,7 +43,7 @@ def train(
     json_: Json = False,
 ) -> None:
     """Train a tiny language model with each encoding given. Goes on with interrupted runs, skips complete ones."""
-    from poscli.estimate import trainings
+    from poscli.estimate import MEASURED_FROM, trainings
     from poscli.runs.summary import training_summary
     from poscli.system.device import device_of
     from poscli.system.ranks import any_rank, connected, ranks, together
@@ -54,7 +54,11 @@ def train(
         setup = _agreed(enc, seed, request, own_device)
         with together():
             if ranks().first:
-                jobs = trainings(setup.configs, setup.task, out_ / "runs", setup.device, anew=force)
+                # Where the time is only asked whether it is an hour, counting operations is enough up to a tenth of it.
+                measured_from = MEASURED_FROM if dry_run else plan.ASKED_FROM / 10
+                jobs = trainings(
+                    setup.configs, setup.task, out_ / "runs", setup.device, anew=force, measured_from=measured_from
+                )
                 if dry_run:
                     plan.show(jobs, json_)
                 else:

@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # whose parts are loaded when they are used
 from numpy.typing import NDArray
-from scipy.special import roots_legendre
 
 from poscli.data.known_limit import DOCUMENT_TOKENS, MOST_SYMBOLS, SOURCES, Draw, KnownLimit, as_bytes, as_symbols
 from poscli.data.tokenizers.bytes import END
@@ -129,7 +129,7 @@ class Overwrite(KnownLimit):
         """
         most = int(counts.sum(axis=1).max(initial=0))
         end = most + 12 * math.sqrt(most) + 60
-        nodes, weights = roots_legendre(int((end + most) / 2) + 40)
+        nodes, weights = scipy.special.roots_legendre(int((end + most) / 2) + 40)
         t = (nodes + 1) * end / 2
         rate = min(max(self.rate, NEAREST_RATE), 1 - NEAREST_RATE)
         z = t * rate / (self.values * (1 - rate))
