@@ -39,10 +39,17 @@ def bench(
 
     All encodings up to 32768 tokens take an hour on two cores, and a few minutes with --quick.
     """
+    from poscli.bench.breakdown import Breakdown
     from poscli.bench.session import Bench
-    from poscli.bench.show import draw_costs, show_bench
+    from poscli.bench.show import draw_costs, show_bench, show_breakdown
 
     where = prepared(out_, threads, device)
+    if settings.profile:
+        breakdown = Breakdown(settings, where, out_)
+        breakdown.run()
+        parts = breakdown.file.table()
+        conclude(where, {"profile": parts}, [breakdown.file.path], json_, lambda: show_breakdown(parts, out()))
+        return
     session = Bench(settings, where, out_, resume=resume)
     session.run()
     costs, limits = (file.table() for file in session.files)

@@ -13,6 +13,7 @@ YARDSTICK = "none"  # the encoding that every other one is compared with
 
 Workload = Literal["machine", "train", "eval", "decode"]
 WORKLOADS: tuple[Workload, ...] = ("machine", "train", "eval", "decode")
+PROFILED = 8192  # tokens of the evaluation of --profile, unless --lengths names others
 QUICK = {"repeats": 3, "seconds": 2.0, "limit": 20.0}  # defaults under --quick
 
 
@@ -55,7 +56,17 @@ class BenchSettings(Request):
         description="No repetition of a case begins after so many seconds; its first run always ends.",
     )
     limit: float = Field(60.0, gt=0, description="Skip runs that are expected to take longer than so many seconds.")
+    profile: bool = Field(
+        False,
+        description="Only show where the time goes, by part: of a training step, and of an evaluation of the longest "
+        "of --lengths (by default 8192 tokens), with each --enc (by default none).",
+    )
     precision: str = Field("auto", description="Number format: auto, float32, bfloat16 or float16.")
+
+    @property
+    def profiled_length(self) -> int:
+        """The length of the evaluation that --profile breaks down, in tokens."""
+        return max(self.lengths) if "lengths" in self.model_fields_set else min(self.max_len, PROFILED)
 
     @model_validator(mode="before")
     @classmethod

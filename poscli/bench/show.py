@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-from rich import box
+from rich import bar, box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +26,7 @@ LEGEND = (
 )
 MOST_LINES = 8  # the most costly encodings get a line each; the others share a band
 CHEAP = 1.25  # cost as a multiple of `none`: cheaper encodings are drawn in the band, and in blue as bars
+BAR_WIDTH = 40  # characters of a bar in the terminal
 BAND, LOWER_HALF = "#e3edf4", "#bcd4e5"
 STYLES = {"oom": "magenta", "unsupported": "dim", "skipped": "dim", "failed": "red"}
 
@@ -41,6 +42,24 @@ def show_bench(costs: pd.DataFrame, limits: pd.DataFrame, console: Console) -> N
     if len(limits):
         console.print(_limits(limits))
         print_failures(limits.assign(encoding=limits["limit"], what="", length=limits["shape"]), console)
+
+
+def show_breakdown(parts: pd.DataFrame, console: Console) -> None:
+    """Print a table of the parts with bars for each case of `--profile`, and below all the failures by cause."""
+    good = parts[parts["status"] == "ok"]
+    for _, case in good.groupby(["encoding", "asked", "what"], sort=False):
+        first, table = case.iloc[0], number_table(("part",), ["ms", "%"])
+        table.add_column(width=BAR_WIDTH)
+        windows = f"{counted(first['batch'], 'window')} of {first['length']} tokens"
+        table.title = f"{first['encoding']} on {first['engine']}, {first['what']}, {windows}"
+        for _, row in case.iterrows():
+            length = bar.Bar(1.0, 0.0, row["share"], width=BAR_WIDTH)
+            table.add_row(row["part"], number(1000 * row["seconds"]), f"{100 * row['share']:.0f}", length)
+        table.add_section()
+        table.add_row("all", number(1000 * first["profiled_seconds"]), "100")
+        console.print(table)
+        console.print(Text(f"without the profiler: {number(1000 * first['plain_seconds'])} ms", style="dim"))
+    print_failures(parts, console)
 
 
 def _rank(part: pd.DataFrame) -> tuple[float, ...]:

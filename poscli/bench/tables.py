@@ -1,8 +1,8 @@
 """The result files of a bench: their columns, and a CSV that is written after every row, so that nothing is lost.
 
 Every row says by itself what was measured, where, and with what spread. `bench.csv` has one row per encoding, engine,
-workload and length; `machine.csv` has one per limit of the machine. A case without a number is a row too: its status
-says why.
+workload and length; `machine.csv` has one per limit of the machine, and `profile.csv` one per part of a run. A case
+without a number is a row too: its status says why.
 """
 
 from __future__ import annotations
@@ -88,6 +88,26 @@ LIMIT_COLUMNS: Columns = {
     **TIMES,
     "rate": ("float64", "work / seconds; attention counts its causal products only, 2 forward and 4 backward"),
     "unit": ("str", "GFLOP/s or GB/s"),
+    **WHERE,
+}
+
+BREAKDOWN_COLUMNS: Columns = {
+    "what": BENCH_COLUMNS["what"],
+    "encoding": BENCH_COLUMNS["encoding"],
+    "asked": BENCH_COLUMNS["asked"],
+    "engine": BENCH_COLUMNS["engine"],
+    "length": BENCH_COLUMNS["length"],
+    "batch": BENCH_COLUMNS["batch"],
+    **OUTCOME,
+    "part": ("str", "part of the run; what belongs to no other one is the rest"),
+    "seconds": ("float64", "time of the part under the profiler: share x profiled_seconds"),
+    "share": ("float64", "share of the part: median over the turns"),
+    "profiled_seconds": (
+        "float64",
+        "time of the whole under the profiler: median over the turns; the sum of its parts",
+    ),
+    "plain_seconds": ("float64", "time of the whole without the profiler: median over the turns"),
+    **SHAPE,
     **WHERE,
 }
 
