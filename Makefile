@@ -1,5 +1,5 @@
 # Every target does its own set-up from nothing: it creates .venv and installs under exact versions (constraints.txt).
-#   make demo     train five encodings, evaluate them at 16 times their training length, show the table (5 to 9 minutes on 2 cores)
+#   make demo     train five encodings, evaluate them at 16 times their training length, show the table (4 to 7 minutes on 2 cores)
 #   make check    format, lint and types        make test     fast tests (5 minutes on 2 cores)
 #   make slow     slow tests                    make gpu      tests that need a CUDA device
 #   make wide     the cases that `make test` leaves out: before a release
