@@ -15,6 +15,7 @@ HOUSE = Path(__file__).parent.parent / "poscli"
 FLOORS = (
     ("grids",),
     ("inspect",),
+    ("board",),
     ("bench", "checkpoints", "cluster"),
     ("cli", "api"),
     ("sweep",),
@@ -34,7 +35,7 @@ FLOORS = (
     ("statistics", "system"),
 )
 
-SATELLITES = ("grids", "inspect", "bench", "checkpoints", "cluster")  # named in the picture of the house
+SATELLITES = ("grids", "inspect", "board", "bench", "checkpoints", "cluster")  # named in the picture of the house
 # Files whose functions are called as what they call is: the commands, their completions, and the API.
 CALLERS = ("cli/commands/", "cli/complete", "cli/__init__", "__main__", "sweep/__main__", "api/", "workflows")
 # What is called alike because it is alike: what every engine has, every kind of corpus, and every formula of a blank.

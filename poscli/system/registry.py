@@ -35,7 +35,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type)
 L = TypeVar("L")
 
-SATELLITES = ("bench", "checkpoints", "cluster", "grids", "inspect")
+SATELLITES = ("bench", "board", "checkpoints", "cluster", "grids", "inspect")
 
 
 def plugged_in(part: str) -> dict[str, Path]:

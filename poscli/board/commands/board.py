@@ -1,0 +1,124 @@
+"""`poscli board`: make the cells that are missing, and the board from cells alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poscli.cli import complete, plan
+from poscli.cli.commands import COMMANDS, Command
+from poscli.cli.commands.run_suite import Cpus, Memory, WorkerCount
+from poscli.cli.options import Device, Json, Out
+from poscli.system.console import emit, err, note, out
+from poscli.system.errors import PARTIAL
+from poscli.system.progress import duration
+from poscli.system.text import counted
+
+CELLS = Path("results/board/cells")
+
+app = typer.Typer(no_args_is_help=True, help="Every encoding ranked: make what is missing, and build the tables.")
+Cells = Annotated[Path, typer.Option("--cells", help="Folder of the cells.")]
+SeasonFile = Annotated[
+    Path | None, typer.Option("--season", help="A season of your own, a TOML file; by default that of this version.")
+]
+Tables = Annotated[list[str] | None, typer.Option("--table", help="A table of the season, by its name; repeatable.")]
+
+
+@app.command("run")
+def run_board(
+    *,
+    stage: Annotated[
+        int,
+        typer.Option(
+            help="How far: two seeds of all (1), three seeds (2), up to ten of those not decided (3).", min=1, max=3
+        ),
+    ] = 2,
+    table: Tables = None,
+    enc: Annotated[
+        list[str] | None,
+        typer.Option("--enc", "-e", help="An encoding of the season; repeatable.", autocompletion=complete.specs),
+    ] = None,
+    dry_run: plan.DryRun = False,
+    yes: plan.Yes = False,
+    workers: WorkerCount = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    device: Device = "auto",
+    season_: SeasonFile = None,
+    cells: Cells = CELLS,
+    out_: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Train and score what is missing on the board, and write a cell for each model and text as it is done.
+
+    The same command goes on where it stopped, also beside other machines that write to the same folder of cells.
+    """
+    from poscli.board.progress import jobs_of_board, missing_jobs, run_missing, seeds_of_stage, undecided
+    from poscli.board.ranking import SPENT
+    from poscli.board.season import season_of, table_names
+    from poscli.sweep.crew import Crew
+    from poscli.sweep.drive import makespan
+    from poscli.sweep.job import sweeps
+    from poscli.system.files import check_folder
+
+    season, runs = season_of(season_), out_ / "runs"
+    tables = table_names(season, table or [])
+    check_folder(cells, "--cells")
+    crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
+    crew.check()
+    failures: list[dict[str, str]] = []
+    for seeds in [count for count in (2, *SPENT) if count <= seeds_of_stage(stage)]:
+        chosen = enc or []
+        for name in tables:
+            if seeds > min(SPENT):  # of what is decided, no more seeds are made
+                chosen = [spec for spec in undecided(season, cells).get(name, []) if not enc or spec in enc]
+                if not chosen:
+                    continue
+            jobs = missing_jobs(jobs_of_board(season, seeds, device, runs, [name], chosen), season, cells)
+            if not jobs:
+                continue
+            fitting = crew.suited_to([job.config for _, job in jobs])
+            planned = sweeps([job for _, job in jobs], anew=False, threads=fitting.threads)
+            if dry_run:
+                plan.show(planned, json_, fitting.count, fitting.start_seconds)
+                return
+            seconds = makespan((each.seconds for each in planned), fitting.count)
+            note(f"{name}, {counted(seeds, 'seed')}: {counted(len(jobs), 'run')}, about {duration(seconds)}")
+            plan.confirm(seconds, "--stage", yes=yes)
+            failures += run_missing(jobs, planned, fitting, season, cells, runs)
+    if dry_run:
+        note("nothing is missing")
+        return
+    emit(json_, {"failures": failures}, lambda: None)
+    for failure in failures:
+        err.print(f"failed: {failure['encoding']}, seed {failure['seed']}: {failure['error']}", style="red")
+    if failures:
+        raise typer.Exit(PARTIAL)
+    note(f"all cells of stage {stage} are in {cells}; build the board with `poscli board build`")
+
+
+@app.command("build")
+def build_board(
+    *,
+    season_: SeasonFile = None,
+    cells: Cells = CELLS,
+    to: Annotated[Path, typer.Option("--to", help="Folder of the tables and pages.")] = Path("results/board"),
+    json_: Json = False,
+) -> None:
+    """Make the tables, the pictures and the pages from cells alone: the same bytes on every machine."""
+    from poscli.board.build import write_board
+    from poscli.board.season import season_of
+    from poscli.board.show import show_standings
+    from poscli.board.standings import standings_of
+    from poscli.board.tables import record_of_table
+
+    tables = standings_of(cells, season_of(season_))
+    files = write_board(tables, to)
+    emit(json_, [record_of_table(each) for each in tables], lambda: show_standings(tables, out()))
+    for file in files[:1]:
+        note(f"written: {file}, and {len(files) - 1} files beside it")
+
+
+COMMANDS.add("board", Command(app, after="report"))

@@ -1,0 +1,136 @@
+"""From evaluated runs to cells."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from poscli.board.cells import PER_NAT, Cell, Origin, Scored, documents_file, key_of_cell, write_kept
+from poscli.config.code import MEASURING, code_of
+from poscli.config.run import SCHEMA, Recipe, RunConfig
+from poscli.evaluation.evaluate import settings_of
+from poscli.evaluation.plan import record_of
+from poscli.evaluation.posthoc import posthoc_specs
+from poscli.runs.results import evaluated_parts, evaluated_under, has_evaluation, tables_of
+from poscli.runs.run import Run, open_run, run_exists
+from poscli.runs.schema import FULL
+from poscli.sweep.job import Job
+
+TUNED = ("matrix_lr", "encoding_lr", "embedding_lr")  # the learning rates that tuning varies
+SAME_TOKENS, APART = "fixed", "nonoverlapping"  # protocols: the same tokens at every length; windows without overlap
+
+
+def labels_of(job: Job) -> list[str]:
+    """The names of the encodings whose cells a job gives: that of its training, and those that it is read as."""
+    trained = job.config.encoding
+    return [
+        trained,
+        *(f"{trained} as {other}" for other in posthoc_specs(job.config, job.extrapolate.as_, strict=False)),
+    ]
+
+
+def configuration_of(job: Job) -> str:
+    """A hash of everything that decides the losses of a job but for the encoding, its recipe and the seed."""
+    config = job.config.model_copy(
+        update={"encoding": "", "seed": 0, "plugins": {}, "tuning": None, "recipe": Recipe()}
+    )
+    settings = settings_of(job.config, job.extrapolate).record()
+    content = [SCHEMA, job.fingerprint, config.model_dump(mode="json", exclude_defaults=True), settings]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def source_of_encoding(spec: str, config: RunConfig) -> str:
+    """A hash of the source of all encodings in a spec, or in the name of a model that is read as another one."""
+    own = code_of(spec.replace(" as ", "|"), MEASURING).split("-")[0]
+    outside = "".join(f"{name}={value}" for name, value in sorted(config.plugins.items()))
+    return hashlib.sha256(outside.encode()).hexdigest()[:8] if outside else own
+
+
+def keys_of(job: Job, season: str, table: str) -> set[str]:
+    """The keys of all cells that a job gives."""
+    return {
+        key_of_cell(text=text, encoding=encoding, **_kind(job, season, table, encoding))
+        for encoding in labels_of(job)
+        for text in job.extrapolate.on
+    }
+
+
+def _kind(job: Job, season: str, table: str, encoding: str) -> dict[str, Any]:
+    """What the cells of an encoding of a job are of, but for the text."""
+    config = job.config
+    return {
+        "season": season,
+        "table": table,
+        "configuration": configuration_of(job),
+        "source": source_of_encoding(encoding, config),
+        "recipe": {name: float(getattr(config.recipe, name)) for name in TUNED} if config.tuning else {},
+        "trained_at": config.length,
+        "seed": config.seed,
+    }
+
+
+def gather(job: Job, season: str, table: str, folder: Path) -> int:
+    """Write the cells of a job whose run is evaluated to a folder; returns how many were new.
+
+    Nothing is written of evaluations that are missing, or were made under other settings. CorruptError where a cell
+    says something else already.
+    """
+    if not run_exists(job.folder):
+        return 0
+    run = open_run(job.folder)
+    wanted = {label + job.config.recipe_mark for label in labels_of(job)}
+    settings = settings_of(job.config, job.extrapolate)
+    new = 0
+    for part in ([run] if has_evaluation(run) else []) + evaluated_parts(run):
+        known = part.recalibration is None and part.label in wanted and part.corpus in job.extrapolate.on
+        if known and evaluated_under(part) == record_of(part, settings):
+            cell, scored = _cell(part, job, season, table)
+            if scored is not None:
+                write_kept(folder / documents_file(scored), scored)
+            new += write_kept(folder / cell.file, cell)
+    return new
+
+
+def _cell(run: Run, job: Job, season: str, table: str) -> tuple[Cell, Scored | None]:
+    """The cell of an evaluation, and the documents that it scored; None if no length has a loss."""
+    tables = tables_of(run)
+    rows, units = (each[each["variant"] == FULL] for each in (tables.rows, tables.details["units"]))
+    apart = rows[rows["protocol"] == APART].sort_values("length")["nll"]
+    rows, units = (each[each["protocol"] == SAME_TOKENS] for each in (rows, units))
+    rows = rows.sort_values("length")
+    units = units.sort_values("unit", kind="stable")
+    scored, losses = None, []
+    for length in rows["length"]:
+        part = units[units["length"] == length]
+        losses.append(tuple(round(PER_NAT * nats) for nats in (part["nll"] * part["tokens"]).tolist()))
+        if len(part) and scored is None:
+            names, tokens, sizes = (tuple(part[name].tolist()) for name in ("unit", "tokens", "bytes"))
+            scored = Scored(
+                season=season, text=run.corpus, fingerprint=run.fingerprint, units=names, tokens=tokens, bytes=sizes
+            )
+    name, last = run.label.removesuffix(job.config.recipe_mark), rows.iloc[-1]
+    cell = Cell(
+        encoding=name,
+        **_kind(job, season, table, name),
+        text=run.corpus,
+        documents="" if scored is None else scored.key,
+        lengths=tuple(rows["length"].tolist()),
+        status=tuple(rows["status"].tolist()),
+        reason=next(filter(None, rows["reason"].tolist()), ""),
+        hundredths=tuple(losses),
+        nonoverlapping=tuple(None if math.isnan(nats) else round(nats, 4) for nats in apart.tolist()),
+        parameters=int(last["parameters"]),
+        origin=Origin(
+            poscli=last["poscli"],
+            commit=last["commit"],
+            code=f"{last['trained_code']} {last['measured_code']}",
+            machine=last["machine"],
+            cpu=last["cpu"],
+            torch=last["torch"],
+            date=str(run.status()["updated"]),
+        ),
+    )
+    return cell, scored

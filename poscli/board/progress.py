@@ -1,0 +1,109 @@
+"""`poscli board run`: train and score what is missing on the board, in the order in which it says most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from poscli.board.cells import keys_in
+from poscli.board.gather import gather, keys_of
+from poscli.board.ranking import SPENT
+from poscli.board.season import Season
+from poscli.board.standings import standings_of
+from poscli.cli.screen import Lines, Screen
+from poscli.estimate import PlannedJob
+from poscli.sweep.crew import Crew
+from poscli.sweep.drive import Watcher, run_jobs
+from poscli.sweep.job import Job, Outcome, jobs_of, needed
+from poscli.system.console import err
+from poscli.system.device import threads
+from poscli.system.errors import DataError
+
+
+def jobs_of_board(
+    season: Season, seeds: int, device: str, runs: Path, tables: Sequence[str] = (), encodings: Iterable[str] = ()
+) -> list[tuple[str, Job]]:
+    """Every job of the first seeds of a season, with its table: a seed of all encodings before the next one.
+
+    Those that say what there is to win come first. `tables` and `encodings` choose some; all by default. From the third
+    seed on, the numbers of seeds are those at which encodings are compared.
+    """
+    wanted, jobs = list(encodings), []
+    for table in season.table:
+        if tables and table.name not in tables:
+            continue
+        chosen = [spec for spec in wanted if spec in table.encodings] if wanted else None
+        if chosen == []:
+            continue
+        jobs += [(table.name, job) for job in jobs_of(season.suite(table, season.seeds(seeds), chosen), device, runs)]
+    order = season.seeds(seeds)
+    return sorted(jobs, key=lambda each: (order.index(each[1].config.seed), -each[1].config.length))
+
+
+def missing_jobs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path) -> list[tuple[str, Job]]:
+    """The jobs of which a cell is missing, after those of runs that are evaluated already were written."""
+    left = []
+    there = keys_in(cells, season.name)
+    for table, job in jobs:
+        wanted = keys_of(job, season.name, table)
+        if wanted <= there:
+            continue
+        if gather(job, season.name, table, cells):
+            there = keys_in(cells, season.name)
+        if not wanted <= there:
+            left.append((table, job))
+    return left
+
+
+def undecided(season: Season, cells: Path) -> dict[str, list[str]]:
+    """By table, the encodings that more seeds could rank: those of a top group of several."""
+    try:
+        tables = standings_of(cells, season)
+    except DataError:
+        return {}
+    return {each.table: [row.encoding for row in each.top] for each in tables if len(each.top) > 1}
+
+
+def seeds_of_stage(stage: int) -> int:
+    """The seeds of a stage: 1 has two, an order without ranks; 2 has three; 3 has up to ten of those not decided."""
+    return {1: 2, 2: min(SPENT), 3: max(SPENT)}[stage]
+
+
+class Gathering(Watcher):
+    """Writes the cells of each job as it ends, and passes all events on."""
+
+    def __init__(self, inner: Watcher, jobs: Sequence[tuple[str, Job]], season: Season, cells: Path) -> None:
+        self.inner, self.jobs, self.season, self.cells = inner, jobs, season, cells
+        self.new = 0
+
+    def began(self, number: int) -> None:
+        self.inner.began(number)
+
+    def ended(self, number: int, outcome: Outcome) -> None:
+        table, job = self.jobs[number]
+        self.new += gather(job, self.season.name, table, self.cells)
+        self.inner.ended(number, outcome)
+
+    def postponed(self, number: int, why: str) -> None:
+        self.inner.postponed(number, why)
+
+    def look(self) -> None:
+        self.inner.look()
+
+
+def run_missing(
+    jobs: Sequence[tuple[str, Job]],
+    planned: Sequence[PlannedJob],
+    crew: Crew,
+    season: Season,
+    cells: Path,
+    runs: Path,
+) -> list[dict[str, str]]:
+    """Do jobs on the workers of a crew, and write their cells; returns those that failed, each with the cause."""
+    seconds, plain = [each.seconds for each in planned], [job for _, job in jobs]
+    with threads(crew.threads), crew.assembled(needed(planned), runs) as at_work:
+        kind = Screen if at_work.elsewhere and err.is_terminal else Lines
+        inner = kind(plain, seconds, at_work.count)
+        with inner if isinstance(inner, Screen) else nullcontext():
+            return run_jobs(plain, at_work, Gathering(inner, jobs, season, cells)).failures

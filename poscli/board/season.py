@@ -1,0 +1,108 @@
+"""A season: one choice of texts, models, budgets and seeds, under which encodings are comparable.
+
+Seeds follow from the season's name, so that nobody picks them, and are the same for all encodings, so that encodings
+are compared pair by pair. They do not follow from an encoding's source: a changed comment would draw other seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field
+
+from poscli.config.request import ExtrapolateRequest, TrainRequest
+from poscli.config.suite import Suite, SuitePart
+from poscli.config.validate import Request, validated
+from poscli.system.errors import UsageError, near
+
+SEASON = Path(__file__).with_name("season.toml")  # the current one
+
+
+class SeasonTable(Request):
+    """One table of a season: encodings that are trained as models of one shape, and ranked among each other."""
+
+    name: str = Field(description="A short name, as in the names of cells.")
+    title: str = Field(description="What the table is called on the page.")
+    encodings: list[str] = Field(min_length=1, description="The specs that are trained at L.")
+    ceilings: list[str] = Field(
+        min_length=1, description="The specs that are trained on the longest windows, which say what there is to win."
+    )
+    readings: dict[str, list[str]] = Field({}, description="By a trained spec, the specs that it is read as.")
+    train: TrainRequest = Field(TrainRequest(), description="What this table trains otherwise.")
+
+
+class Season(Request):
+    """The content of season.toml."""
+
+    name: str = Field(description="What the season is called; its seeds follow from it.")
+    texts: list[str] = Field(min_length=1, description="The corpora whose mean ranks the encodings.")
+    control: str = Field(description="A corpus that is scored as well, on which no context beyond L can help.")
+    train: TrainRequest = Field(description="How models are trained.")
+    extrapolate: ExtrapolateRequest = Field(description="How they are scored, on each of the texts.")
+    table: list[SeasonTable] = Field(min_length=1, description="The tables, written [[table]].")
+
+    def seeds(self, count: int) -> list[int]:
+        """The first seeds of the season."""
+        digests = [hashlib.sha256(f"poscli board {self.name} {number}".encode()).digest() for number in range(count)]
+        return [int.from_bytes(digest[:4], "big") for digest in digests]
+
+    def suite(self, table: SeasonTable, seeds: list[int], encodings: list[str] | None = None) -> Suite:
+        """The training and evaluation of a table as a suite; of these encodings only, if given, without the ceilings.
+
+        The models that say what there is to win read as many tokens in a step as the others, in longer windows.
+        """
+        changes = {name: getattr(table.train, name) for name in table.train.model_fields_set}
+        train = self.train.model_copy(update=changes)
+        extrapolate = self.extrapolate.model_copy(update={"on": [*self.texts, self.control]})
+        length, longest = train.length, extrapolate.max_len
+        assert length is not None
+        assert train.batch is not None
+        assert isinstance(longest, int)
+        chosen = table.encodings if encodings is None else encodings
+        parts = [SuitePart(encodings=chosen)]
+        if encodings is None:
+            longer = TrainRequest(length=longest, batch=max(1, train.batch * length // longest))
+            parts.append(SuitePart(encodings=table.ceilings, train=longer))
+        for trained, others in table.readings.items():
+            if trained in chosen:  # the last part with a training is the one that counts
+                parts.append(
+                    SuitePart(encodings=[trained], extrapolate=ExtrapolateRequest.model_validate({"as": others}))
+                )
+        return Suite(
+            title=f"The board, season {self.name}: {table.title}",
+            encodings=chosen,
+            seeds=seeds,
+            train=train,
+            extrapolate=extrapolate,
+            part=parts,
+        )
+
+
+@cache
+def current_season() -> Season:
+    """The season that this version of poscli ranks in."""
+    return validated(Season, tomllib.loads(SEASON.read_text(encoding="utf-8")), SEASON.name)
+
+
+def season_of(path: Path | None) -> Season:
+    """The season of a file, or the current one for None; UsageError for a file that is not a season."""
+    if path is None:
+        return current_season()
+    if not path.is_file():
+        raise UsageError(f"there is no season {str(path)!r}; write one like {SEASON}, or leave --season out")
+    try:
+        return validated(Season, tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+
+
+def table_names(season: Season, chosen: list[str]) -> list[str]:
+    """The names of the chosen tables of a season, or of all; UsageError for one that it does not have."""
+    names = [table.name for table in season.table]
+    for name in chosen:
+        if name not in names:
+            raise UsageError(f"--table {name!r}: season {season.name} has no such table; {near(name, names)}")
+    return chosen or names

@@ -1,0 +1,36 @@
+"""The standings on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from poscli.board.standings import RANKED, Standings
+from poscli.board.tables import answers_of, board_columns, legend_of
+from poscli.system.text import printable_line
+
+
+def show_standings(tables: Sequence[Standings], console: Console) -> None:
+    """Print every table: what it says, its rows, and what the columns mean."""
+    for standing in tables:
+        console.print(Text(f"{standing.title}, season {standing.season}", style="bold"))
+        for line in answers_of(standing):
+            console.print(Text(printable_line(line)))
+        columns = board_columns(standing)
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for column in columns:
+            grid.add_column(column.name, justify="right" if column.right else "left", no_wrap=True)
+        for number, row in enumerate(standing.rows):
+            style = "bold" if row.first == 1 else "" if row.status == RANKED else "dim"
+            grid.add_row(*(Text(printable_line(column.cells[number]), style=style) for column in columns))
+        console.print(grid)
+        for line in legend_of(standing):
+            console.print(Text(line, style="dim"))
+        for row in standing.rows:
+            if row.status != RANKED:
+                console.print(Text(printable_line(f"{row.label}: {row.status}: {row.why}"), style="yellow"))
+        console.print()

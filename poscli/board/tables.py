@@ -1,0 +1,180 @@
+"""The standings as a table of text, as CSV and as JSON, and the answer for a person who has a minute."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from poscli.board.standings import Row, Standings
+from poscli.drawing.text import listed, named
+from poscli.report.catalogue import spec_in_label
+from poscli.report.pooling import ratio_name
+from poscli.report.table import Column, words
+from poscli.report.verdicts import HARM_BPB
+from poscli.specs import names_in, with_layouts
+from poscli.system.text import counted
+
+NAMED = 6  # encodings that a sentence names
+KEPT = "rope"  # what most models that exist were trained with
+READ_AS = " as "  # in the name of a model that is read under another encoding
+
+
+def name_on_board(row: Row) -> str:
+    """The name of an encoding on the board, with the names of layouts in place of their specs."""
+    return with_layouts(row.encoding) + (" (tuned)" if row.tuned else "")
+
+
+def board_columns(table: Standings) -> list[Column]:
+    """The standings as columns of text."""
+    rows, last = table.rows, ratio_name(table.lengths[-1] / table.length)
+    columns = [
+        words("rank", (row.ranks or row.status for row in rows)),
+        words("encoding", map(name_on_board, rows)),
+        Column(f"regret {last} [95 %]", tuple(_triple(row.regret, ".2f") for row in rows)),
+        Column("bits at L", tuple(_number(row.loss[0], ".3f") for row in rows)),
+        Column(f"gain {last} [95 %]", tuple(_triple(row.gains[-1] if row.gains else row.loss, "+.3f") for row in rows)),
+        Column("used", tuple(_number(100 * row.used[0], ".0f", " %") for row in rows)),
+        Column("safe", tuple(_ratio(row.safe) for row in rows)),
+        Column("harmful", tuple(_ratio(row.harmful) for row in rows)),
+        Column("control", tuple(_number(row.control[0], "+.3f") for row in rows)),
+        Column("seeds", tuple(str(row.seeds) for row in rows)),
+    ]
+    if any(row.training[0] == row.training[0] for row in rows):
+        columns.append(Column("training", tuple(_number(row.training[0], ".2f", "x") for row in rows)))
+        columns.append(Column("reading", tuple(_number(row.reading[0], ".2f", "x") for row in rows)))
+    return columns
+
+
+def legend_of(table: Standings) -> list[str]:
+    """A line for each column that needs an explanation."""
+    last, long = ratio_name(table.lengths[-1] / table.length), table.lengths[-1]
+    texts = listed(list(table.texts), len(table.texts))
+    return [
+        "rank: the ranks that an encoding may have; all of these intervals hold together with a probability of 95 %",
+        f"regret {last}: 0 is as good as the best that was trained on {long:,} tokens, 1 as good as the best cut to "
+        f"L = {table.length}, above 1 reading far hurts; mean over {texts}",
+        "bits at L: bits per byte with windows of L, mean over the texts",
+        f"gain {last}: bits per byte won by reading {last} instead of L, on the same tokens",
+        "used: that gain as a share of what training on the longest windows would win",
+        f"safe, harmful: shown not to cost {HARM_BPB} bits up to there, shown to cost that from there on",
+        f"control: the gain on {table.control}, where nothing is to be won: below 0 for those that are misled",
+        "training, reading: seconds of a training step, and of reading the longest windows, over those of none",
+    ]
+
+
+def answers_of(table: Standings) -> list[str]:
+    """What the table says, in a few sentences."""
+    ranked, last = table.ranked, ratio_name(table.lengths[-1] / table.length)
+    if not ranked:
+        listing = counted(len(table.rows), "encoding")
+        return [f"Nobody is ranked yet: {listing} have fewer than three seeds on all texts."]
+    best, top = ranked[0], table.top
+    name = named(name_on_board(best))
+    if len(top) == 1:
+        said = [f"Train with {name}: read at {last} it is shown to be better than all others."]
+    else:
+        others = listed([named(name_on_board(row)) for row in top if row is not best], NAMED)
+        said = [f"Train with {name}: nobody is shown to be better at {last}. That is also true of {others}."]
+    of_rope = [row for row in ranked if row.encoding.partition(READ_AS)[0] == KEPT]
+    if len(of_rope) > 1 and READ_AS in of_rope[0].encoding:
+        plain = next((f", where {KEPT} itself has {row.regret[0]:.2f}" for row in of_rope if row.encoding == KEPT), "")
+        how, regret = named(spec_in_label(of_rope[0].encoding)), of_rope[0].regret[0]
+        said.append(f"If you must keep a model of {KEPT}, read it as {how}: regret {regret:.2f}{plain}.")
+    fewest = min(row.parameters for row in ranked)
+    plain_best = next((row for row in ranked if READ_AS not in row.encoding and row.parameters == fewest), best)
+    if plain_best is not best:
+        name = named(name_on_board(plain_best))
+        said.append(f"Of those without parameters of their own, the best is {name}, rank {plain_best.ranks}.")
+    gaining = [row for row in ranked if row.gains[-1][1] > 0]
+    most = 100 * max(row.used[0] for row in ranked)
+    said.append(
+        f"Of {counted(len(ranked), 'encoding')} with a rank, {len(gaining)} surely gain from context beyond L at "
+        f"{last}, at most {most:.0f} % of what training there would win."
+    )
+    if table.without:
+        changes = max(len(set(names) ^ {row.label for row in top}) for names in table.without.values())
+        moved = counted(changes, "encoding")
+        said.append(f"Without any one of the texts, the top group of {len(top)} changes by at most {moved}.")
+    return said
+
+
+def record_of_table(table: Standings) -> dict[str, Any]:
+    """The standings as plain JSON; unknown numbers are null."""
+    record = asdict(table)
+    record["better"] = [list(pair) for pair in table.better]
+    for row, line in zip(table.rows, record["rows"], strict=True):
+        line |= {
+            "label": row.label,
+            "shown": name_on_board(row),
+            "ranks": row.ranks,
+            "names": names_in(spec_in_label(row.encoding)),
+        }
+    record["answers"], record["legend"] = answers_of(table), legend_of(table)
+    plain: dict[str, Any] = _plain(record)
+    return plain
+
+
+def csv_of(tables: Sequence[Standings]) -> str:
+    """One line for each encoding of every table, in the order of the standings."""
+    buffer = io.StringIO()
+    writer: Any = None
+    for table in tables:
+        ratios = [ratio_name(length / table.length) for length in table.lengths]
+        for row in table.rows:
+            line: dict[str, Any] = {
+                "season": table.season, "table": table.table, "encoding": row.encoding, "tuned": row.tuned,
+                "status": row.status, "why": row.why, "seeds": row.seeds,
+                "rank_first": row.first or "", "rank_last": row.last or "",
+            }  # fmt: skip
+            line |= _ends("regret", row.regret) | _ends("bits_at_L", row.loss)
+            for place, ratio in enumerate(ratios[1:]):
+                line |= _ends(f"gain_{ratio}", row.gains[place] if row.gains else (math.nan,) * 3)
+            line |= _ends("used", row.used) | _ends("control", row.control)
+            line |= {"safe": row.safe, "harmful": row.harmful, "price": row.price, "parameters": row.parameters}
+            line |= {"training": row.training[0], "reading": row.reading[0]}
+            for text in table.texts:
+                result = row.texts.get(text)
+                line[f"regret_{text}"] = result.regret[0] if result else math.nan
+            line |= {"source": row.source, "commits": " ".join(row.commits), "date": row.date}
+            if writer is None:
+                writer = csv.DictWriter(buffer, list(line), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow({name: _cell(value) for name, value in line.items()})
+    return buffer.getvalue()
+
+
+def _ends(name: str, triple: Sequence[float]) -> dict[str, float]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), triple, strict=True))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.5f}"
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON, numbers with five decimals, so that every machine writes the same."""
+    if isinstance(value, float):
+        return round(value, 5) + 0.0 if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _number(value: float, how: str, unit: str = "") -> str:
+    return "-" if math.isnan(value) else f"{value:{how}}{unit}"
+
+
+def _triple(values: Sequence[float], how: str) -> str:
+    value, low, high = values
+    interval = "" if math.isnan(low) else f" [{low:{how}}, {high:{how}}]"
+    return _number(value, how) + interval
+
+
+def _ratio(value: float) -> str:
+    return "-" if math.isnan(value) else ratio_name(value)

@@ -1,0 +1,115 @@
+"""`poscli board` from nothing: a small season is trained, scored, ranked and built, and goes on where it stopped."""
+
+import random
+
+import pytest
+from cli_runner import cli
+
+from poscli.board.cells import read_cells
+
+SEASON = """
+name = "tests"
+texts = ["{0}", "{1}"]
+control = "{2}"
+
+[train]
+corpus = "{0}"
+preset = "nano"
+model.layers = 1
+length = 16
+batch = 4
+tokens = 640
+
+[extrapolate]
+max_len = 32
+tokens = 128
+stride = 8
+baselines = []
+
+[[table]]
+name = "small"
+title = "Small models"
+ceilings = ["rope"]
+encodings = ["none", "rope"]
+readings.rope = ["rope+window"]
+"""
+ALL = {"none", "rope", "rope as rope+window"}
+
+
+def texts(folder, names):
+    """Folders of texts of random words, one for each name."""
+    draw = random.Random(0)
+    for name in names:
+        (folder / name).mkdir()
+        for n in range(12):
+            (folder / name / f"{n}.txt").write_text(" ".join(draw.choices([f"{name}{k}" for k in range(9)], k=60)))
+        yield f"text:{folder / name}"
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    """(folder, season file) of a board of two seeds. Tests must not change the folder."""
+    folder = tmp_path_factory.mktemp("board")
+    season = folder / "season.toml"
+    season.write_text(SEASON.format(*texts(folder, ("a", "b", "c"))))
+    done = run(folder, season, "--stage", 1)
+    assert done.code == 0, done.err
+    return folder, season
+
+
+def run(folder, season, *options):
+    where = ("--cells", folder / "cells", "--out", folder / "results", "--season", season)
+    return cli("board", "run", *where, "--workers", 1, "--yes", *options)
+
+
+def test_every_encoding_has_a_cell_for_each_text_and_seed(board):
+    cells = read_cells(board[0] / "cells", "tests")
+    at_length = [cell for cell in cells if cell.trained_at == 16]
+    assert {cell.encoding for cell in at_length} == ALL
+    assert len({(cell.text, cell.seed) for cell in cells}) == 3 * 2
+    assert len(at_length) == len(ALL) * 3 * 2
+    assert {cell.encoding for cell in cells if cell.trained_at == 32} == {"rope"}
+    assert all(cell.lengths == (16, 32) and len(cell.hundredths[1]) > 2 for cell in at_length)
+
+
+def test_what_is_done_is_not_done_again(board):
+    done = run(*board, "--stage", 1)
+    assert done.code == 0
+    assert "[1/" not in done.err
+    assert "all cells of stage 1" in done.err
+
+
+def test_cells_that_were_lost_come_back_from_the_runs(board):
+    lost = sorted((board[0] / "cells").rglob("small-*.json"))[:3]
+    kept = {path: path.read_bytes() for path in lost}
+    for path in lost:
+        path.unlink()
+    assert run(*board, "--stage", 1).code == 0
+    assert {path: path.read_bytes() for path in lost} == kept
+
+
+def test_the_board_is_the_same_bytes_twice(board, tmp_path):
+    for name in ("one", "two"):
+        built = cli("board", "build", "--cells", board[0] / "cells", "--season", board[1], "--to", tmp_path / name)
+        assert built.code == 0, built.err
+    names = {path.name for path in (tmp_path / "one").iterdir()}
+    assert {"board.md", "board.csv", "board.json"} <= names
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert "2 of 3 seeds" in built.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "--table", "smal"), "has no such table; did you mean small?"),
+        (("run", "--season", "nowhere.toml"), "there is no season 'nowhere.toml'"),
+        (("build", "--cells", "nowhere"), "there are no cells of season tests in nowhere"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(board, arguments, message):
+    season = () if "--season" in arguments else ("--season", board[1])
+    done = cli("board", *arguments, *season)
+    assert done.code != 0
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1

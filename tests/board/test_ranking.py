@@ -1,0 +1,25 @@
+"""Ranks from samples of seeds and documents: how often something false is shown, and how often something true."""
+
+import pytest
+
+from poscli.board.simulation import simulate
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_ties_are_hardly_ever_separated(seeds):
+    """Each look may separate ties on 2.5 or 1.5 % of boards: more than 6 of 60 would be chance of 1 in 1,000."""
+    found = simulate(boards=60, encodings=20, seeds=seeds, apart=0.0, draw=seeds)
+    assert found.false <= 6 / 60
+
+
+def test_planted_differences_are_found():
+    found = simulate(boards=10, encodings=20, seeds=3, apart=0.2, groups=4, draw=1)
+    assert found.power > 0.8
+    assert found.false <= 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("apart", [0.0, 0.05])
+def test_one_board_in_20_separates_something_falsely(seeds, apart):
+    assert simulate(boards=1000, encodings=80, seeds=seeds, apart=apart, draw=seeds).false <= 0.05

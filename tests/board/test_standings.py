@@ -1,0 +1,141 @@
+"""The standings from cells: the order, what ranks are left open, who has none, and what damaged cells say."""
+
+import re
+import shutil
+
+import pytest
+from planted_board import plant
+
+from poscli.board.cells import read_cells, write_kept
+from poscli.board.standings import INCOMPLETE, RANKED, UNDERTRAINED, standings_of
+from poscli.system.errors import CorruptError, DataError
+
+# Bits per byte at L and at 16 L. What there is to win is 0.5: 2.0 is the best at L, 1.5 the best trained at 16 L.
+LOSSES = {
+    "best": (2.0, 1.75),
+    "as good": (2.0, 1.75),
+    "holds": (2.0, 2.0),
+    "breaks": (2.0, 2.5),
+    "undertrained": (2.6, 1.6),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cells")
+    return folder, plant(folder, LOSSES, documents=64)
+
+
+@pytest.fixture(scope="module")
+def table(made):
+    (table,) = standings_of(*made)
+    return table
+
+
+def row_of(table, encoding):
+    return next(row for row in table.rows if row.encoding == encoding)
+
+
+def test_regret_is_0_for_the_best_trained_long_and_1_for_the_best_at_L(table):
+    for name, regret in (("best", 0.5), ("holds", 1.0), ("breaks", 2.0)):
+        row = row_of(table, name)
+        assert row.regret[0] == pytest.approx(regret, abs=0.25)
+        assert row.regret[1] < regret + 0.1
+        assert row.regret[2] > regret - 0.1
+    assert row_of(table, "best").used[0] == pytest.approx(0.5, abs=0.1)
+
+
+def test_ranks_are_open_where_nothing_is_shown(table):
+    ranks = {row.encoding: row.ranks for row in table.rows}
+    assert ranks == {"best": "1 to 2", "as good": "1 to 2", "holds": "3", "breaks": "4", "undertrained": ""}
+    assert {row.encoding for row in table.top} == {"best", "as good"}
+    assert ("best", "holds") in table.better
+    assert ("best", "as good") not in table.better
+    assert set(table.without) == set(table.texts)
+
+
+def test_lengths_are_called_safe_or_harmful_only_where_that_is_shown(table):
+    assert (row_of(table, "holds").safe, row_of(table, "holds").harmful != row_of(table, "holds").harmful) == (16, True)
+    assert (row_of(table, "breaks").safe, row_of(table, "breaks").harmful) == (1, 2)
+
+
+def test_an_undertrained_encoding_has_no_rank_however_well_it_reads_far(table):
+    row = row_of(table, "undertrained")
+    assert (row.status, row.first) == (UNDERTRAINED, 0)
+    assert re.search(r"is 2\.\d+ times that of (best|as good|holds|breaks); the limit is 1\.25", row.why)
+
+
+def test_an_encoding_without_all_cells_is_listed_and_not_ranked(made, tmp_path):
+    folder = shutil.copytree(made[0], tmp_path / "cells")
+    lost = next(cell for cell in read_cells(folder, made[1].name) if cell.encoding == "holds" and cell.text == "code")
+    (folder / lost.file).unlink()
+    (table,) = standings_of(folder, made[1])
+    row = row_of(table, "holds")
+    assert row.status == INCOMPLETE
+    assert row.why
+    assert sum(other.status == RANKED for other in table.rows) == 3
+    assert table.missing == {"holds": 1}
+
+
+def test_two_seeds_give_an_order_and_no_rank(tmp_path):
+    season = plant(tmp_path, LOSSES, seeds=2)
+    (table,) = standings_of(tmp_path, season)
+    assert [row.status for row in table.rows] == [INCOMPLETE] * len(LOSSES)
+    assert row_of(table, "best").regret[0] < row_of(table, "breaks").regret[0]
+
+
+@pytest.mark.parametrize("damage", ["digit", "cut", "hash"])
+def test_a_changed_cell_is_named(made, tmp_path, damage):
+    folder = shutil.copytree(made[0], tmp_path / "cells")
+    path = folder / read_cells(folder, made[1].name)[7].file
+    text = path.read_text()
+    if damage == "digit":
+        at = text.index('"hundredths": [[') + len('"hundredths": [[')
+        text = text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
+    text = text[: len(text) // 2] if damage == "cut" else text
+    path.write_text(text.replace('"sha256": "', '"sha256": "0') if damage == "hash" else text)
+    with pytest.raises(CorruptError, match=path.name):
+        standings_of(folder, made[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"configuration": "other"}, "another season"), ({"documents": "other"}, "other documents")]
+)
+def test_cells_that_do_not_belong_together_are_refused(made, tmp_path, change, message):
+    folder = shutil.copytree(made[0], tmp_path / "cells")
+    cell = read_cells(folder, made[1].name)[0]
+    (folder / cell.file).unlink()
+    cell = cell.model_copy(update=change)
+    write_kept(folder / cell.file, cell)
+    with pytest.raises(DataError, match=message):
+        standings_of(folder, made[1])
+
+
+def test_without_a_model_trained_at_the_longest_length_there_is_no_baseline(made, tmp_path):
+    folder = shutil.copytree(made[0], tmp_path / "cells")
+    for cell in read_cells(folder, made[1].name):
+        if cell.trained_at == 1024:
+            (folder / cell.file).unlink()
+    with pytest.raises(DataError, match="no baseline"):
+        standings_of(folder, made[1])
+
+
+def test_a_cell_is_never_changed(made, tmp_path):
+    folder = shutil.copytree(made[0], tmp_path / "cells")
+    cell = read_cells(folder, made[1].name)[0]
+    assert not write_kept(folder / cell.file, cell)  # the same again
+    with pytest.raises(CorruptError, match="something else"):
+        write_kept(folder / cell.file, cell.model_copy(update={"parameters": cell.parameters + 1}))
+
+
+def test_a_newer_source_of_an_encoding_replaces_the_older_one(made, tmp_path):
+    folder = shutil.copytree(made[0], tmp_path / "cells")
+    for cell in read_cells(folder, made[1].name):
+        if cell.encoding == "breaks":
+            later = cell.origin.model_copy(update={"date": "2026-02-01T00:00:00Z"})
+            losses = tuple(tuple(n - 100 for n in line) for line in cell.hundredths)
+            newer = cell.model_copy(update={"source": "0dd", "origin": later, "hundredths": losses})
+            write_kept(folder / newer.file, newer)
+    (table,) = standings_of(folder, made[1])
+    assert row_of(table, "breaks").source == "0dd"
+    assert row_of(table, "breaks").loss[0] < 1.99

@@ -1,0 +1,77 @@
+"""Cells of a made-up board: encodings whose losses are planted, with the noise of seeds and of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from poscli.board.cells import PER_NAT, Cell, Origin, Scored, documents_file, write_kept
+from poscli.board.season import Season, current_season
+from poscli.statistics.comparison import LN2
+
+LENGTHS = (64, 128, 256, 512, 1024)
+TOKENS, BYTES = 16, 36  # of each document
+ORIGIN = Origin(
+    poscli="0", commit="c0ffee", code="a b", machine="here", cpu="cpu", torch="2", date="2026-01-01T00:00:00Z"
+)
+SEED_SD, DOCUMENT_SD = 0.01, 0.2  # bits per byte
+
+
+def plant(
+    folder: Path,
+    losses: Mapping[str, Sequence[float]],
+    *,
+    seeds: int = 3,
+    documents: int = 40,
+    trained_long: float = 1.5,
+    seed_sd: float = SEED_SD,
+    draw: int = 0,
+    table: str = "",
+    texts: Sequence[str] = (),
+) -> Season:
+    """Write cells of encodings with these losses in bits per byte, at L and at 16 L, and of one model trained at 16 L.
+
+    Losses at the lengths between lie between. `trained_long` is the loss of the model that was trained at 16 L, by the
+    name of `rope`. Returns the season.
+    """
+    season = current_season()
+    random = np.random.default_rng(draw)
+    for text in texts or (*season.texts, season.control):
+        scored = Scored(
+            season=season.name,
+            text=text,
+            fingerprint=text,
+            units=tuple(map(str, range(documents))),
+            tokens=(TOKENS,) * documents,
+            bytes=(BYTES,) * documents,
+        )
+        write_kept(folder / documents_file(scored), scored)
+        hard = random.normal(0, 0.5, documents)
+        for seed in season.seeds(seeds):
+            luck = random.normal(0, seed_sd)
+            planted = [(name, 64, losses[name]) for name in losses] + [("rope", 1024, (trained_long,))]
+            for name, at, bits in planted:
+                lengths = LENGTHS if at == 64 else (1024,)
+                own = luck + random.normal(0, seed_sd) + random.normal(0, DOCUMENT_SD, documents) + hard
+                levels = np.interp(np.arange(len(lengths)), (0, len(lengths) - 1), (bits[0], bits[-1]))
+                nats = (levels[:, None] + own) * BYTES * LN2
+                cell = Cell(
+                    season=season.name,
+                    table=table or season.table[0].name,
+                    configuration=f"at{at}",
+                    encoding=name,
+                    source="5eed",
+                    trained_at=at,
+                    seed=seed,
+                    text=text,
+                    documents=scored.key,
+                    lengths=lengths,
+                    status=("ok",) * len(lengths),
+                    hundredths=tuple(tuple(round(PER_NAT * n) for n in line) for line in nats.tolist()),
+                    parameters=1000,
+                    origin=ORIGIN,
+                )
+                write_kept(folder / cell.file, cell)
+    return season
