@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from poscli.board.cells import PER_NAT, Cell, Origin, Scored, documents_file, key_of_cell, write_kept
@@ -19,6 +21,7 @@ from poscli.runs.run import Run, open_run, run_exists
 from poscli.runs.schema import FULL
 from poscli.sweep.job import Job
 
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 TUNED = ("matrix_lr", "encoding_lr", "embedding_lr")  # the learning rates that tuning varies
 SAME_TOKENS, APART = "fixed", "nonoverlapping"  # protocols: the same tokens at every length; windows without overlap
 
@@ -45,14 +48,14 @@ def configuration_of(job: Job) -> str:
 def source_of_encoding(spec: str, config: RunConfig) -> str:
     """A hash of the source of all encodings in a spec, or in the name of a model that is read as another one."""
     own = code_of(spec.replace(" as ", "|"), MEASURING).split("-")[0]
-    outside = "".join(f"{name}={value}" for name, value in sorted(config.plugins.items()))
+    outside = " ".join(sorted(config.plugins.values()))  # without their names, which have the path of a file
     return hashlib.sha256(outside.encode()).hexdigest()[:8] if outside else own
 
 
-def keys_of(job: Job, season: str, table: str) -> set[str]:
-    """The keys of all cells that a job gives."""
+def keys_of(job: Job, season: str, table: str, names: Mapping[str, str] = NO_NAMES) -> set[str]:
+    """The keys of all cells that a job gives. `names` has the names on the board of specs that are called otherwise."""
     return {
-        key_of_cell(text=text, encoding=encoding, **_kind(job, season, table, encoding))
+        key_of_cell(text=text, encoding=names.get(encoding, encoding), **_kind(job, season, table, encoding))
         for encoding in labels_of(job)
         for text in job.extrapolate.on
     }
@@ -72,8 +75,10 @@ def _kind(job: Job, season: str, table: str, encoding: str) -> dict[str, Any]:
     }
 
 
-def gather(job: Job, season: str, table: str, folder: Path) -> int:
+def gather(job: Job, season: str, table: str, folder: Path, names: Mapping[str, str] = NO_NAMES) -> int:
     """Write the cells of a job whose run is evaluated to a folder; returns how many were new.
+
+    `names` has the names on the board of specs that are called otherwise there.
 
     Nothing is written of evaluations that are missing, or were made under other settings. CorruptError where a cell
     says something else already.
@@ -87,14 +92,14 @@ def gather(job: Job, season: str, table: str, folder: Path) -> int:
     for part in ([run] if has_evaluation(run) else []) + evaluated_parts(run):
         known = part.recalibration is None and part.label in wanted and part.corpus in job.extrapolate.on
         if known and evaluated_under(part) == record_of(part, settings):
-            cell, scored = _cell(part, job, season, table)
+            cell, scored = _cell(part, job, season, table, names)
             if scored is not None:
                 write_kept(folder / documents_file(scored), scored)
             new += write_kept(folder / cell.file, cell)
     return new
 
 
-def _cell(run: Run, job: Job, season: str, table: str) -> tuple[Cell, Scored | None]:
+def _cell(run: Run, job: Job, season: str, table: str, names: Mapping[str, str]) -> tuple[Cell, Scored | None]:
     """The cell of an evaluation, and the documents that it scored; None if no length has a loss."""
     tables = tables_of(run)
     rows, units = (each[each["variant"] == FULL] for each in (tables.rows, tables.details["units"]))
@@ -107,13 +112,18 @@ def _cell(run: Run, job: Job, season: str, table: str) -> tuple[Cell, Scored | N
         part = units[units["length"] == length]
         losses.append(tuple(round(PER_NAT * nats) for nats in (part["nll"] * part["tokens"]).tolist()))
         if len(part) and scored is None:
-            names, tokens, sizes = (tuple(part[name].tolist()) for name in ("unit", "tokens", "bytes"))
+            units_there, tokens, sizes = (tuple(part[name].tolist()) for name in ("unit", "tokens", "bytes"))
             scored = Scored(
-                season=season, text=run.corpus, fingerprint=run.fingerprint, units=names, tokens=tokens, bytes=sizes
+                season=season,
+                text=run.corpus,
+                fingerprint=run.fingerprint,
+                units=units_there,
+                tokens=tokens,
+                bytes=sizes,
             )
     name, last = run.label.removesuffix(job.config.recipe_mark), rows.iloc[-1]
     cell = Cell(
-        encoding=name,
+        encoding=names.get(name, name),
         **_kind(job, season, table, name),
         text=run.corpus,
         documents="" if scored is None else scored.key,

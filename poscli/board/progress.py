@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from poscli.board.cells import keys_in
-from poscli.board.gather import gather, keys_of
+from poscli.board.gather import NO_NAMES, gather, keys_of
 from poscli.board.ranking import SPENT
 from poscli.board.season import Season
 from poscli.board.standings import standings_of
@@ -73,16 +73,17 @@ def seeds_of_stage(stage: int) -> int:
 class Gathering(Watcher):
     """Writes the cells of each job as it ends, and passes all events on."""
 
-    def __init__(self, inner: Watcher, jobs: Sequence[tuple[str, Job]], season: Season, cells: Path) -> None:
-        self.inner, self.jobs, self.season, self.cells = inner, jobs, season, cells
-        self.new = 0
+    def __init__(
+        self, inner: Watcher, jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, names: Mapping[str, str]
+    ) -> None:
+        self.inner, self.jobs, self.season, self.cells, self.names = inner, jobs, season, cells, names
 
     def began(self, number: int) -> None:
         self.inner.began(number)
 
     def ended(self, number: int, outcome: Outcome) -> None:
         table, job = self.jobs[number]
-        self.new += gather(job, self.season.name, table, self.cells)
+        gather(job, self.season.name, table, self.cells, self.names)
         self.inner.ended(number, outcome)
 
     def postponed(self, number: int, why: str) -> None:
@@ -99,6 +100,7 @@ def run_missing(
     season: Season,
     cells: Path,
     runs: Path,
+    names: Mapping[str, str] = NO_NAMES,
 ) -> list[dict[str, str]]:
     """Do jobs on the workers of a crew, and write their cells; returns those that failed, each with the cause."""
     seconds, plain = [each.seconds for each in planned], [job for _, job in jobs]
@@ -106,4 +108,4 @@ def run_missing(
         kind = Screen if at_work.elsewhere and err.is_terminal else Lines
         inner = kind(plain, seconds, at_work.count)
         with inner if isinstance(inner, Screen) else nullcontext():
-            return run_jobs(plain, at_work, Gathering(inner, jobs, season, cells)).failures
+            return run_jobs(plain, at_work, Gathering(inner, jobs, season, cells, names)).failures

@@ -14,8 +14,11 @@ from poscli.board.tables import answers_of, board_columns, legend_of
 from poscli.system.text import printable_line
 
 
-def show_standings(tables: Sequence[Standings], console: Console) -> None:
-    """Print every table: what it says, its rows, and what the columns mean."""
+def show_standings(tables: Sequence[Standings], console: Console, *, around: str = "", rows: int = 0) -> None:
+    """Print every table: what it says, its rows, and what the columns mean.
+
+    Of tables with the encoding `around`, only so many `rows` above and below it are shown.
+    """
     for standing in tables:
         console.print(Text(f"{standing.title}, season {standing.season}", style="bold"))
         for line in answers_of(standing):
@@ -24,13 +27,16 @@ def show_standings(tables: Sequence[Standings], console: Console) -> None:
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
             grid.add_column(column.name, justify="right" if column.right else "left", no_wrap=True)
+        place = next((number for number, row in enumerate(standing.rows) if row.encoding == around), None)
         for number, row in enumerate(standing.rows):
+            if place is not None and abs(number - place) > rows:
+                continue
             style = "bold" if row.first == 1 else "" if row.status == RANKED else "dim"
             grid.add_row(*(Text(printable_line(column.cells[number]), style=style) for column in columns))
         console.print(grid)
         for line in legend_of(standing):
             console.print(Text(line, style="dim"))
-        for row in standing.rows:
-            if row.status != RANKED:
+        for number, row in enumerate(standing.rows):
+            if row.status != RANKED and place in (None, number):
                 console.print(Text(printable_line(f"{row.label}: {row.status}: {row.why}"), style="yellow"))
         console.print()

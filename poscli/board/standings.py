@@ -5,9 +5,9 @@ The sort key is the *regret* at the longest windows, 16 L. On each text it is
     (loss - R1) / (C - R1)
 
 where R1 is the loss of the best model that was trained on windows of 16 L, and C that of the best encoding with its
-context cut to L; the regret of an encoding is the mean over the season's texts. 0 is as good as having been trained at
-16 L, 1 as good as the best without a longer context, and above 1 reading far hurts. Losses are bits per byte, on the
-same tokens at every length.
+context cut to L, both with the learning rates of all; the regret of an encoding is the mean over the season's texts.
+0 is as good as having been trained at 16 L, 1 as good as the best without a longer context, and above 1 reading far
+hurts. Losses are bits per byte, on the same tokens at every length.
 
 Shapes: E encodings, S seeds, L lengths, D documents.
 """
@@ -112,6 +112,7 @@ class Standings:
 
     season: str
     table: str
+    tuned: bool  # whether the learning rates are those of nine trials of equal budget, and not the same for all
     title: str
     length: int
     lengths: tuple[int, ...]
@@ -134,12 +135,16 @@ class Standings:
         return [row for row in self.ranked if row.first == 1]
 
 
-def standings_of(folder: Path, season: Season) -> list[Standings]:
-    """The standings of every table of a season that has a baseline, from the cells in a folder.
+def standings_of(folder: Path, season: Season, *more: Path) -> list[Standings]:
+    """The standings of every table of a season, from the cells in a folder and in `more`.
+
+    Encodings with the learning rates of all, as published, are ranked among each other, and those with the best of nine
+    trials of equal budget among each other.
 
     CorruptError names a damaged file. DataError for cells that cannot stand in one table, or if there are none.
     """
-    cells, documents = read_cells(folder, season.name), read_documents(folder, season.name)
+    cells = [cell for each in (folder, *more) for cell in read_cells(each, season.name)]
+    documents = {key: each for at in (folder, *more) for key, each in read_documents(at, season.name).items()}
     costs = read_costs(folder, season.name)
     if not cells:
         raise DataError(f"there are no cells of season {season.name} in {folder}; make some with `poscli board run`")
@@ -147,7 +152,8 @@ def standings_of(folder: Path, season: Season) -> list[Standings]:
     for table in season.table:
         own = [cell for cell in cells if cell.table == table.name]
         if own:
-            tables.append(_Table(season, table, own, documents, costs).standings())
+            arrays = _Table(season, table, own, documents, costs)
+            tables += [arrays.standings(tuned) for tuned in (False, True) if arrays.entries(tuned)]
     return tables
 
 
@@ -185,9 +191,9 @@ class _Table:
 
     # Which encodings have what
 
-    def entries(self) -> list[Entry]:
-        """The encodings that were trained at L."""
-        return [entry for entry, at in self.cells if at == self.length]
+    def entries(self, tuned: bool) -> list[Entry]:
+        """The encodings that were trained at L, with learning rates that are tuned or as published."""
+        return [entry for entry, at in self.cells if at == self.length and entry[1] == tuned]
 
     def seeds_of(self, entry: Entry, at: int, texts: Sequence[str]) -> list[int]:
         """The first seeds of the season of which all of these texts are there, without a gap."""
@@ -272,10 +278,10 @@ class _Table:
 
     @cached_property
     def complete(self) -> list[Entry]:
-        """The encodings that have a loss at every length of every text for at least one seed."""
+        """The encodings with learning rates as published that have a loss at every length for at least one seed."""
         return [
             entry
-            for entry in self.entries()
+            for entry in self.entries(tuned=False)
             if not self.failure(entry) and self.seeds_of(entry, self.length, self.texts)
         ]
 
@@ -320,9 +326,9 @@ class _Table:
 
     # The standings
 
-    def standings(self) -> Standings:
+    def standings(self, tuned: bool) -> Standings:
         """The rows in their order, and who is shown to be better than whom."""
-        rows = {entry: self._row(entry) for entry in self.entries()}
+        rows = {entry: self._row(entry) for entry in self.entries(tuned)}
         undertrained = self._undertrained([entry for entry, row in rows.items() if row.status == RANKED])
         for entry, why in undertrained.items():
             rows[entry] = replace(rows[entry], status=UNDERTRAINED, why=why)
@@ -341,7 +347,8 @@ class _Table:
         return Standings(
             season=self.season.name,
             table=self.table.name,
-            title=self.table.title,
+            tuned=tuned,
+            title=self.table.title + (", with tuned learning rates" if tuned else ""),
             length=self.length,
             lengths=self.lengths,
             texts=self.texts,

@@ -1,57 +1,17 @@
 """`poscli board` from nothing: a small season is trained, scored, ranked and built, and goes on where it stopped."""
 
-import random
-
 import pytest
 from cli_runner import cli
+from small_season import ALL, write_season
 
 from poscli.board.cells import read_cells
-
-SEASON = """
-name = "tests"
-texts = ["{0}", "{1}"]
-control = "{2}"
-
-[train]
-corpus = "{0}"
-preset = "nano"
-model.layers = 1
-length = 16
-batch = 4
-tokens = 640
-
-[extrapolate]
-max_len = 32
-tokens = 128
-stride = 8
-baselines = []
-
-[[table]]
-name = "small"
-title = "Small models"
-ceilings = ["rope"]
-encodings = ["none", "rope"]
-readings.rope = ["rope+window"]
-"""
-ALL = {"none", "rope", "rope as rope+window"}
-
-
-def texts(folder, names):
-    """Folders of texts of random words, one for each name."""
-    draw = random.Random(0)
-    for name in names:
-        (folder / name).mkdir()
-        for n in range(12):
-            (folder / name / f"{n}.txt").write_text(" ".join(draw.choices([f"{name}{k}" for k in range(9)], k=60)))
-        yield f"text:{folder / name}"
 
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory):
     """(folder, season file) of a board of two seeds. Tests must not change the folder."""
     folder = tmp_path_factory.mktemp("board")
-    season = folder / "season.toml"
-    season.write_text(SEASON.format(*texts(folder, ("a", "b", "c"))))
+    season = write_season(folder)
     done = run(folder, season, "--stage", 1)
     assert done.code == 0, done.err
     return folder, season

@@ -12,7 +12,7 @@ from poscli.cli.commands import COMMANDS, Command
 from poscli.cli.commands.run_suite import Cpus, Memory, WorkerCount
 from poscli.cli.options import Device, Json, Out
 from poscli.system.console import emit, err, note, out
-from poscli.system.errors import PARTIAL
+from poscli.system.errors import PARTIAL, PoscliError
 from poscli.system.progress import duration
 from poscli.system.text import counted
 
@@ -119,6 +119,56 @@ def build_board(
     emit(json_, [record_of_table(each) for each in tables], lambda: show_standings(tables, out()))
     for file in files[:1]:
         note(f"written: {file}, and {len(files) - 1} files beside it")
+
+
+@app.command("check")
+def check_bundle(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that `poscli rank` wrote.")],
+    *,
+    add: Annotated[bool, typer.Option("--add", help="If it holds, add its cells to the board.")] = False,
+    yes: plan.Yes = False,
+    device: Device = "auto",
+    season_: SeasonFile = None,
+    cells: Cells = CELLS,
+    out_: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Train two models of a bundle again, drawn by its hash, and hold their losses against those in it.
+
+    That runs the source in the bundle: read it first.
+    """
+    import tempfile
+
+    from poscli.board.bundle import add_to_board, read_bundle, refuse_bundle
+    from poscli.board.cells import read_cells
+    from poscli.board.enter import made_again
+    from poscli.board.season import season_of
+
+    season = season_of(season_)
+    with tempfile.TemporaryDirectory() as folder:
+        known = read_bundle(bundle, Path(folder))
+        refuse_bundle(known, season, read_cells(cells, season.name))
+        if known.source and not yes:
+            note(f"{bundle} has a source of {counted(len(known.source.splitlines()), 'line')}, which is run now")
+            if err.is_terminal and not typer.confirm("Have you read it?", err=True):
+                raise PoscliError("not checked; read it in the bundle first")
+        results = made_again(known, season, out_ / "rank" / f"check-{known.digest[:8]}", device)
+    lines = [
+        {"cell": each.cell.file.name, "text": each.cell.text, "seed": each.cell.seed, "identical": each.identical,
+         "difference": each.difference, "allowed": each.allowed, "holds": each.holds}
+        for each in results
+    ]  # fmt: skip
+    holds = all(each.holds for each in results)
+    emit(json_, {"bundle": known.digest, "holds": holds, "cells": lines}, lambda: None)
+    for each in results:
+        allowed = "nothing, on such a CPU" if each.alike else f"{each.allowed:.4f}"
+        apart = f"{each.difference:.4f} bits per byte apart (allowed: {allowed})"
+        word = "holds" if each.holds else "does not hold"
+        note(f"{each.cell.text}, seed {each.cell.seed}: {'the same digits' if each.identical else apart}: {word}")
+    if not holds:
+        raise PoscliError(f"{bundle} does not hold: what it says is not what its source gives; do not add it")
+    if add:
+        note(f"{counted(add_to_board(known, cells), 'cell')} added to {cells}; `poscli board build` shows the row")
 
 
 COMMANDS.add("board", Command(app, after="report"))

@@ -1,0 +1,203 @@
+"""Bundles: the cells of one encoding with its source, in a file of less than 100 kB that others can check."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from poscli.board.cells import PER_NAT, Cell, Scored, documents_file, read_cells, read_documents, write_kept
+from poscli.board.season import Season
+from poscli.statistics.comparison import LN2
+from poscli.system.errors import CorruptError, UsageError
+from poscli.system.files import make_folder, parse_object, write_atomic
+
+LARGEST = 100_000  # bytes
+ENTRY, SOURCE, CELLS = "entry.json", "source", "cells"  # a file and two folders
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every file in it, so that equal bundles are equal bytes
+CURE = "ask whoever made it for another one"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a bundle says: who entered what, how many sources were ranked before it, and the cells."""
+
+    name: str
+    spec: str
+    season: str
+    table: str
+    tried: tuple[str, ...]  # hashes of all sources that were ranked under this name, with this one
+    source: str  # the text of its file; "" for a spec of registered encodings
+    source_file: Path | None  # where it was unpacked to
+    cells: tuple[Cell, ...]
+    documents: Mapping[str, Scored]
+    digest: str  # SHA-256 of the file
+
+    def drawn(self, count: int = 2) -> list[Cell]:
+        """The cells that are made again to check it, drawn by its own hash: of the encoding trained at L."""
+        order = sorted(self.cells, key=lambda cell: hashlib.sha256((self.digest + cell.key).encode()).digest())
+        return order[:count]
+
+
+def write_bundle(
+    path: Path, *, name: str, spec: str, season: Season, table: str, folder: Path, source: Path | None
+) -> Path:
+    """Write the cells of a folder, all of one entry, and its source as a bundle; returns its path.
+
+    UsageError if it would be larger than 100 kB, which only a large source can make it.
+    """
+    cells, documents = read_cells(folder, season.name), read_documents(folder, season.name)
+    newest = max(cells, key=lambda cell: cell.origin.date).source
+    chosen = [cell for cell in cells if cell.source == newest]
+    content = {
+        "name": name,
+        "spec": spec,
+        "season": season.name,
+        "table": table,
+        "tried": sorted({cell.source for cell in cells}),
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        _add(archive, ENTRY, json.dumps(content, indent=1) + "\n")
+        if source is not None:
+            _add(archive, f"{SOURCE}/{source.name}", source.read_text(encoding="utf-8"))
+        needed = [documents[key] for key in sorted({cell.documents for cell in chosen if cell.documents})]
+        for file in [cell.file for cell in chosen] + [documents_file(each) for each in needed]:
+            _add(archive, f"{CELLS}/{file.as_posix()}", (folder / file).read_text(encoding="utf-8"))
+    if len(buffer.getvalue()) > LARGEST:
+        size = len(buffer.getvalue()) / 1000
+        raise UsageError(f"the bundle of {name} has {size:.0f} kB, and 100 kB are the limit; shorten {source}")
+    write_atomic(path, buffer.getvalue())
+    return path
+
+
+def read_bundle(path: Path, unpack: Path) -> Bundle:
+    """Read a bundle, and put its source and its cells into the folder `unpack`.
+
+    UsageError if there is no such file; CorruptError if it is not a bundle, or a digit of it was changed.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no bundle {str(path)!r}; `poscli rank` writes one")
+    content = path.read_bytes()
+    if len(content) > LARGEST:
+        raise CorruptError(f"{path} has {len(content) / 1000:.0f} kB, and a bundle at most 100 kB; {CURE}")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(each.file_size for each in archive.infolist()) > 50 * LARGEST:
+                raise CorruptError(f"{path} unpacks to more than a bundle may have; {CURE}")
+            files = {each.filename: archive.read(each) for each in archive.infolist()}
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise CorruptError(f"{path} is not a bundle ({error}); {CURE}") from error
+    if ENTRY not in files:
+        raise CorruptError(f"{path} is not a bundle: it has no {ENTRY}; {CURE}")
+    known = parse_object(files[ENTRY], path, CURE)
+    try:
+        fields: dict[str, Any] = {name: str(known[name]) for name in ("name", "spec", "season", "table")}
+        tried = tuple(map(str, known["tried"]))
+    except (KeyError, TypeError) as error:
+        raise CorruptError(f"{path} is not a bundle: {ENTRY} lacks {error}; {CURE}") from error
+    make_folder(unpack)
+    for name, text in files.items():
+        parts = PurePosixPath(name).parts
+        if name.startswith("/") or ".." in parts or (parts[0] not in (CELLS, SOURCE) and name != ENTRY):
+            raise CorruptError(f"{path} is not a bundle: it holds {name!r}; {CURE}")
+        write_atomic(unpack / name, text)
+    cells = tuple(read_cells(unpack / CELLS, fields["season"]))
+    documents = read_documents(unpack / CELLS, fields["season"])
+    source = next((name for name in files if name.startswith(f"{SOURCE}/")), "")
+    return Bundle(
+        **fields,
+        tried=tried,
+        source=files.get(source, b"").decode(errors="replace"),
+        source_file=unpack / source if source else None,
+        cells=cells,
+        documents=documents,
+        digest=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def refuse_bundle(bundle: Bundle, season: Season, board: Sequence[Cell]) -> None:
+    """UsageError or CorruptError for a bundle of another season or other texts, or of a name that is taken."""
+    if bundle.season != season.name:
+        raise UsageError(
+            f"the bundle is of season {bundle.season}, and this version ranks in {season.name}; rank it anew"
+        )
+    if not bundle.cells:
+        raise CorruptError(f"the bundle of {bundle.name} has no cells; {CURE}")
+    strange = {cell.encoding for cell in bundle.cells} - {bundle.name}
+    if strange:
+        raise CorruptError(f"the bundle of {bundle.name} has cells of {min(strange)}; {CURE}")
+    refuse_taken(bundle.name, {cell.source for cell in bundle.cells}, board)
+    known = {(cell.table, cell.trained_at): cell.configuration for cell in board}
+    texts = {cell.text: cell.documents for cell in board if cell.documents}
+    for cell in bundle.cells:
+        if known.get((cell.table, cell.trained_at), cell.configuration) != cell.configuration:
+            raise UsageError(f"{cell.file} was trained or scored otherwise than the cells of the board; rank it anew")
+        if cell.documents and texts.get(cell.text, cell.documents) != cell.documents:
+            raise UsageError(
+                f"{cell.file} scored other documents of {cell.text} than the board: another corpus; rank it anew"
+            )
+
+
+def refuse_taken(name: str, sources: set[str], board: Sequence[Cell]) -> None:
+    """UsageError if the board has an encoding of this name from another source."""
+    taken = {cell.source for cell in board if cell.encoding == name}
+    if taken and not taken & sources:
+        raise UsageError(f"the name {name!r} is taken on the board, by another source; choose one with --name")
+
+
+@dataclass(frozen=True)
+class Again:
+    """A cell that was made again: by how much its loss differs, in bits per byte, and by how much it may.
+
+    `alike` says that both were made with the same code and torch on CPUs of one name, where nothing may differ.
+    """
+
+    cell: Cell
+    identical: bool
+    alike: bool
+    difference: float
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the cell is what its source gives."""
+        return self.identical or (not self.alike and self.difference <= self.allowed)
+
+
+def compare_again(bundle: Bundle, made: Cell) -> Again:
+    """Hold a cell that was made again against that in the bundle, at the length at which they differ most.
+
+    Other CPUs round otherwise, and a training amplifies that until it is like another seed. So there the mean loss may
+    differ by three standard deviations of the bundle's own seeds on this text.
+    """
+    then = next(cell for cell in bundle.cells if cell.key == made.key)
+    size = sum(bundle.documents[then.documents].bytes) * PER_NAT * LN2
+    kind = (then.text, then.trained_at, bool(then.recipe))
+    seeds = [cell for cell in bundle.cells if (cell.text, cell.trained_at, bool(cell.recipe)) == kind]
+    apart = []
+    for at in range(len(then.lengths)):
+        allowed = 3 * float(np.std([sum(cell.hundredths[at]) / size for cell in seeds], ddof=1))
+        apart.append((abs(sum(made.hundredths[at]) - sum(then.hundredths[at])) / size, allowed))
+    difference, allowed = max(apart, key=lambda each: each[0] - each[1])
+    alike = all(getattr(made.origin, name) == getattr(then.origin, name) for name in ("code", "cpu", "torch"))
+    return Again(then, made.hundredths == then.hundredths, alike, difference, allowed)
+
+
+def add_to_board(bundle: Bundle, folder: Path) -> int:
+    """Write the cells of a bundle to the folder of cells; returns how many were new."""
+    for scored in bundle.documents.values():
+        write_kept(folder / documents_file(scored), scored)
+    return sum(write_kept(folder / cell.file, cell) for cell in bundle.cells)
+
+
+def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    archive.writestr(zipfile.ZipInfo(name, EPOCH), text, zipfile.ZIP_DEFLATED)

@@ -1,0 +1,91 @@
+"""`poscli rank`: an encoding of one's own on the board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poscli.board.commands.board import CELLS, Cells, SeasonFile
+from poscli.cli import complete, plan
+from poscli.cli.commands import command
+from poscli.cli.commands.run_suite import Cpus, Memory, WorkerCount
+from poscli.cli.options import Device, Json, Out
+from poscli.system.console import emit, note, out
+from poscli.system.errors import PARTIAL
+from poscli.system.progress import duration
+
+if TYPE_CHECKING:
+    from poscli.board.standings import Standings
+
+AROUND = 3  # rows above and below that are shown
+
+
+@command("rank", after="board")
+def rank_encoding(
+    enc: Annotated[
+        str,
+        typer.Argument(
+            help="The encoding: my_encoding.py, or a spec such as 'rope+smear'.", autocompletion=complete.specs
+        ),
+    ],
+    *,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Its name on the board; by default that of its class.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", help="The table of the season; by default the first one.")
+    ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Leave out the nine trials and the row with tuned learning rates.")
+    ] = False,
+    dry_run: plan.DryRun = False,
+    yes: plan.Yes = False,
+    workers: WorkerCount = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    device: Device = "auto",
+    season_: SeasonFile = None,
+    cells: Cells = CELLS,
+    out_: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Verify an encoding, train it as the board does, and show its row and its rank among all, with a bundle to submit.
+
+    First with the learning rates of all, then with the best of nine trials. The same command goes on where it stopped.
+    """
+    from poscli.board.enter import contender_of, enter, planned_entry, row_of_entry, submission_text, tune_entry
+    from poscli.board.season import season_of, table_names
+    from poscli.board.show import show_standings
+    from poscli.board.tables import record_of_row
+    from poscli.sweep.crew import Crew
+
+    season = season_of(season_)
+    (chosen, *_) = table_names(season, [table] if table else [])
+    crew = Crew(workers=workers, cpus=cpus, memory=memory, device=device)
+    crew.check()
+    entry = contender_of(enc, name, season, chosen, cells, out_)
+    planned, seconds = planned_entry(entry, crew, device)
+    if dry_run:
+        plan.show(planned, json_, crew.count)
+        return
+    plan.confirm(seconds, "--published", yes=yes)
+    note(f"{entry.name}: the first row in about {duration(seconds)}")
+    records, failures = [], []
+    for tuned in (False,) if published else (False, True):
+        if tuned:
+            tune_entry(entry, device)
+        failures += enter(entry, crew, device, tuned=tuned)
+        found: Standings | None = row_of_entry(entry, tuned=tuned)
+        if found is None:
+            break
+        records.append(record_of_row(found, entry.name))
+        if not json_:
+            show_standings([found], out(), around=entry.name, rows=AROUND)
+    bundle = entry.write_bundle() if records else None
+    emit(json_, {"rows": records, "failures": failures, "bundle": str(bundle or "")}, lambda: None)
+    if bundle is not None:
+        note(submission_text(entry, records, bundle))
+    if failures:
+        raise typer.Exit(PARTIAL)

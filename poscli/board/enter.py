@@ -1,0 +1,191 @@
+"""An encoding of one's own on the board: verified, trained as all others, ranked among them, and bundled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poscli.board.bundle import Again, Bundle, compare_again, refuse_taken, write_bundle
+from poscli.board.cells import encoding_folder, keys_in, read_cells
+from poscli.board.gather import gather, keys_of, source_of_encoding
+from poscli.board.progress import run_missing
+from poscli.board.ranking import SPENT
+from poscli.board.season import Season, SeasonTable
+from poscli.board.standings import Standings, standings_of
+from poscli.config.suite import Suite
+from poscli.encodings import full_name
+from poscli.estimate import PlannedJob
+from poscli.specs import parse
+from poscli.sweep.crew import Crew
+from poscli.sweep.drive import makespan
+from poscli.sweep.job import Job, jobs_of, perform, sweeps
+from poscli.sweep.tune import tuning_of
+from poscli.system.console import note
+from poscli.system.device import device_of
+from poscli.system.errors import PoscliError, UsageError
+from poscli.verify import verify
+from poscli.workflows import prepare
+
+FOLDER = "rank"  # in the folder of results
+SEEDS = min(SPENT)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An encoding that enters a table of a season. Its cells and its bundle lie in `folder`, its runs in `out`."""
+
+    spec: str
+    name: str
+    source: Path | None  # its file, if it has one
+    season: Season
+    table: SeasonTable
+    board: Path  # the folder of the board's cells
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its own cells and of its bundle."""
+        return self.out / FOLDER / encoding_folder(self.name)
+
+    @property
+    def cells(self) -> Path:
+        """The folder of its own cells."""
+        return self.folder / "cells"
+
+    def suite(self, *, tuned: bool) -> Suite:
+        """Its training and evaluation, as those of all others."""
+        suite = self.season.suite(self.table, self.season.seeds(SEEDS), [self.spec])
+        return suite.model_copy(update={"recipe": "tuned" if tuned else "published"})
+
+    def jobs(self, device: str, *, tuned: bool) -> list[tuple[str, Job]]:
+        """Its jobs, each with the name of the table."""
+        return [(self.table.name, job) for job in jobs_of(self.suite(tuned=tuned), device, self.out / "runs")]
+
+    def write_bundle(self) -> Path:
+        """Write its cells and its source as a bundle; returns the path."""
+        return write_bundle(
+            self.folder / "bundle.zip",
+            name=self.name,
+            spec=self.spec,
+            season=self.season,
+            table=self.table.name,
+            folder=self.cells,
+            source=self.source,
+        )
+
+
+def contender_of(enc: str, name: str | None, season: Season, table: str, board: Path, out: Path) -> Contender:
+    """The entry of an encoding, after it was verified.
+
+    UsageError for a name that is taken, or a spec that is on the board already; PoscliError if a check fails; DataError
+    without cells to rank it among.
+    """
+    chosen = next(each for each in season.table if each.name == table)
+    spec = str(parse(enc))
+    if spec in {str(parse(each)) for each in chosen.encodings}:
+        raise UsageError(f"{spec} is on the board already; `poscli board build` shows its row")
+    file, _, cls = full_name(spec).rpartition(":") if re.fullmatch(r"[^|+(]*\.py(:\w+)?", spec) else ("", "", "")
+    name = name or (re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls).lower() if cls else spec)
+    if not re.fullmatch(r"[\w.+|(),=-]+", name):
+        raise UsageError(f"--name {name!r} has other characters than letters, digits and .+|(),=-; choose another one")
+    cells = read_cells(board, season.name)
+    standings_of(board, season)  # first: without a board there are no ranks
+    entry = Contender(spec, name, Path(file) if file else None, season, chosen, board, out)
+    config = prepare(
+        season.suite(chosen, season.seeds(1), [spec]).train, [spec], season.seeds(1), device_of("cpu")
+    ).configs[0]
+    refuse_taken(name, {source_of_encoding(spec, config)}, cells)
+    verdict = verify(spec)
+    if verdict.status != "passed":
+        faults = ", ".join(each.check for each in verdict.findings if each.status in ("failed", "unavailable"))
+        raise PoscliError(f"{enc} does not hold what every encoding must: {faults}; `poscli verify {enc}` shows why")
+    note(f"{name}: all checks of `poscli verify` hold")
+    return entry
+
+
+def planned_entry(entry: Contender, crew: Crew, device: str) -> tuple[list[PlannedJob], float]:
+    """The jobs of the first row, and how long they take."""
+    jobs = [job for _, job in entry.jobs(device, tuned=False)]
+    fitting = crew.suited_to([job.config for job in jobs])
+    planned = sweeps(jobs, anew=False, threads=fitting.threads)
+    return planned, makespan((each.seconds for each in planned), fitting.count)
+
+
+def tune_entry(entry: Contender, device: str) -> None:
+    """Choose its learning rates by nine trials, as `poscli tune` does, unless that was done before."""
+    suite = entry.suite(tuned=False)
+    setup = prepare(suite.train, [entry.spec], suite.seeds[:1], device_of(device))
+    tuning = tuning_of(setup.configs[0], setup, entry.out)
+    if tuning.known() is None:
+        note(f"{entry.name}: nine trials with half of the tokens")
+        tuning.find()
+
+
+def enter(entry: Contender, crew: Crew, device: str, *, tuned: bool) -> list[dict[str, str]]:
+    """Train and score what is missing of an entry; returns the jobs that failed, each with the cause."""
+    jobs, names = entry.jobs(device, tuned=tuned), {entry.spec: entry.name}
+    left = []
+    for table, job in jobs:
+        gather(job, entry.season.name, table, entry.cells, names)
+        if not keys_of(job, entry.season.name, table, names) <= keys_in(entry.cells, entry.season.name):
+            left.append((table, job))
+    if not left:
+        return []
+    fitting = crew.suited_to([job.config for _, job in left])
+    planned = sweeps([job for _, job in left], anew=False, threads=fitting.threads)
+    return run_missing(left, planned, fitting, entry.season, entry.cells, entry.out / "runs", names)
+
+
+def row_of_entry(entry: Contender, *, tuned: bool) -> Standings | None:
+    """The table in which an entry stands, with its row; None if nothing of it was scored."""
+    tables = standings_of(entry.board, entry.season, entry.cells)
+    own = [each for each in tables if (each.table, each.tuned) == (entry.table.name, tuned)]
+    return next((each for each in own if any(row.encoding == entry.name for row in each.rows)), None)
+
+
+def submission_text(entry: Contender, rows: Sequence[Mapping[str, Any]], bundle: Path) -> str:
+    """What to write where the bundle is submitted."""
+    tried = len({cell.source for cell in read_cells(entry.cells, entry.season.name)})
+    lines = []
+    for row in rows:
+        rank = f"rank {row['ranks']}" if row["ranks"] else row["status"]
+        lines.append(f"  {row['label']}: {rank} on table {entry.table.name}, regret {row['regret'][0]:.2f}")
+    head = f"  {entry.name}, season {entry.season.name}, spec {entry.spec}; sources ranked under this name: {tried}"
+    check = f"  bundle: {bundle}; whoever receives it runs `poscli board check {bundle.name}`"
+    return "\n".join(["to submit it, send the bundle with this text:", head, *lines, check])
+
+
+def made_again(bundle: Bundle, season: Season, out: Path, device: str) -> list[Again]:
+    """Train the models of the cells that the hash of a bundle draws, from the source in it, and compare them.
+
+    `out` is the folder of the runs. PoscliError if a cell cannot be made.
+    """
+    table = next((each for each in season.table if each.name == bundle.table), None)
+    if table is None:
+        raise UsageError(f"the bundle is of table {bundle.table!r}, which season {season.name} does not have")
+    spec = bundle.spec
+    if bundle.source_file is not None:
+        spec = f"{bundle.source_file}:{bundle.spec.rpartition(':')[2]}"
+    results = []
+    for cell in bundle.drawn():
+        suite = season.suite(table, [cell.seed], [spec])
+        suite = suite.model_copy(update={"extrapolate": suite.extrapolate.model_copy(update={"on": [cell.text]})})
+        (job,) = jobs_of(suite, device, out / "runs")
+        if cell.recipe:
+            recipe = job.config.recipe.model_copy(update=dict(cell.recipe))
+            job = job.model_copy(
+                update={"config": job.config.model_copy(update={"recipe": recipe, "tuning": "bundle"})}
+            )
+        note(f"again: {cell.text}, seed {cell.seed}")
+        outcome = perform(job)
+        if outcome.error:
+            raise PoscliError(f"{cell.file.name} cannot be made again: {outcome.error}")
+        gather(job, season.name, table.name, out / "cells", {str(parse(spec)): bundle.name})
+        made = next((each for each in read_cells(out / "cells", season.name) if each.key == cell.key), None)
+        if made is None:
+            raise PoscliError(f"{cell.file.name} is of another source or recipe than the bundle has; do not add it")
+        results.append(compare_again(bundle, made))
+    return results

@@ -1,0 +1,164 @@
+"""`poscli rank` of an encoding in a file: its row and rank, its bundle, and what a check of the bundle finds."""
+
+import json
+import shutil
+import zipfile
+
+import pytest
+from cli_runner import cli, forget
+from small_season import write_season
+
+MINE = '''
+import torch
+from poscli.encodings import Encoding
+
+
+class MyPenalty(Encoding):
+    """s_ij -= (i - j) / 8."""
+
+    def distance_bias(self, d):
+        return -d[None] / 8.0
+'''
+BROKEN = MINE.replace("-d[None] / 8.0", "-d[None] / 8.0 * torch.rand(())")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a board of three seeds and an encoding in `mine.py`, which is the current folder."""
+    folder = tmp_path_factory.mktemp("rank")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        season = write_season(folder)
+        (folder / "mine.py").write_text(MINE)
+        (folder / "broken.py").write_text(BROKEN)
+        made = cli("board", "run", "--season", season, "--cells", "cells", "--workers", 1, "--yes")
+        assert made.code == 0, made.err
+        yield folder
+    forget(folder)
+
+
+def rank(*arguments):
+    return cli("rank", *arguments, "--season", "season.toml", "--cells", "cells", "--workers", 1, "--yes")
+
+
+def check(bundle, *arguments):
+    return cli("board", "check", bundle, "--season", "season.toml", "--cells", "cells", "--yes", *arguments)
+
+
+@pytest.fixture(scope="module")
+def ranked(place):
+    done = rank("mine.py", "--json")
+    assert done.code == 0, done.err
+    return done
+
+
+def test_it_has_a_row_as_published_and_one_with_tuned_rates(ranked, place):
+    published, tuned = ranked.json["rows"]
+    assert (published["label"], tuned["label"]) == ("my-penalty", "my-penalty (tuned)")
+    assert published["status"] in ("ranked", "undertrained")
+    assert published["seeds"] == 3
+    assert published["regret"][1] <= published["regret"][0] <= published["regret"][2]
+    assert set(tuned["rates"]) == {"matrix_lr", "encoding_lr", "embedding_lr"}
+    assert len(list((place / "results" / "tune").glob("*.json"))) == 1
+    assert "to submit it, send the bundle with this text" in ranked.err
+    assert "sources ranked under this name: 1" in ranked.err
+
+
+def test_its_bundle_is_small_and_has_its_source_and_cells(ranked, place):
+    with zipfile.ZipFile(place / ranked.json["bundle"]) as bundle:
+        names = bundle.namelist()
+        assert bundle.read("source/mine.py").decode() == MINE
+        assert json.loads(bundle.read("entry.json"))["name"] == "my-penalty"
+    assert sum("my-penalty" in name for name in names) == 2 * 3 * 3  # recipes, seeds, texts
+    assert (place / ranked.json["bundle"]).stat().st_size < 100_000
+
+
+def test_ranked_again_nothing_is_trained(ranked, place):
+    again = rank("mine.py", "--json")
+    assert again.json["rows"] == ranked.json["rows"]
+    assert "[1/" not in again.err
+
+
+def test_a_bundle_holds_and_can_be_added(ranked, place, tmp_path):
+    cells = shutil.copytree(place / "cells", tmp_path / "cells")
+    done = cli("board", "check", ranked.json["bundle"], "--season", "season.toml", "--cells", cells, "--yes", "--add")
+    assert done.code == 0, done.err
+    assert done.err.count("the same digits: holds") == 2
+    built = cli("board", "build", "--season", "season.toml", "--cells", cells, "--to", tmp_path / "board", "--json")
+    assert "my-penalty" in {row["encoding"] for row in built.json[0]["rows"]}
+    other = (place / "mine.py").read_text().replace("8.0", "4.0")
+    (place / "other.py").write_text(other)
+    taken = cli("rank", "other.py", "--season", "season.toml", "--cells", cells, "--yes")
+    assert "the name 'my-penalty' is taken" in taken.err
+    assert taken.code == 2
+
+
+def test_a_changed_digit_in_a_bundle_is_named(ranked, place, tmp_path):
+    path = changed_bundle(place / ranked.json["bundle"], tmp_path, seal=False)
+    done = check(path)
+    assert done.code == 5
+    assert "was edited or damaged" in done.err
+
+
+def test_losses_that_the_source_does_not_give_are_found(ranked, place, tmp_path):
+    path = changed_bundle(place / ranked.json["bundle"], tmp_path, seal=True)
+    done = check(path)
+    assert done.code == 1
+    assert "does not hold" in done.err
+
+
+def changed_bundle(bundle, folder, *, seal):
+    """A bundle in which every loss is smaller by a nat; with `seal` the checksums are made to fit."""
+    from poscli.board.bundle import read_bundle, write_bundle
+    from poscli.board.cells import write_kept
+    from poscli.board.season import season_of
+
+    known = read_bundle(bundle, folder / "unpacked")
+    for cell in known.cells:
+        path = folder / "unpacked" / "cells" / cell.file
+        if seal:
+            path.unlink()
+            losses = tuple(tuple(n - 100 for n in line) for line in cell.hundredths)
+            write_kept(path, cell.model_copy(update={"hundredths": losses}))
+    if seal:
+        season = season_of(bundle.parents[3] / "season.toml")
+        fields = {"name": known.name, "spec": known.spec, "season": season, "table": known.table}
+        return write_bundle(
+            folder / "changed.zip", folder=folder / "unpacked" / "cells", source=known.source_file, **fields
+        )
+    with zipfile.ZipFile(bundle) as old, zipfile.ZipFile(folder / "changed.zip", "w") as new:
+        for name in old.namelist():
+            text = old.read(name).decode()
+            new.writestr(
+                name,
+                text.replace('"hundredths":[[', '"hundredths":[[1').replace('"hundredths": [[', '"hundredths": [[1'),
+            )
+    return folder / "changed.zip"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("broken.py",), 1, "broken.py does not hold what every encoding must:"),
+        (("rope",), 2, "rope is on the board already"),
+        (("mine.py", "--table", "none"), 2, "has no such table"),
+        (("mine.py", "--name", "a/b"), 2, "has other characters than"),
+        (("nowhere.py",), 2, "nowhere.py"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused_in_one_line(place, arguments, code, message):
+    done = rank(*arguments)
+    assert (done.code, len(done.err.strip().splitlines())) == (code, 1), done.err
+    assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "there is no bundle"), (b"no zip", "is not a bundle"), (b"0" * 100_001, "at most 100 kB")],
+)
+def test_what_is_no_bundle_is_refused(place, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "b.zip").write_bytes(content)
+    done = check(tmp_path / "b.zip")
+    assert done.code != 0
+    assert message in done.err
