@@ -29,7 +29,7 @@ PER_NAT = 100  # losses are kept in hundredths of a nat per document; seeds move
 DOCUMENTS, COSTS = "documents", "costs"
 
 
-class Origin(Frozen):
+class MadeBy(Frozen):
     """Where, when and with which code a cell was made."""
 
     poscli: str
@@ -81,7 +81,7 @@ class Cell(Frozen):
     hundredths: tuple[tuple[int, ...], ...]
     nonoverlapping: tuple[float | None, ...] = Field((), description="By length: nats per token without sliding.")
     parameters: int
-    origin: Origin
+    origin: MadeBy
 
     @property
     def key(self) -> str:
@@ -106,7 +106,7 @@ class CostCell(Frozen):
     encoding: str
     training: tuple[float, float, float]  # a training step at L
     reading: tuple[float, float, float]  # a window of the largest length
-    origin: Origin
+    origin: MadeBy
 
 
 Kept = TypeVar("Kept", Cell, Scored, CostCell)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from poscli.board.cells import PER_NAT, Cell, Origin, Scored, documents_file, key_of_cell, write_kept
+from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, documents_file, key_of_cell, write_kept
 from poscli.config.code import MEASURING, code_of
 from poscli.config.run import SCHEMA, Recipe, RunConfig
 from poscli.evaluation.evaluate import settings_of
@@ -133,7 +133,7 @@ def _cell(run: Run, job: Job, season: str, table: str, names: Mapping[str, str])
         hundredths=tuple(losses),
         nonoverlapping=tuple(None if math.isnan(nats) else round(nats, 4) for nats in apart.tolist()),
         parameters=int(last["parameters"]),
-        origin=Origin(
+        origin=MadeBy(
             poscli=last["poscli"],
             commit=last["commit"],
             code=f"{last['trained_code']} {last['measured_code']}",

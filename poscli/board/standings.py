@@ -31,7 +31,7 @@ from poscli.board.season import Season, SeasonTable
 from poscli.drawing.text import listed, named
 from poscli.report.reach import last_shown
 from poscli.report.verdicts import HARM_BPB, UNDERTRAINED_RATIO
-from poscli.statistics.comparison import LN2
+from poscli.statistics.comparison import LN2, SIGNIFICANT
 from poscli.system.errors import DataError
 
 RANKED, UNDERTRAINED, INCOMPLETE, FAILED = "ranked", "undertrained", "incomplete", "failed"
@@ -143,21 +143,22 @@ def standings_of(folder: Path, season: Season, *more: Path) -> list[Standings]:
 
     CorruptError names a damaged file. DataError for cells that cannot stand in one table, or if there are none.
     """
+    tables = tables_of_cells(folder, season, *more)
+    return [table.standings(tuned) for table in tables for tuned in (False, True) if table.entries(tuned)]
+
+
+def tables_of_cells(folder: Path, season: Season, *more: Path) -> list[TableOfCells]:
+    """The cells of every table of a season that has some; the errors are those of `standings_of`."""
     cells = [cell for each in (folder, *more) for cell in read_cells(each, season.name)]
     documents = {key: each for at in (folder, *more) for key, each in read_documents(at, season.name).items()}
     costs = read_costs(folder, season.name)
     if not cells:
         raise DataError(f"there are no cells of season {season.name} in {folder}; make some with `poscli board run`")
-    tables = []
-    for table in season.table:
-        own = [cell for cell in cells if cell.table == table.name]
-        if own:
-            arrays = _Table(season, table, own, documents, costs)
-            tables += [arrays.standings(tuned) for tuned in (False, True) if arrays.entries(tuned)]
-    return tables
+    by_table = [(table, [cell for cell in cells if cell.table == table.name]) for table in season.table]
+    return [TableOfCells(season, table, own, documents, costs) for table, own in by_table if own]
 
 
-class _Table:
+class TableOfCells:
     """The cells of one table as arrays."""
 
     def __init__(
@@ -244,6 +245,11 @@ class _Table:
             weights[list(weigh)] = list(weigh.values())
             parts[text] = np.einsum("esld,l->esd", bits, weights) / len(texts)
         return NumbersOfEncodings(*self.joined(parts))
+
+    def unsure(self, entries: Sequence[Entry], at: int, seeds: Sequence[int]) -> NDArray[np.bool_]:
+        """Whether the 95 % interval of the difference of two encodings at a length includes 0, `[E, E]`."""
+        difference, error, degrees = self.mean_over_texts(entries, seeds, {at: 1.0}, self.texts).differences()
+        return np.abs(difference) <= scipy.special.stdtrit(degrees, 1 - SIGNIFICANT / 2) * error
 
     # What there is to win
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from poscli.board.cells import PER_NAT, Cell, Origin, Scored, documents_file, write_kept
+from poscli.board.cells import PER_NAT, Cell, MadeBy, Scored, documents_file, write_kept
 from poscli.board.season import Season, current_season
 from poscli.statistics.comparison import LN2
 
 LENGTHS = (64, 128, 256, 512, 1024)
 TOKENS, BYTES = 16, 36  # of each document
-ORIGIN = Origin(
+ORIGIN = MadeBy(
     poscli="0", commit="c0ffee", code="a b", machine="here", cpu="cpu", torch="2", date="2026-01-01T00:00:00Z"
 )
 SEED_SD, DOCUMENT_SD = 0.01, 0.2  # bits per byte

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from poscli.board.commands.board import CELLS, Cells, SeasonFile
 from poscli.cli.commands import command
 from poscli.cli.options import Json, Out
 from poscli.system.console import emit, out
@@ -25,7 +26,7 @@ Summary = Annotated[
     Path | None,
     typer.Argument(
         metavar="[SUMMARY]",
-        help="The summary.csv of a report, which has one protocol; by default all evaluated runs, under every one.",
+        help="The summary.csv of a report, which has one protocol; by default the board, or without one all runs.",
     ),
 ]
 TrainLength = Annotated[
@@ -47,6 +48,8 @@ def show_agreement(
     summary: Summary = None,
     train_length: TrainLength = None,
     name: Named = None,
+    season_: SeasonFile = None,
+    cells: Cells = CELLS,
     out_: Out = Path("results"),
     json_: Json = False,
 ) -> None:
@@ -57,11 +60,14 @@ def show_agreement(
     """
     from poscli.board.agree import agreement_of, counterparts
     from poscli.board.literature import read_literature
-    from poscli.board.ours import losses_of_runs, losses_of_summary
+    from poscli.board.ours import losses_of_board, losses_of_runs, losses_of_summary
+    from poscli.board.season import season_of
 
     literature = read_literature()
     if summary is not None:
         ours = losses_of_summary(summary, train_length)
+    elif cells.is_dir():
+        ours = losses_of_board(cells, season_of(season_))
     else:
         from poscli.report import collect
         from poscli.tasks import task_columns
