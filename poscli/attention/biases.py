@@ -150,6 +150,19 @@ def at_even_distances(encoding: Encoding, blank: str, x: Operands) -> Tensor:
     return known[blank][:, : x.keys]
 
 
+def at_distances_of_cells(encoding: Encoding, x: Operands) -> Tensor:
+    """The distance bias on a grid, `[H or 1, (R + 1)(2w - 1) - w]`: distances of rows descend from R to 0.
+
+    For each, the distances of columns descend from w - 1 to 1 - w. The last w are left out: they are those to the cell
+    to predict and to the cells after it, which no formula ever meets.
+    """
+    w, device = x.columns, x.pos_S.device
+    assert w is not None
+    down = torch.arange(math.ceil(x.keys / w), -1, -1, device=device)
+    right = torch.arange(w - 1, -w, -1, device=device)
+    return encoding.distance_bias(torch.cartesian_prod(down, right)[:-w]).to(x.q_BHTD.dtype)
+
+
 def even_distances(x: Operands) -> Tensor:
     """The distances of evenly spaced positions, ascending from 0: as many as there are keys."""
     assert x.step is not None
@@ -240,19 +253,16 @@ def _biases_of_rows(encoding: Encoding, x: Operands, rows: int, m: int) -> Tenso
 
     Its keys are the cells of all R rows, and those of a row above them: the first token stands at the end of it.
     """
-    w, device = x.columns, x.pos_S.device
+    w = x.columns
     assert w is not None
-    down, right = torch.arange(rows, -1, -1, device=device), torch.arange(w - 1, -w, -1, device=device)
-    d = torch.stack(torch.meshgrid(down, right, indexing="ij"), dim=-1)
-    # The cell to predict and those after it, whose distances no formula ever meets.
-    future = (d[..., 0] == 0) & (d[..., 1] <= 0)
-    bias = encoding.distance_bias(d.masked_fill(future[..., None], 0).flatten(0, 1)).to(x.q_BHTD.dtype)
-    by_distance = bias.unflatten(1, future.shape).masked_fill(future, -math.inf)
+    by_distance = F.pad(at_distances_of_cells(encoding, x), (0, w), value=-math.inf).unflatten(1, (rows + 1, -1))
     of_last_row = skew(by_distance[:, :, None].contiguous(), w, w).transpose(1, 2)  # [H, w, R + 1, w], a view
     if torch.is_grad_enabled():
         longer = F.pad(of_last_row, (0, 0, 0, m - 1), value=-math.inf)
         return torch.stack([longer[:, :, a : a + rows + 1] for a in range(m)], dim=1).flatten(3).flatten(1, 2)
-    g = bias.new_empty(len(bias), m, w, rows + 1, w)  # written once: it is large, and further copies take as long
+    g = by_distance.new_empty(
+        len(by_distance), m, w, rows + 1, w
+    )  # written once: it is large, and further copies take as long
     for a in range(m):
         g[:, a, :, : rows + 1 - a] = of_last_row[:, :, a:]
         g[:, a, :, rows + 1 - a :] = -math.inf

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from poscli.attention import blocks, sdpa
-from poscli.attention.biases import at_even_distances, biased_blocks, biases, gentle_rows
+from poscli.attention.biases import at_distances_of_cells, at_even_distances, biased_blocks, biases, gentle_rows
 from poscli.attention.place import BlockSizes, Place, blanks_refused
 from poscli.attention.skew import descending
 from poscli.attention.tiles import ScoreBounds, TileInputs, merged
@@ -24,7 +24,7 @@ from poscli.equation.blanks import not_computed_by
 from poscli.equation.reference import tempered
 from poscli.native import library, why_not
 from poscli.native.attention import attention_to_part, native_attention
-from poscli.native.call import QUERIES, Block, Chunked, Form, Parts, Relative, Term, Vectors, Visible
+from poscli.native.call import QUERIES, Block, Chunked, Form, Parts, Relative, Term, Vectors, Visible, line_of_cells
 
 VECTORS = {"relative_keys", "relative_queries", "relative_values"}
 BY_DISTANCE = {"distance_bias", *VECTORS}
@@ -59,7 +59,8 @@ def run(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor:
     if isinstance(form, Chunked):
         return _passed(encoding, x, form)
     known = form is not None or _is_known(encoding)
-    by_distance = known and not (x.step is None and encoding.blanks & BY_DISTANCE)
+    even = x.step is not None or x.columns is not None
+    by_distance = known and (even or not encoding.blanks & BY_DISTANCE)
     needs_rows = form is None and not_computed_by("native", encoding.blanks)
     if needs_rows or ("relative_values" in encoding.blanks and (few or not by_distance)):
         return blocks.run(encoding, x, sizes)
@@ -124,7 +125,7 @@ def _passed(encoding: Encoding, x: Operands, form: Chunked) -> Tensor:
 def _is_known(encoding: Encoding) -> bool:
     """Whether the kernels know all that an encoding adds to the scores, if distances are even."""
     beside = added(encoding)
-    if encoding.axes == 2 and beside & BY_DISTANCE:
+    if encoding.axes == 2 and beside & VECTORS:
         return False
     return beside <= KNOWN and not ("temperature" in encoding.blanks and beside - {"reach"})
 
@@ -144,14 +145,18 @@ def _blocks_of_distances(
     encoding: Encoding, x: Operands, sizes: BlockSizes, vectors: Vectors, *, plain: bool
 ) -> Iterator[Block]:
     """All queries as one block; several if each needs numbers of its own for the keys, as a potential does."""
-    table = None
-    if "distance_bias" in encoding.blanks:
+    table: Tensor | None = None
+    of_cells: tuple[Term, ...] = ()
+    if "distance_bias" in encoding.blanks and x.columns is not None:
+        line = line_of_cells(at_distances_of_cells(encoding, x), x.columns)
+        of_cells = (Term(line, columns=x.columns),)
+    elif "distance_bias" in encoding.blanks:
         by_distance = at_even_distances(encoding, "distance_bias", x).to(x.q_BHTD.dtype)
         table = descending(by_distance, x.queries, fill=0)[None, :, None]
     first_key = _first_keys(encoding, x, sizes) if plain else None
     constant = _constant(x, table, vectors) if plain else 0
     if "potential" not in encoding.blanks:
-        terms = () if table is None else (Term(table, skewed=True),)
+        terms = of_cells if table is None else (Term(table, skewed=True),)
         yield Block(slice(0, x.queries), slice(0, x.keys), terms, first_key, constant)
         return
     assert x.features_BHSF is not None
@@ -162,7 +167,7 @@ def _blocks_of_distances(
         # c_i is constant along a row, so the softmax cancels it. The number of the block's first query is added,
         # which keeps the others small enough for float32.
         of_keys = (c_BHS[..., past + first, None] - c_BHS[..., : past + stop])[:, :, None].to(x.q_BHTD.dtype)
-        terms = () if table is None else (Term(table[..., x.queries - stop :], skewed=True),)
+        terms = of_cells if table is None else (Term(table[..., x.queries - stop :], skewed=True),)
         firsts = None if first_key is None else first_key[:, first // QUERIES : _count_blocks(stop)].contiguous()
         equal = max(0, constant - (x.queries - stop))
         yield Block(slice(first, stop), slice(0, past + stop), (Term(of_keys), *terms), firsts, equal)
@@ -229,7 +234,8 @@ def _first_keys(encoding: Encoding, x: Operands, sizes: BlockSizes) -> Tensor | 
     None where no bias decays, or inputs are too short for the search to pay.
     """
     decays = encoding.blanks & {"distance_bias", "potential"} and not encoding.blanks & VECTORS
-    if torch.is_grad_enabled() or not decays or x.queries < sizes.tile_queries:
+    on_grid = x.columns is not None and "distance_bias" in encoding.blanks
+    if torch.is_grad_enabled() or not decays or on_grid or x.queries < sizes.tile_queries:
         return None
     bounds = ScoreBounds.of(TileInputs.of(encoding, x))
     return bounds.first_keys_of_blocks(QUERIES).to(torch.int32).contiguous()

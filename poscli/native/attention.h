@@ -24,6 +24,13 @@ struct Term {  // x[b, h, t, j] is at b * batch + h * head + t * query + j
     float *grad;  // null if none is asked for
     int64_t batch, head, query;
     int64_t grad_batch, grad_head, grad_query;
+    int64_t columns;  // of a grid, on which x[b, h, t, j] is at b * batch + h * head + place(key) - place(query); or 0
+
+    // Where a cell of the grid, or of a row above it, stands on a line on which rows begin 2 columns - 1 places apart: the
+    // distance of two places tells how many rows and columns lie between them.
+    int64_t place(int64_t cell) const { return cell + ((cell + columns) / columns - 1) * (columns - 1); }
+    // The end of the cells from `cell` on that are in its row.
+    int64_t end_of_row(int64_t cell) const { return (cell + columns) / columns * columns; }
 };
 
 struct Relative {  // vectors by distance, and what meets them
@@ -164,6 +171,26 @@ static inline void put_within(const Attention &x, float *tile, int64_t ld, int64
     }
 }
 
+// Adds a term on a grid to a tile. A query predicts the cell of its own number, and a key shows the cell before.
+static inline void add_by_cells(const Attention &x, const Term &term, float *tile, int64_t ld, int64_t batch,
+                                int64_t head, int64_t start, int64_t rows, int64_t key, int64_t columns) {
+    const int64_t query = start + x.past;
+    const float *of_query[QUERIES], *line = term.x + batch * term.batch + head * term.head - term.place(query);
+    for (int64_t r = 0, end = term.end_of_row(query) - query; r < rows; r++, line--) {
+        if (r == end) line -= term.columns - 1, end += term.columns;
+        of_query[r] = line;
+    }
+    for (int64_t from = 0, to; from < columns; from = to) {  // keys of one row of the grid
+        to = std::min(columns, term.end_of_row(key + from - 1) - (key - 1));
+        const int64_t place = term.place(key + from - 1) - from;
+        for (int64_t c = from / LANES * LANES; c < to; c += LANES) {
+            const IntVec among = lanes_between(from - c, to - c);
+            for (int64_t r = std::max<int64_t>(0, key + c - query); r < rows; r++)
+                store(tile + r * ld + c, load(tile + r * ld + c) + only(among, load(of_query[r] + place + c)));
+        }
+    }
+}
+
 // Scores of a tile: of the queries `a` [QUERIES, width] from `start` on, of which there are `rows`, and `columns` keys `b` by
 // channel from `key` on, with the terms. Terms by distance are left out if all pairs of the tile are `far`.
 static inline void score_tile(const Attention &x, float *scores, int64_t ld, const float *a, int64_t lda, const float *b,
@@ -173,7 +200,7 @@ static inline void score_tile(const Attention &x, float *scores, int64_t ld, con
     int64_t next[MOST_TERMS], count = 0;
     for (int64_t t = 0; t < x.terms; t++) {
         const Term &term = x.term[t];
-        if (far && x.by_distance(term)) continue;
+        if (term.columns || (far && x.by_distance(term))) continue;
         next[count] = term.query;
         of_tile[count++] = term.x + batch * term.batch + head * term.head + start * term.query + key;
     }
@@ -189,6 +216,8 @@ static inline void score_tile(const Attention &x, float *scores, int64_t ld, con
             for (; c + LANES <= seen; c += LANES) store(row + c, load(row + c) + load(more + c));
             for (; c < seen; c++) row[c] += more[c];
         }
+    for (int64_t t = 0; t < x.terms; t++)
+        if (x.term[t].columns) add_by_cells(x, x.term[t], scores, ld, batch, head, start, rows, key, columns);
 }
 
 // Gives hidden keys the score -infinity.

@@ -183,7 +183,7 @@ class _Gradients:
         for index, (term, grad) in enumerate(zip(block.terms, self.grads[terms], strict=True)):
             if grad is not None:
                 fields = call.term[index]
-                fields.grad, *steps = term_at(grad, queries, skewed=term.skewed)
+                fields.grad, *steps = term_at(term, grad, queries)
                 fields.grad_batch, fields.grad_head, fields.grad_query = steps
 
     def summed(self) -> list[Tensor | None]:
@@ -250,10 +250,10 @@ def _call(plan: _Plan, block: Block, tensors: Sequence[Tensor | None], terms: Se
     for index, (term, x) in enumerate(zip(block.terms, terms, strict=True)):
         assert x is not None
         assert x.shape[2] in (1, queries)
-        assert x.shape[3] >= (queries + keys - 1 if term.skewed else keys)
-        assert not (term.skewed and x.shape[2] != 1)
-        first, *steps = term_at(x, queries, skewed=term.skewed)
-        call.term[index] = TermFields(first, None, *steps)
+        assert x.shape[3] >= term.least(queries, keys)
+        assert not ((term.skewed or term.columns) and x.shape[2] != 1)
+        first, *steps = term_at(term, x, queries)
+        call.term[index] = TermFields(first, None, *steps, columns=term.columns)
     for name, vectors, met in zip("abc", tensors[3:9:2], tensors[4:9:2], strict=True):
         if vectors is not None:
             assert vectors.is_contiguous()

@@ -31,15 +31,25 @@ MIXED = 8  # heads are mixed in multiples of it
 
 @dataclass(frozen=True)
 class Term:
-    """Numbers that are added to the scores, in one of three forms.
+    """Numbers that are added to the scores, in one of four forms.
 
     - One per distance, `[B or 1, H or 1, 1, N]`: `skewed`.
     - One per key, `[B or 1, H or 1, 1, S]`.
     - One per pair, `[B or 1, H or 1, T, S]`, with the queries in reverse order, of any strides.
+    - One per distance on a grid of `columns` columns, `[B or 1, H or 1, 1, N]`, as `line_of_cells` has them. Query i,
+      counted among all tokens, predicts cell i, and key j shows the cell j - 1; the keys begin with that of token 0.
     """
 
     x: Tensor
     skewed: bool = False
+    columns: int = 0
+
+    def least(self, queries: int, keys: int) -> int:
+        """The least size of the last dimension."""
+        if self.columns:
+            rows = -(-keys // self.columns)
+            return (rows + 1) * (2 * self.columns - 1) + 2 * LANES
+        return queries + keys - 1 if self.skewed else keys
 
 
 @dataclass(frozen=True)
@@ -331,7 +341,7 @@ class TermFields(ctypes.Structure):
     _fields_ = [
         ("x", c_void_p),
         ("grad", c_void_p),
-        *((name, c_int64) for name in ("batch", "head", "query", "grad_batch", "grad_head", "grad_query")),
+        *((name, c_int64) for name in ("batch", "head", "query", "grad_batch", "grad_head", "grad_query", "columns")),
     ]
 
 
@@ -435,10 +445,24 @@ def by_token(x: Tensor, width: int, make: Callable[..., Tensor]) -> Tensor:
     return make(batch, tokens, heads, width, dtype=torch.float32).transpose(1, 2)
 
 
-def term_at(x: Tensor, queries: int, *, skewed: bool) -> tuple[int, int, int, int]:
-    """Address of the entry of the first query and key, and the strides of batch, head and query, of a term."""
+def line_of_cells(by_distance: Tensor, columns: int) -> Tensor:
+    """Numbers by distance on a grid of w columns, `[H or 1, n]`, as those of a term, `[1, H or 1, 1, N]`.
+
+    The distances of rows descend to 0, and for each those of columns from w - 1 to 1 - w, without the last w, which are
+    those of hidden keys. The kernels read vectors of numbers beyond the last.
+    """
+    return F.pad(by_distance, (0, columns + 2 * LANES))[None, :, None]
+
+
+def term_at(term: Term, x: Tensor, queries: int) -> tuple[int, int, int, int]:
+    """Address of the entry of the first query and key, and the strides of batch, head and query, of a term's numbers.
+
+    On a grid it is the entry of the distance 0.
+    """
     batch, head = (0 if x.shape[dim] == 1 else x.stride(dim) for dim in (0, 1))
-    if skewed:
+    if term.columns:
+        first, query = x.shape[3] - term.columns - 2 * LANES, 0
+    elif term.skewed:
         first, query = queries - 1, -1
     elif x.shape[2] == 1:
         first, query = 0, 0

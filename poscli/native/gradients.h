@@ -272,6 +272,7 @@ struct Head {
 
     void add_to_term(const Term &term, const float *ds, int64_t key, int64_t columns) {
         float *to = term.grad + batch * term.grad_batch + head * term.grad_head + start * term.grad_query + key;
+        if (term.columns) return add_to_cells(term, to - key, ds, key, columns);
         if (term.grad_query == -1) return add_to_distances(to, ds, key, columns);
         if (!term.grad_query) return add_rows(to, ds, KEYS, std::min(columns, x.keys - key), rows);
         for (int64_t r = 0; r < rows; r++)
@@ -290,6 +291,28 @@ struct Head {
         // Entry m of a row r < LANES of `wide` is for the distance of to[m - QUERIES - r].
         const int64_t first = 1 - rows, stop = std::min(columns, x.keys - key);
         add_rows(to + first, wide.p + QUERIES + first, across + 1, stop - first, LANES);
+    }
+
+    // Adds up a tile by distance on a grid: each queries and keys of one row of the grid along the diagonals.
+    void add_to_cells(const Term &term, float *line, const float *ds, int64_t key, int64_t columns) {
+        const int64_t query = start + x.past;
+        float *tile = wide.p + LANES;  // vectors are read beyond its first and last column
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t n = 0; n < columns; n += LANES) store(tile + r * WIDE + n, load(ds + r * KEYS + n));
+        for (int64_t first = 0, last; first < rows; first = last) {
+            last = std::min(rows, term.end_of_row(query + first) - query);
+            const int64_t seen = seen_by(x, start + last - 1, key, columns);
+            for (int64_t from = 0, to; from < seen; from = to) {
+                to = std::min(seen, term.end_of_row(key + from - 1) - (key - 1));
+                float *sums = line + (term.place(key + from - 1) - from) - (term.place(query + first) - first);
+                for (int64_t d = from - last + 1; d < to - first; d += LANES) {  // pairs of which the key is r + d
+                    Vec sum = load(sums + d);
+                    for (int64_t r = std::max(first, from - d - LANES + 1); r < std::min(last, to - d); r++)
+                        sum += only(lanes_between(from - d - r, to - d - r), load(tile + r * WIDE + r + d));
+                    store(sums + d, sum);
+                }
+            }
+        }
     }
 
     // The gradients of s[r, n] = met_n . b[distance of (r, n)]; `wide` holds the gradient of the scores by distance. Key n

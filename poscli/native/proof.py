@@ -34,6 +34,7 @@ from poscli.native.call import (
     Stick,
     Term,
     Visible,
+    line_of_cells,
 )
 
 UNIT = 2.0**-24  # of rounding of float32
@@ -142,12 +143,24 @@ class _Case(_Sizes):
     width: int = 5
     values: int = 6
     sinks: int = 0
+    columns: int = 64  # of the grid of one of the terms
     constant: int = 0  # so many of the largest distances share one entry in terms and vectors
     steep: bool = False  # the first head gives keys far away no weight, and the kernels are told from where on
 
     def visible(self) -> Tensor:
         sinks = (self.apart() >= 0) & (torch.arange(self.keys) < self.sinks)
         return super().visible() | sinks
+
+    def line(self) -> int:
+        """The number of distances of cells on the grid between which a query and a key it sees can lie."""
+        return (-(-self.keys // self.columns) + 1) * (2 * self.columns - 1) - self.columns
+
+    def entry_of_cells(self) -> Tensor:
+        """The entry of each pair in the numbers of these distances, `[T, S]`; the last one if the key is hidden."""
+        query, key = torch.arange(self.keys - self.queries, self.keys)[:, None], torch.arange(self.keys) - 1
+        down, right = query // self.columns - key // self.columns, query % self.columns - key % self.columns
+        descending = (-(-self.keys // self.columns) - down) * (2 * self.columns - 1) + self.columns - 1 - right
+        return descending.clamp(max=self.line() - 1)
 
     def first_key(self) -> Tensor | None:
         """The first key of each head and block of queries whose weight is not 0."""
@@ -162,10 +175,10 @@ NULL = "the null score"
 HIGH = 100  # what far keys of the last head have more, so that e^x would leave float32 without it
 STEEP_REACH = 120  # keys; the table of a steep case falls by 1 per token, and e^-104 is 0 in float32
 CASES = (
-    _Case(batch=2, queries=70, keys=100, width=20, values=12, reach=40, sinks=2, null=True),
-    _Case(),
+    _Case(batch=2, queries=70, keys=100, width=20, values=12, reach=40, sinks=2, columns=7, null=True),
+    _Case(columns=16),
     _Case(reach=150, sinks=70, null=True),
-    _Case(batch=2, queries=400, keys=400, constant=330, null=True),
+    _Case(batch=2, queries=400, keys=400, constant=330, columns=400, null=True),
     _Case(batch=2, steep=True),
 )
 
@@ -189,6 +202,7 @@ def _wrong_attention(library: ctypes.CDLL, case: _Case) -> str:
         "table": random(1, heads, 1, case.distances),
         "keys": random(batch, heads, 1, case.keys),
         "pairs": random(1, 1, case.queries, case.keys),
+        "cells": random(heads, case.line()),
     }
     upstream = random(batch, heads, case.queries, case.values)
     inputs |= _null(case, HIGH)
@@ -198,11 +212,12 @@ def _wrong_attention(library: ctypes.CDLL, case: _Case) -> str:
     inputs["table"][:, -1, :, : case.constant] += HIGH
     if case.steep:
         # Far keys of the first head have no weight whatever else is added, of which nothing exceeds 10.
-        inputs |= {name: inputs[name].clamp(-1, 1) / 10 for name in ("q", "a", "b", "keys", "pairs")}
+        inputs |= {name: inputs[name].clamp(-1, 1) / 10 for name in ("q", "a", "b", "keys", "pairs", "cells")}
         inputs["table"][0, 0, 0] -= torch.arange(case.keys - 1, -case.queries, -1).clamp(min=0)
 
     def by_kernels(x: Inputs) -> Tensor:
-        terms = (Term(x["table"], skewed=True), Term(x["keys"]), Term(x["pairs"]))
+        cells = Term(line_of_cells(x["cells"], case.columns), columns=case.columns)
+        terms = (Term(x["table"], skewed=True), Term(x["keys"]), Term(x["pairs"]), cells)
         block = Block(slice(0, case.queries), slice(0, case.keys), terms, case.first_key(), case.constant)
         visible = Visible(reach=case.reach, sinks=case.sinks)
         vectors = (Relative(x["a"], x["p"]), Relative(x["b"], x["r"]), Relative(x["c"]))
@@ -212,6 +227,7 @@ def _wrong_attention(library: ctypes.CDLL, case: _Case) -> str:
     def by_formula(x: Inputs) -> Tensor:
         entry = case.keys - 1 - case.apart()
         s = SCALE * x["q"] @ x["k"].mT + x["table"][:, :, 0][..., entry] + x["keys"] + x["pairs"].flip(2)
+        s = s + x["cells"][:, case.entry_of_cells()]
         s = s + (x["p"] @ x["a"].mT)[..., torch.arange(case.queries)[:, None], entry]
         s = s + (x["r"] @ x["b"].mT)[..., torch.arange(case.keys), entry]
         p = _softmax(s.masked_fill(~case.visible(), -math.inf), x)

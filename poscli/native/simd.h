@@ -29,6 +29,14 @@ static inline void store(float *p, Vec x) { *(UnalignedVec *)p = x; }
 static inline Vec all(float x) { return x - Vec{}; }
 static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 
+// The lanes from `from` to `to` - 1, and a vector with 0 in all others.
+template <int... lane> static inline IntVec numbered(std::integer_sequence<int, lane...>) { return IntVec{lane...}; }
+static inline IntVec lanes_between(int64_t from, int64_t to) {
+    const IntVec lane = numbered(std::make_integer_sequence<int, LANES>{});
+    return (lane >= (int32_t)from) & (lane < (int32_t)to);
+}
+static inline Vec only(IntVec among, Vec x) { return (Vec)((IntVec)x & among); }
+
 // The vector with lane l replaced by lane l ^ by, for sums and maxima over the lanes in log2(LANES) steps.
 template <int by, int... lane> static inline Vec swapped_lanes(Vec x, std::integer_sequence<int, lane...>) {
 #if defined(__clang__)

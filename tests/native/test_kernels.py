@@ -26,7 +26,7 @@ from poscli.encodings import Encoding, names
 from poscli.model.transformer import RMSNorm, gated
 from poscli.native import proof
 from poscli.native.attention import native_attention
-from poscli.native.call import Block, Costs, Factors, Form, Gates, Mixing, Pieces, Relative, Stick, Term
+from poscli.native.call import Block, Costs, Factors, Form, Gates, Mixing, Pieces, Relative, Stick, Term, line_of_cells
 from poscli.native.layers import rms_norm, swiglu
 
 pytestmark = needs_kernels
@@ -166,6 +166,7 @@ def zeros(*sizes: tuple[int, ...]) -> list[Tensor]:
 RIGHT = [
     {"terms": [Term(torch.zeros(1, 1, 1, 9)), Term(torch.zeros(1, 2, 5, 9))]},
     {"terms": [Term(torch.zeros(1, 1, 1, 13), skewed=True)]},
+    {"terms": [Term(torch.zeros(1, 1, 1, 60), columns=4)]},
     {"vectors": (1, 13, 6)}, {"first_key": torch.zeros(2, 1, dtype=torch.int32)}, {"null": (1, 2, 5, 1)},
     {"form": Pieces(*zeros((2, 13), (2, 5), (2, 4), (2, 4), (3,)))},
     {"form": Costs(*zeros((1, 2, 5, 6), (1, 2, 9, 6), (2,)))},
@@ -179,6 +180,7 @@ TOO_FEW_OR_MANY = [
     {"blocks": 2, "form": Factors(torch.zeros(2, 13))},
     *({"terms": [Term(torch.zeros(1, 1, *size))]} for size in ((1, 8), (4, 9), (6, 9), (2, 9))),
     *({"terms": [Term(torch.zeros(1, 1, *size), skewed=True)]} for size in ((1, 12), (5, 13))),
+    *({"terms": [Term(torch.zeros(1, 1, *size), columns=4)]} for size in ((1, 59), (5, 60))),
     {"terms": [Term(torch.zeros(1, 1, 1, 9))] * 5},
     *({"null": size} for size in ((1, 2, 4, 1), (1, 1, 5, 1), (2, 2, 5, 1), (1, 2, 5, 2))),
     *({"vectors": size} for size in ((1, 12, 6), (1, 14, 6), (1, 13, 5), (1, 13, 7))),
@@ -222,21 +224,21 @@ def forms() -> list[tuple[list[Tensor], Callable[..., Form]]]:
 
 @pytest.mark.parametrize("form", range(-1, 6))
 def test_results_have_the_same_bits_on_any_number_of_threads(form: int) -> None:
-    """Attention with a table and vectors, or under a form, and the norm: outputs and gradients."""
+    """Attention with tables and vectors, or under a form, and the norm: outputs and gradients."""
     given, made = ([], lambda: None) if form < 0 else forms()[form]
     q, k, v = randoms((3, 2, 200, 16), (3, 2, 200, 16), (3, 2, 200, 16))
-    table, a, x, weight = randoms((1, 2, 1, 399), (1, 399, 16), (7, 33, 20), (20,), seed=3)
+    table, a, x, weight, cells = randoms((1, 2, 1, 399), (1, 399, 16), (7, 33, 20), (20,), (2, 418), seed=3)
     (null,) = randoms((3, 2, 200, 1), seed=4)
 
     def run(threads: int) -> list[Tensor]:
         torch.set_num_threads(threads)
-        terms = (Term(table, skewed=True),) if form < 0 else ()
+        terms = (Term(table, skewed=True), Term(line_of_cells(cells, 16), columns=16)) if form < 0 else ()
         vectors = (Relative(a, q), None, None) if form < 0 else (None, None, None)
         whole = [Block(slice(0, 200), slice(0, 200), terms)]
         how = {"scale": 0.25, "vectors": vectors, "null": null}
         out = native_attention(kernels(), (q, k, v), whole, form=made(*given), **how)  # type: ignore[arg-type]
         normed = rms_norm(kernels(), x, weight, 1e-6)
-        learned = [q, k, v, null, x, weight, *([table, a] if form < 0 else given)]
+        learned = [q, k, v, null, x, weight, *([table, cells, a] if form < 0 else given)]
         return [out, normed, *torch.autograd.grad(out.square().sum() + normed.square().sum(), learned)]
 
     try:
