@@ -1,7 +1,7 @@
 """The engine `native`, for float32 on CPU: our own kernels (poscli/native), for every encoding with a plain softmax.
 
-Numbers per distance, numbers per key and vectors by distance go to the kernels as they are, so that memory is
-O(length), also in training. Any other bias is made block by block over the queries.
+Numbers per distance, on a line or a grid, numbers per key and vectors by distance go to the kernels as they are, so
+that memory is O(length), also in training. Any other bias is made block by block over the queries.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _passed(encoding: Encoding, x: Operands, form: Chunked) -> Tensor:
 
 
 def _is_known(encoding: Encoding) -> bool:
-    """Whether the kernels know all that an encoding adds to the scores, if distances are even."""
+    """Whether the kernels know all that an encoding adds to the scores, if distances are even or those of a grid."""
     beside = added(encoding)
     if encoding.axes == 2 and beside & VECTORS:
         return False
