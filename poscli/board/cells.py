@@ -4,7 +4,7 @@ A cell is a file of a few kB that is written once and never changed, so that any
 
     FOLDER/SEASON/ENCODING/TABLE-at-L-RECIPE-TEXT-SEED-KEY.json       one model on one text
     FOLDER/SEASON/documents/TEXT-KEY.json                             what was scored there: the sizes of the documents
-    FOLDER/SEASON/costs/ENCODING-KEY.json                             seconds of a step and of a reading over none's
+    FOLDER/SEASON/costs/TABLE-ENCODING.json                           seconds of a step and of a reading over none's
 
 Each file ends with the SHA-256 of what it says; one that was edited or damaged is named, and nothing comes of it.
 """
@@ -173,6 +173,11 @@ def key_of_cell(
 def documents_file(scored: Scored) -> Path:
     """Where the sizes of documents lie in the folder of cells."""
     return Path(slug(scored.season), DOCUMENTS, f"{_plain(scored.text)}-{scored.key}.json")
+
+
+def cost_file(season: str, table: str, encoding: str) -> Path:
+    """Where the costs of an encoding lie in the folder of cells."""
+    return Path(slug(season), COSTS, f"{_plain(table)}-{encoding_folder(encoding)}.json")
 
 
 def _read_all(folder: Path, kind: type[Kept], skip: tuple[str, ...] = ()) -> Iterator[Kept]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -40,3 +41,15 @@ def show_standings(tables: Sequence[Standings], console: Console, *, around: str
             if row.status != RANKED and place in (None, number):
                 console.print(Text(printable_line(f"{row.label}: {row.status}: {row.why}"), style="yellow"))
         console.print()
+
+
+def show_simulations(found: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print what was shown on made-up boards, a line for each number of seeds and each planted difference."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("seeds", "groups apart, bits", "boards with a false order", "neighbours told apart", "top group"):
+        grid.add_column(name, justify="right")
+    for each in found:
+        power = f"{each['power']:.0%}" if each["apart"] else "-"
+        numbers = (str(each["seeds"]), f"{each['apart']:g}", f"{each['false']:.1%}", power, f"{each['top']:.1f}")
+        grid.add_row(*numbers)
+    console.print(grid)

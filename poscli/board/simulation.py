@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from poscli.board.ranking import NumbersOfEncodings, rank
 
 TEXTS, DOCUMENTS = 4, 256
+APART = (0.0, 0.02, 0.05, 0.1)  # bits per byte between the groups of a made-up board
 # In bits per byte, as seen on the panel: of an encoding over seeds, and how far the sds of encodings are apart (sd of
 # their logarithms); of all encodings over seeds alike; of an encoding on a document; and of a seed on a document.
 SEED_SD, SPREAD_OF_SDS, COMMON_SD, DOCUMENT_SD, INTERACTION_SD = 0.02, 0.4, 0.02, 0.25, 0.1

@@ -4,7 +4,7 @@ import pytest
 from cli_runner import cli
 from small_season import ALL, write_season
 
-from poscli.board.cells import read_cells
+from poscli.board.cells import read_cells, read_costs
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,15 @@ def test_every_encoding_has_a_cell_for_each_text_and_seed(board):
     assert all(cell.lengths == (16, 32) and len(cell.hundredths[1]) > 2 for cell in at_length)
 
 
+def test_every_encoding_has_costs_and_a_reading_those_of_its_training(board):
+    costs = {cost.encoding: cost for cost in read_costs(board[0] / "cells", "tests")}
+    assert set(costs) == ALL
+    assert all(
+        0 < low <= median <= high for each in costs.values() for median, low, high in (each.training, each.reading)
+    )
+    assert costs["rope as rope+window"].training == costs["rope"].training
+
+
 def test_what_is_done_is_not_done_again(board):
     done = run(*board, "--stage", 1)
     assert done.code == 0
@@ -40,7 +49,7 @@ def test_what_is_done_is_not_done_again(board):
 
 
 def test_cells_that_were_lost_come_back_from_the_runs(board):
-    lost = sorted((board[0] / "cells").rglob("small-*.json"))[:3]
+    lost = sorted((board[0] / "cells").rglob("small-at_*.json"))[:3]
     kept = {path: path.read_bytes() for path in lost}
     for path in lost:
         path.unlink()

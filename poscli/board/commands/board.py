@@ -40,6 +40,9 @@ def run_board(
         list[str] | None,
         typer.Option("--enc", "-e", help="An encoding of the season; repeatable.", autocompletion=complete.specs),
     ] = None,
+    no_costs: Annotated[
+        bool, typer.Option("--no-costs", help="Leave out what each encoding costs, which is measured on one core.")
+    ] = False,
     dry_run: plan.DryRun = False,
     yes: plan.Yes = False,
     workers: WorkerCount = None,
@@ -55,12 +58,14 @@ def run_board(
 
     The same command goes on where it stopped, also beside other machines that write to the same folder of cells.
     """
+    from poscli.board.costs import measure_costs
     from poscli.board.progress import jobs_of_board, missing_jobs, run_missing, seeds_of_stage, undecided
     from poscli.board.ranking import SPENT
     from poscli.board.season import season_of, table_names
     from poscli.sweep.crew import Crew
     from poscli.sweep.drive import makespan
     from poscli.sweep.job import sweeps
+    from poscli.system.device import device_of
     from poscli.system.files import check_folder
 
     season, runs = season_of(season_), out_ / "runs"
@@ -91,6 +96,9 @@ def run_board(
     if dry_run:
         note("nothing is missing")
         return
+    if not no_costs:
+        every = jobs_of_board(season, 1, device, runs, tables, enc or [])
+        measure_costs(every, season, cells, device_of(device))
     emit(json_, {"failures": failures}, lambda: None)
     for failure in failures:
         err.print(f"failed: {failure['encoding']}, seed {failure['seed']}: {failure['error']}", style="red")
@@ -119,6 +127,31 @@ def build_board(
     emit(json_, [record_of_table(each) for each in tables], lambda: show_standings(tables, out()))
     for file in files[:1]:
         note(f"written: {file}, and {len(files) - 1} files beside it")
+
+
+@app.command("simulate")
+def simulate_boards(
+    *,
+    boards: Annotated[int, typer.Option(help="Made-up boards for each line.", min=1, max=100_000)] = 1000,
+    encodings: Annotated[int, typer.Option(help="Encodings on each.", min=2, max=1000)] = 80,
+    json_: Json = False,
+) -> None:
+    """How often are ties separated, and differences found? On made-up boards of known truth, at every number of seeds."""
+    from dataclasses import asdict
+
+    from poscli.board.ranking import SPENT
+    from poscli.board.show import show_simulations
+    from poscli.board.simulation import APART, simulate
+    from poscli.system.progress import Meter
+
+    cases = [(seeds, apart) for seeds in SPENT for apart in APART]
+    found = []
+    with Meter("simulate", len(cases)) as progress:
+        for seeds, apart in cases:
+            made = simulate(boards=boards, encodings=encodings, seeds=seeds, apart=apart)
+            found.append({"seeds": seeds, "apart": apart, **asdict(made)})
+            progress.advance(1, f"{seeds} seeds")
+    emit(json_, found, lambda: show_simulations(found, out()))
 
 
 @app.command("check")

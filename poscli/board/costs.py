@@ -1,0 +1,89 @@
+"""What an encoding of the board costs: a training step, and reading the longest windows, timed in turns with none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import poscli
+from poscli.bench.cases import BenchCase
+from poscli.bench.settings import AUTO
+from poscli.bench.timing import Timing, TurnPace, time_in_turns
+from poscli.bench.workloads import untrained_model, work_of
+from poscli.board.cells import CostCell, MadeBy, cost_file, write_kept
+from poscli.board.gather import labels_of
+from poscli.board.season import Season
+from poscli.config.code import MEASURING, TRAINING, code_of
+from poscli.config.run import RunConfig
+from poscli.evaluation.evaluate import settings_of
+from poscli.evaluation.measure import PASS_TOKENS
+from poscli.sweep.job import Job
+from poscli.system.device import threads
+from poscli.system.progress import Meter
+from poscli.system.provenance import commit, cpu, machine
+
+YARDSTICK = "none"
+PACE = TurnPace(repeats=15, seconds=6.0, sample=0.05)
+Triple = tuple[float, float, float]
+
+
+def measure_costs(jobs: Sequence[tuple[str, Job]], season: Season, cells: Path, device: torch.device) -> int:
+    """Measure and keep the costs of every encoding of these jobs that has none yet, on one core; returns how many.
+
+    A model that is read under another encoding has the training cost of its own.
+    """
+    wanted: dict[tuple[str, str], Job] = {}
+    for table, job in jobs:
+        if job.config.length == min(other.config.length for name, other in jobs if name == table):
+            for label in labels_of(job):
+                if not (cells / cost_file(season.name, table, label)).exists():
+                    wanted.setdefault((table, label), job)
+    with threads(1), Meter("cost", len(wanted)) as progress:
+        trained: dict[tuple[str, str], Triple] = {}
+        for (table, label), job in wanted.items():
+            none = job.config.model_copy(update={"encoding": YARDSTICK, "plugins": {}})
+            own = job.config.encoding
+            if (table, own) not in trained:
+                trained[table, own] = _ratio(job.config, none, BenchCase("train", none.length, none.batch), device)
+            longest = settings_of(job.config, job.extrapolate).lengths[-1]
+            case = BenchCase("eval", longest, max(1, PASS_TOKENS // longest))
+            read_as = job.config.model_copy(update={"encoding": label.rpartition(" as ")[2]})
+            cost = CostCell(
+                season=season.name,
+                table=table,
+                encoding=label,
+                training=trained[table, own],
+                reading=_ratio(read_as, none, case, device),
+                origin=_made_here(read_as.encoding),
+            )
+            write_kept(cells / cost_file(season.name, table, label), cost)
+            progress.advance(1, label)
+    return len(wanted)
+
+
+def _ratio(config: RunConfig, none: RunConfig, case: BenchCase, device: torch.device) -> Triple:
+    """The seconds of a case over those of the yardstick: the median over turns, and the quartiles."""
+    works = [work_of(untrained_model(each, AUTO, device), each, case, device) for each in (none, config)]
+    base, own = time_in_turns(works, PACE, device)
+    low, median, high = np.quantile(_by_turn(own, base), [0.25, 0.5, 0.75])
+    return round(float(median), 3), round(float(low), 3), round(float(high), 3)
+
+
+def _by_turn(own: Timing, base: Timing) -> list[float]:
+    return [a / b for a, b in zip(own.seconds, base.seconds, strict=True)]
+
+
+def _made_here(spec: str) -> MadeBy:
+    return MadeBy(
+        poscli=poscli.__version__,
+        commit=commit(),
+        code=f"{code_of(spec, TRAINING)} {code_of(spec, MEASURING)}",
+        machine=machine(),
+        cpu=cpu(),
+        torch=torch.__version__,
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
